@@ -1,0 +1,14 @@
+// Token and Position: what every part counts in. A token is an id of the model's vocabulary, always >= 0 inside the
+// program (the wire's -1 sentinel stays on the wire); a position is an index into one text, from 0.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace luce {
+
+using Token = std::int32_t;
+using Position = std::int32_t;
+using Tokens = std::vector<Token>;
+
+}  // namespace luce

@@ -1,0 +1,298 @@
+#include "daemon/dispatcher.h"
+
+#include <type_traits>
+
+#include "base/atomic_file.h"
+#include "base/log.h"
+#include "daemon/prompt_file.h"
+
+namespace luce::daemon {
+namespace {
+
+constexpr double kProgressInterval_s = 0.1;
+constexpr std::size_t kMaxTurnBytes = 64u << 20;
+constexpr std::size_t kMaxBacklogBytes = 64u << 20;
+
+wire::StopReason to_wire(engine::Finish reason) {
+    switch (reason) {
+        case engine::Finish::eos: return wire::StopReason::eos;
+        case engine::Finish::limit: return wire::StopReason::limit;
+        case engine::Finish::stop: return wire::StopReason::stop;
+        case engine::Finish::cancel: return wire::StopReason::cancel;
+    }
+    return wire::StopReason::limit;
+}
+
+wire::GenerateOk to_wire(const engine::FinishedStats& stats) {
+    wire::GenerateOk ok;
+    ok.n_prompt = stats.n_prompt;
+    ok.n_generated = stats.n_generated;
+    ok.prefill_s = stats.prefill_s;
+    ok.decode_s = stats.decode_s;
+    ok.decode_tokens_per_s = stats.decode_tokens_per_s();
+    ok.stop = to_wire(stats.reason);
+    return ok;
+}
+
+bool needs_token_reader(const wire::Generate& command) { return command.form != wire::Generate::Form::file; }
+
+}  // namespace
+
+Dispatcher::Dispatcher(engine::Engine& engine, Output& output, const Clock& clock, RequestBuilder& requests,
+                       std::size_t n_max_turns, std::function<StatusFields()> describe)
+    : engine_(engine),
+      output_(output),
+      clock_(clock),
+      requests_(requests),
+      n_max_turns_(n_max_turns),
+      describe_(std::move(describe)) {}
+
+bool Dispatcher::wants_lines() const {
+    if (has_quit_ || output_.backlog_bytes() > kMaxBacklogBytes) return false;
+    const bool full = turns_.size() >= n_max_turns_ || n_turn_bytes_ > kMaxTurnBytes;
+    return output_.is_multiplexed() || !full;
+}
+
+void Dispatcher::on_line(const wire::DecodedLine& line) {
+    if (line.too_long) {
+        const std::string limit = std::to_string(wire::kMaxLineBytes);
+        on_parse_error({{ErrorCode::line_too_long, "a line may have " + limit + " bytes; pass the prompt as a file"},
+                        std::nullopt, true},
+                       0);
+        return;
+    }
+    auto parsed = wire::parse_command(line.text);
+    if (auto* error = std::get_if<wire::ParseError>(&parsed)) {
+        on_parse_error(std::move(*error), line.text.size());
+    } else {
+        on_command(std::move(std::get<wire::Command>(parsed)), line.text.size());
+    }
+}
+
+void Dispatcher::on_command(wire::Command command, std::size_t n_bytes) {
+    std::visit(
+        [&](auto& which) {
+            using T = std::decay_t<decltype(which)>;
+            if constexpr (std::is_same_v<T, wire::Generate>) on_generate(std::move(which), n_bytes);
+            if constexpr (std::is_same_v<T, wire::Cancel>) on_cancel(which);
+            if constexpr (std::is_same_v<T, wire::Status>) on_status(which);
+            if constexpr (std::is_same_v<T, wire::Ping>) output_.send_reply(wire::Pong{which.word});
+            if constexpr (std::is_same_v<T, wire::Quit>) quit();
+        },
+        command);
+}
+
+void Dispatcher::on_parse_error(wire::ParseError error, std::size_t n_bytes) {
+    if (output_.is_multiplexed()) {
+        output_.send_reply(wire::Err{error.id, error.error});
+    } else {
+        wait_for_turn({std::move(error), n_bytes});
+    }
+}
+
+void Dispatcher::on_generate(wire::Generate command, std::size_t n_bytes) {
+    const bool is_named = command.form == wire::Generate::Form::named;
+    if (!output_.is_multiplexed()) {
+        wait_for_turn({std::move(command), n_bytes});
+        return;
+    }
+    if (is_named) {
+        start(command, false);
+        return;
+    }
+    if (turns_.size() >= n_max_turns_ || n_turn_bytes_ > kMaxTurnBytes) {
+        refuse(command, {ErrorCode::queue_full, "too many positional commands are waiting for their turn"}, true);
+        return;
+    }
+    wait_for_turn({std::move(command), n_bytes});
+}
+
+void Dispatcher::wait_for_turn(Turn turn) {
+    n_turn_bytes_ += turn.n_bytes;
+    turns_.push_back(std::move(turn));
+    take_turns();
+}
+
+void Dispatcher::take_turns() {
+    while (!is_turn_taken() && !turns_.empty()) {
+        const Turn turn = std::move(turns_.front());
+        turns_.pop_front();
+        n_turn_bytes_ -= turn.n_bytes;
+        if (const auto* error = std::get_if<wire::ParseError>(&turn.what)) {
+            if (error->generating) output_.send_sentinel(error->id.value_or(0));
+            output_.send_reply(wire::Err{error->id, error->error});
+            continue;
+        }
+        const auto& command = std::get<wire::Generate>(turn.what);
+        if (turn.is_cancelled) {
+            refuse(command, {ErrorCode::cancelled, "cancelled before it began"}, true);
+        } else {
+            start(command, true);
+        }
+    }
+}
+
+// A refusal that owns its id ends with a sentinel like any accepted request.
+void Dispatcher::refuse(const wire::Generate& command, const Error& error, bool owns_id) {
+    const bool is_named = command.form == wire::Generate::Form::named;
+    if (owns_id || !output_.is_multiplexed()) output_.send_sentinel(command.id);
+    output_.send_reply(wire::Err{is_named ? std::optional(command.id) : std::nullopt, error});
+}
+
+void Dispatcher::start(const wire::Generate& command, bool takes_turns) {
+    if (keys_.contains(command.id)) {
+        const std::string id = std::to_string(command.id);
+        refuse(command, {ErrorCode::duplicate_id, "request " + id + " is still running"}, false);
+        return;
+    }
+    if (needs_token_reader(command) && !output_.has_token_reader()) {
+        refuse(command,
+               {ErrorCode::no_stream_fd, "there is nobody to send tokens to: start with --stream-fd N and keep it open"},
+               true);
+        return;
+    }
+    const auto key = static_cast<engine::RequestKey>(++n_requests_);
+    Result<engine::Request> request = requests_.build(command, key);
+    if (!request) {
+        refuse(command, request.error(), true);
+        return;
+    }
+    if (const Result<void> submitted = engine_.submit(std::move(request).value()); !submitted) {
+        refuse(command, submitted.error(), true);
+        return;
+    }
+    running_.emplace(key, Running{command.id, command.form, command.output_path, {}, clock_.now_s(), takes_turns});
+    keys_.emplace(command.id, key);
+    if (takes_turns) turn_taken_ = key;
+}
+
+void Dispatcher::on_cancel(const wire::Cancel& command) {
+    if (const auto it = keys_.find(command.id); it != keys_.end()) {
+        const engine::RequestKey key = it->second;
+        output_.send_reply(wire::Cancelled{command.id});
+        if (const auto stats = engine_.cancel(key)) finish(key, *stats);
+        take_turns();
+        return;
+    }
+    for (Turn& turn : turns_) {
+        const auto* waiting = std::get_if<wire::Generate>(&turn.what);
+        if (waiting == nullptr || waiting->id != command.id || turn.is_cancelled) continue;
+        turn.is_cancelled = true;
+        output_.send_reply(wire::Cancelled{command.id});
+        return;
+    }
+    output_.send_reply(wire::Err{command.id, {ErrorCode::unknown_id, "no such request is running or waiting"}});
+}
+
+void Dispatcher::on_status(const wire::Status& command) {
+    wire::StatusLine line;
+    if (command.id) line.fields.emplace_back("id", std::to_string(*command.id));
+    const engine::EngineStatus status = engine_.status();
+    const auto add = [&line](const char* key, auto value) { line.fields.emplace_back(key, std::to_string(value)); };
+    add("lanes_busy", status.n_lanes_busy);
+    add("queued", status.n_queued + static_cast<std::int64_t>(turns_.size()));
+    add("suspended", status.n_suspended);
+    add("cells_used", status.n_cells_used);
+    add("tokens_in", status.n_prompt_tokens);
+    add("tokens_out", status.n_generated_tokens);
+    add("suspensions", status.n_suspensions);
+    add("backlog_bytes", output_.backlog_bytes());
+    for (auto& field : describe_()) line.fields.push_back(std::move(field));
+    output_.send_reply(line);
+}
+
+void Dispatcher::on_events(std::vector<engine::Event> events) {
+    for (const engine::Event& event : events) {
+        std::visit(
+            [&](const auto& which) {
+                using T = std::decay_t<decltype(which)>;
+                if constexpr (std::is_same_v<T, engine::TokenEvent>) on_token(which);
+                if constexpr (std::is_same_v<T, engine::PrefillEvent>) on_prefill(which);
+                if constexpr (std::is_same_v<T, engine::FinishedEvent>) finish(which.key, which.stats);
+                if constexpr (std::is_same_v<T, engine::FailedEvent>) fail(which.key, which.error);
+            },
+            event);
+    }
+    take_turns();
+}
+
+void Dispatcher::on_token(const engine::TokenEvent& event) {
+    Running& running = running_.at(event.key);
+    if (running.output_path) {
+        running.output.push_back(event.token);
+    } else {
+        output_.send_token(running.id, event.token);
+    }
+    if (event.logprobs.empty()) return;
+    wire::Logprobs line{running.reply_id(), event.index, {}};
+    for (const engine::TokenLogprob& entry : event.logprobs) line.entries.emplace_back(entry.token, entry.logprob);
+    output_.send_reply(line);
+}
+
+void Dispatcher::on_prefill(const engine::PrefillEvent& event) {
+    Running& running = running_.at(event.key);
+    if (clock_.now_s() - running.progress_s < kProgressInterval_s) return;
+    running.progress_s = clock_.now_s();
+    output_.send_reply(wire::PrefillProgress{running.reply_id(), event.n_done, event.n_total});
+}
+
+void Dispatcher::finish(engine::RequestKey key, const engine::FinishedStats& stats) {
+    const auto it = running_.find(key);
+    const Running& running = it->second;
+    output_.send_sentinel(running.id);
+    wire::Reply reply;
+    wire::GenerateOk ok = to_wire(stats);
+    ok.id = running.reply_id();
+    ok.output_path = running.output_path;
+    reply = ok;
+    if (running.output_path) {
+        const Result<void> written = write_file_atomically(*running.output_path, to_counted_bytes(running.output));
+        if (!written) reply = wire::Err{running.reply_id(), written.error()};
+    }
+    output_.send_reply(reply);
+    forget(it);
+}
+
+void Dispatcher::fail(engine::RequestKey key, const Error& error) {
+    const auto it = running_.find(key);
+    output_.send_sentinel(it->second.id);
+    output_.send_reply(wire::Err{it->second.reply_id(), error});
+    forget(it);
+}
+
+void Dispatcher::forget(std::map<engine::RequestKey, Running>::iterator it) {
+    if (turn_taken_ == it->first) turn_taken_.reset();
+    keys_.erase(it->second.id);
+    running_.erase(it);
+}
+
+void Dispatcher::on_reader_gone() {
+    std::vector<engine::RequestKey> ended;
+    for (const auto& [key, running] : running_) {
+        // A file generation writes no tokens to the fd: only its reply has lost its reader then.
+        if (!output_.has_reply_reader() || !running.output_path) ended.push_back(key);
+    }
+    for (const engine::RequestKey key : ended) {
+        if (const auto stats = engine_.cancel(key)) finish(key, *stats);
+    }
+    take_turns();
+}
+
+void Dispatcher::end_all() {
+    for (Turn& turn : turns_) turn.is_cancelled = true;
+    while (!running_.empty()) {
+        const engine::RequestKey key = running_.begin()->first;
+        const auto stats = engine_.cancel(key);
+        finish(key, stats.value_or(engine::FinishedStats{engine::Finish::cancel, 0, 0, 0, 0}));
+    }
+    take_turns();
+}
+
+void Dispatcher::quit() {
+    if (has_quit_) return;
+    has_quit_ = true;
+    end_all();
+    output_.send_reply(wire::PlainOk{});
+}
+
+}  // namespace luce::daemon

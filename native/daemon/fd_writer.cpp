@@ -1,0 +1,72 @@
+#include "daemon/fd_writer.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace luce::daemon {
+namespace {
+
+constexpr std::size_t kLargeBurst = 1 << 16;
+
+bool is_writable_now(int fd) {
+    pollfd entry{fd, POLLOUT, 0};
+    return ::poll(&entry, 1, 0) == 1 && (entry.revents & (POLLOUT | POLLERR | POLLHUP | POLLNVAL)) != 0;
+}
+
+}  // namespace
+
+FdWriter::FdWriter(int fd) : fd_(fd) {
+    struct stat info {};
+    if (::fstat(fd, &info) == 0) {
+        // Terminals are held to a pipe's small writes too.
+        is_pipe_ = S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode);
+        is_socket_ = S_ISSOCK(info.st_mode);
+    }
+}
+
+void FdWriter::append(std::string_view bytes) {
+    if (!closed_) backlog_.append(bytes);
+}
+
+// A writable pipe has at least one free buffer of a page, and PIPE_BUF bytes fit into it.
+std::size_t FdWriter::burst_bytes() const { return is_pipe_ ? PIPE_BUF : kLargeBurst; }
+
+void FdWriter::flush() {
+    while (!closed_ && backlog_bytes() > 0 && is_writable_now(fd_)) {
+        const std::size_t n = std::min(backlog_bytes(), burst_bytes());
+        const char* first = backlog_.data() + n_written_;
+        const ssize_t written = is_socket_ ? ::send(fd_, first, n, MSG_DONTWAIT | MSG_NOSIGNAL) : ::write(fd_, first, n);
+        if (written >= 0) {
+            n_written_ += static_cast<std::size_t>(written);
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            break;
+        } else if (errno != EINTR) {
+            if (errno != EPIPE) log_warn("writing to fd " + std::to_string(fd_) + " failed: " + std::strerror(errno));
+            close();
+        }
+    }
+    if (n_written_ == backlog_.size()) {
+        backlog_.clear();
+        n_written_ = 0;
+    } else if (n_written_ > kLargeBurst) {
+        backlog_.erase(0, n_written_);
+        n_written_ = 0;
+    }
+}
+
+void FdWriter::close() {
+    closed_ = true;
+    backlog_.clear();
+    n_written_ = 0;
+}
+
+}  // namespace luce::daemon

@@ -1,0 +1,189 @@
+#include "daemon/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+namespace luce::daemon {
+namespace {
+
+// Stores a value in the options; the text says what is wrong with it, if anything.
+using Setter = std::function<std::optional<std::string>(Options&, std::string_view)>;
+
+struct OptionSpec {
+    std::string_view name;
+    std::string_view value;  // what the value is called; empty: a switch without one
+    std::string_view help;
+    Setter set;
+};
+
+template <typename Number>
+std::optional<std::string> parse_number(std::string_view text, Number low, Number high, Number& number) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    if (error != std::errc() || end != text.data() + text.size() || number < low || number > high) {
+        return "takes a whole number from " + std::to_string(low) + " to " + std::to_string(high);
+    }
+    return std::nullopt;
+}
+
+// `Field` is a plain or an optional number.
+template <typename Number, typename Field>
+Setter number(Field Options::*field, Number low, Number high) {
+    return [=](Options& options, std::string_view text) -> std::optional<std::string> {
+        Number parsed{};
+        if (auto wrong = parse_number(text, low, high, parsed)) return wrong;
+        options.*field = parsed;
+        return std::nullopt;
+    };
+}
+
+Setter flag(bool Options::*field) {
+    return [=](Options& options, std::string_view) -> std::optional<std::string> {
+        options.*field = true;
+        return std::nullopt;
+    };
+}
+
+template <typename Field>
+Setter text(Field Options::*field) {
+    return [=](Options& options, std::string_view value) -> std::optional<std::string> {
+        if (value.empty()) return "takes a value that is not empty";
+        options.*field = std::string(value);
+        return std::nullopt;
+    };
+}
+
+template <typename Value>
+Setter choice(Value Options::*field, std::vector<std::pair<std::string_view, Value>> values) {
+    return [=](Options& options, std::string_view value) -> std::optional<std::string> {
+        std::string known;
+        for (const auto& [name, meaning] : values) {
+            if (name == value) {
+                options.*field = meaning;
+                return std::nullopt;
+            }
+            known.append(known.empty() ? "" : ", ").append(name);
+        }
+        return "takes one of " + known;
+    };
+}
+
+constexpr std::int32_t kMaxInt = std::numeric_limits<std::int32_t>::max();
+constexpr std::int32_t kMaxCells = 1 << 28;
+
+const std::vector<OptionSpec>& specs() {
+    static const std::vector<OptionSpec> all = {
+        {"--model", "FILE", "the model, a GGUF file (of a split model: its first part)", text(&Options::model)},
+        {"--ctx", "N", "longest text of one lane in tokens, prompt included (default: the model's, at most 32768)",
+         number<std::int32_t>(&Options::n_ctx, 1, kMaxCells)},
+        {"--pool", "N", "cells of KV cache that all lanes share, at least --ctx (default: --ctx); when running lanes "
+         "outgrow it, the youngest pauses", number<std::int32_t>(&Options::n_pool, 1, kMaxCells)},
+        {"--lanes", "N", "requests that run at once (default 4)", number<std::int32_t>(&Options::n_lanes, 1, 256)},
+        {"--queue", "N", "requests that may wait for a lane (default 256)",
+         number<std::int32_t>(&Options::n_queue, 0, 1 << 20)},
+        {"--batch", "N", "most tokens of one call to the model (default: --ubatch)",
+         number<std::int32_t>(&Options::n_batch, 1, 1 << 20)},
+        {"--ubatch", "N", "most tokens of one pass over the weights, and so of a prefill slice (default 512)",
+         number<std::int32_t>(&Options::n_ubatch, 1, 1 << 20)},
+        {"--threads", "N", "CPU threads (default: one a physical core)",
+         number<std::int32_t>(&Options::n_threads, 1, 4096)},
+        {"--gpu-layers", "N", "layers on the GPU; 0: none (default: all, where there is a GPU)",
+         number<std::int32_t>(&Options::n_gpu_layers, 0, kMaxInt)},
+        {"--cache-type-k", "TYPE", "type of the cached keys: f16, bf16, q8_0, q4_0, … (default: q8_0 on CPU, or bf16 "
+         "where the head size does not fit; f16 on GPU)", text(&Options::cache_type_k)},
+        {"--cache-type-v", "TYPE", "type of the cached values (default: as for keys)", text(&Options::cache_type_v)},
+        {"--flash-attn", "on|off|auto", "flash attention (default auto: on where the backend has it)",
+         choice<FlashAttentionChoice>(&Options::flash_attention, {{"auto", FlashAttentionChoice::automatic},
+                                                                  {"on", FlashAttentionChoice::on},
+                                                                  {"off", FlashAttentionChoice::off}})},
+        {"--stream-fd", "FD", "open file descriptor that tokens are written to, as int32 little endian",
+         number<int>(&Options::stream_fd, 3, 1 << 20)},
+        {"--mux", "", "multiplexed dialect: token records carry their request's id, requests run side by side",
+         flag(&Options::multiplexed)},
+        {"--seed", "N", "seed of requests that bring none (default: a random one each)",
+         number<std::uint64_t>(&Options::seed, 0, std::numeric_limits<std::uint64_t>::max())},
+        {"--log-level", "LEVEL", "error, warn, info or debug; debug holds llama.cpp's own messages (default info)",
+         choice<LogLevel>(&Options::log_level, {{"error", LogLevel::error},
+                                                {"warn", LogLevel::warn},
+                                                {"info", LogLevel::info},
+                                                {"debug", LogLevel::debug}})},
+        {"--load-timeout", "S", "give up loading after S seconds without progress; 0: never (default 120)",
+         number<std::int32_t>(&Options::load_timeout_s, 0, 1 << 20)},
+        {"--die-with-parent", "", "end when the process that started luced ends, however it does",
+         flag(&Options::dies_with_parent)},
+        {"--version", "", "print version, build and devices, and exit", flag(&Options::wants_version)},
+        {"--help", "", "print this text and exit", flag(&Options::wants_help)},
+    };
+    return all;
+}
+
+const OptionSpec* find(std::string_view name) {
+    for (const OptionSpec& spec : specs()) {
+        if (spec.name == name) return &spec;
+    }
+    return nullptr;
+}
+
+Error bad_args(std::string text) { return {ErrorCode::bad_args, std::move(text)}; }
+
+Result<void> check_together(const Options& options) {
+    if (options.wants_help || options.wants_version) return {};
+    if (options.model.empty()) return bad_args("--model FILE is missing");
+    if (options.n_pool && options.n_ctx && *options.n_pool < *options.n_ctx) {
+        return bad_args("--pool " + std::to_string(*options.n_pool) + " is smaller than --ctx " +
+                        std::to_string(*options.n_ctx) + ": a lane's text has to fit the pool");
+    }
+    const std::int32_t n_call = std::min(options.n_ubatch, options.n_batch.value_or(options.n_ubatch));
+    if (options.n_lanes > n_call) {
+        return bad_args("--lanes " + std::to_string(options.n_lanes) + " needs --ubatch and --batch of at least that");
+    }
+    return {};
+}
+
+}  // namespace
+
+Result<Options> parse_options(std::span<char* const> arguments) {
+    Options options;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+        const std::string_view word = arguments[i];
+        const std::size_t equals = word.starts_with("--") ? word.find('=') : std::string_view::npos;
+        const std::string_view name = word.substr(0, equals);
+        const OptionSpec* spec = find(name);
+        if (spec == nullptr) return bad_args("unknown option '" + std::string(name) + "'; luced --help lists them");
+        std::string_view value;
+        if (spec->value.empty()) {
+            if (equals != std::string_view::npos) return bad_args(std::string(name) + " takes no value");
+        } else if (equals != std::string_view::npos) {
+            value = word.substr(equals + 1);
+        } else if (i + 1 < arguments.size()) {
+            value = arguments[++i];
+        } else {
+            return bad_args(std::string(name) + " needs a value: " + std::string(spec->value));
+        }
+        if (const auto wrong = spec->set(options, value)) {
+            return bad_args(std::string(name) + " " + *wrong + ", not '" + std::string(value) + "'");
+        }
+    }
+    if (Result<void> checked = check_together(options); !checked) return checked.error();
+    return options;
+}
+
+std::string help_text() {
+    std::string text =
+        "luced: runs one model and talks over pipes: command lines on stdin, replies on stdout, tokens on a file\n"
+        "descriptor, the log on stderr. The contract is protocol/PROTOCOL.md; luce-daemon and luce are its front ends.\n\n"
+        "usage: luced --model FILE [--stream-fd FD] [option …]\n\n";
+    for (const OptionSpec& spec : specs()) {
+        std::string left = "  " + std::string(spec.name) + " " + std::string(spec.value);
+        left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
+        text.append(left).append(spec.help).push_back('\n');
+    }
+    text += "\nExit status: 0 after quit or the end of input, 2 if it could not start, 64 for bad arguments, 70 after a\n"
+            "fatal error of the engine.\n";
+    return text;
+}
+
+}  // namespace luce::daemon

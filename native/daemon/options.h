@@ -1,0 +1,45 @@
+// Options: luced's command line as data. Checks what needs no model; main acts on it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/log.h"
+#include "base/result.h"
+
+namespace luce::daemon {
+
+enum class FlashAttentionChoice { automatic, on, off };
+
+struct Options {
+    std::string model;
+    std::optional<std::int32_t> n_ctx;
+    std::optional<std::int32_t> n_pool;
+    std::int32_t n_lanes = 4;
+    std::int32_t n_queue = 256;
+    std::optional<std::int32_t> n_batch;  // unset: n_ubatch
+    std::int32_t n_ubatch = 512;
+    std::optional<std::int32_t> n_threads;
+    std::optional<std::int32_t> n_gpu_layers;
+    std::optional<std::string> cache_type_k;
+    std::optional<std::string> cache_type_v;
+    FlashAttentionChoice flash_attention = FlashAttentionChoice::automatic;
+    std::optional<int> stream_fd;
+    bool multiplexed = false;
+    std::optional<std::uint64_t> seed;
+    LogLevel log_level = LogLevel::info;
+    std::int32_t load_timeout_s = 120;
+    bool dies_with_parent = false;
+    bool wants_version = false;
+    bool wants_help = false;
+};
+
+// `arguments`: without the program's name. Errors: bad_args, naming the option and what it takes.
+Result<Options> parse_options(std::span<char* const> arguments);
+
+// The text of --help.
+std::string help_text();
+
+}  // namespace luce::daemon

@@ -1,0 +1,31 @@
+// RequestBuilder: a generating command -> the engine's request: reads the files that the command names and fills in
+// what it left open. The border between the wire's words and the engine's.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <random>
+
+#include "base/result.h"
+#include "engine/request.h"
+#include "wire/command.h"
+
+namespace luce::daemon {
+
+class RequestBuilder {
+public:
+    // `seed`: for requests that bring none; unset: a fresh random one each.
+    RequestBuilder(std::int32_t n_ctx, std::optional<std::uint64_t> seed) : n_ctx_(n_ctx), seed_(seed) {}
+
+    // Errors: those of the files, and unsupported for what this daemon cannot do.
+    Result<engine::Request> build(const wire::Generate& command, engine::RequestKey key);
+
+private:
+    std::uint64_t fresh_seed();
+
+    std::int32_t n_ctx_;
+    std::optional<std::uint64_t> seed_;
+    std::random_device entropy_;
+};
+
+}  // namespace luce::daemon

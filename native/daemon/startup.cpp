@@ -1,0 +1,52 @@
+#include "daemon/startup.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string_view>
+
+namespace luce::daemon {
+
+UniqueFd take_over_stdout() {
+    UniqueFd own(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));
+    if (own.is_open()) ::dup2(STDERR_FILENO, STDOUT_FILENO);
+    return own;
+}
+
+Result<void> check_is_writable(int fd) {
+    const int flags = ::fcntl(fd, F_GETFL);
+    if (flags < 0) {
+        return Error{ErrorCode::bad_args, "--stream-fd " + std::to_string(fd) + " is not an open descriptor: " +
+                                              std::strerror(errno)};
+    }
+    if ((flags & O_ACCMODE) == O_RDONLY) {
+        return Error{ErrorCode::bad_args, "--stream-fd " + std::to_string(fd) + " is open for reading only"};
+    }
+    return {};
+}
+
+Result<void> die_with_parent() {
+    const pid_t parent = ::getppid();
+    if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+        return Error{ErrorCode::start_failed, std::string("--die-with-parent: ") + std::strerror(errno)};
+    }
+    // The parent may have ended before the kernel knew of our wish.
+    if (::getppid() != parent) return Error{ErrorCode::start_failed, "the parent process has ended"};
+    return {};
+}
+
+void write_line(int fd, const std::string& line) {
+    std::string_view left = line;
+    while (!left.empty()) {
+        const ssize_t n = ::write(fd, left.data(), left.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return;
+        left.remove_prefix(static_cast<std::size_t>(n));
+    }
+}
+
+}  // namespace luce::daemon

@@ -1,0 +1,83 @@
+// The engine's border with the model: what it needs to have computed, and nothing of how. `llama/` implements these
+// three for libllama; tests implement them with arithmetic. All calls come from the one thread that runs the engine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/request.h"
+
+namespace luce::engine {
+
+// Consecutive tokens of one lane's text: positions begin .. begin + tokens.size() - 1, following what the lane holds.
+struct Slice {
+    LaneId lane{};
+    Position begin = 0;
+    std::span<const Token> tokens;
+    bool wants_logits = false;  // of the last token
+};
+
+// A lane's whole memory, taken out of the device.
+using LaneState = std::vector<std::uint8_t>;
+
+struct DecoderLimits {
+    std::int32_t n_vocab = 0;
+    std::int32_t n_pool = 0;     // cells that all lanes share
+    std::int32_t n_ubatch = 0;   // most tokens that one pass over the weights takes
+    std::int32_t n_batch = 0;    // most tokens of one decode call
+    bool separate_prefill = false;  // decode tokens and prefill run faster in calls of their own
+};
+
+class Decoder {
+public:
+    virtual ~Decoder() = default;
+
+    virtual const DecoderLimits& limits() const = 0;
+
+    // Compute the slices in one call. After it, row i of the logits belongs to slices[i] (if it wanted them), until
+    // the next call. Errors: no_room (nothing has changed: free some cells and call again), internal.
+    virtual Result<void> decode(std::span<const Slice> slices) = 0;
+
+    // Drop all that the lane holds.
+    virtual void forget(LaneId lane) = 0;
+
+    // Take the lane's memory out (the lane keeps it, too) and put it back, bit-exactly. Errors: out_of_memory, internal.
+    virtual Result<LaneState> save(LaneId lane) = 0;
+    virtual Result<void> load(LaneId lane, const LaneState& state) = 0;
+
+    virtual bool is_end_of_generation(Token token) const = 0;
+};
+
+struct TokenLogprob {
+    Token token = 0;
+    float logprob = 0;
+};
+
+// One request's sampling state. Which token it picks depends on the logits, the request and the tokens before it,
+// never on what else runs.
+class TokenSampler {
+public:
+    virtual ~TokenSampler() = default;
+
+    // Pick from row `row` of the last decode call and advance the state. Errors: internal (no finite logits),
+    // bad_grammar (nothing that the grammar allows).
+    virtual Result<Token> sample(std::size_t row) = 0;
+
+    // The natural-log probabilities at temperature 1 before any penalty: `chosen` first, then the n likeliest.
+    virtual std::vector<TokenLogprob> logprobs(std::size_t row, Token chosen, std::int32_t n) const = 0;
+};
+
+class SamplerFactory {
+public:
+    virtual ~SamplerFactory() = default;
+
+    // Errors: bad_grammar, bad_args, unsupported.
+    virtual Result<std::unique_ptr<TokenSampler>> create(const Request& request) = 0;
+};
+
+}  // namespace luce::engine

@@ -1,0 +1,210 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+
+#include "base/log.h"
+
+namespace luce::engine {
+
+Engine::Engine(Decoder& decoder, SamplerFactory& samplers, const Clock& clock, EngineConfig config)
+    : decoder_(decoder),
+      samplers_(samplers),
+      clock_(clock),
+      config_(config),
+      sizer_(std::min(decoder.limits().n_ubatch, decoder.limits().n_batch)),
+      queue_(static_cast<std::size_t>(config.n_queue)),
+      lanes_(static_cast<std::size_t>(config.n_lanes)) {
+    assert(decoder.limits().n_pool >= config.n_ctx);
+}
+
+Result<void> Engine::check(const Request& request) const {
+    const auto n_prompt = static_cast<std::int64_t>(request.prompt.size());
+    if (n_prompt == 0) return Error{ErrorCode::empty_prompt, "the prompt has no tokens"};
+    // A generating request needs room for at least one token of its own.
+    const std::int64_t n_least = n_prompt + (request.n_generate > 0 ? 1 : 0);
+    if (n_least > config_.n_ctx) {
+        return Error{ErrorCode::prompt_too_long,
+                     "the prompt has " + std::to_string(n_prompt) + " tokens and leaves no room in the context of " +
+                         std::to_string(config_.n_ctx) + "; shorten it or start with a larger --ctx"};
+    }
+    const std::int32_t n_vocab = decoder_.limits().n_vocab;
+    const auto outside = [n_vocab](Token token) { return token < 0 || token >= n_vocab; };
+    const auto bad = std::find_if(request.prompt.begin(), request.prompt.end(), outside);
+    if (bad != request.prompt.end()) {
+        return Error{ErrorCode::token_out_of_range,
+                     "prompt token " + std::to_string(*bad) + " at position " +
+                         std::to_string(bad - request.prompt.begin()) + " is outside the vocabulary of " +
+                         std::to_string(n_vocab)};
+    }
+    for (const auto& [token, bias] : request.sampling.logit_bias) {
+        if (outside(token)) {
+            return Error{ErrorCode::token_out_of_range,
+                         "logit_bias names token " + std::to_string(token) + ", outside the vocabulary of " +
+                             std::to_string(n_vocab)};
+        }
+    }
+    if (request.n_generated_before > n_prompt) {
+        return Error{ErrorCode::bad_args, "generated=" + std::to_string(request.n_generated_before) +
+                                              " says more than the prompt's " + std::to_string(n_prompt) + " tokens"};
+    }
+    return {};
+}
+
+Result<void> Engine::submit(Request request) {
+    if (Result<void> checked = check(request); !checked) return checked;
+    if (queue_.is_full()) {
+        return Error{ErrorCode::queue_full, std::to_string(queue_.size()) +
+                                                " requests are waiting already (--queue); try again when one has ended"};
+    }
+    Result<std::unique_ptr<TokenSampler>> sampler = samplers_.create(request);
+    if (!sampler) return sampler.error();
+    queue_.push({std::move(request), std::move(sampler).value()});
+    return {};
+}
+
+std::optional<FinishedStats> Engine::cancel(RequestKey key) {
+    if (std::optional<WaitingRequest> waiting = queue_.remove(key)) {
+        FinishedStats stats;
+        stats.reason = Finish::cancel;
+        stats.n_prompt = static_cast<std::int32_t>(waiting->request.prompt.size());
+        return stats;
+    }
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        if (!lanes_[i] || lanes_[i]->request().key != key) continue;
+        const FinishedStats stats = lanes_[i]->stats(Finish::cancel);
+        release(static_cast<LaneId>(i));
+        return stats;
+    }
+    for (auto it = suspended_.begin(); it != suspended_.end(); ++it) {
+        if (it->generation->request().key != key) continue;
+        const FinishedStats stats = it->generation->stats(Finish::cancel);
+        suspended_.erase(it);
+        return stats;
+    }
+    return std::nullopt;
+}
+
+std::vector<Event> Engine::step() {
+    std::vector<Event> events;
+    admit();
+    if (n_busy() == 0) return events;
+    ++n_steps_;
+    const StepPlan step_plan = plan();
+    for (const LaneId lane : step_plan.suspend) suspend(lane);
+    for (const PlannedCall& call : step_plan.calls) {
+        if (!run_call(call, events)) break;
+    }
+    return events;
+}
+
+StepPlan Engine::plan() const {
+    std::vector<LaneView> views;
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        if (!lanes_[i]) continue;
+        const Generation& g = *lanes_[i];
+        views.push_back({static_cast<LaneId>(i), g.n_computed(), g.n_pending(), g.is_prefilling(),
+                         g.request().priority, g.arrival(), g.last_served});
+    }
+    const DecoderLimits& limits = decoder_.limits();
+    StepBudget budget;
+    budget.n_pool = limits.n_pool;
+    budget.n_prefill = sizer_.next(has_decoding_lane());
+    budget.n_call = std::min(limits.n_ubatch, limits.n_batch);
+    budget.separate_prefill = limits.separate_prefill;
+    return plan_step(views, budget);
+}
+
+// Returns whether the plan still holds: not when lanes had to be suspended or have failed.
+bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
+    std::vector<Slice> slices;
+    slices.reserve(call.size());
+    for (const PlannedSlice& planned : call) {
+        const Generation& g = *at(planned.lane);
+        const bool reaches_end = planned.n_tokens == g.n_pending();
+        slices.push_back({planned.lane, g.n_computed(), g.pending(planned.n_tokens),
+                          reaches_end && g.request().n_generate > 0});
+    }
+    const double started_s = clock_.now_s();
+    const Result<void> decoded = decoder_.decode(slices);
+    if (decoded) {
+        n_failed_calls_ = 0;
+        after_call(call, clock_.now_s() - started_s, events);
+        return true;
+    }
+    // The books said that it fits, the device disagrees (a sliding window's cells, say): make room and plan anew.
+    if (decoded.error().code == ErrorCode::no_room && n_busy() > 1) {
+        suspend(lowest_ranked_lane());
+        return false;
+    }
+    ++n_failed_calls_;
+    log_error("decoding failed: " + decoded.error().text);
+    for (const PlannedSlice& planned : call) fail(planned.lane, decoded.error(), events);
+    return false;
+}
+
+void Engine::after_call(const PlannedCall& call, double seconds, std::vector<Event>& events) {
+    std::int32_t n_tokens = 0;
+    bool is_whole_slice = false;
+    for (const PlannedSlice& planned : call) {
+        n_tokens += planned.n_tokens;
+        // A slice that its prompt's end cut short is dearer a token than the next one will be.
+        is_whole_slice = is_whole_slice || (planned.is_prefill && planned.n_tokens < at(planned.lane)->n_pending());
+    }
+    if (is_whole_slice) sizer_.observe(n_tokens, seconds);
+    for (std::size_t row = 0; row < call.size(); ++row) advance(row, call[row], seconds, events);
+}
+
+void Engine::advance(std::size_t row, const PlannedSlice& slice, double seconds, std::vector<Event>& events) {
+    Generation& g = *at(slice.lane);
+    const bool was_answering = g.n_generated() > 0;
+    g.mark_computed(slice.n_tokens);
+    (was_answering ? g.decode_s : g.prefill_s) += seconds;
+    if (slice.is_prefill) {
+        g.last_served = n_steps_;
+        totals_.n_prompt_tokens += static_cast<std::uint64_t>(slice.n_tokens);
+        if (!was_answering) events.push_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
+    }
+    if (g.n_pending() > 0) return;
+    if (g.request().n_generate == 0) {
+        finish(slice.lane, Finish::limit, events);
+    } else {
+        sample(row, slice.lane, events);
+    }
+}
+
+void Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events) {
+    Generation& g = *at(lane);
+    const Result<Token> sampled = g.sampler().sample(row);
+    if (!sampled) {
+        fail(lane, sampled.error(), events);
+        return;
+    }
+    const Token token = sampled.value();
+    TokenEvent event{g.request().key, token, g.n_generated(), {}};
+    if (g.request().n_logprobs > 0) event.logprobs = g.sampler().logprobs(row, token, g.request().n_logprobs);
+    events.push_back(std::move(event));
+    g.append(token);
+    ++totals_.n_generated_tokens;
+    if (const auto reason = g.finish_after(token, decoder_.is_end_of_generation(token), config_.n_ctx)) {
+        finish(lane, *reason, events);
+    }
+}
+
+void Engine::finish(LaneId lane, Finish reason, std::vector<Event>& events) {
+    events.push_back(FinishedEvent{at(lane)->request().key, at(lane)->stats(reason)});
+    release(lane);
+}
+
+void Engine::fail(LaneId lane, const Error& error, std::vector<Event>& events) {
+    events.push_back(FailedEvent{at(lane)->request().key, error});
+    release(lane);
+}
+
+void Engine::release(LaneId lane) {
+    decoder_.forget(lane);
+    at(lane).reset();
+}
+
+}  // namespace luce::engine

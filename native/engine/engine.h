@@ -1,0 +1,131 @@
+// Engine: continuous batching. It owns the lanes, the requests that run in them, wait for them or were suspended, and
+// turns one step() into: admit -> plan (scheduler, pure) -> decode -> sample -> events. It does no I/O and keeps no
+// time of its own.
+//
+// Life of a request: submit() checks it and queues it; a free lane takes it up; its prompt is computed in slices; each
+// further token is sampled, reported and computed; then it finishes, fails or is cancelled, which is its last event.
+//
+// The text of a lane never exceeds n_ctx tokens, and n_pool >= n_ctx, so a lane that runs alone always fits the pool.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "engine/decoder.h"
+#include "engine/generation.h"
+#include "engine/scheduler.h"
+#include "engine/slice_sizer.h"
+#include "engine/waiting_queue.h"
+
+namespace luce::engine {
+
+struct EngineConfig {
+    std::int32_t n_ctx = 0;    // longest text of one lane, prompt included
+    std::int32_t n_lanes = 1;
+    std::int32_t n_queue = 64; // most requests without a lane
+};
+
+struct TokenEvent {
+    RequestKey key{};
+    Token token = 0;
+    std::int32_t index = 0;  // of this request's generated tokens, from 0
+    std::vector<TokenLogprob> logprobs;
+};
+struct PrefillEvent {
+    RequestKey key{};
+    std::int32_t n_done = 0;
+    std::int32_t n_total = 0;
+};
+struct FinishedEvent {
+    RequestKey key{};
+    FinishedStats stats;
+};
+struct FailedEvent {
+    RequestKey key{};
+    Error error;
+};
+using Event = std::variant<TokenEvent, PrefillEvent, FinishedEvent, FailedEvent>;
+
+struct EngineStatus {
+    std::int32_t n_lanes_busy = 0;
+    std::int32_t n_queued = 0;
+    std::int32_t n_suspended = 0;
+    std::int32_t n_cells_used = 0;
+    std::uint64_t n_prompt_tokens = 0;     // computed since the start
+    std::uint64_t n_generated_tokens = 0;  // since the start
+    std::uint64_t n_suspensions = 0;       // since the start
+    double prefill_token_price_s = 0;
+};
+
+class Engine {
+public:
+    // The three must outlive the engine. REQUIRES: decoder.limits().n_pool >= config.n_ctx.
+    Engine(Decoder& decoder, SamplerFactory& samplers, const Clock& clock, EngineConfig config);
+
+    // Errors: empty_prompt, prompt_too_long, token_out_of_range, queue_full, bad_args, and the sampler factory's.
+    Result<void> submit(Request request);
+
+    // The stats up to here if the request was known: it ends now, without a further event.
+    std::optional<FinishedStats> cancel(RequestKey key);
+
+    bool is_idle() const { return n_busy() == 0 && queue_.is_empty() && suspended_.empty(); }
+
+    // One step; does nothing when idle.
+    std::vector<Event> step();
+
+    // The model cannot be computed with any more: calls in a row have failed for other reasons than room.
+    bool is_broken() const { return n_failed_calls_ >= kMaxFailedCalls; }
+
+    EngineStatus status() const;
+
+    // Nothing if the books agree, else what is wrong with them.
+    std::optional<std::string> check_integrity() const;
+
+private:
+    struct Suspended {
+        std::unique_ptr<Generation> generation;
+        std::optional<LaneState> state;  // none: could not be kept, to be computed again
+    };
+
+    Result<void> check(const Request& request) const;
+    std::int32_t n_busy() const;
+    std::int64_t n_cells_used() const;
+    bool has_decoding_lane() const;
+    std::optional<LaneId> free_lane() const;
+    std::unique_ptr<Generation>& at(LaneId lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+
+    void admit();
+    bool resume_first();
+    LaneId lowest_ranked_lane() const;
+    void suspend(LaneId lane);
+    StepPlan plan() const;
+    bool run_call(const PlannedCall& call, std::vector<Event>& events);
+    void after_call(const PlannedCall& call, double seconds, std::vector<Event>& events);
+    void advance(std::size_t row, const PlannedSlice& slice, double seconds, std::vector<Event>& events);
+    void sample(std::size_t row, LaneId lane, std::vector<Event>& events);
+    void finish(LaneId lane, Finish reason, std::vector<Event>& events);
+    void fail(LaneId lane, const Error& error, std::vector<Event>& events);
+    void release(LaneId lane);
+
+    Decoder& decoder_;
+    SamplerFactory& samplers_;
+    const Clock& clock_;
+    EngineConfig config_;
+    SliceSizer sizer_;
+    WaitingQueue queue_;
+    std::vector<std::unique_ptr<Generation>> lanes_;  // null: free
+    std::list<Suspended> suspended_;                  // oldest first
+    static constexpr int kMaxFailedCalls = 3;
+    int n_failed_calls_ = 0;  // in a row
+    std::uint64_t n_steps_ = 0;
+    std::uint64_t n_arrivals_ = 0;
+    EngineStatus totals_;
+};
+
+}  // namespace luce::engine

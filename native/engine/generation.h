@@ -1,0 +1,68 @@
+// Generation: one request while it runs: its text, how much of it the model has seen, what it cost so far. Owned by
+// the lane that serves it, or by the suspended list while the pool has no room for it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "engine/decoder.h"
+#include "engine/request.h"
+
+namespace luce::engine {
+
+class Generation {
+public:
+    Generation(Request request, std::unique_ptr<TokenSampler> sampler, std::uint64_t arrival)
+        : request_(std::move(request)), sampler_(std::move(sampler)), arrival_(arrival), text_(request_.prompt) {}
+
+    const Request& request() const { return request_; }
+    TokenSampler& sampler() { return *sampler_; }
+    std::uint64_t arrival() const { return arrival_; }
+
+    std::int32_t n_text() const { return static_cast<std::int32_t>(text_.size()); }
+    std::int32_t n_prompt() const { return static_cast<std::int32_t>(request_.prompt.size()); }
+    std::int32_t n_generated() const { return n_text() - n_prompt(); }
+    std::int32_t n_computed() const { return n_computed_; }
+    std::int32_t n_pending() const { return n_text() - n_computed_; }
+    bool is_prefilling() const { return n_pending() > 1 || n_generated() == 0; }
+
+    // The next n pending tokens; valid until append().
+    std::span<const Token> pending(std::int32_t n) const {
+        return std::span(text_).subspan(static_cast<std::size_t>(n_computed_), static_cast<std::size_t>(n));
+    }
+
+    void mark_computed(std::int32_t n) { n_computed_ += n; }
+    void append(Token token) { text_.push_back(token); }
+
+    // The memory is gone: everything has to be computed again.
+    void mark_lost() { n_computed_ = 0; }
+
+    std::optional<Finish> finish_after(Token token, bool ends_generation, std::int32_t n_ctx) const {
+        if (ends_generation && !request_.ignores_eos) return Finish::eos;
+        const Tokens& stops = request_.stop_tokens;
+        if (std::find(stops.begin(), stops.end(), token) != stops.end()) return Finish::stop;
+        if (n_generated() >= request_.n_generate || n_text() >= n_ctx) return Finish::limit;
+        return std::nullopt;
+    }
+
+    FinishedStats stats(Finish reason) const {
+        return {reason, n_prompt(), n_generated(), prefill_s, decode_s};
+    }
+
+    double prefill_s = 0;
+    double decode_s = 0;
+    std::uint64_t last_served = 0;
+
+private:
+    Request request_;
+    std::unique_ptr<TokenSampler> sampler_;
+    std::uint64_t arrival_;
+    Tokens text_;
+    std::int32_t n_computed_ = 0;
+};
+
+}  // namespace luce::engine

@@ -1,0 +1,89 @@
+// Request: one generation as the engine sees it: token ids in, token ids out. Knows no protocol; the daemon translates.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/token.h"
+
+namespace luce::engine {
+
+// Names a request for its whole life in the engine; never reused within a process.
+enum class RequestKey : std::uint64_t {};
+
+// A running sequence's number, 0 <= lane < n_lanes.
+enum class LaneId : std::int32_t {};
+
+// Neutral values switch a step off: the default is greedy decoding.
+struct SamplingParams {
+    float temperature = 0.0F;
+    float top_p = 1.0F;
+    std::int32_t top_k = 0;
+    float min_p = 0.0F;
+    float repeat_penalty = 1.0F;
+    float presence_penalty = 0.0F;
+    float frequency_penalty = 0.0F;
+    std::uint64_t seed = 0;
+    std::vector<std::pair<Token, float>> logit_bias;
+
+    bool is_greedy() const { return temperature == 0.0F; }
+    bool has_penalties() const {
+        return repeat_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F;
+    }
+};
+
+struct Trigger {
+    enum class Kind { word, pattern, pattern_full, token };
+    Kind kind = Kind::word;
+    std::string text;
+    Token token = 0;
+};
+
+// What limits the choice of tokens; the meaning of each is llama.cpp's (common_params_sampling).
+struct ConstraintParams {
+    std::string grammar;  // GBNF; empty: none
+    bool grammar_is_lazy = false;
+    std::vector<Trigger> triggers;
+    std::vector<Token> preserved;
+    std::string generation_prompt;
+    std::optional<std::int32_t> think_budget;
+    Tokens think_start;
+    std::vector<Tokens> think_end;
+    Tokens think_message;
+
+    bool any() const { return !grammar.empty() || think_budget.has_value(); }
+};
+
+struct Request {
+    RequestKey key{};
+    Tokens prompt;
+    std::int32_t n_generate = 0;
+    SamplingParams sampling;
+    ConstraintParams constraint;
+    Tokens stop_tokens;
+    bool ignores_eos = false;
+    std::int32_t n_logprobs = 0;
+    std::int32_t n_generated_before = 0;  // trailing prompt tokens that this request generated earlier
+    std::int32_t priority = 0;
+};
+
+enum class Finish { eos, limit, stop, cancel };
+
+// Counts are tokens, times are seconds.
+struct FinishedStats {
+    Finish reason = Finish::limit;
+    std::int32_t n_prompt = 0;
+    std::int32_t n_generated = 0;
+    double prefill_s = 0;
+    double decode_s = 0;
+
+    // The first token comes out of prefill, so n_generated - 1 of them were decoded.
+    double decode_tokens_per_s() const { return decode_s > 0 ? (n_generated - 1) / decode_s : 0; }
+};
+
+}  // namespace luce::engine

@@ -1,0 +1,83 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <tuple>
+
+namespace luce::engine {
+namespace {
+
+// Oldest and most important first: the order in which lanes keep their place.
+bool outranks(const LaneView& a, const LaneView& b) {
+    return std::tuple(-std::int64_t{a.priority}, a.arrival) < std::tuple(-std::int64_t{b.priority}, b.arrival);
+}
+
+bool is_served_before(const LaneView& a, const LaneView& b) {
+    return std::tuple(-std::int64_t{a.priority}, a.last_served, a.arrival) <
+           std::tuple(-std::int64_t{b.priority}, b.last_served, b.arrival);
+}
+
+// Suspend from the bottom of the ranking until the others' memory and one more token each fit.
+std::vector<LaneView> keep_what_fits(std::span<const LaneView> lanes, std::int32_t n_pool,
+                                     std::vector<LaneId>& suspended) {
+    std::vector<LaneView> kept(lanes.begin(), lanes.end());
+    std::sort(kept.begin(), kept.end(), outranks);
+    std::int64_t needed = 0;
+    for (const LaneView& lane : kept) needed += lane.n_computed + 1;
+    while (kept.size() > 1 && needed > n_pool) {
+        needed -= kept.back().n_computed + 1;
+        suspended.push_back(kept.back().lane);
+        kept.pop_back();
+    }
+    return kept;
+}
+
+std::vector<PlannedSlice> plan_prefill(std::vector<LaneView> lanes, std::int32_t budget) {
+    std::sort(lanes.begin(), lanes.end(), is_served_before);
+    std::vector<PlannedSlice> slices;
+    for (const LaneView& lane : lanes) {
+        if (budget <= 0) break;
+        const std::int32_t n = std::min(lane.n_pending, budget);
+        slices.push_back({lane.lane, n, true});
+        budget -= n;
+    }
+    return slices;
+}
+
+}  // namespace
+
+StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget) {
+    StepPlan plan;
+    if (lanes.empty()) return plan;
+    const std::vector<LaneView> kept = keep_what_fits(lanes, budget.n_pool, plan.suspend);
+
+    PlannedCall decoding;
+    std::vector<LaneView> prefilling;
+    std::int64_t n_used = 0;
+    for (const LaneView& lane : kept) {
+        assert(lane.n_pending >= 1);
+        n_used += lane.n_computed;
+        if (lane.is_prefilling) {
+            prefilling.push_back(lane);
+        } else {
+            decoding.push_back({lane.lane, 1, false});
+            n_used += 1;
+        }
+    }
+    const auto n_decoding = static_cast<std::int32_t>(decoding.size());
+    const auto n_free = static_cast<std::int32_t>(std::max<std::int64_t>(0, budget.n_pool - n_used));
+    std::int32_t n_prefill = std::min(budget.n_prefill, n_free);
+    n_prefill = std::min(n_prefill, budget.separate_prefill ? budget.n_call : budget.n_call - n_decoding);
+    std::vector<PlannedSlice> prefill = plan_prefill(std::move(prefilling), n_prefill);
+
+    if (budget.separate_prefill) {
+        if (!decoding.empty()) plan.calls.push_back(std::move(decoding));
+        if (!prefill.empty()) plan.calls.push_back(std::move(prefill));
+        return plan;
+    }
+    decoding.insert(decoding.end(), prefill.begin(), prefill.end());
+    if (!decoding.empty()) plan.calls.push_back(std::move(decoding));
+    return plan;
+}
+
+}  // namespace luce::engine

@@ -1,0 +1,52 @@
+// The scheduler: the state of the lanes -> what the next step computes. Pure; knows neither tokens nor the model.
+//
+// A lane's text is what it has to know: prompt and answer so far. What of it is not yet computed is pending. A lane
+// with one pending token that has finished its prompt decodes; any other is prefilling. A step serves
+//   - every decoding lane with its one token, always, and
+//   - up to a budget of pending prompt tokens: highest priority first, then the lane that was served longest ago, so
+//     that a short prompt waits for one slice of a long one and not for its end.
+// When the pool cannot hold what the step adds, the youngest lane of the lowest priority is suspended.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace luce::engine {
+
+struct LaneView {
+    LaneId lane{};
+    std::int32_t n_computed = 0;  // positions in the lane's memory: the cells it occupies
+    std::int32_t n_pending = 0;   // >= 1
+    bool is_prefilling = false;
+    std::int32_t priority = 0;
+    std::uint64_t arrival = 0;      // order of admission; smaller is older
+    std::uint64_t last_served = 0;  // step number of the last prefill slice
+};
+
+struct StepBudget {
+    std::int32_t n_pool = 0;      // cells
+    std::int32_t n_prefill = 0;   // most prompt tokens of this step
+    std::int32_t n_call = 0;      // most tokens of one decode call
+    bool separate_prefill = false;
+};
+
+struct PlannedSlice {
+    LaneId lane{};
+    std::int32_t n_tokens = 0;
+    bool is_prefill = false;
+};
+
+using PlannedCall = std::vector<PlannedSlice>;
+
+struct StepPlan {
+    std::vector<LaneId> suspend;     // before anything is computed
+    std::vector<PlannedCall> calls;  // one decode call each, in this order
+};
+
+// REQUIRES: each lane alone fits the pool (n_computed + n_pending <= n_pool).
+StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget);
+
+}  // namespace luce::engine

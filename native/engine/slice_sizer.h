@@ -1,0 +1,34 @@
+// SliceSizer: how many prompt tokens one step may take, so that running lanes never wait long. Pure: durations go in,
+// a size comes out. It keeps the price of a token as measured lately, since that price grows with the context and
+// differs between machines by a factor of a thousand.
+#pragma once
+
+#include <cstdint>
+
+namespace luce::engine {
+
+class SliceSizer {
+public:
+    // A slice beside running lanes should take about this long, one without listeners may take longer: fewer, larger
+    // slices cost less in all, and commands are still answered between them.
+    static constexpr double kSharedTarget_s = 0.25;
+    static constexpr double kAloneTarget_s = 1.0;
+    static constexpr std::int32_t kMinTokens = 16;
+
+    explicit SliceSizer(std::int32_t max_tokens) : max_tokens_(max_tokens) {}
+
+    // The next slice's size, 1 <= n <= max_tokens.
+    std::int32_t next(bool lanes_are_waiting) const;
+
+    // A call that computed n_tokens took seconds.
+    void observe(std::int32_t n_tokens, double seconds);
+
+    double token_price_s() const { return token_price_s_; }
+
+private:
+    std::int32_t max_tokens_;
+    std::int32_t largest_seen_ = 0;
+    double token_price_s_ = 0;  // 0: nothing measured yet
+};
+
+}  // namespace luce::engine

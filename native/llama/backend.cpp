@@ -1,0 +1,65 @@
+#include "llama/backend.h"
+
+#include <ggml-backend.h>
+#include <llama.h>
+
+#include "base/log.h"
+
+namespace luce::llama {
+namespace {
+
+// llama.cpp tells its whole life at "info": that is our "debug". A continuation goes with the line before it.
+LogLevel level_of(ggml_log_level level) {
+    static LogLevel last = LogLevel::debug;
+    switch (level) {
+        case GGML_LOG_LEVEL_ERROR: return last = LogLevel::error;
+        case GGML_LOG_LEVEL_WARN: return last = LogLevel::warn;
+        case GGML_LOG_LEVEL_CONT: return last;
+        default: return last = LogLevel::debug;
+    }
+}
+
+void forward_log(ggml_log_level level, const char* text, void*) {
+    if (text != nullptr) log_line(level_of(level), text);
+}
+
+std::string kind_of(ggml_backend_dev_t device) {
+    switch (ggml_backend_dev_type(device)) {
+        case GGML_BACKEND_DEVICE_TYPE_CPU: return "cpu";
+        case GGML_BACKEND_DEVICE_TYPE_GPU: return "gpu";
+        case GGML_BACKEND_DEVICE_TYPE_IGPU: return "igpu";
+        default: return "accel";
+    }
+}
+
+}  // namespace
+
+Backend::Backend() {
+    llama_log_set(forward_log, nullptr);
+    ggml_backend_load_all();
+    llama_backend_init();
+}
+
+Backend::~Backend() { llama_backend_free(); }
+
+std::vector<DeviceInfo> Backend::devices() const {
+    std::vector<DeviceInfo> all;
+    for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        DeviceInfo info{ggml_backend_dev_name(device), ggml_backend_dev_description(device), kind_of(device), 0, 0};
+        ggml_backend_dev_memory(device, &info.free_bytes, &info.total_bytes);
+        all.push_back(std::move(info));
+    }
+    return all;
+}
+
+bool Backend::has_gpu() const {
+    return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) != nullptr ||
+           ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU) != nullptr;
+}
+
+std::string Backend::system_info() const { return llama_print_system_info(); }
+
+std::string Backend::llama_version() { return ::llama_version(); }
+
+}  // namespace luce::llama

@@ -1,0 +1,42 @@
+// LlamaDecoder: the engine's Decoder on libllama. A lane is a sequence id. One thread only.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <llama.h>
+
+#include "engine/decoder.h"
+#include "llama/model.h"
+
+namespace luce::llama {
+
+class LlamaDecoder final : public engine::Decoder {
+public:
+    // The model must outlive the decoder.
+    LlamaDecoder(const Model& model, std::int32_t n_lanes);
+    ~LlamaDecoder() override;
+    LlamaDecoder(const LlamaDecoder&) = delete;
+    LlamaDecoder& operator=(const LlamaDecoder&) = delete;
+
+    const engine::DecoderLimits& limits() const override { return limits_; }
+    Result<void> decode(std::span<const engine::Slice> slices) override;
+    void forget(engine::LaneId lane) override;
+    Result<engine::LaneState> save(engine::LaneId lane) override;
+    Result<void> load(engine::LaneId lane, const engine::LaneState& state) override;
+    bool is_end_of_generation(Token token) const override;
+
+    // Row `row` of the last decode call: n_vocab floats, valid until the next one; none if it wanted no logits.
+    std::span<const float> logits(std::size_t row) const;
+
+    // The same row's number in libllama's batch.
+    std::int32_t batch_index(std::size_t row) const { return rows_[row]; }
+
+private:
+    const Model& model_;
+    engine::DecoderLimits limits_;
+    llama_batch batch_;
+    std::vector<std::int32_t> rows_;  // slice -> index of its last token in the batch; -1: no logits
+};
+
+}  // namespace luce::llama

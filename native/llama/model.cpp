@@ -1,0 +1,164 @@
+#include "llama/model.h"
+
+#include <llama.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+
+#include "base/log.h"
+#include "common.h"
+#include "llama/gguf_preflight.h"
+#include "llama/kv_cache_type.h"
+#include "llama/model_identity.h"
+
+namespace luce::llama {
+namespace {
+
+std::string metadata(const llama_model* model, const char* key) {
+    char text[256] = {};
+    const int n = llama_model_meta_val_str(model, key, text, sizeof text);
+    return n < 0 ? std::string() : std::string(text);
+}
+
+bool on_load_progress(float, void* user) {
+    (*static_cast<const std::function<void()>*>(user))();
+    return true;
+}
+
+Error start_failed(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
+
+llama_flash_attn_type flash_attn_type(FlashAttention choice) {
+    switch (choice) {
+        case FlashAttention::on: return LLAMA_FLASH_ATTN_TYPE_ENABLED;
+        case FlashAttention::off: return LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        case FlashAttention::automatic: break;
+    }
+    return LLAMA_FLASH_ATTN_TYPE_AUTO;
+}
+
+Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions& options, bool on_gpu) {
+    KvCacheTypes types = default_kv_cache_types(model, on_gpu);
+    const bool flash_attention_off = options.flash_attention == FlashAttention::off;
+    if (flash_attention_off && ggml_is_quantized(types.v)) types.v = GGML_TYPE_F16;
+    for (const bool is_key : {true, false}) {
+        const auto& name = is_key ? options.cache_type_k : options.cache_type_v;
+        if (!name) continue;
+        Result<ggml_type> type = parse_kv_cache_type(*name);
+        if (!type) return type.error();
+        (is_key ? types.k : types.v) = type.value();
+    }
+    if (Result<void> checked = check_kv_cache_types(model, types, flash_attention_off); !checked) return checked.error();
+    return types;
+}
+
+// The kinds of model that this engine has no use for, each named.
+Result<void> check_is_decoder(const llama_model* model) {
+    if (llama_model_has_encoder(model)) return start_failed("the model has an encoder; luced runs decoder-only models");
+    if (!llama_model_has_decoder(model)) return start_failed("the model has no decoder (an embedding model?)");
+    if (llama_model_is_diffusion(model)) return start_failed("the model is a diffusion model; luced runs causal ones");
+    return {};
+}
+
+}  // namespace
+
+void LlamaModelDeleter::operator()(llama_model* model) const { llama_model_free(model); }
+void LlamaContextDeleter::operator()(llama_context* context) const { llama_free(context); }
+
+const llama_vocab* Model::vocab() const { return llama_model_get_vocab(model_.get()); }
+
+Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress) {
+    const Result<GgufFacts> file = preflight_gguf(options.path);
+    if (!file) return file.error();
+    on_progress();
+
+    Model loaded;
+    const std::int32_t n_gpu_layers = options.n_gpu_layers.value_or(has_gpu ? -1 : 0);
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = n_gpu_layers;
+    params.progress_callback = on_load_progress;
+    params.progress_callback_user_data = const_cast<std::function<void()>*>(&on_progress);
+    try {
+        loaded.model_.reset(llama_model_load_from_file(options.path.c_str(), params));
+    } catch (const std::exception& e) {
+        return start_failed(options.path + ": " + e.what());
+    }
+    if (!loaded.model_) return start_failed(options.path + ": llama.cpp cannot load it (the log on stderr says why)");
+    if (Result<void> checked = check_is_decoder(loaded.model_.get()); !checked) return checked.error();
+
+    const bool uses_gpu = has_gpu && n_gpu_layers != 0;
+    loaded.info_.n_gpu_layers = uses_gpu ? n_gpu_layers : 0;
+    if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();
+    if (Result<void> warmed = loaded.warm_up(); !warmed) return warmed.error();
+    on_progress();
+
+    ModelInfo& info = loaded.info_;
+    info.file_name = std::filesystem::path(options.path).filename().string();
+    info.architecture = metadata(loaded.model_.get(), "general.architecture");
+    info.n_vocab = llama_vocab_n_tokens(loaded.vocab());
+    info.has_text = llama_vocab_type(loaded.vocab()) != LLAMA_VOCAB_TYPE_NONE;
+    info.has_recurrent =
+        llama_model_is_recurrent(loaded.model_.get()) || llama_model_is_hybrid(loaded.model_.get());
+    Result<std::string> identity = memory_identity(file.value().files, info);
+    if (!identity) return identity.error();
+    info.identity = std::move(identity).value();
+    return loaded;
+}
+
+Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
+    info_.n_ctx_train = llama_model_n_ctx_train(model_.get());
+    info_.n_ctx = options.n_ctx.value_or(std::clamp(info_.n_ctx_train, 1, kDefaultMaxCtx));
+    info_.n_pool = options.n_pool.value_or(info_.n_ctx);
+    info_.n_threads = options.n_threads.value_or(common_cpu_get_num_physical_cores());
+    if (info_.n_ctx > info_.n_ctx_train) {
+        log_warn("--ctx " + std::to_string(info_.n_ctx) + " is beyond the model's training context of " +
+                 std::to_string(info_.n_ctx_train) + "; answers may get worse there");
+    }
+    const Result<KvCacheTypes> types = kv_cache_types(model_.get(), options, uses_gpu);
+    if (!types) return types.error();
+    info_.cache_type_k = ggml_type_name(types.value().k);
+    info_.cache_type_v = ggml_type_name(types.value().v);
+
+    llama_context_params params = llama_context_default_params();
+    params.n_ctx = static_cast<std::uint32_t>(info_.n_pool);
+    params.n_batch = static_cast<std::uint32_t>(options.n_batch);
+    params.n_ubatch = static_cast<std::uint32_t>(std::min(options.n_ubatch, options.n_batch));
+    params.n_seq_max = static_cast<std::uint32_t>(options.n_lanes);
+    // Each lane has at most one row of logits in a call: without this, buffers for a row a token are reserved.
+    params.n_outputs_max = static_cast<std::uint32_t>(options.n_lanes);
+    params.n_threads = params.n_threads_batch = info_.n_threads;
+    params.type_k = types.value().k;
+    params.type_v = types.value().v;
+    params.flash_attn_type = flash_attn_type(options.flash_attention);
+    params.offload_kqv = uses_gpu;
+    params.kv_unified = true;  // lanes share the pool's cells
+    params.swa_full = false;
+    params.no_perf = true;
+    try {
+        context_.reset(llama_init_from_model(model_.get(), params));
+    } catch (const std::exception& e) {
+        return start_failed(std::string("no context: ") + e.what());
+    }
+    if (!context_) {
+        return start_failed("no context of " + std::to_string(info_.n_pool) + " cells for " +
+                            std::to_string(options.n_lanes) +
+                            " lanes could be made (too little memory? a smaller --ctx, --pool or --lanes needs less)");
+    }
+    return {};
+}
+
+// The first computation pays for pages of weights not yet read and kernels not yet loaded.
+Result<void> Model::warm_up() {
+    llama_token token = 0;
+    llama_batch batch = llama_batch_get_one(&token, 1);
+    try {
+        if (llama_decode(context_.get(), batch) != 0) return start_failed("the first computation failed");
+        llama_synchronize(context_.get());
+        llama_memory_clear(llama_get_memory(context_.get()), true);
+    } catch (const std::exception& e) {
+        return start_failed(std::string("the first computation failed: ") + e.what());
+    }
+    return {};
+}
+
+}  // namespace luce::llama

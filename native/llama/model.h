@@ -1,0 +1,82 @@
+// Model: the weights and the one context that computes with them. Owns both. Chooses what libllama leaves open (KV
+// types, threads) and says what was chosen.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+
+struct llama_model;
+struct llama_context;
+struct llama_vocab;
+
+namespace luce::llama {
+
+enum class FlashAttention { automatic, on, off };
+
+struct ModelOptions {
+    std::string path;
+    std::optional<std::int32_t> n_ctx;   // unset: the model's training context, at most kDefaultMaxCtx
+    std::optional<std::int32_t> n_pool;  // unset: n_ctx
+    std::int32_t n_lanes = 1;
+    std::int32_t n_batch = 512;
+    std::int32_t n_ubatch = 512;
+    std::optional<std::int32_t> n_threads;      // unset: one a physical core
+    std::optional<std::int32_t> n_gpu_layers;   // unset: all, where there is a GPU
+    std::optional<std::string> cache_type_k;    // unset: see kv_cache_type.h
+    std::optional<std::string> cache_type_v;
+    FlashAttention flash_attention = FlashAttention::automatic;
+};
+
+inline constexpr std::int32_t kDefaultMaxCtx = 32768;
+
+// What was made of the options and the file.
+struct ModelInfo {
+    std::string file_name;  // without its folders
+    std::string architecture;
+    std::string identity;   // hexadecimal; equal for equal weights, KV types and rope settings
+    std::string cache_type_k;
+    std::string cache_type_v;
+    std::int32_t n_ctx = 0;
+    std::int32_t n_ctx_train = 0;
+    std::int32_t n_pool = 0;
+    std::int32_t n_vocab = 0;
+    std::int32_t n_threads = 0;
+    std::int32_t n_gpu_layers = 0;
+    bool has_text = false;      // a vocabulary with texts, not ids only
+    bool has_recurrent = false; // recurrent or hybrid: state that cannot be cut by position
+};
+
+struct LlamaModelDeleter {
+    void operator()(llama_model* model) const;
+};
+struct LlamaContextDeleter {
+    void operator()(llama_context* context) const;
+};
+
+class Model {
+public:
+    // Checks the file's metadata, loads it and runs a first computation, so that the first request finds all warm.
+    // `on_progress` is called now and then while the weights are read. Errors: start_failed, bad_args.
+    static Result<Model> load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress);
+
+    const ModelInfo& info() const { return info_; }
+    llama_model* model() const { return model_.get(); }
+    llama_context* context() const { return context_.get(); }
+    const llama_vocab* vocab() const;
+
+private:
+    Model() = default;
+    Result<void> create_context(const ModelOptions& options, bool uses_gpu);
+    Result<void> warm_up();
+
+    std::unique_ptr<llama_model, LlamaModelDeleter> model_;
+    std::unique_ptr<llama_context, LlamaContextDeleter> context_;  // goes before the model
+    ModelInfo info_;
+};
+
+}  // namespace luce::llama

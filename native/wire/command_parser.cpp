@@ -1,0 +1,177 @@
+// Which command a line is, and the small ones' arguments. What a line was meant to be is found out before its text is
+// judged, so that also the refusal of a broken line can say which request it was for.
+#include "wire/command_parser.h"
+
+#include <iterator>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "wire/generate_parser.h"
+#include "wire/named_args.h"
+#include "wire/refusal.h"
+#include "wire/scalar_values.h"
+#include "wire/utf8.h"
+#include "wire/words.h"
+
+namespace luce::wire {
+
+namespace {
+
+enum class Form {
+    gen,
+    generate,
+    cancel,
+    status,
+    ping,
+    quit,
+    reserved,             // in the protocol, not in this build
+    reserved_generating,  // the same, and it would generate
+    positional,
+    unknown,
+};
+
+struct Verb {
+    std::string_view name;
+    Form form;
+};
+
+constexpr Verb kVerbs[] = {
+    {"gen", Form::gen},
+    {"generate", Form::generate},
+    {"cancel", Form::cancel},
+    {"status", Form::status},
+    {"ping", Form::ping},
+    {"quit", Form::quit},
+    {"exit", Form::quit},
+    {"RESTORE", Form::reserved_generating},
+    {"RESTORE_CHAIN", Form::reserved_generating},
+    {"compress", Form::reserved_generating},
+    {"SNAPSHOT", Form::reserved},
+    {"SNAPSHOT_THIN", Form::reserved},
+    {"FREE_SNAPSHOT", Form::reserved},
+    {"LIST_SLOTS", Form::reserved},
+    {"SAVE", Form::reserved},
+    {"LOAD", Form::reserved},
+    {"park", Form::reserved},
+    {"unpark", Form::reserved},
+    {"free", Form::reserved},
+    {"snapshot", Form::reserved},
+    {"thin", Form::reserved},
+    {"list", Form::reserved},
+    {"save", Form::reserved},
+    {"load", Form::reserved},
+};
+
+struct Line {
+    Form form;
+    std::string_view text;
+    std::string_view verb;
+    std::string_view arguments;  // what follows the verb
+};
+
+Line classify(std::string_view text) {
+    WordReader words(text);
+    const std::string_view verb = words.next().value_or("");
+    Line line{Form::unknown, text, verb, words.rest()};
+    for (const Verb& known : kVerbs) {
+        if (known.name == verb) {
+            line.form = known.form;
+            return line;
+        }
+    }
+    if (is_positional_generate(text)) line.form = Form::positional;
+    return line;
+}
+
+bool is_generating(Form form) {
+    return form == Form::gen || form == Form::generate || form == Form::positional ||
+           form == Form::reserved_generating;
+}
+
+// The first readable id= of a line that may carry one; in the others such a word is a piece of a path.
+std::optional<RequestId> id_in(const Line& line) {
+    if (line.form == Form::positional || line.form == Form::generate || line.form == Form::ping) return std::nullopt;
+    WordReader words(line.arguments);
+    while (const std::optional<std::string_view> word = words.next()) {
+        if (!word->starts_with("id=")) continue;
+        const Result<RequestId> id = parse_int32(word->substr(3), 0, kMaxInt32);
+        if (id) return id.value();
+    }
+    return std::nullopt;
+}
+
+Result<Command> as_command(Result<Generate> command) {
+    if (!command) return command.error();
+    return Command(std::move(command).value());
+}
+
+Result<Command> parse_cancel(std::string_view arguments) {
+    constexpr NamedKey<Cancel> kKeys[] = {
+        {"id", true, [](Cancel& c, std::string_view v) { return store(c.id, parse_int32(v, 0, kMaxInt32)); }},
+    };
+    const Result<Cancel> cancel = read_named_args<Cancel>(arguments, std::span(kKeys));
+    if (!cancel) return cancel.error();
+    return Command(cancel.value());
+}
+
+Result<Command> parse_status(std::string_view arguments) {
+    constexpr NamedKey<Status> kKeys[] = {
+        {"id", false, [](Status& s, std::string_view v) { return store(s.id, parse_int32(v, 0, kMaxInt32)); }},
+    };
+    const Result<Status> status = read_named_args<Status>(arguments, std::span(kKeys));
+    if (!status) return status.error();
+    return Command(status.value());
+}
+
+Result<Command> parse_ping(std::string_view arguments) {
+    WordReader words(arguments);
+    const std::string_view word = words.next().value_or("");
+    if (words.next()) return bad_args("ping takes one word at most");
+    for (const char byte : word) {
+        const auto code = static_cast<unsigned char>(byte);
+        if (code < 0x20 || code == 0x7F) return bad_args("ping's word holds a control character");
+    }
+    return Command(Ping{std::string(word)});
+}
+
+Result<Command> parse_quit(const Line& line) {
+    if (!is_blank(line.arguments)) return bad_args(std::string(line.verb) + " takes no arguments");
+    return Command(Quit{});
+}
+
+Result<Command> parse_classified(const Line& line) {
+    switch (line.form) {
+        case Form::gen: return as_command(parse_named_generate(line.arguments));
+        case Form::generate: return as_command(parse_file_generate(line.arguments));
+        case Form::positional: return as_command(parse_positional_generate(line.text));
+        case Form::cancel: return parse_cancel(line.arguments);
+        case Form::status: return parse_status(line.arguments);
+        case Form::ping: return parse_ping(line.arguments);
+        case Form::quit: return parse_quit(line);
+        case Form::reserved:
+        case Form::reserved_generating:
+            return Error{ErrorCode::unknown_command, "this daemon does not have " + std::string(line.verb) + " yet"};
+        case Form::unknown: break;
+    }
+    return Error{ErrorCode::unknown_command, "there is no command '" + shortened(line.verb) + "'"};
+}
+
+Result<Command> parse_checked(const Line& line) {
+    if (line.text.find('\0') != std::string_view::npos) return bad_args("the line holds a NUL byte");
+    if (!is_utf8(line.text)) return bad_args("the line is not UTF-8");
+    if (is_blank(line.text)) return bad_args("the line is empty");
+    return parse_classified(line);
+}
+
+}  // namespace
+
+std::variant<Command, ParseError> parse_command(std::string_view text) {
+    const Line line = classify(text);
+    Result<Command> command = parse_checked(line);
+    if (command) return std::move(command).value();
+    return ParseError{command.error(), id_in(line), is_generating(line.form)};
+}
+
+}  // namespace luce::wire

@@ -1,0 +1,164 @@
+// Every list is read by one loop, parse_list; what differs is how an item is read. Must not know which key a list
+// belongs to.
+#include "wire/list_values.h"
+
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "wire/refusal.h"
+#include "wire/scalar_values.h"
+#include "wire/words.h"
+
+namespace luce::wire {
+
+namespace {
+
+template <typename Item>
+Result<std::vector<Item>> parse_list(std::string_view text, char separator, Result<Item> (*parse)(std::string_view)) {
+    std::vector<Item> items;
+    ListReader reader(text, separator);
+    while (const std::optional<std::string_view> piece = reader.next()) {
+        Result<Item> item = parse(*piece);
+        if (!item) return item.error();
+        items.push_back(std::move(item).value());
+    }
+    return items;
+}
+
+struct Pair {
+    std::string_view left;
+    std::string_view right;
+};
+
+// Cut at the first colon: what follows may hold more of them.
+std::optional<Pair> split_pair(std::string_view text) {
+    const std::size_t colon = text.find(':');
+    if (colon == std::string_view::npos) return std::nullopt;
+    return Pair{text.substr(0, colon), text.substr(colon + 1)};
+}
+
+Result<Position> parse_position(std::string_view text) {
+    Result<Position> position = parse_int32(text, 0, kMaxInt32);
+    if (!position) return bad_args("'" + shortened(text) + "' " + position.error().text);
+    return position;
+}
+
+Result<float> parse_bias(std::string_view text) {
+    if (text == "-inf") return -std::numeric_limits<float>::infinity();
+    return parse_real(text, kAnyReal);
+}
+
+Result<std::pair<Token, float>> parse_biased_token(std::string_view text) {
+    const std::optional<Pair> pair = split_pair(text);
+    if (!pair) return bad_args("'" + shortened(text) + "' is not id:bias");
+    const Result<Token> token = parse_token(pair->left);
+    if (!token) return token.error();
+    const Result<float> bias = parse_bias(pair->right);
+    if (!bias) return bad_args("bias '" + shortened(pair->right) + "' " + bias.error().text);
+    return std::pair(token.value(), bias.value());
+}
+
+std::optional<GrammarTrigger::Kind> trigger_kind(std::string_view name) {
+    if (name == "word") return GrammarTrigger::Kind::word;
+    if (name == "pattern") return GrammarTrigger::Kind::pattern;
+    if (name == "full") return GrammarTrigger::Kind::pattern_full;
+    if (name == "token") return GrammarTrigger::Kind::token;
+    return std::nullopt;
+}
+
+Result<GrammarTrigger> parse_trigger(std::string_view text) {
+    const std::optional<Pair> pair = split_pair(text);
+    const std::optional<GrammarTrigger::Kind> kind = pair ? trigger_kind(pair->left) : std::nullopt;
+    if (!kind) return bad_args("'" + shortened(text) + "' is none of word:, pattern:, full: and token:");
+    GrammarTrigger trigger{.kind = *kind, .text = {}, .token = 0};
+    if (*kind == GrammarTrigger::Kind::token) {
+        const Result<Token> token = parse_token(pair->right);
+        if (!token) return token.error();
+        trigger.token = token.value();
+        return trigger;
+    }
+    Result<std::string> decoded = parse_text(pair->right);
+    if (!decoded) return decoded.error();
+    if (decoded.value().empty()) return bad_args("a trigger has no text");
+    trigger.text = std::move(decoded).value();
+    return trigger;
+}
+
+Result<std::vector<Token>> parse_alternative(std::string_view text) {
+    if (text.empty()) return bad_args("has an empty alternative");
+    return parse_tokens(text);
+}
+
+// Two positions or counts around a colon.
+Result<PinSpan> parse_colon_numbers(std::string_view text, std::string_view shape) {
+    const std::optional<Pair> pair = split_pair(text);
+    if (!pair) return bad_args("'" + shortened(text) + "' is not " + std::string(shape));
+    const Result<Position> left = parse_position(pair->left);
+    if (!left) return left.error();
+    const Result<Position> right = parse_position(pair->right);
+    if (!right) return right.error();
+    return PinSpan{left.value(), right.value()};
+}
+
+Result<SnapshotPoint> parse_snapshot(std::string_view text) {
+    const Result<PinSpan> numbers = parse_colon_numbers(text, "pos:slot");
+    if (!numbers) return numbers.error();
+    return SnapshotPoint{.position = numbers.value().begin, .slot = numbers.value().end};
+}
+
+}  // namespace
+
+Result<std::vector<Token>> parse_tokens(std::string_view text) { return parse_list<Token>(text, ',', parse_token); }
+
+Result<std::vector<std::vector<Token>>> parse_token_alternatives(std::string_view text) {
+    return parse_list<std::vector<Token>>(text, '|', parse_alternative);
+}
+
+Result<std::vector<std::pair<Token, float>>> parse_logit_bias(std::string_view text) {
+    return parse_list<std::pair<Token, float>>(text, ',', parse_biased_token);
+}
+
+Result<std::vector<GrammarTrigger>> parse_triggers(std::string_view text) {
+    return parse_list<GrammarTrigger>(text, ',', parse_trigger);
+}
+
+Result<std::vector<Position>> parse_positions(std::string_view text) {
+    return parse_list<Position>(text, ',', parse_position);
+}
+
+Result<std::vector<SnapshotPoint>> parse_snapshots(std::string_view text) {
+    return parse_list<SnapshotPoint>(text, ',', parse_snapshot);
+}
+
+Result<PinSpan> parse_pin(std::string_view text) {
+    Result<PinSpan> span = parse_colon_numbers(text, "begin:end");
+    if (span && span.value().begin >= span.value().end) return bad_args("must begin before it ends");
+    return span;
+}
+
+Result<SamplingArgs> parse_samp(std::string_view text) {
+    ListReader reader(text, ',');
+    const Result<float> temperature = parse_real(reader.next().value_or(""), kNotNegative);
+    if (!temperature) return bad_args("temperature " + temperature.error().text);
+    const Result<float> top_p = parse_real(reader.next().value_or(""), kPositiveProbability);
+    if (!top_p) return bad_args("top_p " + top_p.error().text);
+    const Result<std::int32_t> top_k = parse_int32(reader.next().value_or(""), 0, kMaxInt32);
+    if (!top_k) return bad_args("top_k " + top_k.error().text);
+    const Result<float> repeat = parse_real(reader.next().value_or(""), kPositive);
+    if (!repeat) return bad_args("repeat " + repeat.error().text);
+    SamplingArgs sampling;
+    sampling.temperature = temperature.value();
+    sampling.top_p = top_p.value();
+    sampling.top_k = top_k.value();
+    sampling.repeat_penalty = repeat.value();
+    if (const std::optional<std::string_view> word = reader.next()) {
+        const Result<std::uint64_t> seed = parse_uint64(*word);
+        if (!seed) return bad_args("seed " + seed.error().text);
+        sampling.seed = seed.value();
+    }
+    if (reader.next()) return bad_args("has more than temperature,top_p,top_k,repeat,seed");
+    return sampling;
+}
+
+}  // namespace luce::wire

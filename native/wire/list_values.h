@@ -1,0 +1,38 @@
+// List values of a command line: ids, biases, triggers, snapshot points, spans. Items are cut first and percent-decoded
+// afterwards, so that an encoded separator is text. An empty value is an empty list. Knows no key and no command.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "wire/command.h"
+
+namespace luce::wire {
+
+// `1,2,3`
+Result<std::vector<Token>> parse_tokens(std::string_view text);
+
+// `1,2|3`: alternatives, none of them empty
+Result<std::vector<std::vector<Token>>> parse_token_alternatives(std::string_view text);
+
+// `id:bias,…`; a bias may be `-inf`
+Result<std::vector<std::pair<Token, float>>> parse_logit_bias(std::string_view text);
+
+// `word:<text>,pattern:<text>,full:<text>,token:<id>`
+Result<std::vector<GrammarTrigger>> parse_triggers(std::string_view text);
+
+// `64,128`
+Result<std::vector<Position>> parse_positions(std::string_view text);
+
+// `pos:slot,…`
+Result<std::vector<SnapshotPoint>> parse_snapshots(std::string_view text);
+
+// `a:b`, a < b
+Result<PinSpan> parse_pin(std::string_view text);
+
+// `temperature,top_p,top_k,repeat[,seed]`
+Result<SamplingArgs> parse_samp(std::string_view text);
+
+}  // namespace luce::wire
