@@ -2,7 +2,7 @@
 // judged, so that also the refusal of a broken line can say which request it was for.
 #include "wire/command_parser.h"
 
-#include <iterator>
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <string>
@@ -102,43 +102,37 @@ std::optional<RequestId> id_in(const Line& line) {
     return std::nullopt;
 }
 
-Result<Command> as_command(Result<Generate> command) {
+template <typename T>
+Result<Command> as_command(Result<T> command) {
     if (!command) return command.error();
     return Command(std::move(command).value());
 }
 
-Result<Command> parse_cancel(std::string_view arguments) {
+Result<Cancel> parse_cancel(std::string_view arguments) {
     constexpr NamedKey<Cancel> kKeys[] = {
         {"id", true, [](Cancel& c, std::string_view v) { return store(c.id, parse_int32(v, 0, kMaxInt32)); }},
     };
-    const Result<Cancel> cancel = read_named_args<Cancel>(arguments, std::span(kKeys));
-    if (!cancel) return cancel.error();
-    return Command(cancel.value());
+    return read_named_args<Cancel>(arguments, std::span(kKeys));
 }
 
-Result<Command> parse_status(std::string_view arguments) {
+Result<Status> parse_status(std::string_view arguments) {
     constexpr NamedKey<Status> kKeys[] = {
         {"id", false, [](Status& s, std::string_view v) { return store(s.id, parse_int32(v, 0, kMaxInt32)); }},
     };
-    const Result<Status> status = read_named_args<Status>(arguments, std::span(kKeys));
-    if (!status) return status.error();
-    return Command(status.value());
+    return read_named_args<Status>(arguments, std::span(kKeys));
 }
 
-Result<Command> parse_ping(std::string_view arguments) {
+Result<Ping> parse_ping(std::string_view arguments) {
     WordReader words(arguments);
     const std::string_view word = words.next().value_or("");
     if (words.next()) return bad_args("ping takes one word at most");
-    for (const char byte : word) {
-        const auto code = static_cast<unsigned char>(byte);
-        if (code < 0x20 || code == 0x7F) return bad_args("ping's word holds a control character");
-    }
-    return Command(Ping{std::string(word)});
+    if (std::ranges::any_of(word, is_control)) return bad_args("ping's word holds a control character");
+    return Ping{std::string(word)};
 }
 
-Result<Command> parse_quit(const Line& line) {
+Result<Quit> parse_quit(const Line& line) {
     if (!is_blank(line.arguments)) return bad_args(std::string(line.verb) + " takes no arguments");
-    return Command(Quit{});
+    return Quit{};
 }
 
 Result<Command> parse_classified(const Line& line) {
@@ -146,10 +140,10 @@ Result<Command> parse_classified(const Line& line) {
         case Form::gen: return as_command(parse_named_generate(line.arguments));
         case Form::generate: return as_command(parse_file_generate(line.arguments));
         case Form::positional: return as_command(parse_positional_generate(line.text));
-        case Form::cancel: return parse_cancel(line.arguments);
-        case Form::status: return parse_status(line.arguments);
-        case Form::ping: return parse_ping(line.arguments);
-        case Form::quit: return parse_quit(line);
+        case Form::cancel: return as_command(parse_cancel(line.arguments));
+        case Form::status: return as_command(parse_status(line.arguments));
+        case Form::ping: return as_command(parse_ping(line.arguments));
+        case Form::quit: return as_command(parse_quit(line));
         case Form::reserved:
         case Form::reserved_generating:
             return Error{ErrorCode::unknown_command, "this daemon does not have " + std::string(line.verb) + " yet"};

@@ -54,11 +54,6 @@ void append_fields(std::string& line, const std::vector<std::pair<std::string, s
     for (const auto& [key, value] : fields) append_field(line, key, percent_encode(value));
 }
 
-bool is_control(char byte) {
-    const auto code = static_cast<unsigned char>(byte);
-    return code < 0x20 || code == 0x7F;
-}
-
 // One line of UTF-8 for people: control characters become spaces, malformed bytes question marks.
 std::string clean_text(std::string_view text) {
     std::string clean;

@@ -1,0 +1,244 @@
+// Golden vectors as C++ sees them: reading protocol/vectors/*.json, and commands and replies to and from the JSON that
+// protocol/vectors/README.md describes. Test code; knows the codec's data, not its functions.
+#pragma once
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "wire/command.h"
+#include "wire/reply.h"
+
+namespace luce::tests {
+
+using nlohmann::json;
+
+inline json read_vectors(const std::string& name) {
+    std::ifstream file(std::string(LUCE_VECTORS_DIR) + "/" + name + ".json");
+    if (!file) throw std::runtime_error("no vectors " + name + " in " LUCE_VECTORS_DIR);
+    return json::parse(file);
+}
+
+inline std::string from_hex(const std::string& hex) {
+    std::string bytes;
+    for (std::size_t i = 0; i + 1 < hex.size(); i += 2) {
+        bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+    }
+    return bytes;
+}
+
+// The bytes under `key`, or in hexadecimal under `hex` or `<key>_hex`.
+inline std::string bytes_of(const json& vector, const std::string& key) {
+    for (const std::string& hex_key : {std::string("hex"), key + "_hex"}) {
+        if (vector.contains(hex_key)) return from_hex(vector.at(hex_key));
+    }
+    return vector.at(key);
+}
+
+// A vector's numbers are binary64, the command's are binary32.
+inline json with_binary32_numbers(json value) {
+    if (value.is_number_float()) return static_cast<double>(static_cast<float>(value.get<double>()));
+    if (value.is_structured()) {
+        for (json& child : value) child = with_binary32_numbers(child);
+    }
+    return value;
+}
+
+// Puts fields into an object, leaving out those that are as when the line does not name them.
+class JsonFields {
+public:
+    template <typename T>
+    JsonFields& add(const char* key, const std::optional<T>& value) {
+        if (value) object_[key] = as_json(*value);
+        return *this;
+    }
+    template <typename T>
+    JsonFields& add(const char* key, const std::vector<T>& items) {
+        for (const T& item : items) object_[key].push_back(as_json(item));
+        return *this;
+    }
+    template <typename T>
+    JsonFields& add(const char* key, const T& value) {
+        if (value != T{}) object_[key] = as_json(value);
+        return *this;
+    }
+    JsonFields& add_object(const char* key, const JsonFields& fields) {
+        if (!fields.object_.empty()) object_[key] = fields.object_;
+        return *this;
+    }
+    const json& object() const { return object_; }
+
+private:
+    template <typename T>
+    static json as_json(const T& value) {
+        return value;
+    }
+    static json as_json(float value) {
+        return std::isinf(value) ? json("-inf") : json(static_cast<double>(value));
+    }
+    static json as_json(const std::pair<Token, float>& pair) { return json::array({pair.first, as_json(pair.second)}); }
+    static json as_json(const wire::SnapshotPoint& point) {
+        return {{"position", point.position}, {"slot", point.slot}};
+    }
+    static json as_json(const wire::PinSpan& span) { return {{"begin", span.begin}, {"end", span.end}}; }
+    static json as_json(const wire::GrammarTrigger& trigger) {
+        constexpr const char* kKinds[] = {"word", "pattern", "full", "token"};
+        return JsonFields()
+            .add("kind", std::string(kKinds[static_cast<int>(trigger.kind)]))
+            .add("text", trigger.text)
+            .add("token", trigger.token)
+            .object();
+    }
+
+    json object_ = json::object();
+};
+
+inline JsonFields fields_of(const wire::SamplingArgs& sampling) {
+    return JsonFields()
+        .add("temperature", sampling.temperature)
+        .add("top_p", sampling.top_p)
+        .add("top_k", sampling.top_k)
+        .add("min_p", sampling.min_p)
+        .add("repeat_penalty", sampling.repeat_penalty)
+        .add("presence_penalty", sampling.presence_penalty)
+        .add("frequency_penalty", sampling.frequency_penalty)
+        .add("seed", sampling.seed)
+        .add("logit_bias", sampling.logit_bias);
+}
+
+inline JsonFields fields_of(const wire::ConstraintArgs& constraint) {
+    return JsonFields()
+        .add("grammar", constraint.grammar)
+        .add("grammar_path", constraint.grammar_path)
+        .add("grammar_lazy", constraint.grammar_lazy)
+        .add("triggers", constraint.triggers)
+        .add("preserved", constraint.preserved)
+        .add("generation_prompt", constraint.generation_prompt)
+        .add("think_budget", constraint.think_budget)
+        .add("think_start", constraint.think_start)
+        .add("think_end", constraint.think_end)
+        .add("think_message", constraint.think_message);
+}
+
+inline JsonFields fields_of(const wire::MemoryArgs& memory) {
+    return JsonFields()
+        .add("restore_slot", memory.restore_slot)
+        .add("restore_at", memory.restore_at)
+        .add("snapshots", memory.snapshots)
+        .add("marks", memory.marks)
+        .add("pin", memory.pin);
+}
+
+struct CommandToJson {
+    json operator()(const wire::Generate& command) const {
+        constexpr const char* kForms[] = {"positional", "file", "named"};
+        return JsonFields()
+            .add("type", std::string("generate"))
+            .add("form", std::string(kForms[static_cast<int>(command.form)]))
+            .add("id", command.id)
+            .add("prompt", command.prompt)
+            .add("prompt_path", command.prompt_path)
+            .add("output_path", command.output_path)
+            .add("n_generate", command.n_generate)
+            .add_object("sampling", fields_of(command.sampling))
+            .add_object("constraint", fields_of(command.constraint))
+            .add_object("memory", fields_of(command.memory))
+            .add("stop_tokens", command.stop_tokens)
+            .add("ignore_eos", command.ignore_eos)
+            .add("n_logprobs", command.n_logprobs)
+            .add("n_generated_before", command.n_generated_before)
+            .add("priority", command.priority)
+            .object();
+    }
+    json operator()(const wire::Cancel& cancel) const { return {{"type", "cancel"}, {"id", cancel.id}}; }
+    json operator()(const wire::Status& status) const {
+        return JsonFields().add("type", std::string("status")).add("id", status.id).object();
+    }
+    json operator()(const wire::Ping& ping) const {
+        return JsonFields().add("type", std::string("ping")).add("word", ping.word).object();
+    }
+    json operator()(const wire::Quit&) const { return {{"type", "quit"}}; }
+};
+
+inline json to_json(const wire::Command& command) { return std::visit(CommandToJson{}, command); }
+
+inline double number_from(const json& value) {
+    if (!value.is_string()) return value;
+    const double infinity = std::numeric_limits<double>::infinity();
+    return value == "-inf" ? -infinity : infinity;
+}
+
+template <typename T>
+std::optional<T> optional_from(const json& object, const char* key) {
+    if (!object.contains(key)) return std::nullopt;
+    return object.at(key).get<T>();
+}
+
+inline ErrorCode error_code_from(const std::string& name) {
+    for (int i = 0; i <= static_cast<int>(ErrorCode::internal); ++i) {
+        if (name_of(static_cast<ErrorCode>(i)) == name) return static_cast<ErrorCode>(i);
+    }
+    throw std::runtime_error("no error code " + name);
+}
+
+inline wire::StopReason stop_reason_from(const std::string& name) {
+    using enum wire::StopReason;
+    for (const wire::StopReason reason : {eos, limit, stop, cancel}) {
+        if (wire::name_of(reason) == name) return reason;
+    }
+    throw std::runtime_error("no stop reason " + name);
+}
+
+inline wire::GenerateOk generate_ok_from(const json& object) {
+    wire::GenerateOk ok;
+    ok.id = optional_from<wire::RequestId>(object, "id");
+    ok.n_prompt = object.value("n_prompt", 0);
+    ok.n_generated = object.value("n_generated", 0);
+    ok.n_reused = object.value("n_reused", 0);
+    ok.tier = object.value("tier", "none");
+    ok.miss = object.value("miss", "off");
+    ok.prefill_s = number_from(object.value("prefill_s", json(0.0)));
+    ok.decode_s = number_from(object.value("decode_s", json(0.0)));
+    ok.decode_tokens_per_s = number_from(object.value("decode_tokens_per_s", json(0.0)));
+    ok.acceptance = optional_from<double>(object, "acceptance");
+    ok.output_path = optional_from<std::string>(object, "output_path");
+    ok.stop = stop_reason_from(object.value("stop", "limit"));
+    return ok;
+}
+
+inline wire::Logprobs logprobs_from(const json& object) {
+    wire::Logprobs logprobs;
+    logprobs.id = optional_from<wire::RequestId>(object, "id");
+    logprobs.index = object.at("index");
+    for (const json& entry : object.at("entries")) {
+        logprobs.entries.emplace_back(entry[0].get<Token>(), static_cast<float>(number_from(entry[1])));
+    }
+    return logprobs;
+}
+
+inline wire::Reply reply_from(const json& object) {
+    using Fields = std::vector<std::pair<std::string, std::string>>;
+    const std::string type = object.at("type");
+    const std::optional<wire::RequestId> id = optional_from<wire::RequestId>(object, "id");
+    if (type == "generate_ok") return generate_ok_from(object);
+    if (type == "err") return wire::Err{id, {error_code_from(object.at("code")), object.value("text", "")}};
+    if (type == "pong") return wire::Pong{object.value("word", "")};
+    if (type == "plain_ok") return wire::PlainOk{};
+    if (type == "cancelled") return wire::Cancelled{object.at("id")};
+    if (type == "prefill_progress") return wire::PrefillProgress{id, object.at("n_done"), object.at("n_total")};
+    if (type == "logprobs") return logprobs_from(object);
+    if (type == "status") return wire::StatusLine{object.value("fields", Fields{})};
+    if (type == "ready") return wire::ReadyLine{object.value("fields", Fields{})};
+    throw std::runtime_error("no reply " + type);
+}
+
+}  // namespace luce::tests

@@ -1,0 +1,174 @@
+"""One line (without its end) -> the command, or why it is none. Pure.
+
+What a line was meant to be is found out before its text is judged, so that also the refusal of a broken line can say
+which request it was for.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from .commands import Cancel, Command, Ping, Quit, Status
+from .errors import CommandError, ErrorCode
+from .generate_parser import (
+    Key,
+    is_positional_generate,
+    parse_file_generate,
+    parse_named_generate,
+    parse_positional_generate,
+    read_named_args,
+    sets,
+    words_of,
+)
+from .scalar_values import RefusedError, parse_count, shortened
+
+_FIRST_WORD = re.compile(rb"[ \t]*([^ \t]*)")
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_ID_KEY: dict[bytes, Key] = {b"id": ("", sets("id", parse_count))}
+
+
+class _Form(Enum):
+    GEN = auto()
+    GENERATE = auto()
+    CANCEL = auto()
+    STATUS = auto()
+    PING = auto()
+    QUIT = auto()
+    RESERVED = auto()
+    RESERVED_GENERATING = auto()
+    POSITIONAL = auto()
+    UNKNOWN = auto()
+
+
+# In the protocol, but not in this build; True where the command would generate.
+RESERVED_VERBS: dict[str, bool] = {
+    "RESTORE": True,
+    "RESTORE_CHAIN": True,
+    "compress": True,
+    "SNAPSHOT": False,
+    "SNAPSHOT_THIN": False,
+    "FREE_SNAPSHOT": False,
+    "LIST_SLOTS": False,
+    "SAVE": False,
+    "LOAD": False,
+    "park": False,
+    "unpark": False,
+    "free": False,
+    "snapshot": False,
+    "thin": False,
+    "list": False,
+    "save": False,
+    "load": False,
+}
+
+_FORMS: dict[str, _Form] = {
+    "gen": _Form.GEN,
+    "generate": _Form.GENERATE,
+    "cancel": _Form.CANCEL,
+    "status": _Form.STATUS,
+    "ping": _Form.PING,
+    "quit": _Form.QUIT,
+    "exit": _Form.QUIT,
+}
+VERBS: tuple[str, ...] = tuple(_FORMS)
+
+_FORM_OF_VERB: dict[bytes, _Form] = {verb.encode(): form for verb, form in _FORMS.items()} | {
+    verb.encode(): _Form.RESERVED_GENERATING if generating else _Form.RESERVED
+    for verb, generating in RESERVED_VERBS.items()
+}
+
+_GENERATING = {_Form.GEN, _Form.GENERATE, _Form.POSITIONAL, _Form.RESERVED_GENERATING}
+GENERATING_VERBS: tuple[str, ...] = tuple(verb.decode() for verb, form in _FORM_OF_VERB.items() if form in _GENERATING)
+# In these a word that begins with id= is a piece of a path, or the word to echo.
+_WITHOUT_ID = {_Form.POSITIONAL, _Form.GENERATE, _Form.PING}
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    form: _Form
+    text: bytes
+    verb: bytes
+    arguments: bytes
+
+
+def _classify(text: bytes) -> _Line:
+    match = _FIRST_WORD.match(text)
+    assert match is not None, "the pattern matches the empty string"
+    verb = match.group(1)
+    form = _FORM_OF_VERB.get(verb)
+    if form is None:
+        form = _Form.POSITIONAL if is_positional_generate(text) else _Form.UNKNOWN
+    return _Line(form, text, verb, text[match.end() :])
+
+
+def _id_in(line: _Line) -> int | None:
+    if line.form in _WITHOUT_ID:
+        return None
+    for word in words_of(line.arguments):
+        if word.startswith(b"id="):
+            try:
+                return parse_count(word[3:])
+            except RefusedError:
+                continue
+    return None
+
+
+def _parse_ping(arguments: bytes) -> Ping:
+    words = words_of(arguments)
+    word = next(words, b"")
+    if next(words, None) is not None:
+        raise RefusedError("ping takes one word at most")
+    if _CONTROL.search(word):
+        raise RefusedError("ping's word holds a control character")
+    return Ping(word.decode("utf-8"))
+
+
+def _parse_quit(line: _Line) -> Quit:
+    if next(words_of(line.arguments), None) is not None:
+        raise RefusedError(f"{line.verb.decode()} takes no arguments")
+    return Quit()
+
+
+def _parse_classified(line: _Line) -> Command:
+    match line.form:
+        case _Form.GEN:
+            return parse_named_generate(line.arguments)
+        case _Form.GENERATE:
+            return parse_file_generate(line.arguments)
+        case _Form.POSITIONAL:
+            return parse_positional_generate(line.text)
+        case _Form.CANCEL:
+            return Cancel(**read_named_args(line.arguments, _ID_KEY, required=(b"id",))[""])
+        case _Form.STATUS:
+            return Status(**read_named_args(line.arguments, _ID_KEY, required=()).get("", {}))
+        case _Form.PING:
+            return _parse_ping(line.arguments)
+        case _Form.QUIT:
+            return _parse_quit(line)
+        case _Form.RESERVED | _Form.RESERVED_GENERATING:
+            raise RefusedError(f"this daemon does not have {line.verb.decode()} yet", ErrorCode.UNKNOWN_COMMAND)
+        case _Form.UNKNOWN:
+            raise RefusedError(f"there is no command '{shortened(line.verb)}'", ErrorCode.UNKNOWN_COMMAND)
+
+
+def _check_text(text: bytes) -> None:
+    if b"\0" in text:
+        raise RefusedError("the line holds a NUL byte")
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        raise RefusedError("the line is not UTF-8") from None
+    if not text.strip(b" \t"):
+        raise RefusedError("the line is empty")
+
+
+def parse_command(text: bytes) -> Command:
+    """Raises CommandError, and nothing else, on a line that is no command."""
+    line = _classify(text)
+    try:
+        _check_text(text)
+        return _parse_classified(line)
+    except RefusedError as refusal:
+        raise CommandError(refusal.code, refusal.text, _id_in(line), generating=line.form in _GENERATING) from None

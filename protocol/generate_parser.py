@@ -1,0 +1,227 @@
+"""The three forms that ask for tokens: `<path> <n_gen> …`, `generate <in> <n_gen> <out>` and `gen key=value …`.
+
+One table says which keys `gen` has, another what may follow a positional command. What they mean to the engine is not
+known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from .commands import MAX_LOGPROBS, ConstraintArgs, Generate, GenerateForm, MemoryArgs, SamplingArgs
+from .errors import ErrorCode
+from .list_values import (
+    parse_logit_bias,
+    parse_pin,
+    parse_positions,
+    parse_samp,
+    parse_snapshots,
+    parse_token_alternatives,
+    parse_tokens,
+    parse_triggers,
+)
+from .scalar_values import (
+    MAX_UINT64,
+    MIN_INT32,
+    RefusedError,
+    looks_like_integer,
+    parse_any_real,
+    parse_count,
+    parse_flag,
+    parse_integer,
+    parse_not_negative,
+    parse_positive,
+    parse_positive_probability,
+    parse_probability,
+    parse_text,
+    shortened,
+)
+from .tokens import MAX_INT32
+
+_WORD = re.compile(rb"[^ \t]+")
+_BLANKS = b" \t"
+_POSITIONAL_OPTIONS = (b"samp=", b"snap=")
+
+# Which part of the command a key belongs to ("" is the command itself), and what its value sets there.
+Fields = dict[str, Any]
+Key = tuple[str, Callable[[bytes], Fields]]
+
+
+def words_of(text: bytes) -> Iterator[bytes]:
+    return (match.group() for match in _WORD.finditer(text))
+
+
+def read_named_args(arguments: bytes, keys: Mapping[bytes, Key], required: tuple[bytes, ...]) -> dict[str, Fields]:
+    """`key=value …` in any order, each key once: the fields that they set, by part."""
+    parts: dict[str, Fields] = {}
+    seen: set[bytes] = set()
+    for word in words_of(arguments):
+        name, equals, value = word.partition(b"=")
+        if not equals or not name:
+            raise RefusedError(f"'{shortened(word)}' is not key=value")
+        if name not in keys:
+            raise RefusedError(f"unknown key {shortened(name)}=")
+        if name in seen:
+            raise RefusedError(f"{name.decode()}= is given twice")
+        seen.add(name)
+        part, read = keys[name]
+        try:
+            parts.setdefault(part, {}).update(read(value))
+        except RefusedError as refusal:
+            raise RefusedError(f"{shortened(word)}: {refusal.text}", refusal.code) from None
+    for name in required:
+        if name not in seen:
+            raise RefusedError(f"{name.decode()}= is missing")
+    return parts
+
+
+def sets(field: str, parse: Callable[[bytes], Any]) -> Callable[[bytes], Fields]:
+    return lambda value: {field: parse(value)}
+
+
+def _parse_path(value: bytes) -> str:
+    """A value that begins with a plain `@` names a file; `%40` begins a text."""
+    if len(value) == 1:
+        raise RefusedError("has no path after the @")
+    return parse_text(value[1:])
+
+
+def _read_prompt(value: bytes) -> Fields:
+    if not value:
+        raise RefusedError("a prompt needs at least one token", ErrorCode.EMPTY_PROMPT)
+    if value.startswith(b"@"):
+        return {"prompt_path": _parse_path(value)}
+    return {"prompt": parse_tokens(value)}
+
+
+def _read_grammar(value: bytes) -> Fields:
+    if not value:
+        raise RefusedError("is empty: leave it out for no grammar")
+    if value.startswith(b"@"):
+        return {"grammar_path": _parse_path(value)}
+    return {"grammar": parse_text(value)}
+
+
+NAMED_KEYS: dict[bytes, Key] = {
+    b"id": ("", sets("id", parse_count)),
+    b"n": ("", sets("n_generate", parse_count)),
+    b"prompt": ("", _read_prompt),
+    b"temp": ("sampling", sets("temperature", parse_not_negative)),
+    b"top_k": ("sampling", sets("top_k", parse_count)),
+    b"top_p": ("sampling", sets("top_p", parse_positive_probability)),
+    b"min_p": ("sampling", sets("min_p", parse_probability)),
+    b"repeat": ("sampling", sets("repeat_penalty", parse_positive)),
+    b"presence": ("sampling", sets("presence_penalty", parse_any_real)),
+    b"frequency": ("sampling", sets("frequency_penalty", parse_any_real)),
+    b"seed": ("sampling", sets("seed", lambda value: parse_integer(value, 0, MAX_UINT64))),
+    b"logit_bias": ("sampling", sets("logit_bias", parse_logit_bias)),
+    b"stop": ("", sets("stop_tokens", parse_tokens)),
+    b"ignore_eos": ("", sets("ignore_eos", parse_flag)),
+    b"logprobs": ("", sets("n_logprobs", lambda value: parse_integer(value, 0, MAX_LOGPROBS))),
+    b"grammar": ("constraint", _read_grammar),
+    b"grammar_lazy": ("constraint", sets("grammar_lazy", parse_flag)),
+    b"triggers": ("constraint", sets("triggers", parse_triggers)),
+    b"preserved": ("constraint", sets("preserved", parse_tokens)),
+    b"gen_prompt": ("constraint", sets("generation_prompt", parse_text)),
+    b"think_budget": ("constraint", sets("think_budget", parse_count)),
+    b"think_start": ("constraint", sets("think_start", parse_tokens)),
+    b"think_end": ("constraint", sets("think_end", parse_token_alternatives)),
+    b"think_message": ("constraint", sets("think_message", parse_tokens)),
+    b"restore": ("memory", sets("restore_slot", parse_count)),
+    b"restore_at": ("memory", sets("restore_at", parse_count)),
+    b"snap": ("memory", sets("snapshots", parse_snapshots)),
+    b"marks": ("memory", sets("marks", parse_positions)),
+    b"pin": ("memory", sets("pin", parse_pin)),
+    b"generated": ("", sets("n_generated_before", parse_count)),
+    b"priority": ("", sets("priority", lambda value: parse_integer(value, MIN_INT32, MAX_INT32))),
+}
+
+_POSITIONAL_KEYS: dict[bytes, Key] = {
+    b"samp": ("", sets("sampling", parse_samp)),
+    b"snap": ("memory", sets("snapshots", parse_snapshots)),
+}
+
+
+def _check_constraint(constraint: ConstraintArgs) -> None:
+    has_grammar = constraint.grammar is not None or constraint.grammar_path is not None
+    if constraint.grammar_lazy and not (has_grammar and constraint.triggers):
+        raise RefusedError("grammar_lazy=1 needs grammar= and triggers=")
+    if constraint.think_budget is not None and not (constraint.think_start and constraint.think_end):
+        raise RefusedError("think_budget= needs think_start= and think_end=")
+
+
+def _without_options(line: bytes) -> bytes:
+    """The line up to its last word that is no trailing option. The first word always stays.
+
+    Words are met from the end in the reversed line, so that a long line is read once.
+    """
+    end = len(line)
+    for match in _WORD.finditer(line[::-1]):
+        end = len(line) - match.start()
+        if not line.startswith(_POSITIONAL_OPTIONS, len(line) - match.end(), end):
+            break
+    return line[:end]
+
+
+def _split_last_word(text: bytes) -> tuple[bytes, bytes]:
+    blank = max(text.rfind(b" "), text.rfind(b"\t"))
+    return text[: max(blank, 0)].rstrip(_BLANKS), text[blank + 1 :]
+
+
+def _parse_n_generate(word: bytes) -> int:
+    try:
+        return parse_count(word)
+    except RefusedError as refusal:
+        raise RefusedError(f"n_gen '{shortened(word)}' {refusal.text}") from None
+
+
+def is_positional_generate(line: bytes) -> bool:
+    """Whether a line whose first word is no verb is a positional generation."""
+    if b"/" in next(words_of(line), b""):
+        return True
+    head, last = _split_last_word(_without_options(line.strip(_BLANKS)))
+    return bool(head) and looks_like_integer(last)
+
+
+def parse_positional_generate(line: bytes) -> Generate:
+    line = line.strip(_BLANKS)
+    path_and_count = _without_options(line)
+    options = read_named_args(line[len(path_and_count) :], _POSITIONAL_KEYS, required=())
+    path, count = _split_last_word(path_and_count)
+    if not path:
+        raise RefusedError("a path and n_gen are needed")
+    return Generate(
+        form=GenerateForm.POSITIONAL,
+        prompt_path=path.decode("utf-8"),
+        n_generate=_parse_n_generate(count),
+        memory=MemoryArgs(**options.get("memory", {})),
+        **options.get("", {}),
+    )
+
+
+def parse_file_generate(arguments: bytes) -> Generate:
+    words = words_of(arguments)
+    first = [word for _, word in zip(range(4), words, strict=False)]
+    if len(first) != 3:
+        raise RefusedError("generate needs <in> <n_gen> <out>, paths without spaces")
+    return Generate(
+        form=GenerateForm.FILE,
+        prompt_path=first[0].decode("utf-8"),
+        output_path=first[2].decode("utf-8"),
+        n_generate=_parse_n_generate(first[1]),
+    )
+
+
+def parse_named_generate(arguments: bytes) -> Generate:
+    parts = read_named_args(arguments, NAMED_KEYS, required=(b"id", b"n", b"prompt"))
+    constraint = ConstraintArgs(**parts.get("constraint", {}))
+    _check_constraint(constraint)
+    return Generate(
+        form=GenerateForm.NAMED,
+        sampling=SamplingArgs(**parts.get("sampling", {})),
+        constraint=constraint,
+        memory=MemoryArgs(**parts.get("memory", {})),
+        **parts.get("", {}),
+    )

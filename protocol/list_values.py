@@ -1,0 +1,145 @@
+"""List values of a command line: ids, biases, triggers, snapshot points, spans. Knows no key and no command.
+
+Items are cut first and percent-decoded afterwards, so that an encoded separator is text. An empty value is an empty
+list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import TypeVar
+
+from .commands import GrammarTrigger, PinSpan, SamplingArgs, SnapshotPoint, TriggerKind
+from .scalar_values import (
+    MAX_UINT64,
+    RefusedError,
+    parse_any_real,
+    parse_count,
+    parse_integer,
+    parse_not_negative,
+    parse_positive,
+    parse_positive_probability,
+    parse_text,
+    parse_token,
+    shortened,
+)
+from .tokens import MAX_INT32
+
+Item = TypeVar("Item")
+
+
+def _parse_list(text: bytes, separator: bytes, parse: Callable[[bytes], Item]) -> tuple[Item, ...]:
+    return tuple(map(parse, text.split(separator))) if text else ()
+
+
+def parse_tokens(text: bytes) -> tuple[int, ...]:
+    """`1,2,3`. Prompts have millions of ids: the usual case is read in bulk, only a wrong one item by item."""
+    items = text.split(b",") if text else []
+    if items and not text.translate(None, b"0123456789,") and all(items) and max(map(len, items)) <= 10:
+        tokens = tuple(map(int, items))
+        if max(tokens) <= MAX_INT32:
+            return tokens
+    return tuple(map(parse_token, items))
+
+
+def parse_token_alternatives(text: bytes) -> tuple[tuple[int, ...], ...]:
+    """`1,2|3`: alternatives, none of them empty."""
+
+    def parse_alternative(piece: bytes) -> tuple[int, ...]:
+        if not piece:
+            raise RefusedError("has an empty alternative")
+        return parse_tokens(piece)
+
+    return _parse_list(text, b"|", parse_alternative)
+
+
+def _split_pair(text: bytes, shape: str) -> tuple[bytes, bytes]:
+    """Cut at the first colon: what follows may hold more of them."""
+    left, colon, right = text.partition(b":")
+    if not colon:
+        raise RefusedError(f"'{shortened(text)}' is not {shape}")
+    return left, right
+
+
+def _named(what: str, parse: Callable[[bytes], Item], text: bytes) -> Item:
+    try:
+        return parse(text)
+    except RefusedError as refusal:
+        raise RefusedError(f"{what} {refusal.text}", refusal.code) from None
+
+
+def _parse_position(text: bytes) -> int:
+    return _named(f"'{shortened(text)}'", parse_count, text)
+
+
+def _parse_bias(text: bytes) -> float:
+    return -inf if text == b"-inf" else parse_any_real(text)
+
+
+def parse_logit_bias(text: bytes) -> tuple[tuple[int, float], ...]:
+    """`id:bias,…`; a bias may be `-inf`."""
+
+    def parse_biased_token(piece: bytes) -> tuple[int, float]:
+        token, bias = _split_pair(piece, "id:bias")
+        return parse_token(token), _named(f"bias '{shortened(bias)}'", _parse_bias, bias)
+
+    return _parse_list(text, b",", parse_biased_token)
+
+
+_TRIGGER_KINDS = {kind.value.encode(): kind for kind in TriggerKind}
+
+
+def _parse_trigger(text: bytes) -> GrammarTrigger:
+    name, colon, value = text.partition(b":")
+    kind = _TRIGGER_KINDS.get(name) if colon else None
+    if kind is None:
+        raise RefusedError(f"'{shortened(text)}' is none of word:, pattern:, full: and token:")
+    if kind is TriggerKind.TOKEN:
+        return GrammarTrigger(kind, token=parse_token(value))
+    decoded = parse_text(value)
+    if not decoded:
+        raise RefusedError("a trigger has no text")
+    return GrammarTrigger(kind, text=decoded)
+
+
+def parse_triggers(text: bytes) -> tuple[GrammarTrigger, ...]:
+    """`word:<text>,pattern:<text>,full:<text>,token:<id>`."""
+    return _parse_list(text, b",", _parse_trigger)
+
+
+def parse_positions(text: bytes) -> tuple[int, ...]:
+    """`64,128`."""
+    return _parse_list(text, b",", _parse_position)
+
+
+def _parse_colon_numbers(text: bytes, shape: str) -> tuple[int, int]:
+    left, right = _split_pair(text, shape)
+    return _parse_position(left), _parse_position(right)
+
+
+def parse_snapshots(text: bytes) -> tuple[SnapshotPoint, ...]:
+    """`pos:slot,…`."""
+    return _parse_list(text, b",", lambda piece: SnapshotPoint(*_parse_colon_numbers(piece, "pos:slot")))
+
+
+def parse_pin(text: bytes) -> PinSpan:
+    """`a:b`, a < b."""
+    span = PinSpan(*_parse_colon_numbers(text, "begin:end"))
+    if span.begin >= span.end:
+        raise RefusedError("must begin before it ends")
+    return span
+
+
+def parse_samp(text: bytes) -> SamplingArgs:
+    """`temperature,top_p,top_k,repeat[,seed]`."""
+    items = text.split(b",", 5)
+    if not 4 <= len(items) <= 5:
+        raise RefusedError("is not temperature,top_p,top_k,repeat[,seed]")
+    return SamplingArgs(
+        temperature=_named("temperature", parse_not_negative, items[0]),
+        top_p=_named("top_p", parse_positive_probability, items[1]),
+        top_k=_named("top_k", parse_count, items[2]),
+        repeat_penalty=_named("repeat", parse_positive, items[3]),
+        seed=_named("seed", lambda item: parse_integer(item, 0, MAX_UINT64), items[4]) if len(items) == 5 else None,
+    )

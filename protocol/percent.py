@@ -1,0 +1,18 @@
+"""Percent-encoding (RFC 3986, section 2.1), because values hold no spaces. Must not know which value it is."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+def percent_encode(text: str) -> str:
+    """Letters, digits and `-._~/:,@+=` stay; every other byte of the UTF-8 becomes %XX."""
+    return quote_from_bytes(text.encode("utf-8", "replace"), safe="-._~/:,@+=")
+
+
+def percent_decode(text: bytes) -> bytes | None:
+    """Nothing if a `%` is not followed by two hexadecimal digits."""
+    return None if _BROKEN_ESCAPE.search(text) else unquote_to_bytes(text)

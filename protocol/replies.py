@@ -1,0 +1,103 @@
+"""What the daemon says on stdout, as data. How it becomes a line and back is reply_codec's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from .errors import ErrorCode
+
+Fields = tuple[tuple[str, str], ...]
+
+
+class StopReason(StrEnum):
+    EOS = "eos"
+    LIMIT = "limit"
+    STOP = "stop"
+    CANCEL = "cancel"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOk:
+    """The final reply of a generating command."""
+
+    id: int | None = None
+    n_prompt: int = 0
+    n_generated: int = 0
+    n_reused: int = 0
+    tier: str = "none"
+    miss: str = "off"
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    decode_tokens_per_s: float = 0.0
+    acceptance: float | None = None
+    """Only where speculation ran."""
+    output_path: str | None = None
+    """`generate` only."""
+    stop: StopReason = StopReason.LIMIT
+    extra: Fields = ()
+    """What a newer daemon says beyond this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Err:
+    code: ErrorCode | str
+    """A plain str only if a newer daemon has a code that is not known here."""
+    text: str = ""
+    """For people: one line, at most 1000 bytes."""
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    word: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainOk:
+    """`ok` with nothing else: the reply to `quit`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The reply to `cancel`; the request itself still ends with its own."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    n_done: int
+    n_total: int
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    index: int
+    """Of the generated token, from 0."""
+    entries: tuple[tuple[int, float], ...]
+    """The chosen token first, then the likeliest ones in falling order. -inf: cannot come."""
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusLine:
+    fields: Fields = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyLine:
+    fields: Fields = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownLine:
+    """A line that only a newer daemon knows: to be logged and passed over, never an error."""
+
+    text: str
+
+
+Reply = (
+    GenerateOk | Err | Pong | PlainOk | Cancelled | PrefillProgress | Logprobs | StatusLine | ReadyLine | UnknownLine
+)

@@ -1,0 +1,291 @@
+"""Replies to lines and back. Pure; canonical in the one direction, tolerant of what is new in the other.
+
+A key or a line that only a newer daemon knows is kept or passed over; a known line that lacks what it must have is the
+daemon's fault and raises RemoteProtocolError.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from math import inf, isfinite
+
+from .errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from .percent import percent_encode
+from .replies import (
+    Cancelled,
+    Err,
+    Fields,
+    GenerateOk,
+    Logprobs,
+    PlainOk,
+    Pong,
+    PrefillProgress,
+    ReadyLine,
+    Reply,
+    StatusLine,
+    StopReason,
+    UnknownLine,
+)
+from .scalar_values import RefusedError, parse_any_real, parse_count, parse_text, parse_token
+
+MAX_ERROR_TEXT_BYTES = 1000
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_FIELD_KEY = re.compile(r"[^\s=%]+")
+_ERR = re.compile(r"err ([a-z][a-z0-9_]*)(?: id=([0-9]+)(?= |\Z))?(?: (.*))?", re.DOTALL)
+
+
+# Line -> reply
+
+
+def _id_of(fields: dict[str, str]) -> int | None:
+    return parse_count(fields["id"].encode()) if "id" in fields else None
+
+
+def _count(fields: dict[str, str], key: str) -> int:
+    if key not in fields:
+        raise RefusedError(f"{key}= is missing")
+    return parse_count(fields[key].encode())
+
+
+def _measure(fields: dict[str, str], key: str) -> float:
+    if key not in fields:
+        raise RefusedError(f"{key}= is missing")
+    return parse_any_real(fields[key].encode())
+
+
+def _text(value: str) -> str:
+    return parse_text(value.encode())
+
+
+def _split_fields(words: Iterable[str]) -> dict[str, str] | None:
+    """Nothing if a word is not key=value."""
+    fields: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key or key in fields:
+            return None
+        fields[key] = value
+    return fields
+
+
+_OK_KEYS = {
+    "id",
+    "N",
+    "gen",
+    "reused",
+    "tier",
+    "miss",
+    "prefill_s",
+    "decode_s",
+    "decode_tok_s",
+    "accept",
+    "out",
+    "stop",
+}
+
+
+def _parse_ok(words: list[str]) -> Reply | None:
+    fields = _split_fields(words)
+    if fields is None or "N" not in fields:
+        return None if words else PlainOk()
+    stop = fields.get("stop", "")
+    if stop not in set(StopReason):
+        raise RefusedError(f"stop={stop} is no reason to stop")
+    return GenerateOk(
+        id=_id_of(fields),
+        n_prompt=_count(fields, "N"),
+        n_generated=_count(fields, "gen"),
+        n_reused=_count(fields, "reused"),
+        tier=_text(fields.get("tier", "none")),
+        miss=_text(fields.get("miss", "off")),
+        prefill_s=_measure(fields, "prefill_s"),
+        decode_s=_measure(fields, "decode_s"),
+        decode_tokens_per_s=_measure(fields, "decode_tok_s"),
+        acceptance=_measure(fields, "accept") if "accept" in fields else None,
+        output_path=_text(fields["out"]) if "out" in fields else None,
+        stop=StopReason(stop),
+        extra=tuple((key, _text(value)) for key, value in fields.items() if key not in _OK_KEYS),
+    )
+
+
+def _parse_err(line: str) -> Err:
+    match = _ERR.fullmatch(line)
+    if match is None:
+        raise RefusedError("err without a code")
+    code, request_id, text = match.groups()
+    known = set(ErrorCode)
+    return Err(
+        code=ErrorCode(code) if code in known else code,
+        text=(text or "").strip(" "),
+        id=None if request_id is None else parse_count(request_id.encode()),
+    )
+
+
+def _known_fields(words: list[str]) -> dict[str, str]:
+    fields = _split_fields(words)
+    if fields is None:
+        raise RefusedError("a word is not key=value, or a key comes twice")
+    return fields
+
+
+def _parse_cancelled(words: list[str]) -> Cancelled:
+    return Cancelled(_count(_known_fields(words), "id"))
+
+
+def _parse_prefill(words: list[str]) -> PrefillProgress:
+    fields = _known_fields(words)
+    return PrefillProgress(_count(fields, "done"), _count(fields, "total"), _id_of(fields))
+
+
+def _parse_logprob(item: str) -> tuple[int, float]:
+    token, _, value = item.partition(":")
+    return parse_token(token.encode()), -inf if value == "-inf" else parse_any_real(value.encode())
+
+
+def _parse_logprobs(words: list[str]) -> Logprobs:
+    entries = [word for word in words if "=" not in word]
+    if len(entries) > 1:
+        raise RefusedError("more than one list of logprobs")
+    fields = _known_fields([word for word in words if "=" in word])
+    items = entries[0].split(",") if entries else []
+    return Logprobs(_count(fields, "i"), tuple(map(_parse_logprob, items)), _id_of(fields))
+
+
+def _all_fields(words: list[str]) -> Fields:
+    return tuple((key, _text(value)) for key, value in _known_fields(words).items())
+
+
+_TAGGED: dict[str, Callable[[list[str]], Reply]] = {
+    "[cancel]": _parse_cancelled,
+    "[prefill]": _parse_prefill,
+    "[lp]": _parse_logprobs,
+    "[status]": lambda words: StatusLine(_all_fields(words)),
+}
+
+
+def _parse_line(line: str) -> Reply | None:
+    tag, *words = [word for word in line.split(" ") if word] or [""]
+    if tag == "err":
+        return _parse_err(line)
+    if tag == "ok":
+        return _parse_ok(words)
+    if tag == "pong" and len(words) <= 1:
+        return Pong(*words)
+    if tag == "[daemon]" and words[:1] == ["ready"]:
+        return ReadyLine(_all_fields(words[1:]))
+    return _TAGGED[tag](words) if tag in _TAGGED else None
+
+
+def parse_reply(line: bytes) -> Reply:
+    """One line without its end. Raises RemoteProtocolError, and nothing else, if a known line is malformed."""
+    try:
+        text = line.decode("utf-8")
+        return _parse_line(text) or UnknownLine(text)
+    except UnicodeDecodeError:
+        raise RemoteProtocolError("a reply line is not UTF-8") from None
+    except RefusedError as refusal:
+        raise RemoteProtocolError(f"reply line {text[:80]!r}: {refusal.text}") from None
+
+
+# Reply -> line
+
+
+def _fixed(value: float, n_digits: int) -> str:
+    """A duration, rate or ratio. A division by a duration of zero is no reason for a line that nobody can read."""
+    return f"{value if isfinite(value) and value > 0 else 0.0:.{n_digits}f}"
+
+
+def _logprob(entry: tuple[int, float]) -> str:
+    token, value = entry
+    return f"{token}:{value:.5f}" if isfinite(value) else f"{token}:-inf"
+
+
+def _clean(text: str) -> str:
+    """One line of UTF-8 for people, not longer than the limit."""
+    spaced = _CONTROL.sub(" ", text).strip(" ").encode("utf-8", "replace")
+    return spaced[:MAX_ERROR_TEXT_BYTES].decode("utf-8", "ignore").strip(" ")
+
+
+def _fields_line(start: str, fields: Iterable[tuple[str, str | int]]) -> str:
+    words = [start]
+    for key, value in fields:
+        if not _FIELD_KEY.fullmatch(key):
+            raise LocalProtocolError(f"{key!r} cannot be the key of a field")
+        words.append(f"{key}={percent_encode(str(value))}")
+    return " ".join(words)
+
+
+def _id_field(request_id: int | None) -> list[tuple[str, str | int]]:
+    return [] if request_id is None else [("id", request_id)]
+
+
+def _ok_line(ok: GenerateOk) -> str:
+    optional: list[tuple[str, str | int]] = []
+    if ok.acceptance is not None:
+        optional.append(("accept", _fixed(ok.acceptance, 4)))
+    if ok.output_path is not None:
+        optional.append(("out", ok.output_path))
+    return _fields_line(
+        "ok",
+        [
+            *_id_field(ok.id),
+            ("N", ok.n_prompt),
+            ("gen", ok.n_generated),
+            ("reused", ok.n_reused),
+            ("tier", ok.tier),
+            ("miss", ok.miss),
+            ("prefill_s", _fixed(ok.prefill_s, 6)),
+            ("decode_s", _fixed(ok.decode_s, 6)),
+            ("decode_tok_s", _fixed(ok.decode_tokens_per_s, 2)),
+            *optional,
+            ("stop", ok.stop),
+            *ok.extra,
+        ],
+    )
+
+
+def _err_line(err: Err) -> str:
+    start = _fields_line(f"err {err.code}", _id_field(err.id))
+    text = _clean(err.text)
+    # A text that itself begins like an id is set off by a second space, so that nobody reads it as one.
+    blank = "  " if err.id is None and text.startswith("id=") else " "
+    return start + blank + text if text else start
+
+
+def _one_line(text: str, *, one_word: bool) -> str:
+    if _CONTROL.search(text) or (one_word and " " in text):
+        raise LocalProtocolError(f"{text[:80]!r} does not fit into a reply line")
+    return text
+
+
+def _line_of(reply: Reply) -> str:
+    match reply:
+        case GenerateOk():
+            return _ok_line(reply)
+        case Err():
+            return _err_line(reply)
+        case Pong(word=word):
+            return f"pong {_one_line(word, one_word=True)}" if word else "pong"
+        case PlainOk():
+            return "ok"
+        case Cancelled(id=request_id):
+            return _fields_line("[cancel]", _id_field(request_id))
+        case PrefillProgress():
+            counts = [("done", reply.n_done), ("total", reply.n_total)]
+            return _fields_line("[prefill]", [*_id_field(reply.id), *counts])
+        case Logprobs():
+            start = _fields_line("[lp]", [*_id_field(reply.id), ("i", reply.index)])
+            return " ".join([start, *([",".join(map(_logprob, reply.entries))] if reply.entries else [])])
+        case StatusLine(fields=fields):
+            return _fields_line("[status]", fields)
+        case ReadyLine(fields=fields):
+            return _fields_line("[daemon] ready", fields)
+        case UnknownLine(text=text):
+            return _one_line(text, one_word=False)
+
+
+def format_reply(reply: Reply) -> bytes:
+    """The line with its `\\n`. Raises LocalProtocolError if the protocol cannot say it."""
+    return _line_of(reply).encode("utf-8", "replace") + b"\n"

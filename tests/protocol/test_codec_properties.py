@@ -1,0 +1,325 @@
+"""What holds for all commands, replies and bytes: what was written reads back, no input raises anything but the
+documented errors, and how the bytes are cut does not matter."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+from typing import TypeVar
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from luce.protocol import (
+    Cancel,
+    Cancelled,
+    Command,
+    CommandError,
+    ConstraintArgs,
+    DecodedLine,
+    Dialect,
+    End,
+    Err,
+    ErrorCode,
+    Generate,
+    GenerateForm,
+    GenerateOk,
+    GrammarTrigger,
+    LineDecoder,
+    LocalProtocolError,
+    Logprobs,
+    MemoryArgs,
+    Ping,
+    PinSpan,
+    PlainOk,
+    Pong,
+    PrefillProgress,
+    Quit,
+    ReadyLine,
+    RemoteProtocolError,
+    Reply,
+    SamplingArgs,
+    SnapshotPoint,
+    Status,
+    StatusLine,
+    StopReason,
+    Token,
+    TokenDecoder,
+    TokenEvent,
+    TriggerKind,
+    format_command,
+    format_event,
+    format_reply,
+    parse_command,
+    parse_reply,
+)
+
+from .vector_data import bytes_of, read_vectors
+
+# The machine may be busy: what is measured here is not time.
+unhurried = settings(deadline=None)
+
+Value = TypeVar("Value")
+
+counts = st.integers(0, (1 << 31) - 1)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+words = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters=" "), max_size=20)
+reals = st.floats(-1e30, 1e30, allow_subnormal=False)
+positives = st.floats(1e-30, 1e30)
+token_lists = st.lists(counts, max_size=5).map(tuple)
+full_token_lists = st.lists(counts, min_size=1, max_size=5).map(tuple)
+
+
+def maybe(values: st.SearchStrategy[Value]) -> st.SearchStrategy[Value | None]:
+    return st.none() | values
+
+
+samplings = st.builds(
+    SamplingArgs,
+    temperature=maybe(st.floats(0, 1e30)),
+    top_p=maybe(st.floats(1e-30, 1)),
+    top_k=maybe(counts),
+    min_p=maybe(st.floats(0, 1)),
+    repeat_penalty=maybe(positives),
+    presence_penalty=maybe(reals),
+    frequency_penalty=maybe(reals),
+    seed=maybe(st.integers(0, (1 << 64) - 1)),
+    logit_bias=st.lists(st.tuples(counts, reals | st.just(-inf)), max_size=3).map(tuple),
+)
+triggers = st.builds(
+    GrammarTrigger,
+    st.sampled_from([TriggerKind.WORD, TriggerKind.PATTERN, TriggerKind.PATTERN_FULL]),
+    text=texts.filter(bool),
+) | st.builds(GrammarTrigger, st.just(TriggerKind.TOKEN), token=counts)
+constraints = st.builds(
+    ConstraintArgs,
+    grammar=texts.filter(bool),
+    grammar_lazy=st.booleans(),
+    triggers=st.lists(triggers, min_size=1, max_size=3).map(tuple),
+    preserved=token_lists,
+    generation_prompt=maybe(texts),
+    think_budget=maybe(counts),
+    think_start=full_token_lists,
+    think_end=st.lists(full_token_lists, min_size=1, max_size=3).map(tuple),
+    think_message=token_lists,
+) | st.builds(ConstraintArgs, grammar_path=maybe(texts.filter(bool)))
+memories = st.builds(
+    MemoryArgs,
+    restore_slot=maybe(counts),
+    restore_at=maybe(counts),
+    snapshots=st.lists(st.builds(SnapshotPoint, counts, counts), max_size=3).map(tuple),
+    marks=token_lists,
+    pin=maybe(st.builds(PinSpan, st.integers(0, 99), st.integers(100, 200))),
+)
+generates = st.builds(
+    Generate,
+    form=st.just(GenerateForm.NAMED),
+    id=counts,
+    prompt=full_token_lists,
+    n_generate=counts,
+    sampling=samplings,
+    constraint=constraints,
+    memory=memories,
+    stop_tokens=token_lists,
+    ignore_eos=st.booleans(),
+    n_logprobs=st.integers(0, 100),
+    n_generated_before=counts,
+    priority=st.integers(-(1 << 31), (1 << 31) - 1),
+)
+commands: st.SearchStrategy[Command] = st.one_of(
+    generates,
+    st.builds(Generate, form=st.just(GenerateForm.NAMED), id=counts, prompt_path=texts.filter(bool)),
+    st.builds(
+        Generate,
+        form=st.just(GenerateForm.POSITIONAL),
+        prompt_path=words.map(lambda word: "/" + word),
+        n_generate=counts,
+    ),
+    st.builds(Cancel, counts),
+    st.builds(Status, maybe(counts)),
+    st.builds(Ping, words),
+    st.just(Quit()),
+)
+careless_commands: st.SearchStrategy[Command] = st.one_of(
+    st.builds(Generate, prompt=token_lists, prompt_path=maybe(st.text()), output_path=maybe(st.text())),
+    st.builds(Generate, form=st.sampled_from(GenerateForm), prompt_path=maybe(st.text()), output_path=maybe(st.text())),
+    st.builds(Ping, st.text()),
+    st.builds(Cancel, st.integers()),
+)
+
+ids = maybe(counts)
+keys = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=8)
+status_fields = st.dictionaries(keys, texts, max_size=4).map(lambda fields: tuple(fields.items()))
+
+
+def measures(n_digits: int) -> st.SearchStrategy[float]:
+    return st.integers(0, 10**9).map(lambda value: float(f"{value / 10**n_digits:.{n_digits}f}"))
+
+
+# What the parser gives back as it was: no control characters, and no blanks around it.
+clean_texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=40).map(lambda text: text.strip(" "))
+replies: st.SearchStrategy[Reply] = st.one_of(
+    st.builds(
+        GenerateOk,
+        id=ids,
+        n_prompt=counts,
+        n_generated=counts,
+        n_reused=counts,
+        tier=texts,
+        miss=texts,
+        prefill_s=measures(6),
+        decode_s=measures(6),
+        decode_tokens_per_s=measures(2),
+        acceptance=maybe(measures(4)),
+        output_path=maybe(texts),
+        stop=st.sampled_from(StopReason),
+    ),
+    st.builds(Err, st.sampled_from(ErrorCode), clean_texts, ids),
+    st.builds(Err, st.sampled_from(ErrorCode), clean_texts.map(lambda text: f"id=7 {text}".strip(" ")), ids),
+    st.builds(Pong, words),
+    st.just(PlainOk()),
+    st.builds(Cancelled, counts),
+    st.builds(PrefillProgress, counts, counts, ids),
+    st.builds(
+        Logprobs,
+        counts,
+        st.lists(st.tuples(counts, measures(5).map(lambda value: -value) | st.just(-inf)), max_size=4).map(tuple),
+        ids,
+    ),
+    st.builds(StatusLine, status_fields),
+    st.builds(ReadyLine, status_fields),
+)
+
+known_lines = st.sampled_from(
+    [bytes_of(vector, "line") for kind in ("commands", "replies") for vector in read_vectors(kind)]
+)
+
+
+@st.composite
+def mutated_lines(draw: st.DrawFn) -> bytes:
+    """A known line with a piece replaced: closer to the border of what is valid than arbitrary bytes."""
+    line = draw(known_lines)
+    begin = draw(st.integers(0, len(line)))
+    end = draw(st.integers(begin, min(len(line), begin + 4)))
+    piece = draw(st.binary(max_size=4) | st.text("=,:@%|/ -.0123456789einf", max_size=4).map(str.encode))
+    return line[:begin] + piece + line[end:]
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    borders = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[begin:end] for begin, end in pairwise(borders)]
+
+
+cuts = st.lists(st.integers(0, 1 << 16), max_size=8)
+
+
+@unhurried
+@given(commands)
+def test_commands_read_back(command: Command) -> None:
+    line = format_command(command)
+    assert line.count(b"\n") == 1
+    assert parse_command(line[:-1]) == command
+
+
+@unhurried
+@given(careless_commands)
+def test_a_command_reads_back_or_is_not_sent(command: Command) -> None:
+    try:
+        line = format_command(command)
+    except LocalProtocolError:
+        return
+    assert parse_command(line[:-1]) == command
+
+
+@unhurried
+@given(replies)
+def test_replies_read_back(reply: Reply) -> None:
+    line = format_reply(reply)
+    assert line.count(b"\n") == 1
+    assert parse_reply(line[:-1]) == reply
+
+
+@unhurried
+@given(st.sampled_from(ErrorCode), st.text(), ids)
+def test_any_text_makes_one_short_line_of_utf8(code: ErrorCode, text: str, request_id: int | None) -> None:
+    line = format_reply(Err(code, text, request_id))
+    reply = parse_reply(line[:-1])
+    assert isinstance(reply, Err)
+    assert (reply.code, reply.id) == (code, request_id)
+    assert len(reply.text.encode()) <= 1000
+
+
+@unhurried
+@given(st.binary() | mutated_lines())
+def test_any_bytes_are_a_command_or_a_command_error(line: bytes) -> None:
+    try:
+        command = parse_command(line)
+    except CommandError:
+        return
+    try:
+        written = format_command(command)
+    except LocalProtocolError:
+        assert b"\n" in line or line.endswith(b"\r")  # only what framing would have cut
+        return
+    assert parse_command(written[:-1]) == command
+
+
+@unhurried
+@given(st.binary() | mutated_lines())
+def test_any_bytes_are_a_reply_or_a_remote_error(line: bytes) -> None:
+    try:
+        parse_reply(line)
+    except RemoteProtocolError:
+        return
+
+
+@unhurried
+@given(st.lists(st.binary(max_size=12) | st.sampled_from([b"\n", b"\r\n", b" "])), cuts)
+def test_cutting_lines_does_not_matter(chunks: list[bytes], places: list[int]) -> None:
+    data = b"".join(chunks)
+
+    def decode(fed: list[bytes]) -> list[DecodedLine]:
+        decoder = LineDecoder(max_line_bytes=8)
+        for piece in fed:
+            decoder.feed(piece)
+        decoder.finish()
+        return list(iter(decoder.next_line, None))
+
+    assert decode(cut(data, places)) == decode([data])
+
+
+@unhurried
+@given(st.sampled_from(Dialect), st.lists(st.tuples(counts, maybe(counts))), cuts)
+def test_token_streams_read_back_however_they_are_cut(
+    dialect: Dialect, items: list[tuple[int, int | None]], places: list[int]
+) -> None:
+    events: list[TokenEvent] = []
+    for request_id, value in items:
+        seen_id = 0 if dialect is Dialect.PLAIN else request_id
+        events.append(End(seen_id) if value is None else Token(seen_id, value))
+    decoder = TokenDecoder(dialect)
+    read: list[TokenEvent] = []
+    for piece in cut(b"".join(format_event(dialect, event) for event in events), places):
+        decoder.feed(piece)
+        read += iter(decoder.next_event, None)
+    decoder.finish()
+    assert read == events
+
+
+@unhurried
+@given(st.sampled_from(Dialect), st.binary(), cuts)
+def test_any_bytes_are_token_events_or_a_remote_error(dialect: Dialect, data: bytes, places: list[int]) -> None:
+    def decode(fed: list[bytes]) -> tuple[list[TokenEvent], bool]:
+        decoder = TokenDecoder(dialect)
+        events: list[TokenEvent] = []
+        try:
+            for piece in fed:
+                decoder.feed(piece)
+                while (event := decoder.next_event()) is not None:
+                    events.append(event)
+            decoder.finish()
+        except RemoteProtocolError:
+            return events, True
+        return events, False
+
+    assert decode(cut(data, places)) == decode([data])

@@ -1,0 +1,139 @@
+"""PROTOCOL.md says what the code does: its tables hold the same verbs, keys and codes as both codecs, and its sessions
+are what the codec reads and writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from luce.protocol import (
+    RESERVED_VERBS,
+    VERBS,
+    CommandError,
+    Dialect,
+    Err,
+    ErrorCode,
+    StopReason,
+    TokenDecoder,
+    UnknownLine,
+    format_command,
+    format_reply,
+    parse_command,
+    parse_reply,
+)
+from luce.protocol.command_parser import GENERATING_VERBS
+from luce.protocol.generate_parser import NAMED_KEYS
+
+from .vector_data import ROOT
+
+DOCUMENT = (ROOT / "protocol" / "PROTOCOL.md").read_text("utf-8")
+
+
+def section(title: str) -> str:
+    """What stands under the heading, up to the next one of the same or a higher level."""
+    match = re.search(rf"^(#+) {re.escape(title)}\n(.*?)(?=^#{{1,3}} |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert match is not None, f"PROTOCOL.md has no section {title!r}"
+    return match[2]
+
+
+def first_words(title: str) -> list[str]:
+    """The first word of each row of the section's table."""
+    return re.findall(r"^\| `([^` ]+)", section(title), re.MULTILINE)
+
+
+def cpp(path: str) -> str:
+    return (ROOT / "native" / path).read_text("utf-8")
+
+
+def test_verbs() -> None:
+    documented = [word for word in first_words("Commands of this build") if not word.startswith("<")]
+    assert sorted(documented) == sorted(VERBS)
+    assert set(first_words("Reserved commands")) == set(RESERVED_VERBS)
+
+
+def test_verbs_of_the_native_parser() -> None:
+    forms = dict(re.findall(r'\{"(\w+)", Form::(\w+)\}', cpp("wire/command_parser.cpp")))
+    reserved = {verb: form == "reserved_generating" for verb, form in forms.items() if form.startswith("reserved")}
+    assert reserved == RESERVED_VERBS
+    assert set(forms) - set(reserved) == set(VERBS)
+
+
+def test_keys() -> None:
+    names = {key.decode() for key in NAMED_KEYS}
+    documented = first_words("Named arguments")
+    assert sorted(documented) == sorted(names)
+    table = cpp("wire/generate_parser.cpp").partition("kNamedKeys[]")[2].partition("\n};")[0]
+    assert set(re.findall(r'^    \{"(\w+)"', table, re.MULTILINE)) == names
+
+
+def test_error_codes() -> None:
+    codes = [str(code) for code in ErrorCode]
+    assert sorted(first_words("Errors")) == sorted(codes)
+    assert (
+        re.findall(r'return "(\w+)";', cpp("base/result.cpp").partition("switch")[2].partition("\n    }")[0]) == codes
+    )
+
+
+def test_stop_reasons() -> None:
+    documented = re.search(r"^\*\*`stop`\.\*\*(.*?)\n\n", section("Replies"), re.MULTILINE | re.DOTALL)
+    assert documented is not None
+    for reason in StopReason:
+        assert f"`{reason}`" in documented[1]
+
+
+def test_generating_commands() -> None:
+    documented = re.search(r'"Generating" are (.*?);', section("Sentinels"), re.DOTALL)
+    assert documented is not None
+    assert set(re.findall(r"`([^`]+)`", documented[1])) == set(GENERATING_VERBS)
+
+
+def session(dialect: Dialect) -> Iterator[tuple[str, str]]:
+    match = re.search(rf"^```{dialect}\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert match is not None
+    for line in match[1].splitlines():
+        yield line[0], line[2:]
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_the_session_is_what_the_codec_reads_and_writes(dialect: Dialect) -> None:
+    refusals: list[Err] = []
+    for direction, text in session(dialect):
+        if direction == ">":
+            try:
+                assert format_command(parse_command(text.encode())) == f"{text}\n".encode()
+            except CommandError as error:
+                refusals.append(Err(error.code, error.text, error.id))
+        elif direction == "<":
+            reply = parse_reply(text.encode())
+            assert not isinstance(reply, UnknownLine)
+            assert format_reply(reply) == f"{text}\n".encode()
+            if isinstance(reply, Err) and refusals:
+                assert reply == refusals.pop()
+    assert refusals == []
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_the_session_ends_each_generation_with_one_sentinel(dialect: Dialect) -> None:
+    decoder = TokenDecoder(dialect)
+    n_tokens: dict[int, int] = {}
+    ended: list[int] = []
+    for direction, text in session(dialect):
+        if direction == "=":
+            decoder.feed(bytes.fromhex(text))
+            event = decoder.next_event()
+            assert event is not None
+            assert decoder.n_pending_bytes == 0
+            if hasattr(event, "value"):
+                n_tokens[event.id] = n_tokens.get(event.id, 0) + 1
+            else:
+                ended.append(event.id)
+        elif direction == "<" and text.startswith("ok "):
+            fields = dict(word.split("=") for word in text.split()[1:])
+            request_id = ended.pop()
+            assert int(fields.get("id", 0)) == request_id
+            assert "out" in fields or int(fields["gen"]) == n_tokens.pop(request_id)
+        elif direction == "<" and text.startswith("err ") and dialect is Dialect.PLAIN:
+            ended.pop()
+    assert ended == []

@@ -1,0 +1,88 @@
+"""The golden vectors as Python sees them: reading protocol/vectors/*.json, and values to and from their JSON.
+
+The JSON's shape is described in protocol/vectors/README.md. Knows the codec's data, not its functions.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING, Field, fields, is_dataclass
+from math import inf, isinf
+from pathlib import Path
+from typing import Any
+
+from luce import protocol
+
+ROOT = Path(__file__).resolve().parents[2]
+VECTORS_DIR = ROOT / "protocol" / "vectors"
+
+TYPE_NAMES: dict[str, type] = {
+    "generate": protocol.Generate,
+    "cancel": protocol.Cancel,
+    "status": protocol.Status,
+    "ping": protocol.Ping,
+    "quit": protocol.Quit,
+}
+REPLY_TYPE_NAMES: dict[str, type] = {
+    "generate_ok": protocol.GenerateOk,
+    "err": protocol.Err,
+    "pong": protocol.Pong,
+    "plain_ok": protocol.PlainOk,
+    "cancelled": protocol.Cancelled,
+    "prefill_progress": protocol.PrefillProgress,
+    "logprobs": protocol.Logprobs,
+    "status": protocol.StatusLine,
+    "ready": protocol.ReadyLine,
+    "unknown": protocol.UnknownLine,
+}
+
+
+def read_vectors(name: str) -> list[dict[str, Any]]:
+    vectors: list[dict[str, Any]] = json.loads((VECTORS_DIR / f"{name}.json").read_text("utf-8"))
+    return vectors
+
+
+def bytes_of(vector: dict[str, Any], key: str) -> bytes:
+    """The bytes under `key`, or in hexadecimal under `hex` or `<key>_hex`."""
+    for hex_key in ("hex", f"{key}_hex"):
+        if hex_key in vector:
+            return bytes.fromhex(vector[hex_key])
+    text: str = vector[key]
+    return text.encode("utf-8")
+
+
+def command_to_json(command: protocol.Command) -> dict[str, Any]:
+    (name,) = (name for name, type_ in TYPE_NAMES.items() if isinstance(command, type_))
+    form = {"form": str(command.form)} if isinstance(command, protocol.Generate) else {}
+    return {"type": name, **form, **_to_json(command)}
+
+
+def _to_json(value: Any) -> Any:
+    if is_dataclass(value):
+        named = {field.name: (getattr(value, field.name), field) for field in fields(value)}
+        return {name: _to_json(item) for name, (item, field) in named.items() if item != _default(field)}
+    if isinstance(value, tuple):
+        return [_to_json(item) for item in value]
+    if isinstance(value, float) and isinf(value):
+        return f"{value}"
+    return str(value) if isinstance(value, str) else value
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def reply_from_json(value: dict[str, Any]) -> protocol.Reply:
+    arguments = {name: _from_json(item) for name, item in value.items() if name != "type"}
+    if value["type"] == "err" and arguments["code"] in set(protocol.ErrorCode):
+        arguments["code"] = protocol.ErrorCode(arguments["code"])
+    if "stop" in arguments:
+        arguments["stop"] = protocol.StopReason(arguments["stop"])
+    reply: protocol.Reply = REPLY_TYPE_NAMES[value["type"]](**arguments)
+    return reply
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_from_json, value))
+    return {"inf": inf, "-inf": -inf}.get(value, value) if isinstance(value, str) else value
