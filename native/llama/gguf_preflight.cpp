@@ -79,7 +79,8 @@ bool check_architecture(GgufMetadata& gguf, GgufFacts& facts) {
     facts.architecture = gguf.text("general.architecture");
     const llm_arch arch = llm_arch_from_string(facts.architecture);
     if (arch == LLM_ARCH_UNKNOWN || arch == LLM_ARCH_CLIP) {
-        gguf.refuse("general.architecture is " + printable(facts.architecture) + ", which llama.cpp does not generate with");
+        gguf.refuse("general.architecture is " + printable(facts.architecture) +
+                    ", which llama.cpp does not generate with");
     }
     gguf.set_architecture(facts.architecture);
     facts.name = gguf.text("general.name");

@@ -32,10 +32,12 @@ struct Caught {
 };
 
 #ifdef LUCE_SANITIZER_OWNS_FAULTS
-// A fault is a finding: the sanitizer's own handler reports it.
+// A fault is a finding: the sanitizer's own handler reports it, on its own stack.
+constexpr bool kUsesOwnStack = false;
 constexpr std::array kCaught{Caught{SIGABRT, "the model library aborted while loading"},
                              Caught{SIGALRM, "loading the model makes no progress: time limit reached"}};
 #else
+constexpr bool kUsesOwnStack = true;
 constexpr std::array kCaught{Caught{SIGABRT, "the model library aborted while loading"},
                              Caught{SIGSEGV, "the model library crashed (invalid memory access) while loading"},
                              Caught{SIGFPE, "the model library crashed (division by zero) while loading"},
@@ -55,7 +57,7 @@ struct State {
     stack_t old_stack{};
     timer_t timer{};
     bool has_timer = false;
-    std::array<char, kStackBytes> stack;
+    alignas(64) std::array<char, kStackBytes> stack;
 };
 
 State g_state;                        // handlers take no argument: it has to be global
@@ -130,10 +132,12 @@ LoadGuard::LoadGuard(const LoadGuardOptions& options) {
     g_state.options = options;
     g_reporting.clear();
 
-    stack_t stack{};
-    stack.ss_sp = g_state.stack.data();
-    stack.ss_size = g_state.stack.size();
-    sigaltstack(&stack, &g_state.old_stack);
+    if (kUsesOwnStack) {
+        stack_t stack{};
+        stack.ss_sp = g_state.stack.data();
+        stack.ss_size = g_state.stack.size();
+        sigaltstack(&stack, &g_state.old_stack);
+    }
 
     struct sigaction action {};
     action.sa_handler = on_signal;
@@ -162,7 +166,9 @@ LoadGuard::~LoadGuard() {
     for (size_t i = 0; i < kCaught.size(); ++i) {
         sigaction(kCaught[i].signal, &g_state.old_actions[i], nullptr);
     }
-    sigaltstack(&g_state.old_stack, nullptr);
+    if (kUsesOwnStack) {
+        sigaltstack(&g_state.old_stack, nullptr);
+    }
     g_active.store(false);
 }
 

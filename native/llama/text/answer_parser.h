@@ -1,0 +1,71 @@
+// AnswerParser: a model's output, token by token, into reasoning, content and tool calls, as llama.cpp's parser for
+// the template reads it. The final message is always that of one parse of the whole output; on the way, long texts are
+// left out of what is parsed (elision.h), so that a token costs about the same at any length of the answer. Belongs to
+// one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <chat.h>
+
+#include "llama/text/answer_delta.h"
+#include "llama/text/chat_renderer.h"
+#include "llama/text/elision.h"
+
+namespace luce::llama {
+
+struct FinishedAnswer {
+    std::vector<AnswerDelta> deltas;
+    common_chat_msg message;
+    bool is_consistent = true;  // all deltas together are the message
+};
+
+class AnswerParser {
+public:
+    explicit AnswerParser(std::shared_ptr<const RenderedChat> chat);
+
+    std::vector<AnswerDelta> feed(llama_token id);
+    std::vector<AnswerDelta> feed(std::string_view bytes);
+
+    // truncated: the output was cut off, so it may end inside a tool call. Throws TextFailure(BAD_ANSWER) when the
+    // output does not follow the format; message() then still has what was read.
+    FinishedAnswer finish(bool truncated);
+
+    // What the deltas so far add up to.
+    const common_chat_msg& message() const { return streamed_; }
+
+    uint64_t n_bytes_fed() const { return n_bytes_fed_; }
+    uint64_t n_bytes_parsed() const { return n_bytes_parsed_; }
+
+private:
+    common_chat_msg parse(const common_chat_input& input, bool is_partial);
+    std::vector<AnswerDelta> feed(const common_chat_input& chunk);
+    std::vector<AnswerDelta> parse_window();
+    bool is_due() const;
+    void check_whole();
+    void shorten_window();
+    bool try_elision(std::string& field, FieldSpelling spelling, bool field_is_json);
+    void remove_prefill(common_chat_msg& message) const;
+
+    std::shared_ptr<const RenderedChat> chat_;
+    common_chat_msg prefill_;          // what the prompt already has of this message
+
+    common_chat_input held_;           // an incomplete UTF-8 sequence
+    common_chat_input whole_;          // all output
+    common_chat_input window_;         // the output without what was elided
+    common_chat_msg window_message_;   // what of the window was shown
+    common_chat_msg streamed_;         // the sum of all deltas
+    size_t n_unparsed_ = 0;            // bytes at the window's end
+    size_t shorten_at_;                // window size at which the next elision is tried
+    size_t check_at_;                  // output size at which the whole is parsed next
+    bool may_elide_ = true;
+    bool is_finished_ = false;
+
+    uint64_t n_bytes_fed_ = 0;
+    uint64_t n_bytes_parsed_ = 0;
+};
+
+}  // namespace luce::llama

@@ -1,0 +1,170 @@
+// render_chat: see the header.
+#include "llama/text/chat_renderer.h"
+
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include <sampling.h>
+
+#include "llama/text/chat_request.h"
+#include "llama/text/failure.h"
+#include "llama/text/message_marks.h"
+#include "llama/text/schema_grammar.h"
+
+namespace luce::llama {
+
+namespace {
+
+common_chat_params apply(const ChatTemplate& chat_template, const common_chat_templates_inputs& inputs) {
+    try {
+        return common_chat_templates_apply(chat_template.templates(), inputs);
+    } catch (const std::exception& e) {
+        throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, std::string("the chat template refuses the request: ") + e.what());
+    }
+}
+
+SpecialText special_text(const ChatTemplate& chat_template, const common_chat_params& params) {
+    std::vector<std::string> frame = {chat_template.source(), params.thinking_start_tag};
+    frame.push_back(common_chat_templates_source(chat_template.templates(), "tool_use"));
+    frame.insert(frame.end(), params.thinking_end_tags.begin(), params.thinking_end_tags.end());
+    frame.insert(frame.end(), params.preserved_tokens.begin(), params.preserved_tokens.end());
+    return SpecialText(chat_template.vocabulary(), frame);
+}
+
+void tokenize(const common_chat_templates_inputs& inputs, RenderedChat& chat) {
+    const ChatTemplate& chat_template = *chat.chat_template;
+    const RenderPrompt render = [&](const common_chat_templates_inputs& other) {
+        return common_chat_templates_apply(chat_template.templates(), other).prompt;
+    };
+    // The text changes under us only when the template prints the time and a second or a day has just ended.
+    for (int attempts_left = 3;; --attempts_left) {
+        chat.params = apply(chat_template, inputs);
+        const SpecialText special = special_text(chat_template, chat.params);
+        auto marks = mark_text(inputs, chat.params.prompt, special, render);
+        if (!marks && attempts_left > 0) {
+            continue;
+        }
+        if (!marks) {
+            throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, "the chat template gives another prompt each time");
+        }
+        chat.text = std::move(*marks);
+        PromptTokens tokens =
+            tokenize_prompt(chat_template.vocabulary(), special, chat.params.prompt, chat.text.spans, true);
+        chat.marks = find_message_marks(chat_template.vocabulary(), special, chat.params.prompt, tokens,
+                                        chat.params.message_delimiters);
+        chat.ids = std::move(tokens.ids);
+        return;
+    }
+}
+
+// The grammar of the request's own constraint; empty without one. Also the check that there is one.
+std::string own_grammar(const common_chat_templates_inputs& inputs) {
+    if (inputs.json_schema.empty()) {
+        return inputs.grammar;
+    }
+    return schema_to_grammar(parse_json(inputs.json_schema, "json_schema"));
+}
+
+void resolve_sampling(RenderedChat& chat) {
+    const llama_vocab* vocab = chat.chat_template->vocabulary().text();
+    common_params_sampling sampling;
+    sampling.grammar_lazy = chat.params.grammar_lazy;
+    common_sampling_add_preserved_tokens(sampling, vocab, chat.params.preserved_tokens);
+    common_sampling_add_grammar_triggers(sampling, vocab, chat.params.grammar_triggers);
+    chat.preserved = std::move(sampling.preserved_tokens);
+    chat.triggers = std::move(sampling.grammar_triggers);
+}
+
+const char* name_of(common_grammar_trigger_type type) {
+    switch (type) {
+        case COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN: return "token";
+        case COMMON_GRAMMAR_TRIGGER_TYPE_WORD: return "word";
+        case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN: return "pattern";
+        case COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL: return "full";
+    }
+    return "word";
+}
+
+common_json thinking_json(const RenderedChat& chat) {
+    const Vocabulary& vocabulary = chat.chat_template->vocabulary();
+    common_json ends_tokens = common_json::array();
+    for (const std::string& end : chat.params.thinking_end_tags) {
+        ends_tokens.push_back(vocabulary.tokenize(end, false, true));
+    }
+    return common_json{
+        {"supported", chat.params.supports_thinking},
+        {"start", chat.params.thinking_start_tag},
+        {"ends", chat.params.thinking_end_tags},
+        {"start_tokens", vocabulary.tokenize(chat.params.thinking_start_tag, false, true)},
+        {"ends_tokens", ends_tokens},
+    };
+}
+
+common_json delimiters_json(const RenderedChat& chat) {
+    common_json delimiters = common_json::array();
+    for (const common_chat_msg_delimiter& delimiter : chat.params.message_delimiters.delimiters) {
+        delimiters.push_back(
+            {{"role", common_chat_role_to_string(delimiter.role)},
+             {"text", delimiter.delimiter},
+             {"tokens", chat.chat_template->vocabulary().tokenize(delimiter.delimiter, false, true)}});
+    }
+    return delimiters;
+}
+
+}  // namespace
+
+std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
+                                                std::string_view request_json) {
+    const common_chat_templates_inputs inputs = parse_chat_request(request_json);
+    const std::string constraint = own_grammar(inputs);
+    auto chat = std::make_shared<RenderedChat>();
+    chat->chat_template = std::move(chat_template);
+    tokenize(inputs, *chat);
+    if (chat->params.grammar.empty() && !constraint.empty()) {
+        // llama.cpp's handlers leave a grammar, and some of them a schema, to the caller.
+        chat->params.grammar = constraint;
+        chat->params.grammar_lazy = false;
+    }
+    resolve_sampling(*chat);
+    chat->parser = common_chat_parser_params(chat->params);
+    chat->parser.generation_prompt =
+        common_chat_input_tokenize(chat->chat_template->vocabulary().text(), chat->params.generation_prompt);
+    chat->parser.parser = chat->params.parser;
+    chat->content_is_json = !inputs.json_schema.empty();
+    chat->continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
+    return chat;
+}
+
+common_json to_json(const RenderedChat& chat) {
+    common_json triggers = common_json::array();
+    for (const common_grammar_trigger& trigger : chat.triggers) {
+        triggers.push_back({{"type", name_of(trigger.type)}, {"value", trigger.value}, {"token", trigger.token}});
+    }
+    common_json marks = common_json::array();
+    for (const MessageMark& mark : chat.marks) {
+        marks.push_back({{"token", mark.token}, {"byte", mark.byte}, {"role", mark.role}});
+    }
+    common_json spans = common_json::array();
+    for (const ByteSpan& span : chat.text.spans) {
+        spans.push_back(common_json::array({span.begin, span.end}));
+    }
+    return common_json{
+        {"prompt", chat.params.prompt},
+        {"tokens", chat.ids},
+        {"format", common_chat_format_name(chat.params.format)},
+        {"grammar", chat.params.grammar},
+        {"grammar_lazy", chat.params.grammar_lazy},
+        {"triggers", triggers},
+        {"preserved", std::vector<llama_token>(chat.preserved.begin(), chat.preserved.end())},
+        {"generation_prompt", chat.params.generation_prompt},
+        {"additional_stops", chat.params.additional_stops},
+        {"thinking", thinking_json(chat)},
+        {"delimiters", delimiters_json(chat)},
+        {"marks", marks},
+        {"text_spans", spans},
+        {"unresolved", chat.text.unresolved},
+    };
+}
+
+}  // namespace luce::llama

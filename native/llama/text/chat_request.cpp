@@ -1,0 +1,219 @@
+// parse_chat_request: see the header.
+#include "llama/text/chat_request.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "llama/text/failure.h"
+
+namespace luce::llama {
+
+namespace {
+
+constexpr int kMaxJsonDepth = 128;
+
+[[noreturn]] void refuse(const std::string& message) {
+    throw TextFailure(LUCE_TEXT_BAD_ARGUMENT, message);
+}
+
+// The deepest nesting of brackets outside strings.
+int json_depth(std::string_view text) {
+    int depth = 0;
+    int deepest = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < text.size(); ++i) {
+        const char c = text[i];
+        if (in_string) {
+            i += c == '\\' ? 1 : 0;
+            in_string = c != '"';
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '{' || c == '[') {
+            deepest = std::max(deepest, ++depth);
+        } else if (c == '}' || c == ']') {
+            --depth;
+        }
+    }
+    return deepest;
+}
+
+bool flag(const common_json& body, const char* key, bool otherwise) {
+    if (!body.contains(key) || body.at(key).is_null()) {
+        return otherwise;
+    }
+    if (!body.at(key).is_boolean()) {
+        refuse(std::string(key) + " must be true or false");
+    }
+    return body.at(key).get<bool>();
+}
+
+std::string text(const common_json& body, const char* key, const std::string& otherwise) {
+    if (!body.contains(key) || body.at(key).is_null()) {
+        return otherwise;
+    }
+    if (!body.at(key).is_string()) {
+        refuse(std::string(key) + " must be a string");
+    }
+    return body.at(key).get<std::string>();
+}
+
+void check_messages(const common_json& messages) {
+    if (!messages.is_array() || messages.empty()) {
+        refuse("messages must be an array of at least one message");
+    }
+    for (const common_json& message : messages) {
+        if (!message.is_object() || !message.contains("role") || !message.at("role").is_string()) {
+            refuse("each message must be an object with a role");
+        }
+        for (const char* key : {"reasoning_content", "name", "tool_call_id"}) {
+            if (message.contains(key) && !message.at(key).is_string()) {
+                refuse(std::string("a message's ") + key + " must be a string");
+            }
+        }
+        if (message.contains("tool_calls") && !message.at("tool_calls").is_array()) {
+            refuse("a message's tool_calls must be an array");
+        }
+    }
+}
+
+// Some clients write null where they have nothing to say.
+common_json without_nulls(const common_json& messages) {
+    common_json cleaned = common_json::array();
+    for (const common_json& message : messages) {
+        common_json copy = common_json::object();
+        for (const auto& [key, value] : message.items()) {
+            if (!value.is_null() || key == "content") {
+                copy[key] = value;
+            }
+        }
+        cleaned.push_back(copy);
+    }
+    return cleaned;
+}
+
+// {"type": "function", "function": {"name": ...}}: only that tool is offered, and it is required.
+void choose_one_tool(const common_json& choice, common_chat_templates_inputs& inputs) {
+    if (!choice.contains("function") || !choice.at("function").is_object() ||
+        !choice.at("function").contains("name")) {
+        refuse("tool_choice must be auto, none, required or name a function");
+    }
+    const std::string name = choice.at("function").at("name");
+    std::erase_if(inputs.tools, [&](const common_chat_tool& tool) { return tool.name != name; });
+    if (inputs.tools.empty()) {
+        refuse("tool_choice names a tool that is not offered: " + name);
+    }
+    inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+}
+
+void read_tools(const common_json& body, common_chat_templates_inputs& inputs) {
+    if (body.contains("tools") && !body.at("tools").is_null()) {
+        inputs.tools = common_chat_tools_parse_oaicompat(body.at("tools"));
+    }
+    inputs.parallel_tool_calls = flag(body, "parallel_tool_calls", true);
+    if (body.contains("tool_choice") && body.at("tool_choice").is_object()) {
+        choose_one_tool(body.at("tool_choice"), inputs);
+    } else {
+        inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(text(body, "tool_choice", "auto"));
+    }
+    if (inputs.tools.empty() && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED) {
+        refuse("tool_choice requires a tool, but tools is empty");
+    }
+}
+
+void read_constraints(const common_json& body, common_chat_templates_inputs& inputs) {
+    inputs.grammar = text(body, "grammar", "");
+    if (body.contains("json_schema") && !body.at("json_schema").is_null()) {
+        common_json schema = body.at("json_schema");
+        if (!schema.is_object()) {
+            refuse("json_schema must be an object");
+        }
+        if (schema.empty()) {
+            schema["type"] = "object";
+        }
+        inputs.json_schema = schema.dump();
+    }
+    if (!inputs.grammar.empty() && !inputs.json_schema.empty()) {
+        refuse("grammar and json_schema exclude each other");
+    }
+    const bool calls_tools = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
+    if (!inputs.grammar.empty() && calls_tools) {
+        refuse("grammar and tools exclude each other");
+    }
+}
+
+void read_reasoning(const common_json& body, common_chat_templates_inputs& inputs) {
+    inputs.enable_thinking = flag(body, "enable_thinking", true);
+    inputs.reasoning_format = common_reasoning_format_from_name(text(body, "reasoning_format", "auto"));
+    if (!body.contains("chat_template_kwargs") || body.at("chat_template_kwargs").is_null()) {
+        return;
+    }
+    const common_json& kwargs = body.at("chat_template_kwargs");
+    if (!kwargs.is_object()) {
+        refuse("chat_template_kwargs must be an object");
+    }
+    for (const auto& [key, value] : kwargs.items()) {
+        inputs.chat_template_kwargs[key] = value.dump();
+    }
+    inputs.enable_thinking = flag(kwargs, "enable_thinking", inputs.enable_thinking);
+}
+
+void read_ending(const common_json& body, common_chat_templates_inputs& inputs) {
+    if (body.contains("continue_final_message")) {
+        inputs.continue_final_message = common_chat_continuation_parse(body.at("continue_final_message"));
+    }
+    const bool continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
+    inputs.add_generation_prompt = flag(body, "add_generation_prompt", !continues);
+    if (!continues) {
+        return;
+    }
+    if (inputs.add_generation_prompt) {
+        refuse("continue_final_message and add_generation_prompt exclude each other");
+    }
+    const common_chat_msg& last = inputs.messages.back();
+    if (last.role != "assistant" || !last.tool_calls.empty()) {
+        refuse("continue_final_message needs a last message of the assistant, without tool calls");
+    }
+}
+
+}  // namespace
+
+common_json parse_json(std::string_view text, const char* what) {
+    if (json_depth(text) > kMaxJsonDepth) {
+        refuse(std::string(what) + " is nested more than " + std::to_string(kMaxJsonDepth) + " levels deep");
+    }
+    try {
+        return common_json::parse(std::string(text));
+    } catch (const common_json_error& e) {
+        refuse(std::string(what) + " is not valid JSON: " + e.what());
+    }
+}
+
+common_chat_templates_inputs parse_chat_request(std::string_view json) {
+    const common_json body = parse_json(json, "the chat request");
+    if (!body.is_object() || !body.contains("messages")) {
+        refuse("the chat request must be an object with messages");
+    }
+    check_messages(body.at("messages"));
+    common_chat_templates_inputs inputs;
+    try {
+        inputs.messages = common_chat_msgs_parse_oaicompat(without_nulls(body.at("messages")));
+        read_tools(body, inputs);
+        read_constraints(body, inputs);
+        read_reasoning(body, inputs);
+        read_ending(body, inputs);
+        for (const common_chat_msg& message : inputs.messages) {
+            for (const common_chat_tool_call& call : message.tool_calls) {
+                if (json_depth(call.arguments) > kMaxJsonDepth) {
+                    refuse("a tool call's arguments are nested too deeply");
+                }
+            }
+        }
+    } catch (const TextFailure&) {
+        throw;
+    } catch (const std::exception& e) {
+        refuse(e.what());
+    }
+    return inputs;
+}
+
+}  // namespace luce::llama

@@ -1,0 +1,19 @@
+// From a chat request's JSON (OpenAI's spelling) to the inputs of llama.cpp's template code, checked. Knows nothing of
+// vocabularies or rendering.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include <chat.h>
+
+namespace luce::llama {
+
+// JSON text to a value. Throws TextFailure(BAD_ARGUMENT) when it is no JSON or nested so deeply that code which walks
+// it recursively (there is much of that in llama.cpp) could exhaust the stack.
+common_json parse_json(std::string_view text, const char* what);
+
+// Throws TextFailure(BAD_ARGUMENT).
+common_chat_templates_inputs parse_chat_request(std::string_view json);
+
+}  // namespace luce::llama

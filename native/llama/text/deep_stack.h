@@ -1,0 +1,17 @@
+// Running code that recurses as deep as its input is nested: llama.cpp's parser of answers descends once for each
+// bracket, and a model that loops can write thousands of them. Knows nothing of what runs.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+namespace luce::llama {
+
+// The deepest nesting of brackets in a text, those in strings included.
+size_t bracket_depth(std::string_view text);
+
+// Runs body on the caller's stack if depth is moderate, else on one of its own that is large enough. What body throws
+// comes out here. Throws TextFailure(BAD_ANSWER) if no stack would do.
+void run_nested(size_t depth, const std::function<void()>& body);
+
+}  // namespace luce::llama

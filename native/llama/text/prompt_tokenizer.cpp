@@ -1,0 +1,83 @@
+// tokenize_prompt: see the header.
+#include "llama/text/prompt_tokenizer.h"
+
+namespace luce::llama {
+
+namespace {
+
+bool is_utf8_continuation(char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
+
+size_t next_character(std::string_view text, size_t at) {
+    ++at;
+    while (at < text.size() && is_utf8_continuation(text[at])) {
+        ++at;
+    }
+    return at;
+}
+
+// The ids of a stretch that continues raw text. Vocabularies of the SentencePiece kind put a space before each text
+// that they are given; here it is not wanted, and goes where it came out as a token of its own.
+std::vector<llama_token> tokenize_continuation(const Vocabulary& vocabulary, std::string_view text) {
+    std::vector<llama_token> ids = vocabulary.tokenize(text, false, false);
+    if (!ids.empty() && text.substr(0, 1) != " " && vocabulary.piece(ids.front(), false) == " ") {
+        ids.erase(ids.begin());
+    }
+    return ids;
+}
+
+// Where to halve a spelling: at the first place whose right half begins without a space of its own.
+size_t halving_place(const Vocabulary& vocabulary, std::string_view text, const ByteSpan& span) {
+    const size_t first = next_character(text, span.begin);
+    for (size_t place = first; place < span.end; place = next_character(text, place)) {
+        const auto ids = tokenize_continuation(vocabulary, text.substr(place, span.end - place));
+        if (!ids.empty() && vocabulary.piece(ids.front(), false).substr(0, 1) != " ") {
+            return place;
+        }
+    }
+    return first;
+}
+
+// Even with parse_special = false llama_tokenize recognises user-defined tokens. A spelling of one that has to stay
+// text is therefore given to it in two halves.
+void append_raw(const Vocabulary& vocabulary, const SpecialText& special, std::string_view text,
+                std::vector<llama_token>& ids) {
+    size_t begin = 0;
+    const auto append = [&](size_t end) {
+        const std::string_view part = text.substr(begin, end - begin);
+        const auto more =
+            begin == 0 ? vocabulary.tokenize(part, false, false) : tokenize_continuation(vocabulary, part);
+        ids.insert(ids.end(), more.begin(), more.end());
+        begin = end;
+    };
+    for (const ByteSpan& span : special.user_defined_frame_in(text)) {
+        append(halving_place(vocabulary, text, span));
+    }
+    append(text.size());
+}
+
+}  // namespace
+
+PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const SpecialText& special, std::string_view prompt,
+                             const std::vector<ByteSpan>& kept_as_text, bool add_special) {
+    PromptTokens tokens;
+    const llama_vocab* vocab = vocabulary.text();
+    const std::vector<llama_token> around =
+        add_special ? vocabulary.tokenize("", true, false) : std::vector<llama_token>();
+    const bool has_first = llama_vocab_get_add_bos(vocab) || llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
+    const size_t n_before = has_first && !around.empty() ? 1 : 0;
+    tokens.ids.assign(around.begin(), around.begin() + static_cast<std::ptrdiff_t>(n_before));
+    for (const Fragment& fragment : special.cut(prompt, kept_as_text)) {
+        tokens.anchors.push_back({fragment.begin, tokens.ids.size(), fragment.id});
+        if (fragment.is_token()) {
+            tokens.ids.push_back(fragment.id);
+        } else {
+            append_raw(vocabulary, special, prompt.substr(fragment.begin, fragment.end - fragment.begin), tokens.ids);
+        }
+    }
+    tokens.ids.insert(tokens.ids.end(), around.begin() + static_cast<std::ptrdiff_t>(n_before), around.end());
+    return tokens;
+}
+
+}  // namespace luce::llama

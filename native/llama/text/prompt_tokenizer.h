@@ -1,0 +1,31 @@
+// Tokenising a prompt whose frame and whose users' text are told apart: special tokens are recognised in the frame
+// only. Where no user text spells a special token the ids are exactly those of llama_tokenize(parse_special = true).
+// Knows nothing of templates: it is told which bytes to keep as text.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "llama/text/special_text.h"
+#include "llama/text/vocabulary.h"
+
+namespace luce::llama {
+
+// A byte of the prompt at which a token is known to begin.
+struct TokenAnchor {
+    size_t byte = 0;
+    size_t token = 0;  // index into ids
+    llama_token id = LLAMA_TOKEN_NULL;  // the special token there, if it is one
+};
+
+struct PromptTokens {
+    std::vector<llama_token> ids;
+    std::vector<TokenAnchor> anchors;  // in order: each special token, each raw stretch between two
+};
+
+// kept_as_text: in order, without overlaps. add_special: what the vocabulary puts around a text (BOS and so on).
+PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const SpecialText& special, std::string_view prompt,
+                             const std::vector<ByteSpan>& kept_as_text, bool add_special);
+
+}  // namespace luce::llama
