@@ -1,0 +1,136 @@
+"""Reading a model's answer as it comes: reasoning, content, tool calls.
+
+Knows nothing of how requests are rendered, and nothing of HTTP's shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from luce.supervisor.text.chat import RenderedChat
+from luce.supervisor.text.library import ParserHandle, c_id, encode_text
+
+
+@dataclass(frozen=True)
+class ReasoningDelta:
+    """More of the model's reasoning."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ContentDelta:
+    """More of the answer itself."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class ToolCallDelta:
+    """More of the tool call number `index`. Its first delta has the name; an id only if the model writes one."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+
+
+Delta = ReasoningDelta | ContentDelta | ToolCallDelta
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A tool call; `arguments` is JSON text, cut off where the answer was."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True)
+class AnswerMessage:
+    """An answer, or what is there of it so far."""
+
+    content: str
+    reasoning: str
+    tool_calls: tuple[ToolCall, ...]
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> AnswerMessage:
+        calls = tuple(ToolCall(call["id"], call["name"], call["arguments"]) for call in values["tool_calls"])
+        return cls(values["content"], values["reasoning_content"], calls)
+
+
+@dataclass(frozen=True)
+class FinishedAnswer:
+    """The whole answer, and the deltas that were still missing. `consistent`: all deltas add up to the message."""
+
+    message: AnswerMessage
+    deltas: tuple[Delta, ...]
+    consistent: bool
+
+
+class AnswerParser:
+    """Reads one answer. One thread at a time may feed it."""
+
+    def __init__(self, chat: RenderedChat) -> None:
+        library = chat.handle.library
+        with chat.handle as handle:
+            self._parser = ParserHandle(library, library.handle_of("parser_open", handle))
+        self._library = library
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._parser.close()
+
+    def feed(self, token: int) -> tuple[Delta, ...]:
+        """The next token that the model generated (not its end-of-generation token)."""
+        with self._parser as handle:
+            return _deltas(self._library.json_of("parser_feed_token", handle, c_id(token)))
+
+    def feed_text(self, text: str | bytes) -> tuple[Delta, ...]:
+        """More output as text, for callers that have no tokens."""
+        data = encode_text(text) if isinstance(text, str) else text
+        with self._parser as handle:
+            return _deltas(self._library.json_of("parser_feed_text", handle, data, len(data)))
+
+    @property
+    def message(self) -> AnswerMessage:
+        """What the deltas so far add up to."""
+        with self._parser as handle:
+            return AnswerMessage.from_json(self._library.json_of("parser_message", handle))
+
+    @property
+    def work(self) -> tuple[int, int]:
+        """Bytes fed, and bytes that llama.cpp's parser went over: the measure of what parsing costs."""
+        with self._parser as handle:
+            return self._library.work(handle)
+
+    def finish(self, *, truncated: bool = False) -> FinishedAnswer:
+        """The answer is complete, or (truncated) a limit cut it off. Raises AnswerFormatError for output that is not
+        in the model's format; `message` is then what could be read."""
+        with self._parser as handle:
+            values = self._library.json_of("parser_finish", handle, int(truncated))
+        return FinishedAnswer(
+            AnswerMessage.from_json(values["message"]), _deltas(values["deltas"]), values["consistent"]
+        )
+
+
+def _deltas(values: Iterable[Mapping[str, Any]]) -> tuple[Delta, ...]:
+    return tuple(map(_delta, values))
+
+
+def _delta(value: Mapping[str, Any]) -> Delta:
+    if "reasoning" in value:
+        return ReasoningDelta(value["reasoning"])
+    if "content" in value:
+        return ContentDelta(value["content"])
+    call = value["tool_call"]
+    return ToolCallDelta(call["index"], call["id"], call["name"], call["arguments"])

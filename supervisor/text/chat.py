@@ -1,0 +1,158 @@
+"""A chat request on its way into the engine: the prompt's ids and what sampling needs, as plain values.
+
+Knows the shapes of luce_text's JSON; knows nothing of the wire, of HTTP's shapes or of parsing answers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from luce.supervisor.text.errors import BadRequestError
+from luce.supervisor.text.library import ChatHandle, load_library
+
+TriggerKind = Literal["word", "pattern", "full", "token"]
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """What switches a lazy grammar on. `token` is set for kind "token", where `value` is its spelling."""
+
+    kind: TriggerKind
+    value: str
+    token: int | None
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """How the model marks its reasoning, for a budget."""
+
+    supported: bool
+    start: str
+    ends: tuple[str, ...]
+    start_tokens: tuple[int, ...]
+    ends_tokens: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Delimiter:
+    """The text with which a message of a role begins."""
+
+    role: str
+    text: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MessageMark:
+    """The position in the prompt's ids at which a message begins. `role` is empty where it is not known."""
+
+    token: int
+    byte: int
+    role: str
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """A rendered chat request. `tokens` is what the engine gets; texts of messages are never special tokens in it."""
+
+    prompt: str
+    tokens: tuple[int, ...]
+    format: str
+    grammar: str
+    grammar_lazy: bool
+    triggers: tuple[Trigger, ...]
+    preserved: tuple[int, ...]
+    generation_prompt: str
+    additional_stops: tuple[str, ...]
+    thinking: Thinking
+    delimiters: tuple[Delimiter, ...]
+    marks: tuple[MessageMark, ...]
+    text_spans: tuple[tuple[int, int], ...]
+    unresolved: tuple[str, ...]
+    handle: ChatHandle = field(repr=False, compare=False)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any], handle: ChatHandle) -> RenderedChat:
+        thinking = values["thinking"]
+        return cls(
+            prompt=values["prompt"],
+            tokens=tuple(values["tokens"]),
+            format=values["format"],
+            grammar=values["grammar"],
+            grammar_lazy=values["grammar_lazy"],
+            triggers=tuple(
+                Trigger(trigger["type"], trigger["value"], trigger["token"] if trigger["type"] == "token" else None)
+                for trigger in values["triggers"]
+            ),
+            preserved=tuple(values["preserved"]),
+            generation_prompt=values["generation_prompt"],
+            additional_stops=tuple(values["additional_stops"]),
+            thinking=Thinking(
+                thinking["supported"],
+                thinking["start"],
+                tuple(thinking["ends"]),
+                tuple(thinking["start_tokens"]),
+                tuple(tuple(end) for end in thinking["ends_tokens"]),
+            ),
+            delimiters=tuple(
+                Delimiter(delimiter["role"], delimiter["text"], tuple(delimiter["tokens"]))
+                for delimiter in values["delimiters"]
+            ),
+            marks=tuple(MessageMark(mark["token"], mark["byte"], mark["role"]) for mark in values["marks"]),
+            text_spans=tuple((begin, end) for begin, end in values["text_spans"]),
+            unresolved=tuple(values["unresolved"]),
+            handle=handle,
+        )
+
+    def close(self) -> None:
+        """Frees the native side. Parsers that were made from it go on."""
+        self.handle.close()
+
+
+def encode_json(value: object) -> bytes:
+    """JSON for the native library; lone surrogates and numbers that JSON lacks are the caller's error."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequestError(f"not expressible as JSON: {error}") from error
+
+
+def request_json(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    tool_choice: str | Mapping[str, Any] = "auto",
+    parallel_tool_calls: bool = True,
+    json_schema: Mapping[str, Any] | None = None,
+    grammar: str | None = None,
+    enable_thinking: bool = True,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    add_generation_prompt: bool | None = None,
+    continue_final_message: bool | Literal["content", "reasoning_content"] = False,
+    reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] = "auto",
+) -> bytes:
+    """A request for the native renderer. `messages` and `tools` have the shapes of OpenAI's chat completions."""
+    return encode_json(
+        {
+            "messages": list(messages),
+            "tools": list(tools) if tools is not None else None,
+            "tool_choice": tool_choice,
+            "parallel_tool_calls": parallel_tool_calls,
+            "json_schema": json_schema,
+            "grammar": grammar,
+            "enable_thinking": enable_thinking,
+            "chat_template_kwargs": chat_template_kwargs,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "reasoning_format": reasoning_format,
+        }
+    )
+
+
+def schema_to_grammar(schema: Mapping[str, Any] | bool) -> str:
+    """A JSON schema as a GBNF grammar."""
+    text = encode_json(schema)
+    return load_library().text_of("schema_to_grammar", text, len(text)).decode()
