@@ -125,11 +125,22 @@ void Dispatcher::take_turns() {
         }
         const auto& command = std::get<wire::Generate>(turn.what);
         if (turn.is_cancelled) {
-            refuse(command, {ErrorCode::cancelled, "cancelled before it began"}, true);
+            end_before_start(command);
         } else {
             start(command, true);
         }
     }
+}
+
+// Cancelled while it waited for its turn: it ends like any cancelled request, with nothing done.
+void Dispatcher::end_before_start(const wire::Generate& command) {
+    wire::GenerateOk ok;
+    if (command.form == wire::Generate::Form::named) ok.id = command.id;
+    ok.n_prompt = static_cast<std::int32_t>(command.prompt.size());
+    ok.output_path = command.output_path;
+    ok.stop = wire::StopReason::cancel;
+    output_.send_sentinel(command.id);
+    output_.send_reply(ok);
 }
 
 // A refusal that owns its id ends with a sentinel like any accepted request.

@@ -80,6 +80,7 @@ private:
     void wait_for_turn(Turn turn);
     void take_turns();
     void start(const wire::Generate& command, bool takes_turns);
+    void end_before_start(const wire::Generate& command);
     void refuse(const wire::Generate& command, const Error& error, bool owns_id);
     void finish(engine::RequestKey key, const engine::FinishedStats& stats);
     void fail(engine::RequestKey key, const Error& error);

@@ -12,7 +12,7 @@ namespace {
 
 // Cells that must be free beyond a lane's own before it is taken up while others run: without them it would be
 // suspended again within a few tokens.
-constexpr std::int32_t kRoomToRun = 64;
+std::int32_t room_to_run(std::int32_t n_pool) { return std::min(64, n_pool / 16); }
 
 }  // namespace
 
@@ -42,6 +42,11 @@ std::optional<LaneId> Engine::free_lane() const {
     return std::nullopt;
 }
 
+bool Engine::fits_beside_others(std::int64_t n_text) const {
+    const std::int32_t n_pool = decoder_.limits().n_pool;
+    return n_busy() == 0 || n_cells_used() + n_text + room_to_run(n_pool) <= n_pool;
+}
+
 // REQUIRES: n_busy() > 0.
 LaneId Engine::lowest_ranked_lane() const {
     std::optional<std::size_t> lowest;
@@ -63,8 +68,7 @@ void Engine::admit() {
         const std::optional<LaneId> lane = free_lane();
         if (!lane) return;
         const auto n_prompt = static_cast<std::int64_t>(queue_.front().prompt.size());
-        const bool fits = n_busy() == 0 || n_cells_used() + n_prompt + kRoomToRun <= decoder_.limits().n_pool;
-        if (!fits) return;
+        if (!fits_beside_others(n_prompt)) return;
         WaitingRequest next = queue_.pop();
         at(*lane) = std::make_unique<Generation>(std::move(next.request), std::move(next.sampler), n_arrivals_++);
     }
@@ -74,8 +78,7 @@ bool Engine::resume_first() {
     Suspended& first = suspended_.front();
     const std::optional<LaneId> lane = free_lane();
     if (!lane) return false;
-    const std::int64_t n_text = first.generation->n_text();
-    if (n_busy() > 0 && n_cells_used() + n_text + kRoomToRun > decoder_.limits().n_pool) return false;
+    if (!fits_beside_others(first.generation->n_text())) return false;
     if (first.state) {
         if (const Result<void> loaded = decoder_.load(*lane, *first.state); !loaded) {
             log_warn("a suspended request's memory could not be put back and is computed again: " +

@@ -97,6 +97,7 @@ private:
     std::int32_t n_busy() const;
     std::int64_t n_cells_used() const;
     bool has_decoding_lane() const;
+    bool fits_beside_others(std::int64_t n_text) const;
     std::optional<LaneId> free_lane() const;
     std::unique_ptr<Generation>& at(LaneId lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 

@@ -1,0 +1,79 @@
+// Tests of base/: the standard's examples for the hash, real files for the atomic writer.
+#include <doctest/doctest.h>
+
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "base/atomic_file.h"
+#include "base/sha256.h"
+
+TEST_SUITE_BEGIN("base");
+
+using namespace luce;
+
+namespace {
+
+std::string hex_of(std::string_view text) {
+    Sha256 hash;
+    hash.update(text);
+    return to_hex(hash.finish());
+}
+
+struct TemporaryFolder {
+    TemporaryFolder() {
+        std::string pattern = (std::filesystem::temp_directory_path() / "luce-test-XXXXXX").string();
+        path = mkdtemp(pattern.data());
+    }
+    ~TemporaryFolder() { std::filesystem::remove_all(path); }
+    std::filesystem::path path;
+};
+
+std::string content_of(const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+TEST_CASE("SHA-256 gives the standard's examples, in one piece and in many") {
+    CHECK(hex_of("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    CHECK(hex_of("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    CHECK(hex_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
+          "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    const std::string million(1000000, 'a');
+    CHECK(hex_of(million) == "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+    Sha256 pieces;
+    for (std::size_t at = 0, n = 1; at < million.size(); at += n, n = n % 150 + 1) {
+        n = std::min(n, million.size() - at);
+        pieces.update(std::string_view(million).substr(at, n));
+    }
+    CHECK(to_hex(pieces.finish()) == hex_of(million));
+}
+
+TEST_CASE("a file is replaced whole, and nothing is left beside it") {
+    const TemporaryFolder folder;
+    const std::string path = (folder.path / "out.bin").string();
+    REQUIRE(write_file_atomically(path, "first"));
+    REQUIRE(write_file_atomically(path, std::string(100000, 'x')));
+    CHECK(content_of(path) == std::string(100000, 'x'));
+    CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
+}
+
+TEST_CASE("a file that cannot be written is an error that names it") {
+    const Result<void> missing = write_file_atomically("/nonexistent-folder/out.bin", "x");
+    REQUIRE(!missing);
+    CHECK(missing.error().code == ErrorCode::io_error);
+    CHECK(missing.error().text.find("/nonexistent-folder/out.bin") != std::string::npos);
+
+    const TemporaryFolder folder;
+    const std::string occupied = (folder.path / "folder").string();
+    std::filesystem::create_directories(occupied + "/inner");
+    REQUIRE(!write_file_atomically(occupied, "x"));
+    CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,144 @@
+// Tests of the pure parts of the engine: the step plan and the size of slices.
+#include <doctest/doctest.h>
+
+#include <random>
+#include <set>
+
+#include "engine/scheduler.h"
+#include "engine/slice_sizer.h"
+
+TEST_SUITE_BEGIN("engine");
+
+using namespace luce::engine;
+
+namespace {
+
+LaneView decoding(int lane, int n_computed, std::uint64_t arrival, int priority = 0) {
+    return {static_cast<LaneId>(lane), n_computed, 1, false, priority, arrival, 0};
+}
+
+LaneView prefilling(int lane, int n_computed, int n_pending, std::uint64_t arrival, std::uint64_t last_served = 0,
+                    int priority = 0) {
+    return {static_cast<LaneId>(lane), n_computed, n_pending, true, priority, arrival, last_served};
+}
+
+int n_tokens(const StepPlan& plan) {
+    int n = 0;
+    for (const PlannedCall& call : plan.calls) {
+        for (const PlannedSlice& slice : call) n += slice.n_tokens;
+    }
+    return n;
+}
+
+}  // namespace
+
+TEST_CASE("no lanes: nothing to do") {
+    CHECK(plan_step({}, {100, 10, 10, false}).calls.empty());
+}
+
+TEST_CASE("decoding lanes come every step, prefill gets what is left of the call") {
+    const std::vector<LaneView> lanes = {decoding(0, 5, 0), prefilling(1, 0, 100, 1), decoding(2, 7, 2)};
+    const StepPlan mixed = plan_step(lanes, {1000, 64, 64, false});
+    REQUIRE(mixed.calls.size() == 1);
+    REQUIRE(mixed.calls[0].size() == 3);
+    CHECK(mixed.calls[0][2].is_prefill);
+    CHECK(mixed.calls[0][2].n_tokens == 62);
+
+    const StepPlan separate = plan_step(lanes, {1000, 64, 64, true});
+    REQUIRE(separate.calls.size() == 2);
+    CHECK(separate.calls[0].size() == 2);
+    CHECK(separate.calls[1][0].n_tokens == 64);
+}
+
+TEST_CASE("prompts take turns: the one served longest ago is next, a short one waits for one slice") {
+    const std::vector<LaneView> lanes = {prefilling(0, 64, 1000, 0, 7), prefilling(1, 0, 10, 1, 0)};
+    const StepPlan plan = plan_step(lanes, {10000, 64, 64, true});
+    REQUIRE(plan.calls.size() == 1);
+    REQUIRE(plan.calls[0].size() == 2);
+    CHECK(plan.calls[0][0].lane == LaneId{1});
+    CHECK(plan.calls[0][0].n_tokens == 10);
+    CHECK(plan.calls[0][1].n_tokens == 54);
+}
+
+TEST_CASE("a higher priority's prompt goes first") {
+    const std::vector<LaneView> lanes = {prefilling(0, 0, 1000, 0, 0, 0), prefilling(1, 64, 1000, 1, 9, 5)};
+    const StepPlan plan = plan_step(lanes, {10000, 64, 64, false});
+    REQUIRE(plan.calls[0].size() == 1);
+    CHECK(plan.calls[0][0].lane == LaneId{1});
+}
+
+TEST_CASE("a full pool suspends the youngest of the lowest priority, never the last lane") {
+    const std::vector<LaneView> lanes = {decoding(0, 50, 0), decoding(1, 40, 1, 1), decoding(2, 9, 2)};
+    const StepPlan plan = plan_step(lanes, {100, 64, 64, false});
+    REQUIRE(plan.suspend.size() == 1);
+    CHECK(plan.suspend[0] == LaneId{2});
+    CHECK(plan.calls[0].size() == 2);
+
+    const std::vector<LaneView> alone = {decoding(0, 99, 0)};
+    CHECK(plan_step(alone, {99, 64, 64, false}).suspend.empty());
+}
+
+TEST_CASE("any state: the plan fits the pool and the call, each lane once, nothing beyond what is pending") {
+    std::mt19937 random(7);
+    for (int round = 0; round < 20000; ++round) {
+        const int n_pool = 64 + static_cast<int>(random() % 500);
+        std::vector<LaneView> lanes;
+        const int n_lanes = 1 + static_cast<int>(random() % 8);
+        for (int i = 0; i < n_lanes; ++i) {
+            const bool is_prefilling = random() % 2 == 0;
+            const int n_pending = is_prefilling ? 1 + static_cast<int>(random() % 60) : 1;
+            const int n_computed = static_cast<int>(random() % static_cast<unsigned>(n_pool - n_pending));
+            lanes.push_back({static_cast<LaneId>(i), n_computed, n_pending, is_prefilling,
+                             static_cast<int>(random() % 3), static_cast<std::uint64_t>(i), random() % 5});
+        }
+        const StepBudget budget{n_pool, 1 + static_cast<int>(random() % 64), 16 + static_cast<int>(random() % 64),
+                                random() % 2 == 0};
+        const StepPlan plan = plan_step(lanes, budget);
+        std::set<LaneId> seen(plan.suspend.begin(), plan.suspend.end());
+        REQUIRE(seen.size() == plan.suspend.size());
+        REQUIRE(seen.size() < lanes.size());
+        int n_used = 0;
+        for (const LaneView& lane : lanes) n_used += seen.contains(lane.lane) ? 0 : lane.n_computed;
+        for (const PlannedCall& call : plan.calls) {
+            int n_call = 0;
+            for (const PlannedSlice& slice : call) {
+                REQUIRE(seen.insert(slice.lane).second);
+                const LaneView& lane = lanes[static_cast<std::size_t>(slice.lane)];
+                REQUIRE(slice.n_tokens >= 1);
+                REQUIRE(slice.n_tokens <= lane.n_pending);
+                REQUIRE(slice.is_prefill == lane.is_prefilling);
+                n_call += slice.n_tokens;
+            }
+            REQUIRE(n_call <= budget.n_call);
+        }
+        REQUIRE(n_used + n_tokens(plan) <= std::max(n_pool, n_used + 1));
+        REQUIRE(n_tokens(plan) >= 1);
+    }
+}
+
+TEST_CASE("slices are sized to the time that waiting lanes may wait") {
+    SliceSizer sizer(512);
+    CHECK(sizer.next(true) == 128);
+    sizer.observe(128, 0.128);  // 1 ms a token
+    CHECK(sizer.next(true) == 224);
+    CHECK(sizer.next(false) == 256);  // at most twice what was measured
+    sizer.observe(256, 0.256);
+    CHECK(sizer.next(false) == 512);
+    for (int i = 0; i < 20; ++i) sizer.observe(224, 22.4);  // 0.1 s a token
+    CHECK(sizer.next(true) == SliceSizer::kMinTokens);
+    CHECK(sizer.token_price_s() == doctest::Approx(0.1).epsilon(0.01));
+}
+
+TEST_CASE("a slice is never larger than the largest allowed, and never empty") {
+    for (const int max_tokens : {1, 5, 16, 33, 512}) {
+        SliceSizer sizer(max_tokens);
+        for (const double seconds : {1e-9, 1e-3, 10.0}) {
+            CHECK(sizer.next(true) >= 1);
+            CHECK(sizer.next(true) <= max_tokens);
+            CHECK(sizer.next(false) <= max_tokens);
+            sizer.observe(max_tokens, seconds);
+        }
+    }
+}
+
+TEST_SUITE_END();

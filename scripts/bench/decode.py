@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""Measure luced's decoding against a bare llama_decode loop on the same libllama, side by side in one run.
+
+Both programs load the same model with the same cache types, batch and threads and take turns, pair by pair, so that
+whatever else the machine does falls on both. Reported are medians over the pairs and their spread; the figures to
+look at are the ratios. Aims: decode speed at least 0.97 of the bare loop with one lane and with eight, time to the
+first token within 2 ms of it, resident memory within 30 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from luce.protocol import Token
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes  # noqa: E402
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement of one side. Times in seconds; n_tokens were decoded in decode_s, all lanes together."""
+
+    first_token_s: float
+    decode_s: float
+    n_tokens: int
+    resident_kb: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.n_tokens / self.decode_s
+
+
+class BareLoop:
+    def __init__(self, args: argparse.Namespace, prompt: Path, n_lanes: int) -> None:
+        command = [
+            str(args.bare), str(args.model), str(prompt), str(args.tokens), str(n_lanes), str(n_ctx(args, n_lanes)),
+            str(args.ubatch), str(args.threads), args.cache_type, str(args.gpu_layers),
+        ]  # fmt: skip
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._n_lanes = n_lanes
+        assert self._child.stdout is not None
+        if self._child.stdout.readline().strip() != "ready":
+            raise RuntimeError("bare_decode did not start")
+
+    def measure(self) -> Sample:
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write("\n")
+        self._child.stdin.flush()
+        figures = json.loads(self._child.stdout.readline())
+        return Sample(
+            figures["prefill_s"] / self._n_lanes, figures["decode_s"], figures["n_tokens"], figures["resident_kb"]
+        )
+
+    def close(self) -> None:
+        self._child.communicate(timeout=30)
+
+
+def n_ctx(args: argparse.Namespace, n_lanes: int) -> int:
+    """Cells for all lanes, in the multiples of 256 that libllama uses."""
+    return -(-(args.prompt + 2 * args.tokens + n_lanes * 64) * n_lanes // 256) * 256
+
+
+def measure_luced(daemon: DaemonDriver, args: argparse.Namespace, prompt: Path, n_lanes: int) -> Sample:
+    """From the moment that every lane has its first token to the end of the first lane."""
+    # The first lane is ahead of the last by the others' prefill: longer answers leave a full window for all of them.
+    n_generate = args.tokens if n_lanes == 1 else args.tokens + 4 * n_lanes
+    started_s = time.monotonic()
+    daemon.send(*(gen_line(i, n_generate, prompt, "ignore_eos=1") for i in range(n_lanes)))
+    first_token_s = 0.0
+    n_of_lane = [0] * n_lanes
+    while not all(n_of_lane):
+        event = daemon.next_token()
+        if isinstance(event, Token):
+            n_of_lane[event.id] += 1
+        if first_token_s == 0:
+            first_token_s = time.monotonic() - started_s
+    daemon.drop_buffered_tokens()  # they came before the window opens
+    window_s = time.monotonic()
+    daemon.next_ok()
+    decode_s = time.monotonic() - window_s
+    n_tokens = 0
+    n_open = n_lanes
+    while n_open:
+        event = daemon.next_token()
+        if isinstance(event, Token):
+            n_tokens += n_open == n_lanes
+        else:
+            n_open -= 1
+    resident_kb = daemon.resident_kb()
+    for _ in range(n_lanes - 1):
+        daemon.next_ok()
+    return Sample(first_token_s, decode_s, n_tokens, resident_kb)
+
+
+def run_pairs(args: argparse.Namespace, prompt: Path, n_lanes: int) -> tuple[list[Sample], list[Sample]]:
+    arguments = [
+        "--lanes", str(n_lanes), "--ctx", str(n_ctx(args, n_lanes)),
+        "--ubatch", str(args.ubatch), "--threads", str(args.threads), "--gpu-layers", str(args.gpu_layers),
+        "--cache-type-k", args.cache_type, "--cache-type-v", args.cache_type,
+    ]  # fmt: skip
+    ours: list[Sample] = []
+    theirs: list[Sample] = []
+    bare = BareLoop(args, prompt, n_lanes)
+    with DaemonDriver(args.luced, args.model, *arguments) as daemon:
+        for i in range(args.pairs + 1):
+            # Who goes first changes from pair to pair; the first pair warms up and does not count.
+            if i % 2:
+                pair = measure_luced(daemon, args, prompt, n_lanes), bare.measure()
+            else:
+                theirs_now = bare.measure()
+                pair = measure_luced(daemon, args, prompt, n_lanes), theirs_now
+            if i > 0:
+                ours.append(pair[0])
+                theirs.append(pair[1])
+    bare.close()
+    return ours, theirs
+
+
+def report(n_lanes: int, ours: list[Sample], theirs: list[Sample]) -> None:
+    ratios = [a.tokens_per_s / b.tokens_per_s for a, b in zip(ours, theirs, strict=True)]
+    delays_ms = [(a.first_token_s - b.first_token_s) * 1e3 for a, b in zip(ours, theirs, strict=True)]
+    memory_mb = (ours[-1].resident_kb - theirs[-1].resident_kb) / 1024
+    luced_rate = statistics.median(s.tokens_per_s for s in ours)
+    bare_rate = statistics.median(s.tokens_per_s for s in theirs)
+    print(
+        f"| {n_lanes} | {luced_rate:.1f} | {bare_rate:.1f} | **{statistics.median(ratios):.3f}** "
+        f"({min(ratios):.3f} .. {max(ratios):.3f}) | {statistics.median(delays_ms):+.2f} | {memory_mb:+.1f} |",
+        flush=True,
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    build = ROOT / "build" / "release"
+    parser.add_argument("--luced", type=Path, default=build / "native" / "luced")
+    parser.add_argument("--bare", type=Path, default=build / "scripts" / "bench" / "bare_decode")
+    parser.add_argument("--model", type=Path, help="default: a random model of 150 M parameters, made on first use")
+    parser.add_argument("--lanes", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--prompt", type=int, default=64, help="prompt tokens")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens to generate in each lane")
+    parser.add_argument("--ubatch", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--gpu-layers", type=int, default=0)
+    parser.add_argument("--cache-type", default="q8_0")
+    args = parser.parse_args()
+    if args.model is None:
+        folder = ROOT / "build" / "bench-models"
+        maker = ROOT / "scripts" / "make_test_models.py"
+        subprocess.run([sys.executable, str(maker), str(folder), "--shape", "bench-150m"], check=True)
+        args.model = folder / "bench-150m.gguf"
+    return args
+
+
+def main() -> None:
+    args = parse_arguments()
+    print("| lanes | luced tok/s | bare tok/s | ratio, median (range) | first token, ms later | memory, MB more |")
+    print("|---|---|---|---|---|---|")
+    with tempfile.NamedTemporaryFile(suffix=".bin") as file:
+        file.write(to_bytes(random_prompt(args.prompt)))
+        file.flush()
+        for n_lanes in args.lanes:
+            report(n_lanes, *run_pairs(args, Path(file.name), n_lanes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""What all Python tests share: where the program, the models and llama.cpp's sources are, and how much to run.
+
+Nothing here starts an engine; nothing here knows what a test checks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TEST_MODELS_DIR = ROOT / "build" / "test-models"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="run the full volumes instead of the short form")
+    parser.addoption(
+        "--models-dir",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="folder with the models that are not in the repository (luce-tiny-BF16.gguf, luce-tiny-moe-Q8_0.gguf, …)",
+    )
+
+
+@dataclass(frozen=True)
+class GoldenCase:
+    """A prompt, the reference's greedy continuation, and how far the best token led at each step."""
+
+    kind: str
+    prompt: str
+    prompt_ids: tuple[int, ...]
+    tokens: tuple[int, ...]
+    margins: tuple[float, ...]
+    text: str
+
+
+@pytest.fixture(scope="session")
+def full(request: pytest.FixtureRequest) -> bool:
+    """Whether the full volumes are wanted."""
+    return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture(scope="session")
+def luced() -> Path:
+    """The native daemon that the package installed (or LUCE_DAEMON_BINARY names)."""
+    from luce.supervisor.locate import find_luced
+
+    return find_luced()
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Path:
+    """The packaged model, from the repository."""
+    return ROOT / "models" / "luce-tiny-Q8_0.gguf"
+
+
+@pytest.fixture(scope="session")
+def data_models() -> Path:
+    """The models and checkpoints that are test data."""
+    return ROOT / "tests" / "data" / "models"
+
+
+@pytest.fixture(scope="session")
+def test_models() -> Path:
+    """A folder with one tiny random model a family, NAME.gguf; made on first use and kept under build/."""
+    from_script = (ROOT / "scripts" / "make_test_models.py").read_bytes()
+    stamp = TEST_MODELS_DIR / "made-by.py"
+    if not stamp.is_file() or stamp.read_bytes() != from_script:
+        TEST_MODELS_DIR.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            [sys.executable, str(ROOT / "scripts" / "make_test_models.py"), str(TEST_MODELS_DIR)],
+            check=True,
+            timeout=600,
+        )
+        stamp.write_bytes(from_script)
+    return TEST_MODELS_DIR
+
+
+@pytest.fixture(scope="session")
+def llama_templates_dir() -> Path:
+    """The chat templates that come with llama.cpp's sources, in the tree that was built."""
+    for cache in sorted((ROOT / "build").glob("*/CMakeCache.txt"), key=lambda path: path.stat().st_mtime, reverse=True):
+        match = re.search(r"^llama\.cpp_SOURCE_DIR:STATIC=(.+)$", cache.read_text(), re.MULTILINE)
+        if match is not None and (templates := Path(match[1]) / "models" / "templates").is_dir():
+            return templates
+    pytest.fail("no build folder with llama.cpp's sources under build/: run scripts/test, which makes one")
+
+
+@pytest.fixture(scope="session")
+def golden(data_models: Path) -> list[GoldenCase]:
+    """The reference's continuations of twelve prompts (tests/data/models/golden-q8_0.json)."""
+    cases = json.loads((data_models / "golden-q8_0.json").read_text())["cases"]
+    return [
+        GoldenCase(
+            case["kind"],
+            case["prompt"],
+            tuple(case["prompt_ids"]),
+            tuple(case["tokens"]),
+            tuple(case["margins"]),
+            case["text"],
+        )
+        for case in cases
+    ]
+
+
+@pytest.fixture(scope="session")
+def shared_models(request: pytest.FixtureRequest) -> Path:
+    """The folder of the models that are not in the repository. A test that wants it is left out, and says so, when
+    --models-dir names none."""
+    folder: Path | None = request.config.getoption("--models-dir")
+    if folder is None:
+        pytest.skip("left out: needs models that are not in the repository; name their folder with --models-dir")
+    if not folder.is_dir():
+        pytest.fail(f"--models-dir {folder} is no folder")
+    return folder
