@@ -24,6 +24,7 @@ from gguf import ExpertGatingFuncType, GGMLQuantizationType, GGUFReader, GGUFVal
 
 GENERATOR_VERSION = 2
 BLOCK = 32  # weights in one Q8_0 block
+MAX_DRAWN_BLOCKS = 1 << 18  # a larger tensor repeats them: only models made to be measured have such
 STEPS_PER_STD = 40  # a standard deviation in Q8_0 steps: +-3 of them fit into int8
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_TOKENIZER = ROOT / "models" / "luce-tiny-Q8_0.gguf"
@@ -62,12 +63,14 @@ class Weights:
     def matrix(self, name: str, *dims: int, gain: float = 1.0) -> None:
         """Q8_0 weights with a deviation of gain / sqrt(inputs), so that a product keeps the size of its input."""
         n_blocks = math.prod(dims) // BLOCK
-        steps = self._random.standard_normal((n_blocks, BLOCK), dtype=np.float32) * STEPS_PER_STD
-        blocks = np.empty((n_blocks, BLOCK + 2), np.uint8)
+        n_drawn = min(n_blocks, MAX_DRAWN_BLOCKS)
+        steps = self._random.standard_normal((n_drawn, BLOCK), dtype=np.float32) * STEPS_PER_STD
+        blocks = np.empty((n_drawn, BLOCK + 2), np.uint8)
         blocks[:, :2] = np.frombuffer(np.float16(gain / math.sqrt(dims[0]) / STEPS_PER_STD).tobytes(), np.uint8)
         blocks[:, 2:] = np.clip(np.rint(steps), -127, 127).astype(np.int8).view(np.uint8)
         rows = (*reversed(dims[1:]), dims[0] // BLOCK * (BLOCK + 2))
-        self._writer.add_tensor(name, blocks.reshape(rows), raw_dtype=GGMLQuantizationType.Q8_0)
+        data = np.resize(blocks, (n_blocks, BLOCK + 2)).reshape(rows)
+        self._writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType.Q8_0)
 
     def norm(self, name: str, n: int) -> None:
         self.plain(name, 1 + 0.1 * self._random.standard_normal(n))
@@ -266,6 +269,10 @@ BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
     "bench-hybrid-150m": (
         build_qwen35,
         Sizes("qwen35", 768, 16, 2560, n_head=12, n_head_kv=4, state_heads_k=8, state_heads_v=16, state=64),
+    ),
+    "bench-8b": (
+        build_qwen35,
+        Sizes("qwen35", 4096, 32, 14336, 32, 8, head=128, state_heads_k=16, state_heads_v=32, state=128),
     ),
 }
 

@@ -20,6 +20,7 @@ TEST_MODELS_DIR = ROOT / "build" / "test-models"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the full volumes instead of the short form")
+    parser.addoption("--gpu", action="store_true", help="the daemon computes on a GPU here: its own noise and KV type")
     parser.addoption(
         "--models-dir",
         type=Path,
@@ -45,6 +46,12 @@ class GoldenCase:
 def full(request: pytest.FixtureRequest) -> bool:
     """Whether the full volumes are wanted."""
     return bool(request.config.getoption("--full"))
+
+
+@pytest.fixture(scope="session")
+def gpu(request: pytest.FixtureRequest) -> bool:
+    """Whether the daemon computes on a GPU here."""
+    return bool(request.config.getoption("--gpu"))
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -109,10 +110,8 @@ class DaemonDriver:
         return self.child.wait(timeout=timeout_s)
 
     def close_input(self) -> None:
-        try:
+        with suppress(BrokenPipeError):
             self._stdin.close()
-        except BrokenPipeError:
-            pass
 
     def close_tokens(self) -> None:
         """What a reader that goes away does."""

@@ -10,67 +10,21 @@ first token within 2 ms of it, resident memory within 30 MB.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from luce.protocol import Token
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
-from daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes  # noqa: E402
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One measurement of one side. Times in seconds; n_tokens were decoded in decode_s, all lanes together."""
-
-    first_token_s: float
-    decode_s: float
-    n_tokens: int
-    resident_kb: int
-
-    @property
-    def tokens_per_s(self) -> float:
-        return self.n_tokens / self.decode_s
-
-
-class BareLoop:
-    def __init__(self, args: argparse.Namespace, prompt: Path, n_lanes: int) -> None:
-        command = [
-            str(args.bare), str(args.model), str(prompt), str(args.tokens), str(n_lanes), str(n_ctx(args, n_lanes)),
-            str(args.ubatch), str(args.threads), args.cache_type, str(args.gpu_layers),
-        ]  # fmt: skip
-        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._n_lanes = n_lanes
-        assert self._child.stdout is not None
-        if self._child.stdout.readline().strip() != "ready":
-            raise RuntimeError("bare_decode did not start")
-
-    def measure(self) -> Sample:
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        self._child.stdin.write("\n")
-        self._child.stdin.flush()
-        figures = json.loads(self._child.stdout.readline())
-        return Sample(
-            figures["prefill_s"] / self._n_lanes, figures["decode_s"], figures["n_tokens"], figures["resident_kb"]
-        )
-
-    def close(self) -> None:
-        self._child.communicate(timeout=30)
-
-
-def n_ctx(args: argparse.Namespace, n_lanes: int) -> int:
-    """Cells for all lanes, in the multiples of 256 that libllama uses."""
-    return -(-(args.prompt + 2 * args.tokens + n_lanes * 64) * n_lanes // 256) * 256
+from scripts.bench.bare_loop import BareLoop, Sample, n_cells  # noqa: E402
+from tests.daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes  # noqa: E402
 
 
 def measure_luced(daemon: DaemonDriver, args: argparse.Namespace, prompt: Path, n_lanes: int) -> Sample:
@@ -107,7 +61,7 @@ def measure_luced(daemon: DaemonDriver, args: argparse.Namespace, prompt: Path, 
 
 def run_pairs(args: argparse.Namespace, prompt: Path, n_lanes: int) -> tuple[list[Sample], list[Sample]]:
     arguments = [
-        "--lanes", str(n_lanes), "--ctx", str(n_ctx(args, n_lanes)),
+        "--lanes", str(n_lanes), "--ctx", str(n_cells(args, n_lanes)),
         "--ubatch", str(args.ubatch), "--threads", str(args.threads), "--gpu-layers", str(args.gpu_layers),
         "--cache-type-k", args.cache_type, "--cache-type-v", args.cache_type,
     ]  # fmt: skip
@@ -132,12 +86,14 @@ def run_pairs(args: argparse.Namespace, prompt: Path, n_lanes: int) -> tuple[lis
 def report(n_lanes: int, ours: list[Sample], theirs: list[Sample]) -> None:
     ratios = [a.tokens_per_s / b.tokens_per_s for a, b in zip(ours, theirs, strict=True)]
     delays_ms = [(a.first_token_s - b.first_token_s) * 1e3 for a, b in zip(ours, theirs, strict=True)]
+    # Only one lane compares: with several, luced reads all prompts in one slice, the bare loop one after the other.
+    delay = f"{statistics.median(delays_ms):+.2f}" if n_lanes == 1 else "-"
     memory_mb = (ours[-1].resident_kb - theirs[-1].resident_kb) / 1024
     luced_rate = statistics.median(s.tokens_per_s for s in ours)
     bare_rate = statistics.median(s.tokens_per_s for s in theirs)
     print(
         f"| {n_lanes} | {luced_rate:.1f} | {bare_rate:.1f} | **{statistics.median(ratios):.3f}** "
-        f"({min(ratios):.3f} .. {max(ratios):.3f}) | {statistics.median(delays_ms):+.2f} | {memory_mb:+.1f} |",
+        f"({min(ratios):.3f} .. {max(ratios):.3f}) | {delay} | {memory_mb:+.1f} |",
         flush=True,
     )
 

@@ -12,14 +12,19 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from decode import ROOT, BareLoop, DaemonDriver, gen_line, random_prompt, to_bytes
-
 from luce.protocol import End, Token
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from scripts.bench.bare_loop import BareLoop  # noqa: E402
+from tests.daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes  # noqa: E402
 
 STREAMING, LONG = 1, 2
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from daemon_driver import DaemonDriver
 
 from luce.protocol import Logprobs
+from tests.daemon_driver import DaemonDriver
 
 Start = Callable[..., DaemonDriver]
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 NOISE_GOLDEN = 0.15
 """Against the reference in float32: our activations are quantised too."""
 NOISE_BATCHING = 0.05
-"""Between two runs of ours that batch differently, with q8_0 or bf16 KV on CPU. Measured with the packaged model and the
-dense random ones: 0.034 at most, mostly bit-identical."""
+"""Between two runs of ours that batch differently, with q8_0 or bf16 KV on CPU. Measured (scripts/bench/noise.py) with
+the packaged model and the dense random ones: 0.034 at most, mostly bit-identical."""
 NOISE_RANDOM_MOE = 0.3
 """The same with random experts, whose router has near-ties at every token: 0.22 measured."""
+NOISE_GPU = 0.3
+"""The two last ones with f16 KV on CUDA, whose kernels depend on the batch's size."""
 
 
 @dataclass
@@ -41,6 +43,6 @@ class Comparison:
         self.unclear.append(f"{name} at step {step} (margin {margins[step]:.3f})")
 
     def finish(self, n_allowed: int) -> None:
-        """`n_allowed` sequences may have parted at an unclear step: 2 % of them, and at least what a small set needs."""
+        """`n_allowed` sequences may have parted at an unclear step: 2 %, and at least what a small set needs."""
         print(f"{self.n_sequences} sequences, {len(self.unclear)} parted at an unclear step: {self.unclear}")
         assert len(self.unclear) <= n_allowed, self.unclear

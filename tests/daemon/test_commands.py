@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from daemon_driver import DaemonDriver, gen_line, to_bytes
 
 from luce.protocol import Cancelled, End, Err, ErrorCode, GenerateOk, Pong, StatusLine, StopReason
 from tests.conftest import GoldenCase
 from tests.daemon.conftest import Start
+from tests.daemon_driver import DaemonDriver, gen_line, to_bytes
 
 
 def expect_error(daemon: DaemonDriver, line: str, code: ErrorCode, *, sentinel: bool) -> Err:
@@ -34,7 +34,12 @@ def prompt_file(tmp_path: Path, golden: list[GoldenCase]) -> Path:
 
 
 def test_bad_prompts_and_paths(start: Start, tmp_path: Path, prompt_file: Path) -> None:
-    files = {"odd.bin": b"\1\0\0\0\2", "empty.bin": b"", "outside.bin": to_bytes([1, 8192]), "long.bin": b"\1\0\0\0" * 600}
+    files = {
+        "odd.bin": b"\1\0\0\0\2",
+        "empty.bin": b"",
+        "outside.bin": to_bytes([1, 8192]),
+        "long.bin": b"\1\0\0\0" * 600,
+    }
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     os.mkfifo(tmp_path / "fifo")
@@ -78,7 +83,10 @@ def test_bad_prompts_and_paths(start: Start, tmp_path: Path, prompt_file: Path) 
 )
 def test_a_refused_request_that_owns_its_id_ends_with_a_sentinel(start: Start, line: str, code: ErrorCode) -> None:
     daemon = start("--ctx", "512")
-    assert expect_error(daemon, line, code, sentinel=line.count("prompt=,") == 0 and code is not ErrorCode.EMPTY_PROMPT).id == 7
+    assert (
+        expect_error(daemon, line, code, sentinel=line.count("prompt=,") == 0 and code is not ErrorCode.EMPTY_PROMPT).id
+        == 7
+    )
     assert daemon.generate([1, 2, 3], 3, request_id=7).reply is not None
 
 
@@ -114,7 +122,9 @@ def test_a_line_over_the_limit_is_swallowed_and_answered(start: Start) -> None:
     assert len(daemon.generate([1], 2).tokens) == 2
 
 
-def test_file_form_writes_a_counted_file_and_streams_nothing(start: Start, tmp_path: Path, golden: list[GoldenCase]) -> None:
+def test_file_form_writes_a_counted_file_and_streams_nothing(
+    start: Start, tmp_path: Path, golden: list[GoldenCase]
+) -> None:
     case = golden[3]
     source, out = tmp_path / "in.bin", tmp_path / "out.bin"
     source.write_bytes(to_bytes([len(case.prompt_ids), *case.prompt_ids]))

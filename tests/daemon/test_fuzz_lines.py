@@ -10,9 +10,8 @@ import random
 import threading
 from pathlib import Path
 
-from daemon_driver import DaemonDriver
-
 from luce.protocol import Logprobs, Pong, PrefillProgress, parse_reply
+from tests.daemon_driver import DaemonDriver
 
 WORDS = [
     b"gen", b"generate", b"cancel", b"status", b"ping", b"RESTORE", b"SNAPSHOT", b"compress", b"park", b"free",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from daemon_driver import Answer, gen_line, random_prompt, to_bytes
 
 from luce.protocol import GenerateOk, StopReason
 from tests.conftest import GoldenCase
 from tests.daemon.conftest import Start, margins_of
-from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_GOLDEN, NOISE_RANDOM_MOE, Comparison
+from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_GOLDEN, NOISE_GPU, NOISE_RANDOM_MOE, Comparison
+from tests.daemon_driver import Answer, gen_line, random_prompt, to_bytes
 
 FAMILIES = {
     "qwen3": NOISE_BATCHING,
@@ -53,7 +53,9 @@ def alone(start: Start, prompts: list[list[int]], n: int, model: Path) -> list[A
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_answers_the_same_alone_and_among_others(start: Start, test_models: Path, family: str) -> None:
+def test_every_family_answers_the_same_alone_and_among_others(
+    start: Start, test_models: Path, family: str, gpu: bool
+) -> None:
     """Random weights: near-ties are common, so what matters is that no clear step ever differs."""
     model = test_models / f"{family}.gguf"
     prompts = [random_prompt(20 + 37 * i, seed=i) for i in range(8)]
@@ -61,7 +63,7 @@ def test_every_family_answers_the_same_alone_and_among_others(start: Start, test
     daemon = start("--lanes", "4", "--ctx", "2048", "--pool", "4096", model=model)
     daemon.send(*(gen_line(i, 48, prompt, "ignore_eos=1") for i, prompt in enumerate(prompts)))
     answers = daemon.collect(len(prompts))
-    comparison = Comparison(FAMILIES[family])
+    comparison = Comparison(NOISE_GPU if gpu else FAMILIES[family])
     for i, reference in enumerate(references):
         assert len(set(reference.tokens)) > 8
         comparison.check(f"{family} {i}", answers[i].tokens, reference.tokens, margins_of(reference.logprobs))
@@ -69,7 +71,7 @@ def test_every_family_answers_the_same_alone_and_among_others(start: Start, test
 
 
 def test_a_pool_too_small_for_all_lanes_pauses_the_youngest_and_changes_no_answer(
-    start: Start, golden: list[GoldenCase]
+    start: Start, golden: list[GoldenCase], gpu: bool
 ) -> None:
     prompts = [case.prompt_ids for case in golden[:8]]
     daemon = start("--lanes", "4", "--ctx", "512", "--pool", "512")
@@ -78,7 +80,7 @@ def test_a_pool_too_small_for_all_lanes_pauses_the_youngest_and_changes_no_answe
     daemon.send("status")
     status = dict(daemon.next_reply().fields)  # type: ignore[union-attr]
     assert int(status["suspensions"]) > 0
-    comparison = Comparison(NOISE_BATCHING)
+    comparison = Comparison(NOISE_GPU if gpu else NOISE_BATCHING)
     reference_daemon = start("--lanes", "1", "--ctx", "512")
     for i, prompt in enumerate(prompts):
         reference = reference_daemon.generate(prompt, 180, "ignore_eos=1 logprobs=2")

@@ -11,21 +11,22 @@ import time
 from pathlib import Path
 
 import pytest
-from daemon_driver import DaemonDriver, DaemonEnded, gen_line, to_bytes
 
 from luce.protocol import End, Err, ErrorCode, GenerateOk, PlainOk, Pong, ReadyLine, StopReason, parse_reply
 from tests.daemon.conftest import Start
+from tests.daemon_driver import DaemonDriver, DaemonEnded, gen_line, to_bytes
 
 LONG = "ignore_eos=1"
 ENDS_WITHIN_S = 20.0
 
 
-def test_the_first_line_says_what_was_started(start: Start) -> None:
+def test_the_first_line_says_what_was_started(start: Start, gpu: bool) -> None:
     ready = start("--ctx", "1000", "--pool", "3000", "--lanes", "3").ready
     fields = dict(ready.fields)
+    kv = "f16/f16" if gpu else "q8_0/q8_0"
     assert fields["proto"] == "2"
     assert (fields["ctx"], fields["pool"], fields["lanes"], fields["page"]) == ("1000", "3000", "3", "64")
-    assert (fields["arch"], fields["vocab"], fields["kv"]) == ("qwen35", "8192", "q8_0/q8_0")
+    assert (fields["arch"], fields["vocab"], fields["kv"]) == ("qwen35", "8192", kv)
     assert int(fields["pid"]) > 0
 
 

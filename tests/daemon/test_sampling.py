@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_driver import gen_line
 
 from luce.protocol import Err, ErrorCode, GenerateOk, StopReason
 from luce.protocol import percent_encode as encode
 from luce.supervisor.text import TextModel
 from tests.conftest import GoldenCase
 from tests.daemon.conftest import Start
+from tests.daemon_driver import gen_line
 
 SAMPLED = "temp=1.2 top_p=0.95 top_k=50 min_p=0.01 repeat=1.1 presence=0.2 frequency=0.1 seed=77 ignore_eos=1"
 DIGITS = encode('root ::= [0-9]{3} "-" [0-9]{4}')
@@ -37,7 +37,9 @@ def test_a_seed_gives_the_same_tokens_alone_and_among_others(start: Start, golde
     assert len({tuple(answer.tokens) for answer in answers.values()}) == 4
 
 
-def test_without_a_seed_requests_differ_and_the_daemons_seed_makes_them_equal(start: Start, golden: list[GoldenCase]) -> None:
+def test_without_a_seed_requests_differ_and_the_daemons_seed_makes_them_equal(
+    start: Start, golden: list[GoldenCase]
+) -> None:
     prompt = golden[0].prompt_ids
     hot = "temp=2 ignore_eos=1"
     free = start()
@@ -47,7 +49,9 @@ def test_without_a_seed_requests_differ_and_the_daemons_seed_makes_them_equal(st
 
 
 @pytest.mark.parametrize("extra", [SAMPLED, SAMPLED + f" grammar={encode('root ::= [a-z ]+')}", "repeat=1.3"])
-def test_a_resumed_request_goes_on_as_if_it_had_never_stopped(start: Start, golden: list[GoldenCase], extra: str) -> None:
+def test_a_resumed_request_goes_on_as_if_it_had_never_stopped(
+    start: Start, golden: list[GoldenCase], extra: str
+) -> None:
     prompt = list(golden[0].prompt_ids)
     daemon = start()
     whole = daemon.generate(prompt, 40, extra)
@@ -57,9 +61,7 @@ def test_a_resumed_request_goes_on_as_if_it_had_never_stopped(start: Start, gold
         assert rest.tokens == whole.tokens[k:], k
 
 
-def test_a_grammar_is_obeyed_and_ends_the_answer(
-    start: Start, golden: list[GoldenCase], text: TextModel
-) -> None:
+def test_a_grammar_is_obeyed_and_ends_the_answer(start: Start, golden: list[GoldenCase], text: TextModel) -> None:
     daemon = start()
     for extra in ("", "temp=3 seed=1", "temp=3 seed=2"):
         answer = daemon.generate(golden[3].prompt_ids, 40, f"grammar={DIGITS} {extra}")
@@ -77,7 +79,9 @@ def test_a_lazy_grammar_waits_for_its_trigger(start: Start, golden: list[GoldenC
     free = daemon.generate(prompt, 20).tokens
     untriggered = daemon.generate(prompt, 20, f"grammar={DIGITS} grammar_lazy=1 triggers=word:{encode('no such word')}")
     assert untriggered.tokens == free
-    triggered = daemon.generate(prompt, 20, f"grammar={encode('root ::= [a-z ]*')} grammar_lazy=1 triggers=token:{free[0]}")
+    triggered = daemon.generate(
+        prompt, 20, f"grammar={encode('root ::= [a-z ]*')} grammar_lazy=1 triggers=token:{free[0]}"
+    )
     assert triggered.tokens[0] == free[0]
 
 

@@ -1,0 +1,51 @@
+"""`luce`: the group of the commands for people. Loads a command's module only when that command is wanted."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from luce.supervisor.cli.entry import run_command
+
+# Command name -> (module, one line of help); modules load late, so that `luce --help` is fast.
+_COMMANDS = {
+    "run": ("luce.supervisor.cli.run", "Generate text for a prompt."),
+    "tokenize": ("luce.supervisor.cli.tokens", "Turn text into token ids."),
+    "detokenize": ("luce.supervisor.cli.tokens", "Turn token ids into text, as they come."),
+    "inspect": ("luce.supervisor.cli.inspect", "Show what a model file is and what it costs in memory."),
+    "doctor": ("luce.supervisor.cli.doctor", "Check this installation, with a generation through the real daemon."),
+}
+_ATTRIBUTES = {"tokenize": "tokenize", "detokenize": "detokenize"}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules of their own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(_COMMANDS[cmd_name][0])
+        command = getattr(module, _ATTRIBUTES.get(cmd_name, "command"))
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_text) for name, (_, help_text) in _COMMANDS.items()])
+
+
+@click.command(
+    "luce", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(package_name="luce-daemon", prog_name="luce")
+def command() -> None:
+    """Local language models by luce-daemon. `luce run "Who are you?" --chat` is a first one to try."""
+
+
+def main() -> None:
+    """Entry point of `luce`."""
+    run_command(command, "luce")

@@ -1,0 +1,156 @@
+"""`luce-daemon`: checks its arguments and becomes `luced`; with --pipe it is one stage of a shell pipeline instead.
+
+Without --pipe nothing of this program stays in memory: the native daemon takes over its process, its standard streams
+and its inherited descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_START_FAILED, Failure, run_command
+from luce.supervisor.cli.options import (
+    NOT_NEGATIVE,
+    engine_options,
+    read_binary,
+    read_engine_config,
+    read_sampling,
+    sampling_options,
+)
+
+_PIPE_ONLY = ("n", "text_ids", "temp", "top_k", "top_p", "min_p", "repeat", "presence", "frequency", "ignore_eos")
+
+_EPILOG = """\b
+Examples:
+  luce-daemon --model m.gguf --stream-fd 3 3>tokens.bin
+      then on its stdin:   /tmp/prompt.bin 64
+                           gen id=1 n=64 prompt=1,2,3 temp=0.8
+                           quit
+  luce tokenize --model m.gguf FILE | luce-daemon --model m.gguf --pipe -n 64 | luce detokenize --model m.gguf
+
+\b
+Exit codes: 0 done, 1 the request was refused, 2 the start failed, 64 bad arguments, 70 the engine failed.
+A --pipe whose reader goes away dies of SIGPIPE (141 in a shell), as cat does.
+"""
+
+
+def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        binary = read_binary()
+        os.execv(binary, [str(binary), "--version"])
+
+
+@click.command(
+    "luce-daemon", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@engine_options
+@click.option(
+    "--draft",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Drafter for speculation: a GGUF file or a folder with config.json and model.safetensors. This version checks"
+    " that it is there and decodes without it.",
+)
+@click.option(
+    "--stream-fd",
+    type=click.IntRange(min=3),
+    metavar="FD",
+    help="Open descriptor that tokens are written to as int32, little endian; -1 ends each generation.",
+)
+@click.option(
+    "--mux",
+    is_flag=True,
+    help="Multiplexed dialect: many generations at once, every record on the token descriptor is (request id, value).",
+)
+@click.option("--die-with-parent", is_flag=True, help="End when the process that started this one ends.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_exec_version,
+    help="Show the daemon's version and build.",
+)
+@click.option(
+    "--pipe",
+    is_flag=True,
+    help="Read prompt ids (int32, little endian) from stdin until it ends, write the answer's ids to stdout as they"
+    " come, and exit. Replies and the log go to stderr.",
+)
+@click.option("-n", "n", type=NOT_NEGATIVE, metavar="N", help="With --pipe: most tokens to generate. Default: 128.")
+@click.option("--text-ids", is_flag=True, help="With --pipe: ids are decimal numbers, one a line on stdout.")
+@click.option("--ignore-eos", is_flag=True, help="With --pipe: go on to -n past an end-of-text token.")
+@sampling_options
+def command(draft: Path | None, stream_fd: int | None, mux: bool, die_with_parent: bool, **values: Any) -> int:
+    """Run the native daemon: commands on stdin, replies on stdout, tokens on --stream-fd, the log on stderr.
+
+    The commands are described in protocol/PROTOCOL.md; `ping hello` is a first one to try. The end of stdin lets what
+    runs finish and then ends the daemon.
+    """
+    _check_draft(draft)
+    if values["pipe"]:
+        if stream_fd is not None or mux:
+            raise Failure("--pipe writes its tokens to stdout: leave --stream-fd and --mux out", EXIT_BAD_ARGS)
+        return _run_pipe(values)
+    given = [name for name in _PIPE_ONLY if values[name] not in (None, False)]
+    if given:
+        flag = "-n" if given[0] == "n" else "--" + given[0].replace("_", "-")
+        raise Failure(
+            f"{flag} belongs to --pipe; without it each command brings its own: gen id=1 n=64 temp=0.8 …", EXIT_BAD_ARGS
+        )
+    if stream_fd is not None:
+        _check_open(stream_fd)
+    config = replace(read_engine_config(values), stream_fd=stream_fd, mux=mux, die_with_parent=die_with_parent)
+    binary = read_binary()
+    try:
+        os.execv(binary, [str(binary), *config.to_argv()])
+    except OSError as error:
+        raise Failure(f"{binary} could not be started: {error.strerror}", EXIT_START_FAILED) from error
+
+
+def _check_draft(draft: Path | None) -> None:
+    if draft is None:
+        return
+    if not draft.exists():
+        raise Failure(f"--draft {draft}: there is no such file or folder", EXIT_BAD_ARGS)
+    if draft.is_dir() and not (draft / "config.json").is_file():
+        raise Failure(
+            f"--draft {draft}: the folder has no config.json; name a GGUF file or a Hugging Face checkpoint's folder",
+            EXIT_BAD_ARGS,
+        )
+    click.echo(f"luce-daemon: the drafter {draft} is not used: this version decodes without speculation", err=True)
+
+
+def _check_open(fd: int) -> None:
+    try:
+        os.fstat(fd)
+    except OSError as error:
+        raise Failure(
+            f"--stream-fd {fd}: that descriptor is not open; in a shell, open it with {fd}>FILE", EXIT_BAD_ARGS
+        ) from error
+    os.set_inheritable(fd, True)
+
+
+def _run_pipe(values: dict[str, Any]) -> int:
+    from luce.supervisor.cli.pipe import PipeRequest, run_pipe
+
+    return run_pipe(
+        read_binary(),
+        read_engine_config(values),
+        PipeRequest(
+            n_generate=128 if values["n"] is None else values["n"],
+            text_ids=values["text_ids"],
+            ignore_eos=values["ignore_eos"],
+            sampling=read_sampling(values),
+        ),
+    )
+
+
+def main() -> None:
+    """Entry point of `luce-daemon`."""
+    run_command(command, "luce-daemon")

@@ -1,0 +1,121 @@
+"""`luce doctor`: is this installation whole, and does it generate? Asks the parts themselves and prints their words."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure, run_async
+from luce.supervisor.cli.options import model_option, read_binary, read_model
+
+if TYPE_CHECKING:
+    from luce.protocol import GenerateOk
+
+_PROMPT_IDS = (1, 2, 3, 4)  # every vocabulary has them
+_N_TOKENS = 8
+_PROBE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    what: str
+    good: bool
+    text: str
+
+
+@click.command("doctor")
+@model_option
+def command(model: Path | None) -> int:
+    """Check this installation: the native daemon and its build, the CPU's features, GPUs and loadable backends, the
+    text library, the packaged models, and a generation through the real daemon (with --model, by that model).
+
+    Exits 1 when something is broken, and says what to do about it.
+    """
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    findings = [*_check_daemon(), _check_text_library(), _check_generation(model)]
+    table = Table(show_header=False)
+    for finding in findings:
+        table.add_row("[green]ok[/]" if finding.good else "[red]BROKEN[/]", escape(finding.what), escape(finding.text))
+    Console().print(table)
+    return EXIT_OK if all(finding.good for finding in findings) else EXIT_REFUSED
+
+
+def _check_daemon() -> list[Finding]:
+    from luce.supervisor.locate import NotInstalledError, find_luced
+
+    try:
+        binary = find_luced()
+        said = subprocess.run(
+            [str(binary), "--version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
+        )
+    except NotInstalledError as error:
+        return [Finding("daemon", False, str(error))]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [Finding("daemon", False, f"it does not run: {error}")]
+    if said.returncode != 0:
+        return [Finding("daemon", False, f"{binary} --version exits {said.returncode}: {said.stderr[-500:].strip()}")]
+    findings = [Finding("daemon", True, str(binary))]
+    n_gpus = 0
+    for line in said.stdout.splitlines():
+        what, _, text = line.partition(" ")
+        n_gpus += what == "device" and text.startswith(("kind=gpu", "kind=igpu"))
+        findings.append(Finding(what, True, text))
+    if n_gpus == 0:
+        findings.append(Finding("gpu", True, "none: it computes on the CPU" + _gpu_hint(binary)))
+    return findings
+
+
+def _gpu_hint(binary: Path) -> str:
+    backends = sorted(path.name for path in binary.parent.glob("libggml-*.so"))
+    if backends:
+        return f" (loadable backends beside the daemon: {', '.join(backends)}; GGML_BACKEND_PATH names a further one)"
+    return " (this build loads no backends; README.md, “Building with CUDA”, has both ways)"
+
+
+def _check_text_library() -> Finding:
+    from luce.supervisor.cli.text_model import text_model
+
+    sample = b"def f(x):\n    return x"
+    try:
+        with text_model(read_model(None)) as text:
+            ids = text.tokenize(sample)
+            whole = b"".join(map(text.piece, ids)) == sample
+    except Failure as error:
+        return Finding("text", False, error.message)
+    return Finding("text", whole, f"{len(ids)} tokens there and back" if whole else "text changes on its way to tokens")
+
+
+def _check_generation(model: Path | None) -> Finding:
+    try:
+        checked = read_model(model)
+        binary = read_binary()
+        finals: list[GenerateOk] = []
+        run_async(lambda: _generate(binary, checked, finals))
+    except Failure as error:
+        return Finding("generation", False, error.message)
+    (final,) = finals
+    figures = f"{final.n_generated} tokens by {checked.name}, {final.decode_tokens_per_s:,.0f} a second"
+    return Finding("generation", final.n_generated == _N_TOKENS, figures)
+
+
+async def _generate(binary: Path, model: Path, finals: list[GenerateOk]) -> int:
+    from luce.protocol import Generate, GenerateOk
+    from luce.supervisor.cli.engine_session import engine_session, events_within
+    from luce.supervisor.config import DaemonConfig
+
+    command = Generate(prompt=_PROMPT_IDS, n_generate=_N_TOKENS, ignore_eos=True)
+    async with (
+        engine_session(binary, DaemonConfig(model=model, ctx=256, lanes=1, log_level="error")) as client,
+        await client.generate(command) as generation,
+    ):
+        finals.extend([event async for event in events_within(generation) if isinstance(event, GenerateOk)])
+    return EXIT_OK

@@ -1,0 +1,145 @@
+"""`luce inspect`: what a model file is and what it costs, as a table. Presents; the arithmetic is model_memory's."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure
+
+if TYPE_CHECKING:
+    from luce.supervisor.model_memory import ModelMemory
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class ByteSize(click.ParamType[int]):
+    """A number of bytes such as 24G or 512M (powers of 1,024)."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?)(?:i?B)?", str(value), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is no size: write it like 24G, 512M or 8589934592", param, ctx)
+        return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+@click.command("inspect")
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--memory",
+    type=ByteSize(),
+    metavar="SIZE",
+    help="Memory to fill, such as 24G: how long may the text be? Default: this machine's.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the tables.")
+def command(model: Path, memory: int | None, as_json: bool) -> int:
+    """Show what MODEL (a GGUF file) is: its architecture, its layers by kind, what its memory of a text costs by number
+    format of the cache, and how long a text fits into a given amount of memory.
+
+    The context that fits is worked out for one lane: memory, less the weights, a lane's fixed share and an estimate of
+    the working buffers, divided by the bytes per token.
+    """
+    import psutil
+
+    from luce.supervisor.gguf_header import GgufError, read_gguf_header
+    from luce.supervisor.model_memory import model_memory
+
+    try:
+        account = model_memory(read_gguf_header(model))
+    except GgufError as error:
+        text = str(error)
+        raise Failure(text if text.startswith(str(model)) else f"{model}: {text}", EXIT_REFUSED) from error
+    budget = psutil.virtual_memory().total if memory is None else memory
+    if as_json:
+        click.echo(json.dumps(_as_json(account, budget), indent=2))
+    else:
+        _print_tables(model, account, budget)
+    return EXIT_OK
+
+
+def _as_json(account: ModelMemory, budget: int) -> dict[str, Any]:
+    from luce.supervisor.model_memory import CACHE_TYPES, LayerKind
+
+    return {
+        "architecture": account.architecture,
+        "name": account.name,
+        "parameters": account.n_parameters,
+        "weight_bytes": account.weight_bytes,
+        "vocabulary": account.n_vocabulary,
+        "context_trained": account.n_context_trained,
+        "sliding_window": account.n_window,
+        "layers": {kind.value: account.count(kind) for kind in LayerKind if account.count(kind) > 0},
+        "memory_bytes": budget,
+        "working_bytes_estimate": account.working_bytes,
+        "cache": {
+            cache_type: {
+                "bytes_per_token": account.bytes_per_token(cache_type),
+                "bytes_per_lane": account.bytes_per_lane(cache_type),
+                "context_that_fits": account.context_in(budget, cache_type),
+            }
+            for cache_type in CACHE_TYPES
+        },
+        "notes": list(account.notes),
+    }
+
+
+def _print_tables(model: Path, account: ModelMemory, budget: int) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from luce.supervisor.model_memory import CACHE_TYPES, LayerKind
+
+    console = Console()
+    layers = ", ".join(f"{account.count(kind)} {kind.value}" for kind in LayerKind if account.count(kind) > 0)
+    about = Table(title=escape(model.name), show_header=False, title_justify="left")
+    about.add_row("architecture", escape(account.architecture + (f" ({account.name})" if account.name else "")))
+    about.add_row("parameters", f"{account.n_parameters:,}")
+    about.add_row("weights", format_bytes(account.weight_bytes))
+    about.add_row("layers", f"{len(account.layers)}: {layers}")
+    if account.n_window > 0:
+        about.add_row("sliding window", f"{account.n_window:,} tokens")
+    about.add_row("trained context", f"{account.n_context_trained:,} tokens")
+    about.add_row("vocabulary", f"{account.n_vocabulary:,} tokens")
+    console.print(about)
+    costs = Table(title=f"Memory of a text, and what fits into {format_bytes(budget)}", title_justify="left")
+    for heading in ("cache type", "a token", "a lane, fixed", "longest text"):
+        costs.add_column(heading, justify="left" if heading == "cache type" else "right")
+    for cache_type in CACHE_TYPES:
+        costs.add_row(
+            cache_type,
+            format_bytes(account.bytes_per_token(cache_type)),
+            format_bytes(account.bytes_per_lane(cache_type)),
+            _fits(account, budget, cache_type),
+        )
+    console.print(costs)
+    for note in account.notes:
+        console.print(f"Note: {escape(note)}")
+
+
+def _fits(account: ModelMemory, budget: int, cache_type: str) -> str:
+    n_tokens = account.context_in(budget, cache_type)
+    if n_tokens is None:
+        return "any"
+    if n_tokens == 0:
+        return "nothing fits"
+    beyond = " (beyond training)" if n_tokens > account.n_context_trained else ""
+    return f"{n_tokens:,}{beyond}"
+
+
+def format_bytes(n_bytes: int) -> str:
+    """In the unit that leaves a readable number."""
+    value = float(n_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"

@@ -1,0 +1,189 @@
+"""The options that several commands share, each spelled once: the engine's, and sampling.
+
+A decorator adds them to a command; the matching reader turns click's values into the typed value below. Checks what can
+be checked without the model; the daemon checks the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_START_FAILED, Failure
+from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, LOG_LEVELS, DaemonConfig
+from luce.supervisor.locate import NotInstalledError, find_luced, packaged_model
+
+if TYPE_CHECKING:
+    from luce.protocol import SamplingArgs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+POSITIVE = click.IntRange(min=1)
+NOT_NEGATIVE = click.IntRange(min=0)
+SEED = click.IntRange(min=0, max=2**64 - 1)
+
+_MODEL_HELP = "GGUF file of the model; of a split model the first part. Without it: the small one in the package."
+
+
+def model_option(function: F) -> F:
+    return click.option("--model", metavar="FILE", type=click.Path(path_type=Path), help=_MODEL_HELP)(function)
+
+
+def engine_options(function: F) -> F:
+    """Every option of luced that shapes the engine."""
+    for option in reversed(_ENGINE_OPTIONS):
+        function = option(function)
+    return model_option(function)
+
+
+_ENGINE_OPTIONS = (
+    click.option(
+        "--ctx",
+        type=POSITIVE,
+        metavar="N",
+        help="Longest text of one lane, prompt and answer, in tokens. Default: what the model was trained for, at most"
+        " 32768. Beyond the training it warns and works.",
+    ),
+    click.option(
+        "--pool",
+        type=POSITIVE,
+        metavar="N",
+        help="Cells of the attention cache, one a token, that all lanes share. When running lanes outgrow it, the"
+        " youngest pauses. Default: --ctx.",
+    ),
+    click.option("--lanes", type=POSITIVE, metavar="N", help="Generations that decode together. Default: 4."),
+    click.option(
+        "--queue",
+        type=NOT_NEGATIVE,
+        metavar="N",
+        help="Generations that may wait for a lane; one more is refused. Default: 256.",
+    ),
+    click.option(
+        "--batch", type=POSITIVE, metavar="N", help="Most tokens of one call to the model. Default: --ubatch."
+    ),
+    click.option(
+        "--ubatch",
+        type=POSITIVE,
+        metavar="N",
+        help="Most tokens of a prompt that are read between two steps of the running lanes. Default: 512.",
+    ),
+    click.option("--threads", type=POSITIVE, metavar="N", help="CPU threads. Default: one a physical core."),
+    click.option(
+        "--gpu-layers",
+        type=NOT_NEGATIVE,
+        metavar="N",
+        help="Layers that lie on the GPU; 0: none. Default: all, where there is a GPU.",
+    ),
+    click.option(
+        "--cache-type-k",
+        type=click.Choice(CACHE_TYPES),
+        help="Number format of the attention cache's keys. Default: q8_0 on a CPU (bf16 where the head size does not"
+        " divide), f16 on a GPU.",
+    ),
+    click.option(
+        "--cache-type-v", type=click.Choice(CACHE_TYPES), help="The same for its values. Default: as for keys."
+    ),
+    click.option(
+        "--flash-attn", type=click.Choice(FLASH_ATTENTION), help="Flash attention. Default: auto, where there is one."
+    ),
+    click.option("--seed", type=SEED, metavar="N", help="Seed of requests that bring none. Default: random ones."),
+    click.option(
+        "--log-level",
+        type=click.Choice(LOG_LEVELS),
+        help="How much of the log goes to stderr; debug holds llama.cpp's own messages too.",
+    ),
+    click.option(
+        "--load-timeout",
+        type=NOT_NEGATIVE,
+        metavar="S",
+        help="Give up loading after S seconds without progress; 0: never. Default: 120.",
+    ),
+)
+
+
+def sampling_options(function: F) -> F:
+    """How the next token is chosen. The seed is the engine's --seed."""
+    for option in reversed(_SAMPLING_OPTIONS):
+        function = option(function)
+    return function
+
+
+_SAMPLING_OPTIONS = (
+    click.option(
+        "--temp", type=click.FloatRange(min=0), metavar="T", help="Temperature; 0, the default, takes the likeliest."
+    ),
+    click.option("--top-k", type=NOT_NEGATIVE, metavar="K", help="Only the K likeliest tokens; 0 is off."),
+    click.option(
+        "--top-p",
+        type=click.FloatRange(min=0, max=1, min_open=True),
+        metavar="P",
+        help="Only the likeliest tokens that together hold P of the probability; 1 is off.",
+    ),
+    click.option(
+        "--min-p",
+        type=click.FloatRange(min=0, max=1),
+        metavar="P",
+        help="Only tokens at least P times as likely as the likeliest; 0 is off.",
+    ),
+    click.option(
+        "--repeat",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="R",
+        help="Penalty on tokens that have occurred; 1 is off.",
+    ),
+    click.option("--presence", type=float, metavar="P", help="Subtracted once from tokens that have occurred."),
+    click.option("--frequency", type=float, metavar="P", help="Subtracted for each time a token has occurred."),
+)
+
+
+def read_model(model: Path | None) -> Path:
+    """The model's path, checked. Raises Failure."""
+    if model is None:
+        try:
+            return packaged_model()
+        except NotInstalledError as error:
+            raise Failure(str(error), EXIT_START_FAILED) from error
+    if model.is_dir():
+        raise Failure(f"--model {model} is a folder: name the .gguf file in it", EXIT_BAD_ARGS)
+    if not model.is_file():
+        raise Failure(f"--model {model}: there is no such file", EXIT_BAD_ARGS)
+    return model
+
+
+def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:
+    """The DaemonConfig of what `engine_options` collected. Raises Failure."""
+    shaped = {
+        key: values[key]
+        for key in (
+            "ctx", "pool", "lanes", "queue", "batch", "ubatch", "threads", "gpu_layers", "cache_type_k", "cache_type_v",
+            "flash_attn", "seed", "log_level", "load_timeout",
+        )
+    }  # fmt: skip
+    return DaemonConfig(model=read_model(values["model"]), **(shaped | fixed))
+
+
+def read_sampling(values: Mapping[str, Any]) -> SamplingArgs:
+    """The sampling arguments that were given."""
+    from luce.protocol import SamplingArgs
+
+    return SamplingArgs(
+        temperature=values["temp"],
+        top_k=values["top_k"],
+        top_p=values["top_p"],
+        min_p=values["min_p"],
+        repeat_penalty=values["repeat"],
+        presence_penalty=values["presence"],
+        frequency_penalty=values["frequency"],
+        seed=values["seed"],
+    )
+
+
+def read_binary() -> Path:
+    """The native daemon. Raises Failure."""
+    try:
+        return find_luced()
+    except NotInstalledError as error:
+        raise Failure(str(error), EXIT_START_FAILED) from error

@@ -1,0 +1,81 @@
+"""OutputPipe: our standard output as the left side of a pipeline.
+
+Writes without ever blocking the loop and notices at once, also between two writes, that the reader has gone. Knows
+bytes only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import stat
+from types import TracebackType
+from typing import Self
+
+from luce.supervisor.cli.entry import OutputClosedError
+
+# A pipe that polls as writable takes this much without blocking (POSIX: PIPE_BUF is at most one page).
+_CHUNK_BYTES = select.PIPE_BUF
+
+
+class OutputPipe:
+    """Use as a context manager: what runs inside is cancelled when the reader goes, and OutputClosedError raised."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        mode = os.fstat(fd).st_mode
+        self._is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+        self._closed = False
+        self._task: asyncio.Task[object] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.current_task()
+        if stat.S_ISFIFO(os.fstat(self._fd).st_mode):
+            # The write end of a pipe never becomes readable, so all that is ever reported is that its reader went.
+            asyncio.get_running_loop().add_reader(self._fd, self._on_closed)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+        if self._closed and kind is asyncio.CancelledError and self._task is not None:
+            self._task.uncancel()
+            raise OutputClosedError from None
+
+    def release(self) -> None:
+        """All is written: whether the reader stays no longer matters."""
+        if self._is_pipe:
+            asyncio.get_running_loop().remove_reader(self._fd)
+
+    def _on_closed(self) -> None:
+        self.release()
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def write(self, data: bytes) -> None:
+        """Write all of it; waits as long as the reader takes. Raises OutputClosedError."""
+        view = memoryview(data)
+        try:
+            while view:
+                if self._is_pipe:
+                    await self._wait_writable()
+                view = view[os.write(self._fd, view[:_CHUNK_BYTES]) :]
+        except BrokenPipeError:
+            raise OutputClosedError from None
+
+    async def _wait_writable(self) -> None:
+        # A short poll first: a reader that keeps up costs no trip through the loop.
+        poller = select.poll()
+        poller.register(self._fd, select.POLLOUT)
+        if poller.poll(0):
+            return
+        loop = asyncio.get_running_loop()
+        writable = loop.create_future()
+        loop.add_writer(self._fd, lambda: None if writable.done() else writable.set_result(None))
+        try:
+            await writable
+        finally:
+            loop.remove_writer(self._fd)

@@ -1,0 +1,59 @@
+"""`luce-daemon --pipe`: prompt ids from stdin, the answer's ids to stdout as they come, all else to stderr.
+
+One generation by an engine of its own, which is gone when this is. Knows ids only.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from luce.protocol import Generate, GenerateOk, SamplingArgs, format_reply
+from luce.supervisor.cli.engine_session import engine_session, events_within
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
+from luce.supervisor.cli.ids import encode_ids, read_ids
+from luce.supervisor.cli.output import OutputPipe
+from luce.supervisor.config import DaemonConfig
+from luce.supervisor.generation import TokenEvent
+
+
+@dataclass(frozen=True, slots=True)
+class PipeRequest:
+    """What --pipe generates."""
+
+    n_generate: int
+    text_ids: bool
+    ignore_eos: bool
+    sampling: SamplingArgs
+
+
+def run_pipe(binary: Path, config: DaemonConfig, request: PipeRequest) -> int:
+    """Returns the exit code. Raises Failure or OutputClosedError."""
+    data = sys.stdin.buffer.read()
+    prompt = read_ids(data, as_text=request.text_ids)
+    if not prompt:
+        raise Failure("stdin held no prompt ids: put `luce tokenize FILE |` before --pipe", EXIT_BAD_ARGS)
+    return run_async(lambda: _generate(binary, config, request, prompt))
+
+
+async def _generate(binary: Path, config: DaemonConfig, request: PipeRequest, prompt: tuple[int, ...]) -> int:
+    command = Generate(
+        prompt=prompt, n_generate=request.n_generate, sampling=request.sampling, ignore_eos=request.ignore_eos
+    )
+    if config.lanes is None:
+        config = replace(config, lanes=1)
+    async with (
+        OutputPipe(sys.stdout.fileno()) as output,
+        engine_session(binary, config) as client,
+        await client.generate(command) as generation,
+    ):
+        async for event in events_within(generation):
+            if isinstance(event, TokenEvent):
+                await output.write(encode_ids([event.token], as_text=request.text_ids))
+            elif isinstance(event, GenerateOk):
+                click.echo(format_reply(event).rstrip(), err=True)
+        output.release()
+    return EXIT_OK

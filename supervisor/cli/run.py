@@ -1,0 +1,150 @@
+"""`luce run`: a prompt in, text out as it comes. The smallest program that puts text, engine and answer together."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from luce.protocol import Generate, GenerateOk
+from luce.supervisor.cli.answer import Answer, ChatAnswer, PlainAnswer
+from luce.supervisor.cli.engine_session import engine_session, events_within
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
+from luce.supervisor.cli.options import (
+    NOT_NEGATIVE,
+    engine_options,
+    read_binary,
+    read_engine_config,
+    read_sampling,
+    sampling_options,
+)
+from luce.supervisor.cli.output import OutputPipe
+from luce.supervisor.cli.text_model import text_model
+from luce.supervisor.config import DaemonConfig
+from luce.supervisor.generation import Generation, TokenEvent
+from luce.supervisor.text import TextModel
+
+
+@dataclass(slots=True)
+class Figures:
+    """What came, and when."""
+
+    ids: list[int] = field(default_factory=list)
+    first_token_s: float | None = None
+    final: GenerateOk | None = None
+
+
+@click.command("run")
+@click.argument("prompt")
+@engine_options
+@click.option(
+    "-n", "n", type=NOT_NEGATIVE, default=256, show_default=True, metavar="N", help="Most tokens to generate."
+)
+@click.option("--chat", is_flag=True, help="PROMPT is a user's message: the model's chat template is put around it.")
+@click.option("--system", metavar="TEXT", help="With --chat: the system message.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times.")
+@click.option("--ignore-eos", is_flag=True, help="Go on to -n past an end-of-text token.")
+@sampling_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end: ids, text, timings.")
+def command(prompt: str, **values: Any) -> int:
+    """Generate text for PROMPT (- reads it from stdin) and write it to stdout as it comes.
+
+    The model's reasoning, where it has one and --chat is given, goes to stderr. Temperature 0, the default, always
+    takes the likeliest token; give --temp and --seed for others.
+    """
+    if values["system"] is not None and not values["chat"]:
+        raise click.UsageError("--system belongs to --chat")
+    if prompt == "-":
+        prompt = sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    if values["log_level"] is None:
+        values["log_level"] = "warn"  # people look at this output
+    config = read_engine_config(values, lanes=1)
+    binary = read_binary()
+    with text_model(config.model) as text:
+        answer, prompt_ids = _prepare(text, prompt, values)
+        if not prompt_ids:
+            raise Failure("PROMPT has no tokens: give the model a text to go on from", EXIT_BAD_ARGS)
+        request = Generate(
+            prompt=prompt_ids,
+            n_generate=values["n"],
+            ignore_eos=values["ignore_eos"],
+            sampling=read_sampling(values),
+        )
+        return run_async(lambda: _run(binary, config, request, answer, values["as_json"]))
+
+
+def _prepare(text: TextModel, prompt: str, values: Mapping[str, Any]) -> tuple[Answer, tuple[int, ...]]:
+    if not values["chat"]:
+        return PlainAnswer(text, values["stop"]), tuple(text.tokenize(prompt, add_special=True, parse_special=True))
+    messages = [{"role": "user", "content": prompt}]
+    if values["system"] is not None:
+        messages.insert(0, {"role": "system", "content": values["system"]})
+    chat = text.render(messages)
+    return ChatAnswer(text, chat, values["stop"]), chat.tokens
+
+
+async def _run(binary: Path, config: DaemonConfig, request: Generate, answer: Answer, as_json: bool) -> int:
+    figures = Figures()
+    async with OutputPipe(sys.stdout.fileno()) as output, engine_session(binary, config) as client:
+        asked_s = time.monotonic()
+        async with await client.generate(request) as generation:
+            async for event in events_within(generation):
+                if isinstance(event, GenerateOk):
+                    figures.final = event
+                elif isinstance(event, TokenEvent):
+                    if figures.first_token_s is None:
+                        figures.first_token_s = time.monotonic() - asked_s
+                    shown = await _take(event.token, answer, generation, figures)
+                    if not as_json:
+                        await output.write(shown.encode())
+        rest = answer.finish()
+        await output.write(_report(request, answer, figures).encode() if as_json else _ending(rest).encode())
+        output.release()
+    return EXIT_OK
+
+
+async def _take(token: int, answer: Answer, generation: Generation, figures: Figures) -> str:
+    if answer.has_stopped():
+        return ""  # what came before the engine heard of it
+    figures.ids.append(token)
+    shown = answer.feed(token)
+    if answer.has_stopped():
+        await generation.cancel()
+    return shown
+
+
+def _ending(rest: str) -> str:
+    # A prompt of the shell begins on its own line; a file gets exactly the text.
+    return rest + "\n" if sys.stdout.isatty() else rest
+
+
+def _report(request: Generate, answer: Answer, figures: Figures) -> str:
+    final = figures.final
+    assert final is not None
+    return (
+        json.dumps(
+            {
+                "text": answer.text,
+                "reasoning": answer.reasoning,
+                "prompt_ids": list(request.prompt),
+                "ids": figures.ids,
+                "stop": "stop" if answer.has_stopped() else final.stop.value,
+                "timings": {
+                    "first_token_s": figures.first_token_s,
+                    "prefill_s": final.prefill_s,
+                    "decode_s": final.decode_s,
+                    "decode_tokens_per_s": final.decode_tokens_per_s,
+                    "n_reused": final.n_reused,
+                },
+            },
+            ensure_ascii=False,
+            indent=2,
+        )
+        + "\n"
+    )

@@ -1,0 +1,74 @@
+"""`luce tokenize` and `luce detokenize`: text to ids and ids to text, as stages of a pipeline. No engine runs here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure
+from luce.supervisor.cli.ids import IdReader, encode_ids
+from luce.supervisor.cli.options import model_option, read_model
+from luce.supervisor.cli.text_model import text_model
+
+_READ_BYTES = 1 << 16
+
+_text_ids_option = click.option(
+    "--text-ids", is_flag=True, help="Ids are decimal numbers, one a line, instead of int32, little endian."
+)
+
+
+@click.command("tokenize")
+@click.argument("file", type=click.File("rb"))
+@model_option
+@_text_ids_option
+@click.option(
+    "--special/--no-special",
+    default=True,
+    show_default=True,
+    help="Whether the spelling of a special token, such as <|im_start|>, becomes that token.",
+)
+@click.option(
+    "--bos/--no-bos",
+    default=True,
+    show_default=True,
+    help="Whether the tokens that the model wants around a text, such as BOS, are added.",
+)
+def tokenize(file: BinaryIO, model: Path | None, text_ids: bool, special: bool, bos: bool) -> int:
+    """Write the token ids of FILE (- is stdin) to stdout, as the model's own tokenizer cuts it."""
+    data = file.read()
+    with text_model(read_model(model)) as text:
+        ids = text.tokenize(data, add_special=bos, parse_special=special)
+    sys.stdout.buffer.write(encode_ids(ids, as_text=text_ids))
+    sys.stdout.buffer.flush()
+    return EXIT_OK
+
+
+@click.command("detokenize")
+@model_option
+@_text_ids_option
+@click.option(
+    "--special/--no-special", default=False, show_default=True, help="Whether special tokens are spelled out."
+)
+def detokenize(model: Path | None, text_ids: bool, special: bool) -> int:
+    """Read token ids from stdin and write their text to stdout, each as soon as it has come."""
+    with text_model(read_model(model)) as text:
+        for ids in _ids_from_stdin(text_ids):
+            sys.stdout.buffer.write(b"".join(text.piece(token, special=special) for token in ids))
+            sys.stdout.buffer.flush()
+    return EXIT_OK
+
+
+def _ids_from_stdin(text_ids: bool) -> Iterator[array[int]]:
+    if sys.stdin.isatty():
+        raise Failure("stdin is a terminal: put a program that writes token ids before the pipe", EXIT_BAD_ARGS)
+    reader = IdReader(as_text=text_ids)
+    fd = sys.stdin.fileno()
+    while (data := os.read(fd, _READ_BYTES)) != b"":
+        yield reader.feed(data)
+    yield reader.finish()

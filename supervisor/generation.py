@@ -1,0 +1,121 @@
+"""Generation: the events of one request, as its engine sends them; and what an engine can fail with.
+
+Puts the two channels of a request together: it is over when its last token's sentinel and its final reply have both
+come. It must not know processes, nor what the tokens mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from luce.protocol import Cancel, Command, ErrorCode, GenerateOk, Logprobs, PrefillProgress
+
+
+class EngineError(Exception):
+    """The engine refused or ended one request; it serves the next one."""
+
+    def __init__(self, code: ErrorCode | str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.text = text
+
+
+class EngineDied(Exception):  # noqa: N818  what happened, in the words of ARCHITECTURE.md
+    """The engine is gone, or broke the protocol: every request in flight has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """The `index`th token of the answer, from 0."""
+
+    token: int
+    index: int
+
+
+Event = TokenEvent | PrefillProgress | Logprobs | GenerateOk
+
+
+class Generation:
+    """The events of one request: tokens, prefill progress and logprobs, and GenerateOk last.
+
+    Iterating raises EngineError when the engine refuses the request and EngineDied when the engine is gone. Use as a
+    context manager: leaving it before the last event cancels the request. One reader.
+    """
+
+    def __init__(self, request_id: int, send: Callable[[Command], Awaitable[None]]) -> None:
+        self.id = request_id
+        self._send = send
+        self._events: deque[Event] = deque()
+        self._wakeup: asyncio.Event = asyncio.Event()
+        self._n_tokens = 0
+        self._final: GenerateOk | None = None
+        self._ended_tokens = False
+        self._failure: Exception | None = None
+        self._exhausted = False
+
+    @property
+    def done(self) -> bool:
+        """No further event will come from the engine."""
+        return self._failure is not None or (self._final is not None and self._ended_tokens)
+
+    async def cancel(self) -> None:
+        """Ask the engine to end this request; its last event still comes."""
+        if not self.done:
+            await self._send(Cancel(id=self.id))
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        """Waits as long as the engine lives: whether it still makes progress is for its guard to judge."""
+        while True:
+            if self._events:
+                return self._events.popleft()
+            if self._failure is not None:
+                raise self._failure
+            if self._exhausted:
+                raise StopAsyncIteration
+            if self._final is not None and self._ended_tokens:
+                self._exhausted = True
+                return self._final
+            self._wakeup.clear()
+            await self._wakeup.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._events.clear()
+        with suppress(EngineDied):
+            await self.cancel()
+
+    # Called by the client only.
+
+    def take_token(self, token: int) -> None:
+        self._events.append(TokenEvent(token, self._n_tokens))
+        self._n_tokens += 1
+        self._wakeup.set()
+
+    def take_end(self) -> None:
+        self._ended_tokens = True
+        self._wakeup.set()
+
+    def take_reply(self, reply: PrefillProgress | Logprobs | GenerateOk) -> None:
+        if isinstance(reply, GenerateOk):
+            self._final = reply
+        else:
+            self._events.append(reply)
+        self._wakeup.set()
+
+    def fail(self, failure: Exception) -> None:
+        if not self.done:
+            self._failure = failure
+            self._wakeup.set()

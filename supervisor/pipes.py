@@ -1,0 +1,74 @@
+"""PipeWriter: writes bytes to the inherited end of a pipe from asyncio, with a deadline for a reader that is stuck.
+
+asyncio has a public reader for pipes but none to write with. Knows nothing of what the bytes mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import IO
+
+
+class PipeClosedError(Exception):
+    """The reader of the pipe is gone."""
+
+
+class PipeWriter(asyncio.BaseProtocol):
+    """REQUIRES: all calls from the loop that `connect` ran in."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._closed = False
+
+    @classmethod
+    async def connect(cls, pipe: IO[bytes]) -> PipeWriter:
+        _, writer = await asyncio.get_running_loop().connect_write_pipe(cls, pipe)
+        return writer
+
+    async def write(self, data: bytes, timeout_s: float) -> None:
+        """Hand `data` over; waits while too much is still unread. Raises PipeClosedError or TimeoutError."""
+        if self._transport is None or self._closed:
+            raise PipeClosedError
+        self._transport.write(data)
+        async with asyncio.timeout(timeout_s):
+            await self._writable.wait()
+        if self._closed:
+            raise PipeClosedError
+
+    def close(self) -> None:
+        """What was written is still delivered; nothing may be written any more."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what is still unread is lost."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self._closed = True
+        self._transport = None
+        self._writable.set()
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+
+async def open_pipe_reader(pipe: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:
+    """A reader over `pipe`, and the transport that closes it."""
+    reader = asyncio.StreamReader(limit=1 << 18)
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), pipe
+    )
+    return reader, transport

@@ -1,0 +1,77 @@
+"""The include graph of native/: arrows point the way docs/ARCHITECTURE.md says. Reads sources, builds nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+
+# Folder -> the folders that it may include besides itself.
+_PURE = {"base"}
+ALLOWED: dict[str, set[str]] = {
+    "base": set(),
+    "wire": _PURE,
+    "memory": _PURE,
+    "speculation": _PURE,
+    "prefill": _PURE,
+    "experts": _PURE,
+    "engine": _PURE | {"memory", "speculation", "prefill"},
+    "llama": _PURE | {"memory", "speculation", "prefill", "engine"},  # implements their interfaces
+    "daemon": _PURE | {"wire", "engine", "memory", "speculation", "prefill"},
+}
+COMPOSITION_ROOT = "main.cpp"
+SEES_EVERYTHING = {"tests"}
+SEES_GGML = {"llama", "experts"}
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
+_LLAMA_CPP = re.compile(r"^(llama|ggml|gguf)[-_.\w]*\.h(pp)?$")
+
+
+def sources() -> Iterator[Path]:
+    for path in sorted(NATIVE.rglob("*")):
+        if path.suffix in {".h", ".cpp", ".cu", ".c"}:
+            yield path
+
+
+def folder_of(path: Path) -> str:
+    parts = path.relative_to(NATIVE).parts
+    return parts[0] if len(parts) > 1 else COMPOSITION_ROOT
+
+
+def includes(path: Path) -> Iterator[tuple[str, bool]]:
+    """Each included name, and whether it stood in quotes."""
+    for quote, name in _INCLUDE.findall(path.read_text()):
+        yield name, quote == '"'
+
+
+@pytest.mark.parametrize("path", list(sources()), ids=lambda path: str(path.relative_to(NATIVE)))
+def test_includes_point_the_right_way(path: Path) -> None:
+    folder = folder_of(path)
+    if folder in SEES_EVERYTHING or folder == COMPOSITION_ROOT:
+        return
+    assert folder in ALLOWED, f"native/{folder} is not in docs/ARCHITECTURE.md: add its arrows there and here"
+    for name, quoted in includes(path):
+        target = name.split("/", 1)[0] if "/" in name else None
+        if quoted and target in ALLOWED and (NATIVE / name).is_file():
+            assert target == folder or target in ALLOWED[folder], f"{path}: {folder} may not see {name}"
+        if _LLAMA_CPP.match(name):
+            assert folder in SEES_GGML, f"{path} includes {name}: only {sorted(SEES_GGML)} may see llama.cpp"
+
+
+@pytest.mark.parametrize("path", list(sources()), ids=lambda path: str(path.relative_to(NATIVE)))
+def test_our_includes_name_their_folder(path: Path) -> None:
+    # Otherwise the arrow could not be seen above.
+    for name, quoted in includes(path):
+        if quoted and "/" not in name:
+            assert not (path.parent / name).is_file(), f'{path}: write #include "<folder>/{name}"'
+
+
+def test_the_text_library_knows_no_engine() -> None:
+    for path in sources():
+        if path.is_relative_to(NATIVE / "llama" / "text"):
+            seen = {name for name, _ in includes(path) if name.startswith(("engine/", "memory/", "speculation/"))}
+            assert not seen, f"{path} includes {seen}: the text library decodes nothing"

@@ -1,0 +1,40 @@
+"""The installed commands, as a shell would start them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+TIMEOUT_S = 120
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+@pytest.fixture(scope="session")
+def bin_dir(luced: Path) -> Path:
+    """The folder with `luce` and `luce-daemon`; the daemon that they start is there too."""
+    assert luced.is_file()
+    folder = Path(sys.executable).parent
+    assert (folder / "luce-daemon").is_file(), "the package is not installed: run scripts/test, which installs it"
+    return folder
+
+
+@pytest.fixture(scope="session")
+def run(bin_dir: Path) -> Run:
+    """run("luce", "tokenize", "-", input=b"…"): to its end, with what it wrote.
+
+    Engines get one thread: a tiny model gains nothing by more, and on a busy machine its threads would wait for each
+    other at every token.
+    """
+
+    def run_command(name: str, *arguments: str | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
+        command = [str(bin_dir / name), *map(str, arguments)]
+        if (name == "luce" and "run" in command[1:2]) or (name == "luce-daemon" and "--pipe" in command):
+            command += ["--threads", "1"]
+        return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, **options)  # type: ignore[call-overload,no-any-return]
+
+    return run_command

@@ -1,0 +1,256 @@
+"""`luce-daemon`: what it checks, what it becomes, and --pipe with real pipes and real closed ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cli.conftest import TIMEOUT_S, Run
+
+PROMPT = (329, 285, 1420, 261, 1319)
+PROMPT_BYTES = struct.pack("<5i", *PROMPT)
+
+
+def ids_of(data: bytes) -> list[int]:
+    return [value for (value,) in struct.iter_unpack("<i", data)]
+
+
+@contextmanager
+def started(command: list[str], **options: object) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, **options) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    for pid in pids:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            gone, _, _ = select.select([pidfd], [], [], 20)
+            assert gone, f"process {pid} is still there"
+        finally:
+            os.close(pidfd)
+
+
+def engines_of(process: subprocess.Popen[bytes]) -> list[int]:
+    return [child.pid for child in psutil.Process(process.pid).children(recursive=True) if child.name() == "luced"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--model", "/no/such.gguf"], b"there is no such file"),
+        (["--model", "/tmp"], b"is a folder"),
+        (["--ctx", "0"], b"--ctx"),
+        (["--ctx", "many"], b"--ctx"),
+        (["--cache-type-k", "q9"], b"q8_0"),
+        (["--unknown"], b"--unknown"),
+        (["--stream-fd", "99"], b"open it with 99>FILE"),
+        (["--draft", "/no/such"], b"there is no such file or folder"),
+        (["-n", "4"], b"belongs to --pipe"),
+        (["--temp", "0.5"], b"--temp belongs to --pipe"),
+        (["--pipe", "--mux"], b"leave --stream-fd and --mux out"),
+        (["--pipe", "-n", "-1"], b"-n"),
+    ],
+)
+def test_bad_arguments_exit_64(run: Run, arguments: list[str], text: bytes) -> None:
+    result = run("luce-daemon", *arguments, stdin=subprocess.DEVNULL)
+    assert (result.returncode, result.stdout) == (64, b"")
+    assert text in result.stderr
+
+
+def test_it_becomes_luced(bin_dir: Path, tiny_model: Path) -> None:
+    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--ctx", "512"]
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        assert ready.startswith(b"[daemon] ready proto=2 ")
+        assert int(re.search(rb" pid=(\d+)", ready)[1]) == process.pid  # type: ignore[index]
+        assert psutil.Process(process.pid).name() == "luced"
+        out, _ = process.communicate(b"ping hello\n", timeout=TIMEOUT_S)
+        assert out == b"pong hello\n"
+        assert process.returncode == 0
+
+
+def test_tokens_go_to_the_stream_fd(bin_dir: Path, tiny_model: Path, tmp_path: Path) -> None:
+    prompt = tmp_path / "prompt.bin"
+    prompt.write_bytes(PROMPT_BYTES)
+    reader, writer = os.pipe()
+    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--threads", "1", "--stream-fd", str(writer)]
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(writer,)) as process:
+        os.close(writer)
+        out, _ = process.communicate(f"{prompt} 8\n".encode(), timeout=TIMEOUT_S)
+    with open(reader, "rb") as tokens:
+        *generated, sentinel = ids_of(tokens.read())
+    assert sentinel == -1
+    assert f" gen={len(generated)} ".encode() in out
+
+
+def test_a_drafter_is_checked_and_said_to_be_unused(run: Run, tiny_model: Path, data_models: Path) -> None:
+    for draft in (tiny_model.with_name("luce-tiny-dflash-Q8_0.gguf"), data_models / "luce-tiny-dflash-hf"):
+        result = run("luce-daemon", "--model", tiny_model, "--draft", draft, input=b"quit\n")
+        assert result.returncode == 0
+        assert b"is not used" in result.stderr
+        assert result.stdout.endswith(b"\nok\n")
+
+
+def test_a_start_that_fails_exits_2(run: Run, tmp_path: Path) -> None:
+    model = tmp_path / "torn.gguf"
+    model.write_bytes(b"GGUF\x03\x00\x00\x00")
+    for arguments in (["--pipe"], []):
+        result = run("luce-daemon", "--model", model, *arguments, input=PROMPT_BYTES)
+        assert result.returncode == 2, result.stderr
+        assert b"torn.gguf" in result.stderr
+
+
+def test_pipe_writes_tokens_alone(run: Run, tiny_model: Path) -> None:
+    result = run("luce-daemon", "--model", tiny_model, "--pipe", "-n", "12", "--ignore-eos", input=PROMPT_BYTES)
+    assert result.returncode == 0, result.stderr
+    ids = ids_of(result.stdout)
+    assert len(ids) == 12
+    assert min(ids) >= 0
+    assert b"ok " in result.stderr
+    text_prompt = " ".join(map(str, PROMPT)).encode()
+    text = run(
+        "luce-daemon", "--model", tiny_model, "--pipe", "--text-ids", "-n", "12", "--ignore-eos", input=text_prompt
+    )
+    assert [int(line) for line in text.stdout.splitlines()] == ids
+
+
+def test_pipe_samples_by_its_seed(run: Run, tiny_model: Path) -> None:
+    def sample(seed: int) -> bytes:
+        arguments = ["--pipe", "-n", "20", "--temp", "1.5", "--ignore-eos", "--seed", str(seed)]
+        return run("luce-daemon", "--model", tiny_model, *arguments, input=PROMPT_BYTES).stdout
+
+    assert sample(1) == sample(1) != sample(2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data", "code", "text"),
+    [
+        (["--pipe"], b"", 64, b"no prompt ids"),
+        (["--pipe"], b"12345", 64, b"bytes too many for int32 ids"),
+        (["--pipe", "--text-ids"], b"1 two 3", 64, b"'two'"),
+        (["--pipe"], struct.pack("<i", 10**6), 1, b"token_out_of_range"),
+        (["--pipe"], struct.pack("<i", -5), 1, b"-5"),
+        (["--pipe", "--ctx", "64"], struct.pack("<i", 5) * 100, 1, b"prompt_too_long"),
+    ],
+)
+def test_pipe_says_what_is_wrong_with_its_prompt(
+    run: Run, tiny_model: Path, arguments: list[str], data: bytes, code: int, text: bytes
+) -> None:
+    result = run("luce-daemon", "--model", tiny_model, *arguments, input=data)
+    assert (result.returncode, result.stdout) == (code, b"")
+    assert text in result.stderr
+
+
+@pytest.fixture
+def long_pipe(bin_dir: Path, tiny_model: Path) -> list[str]:
+    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--threads", "1"]
+    return [*command, "--pipe", "--ignore-eos", "-n", "8000"]
+
+
+@pytest.fixture
+def prompt_file(tmp_path: Path) -> Path:
+    path = tmp_path / "prompt.bin"
+    path.write_bytes(PROMPT_BYTES)
+    return path
+
+
+def test_a_closed_right_end_stops_the_left(long_pipe: list[str], prompt_file: Path) -> None:
+    with (
+        prompt_file.open("rb") as prompt,
+        started(long_pipe, stdin=prompt, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process,
+    ):
+        assert process.stdout is not None
+        assert len(process.stdout.read(8)) == 8
+        engines = engines_of(process)
+        assert len(engines) == 1
+        process.stdout.close()
+        assert process.wait(timeout=TIMEOUT_S) == -signal.SIGPIPE
+        wait_until_gone(engines)
+
+
+def test_a_right_end_that_is_closed_before_the_first_token(bin_dir: Path, tiny_model: Path) -> None:
+    # A prompt that takes a while to read: the end is noticed without anything being written.
+    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--pipe", "--threads", "1", "--ctx", "8192"]
+    with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdin.write(PROMPT_BYTES * 1600)
+        process.stdin.close()
+        assert process.wait(timeout=TIMEOUT_S) == -signal.SIGPIPE
+
+
+def test_head_in_a_shell(long_pipe: list[str], prompt_file: Path) -> None:
+    line = f"{' '.join(long_pipe)} < {prompt_file} | head -c 40 | wc -c; echo ${{PIPESTATUS[@]}}"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, timeout=TIMEOUT_S, check=True)
+    assert result.stdout.split() == [b"40", b"141", b"0", b"0"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_a_signal_takes_the_engine_along(long_pipe: list[str], prompt_file: Path, number: signal.Signals) -> None:
+    with (
+        prompt_file.open("rb") as prompt,
+        started(long_pipe, stdin=prompt, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process,
+    ):
+        assert process.stdout is not None
+        process.stdout.read(8)
+        engines = engines_of(process)
+        process.send_signal(number)
+        code = process.wait(timeout=TIMEOUT_S)
+        assert code in (128 + number, -number)
+        wait_until_gone(engines)
+
+
+def test_an_engine_that_dies_exits_70(long_pipe: list[str], prompt_file: Path) -> None:
+    with (
+        prompt_file.open("rb") as prompt,
+        started(long_pipe, stdin=prompt, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(8)
+        os.kill(engines_of(process)[0], signal.SIGKILL)
+        process.stdout.read()
+        assert process.wait(timeout=TIMEOUT_S) == 70
+        assert b"SIGKILL" in process.stderr.read()
+
+
+def test_a_slow_reader_loses_nothing(long_pipe: list[str], prompt_file: Path) -> None:
+    # The tokens do not fit into the pipe: the writer has to wait for us, and we for it.
+    n_tokens = 3000
+    command = [*long_pipe[:-1], str(n_tokens)]
+    with (
+        prompt_file.open("rb") as prompt,
+        started(command, stdin=prompt, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pipesize=4096) as process,
+    ):
+        assert process.stdout is not None
+        n_bytes = 0
+        while data := os.read(process.stdout.fileno(), 512):
+            n_bytes += len(data)
+        assert process.wait(timeout=TIMEOUT_S) == 0
+        assert n_bytes == n_tokens * 4
+
+
+def test_version_and_help(run: Run) -> None:
+    version = run("luce-daemon", "--version")
+    assert version.returncode == 0
+    assert version.stdout.startswith(b"luced ")
+    assert b"--stream-fd" in run("luce-daemon", "--help").stdout

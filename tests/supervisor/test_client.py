@@ -1,0 +1,135 @@
+"""EngineClient against the real daemon: every request gets its own events, errors and end, whatever else happens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from luce.protocol import ErrorCode, Generate, GenerateOk, Logprobs, SamplingArgs, StopReason
+from luce.supervisor import EngineClient, EngineDied, EngineError, EngineProcess, Event, TokenEvent
+
+PROMPT = (329, 285, 1420, 261, 1319)
+DEADLINE_S = 60.0
+
+
+async def collect(client: EngineClient, command: Generate) -> list[Event]:
+    async with asyncio.timeout(DEADLINE_S), await client.generate(command) as generation:
+        return [event async for event in generation]
+
+
+def tokens_of(events: list[Event]) -> list[int]:
+    return [event.token for event in events if isinstance(event, TokenEvent)]
+
+
+def final_of(events: list[Event]) -> GenerateOk:
+    assert isinstance(events[-1], GenerateOk)
+    return events[-1]
+
+
+async def test_tokens_come_in_order_and_the_final_event_last(client: EngineClient) -> None:
+    events = await collect(client, Generate(prompt=PROMPT, n_generate=20, ignore_eos=True))
+    assert [event.index for event in events if isinstance(event, TokenEvent)] == list(range(20))
+    final = final_of(events)
+    assert (final.n_prompt, final.n_generated, final.stop) == (len(PROMPT), 20, StopReason.LIMIT)
+
+
+async def test_zero_tokens_are_a_request_too(client: EngineClient) -> None:
+    events = await collect(client, Generate(prompt=PROMPT, n_generate=0))
+    assert tokens_of(events) == []
+    assert final_of(events).n_generated == 0
+
+
+async def test_logprobs_come_for_each_token(client: EngineClient) -> None:
+    events = await collect(client, Generate(prompt=PROMPT, n_generate=5, n_logprobs=3, ignore_eos=True))
+    logprobs = [event for event in events if isinstance(event, Logprobs)]
+    assert [event.index for event in logprobs] == list(range(5))
+    assert [event.entries[0][0] for event in logprobs] == tokens_of(events)
+
+
+async def test_many_at_once_do_not_mix(client: EngineClient) -> None:
+    seeds = range(12)  # more than there are lanes
+    commands = [
+        Generate(prompt=PROMPT, n_generate=24, ignore_eos=True, sampling=SamplingArgs(temperature=1.0, seed=seed))
+        for seed in seeds
+    ]
+    alone = [tokens_of(await collect(client, command)) for command in commands]
+    together = await asyncio.gather(*(collect(client, command) for command in commands))
+    assert [tokens_of(events) for events in together] == alone
+    assert len({tuple(tokens) for tokens in alone}) > 1
+
+
+async def test_a_refused_request_raises_and_the_next_one_works(client: EngineClient) -> None:
+    with pytest.raises(EngineError) as refused:
+        await collect(client, Generate(prompt=(10**6,), n_generate=1))
+    assert refused.value.code is ErrorCode.TOKEN_OUT_OF_RANGE
+    assert len(tokens_of(await collect(client, Generate(prompt=PROMPT, n_generate=3, ignore_eos=True)))) == 3
+
+
+async def test_cancel_ends_a_request_with_its_final_event(client: EngineClient) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        async with await client.generate(Generate(prompt=PROMPT, n_generate=2000, ignore_eos=True)) as generation:
+            events = [await anext(generation)]
+            await generation.cancel()
+            events += [event async for event in generation]
+    final = final_of(events)
+    assert final.stop is StopReason.CANCEL
+    assert final.n_generated == len(tokens_of(events)) < 2000
+
+
+async def test_leaving_a_generation_cancels_it(client: EngineClient) -> None:
+    for _ in range(8):  # twice the lanes: none of them may stay taken
+        async with asyncio.timeout(DEADLINE_S):
+            async with await client.generate(Generate(prompt=PROMPT, n_generate=2000, ignore_eos=True)) as generation:
+                await anext(generation)
+    assert len(tokens_of(await collect(client, Generate(prompt=PROMPT, n_generate=3, ignore_eos=True)))) == 3
+
+
+async def test_ping_and_status_are_answered_while_generating(client: EngineClient) -> None:
+    async with await client.generate(Generate(prompt=PROMPT, n_generate=1500, ignore_eos=True)) as generation:
+        await anext(generation)
+        await client.ping(timeout_s=10)
+        fields = dict((await client.status(timeout_s=10)).fields)
+        assert not generation.done
+    assert fields["lanes"] == "4"
+
+
+async def test_death_of_the_engine_reaches_every_waiter(client: EngineClient, process: EngineProcess) -> None:
+    generations = [await client.generate(Generate(prompt=PROMPT, n_generate=2000, ignore_eos=True)) for _ in range(6)]
+    await anext(generations[0])
+    os.kill(process.pid, signal.SIGSTOP)  # so that the answers below cannot come before the end does
+    waiting = [asyncio.ensure_future(client.ping(DEADLINE_S)), asyncio.ensure_future(client.status(DEADLINE_S))]
+    waiting += [asyncio.ensure_future(anext_until_end(generation)) for generation in generations]
+    await asyncio.sleep(0)
+    os.kill(process.pid, signal.SIGKILL)
+    async with asyncio.timeout(DEADLINE_S):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [EngineDied] * 8
+    assert "SIGKILL" in str(results[0])
+    with pytest.raises(EngineDied):
+        await client.generate(Generate(prompt=PROMPT, n_generate=1))
+    with pytest.raises(EngineDied):
+        await client.ping(timeout_s=1)
+
+
+async def anext_until_end(generation: object) -> None:
+    async for _ in generation:  # type: ignore[attr-defined]
+        pass
+
+
+async def test_a_ping_that_is_not_answered_times_out(client: EngineClient, process: EngineProcess) -> None:
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        await client.ping(timeout_s=0.2)
+    os.kill(process.pid, signal.SIGCONT)
+    await client.ping(timeout_s=10)
+
+
+async def test_a_closed_client_ends_its_generations(process: EngineProcess) -> None:
+    async with EngineClient(process) as client:
+        generation = await client.generate(Generate(prompt=PROMPT, n_generate=2000, ignore_eos=True))
+        await anext(generation)
+    with pytest.raises(EngineDied):
+        await anext_until_end(generation)

@@ -1,0 +1,40 @@
+"""DaemonConfig and the finding of parts: no engine needed."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from luce.supervisor import DaemonConfig, NotInstalledError, find_luced
+
+
+def test_unset_options_are_left_to_the_daemon() -> None:
+    assert DaemonConfig(model=Path("m.gguf")).to_argv() == ["--model", "m.gguf"]
+
+
+def test_zero_is_a_value() -> None:
+    argv = DaemonConfig(model=Path("m.gguf"), queue=0, gpu_layers=0, seed=0, load_timeout=0).to_argv()
+    for flag in ("--queue", "--gpu-layers", "--seed", "--load-timeout"):
+        assert argv[argv.index(flag) + 1] == "0"
+
+
+def test_every_field_becomes_an_argument() -> None:
+    values = {
+        field.name: True if field.type == "bool" else 7
+        for field in dataclasses.fields(DaemonConfig)
+        if field.name != "model"
+    }
+    argv = DaemonConfig(model=Path("m.gguf"), **values).to_argv()  # type: ignore[arg-type]
+    for name in values:
+        assert f"--{name.replace('_', '-')}" in argv
+
+
+def test_the_binary_can_be_named(tmp_path: Path) -> None:
+    program = tmp_path / "luced"
+    program.touch(mode=0o755)
+    assert find_luced({"LUCE_DAEMON_BINARY": str(program)}) == program
+    with pytest.raises(NotInstalledError, match="correct or unset it"):
+        find_luced({"LUCE_DAEMON_BINARY": str(tmp_path / "none")})
+    assert find_luced({"LUCE_DAEMON_BINARY": ""}) == find_luced({})

@@ -1,0 +1,156 @@
+"""EngineProcess with real children: starts that fail, ends that are slow, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from luce.supervisor import DaemonConfig, EngineProcess, StartError, StopDeadlines
+from luce.supervisor.process import describe_exit
+
+QUICK = StopDeadlines(quit_s=0.3, terminate_s=0.3, kill_s=10)
+
+
+def script(tmp_path: Path, body: str) -> Path:
+    """A program that is not luced."""
+    path = tmp_path / "program"
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return path
+
+
+def open_descriptors() -> set[str]:
+    gc.collect()
+    return {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd)}  # noqa: PTH115, PTH208
+
+
+def _is_open(fd: str) -> bool:
+    return Path(f"/proc/self/fd/{fd}").is_symlink()
+
+
+async def test_ready_says_what_runs(luced: Path, config: DaemonConfig) -> None:
+    async with await EngineProcess.spawn(luced, config) as process:
+        fields = dict((await process.wait_ready(timeout_s=60)).fields)
+        assert fields["proto"] == "2"
+        assert fields["lanes"] == "4"
+        assert int(fields["pid"]) == process.pid
+        assert process.exit_code is None
+    assert process.exit_code == 0
+
+
+async def test_nothing_is_left_behind(luced: Path, config: DaemonConfig) -> None:
+    async with await EngineProcess.spawn(luced, config) as process:
+        await process.wait_ready(timeout_s=60)
+    before = open_descriptors()
+    for _ in range(3):
+        async with await EngineProcess.spawn(luced, config) as process:
+            await process.wait_ready(timeout_s=60)
+        assert not psutil.pid_exists(process.pid)
+    assert len(open_descriptors()) <= len(before)
+    assert psutil.Process().children() == []
+
+
+async def test_stop_climbs_to_sigkill(luced: Path, config: DaemonConfig) -> None:
+    async with await EngineProcess.spawn(luced, config) as process:
+        await process.wait_ready(timeout_s=60)
+        os.kill(process.pid, signal.SIGSTOP)  # it can hear neither quit nor SIGTERM
+        assert await process.stop(QUICK) == -signal.SIGKILL
+        assert await process.stop(QUICK) == -signal.SIGKILL  # once more does no harm
+
+
+async def test_an_exception_stops_the_child(luced: Path, config: DaemonConfig) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with await EngineProcess.spawn(luced, config) as process:
+            raise ZeroDivisionError
+    assert not psutil.pid_exists(process.pid)
+
+
+async def test_a_cancelled_stop_still_ends_the_child(luced: Path, config: DaemonConfig) -> None:
+    process = await EngineProcess.spawn(luced, config)
+    await process.wait_ready(timeout_s=60)
+    os.kill(process.pid, signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await process.stop()
+    assert process.exit_code == -signal.SIGKILL
+    assert not psutil.pid_exists(process.pid)
+
+
+async def test_no_such_program(config: DaemonConfig, tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="No such file"):
+        await EngineProcess.spawn(tmp_path / "none", config)
+
+
+async def test_a_model_that_is_none(luced: Path, tmp_path: Path) -> None:
+    model = tmp_path / "bad.gguf"
+    model.write_bytes(b"GGUF" + bytes(100))
+    async with await EngineProcess.spawn(luced, DaemonConfig(model=model)) as process:
+        with pytest.raises(StartError) as failed:
+            await process.wait_ready(timeout_s=60)
+    assert failed.value.exit_code == 2
+
+
+async def test_a_program_that_is_not_luced(config: DaemonConfig, tmp_path: Path) -> None:
+    program = script(tmp_path, r"printf '\377\376 sorry\nlast words' >&2; exit 3")
+    seen: list[str] = []
+    async with await EngineProcess.spawn(program, config, on_log=seen.append) as process:
+        with pytest.raises(StartError, match="exit code 3") as failed:
+            await process.wait_ready(timeout_s=60)
+    assert failed.value.exit_code == 3
+    assert seen == ["\ufffd\ufffd sorry", "last words"]
+    assert process.log_tail() == seen
+
+
+async def test_a_program_that_says_nothing(config: DaemonConfig, tmp_path: Path) -> None:
+    async with await EngineProcess.spawn(script(tmp_path, "exec cat"), config) as process:
+        with pytest.raises(StartError, match=r"within 0\.2 s"):
+            await process.wait_ready(timeout_s=0.2)
+        await process.stop(QUICK)
+    assert process.exit_code is not None
+
+
+async def test_a_program_that_talks_garbage(config: DaemonConfig, tmp_path: Path) -> None:
+    program = script(tmp_path, "echo '[daemon] ready proto'; echo 'ok N=x'; exec cat")
+    async with await EngineProcess.spawn(program, config) as process:
+        with pytest.raises(StartError):
+            await process.wait_ready(timeout_s=10)
+        await process.stop(QUICK)
+
+
+def test_killing_the_supervisor_leaves_no_engine(luced: Path, tiny_model: Path) -> None:
+    code = f"""
+import asyncio
+from pathlib import Path
+from luce.supervisor import DaemonConfig, EngineProcess
+async def main():
+    process = await EngineProcess.spawn(Path({str(luced)!r}), DaemonConfig(model=Path({str(tiny_model)!r})))
+    await process.wait_ready(60)
+    print(process.pid, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        pid = int(supervisor.stdout.readline())
+        pidfd = os.pidfd_open(pid)
+        try:
+            supervisor.kill()
+            gone, _, _ = select.select([pidfd], [], [], 10)
+            assert gone, f"luced {pid} outlived its supervisor"
+        finally:
+            os.close(pidfd)
+
+
+def test_exit_codes_in_words() -> None:
+    assert describe_exit(0) == "exit code 0"
+    assert describe_exit(-signal.SIGSEGV) == "killed by SIGSEGV"
+    assert describe_exit(None) == "still running"
