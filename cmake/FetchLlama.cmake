@@ -36,7 +36,7 @@ function(luce_download_llama archive work_dir)
     file(REMOVE_RECURSE "${work_dir}/download")
     file(MAKE_DIRECTORY "${work_dir}/download")
     execute_process(
-        COMMAND "${Python3_EXECUTABLE}" -m pip download --quiet --no-deps --no-build-isolation
+        COMMAND "${Python3_EXECUTABLE}" -m pip download --quiet --no-deps
                 --no-binary ${LUCE_LLAMA_PACKAGE} --dest "${work_dir}/download"
                 "${LUCE_LLAMA_PACKAGE}==${LUCE_LLAMA_PACKAGE_VERSION}"
         RESULT_VARIABLE failed ERROR_VARIABLE errors OUTPUT_VARIABLE output)
