@@ -1,6 +1,5 @@
 // luced's composition root: options -> parts -> loop. The only file that knows every folder.
 
-#include <ggml.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -189,7 +188,7 @@ int run(int argc, char** argv) {
     const luce::llama::Backend backend;
     const Result<luce::llama::Model> model = load_model(options, backend, replies.get());
     if (!model) return refuse_to_start(replies.get(), model.error(), exit_status_of(model.error()));
-    ggml_set_abort_callback(on_fatal_abort);
+    luce::llama::Backend::on_abort(on_fatal_abort);
     return serve(options, model.value(), replies.get());
 }
 

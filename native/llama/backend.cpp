@@ -1,6 +1,7 @@
 #include "llama/backend.h"
 
 #include <ggml-backend.h>
+#include <ggml.h>
 #include <llama.h>
 
 #include "base/log.h"
@@ -41,6 +42,8 @@ Backend::Backend() {
 }
 
 Backend::~Backend() { llama_backend_free(); }
+
+void Backend::on_abort(void (*handler)(const char* message)) { ggml_set_abort_callback(handler); }
 
 std::vector<DeviceInfo> Backend::devices() const {
     std::vector<DeviceInfo> all;

@@ -23,6 +23,9 @@ public:
     Backend(const Backend&) = delete;
     Backend& operator=(const Backend&) = delete;
 
+    // `handler` is told why, before libllama or ggml end the process over what they think impossible.
+    static void on_abort(void (*handler)(const char* message));
+
     std::vector<DeviceInfo> devices() const;
     bool has_gpu() const;
 

@@ -89,6 +89,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     const bool uses_gpu = has_gpu && n_gpu_layers != 0;
     loaded.info_.n_gpu_layers = uses_gpu ? n_gpu_layers : 0;
     if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();
+    if (Result<void> checked = loaded.check_context(file.value()); !checked) return checked.error();
     if (Result<void> warmed = loaded.warm_up(); !warmed) return warmed.error();
     on_progress();
 
@@ -143,6 +144,18 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
         return start_failed("no context of " + std::to_string(info_.n_pool) + " cells for " +
                             std::to_string(options.n_lanes) +
                             " lanes could be made (too little memory? a smaller --ctx, --pool or --lanes needs less)");
+    }
+    return {};
+}
+
+// What the context must have for lanes to mean anything; a warning where the pool's size changes the answers.
+Result<void> Model::check_context(const GgufFacts& file) const {
+    if (llama_get_memory(context_.get()) == nullptr) {
+        return start_failed("the model keeps no memory of its text (an embedding model?); luced runs causal ones");
+    }
+    if (file.has_longrope) {
+        log_warn("this model chooses its rope factors by the size of the pool (LongRoPE): with another --ctx or --pool "
+                 "the same prompt may get another answer");
     }
     return {};
 }

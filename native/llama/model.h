@@ -16,6 +16,8 @@ struct llama_vocab;
 
 namespace luce::llama {
 
+struct GgufFacts;
+
 enum class FlashAttention { automatic, on, off };
 
 struct ModelOptions {
@@ -72,6 +74,7 @@ public:
 private:
     Model() = default;
     Result<void> create_context(const ModelOptions& options, bool uses_gpu);
+    Result<void> check_context(const GgufFacts& file) const;
     Result<void> warm_up();
 
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;
