@@ -91,7 +91,10 @@ Result<engine::LaneState> LlamaDecoder::save(engine::LaneId lane) {
 
 Result<void> LlamaDecoder::load(engine::LaneId lane, const engine::LaneState& state) {
     try {
-        if (llama_state_seq_set_data(model_.context(), state.data(), state.size(), sequence(lane)) != state.size()) {
+        // libllama answers 0 for what it does not take.
+        const std::size_t n_taken =
+            llama_state_seq_set_data(model_.context(), state.data(), state.size(), sequence(lane));
+        if (n_taken == 0 || n_taken != state.size()) {
             return internal("libllama did not take the saved state back");
         }
     } catch (const std::exception& e) {
