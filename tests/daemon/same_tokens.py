@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 NOISE_GOLDEN = 0.15
 """Against the reference in float32: our activations are quantised too."""
 NOISE_BATCHING = 0.05
-"""Between two runs of ours that batch differently, with q8_0 or bf16 KV on CPU, on a trained model (scripts/bench/noise.py:
-the packaged one's logits did not move at all)."""
+"""Between two runs of ours that batch differently, with q8_0 or bf16 KV on CPU, on a trained model. The packaged one's
+logits did not move at all (scripts/bench/noise.py)."""
 NOISE_RANDOM = 0.5
 NOISE_RANDOM_MOE = 1.5
 """The same on random weights, which amplify a rounding from layer to layer: 0.37 measured on dense ones within 180
