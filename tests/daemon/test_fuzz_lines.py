@@ -10,7 +10,7 @@ import random
 import threading
 from pathlib import Path
 
-from luce.protocol import Logprobs, Pong, PrefillProgress, parse_reply
+from luce.protocol import GenerateOk, Logprobs, Pong, PrefillProgress, parse_reply
 from tests.daemon_driver import DaemonDriver
 
 WORDS = [
@@ -29,9 +29,12 @@ def make_line(rng: random.Random) -> bytes:
     kind = rng.random()
     if kind < 0.25:
         line = bytes(rng.randrange(256) for _ in range(rng.randrange(1, 60)))
+    elif kind < 0.45:  # a good request, made odd by what follows it
+        odd = [rng.choice(WORDS) for _ in range(rng.randrange(4))]
+        line = b" ".join([b"gen id=%d n=%d prompt=1,2,3" % (rng.randrange(50), rng.randrange(4)), *odd])
     else:
         line = b" ".join(rng.choice(WORDS) for _ in range(rng.randrange(1, 8)))
-        if kind < 0.6 and line:
+        if kind < 0.75 and line:
             at = rng.randrange(len(line))
             line = line[:at] + bytes([rng.randrange(256)]) + line[at + rng.randrange(2) :]
     line = line.replace(b"\n", b" ").replace(b"\r", b" ")
@@ -48,7 +51,7 @@ def run(luced: Path, model: Path, n_lines: int, seed: int, *, mux: bool) -> None
         token_fd = daemon._token_fd
         drained = threading.Thread(target=drain, args=(token_fd,), daemon=True)
         drained.start()
-        n_replies = 0
+        n_generated = 0
         for first in range(0, len(lines), 500):
             batch = lines[first : first + 500]
             daemon.send_bytes(b"".join(line + b"\n" for line in batch))
@@ -57,6 +60,8 @@ def run(luced: Path, model: Path, n_lines: int, seed: int, *, mux: bool) -> None
             while n_replies < n_wanted:
                 reply = parse_reply(daemon.next_line())
                 n_replies += not isinstance(reply, Logprobs | PrefillProgress)
+                n_generated += isinstance(reply, GenerateOk)
+        assert n_generated > n_lines // 50  # the lines were not all nonsense
         # Nothing came twice: the next reply is the next command's.
         daemon.send("ping end")
         assert daemon.next_reply() == Pong("end")
