@@ -4,7 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
-#include <functional>
+#include <exception>
 #include <string>
 
 #include "base/clock.h"
@@ -158,6 +158,10 @@ Result<luce::llama::Model> load_model(const Options& options, const luce::llama:
 }
 
 int run(int argc, char** argv) {
+    if (!luce::daemon::fill_standard_fds()) {
+        return refuse_to_start(STDERR_FILENO, {luce::ErrorCode::io_error, "stdout is closed"}, kBadArguments);
+    }
+    luce::daemon::keep_stderr_from_blocking();
     const Result<Options> parsed = luce::daemon::parse_options({argv + 1, argv + argc});
     if (!parsed) return refuse_to_start(STDOUT_FILENO, parsed.error(), kBadArguments);
     const Options& options = parsed.value();
@@ -182,9 +186,6 @@ int run(int argc, char** argv) {
         }
     }
     const luce::UniqueFd replies = luce::daemon::take_over_stdout();
-    if (!replies.is_open()) {
-        return refuse_to_start(STDERR_FILENO, {luce::ErrorCode::io_error, "stdout is closed"}, kBadArguments);
-    }
     const luce::llama::Backend backend;
     const Result<luce::llama::Model> model = load_model(options, backend, replies.get());
     if (!model) return refuse_to_start(replies.get(), model.error(), exit_status_of(model.error()));
@@ -194,4 +195,11 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return run(argc, argv); }
+int main(int argc, char** argv) {
+    try {
+        return run(argc, argv);
+    } catch (const std::exception& e) {
+        luce::log_error(std::string("fatal error: ") + e.what());
+        return luce::daemon::EventLoop::kEngineFailure;
+    }
+}

@@ -299,6 +299,16 @@ void Dispatcher::end_all() {
     take_turns();
 }
 
+void Dispatcher::give_up(const Error& error) {
+    has_quit_ = true;
+    while (!running_.empty()) {
+        const engine::RequestKey key = running_.begin()->first;
+        engine_.cancel(key);
+        fail(key, error);
+    }
+    end_all();
+}
+
 void Dispatcher::quit() {
     if (has_quit_) return;
     has_quit_ = true;

@@ -50,6 +50,9 @@ public:
     // Ends everything, each command with its reply; for quit and for signals.
     void quit();
 
+    // As quit, but everybody is told the error: the engine is beyond use.
+    void give_up(const Error& error);
+
     bool is_idle() const { return running_.empty() && turns_.empty(); }
 
 private:

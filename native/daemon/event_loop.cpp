@@ -59,6 +59,7 @@ int EventLoop::run() {
         output_.flush();
         if (engine_.is_broken()) {
             log_error("the engine cannot compute any more; giving up");
+            dispatcher_.give_up({ErrorCode::internal, "the engine cannot compute any more"});
             drain();
             return kEngineFailure;
         }
@@ -77,29 +78,27 @@ void EventLoop::wait() {
     const auto interest = [](const FdWriter& writer) { return static_cast<short>(writer.backlog_bytes() > 0 ? POLLOUT : 0); };
     FdWriter* tokens = output_.tokens();
     const auto fd_of = [](const FdWriter& writer) { return writer.is_closed() ? -1 : writer.fd(); };
-    std::array<pollfd, 4> entries = {{
-        {reads ? input_fd_ : -1, POLLIN, 0},
-        {signals_.get(), POLLIN, 0},
-        {fd_of(output_.replies()), interest(output_.replies()), 0},
-        {tokens != nullptr ? fd_of(*tokens) : -1, tokens != nullptr ? interest(*tokens) : short{0}, 0},
-    }};
+    enum { kInput, kSignals, kReplies, kTokens, kEntries };
+    std::array<pollfd, kEntries> entries;
+    entries[kInput] = {reads ? input_fd_ : -1, POLLIN, 0};
+    entries[kSignals] = {signals_.get(), POLLIN, 0};
+    entries[kReplies] = {fd_of(output_.replies()), interest(output_.replies()), 0};
+    entries[kTokens] = tokens != nullptr ? pollfd{fd_of(*tokens), interest(*tokens), 0} : pollfd{-1, 0, 0};
     const bool has_work = !engine_.is_idle() || (lines_.has_next() && dispatcher_.wants_lines());
     if (::poll(entries.data(), entries.size(), has_work ? 0 : -1) < 0) return;
-    if (entries[1].revents != 0) {
+    if (entries[kSignals].revents != 0) {
+        // Taken out, so that only a further signal cuts the answers short that quit() leaves behind.
+        signalfd_siginfo info;
+        while (::read(signals_.get(), &info, sizeof info) > 0) {
+        }
         log_info("told to stop by a signal");
         dispatcher_.quit();
         return;
     }
-    check_reader(output_.replies(), entries[2].revents);
-    if (tokens != nullptr) check_reader(*tokens, entries[3].revents);
-    if ((entries[0].revents & (POLLIN | kGone)) != 0) read_input();
-}
-
-void EventLoop::check_reader(FdWriter& writer, short revents) {
-    const bool was_closed = writer.is_closed();
-    if ((revents & kGone) != 0) writer.close();
-    if (!was_closed && writer.is_closed()) log_info("the reader of fd " + std::to_string(writer.fd()) + " has gone");
-    if (writer.is_closed()) dispatcher_.on_reader_gone();
+    if ((entries[kReplies].revents & kGone) != 0) output_.replies().close();
+    if (tokens != nullptr && (entries[kTokens].revents & kGone) != 0) tokens->close();
+    if (output_.replies().is_closed() || (tokens != nullptr && tokens->is_closed())) dispatcher_.on_reader_gone();
+    if ((entries[kInput].revents & (POLLIN | kGone)) != 0) read_input();
 }
 
 void EventLoop::read_input() {

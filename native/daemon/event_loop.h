@@ -26,7 +26,6 @@ private:
     void wait();
     void read_input();
     void serve_lines();
-    void check_reader(FdWriter& writer, short revents);
     bool is_done() const;
     void drain();
 

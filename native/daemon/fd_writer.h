@@ -1,11 +1,12 @@
 // FdWriter: an output that never blocks. What the reader has not taken yet waits here; the owner bounds how much that
-// can be. Does not own the descriptor and does not set O_NONBLOCK on it: that flag would belong to everybody who shares
-// the open file, a terminal's shell included.
+// can be. Does not own the descriptor and leaves its flags alone (base/nonblocking_fd.h).
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
+
+#include "base/unique_fd.h"
 
 namespace luce::daemon {
 
@@ -13,7 +14,8 @@ class FdWriter {
 public:
     explicit FdWriter(int fd);
 
-    int fd() const { return fd_; }
+    // What to poll.
+    int fd() const { return own_.is_open() ? own_.get() : fd_; }
     bool is_closed() const { return closed_; }
     std::size_t backlog_bytes() const { return backlog_.size() - n_written_; }
 
@@ -31,6 +33,7 @@ private:
     std::size_t burst_bytes() const;
 
     int fd_;
+    UniqueFd own_;  // the same file, not blocking
     bool is_pipe_ = false;
     bool is_socket_ = false;
     bool closed_ = false;

@@ -73,6 +73,7 @@ Setter choice(Value Options::*field, std::vector<std::pair<std::string_view, Val
 
 constexpr std::int32_t kMaxInt = std::numeric_limits<std::int32_t>::max();
 constexpr std::int32_t kMaxCells = 1 << 28;
+constexpr std::int32_t kMaxThreads = 512;  // as many as ggml is built for
 
 const std::vector<OptionSpec>& specs() {
     static const std::vector<OptionSpec> all = {
@@ -89,7 +90,7 @@ const std::vector<OptionSpec>& specs() {
         {"--ubatch", "N", "most tokens of one pass over the weights, and so of a prefill slice (default 512)",
          number<std::int32_t>(&Options::n_ubatch, 1, 1 << 20)},
         {"--threads", "N", "CPU threads (default: one a physical core)",
-         number<std::int32_t>(&Options::n_threads, 1, 4096)},
+         number<std::int32_t>(&Options::n_threads, 1, kMaxThreads)},
         {"--gpu-layers", "N", "layers on the GPU; 0: none (default: all, where there is a GPU)",
          number<std::int32_t>(&Options::n_gpu_layers, 0, kMaxInt)},
         {"--cache-type-k", "TYPE", "type of the cached keys: f16, bf16, q8_0, q4_0, … (default: q8_0 on CPU, or bf16 "

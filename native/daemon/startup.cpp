@@ -9,7 +9,25 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/nonblocking_fd.h"
+
 namespace luce::daemon {
+
+bool fill_standard_fds() {
+    bool has_stdout = true;
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+        if (::fcntl(fd, F_GETFD) >= 0) continue;
+        if (fd == STDOUT_FILENO) has_stdout = false;
+        [[maybe_unused]] const int lowest_free = ::open("/dev/null", O_RDWR);
+    }
+    return has_stdout;
+}
+
+void keep_stderr_from_blocking() {
+    // llama.cpp prints some of its messages past any callback, so the descriptor itself has to be of that kind.
+    const UniqueFd own = reopen_nonblocking(STDERR_FILENO);
+    if (own.is_open()) ::dup2(own.get(), STDERR_FILENO);
+}
 
 UniqueFd take_over_stdout() {
     UniqueFd own(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3));

@@ -9,6 +9,13 @@
 
 namespace luce::daemon {
 
+// Give each standard descriptor that is closed a file that reads as empty and takes everything, so that no file opened
+// later gets its number. Returns whether stdout was open.
+bool fill_standard_fds();
+
+// Never wait for whoever should read the log: where stderr is a pipe or a terminal that is full, its lines are lost.
+void keep_stderr_from_blocking();
+
 // Keep stdout for replies alone: returns a descriptor of its own for it and lets fd 1 point to stderr, so that nothing
 // a library prints can get between two replies.
 UniqueFd take_over_stdout();

@@ -12,7 +12,7 @@ namespace {
 
 // Cells that must be free beyond a lane's own before it is taken up while others run: without them it would be
 // suspended again within a few tokens.
-std::int32_t room_to_run(std::int32_t n_pool) { return std::min(64, n_pool / 16); }
+std::int32_t room_to_run(std::int32_t n_pool, std::int32_t n_lanes) { return std::min(n_pool / 8, 16 * n_lanes); }
 
 }  // namespace
 
@@ -44,7 +44,7 @@ std::optional<LaneId> Engine::free_lane() const {
 
 bool Engine::fits_beside_others(std::int64_t n_text) const {
     const std::int32_t n_pool = decoder_.limits().n_pool;
-    return n_busy() == 0 || n_cells_used() + n_text + room_to_run(n_pool) <= n_pool;
+    return n_busy() == 0 || n_cells_used() + n_text + room_to_run(n_pool, n_busy() + 1) <= n_pool;
 }
 
 // REQUIRES: n_busy() > 0.
@@ -59,18 +59,20 @@ LaneId Engine::lowest_ranked_lane() const {
     return static_cast<LaneId>(*lowest);
 }
 
-// Suspended requests come first: they were admitted earlier, and nobody may overtake them for ever.
+// Suspended requests come first: they were admitted earlier. Only a higher priority overtakes them.
 void Engine::admit() {
     while (!suspended_.empty()) {
-        if (!resume_first()) return;
+        if (!resume_first()) break;
     }
     while (!queue_.is_empty()) {
+        const bool is_overtaking = !suspended_.empty();
+        if (is_overtaking && queue_.front().priority <= suspended_.front().generation->request().priority) return;
         const std::optional<LaneId> lane = free_lane();
         if (!lane) return;
         const auto n_prompt = static_cast<std::int64_t>(queue_.front().prompt.size());
         if (!fits_beside_others(n_prompt)) return;
         WaitingRequest next = queue_.pop();
-        at(*lane) = std::make_unique<Generation>(std::move(next.request), std::move(next.sampler), n_arrivals_++);
+        at(*lane) = std::make_unique<Generation>(std::move(next.request), std::move(next.sampler), n_arrivals_++, clock_.now_s());
     }
 }
 
@@ -103,9 +105,11 @@ void Engine::suspend(LaneId lane) {
     }
     suspended.generation = std::move(at(lane));
     decoder_.forget(lane);
-    const std::uint64_t arrival = suspended.generation->arrival();
+    const auto rank = [](const Suspended& s) {
+        return std::pair(-std::int64_t{s.generation->request().priority}, s.generation->arrival());
+    };
     const auto later = std::find_if(suspended_.begin(), suspended_.end(),
-                                    [arrival](const Suspended& s) { return s.generation->arrival() > arrival; });
+                                    [&](const Suspended& other) { return rank(other) > rank(suspended); });
     suspended_.insert(later, std::move(suspended));
     ++totals_.n_suspensions;
 }

@@ -7,6 +7,11 @@
 #include "base/log.h"
 
 namespace luce::engine {
+namespace {
+
+constexpr std::size_t kMaxStopTokens = 4096;  // each is looked at for every token
+
+}  // namespace
 
 Engine::Engine(Decoder& decoder, SamplerFactory& samplers, const Clock& clock, EngineConfig config)
     : decoder_(decoder),
@@ -45,6 +50,9 @@ Result<void> Engine::check(const Request& request) const {
                              std::to_string(n_vocab)};
         }
     }
+    if (request.stop_tokens.size() > kMaxStopTokens) {
+        return Error{ErrorCode::bad_args, "stop= names more than " + std::to_string(kMaxStopTokens) + " tokens"};
+    }
     if (request.n_generated_before > n_prompt) {
         return Error{ErrorCode::bad_args, "generated=" + std::to_string(request.n_generated_before) +
                                               " says more than the prompt's " + std::to_string(n_prompt) + " tokens"};
@@ -73,13 +81,13 @@ std::optional<FinishedStats> Engine::cancel(RequestKey key) {
     }
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         if (!lanes_[i] || lanes_[i]->request().key != key) continue;
-        const FinishedStats stats = lanes_[i]->stats(Finish::cancel);
+        const FinishedStats stats = lanes_[i]->stats(Finish::cancel, clock_.now_s());
         release(static_cast<LaneId>(i));
         return stats;
     }
     for (auto it = suspended_.begin(); it != suspended_.end(); ++it) {
         if (it->generation->request().key != key) continue;
-        const FinishedStats stats = it->generation->stats(Finish::cancel);
+        const FinishedStats stats = it->generation->stats(Finish::cancel, clock_.now_s());
         suspended_.erase(it);
         return stats;
     }
@@ -153,14 +161,13 @@ void Engine::after_call(const PlannedCall& call, double seconds, std::vector<Eve
         is_whole_slice = is_whole_slice || (planned.is_prefill && planned.n_tokens < at(planned.lane)->n_pending());
     }
     if (is_whole_slice) sizer_.observe(n_tokens, seconds);
-    for (std::size_t row = 0; row < call.size(); ++row) advance(row, call[row], seconds, events);
+    for (std::size_t row = 0; row < call.size(); ++row) advance(row, call[row], events);
 }
 
-void Engine::advance(std::size_t row, const PlannedSlice& slice, double seconds, std::vector<Event>& events) {
+void Engine::advance(std::size_t row, const PlannedSlice& slice, std::vector<Event>& events) {
     Generation& g = *at(slice.lane);
     const bool was_answering = g.n_generated() > 0;
     g.mark_computed(slice.n_tokens);
-    (was_answering ? g.decode_s : g.prefill_s) += seconds;
     if (slice.is_prefill) {
         g.last_served = n_steps_;
         totals_.n_prompt_tokens += static_cast<std::uint64_t>(slice.n_tokens);
@@ -185,7 +192,7 @@ void Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events) {
     TokenEvent event{g.request().key, token, g.n_generated(), {}};
     if (g.request().n_logprobs > 0) event.logprobs = g.sampler().logprobs(row, token, g.request().n_logprobs);
     events.push_back(std::move(event));
-    g.append(token);
+    g.append(token, clock_.now_s());
     ++totals_.n_generated_tokens;
     if (const auto reason = g.finish_after(token, decoder_.is_end_of_generation(token), config_.n_ctx)) {
         finish(lane, *reason, events);
@@ -193,7 +200,7 @@ void Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events) {
 }
 
 void Engine::finish(LaneId lane, Finish reason, std::vector<Event>& events) {
-    events.push_back(FinishedEvent{at(lane)->request().key, at(lane)->stats(reason)});
+    events.push_back(FinishedEvent{at(lane)->request().key, at(lane)->stats(reason, clock_.now_s())});
     release(lane);
 }
 

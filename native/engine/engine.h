@@ -108,7 +108,7 @@ private:
     StepPlan plan() const;
     bool run_call(const PlannedCall& call, std::vector<Event>& events);
     void after_call(const PlannedCall& call, double seconds, std::vector<Event>& events);
-    void advance(std::size_t row, const PlannedSlice& slice, double seconds, std::vector<Event>& events);
+    void advance(std::size_t row, const PlannedSlice& slice, std::vector<Event>& events);
     void sample(std::size_t row, LaneId lane, std::vector<Event>& events);
     void finish(LaneId lane, Finish reason, std::vector<Event>& events);
     void fail(LaneId lane, const Error& error, std::vector<Event>& events);
@@ -121,7 +121,7 @@ private:
     SliceSizer sizer_;
     WaitingQueue queue_;
     std::vector<std::unique_ptr<Generation>> lanes_;  // null: free
-    std::list<Suspended> suspended_;                  // oldest first
+    std::list<Suspended> suspended_;                  // highest priority first, then oldest
     static constexpr int kMaxFailedCalls = 3;
     int n_failed_calls_ = 0;  // in a row
     std::uint64_t n_steps_ = 0;

@@ -16,8 +16,12 @@ namespace luce::engine {
 
 class Generation {
 public:
-    Generation(Request request, std::unique_ptr<TokenSampler> sampler, std::uint64_t arrival)
-        : request_(std::move(request)), sampler_(std::move(sampler)), arrival_(arrival), text_(request_.prompt) {}
+    Generation(Request request, std::unique_ptr<TokenSampler> sampler, std::uint64_t arrival, double now_s)
+        : request_(std::move(request)),
+          sampler_(std::move(sampler)),
+          arrival_(arrival),
+          started_s_(now_s),
+          text_(request_.prompt) {}
 
     const Request& request() const { return request_; }
     TokenSampler& sampler() { return *sampler_; }
@@ -36,7 +40,10 @@ public:
     }
 
     void mark_computed(std::int32_t n) { n_computed_ += n; }
-    void append(Token token) { text_.push_back(token); }
+    void append(Token token, double now_s) {
+        if (n_generated() == 0) first_token_s_ = now_s;
+        text_.push_back(token);
+    }
 
     // The memory is gone: everything has to be computed again.
     void mark_lost() { n_computed_ = 0; }
@@ -49,18 +56,19 @@ public:
         return std::nullopt;
     }
 
-    FinishedStats stats(Finish reason) const {
-        return {reason, n_prompt(), n_generated(), prefill_s, decode_s};
+    FinishedStats stats(Finish reason, double now_s) const {
+        const double prefilled_s = n_generated() > 0 ? first_token_s_ : now_s;
+        return {reason, n_prompt(), n_generated(), prefilled_s - started_s_, now_s - prefilled_s};
     }
 
-    double prefill_s = 0;
-    double decode_s = 0;
     std::uint64_t last_served = 0;
 
 private:
     Request request_;
     std::unique_ptr<TokenSampler> sampler_;
     std::uint64_t arrival_;
+    double started_s_;
+    double first_token_s_ = 0;
     Tokens text_;
     std::int32_t n_computed_ = 0;
 };

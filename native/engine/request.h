@@ -74,7 +74,7 @@ struct Request {
 
 enum class Finish { eos, limit, stop, cancel };
 
-// Counts are tokens, times are seconds.
+// Counts are tokens, times are seconds by the clock: from the lane to the first token, and from there to the end.
 struct FinishedStats {
     Finish reason = Finish::limit;
     std::int32_t n_prompt = 0;

@@ -76,4 +76,19 @@ TEST_CASE("a file that cannot be written is an error that names it") {
     CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
 }
 
+TEST_CASE("what is no regular file is not replaced, a link keeps pointing") {
+    const TemporaryFolder folder;
+    const std::string fifo = (folder.path / "fifo").string();
+    REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+    CHECK(write_file_atomically(fifo, "x").error().code == ErrorCode::io_error);
+    CHECK(std::filesystem::is_fifo(fifo));
+    CHECK(!write_file_atomically("/dev/null", "x"));
+
+    REQUIRE(write_file_atomically((folder.path / "target").string(), "old"));
+    std::filesystem::create_symlink(folder.path / "target", folder.path / "link");
+    REQUIRE(write_file_atomically((folder.path / "link").string(), "through"));
+    CHECK(std::filesystem::is_symlink(folder.path / "link"));
+    CHECK(content_of(folder.path / "target") == "through");
+}
+
 TEST_SUITE_END();

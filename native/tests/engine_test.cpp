@@ -165,6 +165,26 @@ TEST_CASE("higher priority leaves the queue first, equals in order of arrival") 
     CHECK(order == std::vector<RequestKey>{RequestKey{3}, RequestKey{1}, RequestKey{2}, RequestKey{4}});
 }
 
+TEST_CASE("a higher priority overtakes what is suspended, an equal one does not") {
+    Setup s(limits(100), {100, 4, 8});
+    Request first = request(1, Tokens(40, 1), 50);
+    first.priority = 5;
+    REQUIRE(s.engine.submit(std::move(first)));
+    REQUIRE(s.engine.submit(request(2, Tokens(40, 2), 50)));
+    Outcome outcome;
+    while (s.engine.status().n_suspended == 0) outcome.take(s.engine.step());
+    Request urgent = request(3, Tokens(2, 3), 2);
+    urgent.priority = 9;
+    REQUIRE(s.engine.submit(request(4, Tokens(2, 4), 2)));
+    REQUIRE(s.engine.submit(std::move(urgent)));
+    while (!outcome.finished.contains(RequestKey{3})) outcome.take(s.engine.step());
+    CHECK(!outcome.finished.contains(RequestKey{1}));
+    CHECK(!outcome.finished.contains(RequestKey{4}));
+    while (!s.engine.is_idle()) outcome.take(s.engine.step());
+    CHECK(outcome.tokens.at(RequestKey{2}) == expected_answer(Tokens(40, 2), 50, 100));
+    CHECK(outcome.tokens.at(RequestKey{4}) == expected_answer(Tokens(2, 4), 2, 100));
+}
+
 TEST_CASE("random loads: answers do not depend on what else runs, nor on suspensions") {
     std::mt19937 random(42);
     std::uint64_t n_suspensions = 0;

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,98 @@ def test_sigterm_ends_it_in_order(start: Start) -> None:
     daemon.child.send_signal(signal.SIGTERM)
     assert daemon.next_ok().stop is StopReason.CANCEL
     assert daemon.wait() == 0
+
+
+def small_pipe() -> tuple[int, int]:
+    """A pipe that holds one page."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    return reader, writer
+
+
+def read_all(fd: int) -> bytes:
+    data = b""
+    while chunk := os.read(fd, 1 << 16):
+        data += chunk
+    os.close(fd)
+    return data
+
+
+def end_input(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdin is not None
+    with suppress(BrokenPipeError):
+        child.stdin.close()
+
+
+@pytest.mark.parametrize("ends_by", ["quit", "SIGTERM"])
+def test_the_last_words_reach_a_slow_reader(luced: Path, tiny_model: Path, ends_by: str) -> None:
+    reader, writer = small_pipe()
+    child = subprocess.Popen([str(luced), "--model", str(tiny_model)], stdin=subprocess.PIPE, stdout=writer)
+    os.close(writer)
+    assert child.stdin is not None
+    head = os.read(reader, 4096)  # ready: the model is loaded
+    child.stdin.write(b"".join(b"ping %d\n" % i for i in range(2000)))
+    child.stdin.flush()
+    while b"pong 50\n" not in head:  # it has read the pings
+        head += os.read(reader, 64)
+    if ends_by == "quit":
+        child.stdin.write(b"quit\n")
+        child.stdin.flush()
+    else:
+        child.send_signal(signal.SIGTERM)
+    replies = (head + read_all(reader)).splitlines()
+    assert replies[-1] == b"ok"
+    n_pongs = len(replies) - 2
+    assert replies[1:-1] == [b"pong %d" % i for i in range(n_pongs)]
+    assert n_pongs == 2000 or ends_by == "SIGTERM"  # a signal may come before the last pings are read
+    assert child.wait(ENDS_WITHIN_S) == 0
+    end_input(child)
+
+
+def test_a_terminal_that_nobody_reads_stalls_nothing(luced: Path, tiny_model: Path) -> None:
+    master, slave = os.openpty()
+    token_reader, token_writer = os.pipe()
+    child = subprocess.Popen(
+        [str(luced), "--model", str(tiny_model), "--mux", "--stream-fd", str(token_writer)],
+        stdin=subprocess.PIPE, stdout=slave, pass_fds=(token_writer,),
+    )  # fmt: skip
+    os.close(slave)
+    os.close(token_writer)
+    assert child.stdin is not None
+    child.stdin.write(b"ping word\n" * 3000 + b"gen id=1 n=3 prompt=1,2\n")
+    child.stdin.flush()
+    tokens = b""
+    while len(tokens) < 4 * 8:
+        assert select.select([token_reader], [], [], ENDS_WITHIN_S)[0]
+        tokens += os.read(token_reader, 1 << 16)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(ENDS_WITHIN_S) == 0
+    end_input(child)
+    os.close(master)
+    os.close(token_reader)
+
+
+def test_a_log_that_nobody_reads_stalls_nothing(luced: Path, tiny_model: Path) -> None:
+    log_reader, log_writer = small_pipe()
+    child = subprocess.Popen(
+        [str(luced), "--model", str(tiny_model), "--log-level", "debug"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log_writer,
+    )  # fmt: skip
+    os.close(log_writer)
+    out, _ = child.communicate(b"gen id=1 n=1 prompt=1 grammar=" + b"x" * 100_000 + b"\nping end\n", ENDS_WITHIN_S)
+    assert out.splitlines()[-1] == b"pong end"
+    assert child.returncode == 0
+    os.close(log_reader)
+
+
+@pytest.mark.parametrize(("closed", "status"), [("<&-", 0), ("2>&-", 0), (">&-", 64)])
+def test_closed_standard_descriptors(luced: Path, tiny_model: Path, closed: str, status: int) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" --model "$1" {closed}', str(luced), str(tiny_model)],
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=ENDS_WITHIN_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == status
+    assert done.stdout.startswith(b"[daemon] ready") or status == 64
 
 
 def test_a_closed_token_fd_ends_its_generations_and_not_the_daemon(start: Start, tmp_path: Path) -> None:
