@@ -158,7 +158,9 @@ void Dispatcher::start(const wire::Generate& command, bool takes_turns) {
     }
     if (needs_token_reader(command) && !output_.has_token_reader()) {
         refuse(command,
-               {ErrorCode::no_stream_fd, "there is nobody to send tokens to: start with --stream-fd N and keep it open"},
+               {ErrorCode::no_stream_fd,
+                output_.token_failure().value_or(
+                    "there is nobody to send tokens to: start with --stream-fd N and keep it open")},
                true);
         return;
     }
@@ -283,8 +285,14 @@ void Dispatcher::on_reader_gone() {
         // A file generation writes no tokens to the fd: only its reply has lost its reader then.
         if (!output_.has_reply_reader() || !running.output_path) ended.push_back(key);
     }
+    const std::optional<std::string> failure = output_.token_failure();
     for (const engine::RequestKey key : ended) {
-        if (const auto stats = engine_.cancel(key)) finish(key, *stats);
+        const auto stats = engine_.cancel(key);
+        if (failure) {
+            fail(key, {ErrorCode::io_error, *failure});
+        } else if (stats) {
+            finish(key, *stats);
+        }
     }
     take_turns();
 }

@@ -50,7 +50,7 @@ void FdWriter::flush() {
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             break;
         } else if (errno != EINTR) {
-            if (errno != EPIPE) log_warn("writing to fd " + std::to_string(fd_) + " failed: " + std::strerror(errno));
+            if (errno != EPIPE) failure_ = "writing to fd " + std::to_string(fd_) + " failed: " + std::strerror(errno);
             close();
         }
     }
@@ -64,7 +64,7 @@ void FdWriter::flush() {
 }
 
 void FdWriter::close() {
-    if (!closed_) log_info("the reader of fd " + std::to_string(fd_) + " has gone");
+    if (!closed_) log_warn(failure_.value_or("the reader of fd " + std::to_string(fd_) + " has gone"));
     closed_ = true;
     backlog_.clear();
     n_written_ = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,9 @@ public:
     int fd() const { return own_.is_open() ? own_.get() : fd_; }
     bool is_closed() const { return closed_; }
     std::size_t backlog_bytes() const { return backlog_.size() - n_written_; }
+
+    // Why it was closed, if not by its reader: a full disk, say.
+    const std::optional<std::string>& failure() const { return failure_; }
 
     // Dropped if the reader is gone.
     void append(std::string_view bytes);
@@ -37,6 +41,7 @@ private:
     bool is_pipe_ = false;
     bool is_socket_ = false;
     bool closed_ = false;
+    std::optional<std::string> failure_;
     std::string backlog_;
     std::size_t n_written_ = 0;  // of backlog_
 };

@@ -78,12 +78,12 @@ constexpr std::int32_t kMaxThreads = 512;  // as many as ggml is built for
 const std::vector<OptionSpec>& specs() {
     static const std::vector<OptionSpec> all = {
         {"--model", "FILE", "the model, a GGUF file (of a split model: its first part)", text(&Options::model)},
-        {"--ctx", "N", "longest text of one lane in tokens, prompt included (default: the model's, at most 32768)",
+        {"--ctx", "N", "longest text of one lane in tokens, prompt included (default: the model's, at most 32768 and --pool)",
          number<std::int32_t>(&Options::n_ctx, 1, kMaxCells)},
         {"--pool", "N", "cells of KV cache that all lanes share, at least --ctx (default: --ctx); when running lanes "
          "outgrow it, the youngest pauses", number<std::int32_t>(&Options::n_pool, 1, kMaxCells)},
         {"--lanes", "N", "requests that run at once (default 4)", number<std::int32_t>(&Options::n_lanes, 1, 256)},
-        {"--queue", "N", "requests that may wait for a lane (default 256)",
+        {"--queue", "N", "requests that may wait beyond those that have a lane (default 256)",
          number<std::int32_t>(&Options::n_queue, 0, 1 << 20)},
         {"--batch", "N", "most tokens of one call to the model (default: --ubatch)",
          number<std::int32_t>(&Options::n_batch, 1, 1 << 20)},

@@ -25,6 +25,9 @@ public:
     bool has_token_reader() const { return tokens_ && !tokens_->is_closed(); }
     bool has_reply_reader() const { return !replies_.is_closed(); }
 
+    // Why tokens cannot be written any more, if not for want of a reader.
+    std::optional<std::string> token_failure() const { return tokens_ ? tokens_->failure() : std::nullopt; }
+
     // Nobody is left to talk to.
     bool is_deserted() const { return !has_token_reader() && !has_reply_reader(); }
 

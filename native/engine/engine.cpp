@@ -19,7 +19,6 @@ Engine::Engine(Decoder& decoder, SamplerFactory& samplers, const Clock& clock, E
       clock_(clock),
       config_(config),
       sizer_(std::min(decoder.limits().n_ubatch, decoder.limits().n_batch)),
-      queue_(static_cast<std::size_t>(config.n_queue)),
       lanes_(static_cast<std::size_t>(config.n_lanes)) {
     assert(decoder.limits().n_pool >= config.n_ctx);
 }
@@ -62,9 +61,12 @@ Result<void> Engine::check(const Request& request) const {
 
 Result<void> Engine::submit(Request request) {
     if (Result<void> checked = check(request); !checked) return checked;
-    if (queue_.is_full()) {
-        return Error{ErrorCode::queue_full, std::to_string(queue_.size()) +
-                                                " requests are waiting already (--queue); try again when one has ended"};
+    // Lanes are filled at the next step: what a free one will take does not count as waiting.
+    const std::size_t n_free = lanes_.size() - static_cast<std::size_t>(n_busy());
+    const std::size_t n_places = static_cast<std::size_t>(config_.n_queue) + (suspended_.empty() ? n_free : 0);
+    if (queue_.size() >= n_places) {
+        return Error{ErrorCode::queue_full, "all lanes are taken and " + std::to_string(config_.n_queue) +
+                                                " requests are waiting (--queue); try again when one has ended"};
     }
     Result<std::unique_ptr<TokenSampler>> sampler = samplers_.create(request);
     if (!sampler) return sampler.error();

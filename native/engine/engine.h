@@ -28,7 +28,7 @@ namespace luce::engine {
 struct EngineConfig {
     std::int32_t n_ctx = 0;    // longest text of one lane, prompt included
     std::int32_t n_lanes = 1;
-    std::int32_t n_queue = 64; // most requests without a lane
+    std::int32_t n_queue = 64; // most requests that wait beyond what the free lanes take
 };
 
 struct TokenEvent {

@@ -1,5 +1,5 @@
-// WaitingQueue: requests that were accepted and have no lane yet. Bounded; higher priority first, then first come,
-// first served. Owns them until they are taken.
+// WaitingQueue: requests that were accepted and have no lane yet: higher priority first, then first come, first served.
+// Owns them until they are taken. Its owner bounds it.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,9 @@ struct WaitingRequest {
 
 class WaitingQueue {
 public:
-    explicit WaitingQueue(std::size_t capacity) : capacity_(capacity) {}
-
-    bool is_full() const { return waiting_.size() >= capacity_; }
     bool is_empty() const { return waiting_.empty(); }
     std::size_t size() const { return waiting_.size(); }
 
-    // REQUIRES: !is_full()
     void push(WaitingRequest waiting) {
         auto at = waiting_.end();
         while (at != waiting_.begin() && std::prev(at)->request.priority < waiting.request.priority) --at;
@@ -55,7 +51,6 @@ public:
     }
 
 private:
-    std::size_t capacity_;
     std::list<WaitingRequest> waiting_;
 };
 

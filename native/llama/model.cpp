@@ -87,6 +87,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     if (Result<void> checked = check_is_decoder(loaded.model_.get()); !checked) return checked.error();
 
     const bool uses_gpu = has_gpu && n_gpu_layers != 0;
+    if (!has_gpu && n_gpu_layers != 0) log_warn("--gpu-layers is of no use: no GPU or no backend for one was found");
     loaded.info_.n_gpu_layers = uses_gpu ? n_gpu_layers : 0;
     if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();
     if (Result<void> checked = loaded.check_context(file.value()); !checked) return checked.error();
@@ -108,7 +109,8 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
 
 Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     info_.n_ctx_train = llama_model_n_ctx_train(model_.get());
-    info_.n_ctx = options.n_ctx.value_or(std::clamp(info_.n_ctx_train, 1, kDefaultMaxCtx));
+    const std::int32_t n_default = std::min(kDefaultMaxCtx, options.n_pool.value_or(kDefaultMaxCtx));
+    info_.n_ctx = options.n_ctx.value_or(std::clamp(info_.n_ctx_train, 1, n_default));
     info_.n_pool = options.n_pool.value_or(info_.n_ctx);
     info_.n_threads = options.n_threads.value_or(common_cpu_get_num_physical_cores());
     if (info_.n_ctx > info_.n_ctx_train) {

@@ -22,7 +22,7 @@ enum class FlashAttention { automatic, on, off };
 
 struct ModelOptions {
     std::string path;
-    std::optional<std::int32_t> n_ctx;   // unset: the model's training context, at most kDefaultMaxCtx
+    std::optional<std::int32_t> n_ctx;   // unset: the model's training context, at most kDefaultMaxCtx and n_pool
     std::optional<std::int32_t> n_pool;  // unset: n_ctx
     std::int32_t n_lanes = 1;
     std::int32_t n_batch = 512;

@@ -144,9 +144,15 @@ TEST_CASE("what cannot run is refused with its code and leaves no trace") {
     bad_resume.n_generated_before = 2;
     CHECK(code_of(std::move(bad_resume)) == ErrorCode::bad_args);
     CHECK(s.engine.is_idle());
+    // One lane and one place to wait in.
     REQUIRE(s.engine.submit(request(1, {1}, 1)));
-    CHECK(code_of(request(2, {1}, 1)) == ErrorCode::queue_full);
-    CHECK(run_all(s.engine).finished.size() == 1);
+    REQUIRE(s.engine.submit(request(2, {1}, 1)));
+    CHECK(code_of(request(3, {1}, 1)) == ErrorCode::queue_full);
+    CHECK(run_all(s.engine).finished.size() == 2);
+
+    Setup without_queue(limits(64), {64, 1, 0});
+    REQUIRE(without_queue.engine.submit(request(1, {1}, 1)));
+    CHECK(without_queue.engine.submit(request(2, {1}, 1)).error().code == ErrorCode::queue_full);
 }
 
 TEST_CASE("higher priority leaves the queue first, equals in order of arrival") {

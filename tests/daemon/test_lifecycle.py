@@ -256,6 +256,29 @@ def test_a_closed_token_fd_ends_its_generations_and_not_the_daemon(start: Start,
     assert daemon.next_ok().n_generated == 4
 
 
+def test_a_full_disk_under_the_token_fd_is_an_error(luced: Path, tiny_model: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        child = subprocess.Popen(
+            [str(luced), "--model", str(tiny_model), "--stream-fd", str(full.fileno())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(full.fileno(),),
+        )  # fmt: skip
+    out, _ = child.communicate(b"gen id=1 n=20 prompt=1,2\nping alive\n", ENDS_WITHIN_S)
+    replies = [parse_reply(line) for line in out.splitlines()[1:]]
+    errors = [reply for reply in replies if isinstance(reply, Err)]
+    assert [(error.id, error.code) for error in errors] == [(1, ErrorCode.IO_ERROR)]
+    assert "No space left" in errors[0].text
+    assert Pong("alive") in replies
+    assert child.returncode == 0
+
+
+def test_a_pool_alone_bounds_the_context(start: Start) -> None:
+    daemon = start("--pool", "300")
+    assert dict(daemon.ready.fields)["ctx"] == "300"
+    ok = daemon.generate([1, 2, 3], 1000, LONG).reply
+    assert isinstance(ok, GenerateOk)
+    assert ok.n_generated == 297
+
+
 def test_without_any_reader_it_exits(start: Start) -> None:
     daemon = start("--ctx", "8192")
     daemon.send(gen_line(1, 8000, [1, 2, 3], LONG))
