@@ -43,8 +43,8 @@ constexpr int kPageSize = 64;
 
 int refuse_to_start(int reply_fd, const Error& error, int status) {
     luce::log_error(error.text);
-    luce::daemon::write_line(reply_fd, luce::wire::format_reply(luce::wire::Err{
-                                           std::nullopt, {luce::ErrorCode::start_failed, error.text}}));
+    luce::daemon::write_line(
+        reply_fd, luce::wire::format_reply(luce::wire::Err{std::nullopt, {luce::ErrorCode::start_failed, error.text}}));
     return status;
 }
 
@@ -135,9 +135,8 @@ int serve(const Options& options, const luce::llama::Model& model, int reply_fd)
     luce::daemon::Output output(reply_fd, options.stream_fd,
                                 options.multiplexed ? luce::wire::Dialect::multiplexed : luce::wire::Dialect::plain);
     luce::daemon::RequestBuilder requests(info.n_ctx, options.seed);
-    luce::daemon::Dispatcher dispatcher(
-        engine, output, clock, requests, static_cast<std::size_t>(options.n_queue) + 1,
-        [&] { return describe(info, options, clock.now_s() - started_s); });
+    luce::daemon::Dispatcher dispatcher(engine, output, clock, requests, static_cast<std::size_t>(options.n_queue) + 1,
+                                        [&] { return describe(info, options, clock.now_s() - started_s); });
     luce::daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output);
     output.send_reply(ready_line(info, options));
     return loop.run();

@@ -15,12 +15,14 @@ from types import TracebackType
 from typing import Self
 
 from luce.protocol import (
+    MAX_LINE_BYTES,
     Command,
     End,
     Err,
     ErrorCode,
     Generate,
     GenerateOk,
+    LocalProtocolError,
     Logprobs,
     Ping,
     Pong,
@@ -34,6 +36,9 @@ from luce.protocol import (
 from luce.supervisor.generation import EngineDied, EngineError, Generation
 from luce.supervisor.pipes import PipeClosedError
 from luce.supervisor.process import EngineProcess, describe_exit
+from luce.supervisor.prompt_file import PromptFile
+
+MAX_INLINE_IDS = 1 << 17  # of a prompt that goes on the line itself: 1 MiB or so of it
 
 _MAX_REQUEST_ID = 2**31 - 1
 _WRITE_TIMEOUT_S = 10.0
@@ -46,6 +51,7 @@ class EngineClient:
     def __init__(self, process: EngineProcess) -> None:
         self._process = process
         self._generations: dict[int, Generation] = {}
+        self._prompt_files: dict[int, PromptFile] = {}  # of generations that have not ended
         self._pings: dict[str, asyncio.Future[None]] = {}
         self._statuses: deque[asyncio.Future[StatusLine]] = deque()  # answered in the order they were asked
         self._counter = itertools.count(1)
@@ -71,15 +77,19 @@ class EngineClient:
         self._die("its client was closed")
 
     async def generate(self, command: Generate) -> Generation:
-        """Start a request; its id is given here. Raises EngineDied."""
+        """Start a request; its id is given here. A long prompt goes by a temporary file, which is there until the
+        request has ended. Raises EngineDied, LocalProtocolError, or OSError where that file cannot be written."""
         request_id = self._free_id()
+        if len(command.prompt) > MAX_INLINE_IDS:
+            self._prompt_files[request_id] = file = PromptFile.write(command.prompt)
+            command = replace(command, prompt=(), prompt_path=file.path)
         generation = Generation(request_id, self.send)
         self._generations[request_id] = generation
         try:
             await self.send(replace(command, id=request_id))
         except BaseException:
             # It may have arrived all the same: what still comes for this id is dropped.
-            self._generations.pop(request_id, None)
+            self._forget(request_id)
             raise
         return generation
 
@@ -108,6 +118,11 @@ class EngineClient:
         if self._death is not None:
             raise EngineDied(self._death)
         line = format_command(command)
+        if len(line) - 1 > MAX_LINE_BYTES:  # the daemon would refuse it without a word of whose it is
+            raise LocalProtocolError(
+                f"the command has {len(line) - 1:,} bytes, but a line of the protocol {MAX_LINE_BYTES:,} at most:"
+                " name a file for its prompt or its grammar"
+            )
         try:
             await self._process.write(line, _WRITE_TIMEOUT_S)
         except PipeClosedError:
@@ -192,13 +207,19 @@ class EngineClient:
         if reply.code is ErrorCode.UNKNOWN_ID:
             return  # the answer to a cancel that came too late
         # The request's last tokens are not waited for: whether a sentinel follows depends on where it was refused.
-        generation = self._generations.pop(reply.id, None)
+        generation = self._forget(reply.id)
         if generation is not None:
             generation.fail(EngineError(reply.code, reply.text))
 
     def _forget_if_done(self, generation: Generation) -> None:
         if generation.done:
-            self._generations.pop(generation.id, None)
+            self._forget(generation.id)
+
+    def _forget(self, request_id: int) -> Generation | None:
+        file = self._prompt_files.pop(request_id, None)
+        if file is not None:
+            file.remove()
+        return self._generations.pop(request_id, None)
 
     def _die(self, why: str) -> str:
         """End everything that waits, once; returns why it ended."""
@@ -206,7 +227,9 @@ class EngineClient:
             words = [] if self._last_words is None else [self._last_words]
             tail = self._process.log_tail()[-3:]
             self._death = "\n".join([f"luced (pid {self._process.pid}) is gone: {why}", *words, *tail])
-            for generation in self._generations.values():
+            for request_id in list(self._generations):
+                generation = self._forget(request_id)
+                assert generation is not None
                 generation.fail(EngineDied(self._death))
             waiters: list[asyncio.Future[None] | asyncio.Future[StatusLine]] = [
                 *self._pings.values(),
@@ -216,6 +239,5 @@ class EngineClient:
                 if not waiting.done():
                     waiting.set_exception(EngineDied(self._death))
                     waiting.exception()  # whoever gave up waiting leaves nothing to complain about
-            self._generations.clear()
             self._statuses.clear()
         return self._death

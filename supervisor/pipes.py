@@ -46,7 +46,10 @@ class PipeWriter(asyncio.BaseProtocol):
     def abort(self) -> None:
         """Close at once; what is still unread is lost."""
         self._closed = True
-        if self._transport is not None:
+        if self._transport is None:
+            return
+        # One that is closing and has nothing left to write ends by itself: asyncio would end it a second time.
+        if not self._transport.is_closing() or self._transport.get_write_buffer_size() > 0:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -30,7 +30,7 @@ from luce.protocol import (
     parse_reply,
 )
 from luce.protocol import TokenEvent as TokenRecord
-from luce.supervisor.config import DaemonConfig
+from luce.supervisor.config import DaemonConfig, engine_environment
 from luce.supervisor.pipes import PipeClosedError, PipeWriter, open_pipe_reader
 
 _READ_BYTES = 1 << 16
@@ -90,6 +90,7 @@ class EngineProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=(token_write,),
+                env=engine_environment(os.environ),
                 process_group=0,  # Ctrl-C at the terminal is for us: the child is stopped by the ladder
             )
         except OSError as error:

@@ -8,8 +8,8 @@
 
 namespace luce {
 
-// A symbolic link to a file stays one: the file it points to is replaced. Errors: io_error with the path and the system's reason, also
-// where something stands that is no regular file; the temporary file is removed then.
+// A symbolic link to a file stays one: the file it points to is replaced. Errors: io_error with the path and the
+// system's reason, also where something stands that is no regular file; the temporary file is removed then.
 Result<void> write_file_atomically(const std::string& path, std::string_view bytes);
 
 }  // namespace luce

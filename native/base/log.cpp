@@ -31,8 +31,8 @@ void log_line(LogLevel level, std::string_view text) {
     if (text.empty()) return;
     std::string line = "luced ";
     line.append(name_of(level)).append(": ").append(text).push_back('\n');
-    // A closed or full stderr must not stop the engine (main makes it one that does not block): what cannot be written is
-    // lost.
+    // A closed or full stderr must not stop the engine (main makes it one that does not block): what cannot be written
+    // is lost.
     ssize_t written = 0;
     do {
         written = ::write(STDERR_FILENO, line.data(), line.size());

@@ -8,7 +8,7 @@
 namespace luce {
 
 UniqueFd reopen_nonblocking(int fd) {
-    struct stat info {};
+    struct stat info{};
     if (::fstat(fd, &info) != 0 || !(S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode))) return UniqueFd();
     const std::string path = "/proc/self/fd/" + std::to_string(fd);
     return UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));

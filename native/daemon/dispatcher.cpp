@@ -57,7 +57,8 @@ void Dispatcher::on_line(const wire::DecodedLine& line) {
     if (line.too_long) {
         const std::string limit = std::to_string(wire::kMaxLineBytes);
         on_parse_error({{ErrorCode::line_too_long, "a line may have " + limit + " bytes; pass the prompt as a file"},
-                        std::nullopt, true},
+                        std::nullopt,
+                        true},
                        0);
         return;
     }

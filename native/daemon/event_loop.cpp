@@ -75,7 +75,9 @@ bool EventLoop::is_done() const {
 
 void EventLoop::wait() {
     const bool reads = !has_ended_ && !lines_.has_next() && dispatcher_.wants_lines();
-    const auto interest = [](const FdWriter& writer) { return static_cast<short>(writer.backlog_bytes() > 0 ? POLLOUT : 0); };
+    const auto interest = [](const FdWriter& writer) {
+        return static_cast<short>(writer.backlog_bytes() > 0 ? POLLOUT : 0);
+    };
     FdWriter* tokens = output_.tokens();
     const auto fd_of = [](const FdWriter& writer) { return writer.is_closed() ? -1 : writer.fd(); };
     enum { kInput, kSignals, kReplies, kTokens, kEntries };
@@ -130,8 +132,8 @@ void EventLoop::drain() {
             if (writer != nullptr && writer->backlog_bytes() > 0) entries.push_back({writer->fd(), POLLOUT, 0});
         }
         const bool is_urgent = dispatcher_.has_quit();
-        const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-            deadline - std::chrono::steady_clock::now());
+        const auto left =
+            std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
         if (is_urgent && left.count() <= 0) return;
         entries.push_back({signals_.get(), POLLIN, 0});
         if (::poll(entries.data(), entries.size(), is_urgent ? static_cast<int>(left.count()) : -1) < 0) continue;

@@ -26,7 +26,7 @@ bool is_writable_now(int fd) {
 }  // namespace
 
 FdWriter::FdWriter(int fd) : fd_(fd), own_(reopen_nonblocking(fd)) {
-    struct stat info {};
+    struct stat info{};
     if (::fstat(fd, &info) == 0) {
         is_pipe_ = S_ISFIFO(info.st_mode) || S_ISCHR(info.st_mode);
         is_socket_ = S_ISSOCK(info.st_mode);
@@ -37,14 +37,16 @@ void FdWriter::append(std::string_view bytes) {
     if (!closed_) backlog_.append(bytes);
 }
 
-// Where it could not be reopened: a writable pipe has at least one free buffer of a page, which PIPE_BUF bytes fit into.
+// Where it could not be reopened: a writable pipe has at least one free buffer of a page, which PIPE_BUF bytes fit
+// into.
 std::size_t FdWriter::burst_bytes() const { return is_pipe_ && !own_.is_open() ? PIPE_BUF : kLargeBurst; }
 
 void FdWriter::flush() {
     while (!closed_ && backlog_bytes() > 0 && is_writable_now(fd())) {
         const std::size_t n = std::min(backlog_bytes(), burst_bytes());
         const char* first = backlog_.data() + n_written_;
-        const ssize_t written = is_socket_ ? ::send(fd_, first, n, MSG_DONTWAIT | MSG_NOSIGNAL) : ::write(fd(), first, n);
+        const ssize_t written =
+            is_socket_ ? ::send(fd_, first, n, MSG_DONTWAIT | MSG_NOSIGNAL) : ::write(fd(), first, n);
         if (written >= 0) {
             n_written_ += static_cast<std::size_t>(written);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {

@@ -31,7 +31,7 @@ std::optional<std::string> parse_number(std::string_view text, Number low, Numbe
 
 // `Field` is a plain or an optional number.
 template <typename Number, typename Field>
-Setter number(Field Options::*field, Number low, Number high) {
+Setter number(Field Options::* field, Number low, Number high) {
     return [=](Options& options, std::string_view text) -> std::optional<std::string> {
         Number parsed{};
         if (auto wrong = parse_number(text, low, high, parsed)) return wrong;
@@ -40,7 +40,7 @@ Setter number(Field Options::*field, Number low, Number high) {
     };
 }
 
-Setter flag(bool Options::*field) {
+Setter flag(bool Options::* field) {
     return [=](Options& options, std::string_view) -> std::optional<std::string> {
         options.*field = true;
         return std::nullopt;
@@ -48,7 +48,7 @@ Setter flag(bool Options::*field) {
 }
 
 template <typename Field>
-Setter text(Field Options::*field) {
+Setter text(Field Options::* field) {
     return [=](Options& options, std::string_view value) -> std::optional<std::string> {
         if (value.empty()) return "takes a value that is not empty";
         options.*field = std::string(value);
@@ -57,7 +57,7 @@ Setter text(Field Options::*field) {
 }
 
 template <typename Value>
-Setter choice(Value Options::*field, std::vector<std::pair<std::string_view, Value>> values) {
+Setter choice(Value Options::* field, std::vector<std::pair<std::string_view, Value>> values) {
     return [=](Options& options, std::string_view value) -> std::optional<std::string> {
         std::string known;
         for (const auto& [name, meaning] : values) {
@@ -78,10 +78,13 @@ constexpr std::int32_t kMaxThreads = 512;  // as many as ggml is built for
 const std::vector<OptionSpec>& specs() {
     static const std::vector<OptionSpec> all = {
         {"--model", "FILE", "the model, a GGUF file (of a split model: its first part)", text(&Options::model)},
-        {"--ctx", "N", "longest text of one lane in tokens, prompt included (default: the model's, at most 32768 and --pool)",
+        {"--ctx", "N",
+         "longest text of one lane in tokens, prompt included (default: the model's, at most 32768 and --pool)",
          number<std::int32_t>(&Options::n_ctx, 1, kMaxCells)},
-        {"--pool", "N", "cells of KV cache that all lanes share, at least --ctx (default: --ctx); when running lanes "
-         "outgrow it, the youngest pauses", number<std::int32_t>(&Options::n_pool, 1, kMaxCells)},
+        {"--pool", "N",
+         "cells of KV cache that all lanes share, at least --ctx (default: --ctx); when running lanes "
+         "outgrow it, the youngest pauses",
+         number<std::int32_t>(&Options::n_pool, 1, kMaxCells)},
         {"--lanes", "N", "requests that run at once (default 4)", number<std::int32_t>(&Options::n_lanes, 1, 256)},
         {"--queue", "N", "requests that may wait beyond those that have a lane (default 256)",
          number<std::int32_t>(&Options::n_queue, 0, 1 << 20)},
@@ -93,8 +96,10 @@ const std::vector<OptionSpec>& specs() {
          number<std::int32_t>(&Options::n_threads, 1, kMaxThreads)},
         {"--gpu-layers", "N", "layers on the GPU; 0: none (default: all, where there is a GPU)",
          number<std::int32_t>(&Options::n_gpu_layers, 0, kMaxInt)},
-        {"--cache-type-k", "TYPE", "type of the cached keys: f16, bf16, q8_0, q4_0, … (default: q8_0 on CPU, or bf16 "
-         "where the head size does not fit; f16 on GPU)", text(&Options::cache_type_k)},
+        {"--cache-type-k", "TYPE",
+         "type of the cached keys: f16, bf16, q8_0, q4_0, … (default: q8_0 on CPU, or bf16 "
+         "where the head size does not fit; f16 on GPU)",
+         text(&Options::cache_type_k)},
         {"--cache-type-v", "TYPE", "type of the cached values (default: as for keys)", text(&Options::cache_type_v)},
         {"--flash-attn", "on|off|auto", "flash attention (default auto: on where the backend has it)",
          choice<FlashAttentionChoice>(&Options::flash_attention, {{"auto", FlashAttentionChoice::automatic},
@@ -175,15 +180,17 @@ Result<Options> parse_options(std::span<char* const> arguments) {
 std::string help_text() {
     std::string text =
         "luced: runs one model and talks over pipes: command lines on stdin, replies on stdout, tokens on a file\n"
-        "descriptor, the log on stderr. The contract is protocol/PROTOCOL.md; luce-daemon and luce are its front ends.\n\n"
+        "descriptor, the log on stderr. The contract is protocol/PROTOCOL.md; luce-daemon and luce are its front "
+        "ends.\n\n"
         "usage: luced --model FILE [--stream-fd FD] [option …]\n\n";
     for (const OptionSpec& spec : specs()) {
         std::string left = "  " + std::string(spec.name) + " " + std::string(spec.value);
         left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
         text.append(left).append(spec.help).push_back('\n');
     }
-    text += "\nExit status: 0 after quit or the end of input, 2 if it could not start, 64 for bad arguments, 70 after a\n"
-            "fatal error of the engine.\n";
+    text +=
+        "\nExit status: 0 after quit or the end of input, 2 if it could not start, 64 for bad arguments, 70 after a\n"
+        "fatal error of the engine.\n";
     return text;
 }
 

@@ -48,9 +48,7 @@ public:
         replies_.flush();
     }
 
-    std::size_t backlog_bytes() const {
-        return replies_.backlog_bytes() + (tokens_ ? tokens_->backlog_bytes() : 0);
-    }
+    std::size_t backlog_bytes() const { return replies_.backlog_bytes() + (tokens_ ? tokens_->backlog_bytes() : 0); }
 
     FdWriter& replies() { return replies_; }
     FdWriter* tokens() { return tokens_ ? &*tokens_ : nullptr; }

@@ -26,7 +26,7 @@ Result<RegularFile> open_regular(const std::string& path, ErrorCode otherwise) {
         const bool missing = errno == ENOENT || errno == ENOTDIR;
         return Error{missing ? ErrorCode::no_such_file : ErrorCode::io_error, path + ": " + std::strerror(errno)};
     }
-    struct stat info {};
+    struct stat info{};
     if (::fstat(file.fd.get(), &info) != 0) return Error{ErrorCode::io_error, path + ": " + std::strerror(errno)};
     if (!S_ISREG(info.st_mode)) return Error{otherwise, path + " is not a regular file"};
     file.n_bytes = static_cast<std::size_t>(info.st_size);
@@ -72,15 +72,15 @@ Result<Tokens> read_prompt_file(const std::string& path, PromptLayout layout, st
     }
     const std::size_t n_tokens = (n_bytes - n_header) / kTokenBytes;
     if (n_tokens > static_cast<std::size_t>(n_max)) {
-        return Error{ErrorCode::prompt_too_long, path + " holds " + std::to_string(n_tokens) +
-                                                     " tokens; the context has " + std::to_string(n_max)};
+        return Error{ErrorCode::prompt_too_long,
+                     path + " holds " + std::to_string(n_tokens) + " tokens; the context has " + std::to_string(n_max)};
     }
     const Result<std::string> bytes = read_bytes(file.value(), path);
     if (!bytes) return bytes.error();
     if (layout == PromptLayout::counted && little_endian(bytes.value().data()) != n_tokens) {
-        return Error{ErrorCode::bad_prompt_file,
-                     path + " announces " + std::to_string(little_endian(bytes.value().data())) + " tokens and holds " +
-                         std::to_string(n_tokens)};
+        return Error{ErrorCode::bad_prompt_file, path + " announces " +
+                                                     std::to_string(little_endian(bytes.value().data())) +
+                                                     " tokens and holds " + std::to_string(n_tokens)};
     }
     if (n_tokens == 0) return Error{ErrorCode::empty_prompt, path + " holds no tokens"};
     Tokens tokens(n_tokens);

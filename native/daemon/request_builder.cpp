@@ -61,9 +61,7 @@ Result<engine::ConstraintParams> to_constraint(const wire::ConstraintArgs& args)
 
 }  // namespace
 
-std::uint64_t RequestBuilder::fresh_seed() {
-    return std::uint64_t{entropy_()} << 32 | entropy_();
-}
+std::uint64_t RequestBuilder::fresh_seed() { return std::uint64_t{entropy_()} << 32 | entropy_(); }
 
 Result<engine::Request> RequestBuilder::build(const wire::Generate& command, engine::RequestKey key) {
     if (command.memory.any()) {

@@ -38,8 +38,8 @@ UniqueFd take_over_stdout() {
 Result<void> check_is_writable(int fd) {
     const int flags = ::fcntl(fd, F_GETFL);
     if (flags < 0) {
-        return Error{ErrorCode::bad_args, "--stream-fd " + std::to_string(fd) + " is not an open descriptor: " +
-                                              std::strerror(errno)};
+        return Error{ErrorCode::bad_args,
+                     "--stream-fd " + std::to_string(fd) + " is not an open descriptor: " + std::strerror(errno)};
     }
     if ((flags & O_ACCMODE) == O_RDONLY) {
         return Error{ErrorCode::bad_args, "--stream-fd " + std::to_string(fd) + " is open for reading only"};

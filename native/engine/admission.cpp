@@ -31,8 +31,7 @@ std::int64_t Engine::n_cells_used() const {
 }
 
 bool Engine::has_decoding_lane() const {
-    return std::any_of(lanes_.begin(), lanes_.end(),
-                       [](const auto& lane) { return lane && !lane->is_prefilling(); });
+    return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane && !lane->is_prefilling(); });
 }
 
 std::optional<LaneId> Engine::free_lane() const {
@@ -72,7 +71,8 @@ void Engine::admit() {
         const auto n_prompt = static_cast<std::int64_t>(queue_.front().prompt.size());
         if (!fits_beside_others(n_prompt)) return;
         WaitingRequest next = queue_.pop();
-        at(*lane) = std::make_unique<Generation>(std::move(next.request), std::move(next.sampler), n_arrivals_++, clock_.now_s());
+        at(*lane) = std::make_unique<Generation>(std::move(next.request), std::move(next.sampler), n_arrivals_++,
+                                                 clock_.now_s());
     }
 }
 

@@ -27,9 +27,9 @@ using LaneState = std::vector<std::uint8_t>;
 
 struct DecoderLimits {
     std::int32_t n_vocab = 0;
-    std::int32_t n_pool = 0;     // cells that all lanes share
-    std::int32_t n_ubatch = 0;   // most tokens that one pass over the weights takes
-    std::int32_t n_batch = 0;    // most tokens of one decode call
+    std::int32_t n_pool = 0;        // cells that all lanes share
+    std::int32_t n_ubatch = 0;      // most tokens that one pass over the weights takes
+    std::int32_t n_batch = 0;       // most tokens of one decode call
     bool separate_prefill = false;  // decode tokens and prefill run faster in calls of their own
 };
 
@@ -46,7 +46,8 @@ public:
     // Drop all that the lane holds.
     virtual void forget(LaneId lane) = 0;
 
-    // Take the lane's memory out (the lane keeps it, too) and put it back, bit-exactly. Errors: out_of_memory, internal.
+    // Take the lane's memory out (the lane keeps it, too) and put it back, bit-exactly. Errors: out_of_memory,
+    // internal.
     virtual Result<LaneState> save(LaneId lane) = 0;
     virtual Result<void> load(LaneId lane, const LaneState& state) = 0;
 

@@ -37,16 +37,14 @@ Result<void> Engine::check(const Request& request) const {
     const auto outside = [n_vocab](Token token) { return token < 0 || token >= n_vocab; };
     const auto bad = std::find_if(request.prompt.begin(), request.prompt.end(), outside);
     if (bad != request.prompt.end()) {
-        return Error{ErrorCode::token_out_of_range,
-                     "prompt token " + std::to_string(*bad) + " at position " +
-                         std::to_string(bad - request.prompt.begin()) + " is outside the vocabulary of " +
-                         std::to_string(n_vocab)};
+        return Error{ErrorCode::token_out_of_range, "prompt token " + std::to_string(*bad) + " at position " +
+                                                        std::to_string(bad - request.prompt.begin()) +
+                                                        " is outside the vocabulary of " + std::to_string(n_vocab)};
     }
     for (const auto& [token, bias] : request.sampling.logit_bias) {
         if (outside(token)) {
-            return Error{ErrorCode::token_out_of_range,
-                         "logit_bias names token " + std::to_string(token) + ", outside the vocabulary of " +
-                             std::to_string(n_vocab)};
+            return Error{ErrorCode::token_out_of_range, "logit_bias names token " + std::to_string(token) +
+                                                            ", outside the vocabulary of " + std::to_string(n_vocab)};
         }
     }
     if (request.stop_tokens.size() > kMaxStopTokens) {
@@ -114,8 +112,8 @@ StepPlan Engine::plan() const {
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         if (!lanes_[i]) continue;
         const Generation& g = *lanes_[i];
-        views.push_back({static_cast<LaneId>(i), g.n_computed(), g.n_pending(), g.is_prefilling(),
-                         g.request().priority, g.arrival(), g.last_served});
+        views.push_back({static_cast<LaneId>(i), g.n_computed(), g.n_pending(), g.is_prefilling(), g.request().priority,
+                         g.arrival(), g.last_served});
     }
     const DecoderLimits& limits = decoder_.limits();
     StepBudget budget;
@@ -133,8 +131,8 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     for (const PlannedSlice& planned : call) {
         const Generation& g = *at(planned.lane);
         const bool reaches_end = planned.n_tokens == g.n_pending();
-        slices.push_back({planned.lane, g.n_computed(), g.pending(planned.n_tokens),
-                          reaches_end && g.request().n_generate > 0});
+        slices.push_back(
+            {planned.lane, g.n_computed(), g.pending(planned.n_tokens), reaches_end && g.request().n_generate > 0});
     }
     const double started_s = clock_.now_s();
     const Result<void> decoded = decoder_.decode(slices);

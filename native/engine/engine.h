@@ -26,9 +26,9 @@
 namespace luce::engine {
 
 struct EngineConfig {
-    std::int32_t n_ctx = 0;    // longest text of one lane, prompt included
+    std::int32_t n_ctx = 0;  // longest text of one lane, prompt included
     std::int32_t n_lanes = 1;
-    std::int32_t n_queue = 64; // most requests that wait beyond what the free lanes take
+    std::int32_t n_queue = 64;  // most requests that wait beyond what the free lanes take
 };
 
 struct TokenEvent {

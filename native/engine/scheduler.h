@@ -27,9 +27,9 @@ struct LaneView {
 };
 
 struct StepBudget {
-    std::int32_t n_pool = 0;      // cells
-    std::int32_t n_prefill = 0;   // most prompt tokens of this step
-    std::int32_t n_call = 0;      // most tokens of one decode call
+    std::int32_t n_pool = 0;     // cells
+    std::int32_t n_prefill = 0;  // most prompt tokens of this step
+    std::int32_t n_call = 0;     // most tokens of one decode call
     bool separate_prefill = false;
 };
 

@@ -53,7 +53,7 @@ private:
 };
 
 Result<uint64_t> regular_file_size(const std::string& path) {
-    struct stat status {};
+    struct stat status{};
     if (stat(path.c_str(), &status) != 0) {
         return start_failed("cannot open model " + path + ": " + std::strerror(errno));
     }

@@ -15,16 +15,16 @@ namespace luce::llama {
 struct GgufFacts {
     std::string architecture;
     std::string name;
-    std::string tokenizer_model;     // "no_vocab": ids only
+    std::string tokenizer_model;  // "no_vocab": ids only
     uint32_t n_layers = 0;
     uint32_t n_embd = 0;
     uint32_t n_ctx_train = 0;
-    uint32_t n_vocab = 0;            // 0 where the file leaves it to another model (drafters)
+    uint32_t n_vocab = 0;  // 0 where the file leaves it to another model (drafters)
     uint32_t n_experts = 0;
     std::vector<uint32_t> head_sizes_k;  // the different sizes, ascending; empty without attention
     std::vector<uint32_t> head_sizes_v;
-    bool is_recurrent = false;       // architecture without attention
-    bool is_hybrid = false;          // some layers recurrent
+    bool is_recurrent = false;  // architecture without attention
+    bool is_hybrid = false;     // some layers recurrent
     bool has_sliding_window = false;
     bool has_longrope = false;       // rope factors chosen by context size
     uint64_t n_tensor_bytes = 0;     // of all shards

@@ -13,31 +13,34 @@
 namespace luce::llama {
 namespace {
 
-constexpr Range kWidth{1, 1U << 20};        // embedding, feed-forward: the largest known are below 2^17
+constexpr Range kWidth{1, 1U << 20};  // embedding, feed-forward: the largest known are below 2^17
 constexpr Range kOptionalWidth{0, 1U << 20};
 constexpr Range kHeads{0, 1U << 14};
 constexpr Range kHeadSize{1, 1U << 14};
 constexpr Range kContext{1, (1U << 31) - 1};  // libllama keeps positions in int32
-constexpr Range kWindow{0, 1U << 23};       // times 256 sequences still fits into 32 bits
-constexpr Range kRepeats{0, 1U << 10};      // how often something is unrolled into the graph
+constexpr Range kWindow{0, 1U << 23};         // times 256 sequences still fits into 32 bits
+constexpr Range kRepeats{0, 1U << 10};        // how often something is unrolled into the graph
 constexpr Range kStateSize{1, 1U << 20};
 
 // Architectures whose graph asserts that keys and values have one size and that rope turns all of it.
 constexpr std::array kFullRotation{
-    "apertus", "arcee", "arctic", "baichuan", "chameleon", "codeshell", "cogvlm", "cohere2moe", "dbrx", "deci",
-    "deepseek", "dots1", "dream", "ernie4_5", "ernie4_5-moe", "exaone", "exaone4", "falcon", "granite", "granitemoe",
-    "grok", "grovemoe", "hunyuan-dense", "hunyuan-moe", "internlm2", "llada", "llada-moe", "llama", "llama4",
-    "maincoder", "minimax-m2", "mistral3", "nemotron", "olmo", "olmo2", "olmoe", "orion", "pangu-embedded",
-    "plamo", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen3moe", "qwen3vl", "qwen3vlmoe", "rnd1", "seed_oss",
-    "smallthinker", "smollm3", "starcoder2", "xverse"};
+    "apertus",      "arcee",         "arctic",         "baichuan",   "chameleon", "codeshell",  "cogvlm",
+    "cohere2moe",   "dbrx",          "deci",           "deepseek",   "dots1",     "dream",      "ernie4_5",
+    "ernie4_5-moe", "exaone",        "exaone4",        "falcon",     "granite",   "granitemoe", "grok",
+    "grovemoe",     "hunyuan-dense", "hunyuan-moe",    "internlm2",  "llada",     "llada-moe",  "llama",
+    "llama4",       "maincoder",     "minimax-m2",     "mistral3",   "nemotron",  "olmo",       "olmo2",
+    "olmoe",        "orion",         "pangu-embedded", "plamo",      "qwen2",     "qwen2moe",   "qwen2vl",
+    "qwen3",        "qwen3moe",      "qwen3vl",        "qwen3vlmoe", "rnd1",      "seed_oss",   "smallthinker",
+    "smollm3",      "starcoder2",    "xverse"};
 
 // Gated DeltaNet: inner_size must be what the value heads make up, libllama takes the state's size from it.
 constexpr std::array kGatedDeltaNet{"qwen3next", "qwen35", "qwen35moe"};
 
 // Architectures that may have no rotated dimension at all; in all others ggml's rope would loop for ever over none.
-constexpr std::array kMayLackRope{"arwkv7", "bloom", "glm5-next", "gpt2", "gptj", "jais", "jamba", "kimi-k3",
-                                  "kimi-linear", "mamba", "mamba2", "mpt", "nemotron_h", "nemotron_h_moe", "refact",
-                                  "rwkv6", "rwkv6qwen2", "rwkv7", "t5", "t5encoder"};
+constexpr std::array kMayLackRope{"arwkv7",     "bloom",          "glm5-next",   "gpt2",  "gptj",       "jais",
+                                  "jamba",      "kimi-k3",        "kimi-linear", "mamba", "mamba2",     "mpt",
+                                  "nemotron_h", "nemotron_h_moe", "refact",      "rwkv6", "rwkv6qwen2", "rwkv7",
+                                  "t5",         "t5encoder"};
 
 template <size_t N>
 bool is_one_of(const std::string& architecture, const std::array<const char*, N>& names) {
@@ -242,8 +245,8 @@ void check_recurrence(GgufMetadata& gguf, const GgufFacts& facts) {
     if (!is_one_of(facts.architecture, kGatedDeltaNet)) {
         return;
     }
-    for (const char* key : {".ssm.inner_size", ".ssm.state_size", ".ssm.time_step_rank", ".ssm.group_count",
-                            ".ssm.conv_kernel"}) {
+    for (const char* key :
+         {".ssm.inner_size", ".ssm.state_size", ".ssm.time_step_rank", ".ssm.group_count", ".ssm.conv_kernel"}) {
         gguf.require(key);
     }
     if (heads == 0 || groups == 0 || heads % groups != 0) {
@@ -265,8 +268,8 @@ void check_dimensions(GgufMetadata& gguf, GgufFacts& facts) {
     check_rope(gguf, facts, sizes);
     check_experts(gguf, facts);
     check_recurrence(gguf, facts);
-    for (const char* key : {".attention.layer_norm_rms_epsilon", ".attention.layer_norm_epsilon",
-                            ".attention.group_norm_epsilon"}) {
+    for (const char* key :
+         {".attention.layer_norm_rms_epsilon", ".attention.layer_norm_epsilon", ".attention.group_norm_epsilon"}) {
         gguf.number(key, 0.0F, 1.0F);  // libllama asserts that it is not negative
     }
     gguf.count(".attention.group_norm_groups", {1, 1U << 16}, 1);

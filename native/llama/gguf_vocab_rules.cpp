@@ -35,8 +35,8 @@ void check_tokens(GgufMetadata& gguf, const std::vector<std::string_view>& token
             return;
         }
         if (!seen.insert(name_of_token(tokens[id], id)).second) {
-            gguf.refuse("tokenizer.ggml.tokens[" + std::to_string(id) + "] repeats an earlier token: " +
-                        printable(tokens[id]));
+            gguf.refuse("tokenizer.ggml.tokens[" + std::to_string(id) +
+                        "] repeats an earlier token: " + printable(tokens[id]));
             return;
         }
     }
@@ -48,8 +48,8 @@ void check_parallel_array(GgufMetadata& gguf, const std::string& key, std::span<
     }
     gguf.require_array_of(key, types);
     if (gguf.array_length(key) != n_tokens) {
-        gguf.refuse(key + " has " + std::to_string(gguf.array_length(key)) + " values for " +
-                    std::to_string(n_tokens) + " tokens");
+        gguf.refuse(key + " has " + std::to_string(gguf.array_length(key)) + " values for " + std::to_string(n_tokens) +
+                    " tokens");
     }
 }
 

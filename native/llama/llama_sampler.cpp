@@ -1,15 +1,19 @@
 #include "llama/llama_sampler.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <exception>
-#include <limits>
-#include <regex>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include <time.h>
+
 #include "common.h"
+#include "llama/constraint_checks.h"
+#include "llama/logit_choice.h"
+#include "llama/own_stack.h"
 #include "sampling.h"
 
 namespace luce::llama {
@@ -20,64 +24,6 @@ using engine::Request;
 using engine::SamplingParams;
 using engine::TokenLogprob;
 using engine::Trigger;
-
-Error no_finite_logits() {
-    return {ErrorCode::internal, "the model computed no finite logits (broken weights or an overflow)"};
-}
-
-// The largest of up to kBlock values; a NaN never is. Independent accumulators: the compiler makes vectors of them,
-// which on a vocabulary of 250,000 saves a twentieth of a fast model's decode step.
-constexpr std::size_t kBlock = 512;
-
-float block_max(std::span<const float> block) {
-    std::array<float, 16> peaks;
-    peaks.fill(-std::numeric_limits<float>::infinity());
-    std::size_t i = 0;
-    for (; i + peaks.size() <= block.size(); i += peaks.size()) {
-        for (std::size_t j = 0; j < peaks.size(); ++j) peaks[j] = block[i + j] > peaks[j] ? block[i + j] : peaks[j];
-    }
-    for (; i < block.size(); ++i) peaks[0] = block[i] > peaks[0] ? block[i] : peaks[0];
-    return *std::max_element(peaks.begin(), peaks.end());
-}
-
-// The first token with the largest logit.
-Result<Token> argmax(std::span<const float> logits) {
-    float peak = -std::numeric_limits<float>::infinity();
-    std::size_t peak_block = 0;
-    for (std::size_t first = 0; first < logits.size(); first += kBlock) {
-        const float block_peak = block_max(logits.subspan(first, std::min(kBlock, logits.size() - first)));
-        if (block_peak <= peak) continue;
-        peak = block_peak;
-        peak_block = first;
-    }
-    if (!std::isfinite(peak)) return no_finite_logits();
-    const auto found = std::find(logits.begin() + static_cast<std::ptrdiff_t>(peak_block), logits.end(), peak);
-    return static_cast<Token>(found - logits.begin());
-}
-
-// The chosen token's log-probability first, then the n likeliest.
-std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, Token chosen, std::int32_t n) {
-    if (logits.empty()) return {};
-    const float peak = *std::max_element(logits.begin(), logits.end());
-    double sum = 0;
-    for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - peak);
-    const double log_sum = peak + std::log(sum);
-    const auto logprob = [&](Token token) {
-        return static_cast<float>(logits[static_cast<std::size_t>(token)] - log_sum);
-    };
-    std::vector<Token> order(logits.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<Token>(i);
-    const auto n_top = std::min(static_cast<std::size_t>(n), order.size());
-    const auto likelier = [&](Token a, Token b) {
-        const float la = logits[static_cast<std::size_t>(a)];
-        const float lb = logits[static_cast<std::size_t>(b)];
-        return la != lb ? la > lb : a < b;
-    };
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n_top), order.end(), likelier);
-    std::vector<TokenLogprob> entries = {{chosen, logprob(chosen)}};
-    for (std::size_t i = 0; i < n_top; ++i) entries.push_back({order[i], logprob(order[i])});
-    return entries;
-}
 
 // Greedy decoding with nothing in the way: the largest logit, the first of equal ones, without building the candidate
 // table that `common` needs (it costs more than a decode step of a small model on a vocabulary of 250,000).
@@ -104,6 +50,36 @@ std::uint32_t draw_seed(std::uint64_t seed, std::uint64_t index) {
     return mixed == LLAMA_DEFAULT_SEED ? 0 : mixed;  // llama.cpp takes that value for "choose one yourself"
 }
 
+// Below it, dividing by the temperature overflows; what is left there is the largest logit anyway.
+constexpr float kMinTemperature = 1e-6F;
+
+bool is_greedy(const SamplingParams& sampling) { return sampling.temperature < kMinTemperature; }
+
+double thread_cpu_s() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// All requests wait while one is sampled. A grammar's ways to go on, or a trigger's ways to match, add up token by
+// token, so the first call that takes this long is not yet one that never ends. CPU time: a busy host is no fault.
+constexpr double kMaxSampleCpu_s = 2.0;
+constexpr double kMaxResumeCpu_s = 10.0;
+
+// std::regex recurses once a character of the text that a lazy grammar has waited through, about 200 bytes a character;
+// a main thread has 8 MiB. Longer texts get a stack of their own (a thread start a token: far less than the match).
+constexpr std::size_t kMaxModerateText_bytes = std::size_t{8} << 10;
+constexpr std::size_t kMaxText_bytes = std::size_t{512} << 10;
+constexpr std::size_t kBaseStack_bytes = std::size_t{16} << 20;
+constexpr std::size_t kStackPerByte_bytes = 1024;  // sanitizers multiply it
+
+bool has_trigger_patterns(const ConstraintParams& constraint) {
+    return constraint.grammar_is_lazy &&
+           std::any_of(constraint.triggers.begin(), constraint.triggers.end(), [](const Trigger& trigger) {
+               return trigger.kind == Trigger::Kind::pattern || trigger.kind == Trigger::Kind::pattern_full;
+           });
+}
+
 class CommonSampler final : public engine::TokenSampler {
 public:
     CommonSampler(common_sampler_ptr sampler, const Model& model, const LlamaDecoder& decoder, const Request& request)
@@ -111,31 +87,41 @@ public:
           model_(model),
           decoder_(decoder),
           seed_(request.sampling.seed),
-          draws_(!request.sampling.is_greedy()) {}
+          draws_(!is_greedy(request.sampling)),
+          matches_patterns_(has_trigger_patterns(request.constraint)) {}
 
     // Bring the state to where it is after the prompt. Throws what llama.cpp's grammar throws.
-    void accept_prompt(const Request& request, std::int32_t n_remembered) {
+    Result<void> accept_prompt(const Request& request, std::int32_t n_remembered) {
         const auto n_prompt = static_cast<std::int32_t>(request.prompt.size());
         const std::int32_t n_read = n_prompt - request.n_generated_before;
+        cpu_s_ = 0;
         for (std::int32_t i = std::max(0, n_read - n_remembered); i < n_prompt; ++i) {
-            common_sampler_accept(sampler_.get(), request.prompt[static_cast<std::size_t>(i)], i >= n_read);
+            const Token token = request.prompt[static_cast<std::size_t>(i)];
+            if (Result<void> accepted = accept(token, i >= n_read); !accepted) return accepted;
+            if (cpu_s_ > kMaxResumeCpu_s) {
+                return Error{ErrorCode::bad_grammar,
+                             "the grammar or its triggers take too long for what was generated already"};
+            }
         }
         n_drawn_ = static_cast<std::uint64_t>(request.n_generated_before);
+        return {};
     }
 
     Result<Token> sample(std::size_t row) override {
         if (const Result<Token> checked = argmax(decoder_.logits(row)); !checked) return checked;
         try {
+            cpu_s_ = -thread_cpu_s();
             if (draws_) reseed();
-            const Token token =
-                common_sampler_sample(sampler_.get(), model_.context(), decoder_.batch_index(row));
-            const llama_token_data_array* candidates = common_sampler_get_candidates(sampler_.get(), false);
-            if (candidates->selected < 0 || candidates->data[candidates->selected].logit == -INFINITY) {
-                return Error{ErrorCode::bad_grammar, "no token is left that the grammar and the biases allow"};
-            }
-            common_sampler_accept(sampler_.get(), token, true);
+            const Token token = common_sampler_sample(sampler_.get(), model_.context(), decoder_.batch_index(row));
+            cpu_s_ += thread_cpu_s();
+            if (Result<void> picked = check_picked(); !picked) return picked.error();
+            if (Result<void> accepted = accept(token, true); !accepted) return accepted.error();
             ++n_drawn_;
-            return token;
+            if (cpu_s_ <= kMaxSampleCpu_s) return token;
+            return Error{ErrorCode::bad_grammar, "the grammar or a trigger is too ambiguous: one token took " +
+                                                     std::to_string(cpu_s_) + " s to choose"};
+        } catch (const std::bad_alloc&) {
+            return Error{ErrorCode::out_of_memory, "no memory for the state of the grammar"};
         } catch (const std::exception& e) {
             return Error{ErrorCode::bad_grammar, e.what()};
         }
@@ -153,12 +139,49 @@ private:
         llama_sampler_chain_add(chain, llama_sampler_init_dist(draw_seed(seed_, n_drawn_)));
     }
 
+    Result<void> check_picked() const {
+        const llama_token_data_array* candidates = common_sampler_get_candidates(sampler_.get(), false);
+        const float logit = candidates->selected < 0 ? -INFINITY : candidates->data[candidates->selected].logit;
+        if (std::isfinite(logit)) return {};
+        if (logit == -INFINITY) {
+            return Error{ErrorCode::bad_grammar, "no token is left that the grammar and the biases allow"};
+        }
+        return Error{ErrorCode::bad_args, "the penalties and biases leave no finite logits"};
+    }
+
+    // Adds the time that it takes to cpu_s_.
+    Result<void> accept(Token token, bool is_generated) {
+        const auto body = [&] {
+            cpu_s_ -= thread_cpu_s();
+            common_sampler_accept(sampler_.get(), token, is_generated);
+            cpu_s_ += thread_cpu_s();
+        };
+        if (!matches_patterns_ || !is_generated) {
+            body();
+            return {};
+        }
+        // Its whole answer bounds what a grammar waits through; only common_sampler knows when it stopped waiting.
+        n_text_bytes_ += common_token_to_piece(model_.vocab(), token, true).size();
+        if (n_text_bytes_ > kMaxText_bytes) {
+            return Error{ErrorCode::bad_grammar,
+                         "an answer whose grammar waits for a trigger pattern cannot be longer than 512 KiB"};
+        }
+        if (n_text_bytes_ <= kMaxModerateText_bytes)
+            body();
+        else
+            run_on_own_stack(kBaseStack_bytes + n_text_bytes_ * kStackPerByte_bytes, body);
+        return {};
+    }
+
     common_sampler_ptr sampler_;
     const Model& model_;
     const LlamaDecoder& decoder_;
     std::uint64_t seed_;
     bool draws_;
+    bool matches_patterns_;  // the grammar is lazy and has a trigger that is a regular expression
     std::uint64_t n_drawn_ = 0;
+    std::size_t n_text_bytes_ = 0;
+    double cpu_s_ = 0;  // of the call that runs
 };
 
 common_grammar_trigger to_common(const Trigger& trigger) {
@@ -174,8 +197,11 @@ common_grammar_trigger to_common(const Trigger& trigger) {
     return common;
 }
 
+// Beyond any logit, and far from overflowing when divided by a temperature.
+constexpr float kMaxBias = 1e9F;
+
 void apply_sampling(const SamplingParams& from, common_params_sampling& to) {
-    to.temp = from.temperature;
+    to.temp = is_greedy(from) ? 0.0F : from.temperature;
     to.top_k = from.top_k;
     to.top_p = from.top_p;
     to.min_p = from.min_p;
@@ -183,7 +209,9 @@ void apply_sampling(const SamplingParams& from, common_params_sampling& to) {
     to.penalty_present = from.presence_penalty;
     to.penalty_freq = from.frequency_penalty;
     to.no_perf = true;
-    for (const auto& [token, bias] : from.logit_bias) to.logit_bias.push_back({token, bias});
+    for (const auto& [token, bias] : from.logit_bias) {
+        to.logit_bias.push_back({token, bias == -INFINITY ? bias : std::clamp(bias, -kMaxBias, kMaxBias)});
+    }
     // Only the links that do something, in llama.cpp's order.
     to.samplers.clear();
     if (from.has_penalties()) to.samplers.push_back(COMMON_SAMPLER_TYPE_PENALTIES);
@@ -214,59 +242,46 @@ void apply_constraint(const ConstraintParams& from, common_params_sampling& to) 
     }
 }
 
-Result<void> check_tokens(const ConstraintParams& constraint, std::int32_t n_vocab) {
-    std::vector<const Tokens*> lists = {&constraint.preserved, &constraint.think_start, &constraint.think_message};
-    for (const Tokens& end : constraint.think_end) lists.push_back(&end);
-    Tokens triggers;
-    for (const Trigger& trigger : constraint.triggers) triggers.push_back(trigger.token);
-    lists.push_back(&triggers);
-    for (const Tokens* list : lists) {
-        for (const Token token : *list) {
-            if (token >= 0 && token < n_vocab) continue;
-            return Error{ErrorCode::token_out_of_range, "a constraint names token " + std::to_string(token) +
-                                                            ", outside the vocabulary of " + std::to_string(n_vocab)};
-        }
+// llama.cpp adds up the biases of an id named twice, in an order of its own; and a sum that overflows bans everything.
+Result<void> check_sampling(const SamplingParams& sampling) {
+    std::vector<Token> tokens;
+    for (const auto& [token, bias] : sampling.logit_bias) {
+        if (std::isnan(bias)) return Error{ErrorCode::bad_args, "logit_bias= holds a bias that is no number"};
+        tokens.push_back(token);
     }
-    return {};
+    std::sort(tokens.begin(), tokens.end());
+    const auto twice = std::adjacent_find(tokens.begin(), tokens.end());
+    if (twice == tokens.end()) return {};
+    return Error{ErrorCode::bad_args, "logit_bias= names token " + std::to_string(*twice) + " twice"};
 }
 
 }  // namespace
 
-// llama.cpp's grammar aborts the process when it is handed an end token that it has no place for.
-Result<void> LlamaSamplerFactory::check_resumed_tokens(const Request& request) const {
-    if (request.constraint.grammar.empty()) return {};
-    const auto first = request.prompt.end() - request.n_generated_before;
-    const bool has_end = std::any_of(first, request.prompt.end(),
-                                     [this](Token token) { return decoder_.is_end_of_generation(token); });
-    if (!has_end) return {};
-    return Error{ErrorCode::bad_args, "generated= covers an end token: a request with a grammar is over after it"};
-}
-
 Result<std::unique_ptr<engine::TokenSampler>> LlamaSamplerFactory::create(const Request& request) {
     const ModelInfo& info = model_.info();
     const SamplingParams& sampling = request.sampling;
-    if (request.constraint.any() && !info.has_text) {
-        return Error{ErrorCode::unsupported, "this model's vocabulary has ids only (no_vocab): grammars and reasoning "
-                                             "budgets need its texts"};
-    }
-    if (Result<void> checked = check_tokens(request.constraint, info.n_vocab); !checked) return checked.error();
-    if (Result<void> checked = check_resumed_tokens(request); !checked) return checked.error();
+    if (Result<void> checked = check_constraint(request.constraint, model_); !checked) return checked.error();
+    if (Result<void> checked = check_sampling(sampling); !checked) return checked.error();
     std::int32_t n_suppressed = 0;
     if (info.has_text) llama_vocab_get_suppress_tokens(model_.vocab(), &n_suppressed);
-    const bool is_plain = sampling.is_greedy() && !sampling.has_penalties() && sampling.logit_bias.empty() &&
+    const bool is_plain = is_greedy(sampling) && !sampling.has_penalties() && sampling.logit_bias.empty() &&
                           !request.constraint.any() && n_suppressed == 0;
     if (is_plain) return std::unique_ptr<engine::TokenSampler>(std::make_unique<GreedySampler>(decoder_));
 
     common_params_sampling params;
     apply_sampling(sampling, params);
     apply_constraint(request.constraint, params);
+    const auto resumed = std::span(request.prompt).last(static_cast<std::size_t>(request.n_generated_before));
+    if (Result<void> rehearsed = rehearse_constraint(params, resumed, model_); !rehearsed) return rehearsed.error();
     try {
+        // It leaks what it has made when it throws. After the checks above only a lack of memory is left for that.
         common_sampler_ptr sampler(common_sampler_init(model_.model(), params));
         auto common = std::make_unique<CommonSampler>(std::move(sampler), model_, decoder_, request);
-        common->accept_prompt(request, std::max(params.n_prev, params.penalty_last_n));
+        const Result<void> accepted = common->accept_prompt(request, std::max(params.n_prev, params.penalty_last_n));
+        if (!accepted) return accepted.error();
         return std::unique_ptr<engine::TokenSampler>(std::move(common));
-    } catch (const std::regex_error& e) {
-        return Error{ErrorCode::bad_grammar, std::string("a trigger pattern is no regular expression: ") + e.what()};
+    } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, "no memory for the request's grammar or sampling state"};
     } catch (const std::invalid_argument& e) {
         return Error{ErrorCode::bad_args, e.what()};
     } catch (const std::exception& e) {

@@ -21,8 +21,6 @@ public:
     Result<std::unique_ptr<engine::TokenSampler>> create(const engine::Request& request) override;
 
 private:
-    Result<void> check_resumed_tokens(const engine::Request& request) const;
-
     const Model& model_;
     const LlamaDecoder& decoder_;
 };

@@ -60,7 +60,7 @@ struct State {
     alignas(64) std::array<char, kStackBytes> stack;
 };
 
-State g_state;                        // handlers take no argument: it has to be global
+State g_state;  // handlers take no argument: it has to be global
 std::atomic<bool> g_active{false};
 std::atomic_flag g_reporting;
 
@@ -139,7 +139,7 @@ LoadGuard::LoadGuard(const LoadGuardOptions& options) {
         sigaltstack(&stack, &g_state.old_stack);
     }
 
-    struct sigaction action {};
+    struct sigaction action{};
     action.sa_handler = on_signal;
     action.sa_flags = SA_ONSTACK;
     sigfillset(&action.sa_mask);

@@ -8,9 +8,9 @@
 namespace luce::llama {
 
 struct LoadGuardOptions {
-    int seconds = 0;        // time without progress() after which loading counts as hung; 0: no limit
-    int reply_fd = 1;       // where the line goes
-    int exit_status = 2;    // what the process exits with
+    int seconds = 0;      // time without progress() after which loading counts as hung; 0: no limit
+    int reply_fd = 1;     // where the line goes
+    int exit_status = 2;  // what the process exits with
     std::string_view prefix = "err start_failed ";  // what stands before the reason; must outlive the guard
 };
 

@@ -48,7 +48,8 @@ Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions
         if (!type) return type.error();
         (is_key ? types.k : types.v) = type.value();
     }
-    if (Result<void> checked = check_kv_cache_types(model, types, flash_attention_off); !checked) return checked.error();
+    if (Result<void> checked = check_kv_cache_types(model, types, flash_attention_off); !checked)
+        return checked.error();
     return types;
 }
 
@@ -99,8 +100,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     info.architecture = metadata(loaded.model_.get(), "general.architecture");
     info.n_vocab = llama_vocab_n_tokens(loaded.vocab());
     info.has_text = llama_vocab_type(loaded.vocab()) != LLAMA_VOCAB_TYPE_NONE;
-    info.has_recurrent =
-        llama_model_is_recurrent(loaded.model_.get()) || llama_model_is_hybrid(loaded.model_.get());
+    info.has_recurrent = llama_model_is_recurrent(loaded.model_.get()) || llama_model_is_hybrid(loaded.model_.get());
     Result<std::string> identity = memory_identity(file.value().files, info);
     if (!identity) return identity.error();
     info.identity = std::move(identity).value();
@@ -156,8 +156,9 @@ Result<void> Model::check_context(const GgufFacts& file) const {
         return start_failed("the model keeps no memory of its text (an embedding model?); luced runs causal ones");
     }
     if (file.has_longrope) {
-        log_warn("this model chooses its rope factors by the size of the pool (LongRoPE): with another --ctx or --pool "
-                 "the same prompt may get another answer");
+        log_warn(
+            "this model chooses its rope factors by the size of the pool (LongRoPE): with another --ctx or --pool "
+            "the same prompt may get another answer");
     }
     return {};
 }

@@ -27,9 +27,9 @@ struct ModelOptions {
     std::int32_t n_lanes = 1;
     std::int32_t n_batch = 512;
     std::int32_t n_ubatch = 512;
-    std::optional<std::int32_t> n_threads;      // unset: one a physical core
-    std::optional<std::int32_t> n_gpu_layers;   // unset: all, where there is a GPU
-    std::optional<std::string> cache_type_k;    // unset: see kv_cache_type.h
+    std::optional<std::int32_t> n_threads;     // unset: one a physical core
+    std::optional<std::int32_t> n_gpu_layers;  // unset: all, where there is a GPU
+    std::optional<std::string> cache_type_k;   // unset: see kv_cache_type.h
     std::optional<std::string> cache_type_v;
     FlashAttention flash_attention = FlashAttention::automatic;
 };
@@ -40,7 +40,7 @@ inline constexpr std::int32_t kDefaultMaxCtx = 32768;
 struct ModelInfo {
     std::string file_name;  // without its folders
     std::string architecture;
-    std::string identity;   // hexadecimal; equal for equal weights, KV types and rope settings
+    std::string identity;  // hexadecimal; equal for equal weights, KV types and rope settings
     std::string cache_type_k;
     std::string cache_type_v;
     std::int32_t n_ctx = 0;
@@ -49,8 +49,8 @@ struct ModelInfo {
     std::int32_t n_vocab = 0;
     std::int32_t n_threads = 0;
     std::int32_t n_gpu_layers = 0;
-    bool has_text = false;      // a vocabulary with texts, not ids only
-    bool has_recurrent = false; // recurrent or hybrid: state that cannot be cut by position
+    bool has_text = false;       // a vocabulary with texts, not ids only
+    bool has_recurrent = false;  // recurrent or hybrid: state that cannot be cut by position
 };
 
 struct LlamaModelDeleter {

@@ -1,4 +1,5 @@
-// Tests of the engine on a model of arithmetic: whatever runs beside it, an answer is the one that the text alone gives.
+// Tests of the engine on a model of arithmetic: whatever runs beside it, an answer is the one that the text alone
+// gives.
 #include <doctest/doctest.h>
 
 #include <map>
@@ -205,7 +206,8 @@ TEST_CASE("random loads: answers do not depend on what else runs, nor on suspens
         const int n_requests = 1 + static_cast<int>(random() % 12);
         for (int i = 0; i < n_requests; ++i) {
             const auto key = static_cast<std::uint64_t>(i);
-            const Tokens prompt = random_prompt(random, 1 + static_cast<int>(random() % static_cast<unsigned>(n_ctx - 1)));
+            const Tokens prompt =
+                random_prompt(random, 1 + static_cast<int>(random() % static_cast<unsigned>(n_ctx - 1)));
             const int n_generate = static_cast<int>(random() % 40);
             expected[RequestKey{key}] = expected_answer(prompt, n_generate, n_ctx);
             Request r = request(key, prompt, n_generate);

@@ -104,7 +104,7 @@ TEST_CASE("load guard: a load without progress ends, one with progress does not"
 }
 
 TEST_CASE("load guard: leaves everything as it was") {
-    struct sigaction before {};
+    struct sigaction before{};
     sigaction(SIGABRT, nullptr, &before);
     const auto terminate = std::get_terminate();
     const auto on_abort = ggml_set_abort_callback(nullptr);
@@ -112,7 +112,7 @@ TEST_CASE("load guard: leaves everything as it was") {
         const LoadGuard guard(LoadGuardOptions{.seconds = 5});
         CHECK((std::get_terminate() != terminate));
     }
-    struct sigaction after {};
+    struct sigaction after{};
     sigaction(SIGABRT, nullptr, &after);
     CHECK((after.sa_handler == before.sa_handler));
     CHECK((std::get_terminate() == terminate));

@@ -32,9 +32,7 @@ int n_tokens(const StepPlan& plan) {
 
 }  // namespace
 
-TEST_CASE("no lanes: nothing to do") {
-    CHECK(plan_step({}, {100, 10, 10, false}).calls.empty());
-}
+TEST_CASE("no lanes: nothing to do") { CHECK(plan_step({}, {100, 10, 10, false}).calls.empty()); }
 
 TEST_CASE("decoding lanes come every step, prefill gets what is left of the call") {
     const std::vector<LaneView> lanes = {decoding(0, 5, 0), prefilling(1, 0, 100, 1), decoding(2, 7, 2)};

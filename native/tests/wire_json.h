@@ -82,9 +82,7 @@ private:
     static json as_json(const T& value) {
         return value;
     }
-    static json as_json(float value) {
-        return std::isinf(value) ? json("-inf") : json(static_cast<double>(value));
-    }
+    static json as_json(float value) { return std::isinf(value) ? json("-inf") : json(static_cast<double>(value)); }
     static json as_json(const std::pair<Token, float>& pair) { return json::array({pair.first, as_json(pair.second)}); }
     static json as_json(const wire::SnapshotPoint& point) {
         return {{"position", point.position}, {"slot", point.slot}};

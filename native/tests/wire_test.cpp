@@ -168,12 +168,20 @@ TEST_CASE("parse_command takes blank lines too, although framing passes none on"
 TEST_CASE("long lines are parsed in time that grows with their length only") {
     // The limit is some hundred times what an idle machine needs, and far below what anything quadratic would take.
     constexpr double kLimitSeconds = 20;
-    const std::pair<const char*, const char*> kLines[] = {
-        {"gen id=1 n=1 prompt=1", ",-1"}, {"gen id=1 n=1 prompt=", ","},    {"/p 1", " snap=1:1"},
-        {"p", " 1"},                      {"p", " samp="},                  {"gen", " a=1"},
-        {"frob", " id=x"},                {"gen id=1 temp=", "1"},          {"gen id=1 temp=0.", "0"},
-        {"/p ", "0"},                     {"gen id=1 gen_prompt=", "%e9"},  {"", "\t"},
-        {"gen id=1 think_end=1", "|1"},   {"gen id=1 triggers=", "word:a,"}};
+    const std::pair<const char*, const char*> kLines[] = {{"gen id=1 n=1 prompt=1", ",-1"},
+                                                          {"gen id=1 n=1 prompt=", ","},
+                                                          {"/p 1", " snap=1:1"},
+                                                          {"p", " 1"},
+                                                          {"p", " samp="},
+                                                          {"gen", " a=1"},
+                                                          {"frob", " id=x"},
+                                                          {"gen id=1 temp=", "1"},
+                                                          {"gen id=1 temp=0.", "0"},
+                                                          {"/p ", "0"},
+                                                          {"gen id=1 gen_prompt=", "%e9"},
+                                                          {"", "\t"},
+                                                          {"gen id=1 think_end=1", "|1"},
+                                                          {"gen id=1 triggers=", "word:a,"}};
     for (const auto& [start, word] : kLines) {
         CAPTURE(start);
         CAPTURE(word);

@@ -86,8 +86,7 @@ Line classify(std::string_view text) {
 }
 
 bool is_generating(Form form) {
-    return form == Form::gen || form == Form::generate || form == Form::positional ||
-           form == Form::reserved_generating;
+    return form == Form::gen || form == Form::generate || form == Form::positional || form == Form::reserved_generating;
 }
 
 // The first readable id= of a line that may carry one; in the others such a word is a piece of a path.

@@ -71,8 +71,7 @@ struct ReadyLine {
     std::vector<std::pair<std::string, std::string>> fields;
 };
 
-using Reply =
-    std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine>;
+using Reply = std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine>;
 
 // The line with its `\n`.
 std::string format_reply(const Reply& reply);

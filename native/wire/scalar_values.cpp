@@ -28,8 +28,7 @@ bool lost_its_digits(std::string_view text, double value) {
 }
 
 bool is_strict_integer(std::string_view text) {
-    const bool is_negative_zero =
-        text.starts_with('-') && text.find_first_of("123456789") == std::string_view::npos;
+    const bool is_negative_zero = text.starts_with('-') && text.find_first_of("123456789") == std::string_view::npos;
     return looks_like_integer(text) && !is_negative_zero;
 }
 

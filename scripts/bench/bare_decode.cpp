@@ -27,16 +27,15 @@ struct Free {
     std::exit(1);
 }
 
-double now_s() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 std::vector<llama_token> read_prompt(const char* path) {
     std::ifstream file(path, std::ios::binary | std::ios::ate);
     if (!file) fail(std::string("cannot read ") + path);
     std::vector<llama_token> tokens(static_cast<std::size_t>(file.tellg()) / sizeof(llama_token));
     file.seekg(0);
-    file.read(reinterpret_cast<char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * sizeof(llama_token)));
+    file.read(reinterpret_cast<char*>(tokens.data()),
+              static_cast<std::streamsize>(tokens.size() * sizeof(llama_token)));
     return tokens;
 }
 
@@ -110,7 +109,8 @@ public:
     double generate(int n) {
         const double started_s = now_s();
         for (int i = 0; i < n; ++i, ++position_) {
-            for (int lane = 0; lane < s_.n_lanes; ++lane) add(last_[static_cast<std::size_t>(lane)], position_, lane, true);
+            for (int lane = 0; lane < s_.n_lanes; ++lane)
+                add(last_[static_cast<std::size_t>(lane)], position_, lane, true);
             decode();
             for (int lane = 0; lane < s_.n_lanes; ++lane) last_[static_cast<std::size_t>(lane)] = best(lane);
         }
@@ -153,13 +153,15 @@ private:
 
 int main(int argc, char** argv) {
     if (argc != 10) fail("usage: MODEL PROMPT_FILE N_GEN LANES CTX UBATCH THREADS CACHE_TYPE N_GPU_LAYERS");
-    llama_log_set([](ggml_log_level level, const char* text, void*) {
-        if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
-    }, nullptr);
+    llama_log_set(
+        [](ggml_log_level level, const char* text, void*) {
+            if (level == GGML_LOG_LEVEL_ERROR) std::fputs(text, stderr);
+        },
+        nullptr);
     ggml_backend_load_all();
     llama_backend_init();
     const std::vector<llama_token> prompt = read_prompt(argv[2]);
-    const Settings settings{std::atoi(argv[3]), std::atoi(argv[4]), std::atoi(argv[5]), std::atoi(argv[6]),
+    const Settings settings{std::atoi(argv[3]), std::atoi(argv[4]),  std::atoi(argv[5]), std::atoi(argv[6]),
                             std::atoi(argv[7]), cache_type(argv[8]), std::atoi(argv[9])};
     Loop loop(argv[1], settings);
     // A line on stdin starts a measurement, so that both sides take turns within one run.

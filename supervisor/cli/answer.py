@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import click
-
+from luce.supervisor.cli.entry import say
 from luce.supervisor.text import (
     AnswerFormatError,
     AnswerParser,
@@ -81,7 +80,7 @@ class ChatAnswer:
         try:
             finished = self._parser.finish(truncated=True)
         except AnswerFormatError as error:
-            click.echo(f"the answer is not in the model's own format: {error}", err=True)
+            say(f"the answer is not in the model's own format: {error}")
             return self._finish_text()
         shown = self._show(finished.deltas) + self._finish_text()
         return shown + "".join(f"\n{call.name}({call.arguments})" for call in finished.message.tool_calls)
@@ -96,7 +95,7 @@ class ChatAnswer:
         for delta in deltas:
             if isinstance(delta, ReasoningDelta):
                 self.reasoning += delta.text
-                click.echo(delta.text, nl=False, err=True)
+                say(delta.text, nl=False)
             elif isinstance(delta, ContentDelta):
                 shown += self._stops.feed(delta.text)
         self.text += shown

@@ -7,13 +7,16 @@ and its inherited descriptors.
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_START_FAILED, Failure, run_command
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_START_FAILED, Failure, OutputClosedError, run_command, say
+from luce.supervisor.cli.model_files import check_draft
 from luce.supervisor.cli.options import (
     NOT_NEGATIVE,
     engine_options,
@@ -22,6 +25,7 @@ from luce.supervisor.cli.options import (
     read_sampling,
     sampling_options,
 )
+from luce.supervisor.config import engine_environment
 
 _PIPE_ONLY = ("n", "text_ids", "temp", "top_k", "top_p", "min_p", "repeat", "presence", "frequency", "ignore_eos")
 
@@ -35,6 +39,7 @@ Examples:
 
 \b
 Exit codes: 0 done, 1 the request was refused, 2 the start failed, 64 bad arguments, 70 the engine failed.
+A start that fails writes `err start_failed <reason>` to stdout, --pipe only to stderr.
 A --pipe whose reader goes away dies of SIGPIPE (141 in a shell), as cat does.
 """
 
@@ -54,7 +59,7 @@ def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: b
     metavar="PATH",
     type=click.Path(path_type=Path),
     help="Drafter for speculation: a GGUF file or a folder with config.json and model.safetensors. This version checks"
-    " that it is there and decodes without it.",
+    " that it is one and decodes without it.",
 )
 @click.option(
     "--stream-fd",
@@ -92,7 +97,9 @@ def command(draft: Path | None, stream_fd: int | None, mux: bool, die_with_paren
     The commands are described in protocol/PROTOCOL.md; `ping hello` is a first one to try. The end of stdin lets what
     runs finish and then ends the daemon.
     """
-    _check_draft(draft)
+    if draft is not None:
+        check_draft(draft)
+        say(f"luce-daemon: the drafter {draft} is not used: this version decodes without speculation")
     if values["pipe"]:
         if stream_fd is not None or mux:
             raise Failure("--pipe writes its tokens to stdout: leave --stream-fd and --mux out", EXIT_BAD_ARGS)
@@ -108,22 +115,9 @@ def command(draft: Path | None, stream_fd: int | None, mux: bool, die_with_paren
     config = replace(read_engine_config(values), stream_fd=stream_fd, mux=mux, die_with_parent=die_with_parent)
     binary = read_binary()
     try:
-        os.execv(binary, [str(binary), *config.to_argv()])
+        os.execve(binary, [str(binary), *config.to_argv()], engine_environment(os.environ))
     except OSError as error:
         raise Failure(f"{binary} could not be started: {error.strerror}", EXIT_START_FAILED) from error
-
-
-def _check_draft(draft: Path | None) -> None:
-    if draft is None:
-        return
-    if not draft.exists():
-        raise Failure(f"--draft {draft}: there is no such file or folder", EXIT_BAD_ARGS)
-    if draft.is_dir() and not (draft / "config.json").is_file():
-        raise Failure(
-            f"--draft {draft}: the folder has no config.json; name a GGUF file or a Hugging Face checkpoint's folder",
-            EXIT_BAD_ARGS,
-        )
-    click.echo(f"luce-daemon: the drafter {draft} is not used: this version decodes without speculation", err=True)
 
 
 def _check_open(fd: int) -> None:
@@ -151,6 +145,15 @@ def _run_pipe(values: dict[str, Any]) -> int:
     )
 
 
+def _tell_program(text: str) -> None:
+    # Who starts a daemon waits for its first line: it comes also when luced was not reached.
+    from luce.protocol import Err, ErrorCode, format_reply
+    from luce.supervisor.cli.output import write_output
+
+    with suppress(Failure, OutputClosedError):
+        write_output(format_reply(Err(ErrorCode.START_FAILED, text)))
+
+
 def main() -> None:
     """Entry point of `luce-daemon`."""
-    run_command(command, "luce-daemon")
+    run_command(command, "luce-daemon", on_failure=None if "--pipe" in sys.argv[1:] else _tell_program)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,16 @@ from typing import TYPE_CHECKING
 import click
 
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure, run_async
-from luce.supervisor.cli.options import model_option, read_binary, read_model
+from luce.supervisor.cli.model_files import read_model
+from luce.supervisor.cli.options import model_option, read_binary
+from luce.supervisor.cli.output import print_tables
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from luce.protocol import GenerateOk
 
+_BACKEND_VARIABLE = "GGML_BACKEND_PATH"
 _PROMPT_IDS = (1, 2, 3, 4)  # every vocabulary has them
 _N_TOKENS = 8
 _PROBE_TIMEOUT_S = 60.0
@@ -37,16 +43,22 @@ def command(model: Path | None) -> int:
 
     Exits 1 when something is broken, and says what to do about it.
     """
-    from rich.console import Console
+    findings = [*_check_daemon(), _check_text_library(), _check_generation(model)]
+    print_tables(lambda console: _print(console, findings))
+    return EXIT_OK if all(finding.good for finding in findings) else EXIT_REFUSED
+
+
+def _print(console: Console, findings: list[Finding]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    findings = [*_check_daemon(), _check_text_library(), _check_generation(model)]
     table = Table(show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")  # paths are here to be read to their end
     for finding in findings:
         table.add_row("[green]ok[/]" if finding.good else "[red]BROKEN[/]", escape(finding.what), escape(finding.text))
-    Console().print(table)
-    return EXIT_OK if all(finding.good for finding in findings) else EXIT_REFUSED
+    console.print(table)
 
 
 def _check_daemon() -> list[Finding]:
@@ -55,7 +67,12 @@ def _check_daemon() -> list[Finding]:
     try:
         binary = find_luced()
         said = subprocess.run(
-            [str(binary), "--version"], capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False
+            [str(binary), "--version", "--log-level", "debug"],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
         )
     except NotInstalledError as error:
         return [Finding("daemon", False, str(error))]
@@ -69,9 +86,22 @@ def _check_daemon() -> list[Finding]:
         what, _, text = line.partition(" ")
         n_gpus += what == "device" and text.startswith(("kind=gpu", "kind=igpu"))
         findings.append(Finding(what, True, text))
+    findings += _check_named_backend(said.stderr)
     if n_gpus == 0:
         findings.append(Finding("gpu", True, "none: it computes on the CPU" + _gpu_hint(binary)))
     return findings
+
+
+def _check_named_backend(log: str) -> list[Finding]:
+    """By ggml's own words: it says what it has loaded from where, and goes on without what it could not load."""
+    path = os.environ.get(_BACKEND_VARIABLE)
+    if path is None:
+        return []
+    about = [line.partition("load_backend: ")[2] for line in log.splitlines() if "load_backend: " in line]
+    if any(line.startswith("loaded ") and line.endswith(f" from {path}") for line in about):
+        return [Finding("backend", True, path)]
+    why = "; ".join(line for line in about if not line.startswith("loaded ")) or "the daemon does not say why"
+    return [Finding("backend", False, f"{_BACKEND_VARIABLE}={path} was not loaded: {why}; correct or unset it")]
 
 
 def _gpu_hint(binary: Path) -> str:

@@ -10,10 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import click
-
 from luce.protocol import LocalProtocolError
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_ENGINE, EXIT_REFUSED, EXIT_START_FAILED, Failure
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_ENGINE, EXIT_REFUSED, EXIT_START_FAILED, Failure, say
 from luce.supervisor.client import EngineClient
 from luce.supervisor.config import DaemonConfig
 from luce.supervisor.generation import EngineDied, EngineError, Event, Generation
@@ -27,7 +25,7 @@ _SILENCE_TIMEOUT_S = 300.0  # a running engine reports the progress of a prompt 
 async def engine_session(binary: Path, config: DaemonConfig) -> AsyncIterator[EngineClient]:
     """A ready engine; it is gone when the block is left. Raises Failure with the exit code of what went wrong."""
     try:
-        async with await EngineProcess.spawn(binary, config, on_log=_show_log) as process:
+        async with await EngineProcess.spawn(binary, config, on_log=say) as process:
             await process.wait_ready(_START_TIMEOUT_S)
             async with EngineClient(process) as client:
                 yield client
@@ -51,7 +49,3 @@ async def events_within(generation: Generation) -> AsyncIterator[Event]:
         except TimeoutError:
             raise EngineDied(f"luced has said nothing for {_SILENCE_TIMEOUT_S:g} s and was stopped") from None
         yield event
-
-
-def _show_log(line: str) -> None:
-    click.echo(line, err=True)

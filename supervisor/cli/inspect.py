@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure
+from luce.supervisor.cli.output import print_tables, write_output
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from luce.supervisor.model_memory import ModelMemory
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -59,9 +62,9 @@ def command(model: Path, memory: int | None, as_json: bool) -> int:
         raise Failure(text if text.startswith(str(model)) else f"{model}: {text}", EXIT_REFUSED) from error
     budget = psutil.virtual_memory().total if memory is None else memory
     if as_json:
-        click.echo(json.dumps(_as_json(account, budget), indent=2))
+        write_output((json.dumps(_as_json(account, budget), indent=2) + "\n").encode())
     else:
-        _print_tables(model, account, budget)
+        print_tables(lambda console: _print_tables(console, model, account, budget))
     return EXIT_OK
 
 
@@ -91,14 +94,12 @@ def _as_json(account: ModelMemory, budget: int) -> dict[str, Any]:
     }
 
 
-def _print_tables(model: Path, account: ModelMemory, budget: int) -> None:
-    from rich.console import Console
+def _print_tables(console: Console, model: Path, account: ModelMemory, budget: int) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     from luce.supervisor.model_memory import CACHE_TYPES, LayerKind
 
-    console = Console()
     layers = ", ".join(f"{account.count(kind)} {kind.value}" for kind in LayerKind if account.count(kind) > 0)
     about = Table(title=escape(model.name), show_header=False, title_justify="left")
     about.add_row("architecture", escape(account.architecture + (f" ({account.name})" if account.name else "")))

@@ -12,17 +12,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_START_FAILED, Failure
+from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure
+from luce.supervisor.cli.model_files import read_model
+from luce.supervisor.cli.numbers import Real
 from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, LOG_LEVELS, DaemonConfig
-from luce.supervisor.locate import NotInstalledError, find_luced, packaged_model
+from luce.supervisor.locate import NotInstalledError, find_luced
 
 if TYPE_CHECKING:
     from luce.protocol import SamplingArgs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-POSITIVE = click.IntRange(min=1)
-NOT_NEGATIVE = click.IntRange(min=0)
+_MAX_INT32 = 2**31 - 1
+
+POSITIVE = click.IntRange(min=1, max=_MAX_INT32)
+NOT_NEGATIVE = click.IntRange(min=0, max=_MAX_INT32)
 SEED = click.IntRange(min=0, max=2**64 - 1)
 
 _MODEL_HELP = "GGUF file of the model; of a split model the first part. Without it: the small one in the package."
@@ -45,21 +49,21 @@ _ENGINE_OPTIONS = (
         type=POSITIVE,
         metavar="N",
         help="Longest text of one lane, prompt and answer, in tokens. Default: what the model was trained for, at most"
-        " 32768. Beyond the training it warns and works.",
+        " 32768 and --pool. Beyond the training it warns and works.",
     ),
     click.option(
         "--pool",
         type=POSITIVE,
         metavar="N",
-        help="Cells of the attention cache, one a token, that all lanes share. When running lanes outgrow it, the"
-        " youngest pauses. Default: --ctx.",
+        help="Cells of the attention cache, one a token, that all lanes share; at least --ctx. When running lanes"
+        " outgrow it, the youngest pauses. Default: --ctx.",
     ),
     click.option("--lanes", type=POSITIVE, metavar="N", help="Generations that decode together. Default: 4."),
     click.option(
         "--queue",
         type=NOT_NEGATIVE,
         metavar="N",
-        help="Generations that may wait for a lane; one more is refused. Default: 256.",
+        help="Generations that may wait beyond those that have a lane; one more is refused. Default: 256.",
     ),
     click.option(
         "--batch", type=POSITIVE, metavar="N", help="Most tokens of one call to the model. Default: --ubatch."
@@ -112,45 +116,29 @@ def sampling_options(function: F) -> F:
 
 
 _SAMPLING_OPTIONS = (
-    click.option(
-        "--temp", type=click.FloatRange(min=0), metavar="T", help="Temperature; 0, the default, takes the likeliest."
-    ),
+    click.option("--temp", type=Real(min=0), metavar="T", help="Temperature; 0, the default, takes the likeliest."),
     click.option("--top-k", type=NOT_NEGATIVE, metavar="K", help="Only the K likeliest tokens; 0 is off."),
     click.option(
         "--top-p",
-        type=click.FloatRange(min=0, max=1, min_open=True),
+        type=Real(min=0, max=1, min_open=True),
         metavar="P",
         help="Only the likeliest tokens that together hold P of the probability; 1 is off.",
     ),
     click.option(
         "--min-p",
-        type=click.FloatRange(min=0, max=1),
+        type=Real(min=0, max=1),
         metavar="P",
         help="Only tokens at least P times as likely as the likeliest; 0 is off.",
     ),
     click.option(
         "--repeat",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Real(min=0, min_open=True),
         metavar="R",
         help="Penalty on tokens that have occurred; 1 is off.",
     ),
-    click.option("--presence", type=float, metavar="P", help="Subtracted once from tokens that have occurred."),
-    click.option("--frequency", type=float, metavar="P", help="Subtracted for each time a token has occurred."),
+    click.option("--presence", type=Real(), metavar="P", help="Subtracted once from tokens that have occurred."),
+    click.option("--frequency", type=Real(), metavar="P", help="Subtracted for each time a token has occurred."),
 )
-
-
-def read_model(model: Path | None) -> Path:
-    """The model's path, checked. Raises Failure."""
-    if model is None:
-        try:
-            return packaged_model()
-        except NotInstalledError as error:
-            raise Failure(str(error), EXIT_START_FAILED) from error
-    if model.is_dir():
-        raise Failure(f"--model {model} is a folder: name the .gguf file in it", EXIT_BAD_ARGS)
-    if not model.is_file():
-        raise Failure(f"--model {model}: there is no such file", EXIT_BAD_ARGS)
-    return model
 
 
 def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:

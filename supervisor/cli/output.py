@@ -1,7 +1,7 @@
-"""OutputPipe: our standard output as the left side of a pipeline.
+"""Our standard output as the left side of a pipeline: write_output for a command without an engine, OutputPipe beside
+one, which never blocks the loop and notices at once, also between two writes, that the reader has gone.
 
-Writes without ever blocking the loop and notices at once, also between two writes, that the reader has gone. Knows
-bytes only.
+Past Python's buffers, so that what could not be written is not tried again at exit. Knows nothing of what it writes.
 """
 
 from __future__ import annotations
@@ -10,19 +10,60 @@ import asyncio
 import os
 import select
 import stat
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from luce.supervisor.cli.entry import OutputClosedError
+from luce.supervisor.cli.entry import EXIT_REFUSED, Failure, OutputClosedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # A pipe that polls as writable takes this much without blocking (POSIX: PIPE_BUF is at most one page).
 _CHUNK_BYTES = select.PIPE_BUF
 
 
+STDOUT_FD = 1
+
+
+def write_output(data: bytes) -> None:
+    """Write all of it to stdout; waits as long as the reader takes. Raises OutputClosedError or Failure."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(STDOUT_FD, view) :]
+        except BlockingIOError:  # somebody else has set this pipe or terminal to non-blocking
+            _poll_writable(STDOUT_FD, timeout_ms=None)
+        except OSError as error:
+            raise _output_error(error) from None
+
+
+def print_tables(print_to: Callable[[Console], None]) -> None:
+    """What rich makes for this output, terminal or not, by write_output."""
+    from rich.console import Console
+
+    console = Console()
+    with console.capture() as captured:
+        print_to(console)
+    write_output(captured.get().encode(console.encoding, errors="replace"))
+
+
+def _output_error(error: OSError) -> Exception:
+    if isinstance(error, BrokenPipeError):
+        return OutputClosedError()
+    return Failure(f"standard output cannot be written: {error.strerror}", EXIT_REFUSED)
+
+
+def _poll_writable(fd: int, timeout_ms: int | None) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLOUT)
+    return poller.poll(timeout_ms) != []
+
+
 class OutputPipe:
     """Use as a context manager: what runs inside is cancelled when the reader goes, and OutputClosedError raised."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int = STDOUT_FD) -> None:
         self._fd = fd
         mode = os.fstat(fd).st_mode
         self._is_pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
@@ -56,21 +97,19 @@ class OutputPipe:
             self._task.cancel()
 
     async def write(self, data: bytes) -> None:
-        """Write all of it; waits as long as the reader takes. Raises OutputClosedError."""
+        """Write all of it; waits as long as the reader takes. Raises OutputClosedError or Failure."""
         view = memoryview(data)
         try:
             while view:
                 if self._is_pipe:
                     await self._wait_writable()
                 view = view[os.write(self._fd, view[:_CHUNK_BYTES]) :]
-        except BrokenPipeError:
-            raise OutputClosedError from None
+        except OSError as error:
+            raise _output_error(error) from None
 
     async def _wait_writable(self) -> None:
         # A short poll first: a reader that keeps up costs no trip through the loop.
-        poller = select.poll()
-        poller.register(self._fd, select.POLLOUT)
-        if poller.poll(0):
+        if _poll_writable(self._fd, timeout_ms=0):
             return
         loop = asyncio.get_running_loop()
         writable = loop.create_future()

@@ -5,19 +5,20 @@ One generation by an engine of its own, which is gone when this is. Knows ids on
 
 from __future__ import annotations
 
-import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import click
-
-from luce.protocol import Generate, GenerateOk, SamplingArgs, format_reply
+from luce.protocol import ErrorCode, Generate, GenerateOk, SamplingArgs, format_reply
 from luce.supervisor.cli.engine_session import engine_session, events_within
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async, say
 from luce.supervisor.cli.ids import encode_ids, read_ids
+from luce.supervisor.cli.input import read_stdin
 from luce.supervisor.cli.output import OutputPipe
 from luce.supervisor.config import DaemonConfig
-from luce.supervisor.generation import TokenEvent
+from luce.supervisor.generation import EngineError, Event, Generation, TokenEvent
+
+_HINT = ": --pipe reads int32, little endian; decimal ids need --text-ids, text needs `luce tokenize`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +33,12 @@ class PipeRequest:
 
 def run_pipe(binary: Path, config: DaemonConfig, request: PipeRequest) -> int:
     """Returns the exit code. Raises Failure or OutputClosedError."""
-    data = sys.stdin.buffer.read()
-    prompt = read_ids(data, as_text=request.text_ids)
+    prompt = read_ids(read_stdin(), as_text=request.text_ids)
     if not prompt:
         raise Failure("stdin held no prompt ids: put `luce tokenize FILE |` before --pipe", EXIT_BAD_ARGS)
+    if min(prompt) < 0:
+        wrong = next(token for token in prompt if token < 0)
+        raise Failure(f"stdin held {wrong}, which is no token id{_HINT}", EXIT_BAD_ARGS)
     return run_async(lambda: _generate(binary, config, request, prompt))
 
 
@@ -46,14 +49,24 @@ async def _generate(binary: Path, config: DaemonConfig, request: PipeRequest, pr
     if config.lanes is None:
         config = replace(config, lanes=1)
     async with (
-        OutputPipe(sys.stdout.fileno()) as output,
+        OutputPipe() as output,
         engine_session(binary, config) as client,
         await client.generate(command) as generation,
     ):
-        async for event in events_within(generation):
+        async for event in _events(generation, request):
             if isinstance(event, TokenEvent):
                 await output.write(encode_ids([event.token], as_text=request.text_ids))
             elif isinstance(event, GenerateOk):
-                click.echo(format_reply(event).rstrip(), err=True)
+                say(format_reply(event).decode().rstrip())
         output.release()
     return EXIT_OK
+
+
+async def _events(generation: Generation, request: PipeRequest) -> AsyncIterator[Event]:
+    try:
+        async for event in events_within(generation):
+            yield event
+    except EngineError as error:
+        if error.code is not ErrorCode.TOKEN_OUT_OF_RANGE or request.text_ids:
+            raise
+        raise EngineError(error.code, error.text + _HINT) from error

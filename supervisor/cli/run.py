@@ -16,6 +16,7 @@ from luce.protocol import Generate, GenerateOk
 from luce.supervisor.cli.answer import Answer, ChatAnswer, PlainAnswer
 from luce.supervisor.cli.engine_session import engine_session, events_within
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
+from luce.supervisor.cli.input import STDIN, read_stdin, utf8, utf8_argument
 from luce.supervisor.cli.options import (
     NOT_NEGATIVE,
     engine_options,
@@ -60,8 +61,9 @@ def command(prompt: str, **values: Any) -> int:
     """
     if values["system"] is not None and not values["chat"]:
         raise click.UsageError("--system belongs to --chat")
-    if prompt == "-":
-        prompt = sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    prompt = utf8(read_stdin(), STDIN) if prompt == "-" else utf8_argument(prompt, "PROMPT")
+    for option, text in [("--system", values["system"] or ""), *(("--stop", text) for text in values["stop"])]:
+        utf8_argument(text, option)
     if values["log_level"] is None:
         values["log_level"] = "warn"  # people look at this output
     config = read_engine_config(values, lanes=1)
@@ -91,7 +93,7 @@ def _prepare(text: TextModel, prompt: str, values: Mapping[str, Any]) -> tuple[A
 
 async def _run(binary: Path, config: DaemonConfig, request: Generate, answer: Answer, as_json: bool) -> int:
     figures = Figures()
-    async with OutputPipe(sys.stdout.fileno()) as output, engine_session(binary, config) as client:
+    async with OutputPipe() as output, engine_session(binary, config) as client:
         asked_s = time.monotonic()
         async with await client.generate(request) as generation:
             async for event in events_within(generation):

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure
 from luce.supervisor.cli.ids import IdReader, encode_ids
-from luce.supervisor.cli.options import model_option, read_model
+from luce.supervisor.cli.input import STDIN, read_file, read_stdin, stdin_chunks, utf8
+from luce.supervisor.cli.model_files import read_model
+from luce.supervisor.cli.options import model_option
+from luce.supervisor.cli.output import write_output
 from luce.supervisor.cli.text_model import text_model
-
-_READ_BYTES = 1 << 16
 
 _text_ids_option = click.option(
     "--text-ids", is_flag=True, help="Ids are decimal numbers, one a line, instead of int32, little endian."
@@ -24,7 +23,7 @@ _text_ids_option = click.option(
 
 
 @click.command("tokenize")
-@click.argument("file", type=click.File("rb"))
+@click.argument("file", type=click.Path(path_type=Path))
 @model_option
 @_text_ids_option
 @click.option(
@@ -39,13 +38,13 @@ _text_ids_option = click.option(
     show_default=True,
     help="Whether the tokens that the model wants around a text, such as BOS, are added.",
 )
-def tokenize(file: BinaryIO, model: Path | None, text_ids: bool, special: bool, bos: bool) -> int:
-    """Write the token ids of FILE (- is stdin) to stdout, as the model's own tokenizer cuts it."""
-    data = file.read()
+def tokenize(file: Path, model: Path | None, text_ids: bool, special: bool, bos: bool) -> int:
+    """Write the token ids of FILE, a text in UTF-8 (- is stdin), to stdout, as the model's own tokenizer cuts it."""
+    source, data = (STDIN, read_stdin()) if str(file) == "-" else (str(file), read_file(file))
+    content = utf8(data, source)
     with text_model(read_model(model)) as text:
-        ids = text.tokenize(data, add_special=bos, parse_special=special)
-    sys.stdout.buffer.write(encode_ids(ids, as_text=text_ids))
-    sys.stdout.buffer.flush()
+        ids = text.tokenize(content, add_special=bos, parse_special=special)
+    write_output(encode_ids(ids, as_text=text_ids))
     return EXIT_OK
 
 
@@ -59,16 +58,14 @@ def detokenize(model: Path | None, text_ids: bool, special: bool) -> int:
     """Read token ids from stdin and write their text to stdout, each as soon as it has come."""
     with text_model(read_model(model)) as text:
         for ids in _ids_from_stdin(text_ids):
-            sys.stdout.buffer.write(b"".join(text.piece(token, special=special) for token in ids))
-            sys.stdout.buffer.flush()
+            write_output(b"".join(text.piece(token, special=special) for token in ids))
     return EXIT_OK
 
 
 def _ids_from_stdin(text_ids: bool) -> Iterator[array[int]]:
-    if sys.stdin.isatty():
+    if sys.stdin is not None and sys.stdin.isatty():
         raise Failure("stdin is a terminal: put a program that writes token ids before the pipe", EXIT_BAD_ARGS)
     reader = IdReader(as_text=text_ids)
-    fd = sys.stdin.fileno()
-    while (data := os.read(fd, _READ_BYTES)) != b"":
+    for data in stdin_chunks():
         yield reader.feed(data)
     yield reader.finish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 TIMEOUT_S = 120
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
+Shell = Callable[[str], subprocess.CompletedProcess[bytes]]
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +40,21 @@ def run(bin_dir: Path) -> Run:
         return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, **options)  # type: ignore[call-overload,no-any-return]
 
     return run_command
+
+
+@pytest.fixture
+def shell(bin_dir: Path, tiny_model: Path, tmp_path: Path) -> Shell:
+    """shell("luce inspect $MODEL >/dev/full"): a line for bash, with our commands in its path."""
+
+    def run_line(line: str) -> subprocess.CompletedProcess[bytes]:
+        variables = {"PATH": f"{bin_dir}:{os.environ['PATH']}", "MODEL": str(tiny_model), "TMPDIR": str(tmp_path)}
+        return subprocess.run(
+            ["bash", "-c", line],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            env={**os.environ, **variables},
+        )
+
+    return run_line

@@ -63,7 +63,16 @@ def test_detokenize_writes_as_ids_come(bin_dir: Path) -> None:
     ("arguments", "data", "code", "text"),
     [
         (["tokenize", "/no/such"], b"", 64, b"No such file"),
-        (["tokenize", "-", "--model", "/no/such"], b"", 64, b"no such file"),
+        (["tokenize", "-", "--model", "/no/such"], b"", 2, b"no such file"),
+        (["tokenize", "/tmp"], b"", 64, b"Is a directory"),
+        (["tokenize", "-"], b"a\xff", 64, b"standard input is not UTF-8 text: byte 0xff at offset 1"),
+        (["tokenize", "-"], b"abc\xed\xa0\x80", 64, b"not UTF-8 text: byte 0xed at offset 3"),
+        (["tokenize", "-"], bytes(range(256)), 64, b"not UTF-8 text: byte 0x80 at offset 128"),
+        (["run", "-"], b"ab\xc3(", 64, b"not UTF-8 text: byte 0xc3 at offset 2"),
+        (["run", os.fsdecode(b"\xff")], b"", 64, b"PROMPT is not UTF-8 text: byte 0xff at offset 0"),
+        (["run", "x", "--stop", os.fsdecode(b"a\xff")], b"", 64, b"--stop is not UTF-8 text"),
+        (["run", "x", "--temp", "nan"], b"", 64, b"--temp"),
+        (["run", "x", "-n", "99999999999"], b"", 64, b"-n"),
         (["tokenize", "-", "--model", "/etc/hostname"], b"x", 2, b"/etc/hostname"),
         (["detokenize", "--text-ids"], b"9999999", 1, b"9999999"),
         (["detokenize"], b"123", 64, b"--text-ids"),
@@ -177,6 +186,20 @@ def test_doctor_finds_what_is_broken(run: Run, tmp_path: Path) -> None:
     result = run("luce", "doctor", env={**os.environ, "LUCE_DAEMON_BINARY": str(program), "COLUMNS": "200"})
     assert result.returncode == 1
     assert result.stdout.count(b"BROKEN") == 2
+
+
+def test_doctor_shows_whole_paths(run: Run, luced: Path) -> None:
+    result = run("luce", "doctor", env={**os.environ, "COLUMNS": "50"})
+    cells = [line.split("│")[3].strip() for line in result.stdout.decode().splitlines() if line.count("│") == 4]
+    assert str(luced) in "".join(cells)
+
+
+def test_doctor_finds_a_backend_that_is_not_loaded(run: Run) -> None:
+    variables = {"GGML_BACKEND_PATH": "/no/such.so", "COLUMNS": "200"}
+    result = run("luce", "doctor", env={**os.environ, **variables})
+    assert result.returncode == 1
+    assert result.stdout.count(b"BROKEN") == 1
+    assert b"GGML_BACKEND_PATH=/no/such.so was not loaded: failed to load" in result.stdout
 
 
 def test_help_is_quick_and_teaches(run: Run) -> None:

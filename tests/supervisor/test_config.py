@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from luce.supervisor import DaemonConfig, NotInstalledError, find_luced
+from luce.supervisor.config import engine_environment
 
 
 def test_unset_options_are_left_to_the_daemon() -> None:
@@ -38,3 +39,9 @@ def test_the_binary_can_be_named(tmp_path: Path) -> None:
     with pytest.raises(NotInstalledError, match="correct or unset it"):
         find_luced({"LUCE_DAEMON_BINARY": str(tmp_path / "none")})
     assert find_luced({"LUCE_DAEMON_BINARY": ""}) == find_luced({})
+
+
+def test_the_callers_openmp_settings_come_first() -> None:
+    assert engine_environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": "1000"}
+    for own in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
+        assert engine_environment(own) == own

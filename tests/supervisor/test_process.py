@@ -99,6 +99,18 @@ async def test_a_model_that_is_none(luced: Path, tmp_path: Path) -> None:
     assert failed.value.exit_code == 2
 
 
+async def test_a_start_that_fails_leaves_asyncio_nothing_to_complain_of(luced: Path, tmp_path: Path) -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    model = tmp_path / "bad.gguf"
+    model.write_bytes(b"GGUF" + bytes(100))
+    for _ in range(20):
+        async with await EngineProcess.spawn(luced, DaemonConfig(model=model)) as process:
+            with pytest.raises(StartError):
+                await process.wait_ready(timeout_s=60)
+    assert complaints == []
+
+
 async def test_a_program_that_is_not_luced(config: DaemonConfig, tmp_path: Path) -> None:
     program = script(tmp_path, r"printf '\377\376 sorry\nlast words' >&2; exit 3")
     seen: list[str] = []

@@ -12,10 +12,10 @@ struct AnswerDelta {
     enum class Kind { reasoning, content, tool_call };
 
     Kind kind = Kind::content;
-    std::string text;          // what the reasoning, the content or the tool call's arguments gained
+    std::string text;  // what the reasoning, the content or the tool call's arguments gained
     size_t tool_index = 0;
-    std::string tool_id;       // in a tool call's first delta
-    std::string tool_name;     // in a tool call's first delta
+    std::string tool_id;    // in a tool call's first delta
+    std::string tool_name;  // in a tool call's first delta
 };
 
 // Brings `shown` up to `now` where `now` continues it, and returns what was added. What was shown stays shown: a field

@@ -51,16 +51,16 @@ private:
     void remove_prefill(common_chat_msg& message) const;
 
     std::shared_ptr<const RenderedChat> chat_;
-    common_chat_msg prefill_;          // what the prompt already has of this message
+    common_chat_msg prefill_;  // what the prompt already has of this message
 
-    common_chat_input held_;           // an incomplete UTF-8 sequence
-    common_chat_input whole_;          // all output
-    common_chat_input window_;         // the output without what was elided
-    common_chat_msg window_message_;   // what of the window was shown
-    common_chat_msg streamed_;         // the sum of all deltas
-    size_t n_unparsed_ = 0;            // bytes at the window's end
-    size_t shorten_at_;                // window size at which the next elision is tried
-    size_t check_at_;                  // output size at which the whole is parsed next
+    common_chat_input held_;          // an incomplete UTF-8 sequence
+    common_chat_input whole_;         // all output
+    common_chat_input window_;        // the output without what was elided
+    common_chat_msg window_message_;  // what of the window was shown
+    common_chat_msg streamed_;        // the sum of all deltas
+    size_t n_unparsed_ = 0;           // bytes at the window's end
+    size_t shorten_at_;               // window size at which the next elision is tried
+    size_t check_at_;                 // output size at which the whole is parsed next
     bool may_elide_ = true;
     bool is_finished_ = false;
 

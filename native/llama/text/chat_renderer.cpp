@@ -104,10 +104,9 @@ common_json thinking_json(const RenderedChat& chat) {
 common_json delimiters_json(const RenderedChat& chat) {
     common_json delimiters = common_json::array();
     for (const common_chat_msg_delimiter& delimiter : chat.params.message_delimiters.delimiters) {
-        delimiters.push_back(
-            {{"role", common_chat_role_to_string(delimiter.role)},
-             {"text", delimiter.delimiter},
-             {"tokens", chat.chat_template->vocabulary().tokenize(delimiter.delimiter, false, true)}});
+        delimiters.push_back({{"role", common_chat_role_to_string(delimiter.role)},
+                              {"text", delimiter.delimiter},
+                              {"tokens", chat.chat_template->vocabulary().tokenize(delimiter.delimiter, false, true)}});
     }
     return delimiters;
 }

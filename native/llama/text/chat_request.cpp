@@ -12,9 +12,7 @@ namespace {
 
 constexpr int kMaxJsonDepth = 128;
 
-[[noreturn]] void refuse(const std::string& message) {
-    throw TextFailure(LUCE_TEXT_BAD_ARGUMENT, message);
-}
+[[noreturn]] void refuse(const std::string& message) { throw TextFailure(LUCE_TEXT_BAD_ARGUMENT, message); }
 
 // The deepest nesting of brackets outside strings.
 int json_depth(std::string_view text) {
@@ -93,8 +91,7 @@ common_json without_nulls(const common_json& messages) {
 
 // {"type": "function", "function": {"name": ...}}: only that tool is offered, and it is required.
 void choose_one_tool(const common_json& choice, common_chat_templates_inputs& inputs) {
-    if (!choice.contains("function") || !choice.at("function").is_object() ||
-        !choice.at("function").contains("name")) {
+    if (!choice.contains("function") || !choice.at("function").is_object() || !choice.at("function").contains("name")) {
         refuse("tool_choice must be auto, none, required or name a function");
     }
     const std::string name = choice.at("function").at("name");

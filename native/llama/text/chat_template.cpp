@@ -118,9 +118,7 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
     }
 }
 
-std::string ChatTemplate::source() const {
-    return common_chat_templates_source(templates_.get());
-}
+std::string ChatTemplate::source() const { return common_chat_templates_source(templates_.get()); }
 
 common_json ChatTemplate::info() const {
     common_json capabilities = common_json::object();
@@ -134,8 +132,7 @@ common_json ChatTemplate::info() const {
         // A template may refuse the one-line conversation that this is asked with; it says nothing about thinking.
         supports_thinking = false;
     }
-    return common_json{
-        {"source", source()}, {"capabilities", capabilities}, {"supports_thinking", supports_thinking}};
+    return common_json{{"source", source()}, {"capabilities", capabilities}, {"supports_thinking", supports_thinking}};
 }
 
 }  // namespace luce::llama

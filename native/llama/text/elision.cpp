@@ -18,9 +18,7 @@ constexpr size_t kHeadBytes = 64;
 constexpr size_t kProbeBytes = 48;
 constexpr size_t kLeastBytes = 256;
 
-bool is_continuation(char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
-}
+bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 // As JSON writers spell one byte of a string; those of a UTF-8 sequence stay.
 std::string spelled(char c, FieldSpelling spelling) {
@@ -146,7 +144,8 @@ std::optional<Elision> find_elision(std::string_view input, std::string_view fie
         return std::nullopt;
     }
     for (size_t kept = 0; (kept < kHeadBytes || is_continuation(input[elision->input_begin])) &&
-                          elision->input_begin < elision->input_end; ++kept) {
+                          elision->input_begin < elision->input_end;
+         ++kept) {
         elision->field_begin += spelled(input[elision->input_begin++], spelling).size();
     }
     if (field_is_json) {

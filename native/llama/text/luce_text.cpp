@@ -63,9 +63,7 @@ T* copy_out(const T* from, size_t n) {
     return memory;
 }
 
-char* copy_out(const std::string& text) {
-    return copy_out(text.data(), text.size());
-}
+char* copy_out(const std::string& text) { return copy_out(text.data(), text.size()); }
 
 void report(char** error, const char* message) noexcept {
     if (error != nullptr) {
@@ -119,13 +117,9 @@ void check_before_loading(const std::string& path) {
 
 extern "C" {
 
-int32_t luce_text_abi_version(void) {
-    return LUCE_TEXT_ABI_VERSION;
-}
+int32_t luce_text_abi_version(void) { return LUCE_TEXT_ABI_VERSION; }
 
-void luce_text_free(void* memory) {
-    std::free(memory);
-}
+void luce_text_free(void* memory) { std::free(memory); }
 
 luce_text_status luce_text_model_open(const char* path, const char* chat_template, luce_text_model** model,
                                       char** error) {
@@ -142,9 +136,7 @@ luce_text_status luce_text_model_open(const char* path, const char* chat_templat
     });
 }
 
-void luce_text_model_close(luce_text_model* model) {
-    delete model;
-}
+void luce_text_model_close(luce_text_model* model) { delete model; }
 
 luce_text_status luce_text_model_info(const luce_text_model* model, char** json, char** error) {
     return guarded(error, [&] {
@@ -205,8 +197,8 @@ luce_text_status luce_text_detokenize(const luce_text_model* model, const int32_
     });
 }
 
-luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json,
-                                  luce_text_chat** chat, char** rendered, char** error) {
+luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json, luce_text_chat** chat,
+                                  char** rendered, char** error) {
     return guarded(error, [&] {
         require(model, chat, rendered);
         auto result = std::make_unique<luce_text_chat>();
@@ -216,9 +208,7 @@ luce_text_status luce_text_render(const luce_text_model* model, const char* json
     });
 }
 
-void luce_text_chat_close(luce_text_chat* chat) {
-    delete chat;
-}
+void luce_text_chat_close(luce_text_chat* chat) { delete chat; }
 
 luce_text_status luce_text_schema_to_grammar(const char* json, size_t n_json, char** grammar, char** error) {
     return guarded(error, [&] {
@@ -241,8 +231,8 @@ luce_text_status luce_text_parser_feed_token(luce_text_parser* parser, int32_t i
     });
 }
 
-luce_text_status luce_text_parser_feed_text(luce_text_parser* parser, const char* bytes, size_t n_bytes,
-                                            char** deltas, char** error) {
+luce_text_status luce_text_parser_feed_text(luce_text_parser* parser, const char* bytes, size_t n_bytes, char** deltas,
+                                            char** error) {
     return guarded(error, [&] {
         require(parser, deltas);
         *deltas = copy_out(to_json(parser->parser.feed(view(bytes, n_bytes))).dump_safe());
@@ -267,8 +257,8 @@ luce_text_status luce_text_parser_finish(luce_text_parser* parser, int truncated
     });
 }
 
-luce_text_status luce_text_parser_work(const luce_text_parser* parser, uint64_t* n_bytes_fed,
-                                       uint64_t* n_bytes_parsed, char** error) {
+luce_text_status luce_text_parser_work(const luce_text_parser* parser, uint64_t* n_bytes_fed, uint64_t* n_bytes_parsed,
+                                       char** error) {
     return guarded(error, [&] {
         require(parser, n_bytes_fed, n_bytes_parsed);
         *n_bytes_fed = parser->parser.n_bytes_fed();
@@ -276,8 +266,6 @@ luce_text_status luce_text_parser_work(const luce_text_parser* parser, uint64_t*
     });
 }
 
-void luce_text_parser_close(luce_text_parser* parser) {
-    delete parser;
-}
+void luce_text_parser_close(luce_text_parser* parser) { delete parser; }
 
 }  // extern "C"

@@ -46,34 +46,34 @@ typedef struct luce_text_chat luce_text_chat;
 typedef struct luce_text_parser luce_text_parser;
 
 LUCE_TEXT_API int32_t luce_text_abi_version(void);
-LUCE_TEXT_API void luce_text_free(void *memory);
+LUCE_TEXT_API void luce_text_free(void* memory);
 
 /* chat_template: template text instead of the model's own, or NULL. */
-LUCE_TEXT_API luce_text_status luce_text_model_open(const char *path, const char *chat_template,
-                                                    luce_text_model **model, char **error);
-LUCE_TEXT_API void luce_text_model_close(luce_text_model *model);
+LUCE_TEXT_API luce_text_status luce_text_model_open(const char* path, const char* chat_template,
+                                                    luce_text_model** model, char** error);
+LUCE_TEXT_API void luce_text_model_close(luce_text_model* model);
 
 /* {"n_vocab", "has_text", "kind", "architecture", "name", "n_ctx_train", "bos", "eos", "eot", "sep", "nl", "pad",
  *  "mask" (id or null), "eog": [id], "add_bos", "add_eos", "has_template",
  *  "special": [{"id", "text", "kind": "control" | "user_defined" | "unknown"}]} */
-LUCE_TEXT_API luce_text_status luce_text_model_info(const luce_text_model *model, char **json, char **error);
+LUCE_TEXT_API luce_text_status luce_text_model_info(const luce_text_model* model, char** json, char** error);
 
 /* {"source", "capabilities": {name: bool}, "supports_thinking"}: analyses the template on first use. */
-LUCE_TEXT_API luce_text_status luce_text_template_info(const luce_text_model *model, char **json, char **error);
+LUCE_TEXT_API luce_text_status luce_text_template_info(const luce_text_model* model, char** json, char** error);
 
 /* The attribute bits (llama_token_attr) of every token. */
-LUCE_TEXT_API luce_text_status luce_text_attributes(const luce_text_model *model, uint32_t **attributes,
-                                                    size_t *n_attributes, char **error);
+LUCE_TEXT_API luce_text_status luce_text_attributes(const luce_text_model* model, uint32_t** attributes,
+                                                    size_t* n_attributes, char** error);
 
-LUCE_TEXT_API luce_text_status luce_text_tokenize(const luce_text_model *model, const char *bytes, size_t n_bytes,
-                                                  int add_special, int parse_special, int32_t **ids, size_t *n_ids,
-                                                  char **error);
+LUCE_TEXT_API luce_text_status luce_text_tokenize(const luce_text_model* model, const char* bytes, size_t n_bytes,
+                                                  int add_special, int parse_special, int32_t** ids, size_t* n_ids,
+                                                  char** error);
 /* The bytes of one token, perhaps a part of a UTF-8 sequence. special = 0: control tokens are empty. */
-LUCE_TEXT_API luce_text_status luce_text_piece(const luce_text_model *model, int32_t id, int special, char **bytes,
-                                               size_t *n_bytes, char **error);
-LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model *model, const int32_t *ids, size_t n_ids,
-                                                    int remove_special, int unparse_special, char **bytes,
-                                                    size_t *n_bytes, char **error);
+LUCE_TEXT_API luce_text_status luce_text_piece(const luce_text_model* model, int32_t id, int special, char** bytes,
+                                               size_t* n_bytes, char** error);
+LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model, const int32_t* ids, size_t n_ids,
+                                                    int remove_special, int unparse_special, char** bytes,
+                                                    size_t* n_bytes, char** error);
 
 /* In: {"messages", "tools", "tool_choice", "parallel_tool_calls", "json_schema", "grammar", "enable_thinking",
  *      "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "reasoning_format"}, as OpenAI's
@@ -85,31 +85,31 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model *model
  *       "delimiters": [{"role", "text", "tokens"}], "marks": [{"token", "byte", "role"}],
  *       "text_spans": [[begin, end]] (bytes of the prompt that spell a special token but came from a message),
  *       "unresolved": [text] (spellings that the template itself acts on and that stayed special tokens)} */
-LUCE_TEXT_API luce_text_status luce_text_render(const luce_text_model *model, const char *json, size_t n_json,
-                                                luce_text_chat **chat, char **rendered, char **error);
-LUCE_TEXT_API void luce_text_chat_close(luce_text_chat *chat);
+LUCE_TEXT_API luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json,
+                                                luce_text_chat** chat, char** rendered, char** error);
+LUCE_TEXT_API void luce_text_chat_close(luce_text_chat* chat);
 
-LUCE_TEXT_API luce_text_status luce_text_schema_to_grammar(const char *json, size_t n_json, char **grammar,
-                                                           char **error);
+LUCE_TEXT_API luce_text_status luce_text_schema_to_grammar(const char* json, size_t n_json, char** grammar,
+                                                           char** error);
 
 /* Feeding returns the new deltas only: [{"reasoning": text} | {"content": text} |
  *   {"tool_call": {"index", "id", "name", "arguments"}}], where a tool call's first delta has its name.
  * Finishing returns {"deltas": [...], "message": {"role", "content", "reasoning_content", "tool_calls": [{"id", "name",
  *   "arguments"}]}, "consistent": whether the deltas add up to the message}. truncated: the answer was cut off by a
  *   limit, so an incomplete tool call is no error. */
-LUCE_TEXT_API luce_text_status luce_text_parser_open(const luce_text_chat *chat, luce_text_parser **parser,
-                                                     char **error);
-LUCE_TEXT_API luce_text_status luce_text_parser_feed_token(luce_text_parser *parser, int32_t id, char **deltas,
-                                                           char **error);
-LUCE_TEXT_API luce_text_status luce_text_parser_feed_text(luce_text_parser *parser, const char *bytes, size_t n_bytes,
-                                                          char **deltas, char **error);
-LUCE_TEXT_API luce_text_status luce_text_parser_message(const luce_text_parser *parser, char **message, char **error);
-LUCE_TEXT_API luce_text_status luce_text_parser_finish(luce_text_parser *parser, int truncated, char **result,
-                                                       char **error);
+LUCE_TEXT_API luce_text_status luce_text_parser_open(const luce_text_chat* chat, luce_text_parser** parser,
+                                                     char** error);
+LUCE_TEXT_API luce_text_status luce_text_parser_feed_token(luce_text_parser* parser, int32_t id, char** deltas,
+                                                           char** error);
+LUCE_TEXT_API luce_text_status luce_text_parser_feed_text(luce_text_parser* parser, const char* bytes, size_t n_bytes,
+                                                          char** deltas, char** error);
+LUCE_TEXT_API luce_text_status luce_text_parser_message(const luce_text_parser* parser, char** message, char** error);
+LUCE_TEXT_API luce_text_status luce_text_parser_finish(luce_text_parser* parser, int truncated, char** result,
+                                                       char** error);
 /* Work done so far: bytes that came in, and bytes that the grammar's parser went over. */
-LUCE_TEXT_API luce_text_status luce_text_parser_work(const luce_text_parser *parser, uint64_t *n_bytes_fed,
-                                                     uint64_t *n_bytes_parsed, char **error);
-LUCE_TEXT_API void luce_text_parser_close(luce_text_parser *parser);
+LUCE_TEXT_API luce_text_status luce_text_parser_work(const luce_text_parser* parser, uint64_t* n_bytes_fed,
+                                                     uint64_t* n_bytes_parsed, char** error);
+LUCE_TEXT_API void luce_text_parser_close(luce_text_parser* parser);
 
 #ifdef __cplusplus
 }

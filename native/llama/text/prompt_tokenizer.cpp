@@ -5,9 +5,7 @@ namespace luce::llama {
 
 namespace {
 
-bool is_utf8_continuation(char c) {
-    return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
-}
+bool is_utf8_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 size_t next_character(std::string_view text, size_t at) {
     ++at;

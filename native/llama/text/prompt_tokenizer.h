@@ -15,7 +15,7 @@ namespace luce::llama {
 // A byte of the prompt at which a token is known to begin.
 struct TokenAnchor {
     size_t byte = 0;
-    size_t token = 0;  // index into ids
+    size_t token = 0;                   // index into ids
     llama_token id = LLAMA_TOKEN_NULL;  // the special token there, if it is one
 };
 

@@ -11,9 +11,7 @@ namespace luce::llama {
 
 namespace {
 
-bool is_space(char c) {
-    return std::isspace(static_cast<unsigned char>(c)) != 0;
-}
+bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; }
 
 // A user-defined token that can be a frame's tag, such as <think> or [ARGS], and not a word, a number or white space.
 bool looks_like_tag(std::string_view text) {
@@ -25,16 +23,14 @@ bool looks_like_tag(std::string_view text) {
 
 // Frame tags whatever the template: what such a token means to a model does not depend on its template naming it.
 bool is_known_tag(std::string_view text) {
-    constexpr std::string_view kKnown[] = {"<think>",         "</think>",         "[THINK]",    "[/THINK]",
-                                           "<tool_call>",     "</tool_call>",     "[TOOL_CALLS]", "[ARGS]",
+    constexpr std::string_view kKnown[] = {"<think>",         "</think>",        "[THINK]",      "[/THINK]",
+                                           "<tool_call>",     "</tool_call>",    "[TOOL_CALLS]", "[ARGS]",
                                            "<tool_response>", "</tool_response>"};
     const bool has_bars = text.size() > 4 && text.substr(0, 2) == "<|" && text.substr(text.size() - 2) == "|>";
     return has_bars || std::find(std::begin(kKnown), std::end(kKnown), text) != std::end(kKnown);
 }
 
-bool all_space(std::string_view text) {
-    return std::all_of(text.begin(), text.end(), is_space);
-}
+bool all_space(std::string_view text) { return std::all_of(text.begin(), text.end(), is_space); }
 
 // The raw stretches that are left, by their first byte.
 class RawText {
@@ -102,9 +98,8 @@ SpecialText::SpecialText(const Vocabulary& vocabulary, const std::vector<std::st
         const auto has_tag = [&](const std::string& part) { return part.find(text) != std::string::npos; };
         const bool in_frame =
             is_known_tag(text) || (looks_like_tag(text) && std::any_of(frame.begin(), frame.end(), has_tag));
-        entries_.push_back({id, text, ((attr & kControl) != 0 && !all_space(text)) || in_frame,
-                            (attr & kControl) == 0, (attr & LLAMA_TOKEN_ATTR_LSTRIP) != 0,
-                            (attr & LLAMA_TOKEN_ATTR_RSTRIP) != 0});
+        entries_.push_back({id, text, ((attr & kControl) != 0 && !all_space(text)) || in_frame, (attr & kControl) == 0,
+                            (attr & LLAMA_TOKEN_ATTR_LSTRIP) != 0, (attr & LLAMA_TOKEN_ATTR_RSTRIP) != 0});
     }
     // The same sort on the same sequence as in llama_vocab, so that spellings of one length come in its order.
     std::sort(entries_.begin(), entries_.end(),

@@ -97,8 +97,7 @@ private:
         markings_.assign(groups_.size(), Marking::none);
     }
 
-    static std::pair<size_t, std::string> key_of(size_t string_index, const std::string& spelling,
-                                                 InputOrigin origin) {
+    static std::pair<size_t, std::string> key_of(size_t string_index, const std::string& spelling, InputOrigin origin) {
         return {origin == InputOrigin::answer ? std::numeric_limits<size_t>::max() : string_index, spelling};
     }
 
@@ -249,8 +248,8 @@ private:
         std::vector<ByteSpan> kept;
         for (const ByteSpan& span : spans) {
             const bool is_place = span.begin == span.end;
-            const bool covered = !kept.empty() && (span.begin < kept.back().end ||
-                                                   (is_place && span.begin <= kept.back().end));
+            const bool covered =
+                !kept.empty() && (span.begin < kept.back().end || (is_place && span.begin <= kept.back().end));
             if (!covered) {
                 kept.push_back(span);
             }

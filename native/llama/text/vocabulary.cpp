@@ -61,12 +61,10 @@ std::string metadata(const llama_model* model, const char* key) {
     return value;
 }
 
-common_json id_or_null(llama_token id) {
-    return id == LLAMA_TOKEN_NULL ? common_json(nullptr) : common_json(id);
-}
+common_json id_or_null(llama_token id) { return id == LLAMA_TOKEN_NULL ? common_json(nullptr) : common_json(id); }
 
 void check_is_file(const std::string& path) {
-    struct stat status {};
+    struct stat status{};
     if (stat(path.c_str(), &status) != 0) {
         throw TextFailure(LUCE_TEXT_LOAD_FAILED, path + ": " + std::strerror(errno));
     }
@@ -99,9 +97,7 @@ bool Vocabulary::has_text() const {
     return llama_vocab_type(llama_model_get_vocab(model_.get())) != LLAMA_VOCAB_TYPE_NONE;
 }
 
-int32_t Vocabulary::n_tokens() const {
-    return llama_vocab_n_tokens(llama_model_get_vocab(model_.get()));
-}
+int32_t Vocabulary::n_tokens() const { return llama_vocab_n_tokens(llama_model_get_vocab(model_.get())); }
 
 const llama_vocab* Vocabulary::text() const {
     if (!has_text()) {
@@ -171,8 +167,8 @@ std::string Vocabulary::detokenize(const std::vector<llama_token>& ids, bool rem
                                  remove_special, unparse_special);
     if (n < 0) {
         bytes.resize(static_cast<size_t>(-n));
-        n = llama_detokenize(vocab, ids.data(), n_ids, bytes.data(), static_cast<int32_t>(bytes.size()),
-                             remove_special, unparse_special);
+        n = llama_detokenize(vocab, ids.data(), n_ids, bytes.data(), static_cast<int32_t>(bytes.size()), remove_special,
+                             unparse_special);
     }
     bytes.resize(static_cast<size_t>(n < 0 ? 0 : n));
     return bytes;
