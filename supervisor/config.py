@@ -21,7 +21,7 @@ LOG_LEVELS: tuple[LogLevel, ...] = ("error", "warn", "info", "debug")
 
 
 OPENMP_SPIN_COUNT = 1000
-"""How long an idle OpenMP thread of luced spins before it sleeps. As fast as libgomp's own choice on an idle machine; on
+"""How long an idle OpenMP thread of luced spins before it sleeps. As fast as libgomp's own choice on an idle host; on
 a busy one, threads that spin for their turn take it from those that compute (measured: up to 50 times slower)."""
 
 
