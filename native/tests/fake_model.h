@@ -63,14 +63,14 @@ public:
         if (cannot_save) return Error{ErrorCode::out_of_memory, "no memory to save into"};
         const Tokens& text = memory[lane];
         engine::LaneState state(text.size() * sizeof(Token));
-        std::memcpy(state.data(), text.data(), state.size());
+        if (!text.empty()) std::memcpy(state.data(), text.data(), state.size());
         return state;
     }
 
     Result<void> load(engine::LaneId lane, const engine::LaneState& state) override {
         if (cannot_load) return Error{ErrorCode::internal, "refused"};
         Tokens text(state.size() / sizeof(Token));
-        std::memcpy(text.data(), state.data(), state.size());
+        if (!state.empty()) std::memcpy(text.data(), state.data(), state.size());
         memory[lane] = std::move(text);
         return {};
     }
