@@ -20,7 +20,7 @@ NOISE_RANDOM_MOE = 1.5
 """The same on random weights, which amplify a rounding from layer to layer: 0.37 measured on dense ones within 180
 tokens, 1.1 where a near-tie of the router sends a token to another expert."""
 NOISE_GPU = 0.3
-"""The two last ones with f16 KV on CUDA, whose kernels depend on the size of the batch. A guess until it is measured."""
+"""The two last ones with f16 KV on CUDA, whose kernels depend on the batch's size. A guess until it is measured."""
 
 
 @dataclass
