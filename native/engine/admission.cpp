@@ -120,7 +120,6 @@ EngineStatus Engine::status() const {
     status.n_queued = static_cast<std::int32_t>(queue_.size());
     status.n_suspended = static_cast<std::int32_t>(suspended_.size());
     for (const auto& lane : lanes_) status.n_cells_used += lane ? lane->n_computed() : 0;
-    status.prefill_token_price_s = sizer_.token_price_s();
     return status;
 }
 

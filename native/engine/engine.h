@@ -60,7 +60,6 @@ struct EngineStatus {
     std::uint64_t n_prompt_tokens = 0;     // computed since the start
     std::uint64_t n_generated_tokens = 0;  // since the start
     std::uint64_t n_suspensions = 0;       // since the start
-    double prefill_token_price_s = 0;
 };
 
 class Engine {

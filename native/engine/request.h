@@ -31,7 +31,6 @@ struct SamplingParams {
     std::uint64_t seed = 0;
     std::vector<std::pair<Token, float>> logit_bias;
 
-    bool is_greedy() const { return temperature == 0.0F; }
     bool has_penalties() const {
         return repeat_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F;
     }

@@ -63,6 +63,4 @@ bool Backend::has_gpu() const {
 
 std::string Backend::system_info() const { return llama_print_system_info(); }
 
-std::string Backend::llama_version() { return ::llama_version(); }
-
 }  // namespace luce::llama

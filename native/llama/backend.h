@@ -31,7 +31,6 @@ public:
 
     // "CPU : AVX2 = 1 | …", as llama.cpp says it.
     std::string system_info() const;
-    static std::string llama_version();
 };
 
 }  // namespace luce::llama
