@@ -16,9 +16,6 @@ namespace luce::engine {
 // Names a request for its whole life in the engine; never reused within a process.
 enum class RequestKey : std::uint64_t {};
 
-// A running sequence's number, 0 <= lane < n_lanes.
-enum class LaneId : std::int32_t {};
-
 // Neutral values switch a step off: the default is greedy decoding.
 struct SamplingParams {
     float temperature = 0.0F;

@@ -13,7 +13,7 @@ Error out_of_memory(std::size_t n_bytes) {
     return {ErrorCode::out_of_memory, "no memory for a lane's state of " + std::to_string(n_bytes) + " bytes"};
 }
 
-llama_seq_id sequence(engine::LaneId lane) { return static_cast<llama_seq_id>(lane); }
+llama_seq_id sequence(LaneId lane) { return static_cast<llama_seq_id>(lane); }
 
 // What llama_decode's return values mean (llama.h).
 Error decode_error(int code) {
@@ -70,11 +70,11 @@ Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices) {
     return {};
 }
 
-void LlamaDecoder::forget(engine::LaneId lane) {
+void LlamaDecoder::forget(LaneId lane) {
     llama_memory_seq_rm(llama_get_memory(model_.context()), sequence(lane), -1, -1);
 }
 
-Result<engine::LaneState> LlamaDecoder::save(engine::LaneId lane) {
+Result<engine::LaneState> LlamaDecoder::save(LaneId lane) {
     const std::size_t n_bytes = llama_state_seq_get_size(model_.context(), sequence(lane));
     try {
         engine::LaneState state(n_bytes);
@@ -89,7 +89,7 @@ Result<engine::LaneState> LlamaDecoder::save(engine::LaneId lane) {
     }
 }
 
-Result<void> LlamaDecoder::load(engine::LaneId lane, const engine::LaneState& state) {
+Result<void> LlamaDecoder::load(LaneId lane, const engine::LaneState& state) {
     try {
         // libllama answers 0 for what it does not take.
         const std::size_t n_taken =

@@ -21,9 +21,9 @@ public:
 
     const engine::DecoderLimits& limits() const override { return limits_; }
     Result<void> decode(std::span<const engine::Slice> slices) override;
-    void forget(engine::LaneId lane) override;
-    Result<engine::LaneState> save(engine::LaneId lane) override;
-    Result<void> load(engine::LaneId lane, const engine::LaneState& state) override;
+    void forget(LaneId lane) override;
+    Result<engine::LaneState> save(LaneId lane) override;
+    Result<void> load(LaneId lane, const engine::LaneState& state) override;
     bool is_end_of_generation(Token token) const override;
 
     // Row `row` of the last decode call: n_vocab floats, valid until the next one; none if it wanted no logits.

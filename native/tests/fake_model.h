@@ -57,9 +57,9 @@ public:
         return {};
     }
 
-    void forget(engine::LaneId lane) override { memory.erase(lane); }
+    void forget(LaneId lane) override { memory.erase(lane); }
 
-    Result<engine::LaneState> save(engine::LaneId lane) override {
+    Result<engine::LaneState> save(LaneId lane) override {
         if (cannot_save) return Error{ErrorCode::out_of_memory, "no memory to save into"};
         const Tokens& text = memory[lane];
         engine::LaneState state(text.size() * sizeof(Token));
@@ -67,7 +67,7 @@ public:
         return state;
     }
 
-    Result<void> load(engine::LaneId lane, const engine::LaneState& state) override {
+    Result<void> load(LaneId lane, const engine::LaneState& state) override {
         if (cannot_load) return Error{ErrorCode::internal, "refused"};
         Tokens text(state.size() / sizeof(Token));
         if (!state.empty()) std::memcpy(text.data(), state.data(), state.size());
@@ -83,7 +83,7 @@ public:
         return static_cast<std::int32_t>(n);
     }
 
-    std::map<engine::LaneId, Tokens> memory;
+    std::map<LaneId, Tokens> memory;
     std::vector<std::optional<Tokens>> texts_of_rows;
     std::vector<engine::Slice> last_call;  // the spans in it are not to be read
     std::optional<Error> fail_next;

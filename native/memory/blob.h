@@ -1,0 +1,49 @@
+// Blob: bytes that never change, shared by whoever still needs them (a page's rows in host memory and the thread that
+// writes them to disk, say). PageName: what a page is called wherever it lies.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/token.h"
+
+namespace luce::memory {
+
+using Bytes = std::vector<std::uint8_t>;
+using Blob = std::shared_ptr<const Bytes>;
+
+inline constexpr std::int32_t kPageSize = 64;  // positions
+
+// The chained hash of every token up to the page's end, salted with the memory identity (page_name.h).
+struct PageName {
+    std::array<std::uint8_t, 16> bytes{};
+    auto operator<=>(const PageName&) const = default;
+};
+
+// What cannot be cut by position, valid at one position of one text, and what is needed to go on from there.
+struct TailData {
+    Bytes state;                // libllama's partial state; empty on pure attention
+    Bytes rows;                 // rows of the positions behind the last full page, as KvDevice::read gives them
+    std::vector<float> logits;  // of the last position; empty: not kept
+
+    std::size_t n_bytes() const { return state.size() + rows.size() + logits.size() * sizeof(float); }
+};
+using TailBlob = std::shared_ptr<const TailData>;
+
+}  // namespace luce::memory
+
+template <>
+struct std::hash<luce::memory::PageName> {
+    // The name is a hash already.
+    std::size_t operator()(const luce::memory::PageName& name) const noexcept {
+        std::size_t h = 0;
+        std::memcpy(&h, name.bytes.data(), sizeof h);
+        return h;
+    }
+};

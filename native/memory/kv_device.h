@@ -1,0 +1,73 @@
+// KvDevice: the memory's border with the device: the cells of the attention cache, a row of K and V in each, and the
+// state that cannot be cut by position. `llama/` implements it for libllama; tests implement it with arithmetic.
+//
+// A cell is free, or it holds the row of one position and is seen by any number of lanes and held or not. It becomes
+// free when no lane sees it and it is not held. Computing (Decoder) puts new rows into free cells that its lane sees.
+// All calls come from the one thread that runs the engine, never during a computation.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/token.h"
+#include "memory/blob.h"
+
+namespace luce::memory {
+
+using Cell = std::uint32_t;
+
+struct DeviceTraits {
+    std::int32_t n_cells = 0;      // in all; 0 where the model has no attention cache (purely recurrent)
+    std::size_t row_bytes = 0;     // of one position, K and V of all paged layers
+    std::size_t state_bytes = 0;   // an estimate of save_state()'s size; 0: pure attention, which has none
+    std::string kind;              // of memory, for people: "attention", "hybrid", "sliding window", …
+    std::optional<std::string> refusal;  // why this memory cannot be paged; then nothing else may be called
+
+    bool has_state() const { return state_bytes > 0; }
+};
+
+class KvDevice {
+public:
+    virtual ~KvDevice() = default;
+
+    virtual const DeviceTraits& traits() const = 0;
+
+    virtual std::int32_t n_free_cells() const = 0;
+
+    // The cells of the lane's positions begin … begin + cells.size() - 1, in this order. Errors: internal (the lane
+    // does not hold them all).
+    virtual Result<void> find(LaneId lane, Position begin, std::span<Cell> cells) const = 0;
+
+    // Keep the cells whoever sees them; release() undoes it. REQUIRES: they hold rows; not held yet (held).
+    virtual void hold(std::span<const Cell> cells) = 0;
+    virtual void release(std::span<const Cell> cells) = 0;
+
+    // Let the lane see the cells, or see them no more. REQUIRES: they hold rows that are not the lane's yet (are its).
+    virtual void show(LaneId lane, std::span<const Cell> cells) = 0;
+    virtual void hide(LaneId lane, std::span<const Cell> cells) = 0;
+
+    // Copy the cells' rows out: out.size() == cells.size() * row_bytes. The layout is the device's own; its only use
+    // is in write().
+    virtual Result<void> read(std::span<const Cell> cells, std::span<std::uint8_t> out) const = 0;
+
+    // Put the first cells.size() rows of `rows` (which holds n_rows of them, from read()) into free cells, the lowest,
+    // as the positions from `begin`, whose tokens are `tokens`; the lane sees them. Fills in `cells`. Errors: no_room
+    // (nothing has changed), internal.
+    virtual Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens,
+                               std::span<const std::uint8_t> rows, std::int32_t n_rows, std::span<Cell> cells) = 0;
+
+    // The lane's state outside the cells, and back, bit-exactly. REQUIRES: has_state(). Errors: internal,
+    // out_of_memory; after a failed load the lane has to be forgotten.
+    virtual Result<Bytes> save_state(LaneId lane) = 0;
+    virtual Result<void> load_state(LaneId lane, std::span<const std::uint8_t> state) = 0;
+
+    // The lane sees nothing and has no state any more.
+    virtual void forget(LaneId lane) = 0;
+};
+
+}  // namespace luce::memory
