@@ -1,0 +1,88 @@
+#include "llama/kv_cells.h"
+
+#include <algorithm>
+#include <cassert>
+#include <string>
+
+#include "llama-kv-cache.h"
+#include "llama-kv-cells.h"
+#include "llama/private_member.h"
+
+namespace luce::llama {
+
+struct SearchStarts {
+    friend constexpr auto member_of(SearchStarts);
+};
+
+template struct PrivateMember<SearchStarts, &llama_kv_cache::v_heads>;
+
+using memory::Cell;
+
+// The cache hands its cells out for reading only, but they are no constants: the cache itself is ours to change.
+llama_kv_cells& KvCells::cells() const { return const_cast<llama_kv_cells&>(cache_->get_cells(0)); }
+
+std::uint32_t& KvCells::search_start() const { return (cache_->*member_of(SearchStarts{}))[0]; }
+
+std::int32_t KvCells::size() const { return cache_ == nullptr ? 0 : static_cast<std::int32_t>(cells().size()); }
+
+std::int32_t KvCells::n_used() const { return cache_ == nullptr ? 0 : static_cast<std::int32_t>(cells().get_used()); }
+
+std::int32_t KvCells::n_spanned() const {
+    return cache_ == nullptr ? 0 : static_cast<std::int32_t>(cells().used_max_p1());
+}
+
+Result<void> KvCells::find(std::int32_t sequence, Position begin, std::span<Cell> found) const {
+    if (found.empty()) return {};
+    const Error missing{ErrorCode::internal, "lane " + std::to_string(sequence) + " does not hold all positions from " +
+                                                 std::to_string(begin) + " on"};
+    if (cache_ == nullptr) return missing;
+    const auto& by_position = cells().seq_pos_get(sequence);
+    auto at = by_position.lower_bound({begin, 0});
+    Position position = begin;
+    for (Cell& cell : found) {
+        if (at == by_position.end() || at->first != position++) return missing;
+        cell = (at++)->second;
+    }
+    return {};
+}
+
+void KvCells::add(std::int32_t sequence, std::span<const Cell> added) {
+    for (const Cell cell : added) {
+        assert(!cells().is_empty(cell) && !cells().seq_has(cell, sequence));
+        cells().seq_add(cell, sequence);
+    }
+}
+
+void KvCells::remove(std::int32_t sequence, std::span<const Cell> removed) {
+    for (const Cell cell : removed) {
+        assert(!cells().is_empty(cell) && cells().seq_has(cell, sequence));
+        const bool is_free = cells().seq_rm(cell, sequence);
+        if (is_free) search_start() = std::min(search_start(), cell);
+    }
+}
+
+void KvCells::lowest_free(std::span<Cell> found) const {
+    if (found.empty()) return;
+    assert(static_cast<std::size_t>(size() - n_used()) >= found.size());
+    const Cell end = cells().size();
+    Cell at = search_start();
+    for (Cell& cell : found) {
+        while (at >= end || !cells().is_empty(at)) at = at >= end ? 0 : at + 1;
+        cell = at++;
+    }
+}
+
+// llama_kv_cache::apply_ubatch is what it has to agree with.
+void KvCells::fill(std::int32_t sequence, Position begin, std::span<const Token> tokens, std::span<const Cell> filled) {
+    Position position = begin;
+    for (std::size_t i = 0; i < filled.size(); ++i) {
+        llama_kv_cell_ext ext;
+        ext.tok = tokens[i];
+        if (has_2d_positions_) ext.x = ext.y = position;
+        cells().pos_set(filled[i], position++);
+        cells().ext_set(filled[i], ext);
+        cells().seq_add(filled[i], sequence);
+    }
+}
+
+}  // namespace luce::llama

@@ -1,0 +1,51 @@
+// KvCells: who sees which cell of an attention cache. "Held" is one more sequence in a cell, above all lanes; so
+// libllama itself keeps a held cell out of its search for free ones. Knows no rows.
+//
+// Invariant: no free cell lies below the place where libllama starts to look for one. It moves that place back when it
+// frees cells and forward only past cells that it has filled, and so does this class; so both fill the lowest free
+// cells, which matters because attention runs over all cells up to the highest used one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "base/token.h"
+#include "memory/kv_device.h"
+
+class llama_kv_cache;
+class llama_kv_cells;
+
+namespace luce::llama {
+
+class KvCells {
+public:
+    KvCells() = default;  // none
+    // `has_2d_positions`: the model's rope has sections (M-RoPE), so a cell notes its place in an image as well.
+    KvCells(llama_kv_cache& cache, bool has_2d_positions) : cache_(&cache), has_2d_positions_(has_2d_positions) {}
+
+    std::int32_t size() const;
+    std::int32_t n_used() const;
+    std::int32_t n_spanned() const;  // up to the highest used one
+
+    Result<void> find(std::int32_t sequence, Position begin, std::span<memory::Cell> cells) const;
+    void add(std::int32_t sequence, std::span<const memory::Cell> cells);
+    void remove(std::int32_t sequence, std::span<const memory::Cell> cells);
+
+    // The lowest free cells, in ascending order; they stay free. REQUIRES: there are as many.
+    void lowest_free(std::span<memory::Cell> cells) const;
+
+    // Free cells become what computing `tokens` at the positions from `begin` would have made of them.
+    void fill(std::int32_t sequence, Position begin, std::span<const Token> tokens,
+              std::span<const memory::Cell> cells);
+
+private:
+    llama_kv_cells& cells() const;
+    std::uint32_t& search_start() const;
+
+    llama_kv_cache* cache_ = nullptr;
+    bool has_2d_positions_ = false;
+};
+
+}  // namespace luce::llama

@@ -1,0 +1,58 @@
+// LlamaKvDevice: the memory's KvDevice on libllama. A lane is a sequence id, a cell is a cell of the attention cache
+// (of the layers without a sliding window, where some have one), the state is libllama's partial state: the recurrent
+// layers', the sliding windows' cells. One thread only.
+//
+// After show(), write() and load_state() libllama takes the lane's next decode at the position after the last one, in
+// whatever order they were called; where there is state, it has to be loaded, too: libllama would compute on from an
+// empty one. Cells may be missing below the last position: attention does not see them, that is all.
+#pragma once
+
+#include "llama/kv_cells.h"
+#include "llama/kv_rows.h"
+#include "llama/model.h"
+#include "llama/tail_state.h"
+#include "memory/kv_device.h"
+
+namespace luce::llama {
+
+// What of the device is in use, for people, benchmarks and tests.
+struct KvUsage {
+    std::int32_t n_used_cells = 0;
+    std::int32_t n_spanned_cells = 0;  // up to the highest used one: what attention runs over (padded)
+    std::size_t n_tensors = 0;         // one copy each for a run of cells
+};
+
+class LlamaKvDevice final : public memory::KvDevice {
+public:
+    // The model must outlive the device.
+    LlamaKvDevice(const Model& model, std::int32_t n_lanes);
+
+    // Looks everything up again after the model has been loaded anew. Nothing of before is there any more.
+    void rebind();
+
+    KvUsage usage() const;
+
+    const memory::DeviceTraits& traits() const override { return traits_; }
+    std::int32_t n_free_cells() const override { return cells_.size() - cells_.n_used(); }
+    Result<void> find(LaneId lane, Position begin, std::span<memory::Cell> cells) const override;
+    void hold(std::span<const memory::Cell> cells) override;
+    void release(std::span<const memory::Cell> cells) override;
+    void show(LaneId lane, std::span<const memory::Cell> cells) override;
+    void hide(LaneId lane, std::span<const memory::Cell> cells) override;
+    Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out) const override;
+    Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
+                       std::int32_t n_rows, std::span<memory::Cell> cells) override;
+    Result<memory::Bytes> save_state(LaneId lane) override;
+    Result<void> load_state(LaneId lane, std::span<const std::uint8_t> state) override;
+    void forget(LaneId lane) override;
+
+private:
+    const Model& model_;
+    std::int32_t n_lanes_;
+    memory::DeviceTraits traits_;
+    KvCells cells_;
+    KvRows rows_;
+    TailState tail_;
+};
+
+}  // namespace luce::llama

@@ -1,0 +1,64 @@
+#include "llama/kv_rows.h"
+
+#include "ggml-backend.h"
+#include "llama-kv-cache.h"
+#include "llama/private_member.h"
+
+namespace luce::llama {
+
+struct Layers {
+    friend constexpr auto member_of(Layers);
+};
+
+template struct PrivateMember<Layers, &llama_kv_cache::layers>;
+
+namespace {
+
+using memory::Cell;
+
+// Calls visit(index of the first, number) for each run of neighbouring cells.
+template <typename Visit>
+void for_each_run(std::span<const Cell> cells, const Visit& visit) {
+    for (std::size_t begin = 0, end = 0; begin < cells.size(); begin = end) {
+        end = begin + 1;
+        while (end < cells.size() && cells[end] == cells[end - 1] + 1) ++end;
+        visit(begin, end - begin);
+    }
+}
+
+}  // namespace
+
+// One entry a storage: layers that share another one's rows have none of their own. MLA keeps no V.
+KvRows::KvRows(llama_kv_cache& cache) {
+    for (const auto& layer : cache.*member_of(Layers{})) {
+        add(layer.k);
+        if (layer.v != nullptr) add(layer.v);
+    }
+}
+
+void KvRows::add(ggml_tensor* tensor) {
+    columns_.push_back({tensor, tensor->nb[1]});
+    row_bytes_ += tensor->nb[1];
+}
+
+void KvRows::read(std::span<const Cell> cells, std::uint8_t* out) const {
+    for (const Column& column : columns_) {
+        for_each_run(cells, [&](std::size_t first, std::size_t n) {
+            ggml_backend_tensor_get(column.tensor, out + first * column.row_bytes, cells[first] * column.row_bytes,
+                                    n * column.row_bytes);
+        });
+        out += cells.size() * column.row_bytes;
+    }
+}
+
+void KvRows::write(std::span<const Cell> cells, const std::uint8_t* rows, std::size_t n_rows) const {
+    for (const Column& column : columns_) {
+        for_each_run(cells, [&](std::size_t first, std::size_t n) {
+            ggml_backend_tensor_set(column.tensor, rows + first * column.row_bytes, cells[first] * column.row_bytes,
+                                    n * column.row_bytes);
+        });
+        rows += n_rows * column.row_bytes;
+    }
+}
+
+}  // namespace luce::llama

@@ -1,0 +1,42 @@
+// KvRows: the rows of K and V behind the cells of an attention cache, in and out. Knows tensors and which cells lie
+// side by side; must not know who sees them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "memory/kv_device.h"
+
+class llama_kv_cache;
+struct ggml_tensor;
+
+namespace luce::llama {
+
+class KvRows {
+public:
+    KvRows() = default;  // none
+    explicit KvRows(llama_kv_cache& cache);
+
+    std::size_t row_bytes() const { return row_bytes_; }
+    std::size_t n_tensors() const { return columns_.size(); }
+
+    // Tensor by tensor, and in each the cells in the order given: a run of neighbours is one copy.
+    void read(std::span<const memory::Cell> cells, std::uint8_t* out) const;
+    // The first cells.size() of n_rows rows that read() gave.
+    void write(std::span<const memory::Cell> cells, const std::uint8_t* rows, std::size_t n_rows) const;
+
+private:
+    struct Column {
+        ggml_tensor* tensor;
+        std::size_t row_bytes;
+    };
+
+    void add(ggml_tensor* tensor);
+
+    std::vector<Column> columns_;
+    std::size_t row_bytes_ = 0;
+};
+
+}  // namespace luce::llama

@@ -1,0 +1,48 @@
+// TailState: the part of a lane's memory that cannot be cut by position (recurrent states, sliding windows), out and
+// back in libllama's own format. Bytes may come from a disk: they are checked against that format first, because
+// libllama asserts what it reads of a recurrent state (its number of cells) and believes the positions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "llama/memory_parts.h"
+#include "memory/blob.h"
+
+namespace luce::llama {
+
+class TailState {
+public:
+    TailState() = default;  // none
+    TailState(llama_context* context, const MemoryParts& parts);
+
+    // Of a lane whose window is full; exact where there is no window. 0: the memory has no such part.
+    std::size_t n_bytes() const;
+
+    // Errors: internal, out_of_memory.
+    Result<memory::Bytes> save(std::int32_t sequence) const;
+    // Errors: internal. Before libllama is asked nothing has changed; after its failure the lane has to be forgotten.
+    Result<void> load(std::int32_t sequence, std::span<const std::uint8_t> state) const;
+
+private:
+    struct Window {
+        std::size_t n_cells = 0;     // 0: none
+        std::size_t n_full = 0;      // most cells that one lane's state has
+        std::size_t row_bytes = 0;   // of one cell in all layers
+        std::size_t head_bytes = 0;  // what stands before the rows of all layers
+        bool has_ext = false;        // a cell's 2D position and token are saved as well
+    };
+
+    std::size_t window_bytes(std::size_t n_cells) const;
+    Result<void> check(std::span<const std::uint8_t> state) const;
+
+    llama_context* context_ = nullptr;
+    Window window_;
+    bool is_recurrent_ = false;
+    std::size_t recurrent_bytes_ = 0;  // the lane's state with what stands before it, without its cell
+    std::int32_t n_vocab_ = 0;
+};
+
+}  // namespace luce::llama
