@@ -1,10 +1,41 @@
 #include "llama/llama_decoder.h"
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
 
+#include "llama-context.h"
+#include "llama/private_member.h"
+
 namespace luce::llama {
+
+struct ReserveOutput {
+    friend constexpr auto member_of(ReserveOutput);
+};
+struct OutputIds {
+    friend constexpr auto member_of(OutputIds);
+};
+struct NumOutputs {
+    friend constexpr auto member_of(NumOutputs);
+};
+struct OutputSwaps {
+    friend constexpr auto member_of(OutputSwaps);
+};
+struct InputOrder {
+    friend constexpr auto member_of(InputOrder);
+};
+struct LogitsView {
+    friend constexpr auto member_of(LogitsView);
+};
+
+template struct PrivateMember<ReserveOutput, &llama_context::output_reserve>;
+template struct PrivateMember<OutputIds, &llama_context::output_ids>;
+template struct PrivateMember<NumOutputs, &llama_context::n_outputs>;
+template struct PrivateMember<OutputSwaps, &llama_context::output_swaps>;
+template struct PrivateMember<InputOrder, &llama_context::embd_batch_idxs>;
+template struct PrivateMember<LogitsView, &llama_context::logits>;
+
 namespace {
 
 Error internal(std::string text) { return {ErrorCode::internal, std::move(text)}; }
@@ -112,6 +143,26 @@ std::span<const float> LlamaDecoder::logits(std::size_t row) const {
     const float* first = llama_get_logits_ith(model_.context(), rows_[row]);
     if (first == nullptr) return {};
     return {first, static_cast<std::size_t>(limits_.n_vocab)};
+}
+
+// What llama_context::decode leaves behind for a batch of one token with logits, without the computation; the next
+// decode begins by dropping it, as it drops a computed one's.
+Result<void> LlamaDecoder::recall(std::span<const float> logits) {
+    if (logits.size() != static_cast<std::size_t>(limits_.n_vocab)) {
+        return internal(std::to_string(logits.size()) + " logits for a vocabulary of " +
+                        std::to_string(limits_.n_vocab));
+    }
+    rows_.clear();
+    llama_context& context = *model_.context();
+    context.synchronize();  // logits of the last decode may still be on their way
+    (context.*member_of(OutputSwaps{})).clear();
+    (context.*member_of(InputOrder{})).clear();
+    if ((context.*member_of(ReserveOutput{}))(1) < 1) return decode_error(-2);
+    std::copy(logits.begin(), logits.end(), (context.*member_of(LogitsView{})).data);
+    (context.*member_of(OutputIds{}))[0] = 0;
+    context.*member_of(NumOutputs{}) = 1;
+    rows_ = {0};
+    return {};
 }
 
 }  // namespace luce::llama

@@ -29,6 +29,10 @@ public:
     // Row `row` of the last decode call: n_vocab floats, valid until the next one; none if it wanted no logits.
     std::span<const float> logits(std::size_t row) const;
 
+    // Makes row 0 of "the last decode call" these logits, for both kinds of sampler; there are no other rows until the
+    // next decode call. Computes nothing. Errors: internal (not n_vocab floats), out_of_memory.
+    Result<void> recall(std::span<const float> logits);
+
     // The same row's number in libllama's batch.
     std::int32_t batch_index(std::size_t row) const { return rows_[row]; }
 
