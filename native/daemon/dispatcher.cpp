@@ -1,5 +1,6 @@
 #include "daemon/dispatcher.h"
 
+#include <concepts>
 #include <type_traits>
 
 #include "base/atomic_file.h"
@@ -35,6 +36,12 @@ wire::GenerateOk to_wire(const engine::FinishedStats& stats) {
 }
 
 bool needs_token_reader(const wire::Generate& command) { return command.form != wire::Generate::Form::file; }
+
+// The commands about slots, weights and caches: all of them have an id that may be unset.
+template <typename T>
+concept MemoryCommand = !std::is_same_v<T, wire::Status> && requires(T command) {
+    { (command.id) } -> std::same_as<std::optional<wire::RequestId>&>;
+};
 
 }  // namespace
 
@@ -79,6 +86,9 @@ void Dispatcher::on_command(wire::Command command, std::size_t n_bytes) {
             if constexpr (std::is_same_v<T, wire::Status>) on_status(which);
             if constexpr (std::is_same_v<T, wire::Ping>) output_.send_reply(wire::Pong{which.word});
             if constexpr (std::is_same_v<T, wire::Quit>) quit();
+            if constexpr (MemoryCommand<T>) {
+                output_.send_reply(wire::Err{which.id, {ErrorCode::unsupported, "this daemon keeps no snapshots"}});
+            }
         },
         command);
 }

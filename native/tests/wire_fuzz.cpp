@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -40,15 +41,27 @@ void check_reply(const Reply& reply) {
     require(line.find('\n') == line.size() - 1 && line.find('\0') == std::string::npos && is_utf8(line));
 }
 
+void check_generate(const Generate& generate) {
+    require(generate.prompt.empty() == generate.prompt_path.has_value());
+    require(generate.id >= 0 && generate.n_generate >= 0);
+    const MemoryArgs& memory = generate.memory;
+    require(memory.restore_slot.value_or(0) >= 0 && memory.marks.size() <= kMaxMarks);
+    require(memory.restore_slot || (memory.chain.empty() && !memory.restore_at));
+    std::set<std::int32_t> slots;
+    for (const SnapshotPoint& point : memory.snapshots) require(slots.insert(point.slot).second);
+    GenerateOk ok;
+    ok.output_path = generate.output_path;
+    check_reply(ok);
+}
+
 void check_command(const Command& command) {
     if (const auto* ping = std::get_if<Ping>(&command)) check_reply(Pong{ping->word});
-    const auto* generate = std::get_if<Generate>(&command);
-    if (generate == nullptr) return;
-    require(generate->prompt.empty() == generate->prompt_path.has_value());
-    require(generate->id >= 0 && generate->n_generate >= 0);
-    GenerateOk ok;
-    ok.output_path = generate->output_path;
-    check_reply(ok);
+    if (const auto* generate = std::get_if<Generate>(&command)) check_generate(*generate);
+    if (const auto* snapshot = std::get_if<Snapshot>(&command)) require(snapshot->slot >= 0);
+    if (const auto* thin = std::get_if<ThinSnapshot>(&command)) require(0 <= thin->begin && thin->begin < thin->end);
+    if (const auto* free = std::get_if<FreeSlot>(&command)) require(free->slot >= 0 && free->id.value_or(0) >= 0);
+    if (const auto* save = std::get_if<SaveSlot>(&command)) require(save->slot >= 0 && !save->path.empty());
+    if (const auto* load = std::get_if<LoadSlot>(&command)) require(load->slot >= 0 && !load->path.empty());
 }
 
 void check_line(const std::string& line) {

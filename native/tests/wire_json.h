@@ -71,6 +71,11 @@ public:
         if (value != T{}) object_[key] = as_json(value);
         return *this;
     }
+    template <typename T>
+    JsonFields& add_always(const char* key, const T& value) {
+        object_[key] = as_json(value);
+        return *this;
+    }
     JsonFields& add_object(const char* key, const JsonFields& fields) {
         if (!fields.object_.empty()) object_[key] = fields.object_;
         return *this;
@@ -131,9 +136,11 @@ inline JsonFields fields_of(const wire::MemoryArgs& memory) {
     return JsonFields()
         .add("restore_slot", memory.restore_slot)
         .add("restore_at", memory.restore_at)
+        .add("chain", memory.chain)
         .add("snapshots", memory.snapshots)
         .add("marks", memory.marks)
-        .add("pin", memory.pin);
+        .add("pin", memory.pin)
+        .add("reuse", memory.reuse);
 }
 
 struct CommandToJson {
@@ -159,12 +166,48 @@ struct CommandToJson {
     }
     json operator()(const wire::Cancel& cancel) const { return {{"type", "cancel"}, {"id", cancel.id}}; }
     json operator()(const wire::Status& status) const {
-        return JsonFields().add("type", std::string("status")).add("id", status.id).object();
+        return JsonFields().add("type", std::string("status")).add("id", status.id).add("check", status.check).object();
     }
     json operator()(const wire::Ping& ping) const {
         return JsonFields().add("type", std::string("ping")).add("word", ping.word).object();
     }
     json operator()(const wire::Quit&) const { return {{"type", "quit"}}; }
+    json operator()(const wire::Snapshot& snapshot) const {
+        return slot_fields("snapshot", snapshot).add("of", snapshot.of).object();
+    }
+    json operator()(const wire::ThinSnapshot& thin) const {
+        return slot_fields("thin_snapshot", thin)
+            .add_always("begin", thin.begin)
+            .add_always("end", thin.end)
+            .add("of", thin.of)
+            .object();
+    }
+    json operator()(const wire::FreeSlot& free) const { return slot_fields("free_slot", free).object(); }
+    json operator()(const wire::ListSlots& list) const {
+        return JsonFields().add("type", std::string("list_slots")).add("id", list.id).object();
+    }
+    json operator()(const wire::SaveSlot& save) const {
+        return slot_fields("save_slot", save).add("path", save.path).object();
+    }
+    json operator()(const wire::LoadSlot& load) const {
+        return slot_fields("load_slot", load).add("path", load.path).object();
+    }
+    json operator()(const wire::Park& park) const { return park_fields("park", park).object(); }
+    json operator()(const wire::Unpark& unpark) const { return park_fields("unpark", unpark).object(); }
+    json operator()(const wire::Clear& clear) const {
+        return JsonFields().add("type", std::string("clear")).add("id", clear.id).add("disk", clear.disk).object();
+    }
+
+private:
+    template <typename T>
+    static JsonFields slot_fields(const char* type, const T& command) {
+        return JsonFields().add("type", std::string(type)).add("id", command.id).add_always("slot", command.slot);
+    }
+    template <typename T>
+    static JsonFields park_fields(const char* type, const T& command) {
+        const std::string what = command.what == wire::Park::What::target ? "" : "draft";
+        return JsonFields().add("type", std::string(type)).add("id", command.id).add("what", what);
+    }
 };
 
 inline json to_json(const wire::Command& command) { return std::visit(CommandToJson{}, command); }
@@ -204,6 +247,7 @@ inline wire::GenerateOk generate_ok_from(const json& object) {
     ok.n_reused = object.value("n_reused", 0);
     ok.tier = object.value("tier", "none");
     ok.miss = object.value("miss", "off");
+    ok.restored = optional_from<Position>(object, "restored");
     ok.prefill_s = number_from(object.value("prefill_s", json(0.0)));
     ok.decode_s = number_from(object.value("decode_s", json(0.0)));
     ok.decode_tokens_per_s = number_from(object.value("decode_tokens_per_s", json(0.0)));
@@ -223,6 +267,26 @@ inline wire::Logprobs logprobs_from(const json& object) {
     return logprobs;
 }
 
+inline wire::Park::What what_from(const json& object) {
+    const std::string name = object.value("what", "target");
+    return name == "draft" ? wire::Park::What::draft : wire::Park::What::target;
+}
+
+// The replies that say something of a slot; nothing if it is none of them.
+inline std::optional<wire::Reply> snap_reply_from(const std::string& type, std::optional<wire::RequestId> id,
+                                                  const json& object) {
+    if (type == "slot_list") return wire::SlotList{id, object.value("slots", std::vector<std::int32_t>{})};
+    const std::int32_t slot = object.value("slot", 0);
+    if (type == "snapshot_taken") return wire::SnapshotTaken{id, slot, object.at("cur_pos")};
+    if (type == "thin_taken") return wire::ThinTaken{id, slot, object.at("begin"), object.at("end")};
+    if (type == "slot_freed") return wire::SlotFreed{id, slot};
+    if (type == "slot_saved") return wire::SlotSaved{id, slot, object.at("bytes")};
+    if (type == "inline_snapshot") return wire::InlineSnapshot{id, slot, object.at("cur_pos")};
+    if (type == "inline_snapshot_failed")
+        return wire::InlineSnapshotFailed{id, slot, error_code_from(object.at("code"))};
+    return std::nullopt;
+}
+
 inline wire::Reply reply_from(const json& object) {
     using Fields = std::vector<std::pair<std::string, std::string>>;
     const std::string type = object.at("type");
@@ -230,7 +294,10 @@ inline wire::Reply reply_from(const json& object) {
     if (type == "generate_ok") return generate_ok_from(object);
     if (type == "err") return wire::Err{id, {error_code_from(object.at("code")), object.value("text", "")}};
     if (type == "pong") return wire::Pong{object.value("word", "")};
-    if (type == "plain_ok") return wire::PlainOk{};
+    if (type == "plain_ok") return wire::PlainOk{id};
+    if (type == "parked") return wire::Parked{id, what_from(object)};
+    if (type == "unparked") return wire::Unparked{id, what_from(object)};
+    if (const std::optional<wire::Reply> reply = snap_reply_from(type, id, object)) return *reply;
     if (type == "cancelled") return wire::Cancelled{object.at("id")};
     if (type == "prefill_progress") return wire::PrefillProgress{id, object.at("n_done"), object.at("n_total")};
     if (type == "logprobs") return logprobs_from(object);

@@ -181,7 +181,15 @@ TEST_CASE("long lines are parsed in time that grows with their length only") {
                                                           {"gen id=1 gen_prompt=", "%e9"},
                                                           {"", "\t"},
                                                           {"gen id=1 think_end=1", "|1"},
-                                                          {"gen id=1 triggers=", "word:a,"}};
+                                                          {"gen id=1 triggers=", "word:a,"},
+                                                          {"/p 1 snap=1:1", ",1:2"},
+                                                          {"gen id=1 n=1 prompt=1 restore=1 chain=1", ",1"},
+                                                          {"gen id=1 n=1 prompt=1 marks=1", ",1"},
+                                                          {"RESTORE 0 p", " 1"},
+                                                          {"RESTORE_CHAIN 0 1", ",1"},
+                                                          {"SAVE 0 p", " 1"},
+                                                          {"park", " target"},
+                                                          {"thin", " slot=1"}};
     for (const auto& [start, word] : kLines) {
         CAPTURE(start);
         CAPTURE(word);
@@ -194,6 +202,13 @@ TEST_CASE("the longest prompt is read") {
     const std::variant<Command, ParseError> result = parse_command(line);
     REQUIRE(std::holds_alternative<Command>(result));
     CHECK(std::get<Generate>(std::get<Command>(result)).prompt.size() > 8'000'000);
+}
+
+TEST_CASE("slots given twice are found in a long list") {
+    std::string line = "/p 1 snap=1:0";
+    for (int slot = 1; slot < 200'000; ++slot) line += ",1:" + std::to_string(slot);
+    CHECK(std::holds_alternative<Command>(parse_command(line)));
+    CHECK(refusal_of(line + ",1:777").error.text.find("slot 777 twice") != std::string::npos);
 }
 
 TEST_CASE("err: what is not UTF-8 in a text becomes question marks") {

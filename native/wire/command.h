@@ -64,14 +64,19 @@ struct PinSpan {
 
 struct MemoryArgs {
     std::optional<std::int32_t> restore_slot;
-    std::optional<Position> restore_at;
-    std::vector<SnapshotPoint> snapshots;
-    std::vector<Position> marks;
+    std::optional<Position> restore_at;    // only with restore_slot
+    std::vector<std::int32_t> chain;       // thin slots that extend restore_slot, in order; only with it
+    std::vector<SnapshotPoint> snapshots;  // no slot twice
+    std::vector<Position> marks;           // at most kMaxMarks
     std::optional<PinSpan> pin;
-    bool any() const { return restore_slot || restore_at || !snapshots.empty() || !marks.empty() || pin; }
+    std::optional<bool> reuse;  // look for a beginning that is still there, without being told a slot
+
+    // Whether it asks for something that only a daemon that keeps pages can do. `reuse` is a wish, not a demand.
+    bool any() const { return restore_slot || !snapshots.empty() || !marks.empty() || pin; }
 };
 
-// All generating forms: `<path> <n_gen> …`, `generate <in> <n_gen> <out>` and `gen id= …`.
+// All generating forms: `<path> <n_gen> …` and with a slot `RESTORE …` and `RESTORE_CHAIN …`,
+// `generate <in> <n_gen> <out>`, and `gen id= …`.
 struct Generate {
     enum class Form { positional, file, named };
     Form form = Form::positional;
@@ -96,6 +101,7 @@ struct Cancel {
 
 struct Status {
     std::optional<RequestId> id;
+    bool check = false;  // also check the books
 };
 
 struct Ping {
@@ -104,9 +110,73 @@ struct Ping {
 
 struct Quit {};
 
-using Command = std::variant<Generate, Cancel, Status, Ping, Quit>;
+// The slots' commands and what else concerns the memory. Those in capitals carry no id, those by name always do.
+
+// `SNAPSHOT <slot>`, `snapshot id= slot= [of=]`: keep the state after a generation.
+struct Snapshot {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+    std::optional<RequestId> of;  // the request whose state it is; unset: the last positional generation
+};
+
+// `SNAPSHOT_THIN <slot> <from> <to>`, `thin id= slot= from= to= [of=]`: keep only the attention KV of that range.
+struct ThinSnapshot {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+    Position begin = 0;
+    Position end = 0;  // one past the last; begin < end
+    std::optional<RequestId> of;
+};
+
+// `FREE_SNAPSHOT <slot>`, `free id= slot=`.
+struct FreeSlot {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+};
+
+// `LIST_SLOTS`, `list id=`.
+struct ListSlots {
+    std::optional<RequestId> id;
+};
+
+// `SAVE <slot> <path>`, `save id= slot= path=`: one snapshot becomes one file …
+struct SaveSlot {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+    std::string path;  // not empty
+};
+
+// … and back: `LOAD <slot> <path>`, `load id= slot= path=`.
+struct LoadSlot {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+    std::string path;  // not empty
+};
+
+// `park [target|draft]`, `park id= [what=]`: give the weights' memory back …
+struct Park {
+    enum class What { target, draft };
+    std::optional<RequestId> id;
+    What what = What::target;
+};
+
+// … and take it again: `unpark` in the same two forms.
+struct Unpark {
+    std::optional<RequestId> id;
+    Park::What what = Park::What::target;
+};
+
+// `CLEAR [disk]`, `clear id= [disk=]`: drop every page and tail that neither a slot nor a running request holds.
+struct Clear {
+    std::optional<RequestId> id;
+    bool disk = false;  // the disk cache's too
+};
+
+using Command = std::variant<Generate, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot, ListSlots,
+                             SaveSlot, LoadSlot, Park, Unpark, Clear>;
 
 inline constexpr std::int32_t kMaxLogprobs = 100;
+inline constexpr std::size_t kMaxMarks = 4096;
 inline constexpr std::size_t kMaxLineBytes = 16u << 20;
 
 // A line that is no command. `id` is set where the line carried a readable one, so that the reply can name it;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "wire/generate_parser.h"
+#include "wire/memory_parser.h"
 #include "wire/named_args.h"
 #include "wire/refusal.h"
 #include "wire/scalar_values.h"
@@ -26,8 +27,11 @@ enum class Form {
     status,
     ping,
     quit,
-    reserved,             // in the protocol, not in this build
-    reserved_generating,  // the same, and it would generate
+    restore,
+    restore_chain,
+    memory,
+    memory_words,         // the same in capitals: words by their place, and no id
+    reserved_generating,  // in the protocol, not in this build; it would generate
     positional,
     unknown,
 };
@@ -45,30 +49,17 @@ constexpr Verb kVerbs[] = {
     {"ping", Form::ping},
     {"quit", Form::quit},
     {"exit", Form::quit},
-    {"RESTORE", Form::reserved_generating},
-    {"RESTORE_CHAIN", Form::reserved_generating},
+    {"RESTORE", Form::restore},
+    {"RESTORE_CHAIN", Form::restore_chain},
     {"compress", Form::reserved_generating},
-    {"SNAPSHOT", Form::reserved},
-    {"SNAPSHOT_THIN", Form::reserved},
-    {"FREE_SNAPSHOT", Form::reserved},
-    {"LIST_SLOTS", Form::reserved},
-    {"SAVE", Form::reserved},
-    {"LOAD", Form::reserved},
-    {"park", Form::reserved},
-    {"unpark", Form::reserved},
-    {"free", Form::reserved},
-    {"snapshot", Form::reserved},
-    {"thin", Form::reserved},
-    {"list", Form::reserved},
-    {"save", Form::reserved},
-    {"load", Form::reserved},
 };
 
 struct Line {
     Form form;
     std::string_view text;
     std::string_view verb;
-    std::string_view arguments;  // what follows the verb
+    std::string_view arguments;          // what follows the verb
+    const MemoryVerb* memory = nullptr;  // of the memory forms
 };
 
 Line classify(std::string_view text) {
@@ -81,17 +72,43 @@ Line classify(std::string_view text) {
             return line;
         }
     }
-    if (is_positional_generate(text)) line.form = Form::positional;
+    line.memory = find_memory_verb(verb);
+    if (line.memory != nullptr) {
+        line.form = line.memory->carries_id ? Form::memory : Form::memory_words;
+    } else if (is_positional_generate(text)) {
+        line.form = Form::positional;
+    }
     return line;
 }
 
 bool is_generating(Form form) {
-    return form == Form::gen || form == Form::generate || form == Form::positional || form == Form::reserved_generating;
+    switch (form) {
+        case Form::gen:
+        case Form::generate:
+        case Form::restore:
+        case Form::restore_chain:
+        case Form::positional:
+        case Form::reserved_generating: return true;
+        default: return false;
+    }
 }
 
-// The first readable id= of a line that may carry one; in the others such a word is a piece of a path.
+// In these a word that begins with id= is a piece of a path, or the word to echo.
+bool carries_no_id(Form form) {
+    switch (form) {
+        case Form::generate:
+        case Form::ping:
+        case Form::restore:
+        case Form::restore_chain:
+        case Form::memory_words:
+        case Form::positional: return true;
+        default: return false;
+    }
+}
+
+// The first readable id= of a line that may carry one.
 std::optional<RequestId> id_in(const Line& line) {
-    if (line.form == Form::positional || line.form == Form::generate || line.form == Form::ping) return std::nullopt;
+    if (carries_no_id(line.form)) return std::nullopt;
     WordReader words(line.arguments);
     while (const std::optional<std::string_view> word = words.next()) {
         if (!word->starts_with("id=")) continue;
@@ -117,6 +134,7 @@ Result<Cancel> parse_cancel(std::string_view arguments) {
 Result<Status> parse_status(std::string_view arguments) {
     constexpr NamedKey<Status> kKeys[] = {
         {"id", false, [](Status& s, std::string_view v) { return store(s.id, parse_int32(v, 0, kMaxInt32)); }},
+        {"check", false, [](Status& s, std::string_view v) { return store(s.check, parse_flag(v)); }},
     };
     return read_named_args<Status>(arguments, std::span(kKeys));
 }
@@ -143,9 +161,11 @@ Result<Command> parse_classified(const Line& line) {
         case Form::status: return as_command(parse_status(line.arguments));
         case Form::ping: return as_command(parse_ping(line.arguments));
         case Form::quit: return as_command(parse_quit(line));
-        case Form::reserved:
-        case Form::reserved_generating:
-            return Error{ErrorCode::unknown_command, "this daemon does not have " + std::string(line.verb) + " yet"};
+        case Form::restore: return as_command(parse_restore(line.arguments));
+        case Form::restore_chain: return as_command(parse_restore_chain(line.arguments));
+        case Form::memory:
+        case Form::memory_words: return line.memory->parse(line.arguments);
+        case Form::reserved_generating: return not_yet(line.verb);
         case Form::unknown: break;
     }
     return Error{ErrorCode::unknown_command, "there is no command '" + shortened(line.verb) + "'"};

@@ -71,8 +71,10 @@ constexpr NamedKey<Generate> kNamedKeys[] = {
     {"think_message", false, [](Generate& g, Value v) { return store(g.constraint.think_message, parse_tokens(v)); }},
     {"restore", false, [](Generate& g, Value v) { return store(g.memory.restore_slot, any_count(v)); }},
     {"restore_at", false, [](Generate& g, Value v) { return store(g.memory.restore_at, any_count(v)); }},
+    {"chain", false, [](Generate& g, Value v) { return store(g.memory.chain, parse_slots(v)); }},
+    {"reuse", false, [](Generate& g, Value v) { return store(g.memory.reuse, parse_flag(v)); }},
     {"snap", false, [](Generate& g, Value v) { return store(g.memory.snapshots, parse_snapshots(v)); }},
-    {"marks", false, [](Generate& g, Value v) { return store(g.memory.marks, parse_positions(v)); }},
+    {"marks", false, [](Generate& g, Value v) { return store(g.memory.marks, parse_marks(v)); }},
     {"pin", false, [](Generate& g, Value v) { return store(g.memory.pin, parse_pin(v)); }},
     {"generated", false, [](Generate& g, Value v) { return store(g.n_generated_before, any_count(v)); }},
     {"priority", false,
@@ -95,6 +97,12 @@ Result<void> check_constraint(const ConstraintArgs& constraint) {
     return {};
 }
 
+Result<void> check_memory(const MemoryArgs& memory) {
+    if (memory.restore_at && !memory.restore_slot) return bad_args("restore_at= needs restore=");
+    if (!memory.chain.empty() && !memory.restore_slot) return bad_args("chain= needs restore=");
+    return {};
+}
+
 bool is_positional_option(std::string_view word) { return word.starts_with("samp=") || word.starts_with("snap="); }
 
 // The line up to its last word that is no trailing option. The first word always stays.
@@ -107,10 +115,12 @@ std::string_view without_options(std::string_view line) {
     return line;
 }
 
-Result<std::int32_t> parse_n_generate(std::string_view word) {
-    Result<std::int32_t> n_generate = any_count(word);
-    if (!n_generate) return bad_args("n_gen '" + shortened(word) + "' " + n_generate.error().text);
-    return n_generate;
+Result<std::int32_t> parse_n_generate(std::string_view word) { return parse_placed_count("n_gen", word); }
+
+Result<std::int32_t> read_slot(WordReader& words) {
+    const std::optional<std::string_view> word = words.next();
+    if (!word) return bad_args("slot is missing");
+    return parse_placed_count("slot", *word);
 }
 
 }  // namespace
@@ -139,6 +149,30 @@ Result<Generate> parse_positional_generate(std::string_view line) {
     return command;
 }
 
+Result<Generate> parse_restore(std::string_view arguments) {
+    WordReader words(arguments);
+    const Result<std::int32_t> slot = read_slot(words);
+    if (!slot) return slot.error();
+    Result<Generate> command = parse_positional_generate(words.rest());
+    if (command) command.value().memory.restore_slot = slot.value();
+    return command;
+}
+
+Result<Generate> parse_restore_chain(std::string_view arguments) {
+    WordReader words(arguments);
+    const Result<std::int32_t> base = read_slot(words);
+    if (!base) return base.error();
+    const std::optional<std::string_view> thin_slots = words.next();
+    if (!thin_slots) return bad_args("the thin slots are missing");
+    Result<std::vector<std::int32_t>> chain = parse_slots(*thin_slots);
+    if (!chain) return bad_args("thin slot " + chain.error().text);
+    Result<Generate> command = parse_positional_generate(words.rest());
+    if (!command) return command;
+    command.value().memory.restore_slot = base.value();
+    command.value().memory.chain = std::move(chain).value();
+    return command;
+}
+
 Result<Generate> parse_file_generate(std::string_view arguments) {
     WordReader words(arguments);
     const std::optional<std::string_view> in = words.next();
@@ -158,7 +192,8 @@ Result<Generate> parse_file_generate(std::string_view arguments) {
 Result<Generate> parse_named_generate(std::string_view arguments) {
     Result<Generate> command = read_named_args<Generate>(arguments, std::span(kNamedKeys));
     if (!command) return command;
-    const Result<void> checked = check_constraint(command.value().constraint);
+    Result<void> checked = check_constraint(command.value().constraint);
+    if (checked) checked = check_memory(command.value().memory);
     if (!checked) return checked.error();
     command.value().form = Generate::Form::named;
     return command;

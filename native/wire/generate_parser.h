@@ -1,5 +1,5 @@
-// The three forms that ask for tokens: `<path> <n_gen> …`, `generate <in> <n_gen> <out>`, `gen key=value …`. What
-// they mean to the engine is not known here.
+// The forms that ask for tokens: `<path> <n_gen> …` and with a slot `RESTORE …` and `RESTORE_CHAIN …`,
+// `generate <in> <n_gen> <out>`, `gen key=value …`. What they mean to the engine is not known here.
 #pragma once
 
 #include <string_view>
@@ -16,6 +16,8 @@ bool is_positional_generate(std::string_view line);
 Result<Generate> parse_positional_generate(std::string_view line);
 
 // `arguments`: what follows the verb.
+Result<Generate> parse_restore(std::string_view arguments);
+Result<Generate> parse_restore_chain(std::string_view arguments);
 Result<Generate> parse_file_generate(std::string_view arguments);
 Result<Generate> parse_named_generate(std::string_view arguments);
 

@@ -2,6 +2,7 @@
 // belongs to.
 #include "wire/list_values.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -38,10 +39,11 @@ std::optional<Pair> split_pair(std::string_view text) {
     return Pair{text.substr(0, colon), text.substr(colon + 1)};
 }
 
-Result<Position> parse_position(std::string_view text) {
-    Result<Position> position = parse_int32(text, 0, kMaxInt32);
-    if (!position) return bad_args("'" + shortened(text) + "' " + position.error().text);
-    return position;
+// A position or a slot.
+Result<std::int32_t> parse_number(std::string_view text) {
+    Result<std::int32_t> number = parse_int32(text, 0, kMaxInt32);
+    if (!number) return bad_args("'" + shortened(text) + "' " + number.error().text);
+    return number;
 }
 
 Result<float> parse_bias(std::string_view text) {
@@ -94,9 +96,9 @@ Result<std::vector<Token>> parse_alternative(std::string_view text) {
 Result<PinSpan> parse_colon_numbers(std::string_view text, std::string_view shape) {
     const std::optional<Pair> pair = split_pair(text);
     if (!pair) return bad_args("'" + shortened(text) + "' is not " + std::string(shape));
-    const Result<Position> left = parse_position(pair->left);
+    const Result<Position> left = parse_number(pair->left);
     if (!left) return left.error();
-    const Result<Position> right = parse_position(pair->right);
+    const Result<Position> right = parse_number(pair->right);
     if (!right) return right.error();
     return PinSpan{left.value(), right.value()};
 }
@@ -105,6 +107,15 @@ Result<SnapshotPoint> parse_snapshot(std::string_view text) {
     const Result<PinSpan> numbers = parse_colon_numbers(text, "pos:slot");
     if (!numbers) return numbers.error();
     return SnapshotPoint{.position = numbers.value().begin, .slot = numbers.value().end};
+}
+
+std::optional<std::int32_t> slot_given_twice(const std::vector<SnapshotPoint>& points) {
+    std::vector<std::int32_t> slots;
+    slots.reserve(points.size());
+    for (const SnapshotPoint& point : points) slots.push_back(point.slot);
+    std::ranges::sort(slots);
+    const auto twice = std::ranges::adjacent_find(slots);
+    return twice == slots.end() ? std::nullopt : std::optional(*twice);
 }
 
 }  // namespace
@@ -123,12 +134,24 @@ Result<std::vector<GrammarTrigger>> parse_triggers(std::string_view text) {
     return parse_list<GrammarTrigger>(text, ',', parse_trigger);
 }
 
-Result<std::vector<Position>> parse_positions(std::string_view text) {
-    return parse_list<Position>(text, ',', parse_position);
+Result<std::vector<Position>> parse_marks(std::string_view text) {
+    Result<std::vector<Position>> marks = parse_list<Position>(text, ',', parse_number);
+    if (marks && marks.value().size() > kMaxMarks) {
+        return bad_args("has more than " + std::to_string(kMaxMarks) + " positions");
+    }
+    return marks;
+}
+
+Result<std::vector<std::int32_t>> parse_slots(std::string_view text) {
+    return parse_list<std::int32_t>(text, ',', parse_number);
 }
 
 Result<std::vector<SnapshotPoint>> parse_snapshots(std::string_view text) {
-    return parse_list<SnapshotPoint>(text, ',', parse_snapshot);
+    Result<std::vector<SnapshotPoint>> points = parse_list<SnapshotPoint>(text, ',', parse_snapshot);
+    if (!points) return points;
+    const std::optional<std::int32_t> twice = slot_given_twice(points.value());
+    if (twice) return bad_args("names slot " + std::to_string(*twice) + " twice");
+    return points;
 }
 
 Result<PinSpan> parse_pin(std::string_view text) {

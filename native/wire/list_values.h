@@ -23,10 +23,13 @@ Result<std::vector<std::pair<Token, float>>> parse_logit_bias(std::string_view t
 // `word:<text>,pattern:<text>,full:<text>,token:<id>`
 Result<std::vector<GrammarTrigger>> parse_triggers(std::string_view text);
 
-// `64,128`
-Result<std::vector<Position>> parse_positions(std::string_view text);
+// `64,128`, at most kMaxMarks
+Result<std::vector<Position>> parse_marks(std::string_view text);
 
-// `pos:slot,…`
+// `0,3`
+Result<std::vector<std::int32_t>> parse_slots(std::string_view text);
+
+// `pos:slot,…`, no slot twice
 Result<std::vector<SnapshotPoint>> parse_snapshots(std::string_view text);
 
 // `a:b`, a < b

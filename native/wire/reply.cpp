@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <concepts>
 
 #include "wire/percent.h"
 #include "wire/utf8.h"
@@ -42,12 +43,20 @@ void append_field(std::string& line, std::string_view key, std::string_view enco
     line += encoded_value;
 }
 
-void append_field(std::string& line, std::string_view key, std::int32_t value) {
+template <std::integral Number>
+void append_field(std::string& line, std::string_view key, Number value) {
     append_field(line, key, std::string_view(std::to_string(value)));
 }
 
 void append_id(std::string& line, const std::optional<RequestId>& id) {
     if (id) append_field(line, "id", *id);
+}
+
+// `<start> [id=]`, and what the reply says after it.
+std::string start_line(std::string_view start, const std::optional<RequestId>& id) {
+    std::string line(start);
+    append_id(line, id);
+    return line;
 }
 
 void append_fields(std::string& line, const std::vector<std::pair<std::string, std::string>>& fields) {
@@ -81,6 +90,7 @@ struct Formatter {
         append_field(line, "reused", ok.n_reused);
         append_field(line, "tier", percent_encode(ok.tier));
         append_field(line, "miss", percent_encode(ok.miss));
+        if (ok.restored) append_field(line, "restored", *ok.restored);
         append_field(line, "prefill_s", measure(ok.prefill_s, kSecondsDigits));
         append_field(line, "decode_s", measure(ok.decode_s, kSecondsDigits));
         append_field(line, "decode_tok_s", measure(ok.decode_tokens_per_s, kRateDigits));
@@ -102,7 +112,15 @@ struct Formatter {
 
     std::string operator()(const Pong& pong) const { return pong.word.empty() ? "pong" : "pong " + pong.word; }
 
-    std::string operator()(const PlainOk&) const { return "ok"; }
+    std::string operator()(const PlainOk& ok) const { return start_line("ok", ok.id); }
+
+    std::string operator()(const Parked& parked) const {
+        return start_line("ok", parked.id) + " park " + std::string(name_of(parked.what));
+    }
+
+    std::string operator()(const Unparked& unparked) const {
+        return start_line("ok", unparked.id) + " unpark " + std::string(name_of(unparked.what));
+    }
 
     std::string operator()(const Cancelled& cancelled) const {
         std::string line = "[cancel]";
@@ -131,6 +149,57 @@ struct Formatter {
         return line;
     }
 
+    std::string operator()(const SnapshotTaken& taken) const {
+        std::string line = start_line("[snap]", taken.id);
+        append_field(line, "slot", taken.slot);
+        append_field(line, "cur_pos", taken.cur_pos);
+        return line;
+    }
+
+    std::string operator()(const ThinTaken& taken) const {
+        std::string line = start_line("[snap]", taken.id);
+        append_field(line, "slot", taken.slot);
+        append_field(line, "from", taken.begin);
+        append_field(line, "to", taken.end);
+        return line;
+    }
+
+    std::string operator()(const SlotFreed& freed) const {
+        std::string line = start_line("[snap]", freed.id) + " freed";
+        append_field(line, "slot", freed.slot);
+        return line;
+    }
+
+    std::string operator()(const SlotList& list) const {
+        std::string slots;
+        for (const std::int32_t slot : list.slots) slots += (slots.empty() ? "" : ",") + std::to_string(slot);
+        std::string line = start_line("[snap]", list.id);
+        append_field(line, "slots", slots);
+        return line;
+    }
+
+    std::string operator()(const SlotSaved& saved) const {
+        std::string line = start_line("[snap]", saved.id) + " saved";
+        append_field(line, "slot", saved.slot);
+        append_field(line, "bytes", saved.bytes);
+        return line;
+    }
+
+    std::string operator()(const InlineSnapshot& taken) const {
+        std::string line = start_line("[snap] inline", taken.id);
+        append_field(line, "slot", taken.slot);
+        append_field(line, "cur_pos", taken.cur_pos);
+        return line;
+    }
+
+    std::string operator()(const InlineSnapshotFailed& failed) const {
+        std::string line = start_line("[snap] failed", failed.id);
+        append_field(line, "slot", failed.slot);
+        line += ' ';
+        line += luce::name_of(failed.code);
+        return line;
+    }
+
     std::string operator()(const StatusLine& status) const {
         std::string line = "[status]";
         append_fields(line, status.fields);
@@ -155,6 +224,8 @@ std::string_view name_of(StopReason reason) {
     }
     return "stop";
 }
+
+std::string_view name_of(Park::What what) { return what == Park::What::draft ? "draft" : "target"; }
 
 std::string format_reply(const Reply& reply) { return std::visit(Formatter{}, reply) + '\n'; }
 

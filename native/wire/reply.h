@@ -16,8 +16,9 @@ namespace luce::wire {
 
 enum class StopReason { eos, limit, stop, cancel };
 std::string_view name_of(StopReason reason);
+std::string_view name_of(Park::What what);
 
-// `ok N= gen= reused= tier= miss= prefill_s= decode_s= decode_tok_s= [accept=] [out=] stop=`
+// `ok [id=] N= gen= reused= tier= miss= [restored=] prefill_s= decode_s= decode_tok_s= [accept=] [out=] stop=`
 struct GenerateOk {
     std::optional<RequestId> id;
     std::int32_t n_prompt = 0;
@@ -25,6 +26,7 @@ struct GenerateOk {
     std::int32_t n_reused = 0;
     std::string tier = "none";
     std::string miss = "off";
+    std::optional<Position> restored;  // where a `restore=` began to compute
     double prefill_s = 0;
     double decode_s = 0;
     double decode_tokens_per_s = 0;
@@ -43,8 +45,22 @@ struct Pong {
     std::string word;
 };
 
-// `ok` with nothing else: `quit`.
-struct PlainOk {};
+// `ok [id=]` with nothing else: `quit`, `clear`.
+struct PlainOk {
+    std::optional<RequestId> id;
+};
+
+// `ok [id=] park target|draft`
+struct Parked {
+    std::optional<RequestId> id;
+    Park::What what = Park::What::target;
+};
+
+// `ok [id=] unpark target|draft`
+struct Unparked {
+    std::optional<RequestId> id;
+    Park::What what = Park::What::target;
+};
 
 struct Cancelled {
     RequestId id = 0;
@@ -63,6 +79,54 @@ struct Logprobs {
     std::vector<std::pair<Token, float>> entries;
 };
 
+// `[snap] [id=] slot= cur_pos=`: a slot holds this now; the reply to `snapshot` and to `load`.
+struct SnapshotTaken {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+    Position cur_pos = 0;
+};
+
+// `[snap] [id=] slot= from= to=`
+struct ThinTaken {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+    Position begin = 0;
+    Position end = 0;
+};
+
+// `[snap] [id=] freed slot=`
+struct SlotFreed {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+};
+
+// `[snap] [id=] slots=0,3`
+struct SlotList {
+    std::optional<RequestId> id;
+    std::vector<std::int32_t> slots;
+};
+
+// `[snap] [id=] saved slot= bytes=`
+struct SlotSaved {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+    std::uint64_t bytes = 0;
+};
+
+// `[snap] inline [id=] slot= cur_pos=`: a point of `snap=` was reached. Not final.
+struct InlineSnapshot {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+    Position cur_pos = 0;
+};
+
+// `[snap] failed [id=] slot= <code>`: it will not be kept. Not final.
+struct InlineSnapshotFailed {
+    std::optional<RequestId> id;
+    std::int32_t slot = 0;
+    ErrorCode code = ErrorCode::internal;
+};
+
 // `[status] key=value …`, `[daemon] ready key=value …`: values are percent-encoded.
 struct StatusLine {
     std::vector<std::pair<std::string, std::string>> fields;
@@ -71,7 +135,9 @@ struct ReadyLine {
     std::vector<std::pair<std::string, std::string>> fields;
 };
 
-using Reply = std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine>;
+using Reply = std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine,
+                           Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot,
+                           InlineSnapshotFailed>;
 
 // The line with its `\n`.
 std::string format_reply(const Reply& reply);

@@ -21,6 +21,9 @@ bool looks_like_integer(std::string_view text);
 Result<std::int32_t> parse_int32(std::string_view text, std::int32_t min, std::int32_t max);
 Result<std::uint64_t> parse_uint64(std::string_view text);
 
+// A word that a command knows by its place, 0 .. 2^31-1: the error's text begins with `name` and the word.
+Result<std::int32_t> parse_placed_count(std::string_view name, std::string_view word);
+
 // 0 or 1.
 Result<bool> parse_flag(std::string_view text);
 
