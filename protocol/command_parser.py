@@ -7,6 +7,7 @@ which request it was for.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -18,15 +19,19 @@ from .generate_parser import (
     parse_file_generate,
     parse_named_generate,
     parse_positional_generate,
+    parse_restore,
+    parse_restore_chain,
     read_named_args,
     sets,
     words_of,
 )
-from .scalar_values import RefusedError, parse_count, shortened
+from .memory_parser import MEMORY_PARSERS, VERBS_WITHOUT_ID
+from .scalar_values import RefusedError, not_yet, parse_count, parse_flag, shortened
 
 _FIRST_WORD = re.compile(rb"[ \t]*([^ \t]*)")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _ID_KEY: dict[bytes, Key] = {b"id": ("", sets("id", parse_count))}
+_STATUS_KEYS: dict[bytes, Key] = _ID_KEY | {b"check": ("", sets("check", parse_flag))}
 
 
 class _Form(Enum):
@@ -36,32 +41,17 @@ class _Form(Enum):
     STATUS = auto()
     PING = auto()
     QUIT = auto()
-    RESERVED = auto()
+    RESTORE = auto()
+    RESTORE_CHAIN = auto()
+    MEMORY = auto()
+    MEMORY_WORDS = auto()
     RESERVED_GENERATING = auto()
     POSITIONAL = auto()
     UNKNOWN = auto()
 
 
-# In the protocol, but not in this build; True where the command would generate.
-RESERVED_VERBS: dict[str, bool] = {
-    "RESTORE": True,
-    "RESTORE_CHAIN": True,
-    "compress": True,
-    "SNAPSHOT": False,
-    "SNAPSHOT_THIN": False,
-    "FREE_SNAPSHOT": False,
-    "LIST_SLOTS": False,
-    "SAVE": False,
-    "LOAD": False,
-    "park": False,
-    "unpark": False,
-    "free": False,
-    "snapshot": False,
-    "thin": False,
-    "list": False,
-    "save": False,
-    "load": False,
-}
+# In the protocol, but not in this build; True where the command would generate. `free drafter` is reserved too.
+RESERVED_VERBS: dict[str, bool] = {"compress": True}
 
 _FORMS: dict[str, _Form] = {
     "gen": _Form.GEN,
@@ -71,18 +61,34 @@ _FORMS: dict[str, _Form] = {
     "ping": _Form.PING,
     "quit": _Form.QUIT,
     "exit": _Form.QUIT,
+    "RESTORE": _Form.RESTORE,
+    "RESTORE_CHAIN": _Form.RESTORE_CHAIN,
+    **{verb: _Form.MEMORY_WORDS if verb in VERBS_WITHOUT_ID else _Form.MEMORY for verb in MEMORY_PARSERS},
 }
 VERBS: tuple[str, ...] = tuple(_FORMS)
 
 _FORM_OF_VERB: dict[bytes, _Form] = {verb.encode(): form for verb, form in _FORMS.items()} | {
-    verb.encode(): _Form.RESERVED_GENERATING if generating else _Form.RESERVED
-    for verb, generating in RESERVED_VERBS.items()
+    verb.encode(): _Form.RESERVED_GENERATING for verb in RESERVED_VERBS
 }
 
-_GENERATING = {_Form.GEN, _Form.GENERATE, _Form.POSITIONAL, _Form.RESERVED_GENERATING}
+_GENERATING = {
+    _Form.GEN,
+    _Form.GENERATE,
+    _Form.RESTORE,
+    _Form.RESTORE_CHAIN,
+    _Form.POSITIONAL,
+    _Form.RESERVED_GENERATING,
+}
 GENERATING_VERBS: tuple[str, ...] = tuple(verb.decode() for verb, form in _FORM_OF_VERB.items() if form in _GENERATING)
 # In these a word that begins with id= is a piece of a path, or the word to echo.
-_WITHOUT_ID = {_Form.POSITIONAL, _Form.GENERATE, _Form.PING}
+_WITHOUT_ID = {
+    _Form.GENERATE,
+    _Form.PING,
+    _Form.RESTORE,
+    _Form.RESTORE_CHAIN,
+    _Form.MEMORY_WORDS,
+    _Form.POSITIONAL,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +121,14 @@ def _id_in(line: _Line) -> int | None:
     return None
 
 
+def _parse_cancel(arguments: bytes) -> Cancel:
+    return Cancel(**read_named_args(arguments, _ID_KEY, required=(b"id",))[""])
+
+
+def _parse_status(arguments: bytes) -> Status:
+    return Status(**read_named_args(arguments, _STATUS_KEYS, required=()).get("", {}))
+
+
 def _parse_ping(arguments: bytes) -> Ping:
     words = words_of(arguments)
     word = next(words, b"")
@@ -131,25 +145,31 @@ def _parse_quit(line: _Line) -> Quit:
     return Quit()
 
 
+# Of the forms whose arguments are all there is to know.
+_PARSERS: dict[_Form, Callable[[bytes], Command]] = {
+    _Form.GEN: parse_named_generate,
+    _Form.GENERATE: parse_file_generate,
+    _Form.RESTORE: parse_restore,
+    _Form.RESTORE_CHAIN: parse_restore_chain,
+    _Form.CANCEL: _parse_cancel,
+    _Form.STATUS: _parse_status,
+    _Form.PING: _parse_ping,
+}
+
+
 def _parse_classified(line: _Line) -> Command:
+    if line.form in _PARSERS:
+        return _PARSERS[line.form](line.arguments)
     match line.form:
-        case _Form.GEN:
-            return parse_named_generate(line.arguments)
-        case _Form.GENERATE:
-            return parse_file_generate(line.arguments)
         case _Form.POSITIONAL:
             return parse_positional_generate(line.text)
-        case _Form.CANCEL:
-            return Cancel(**read_named_args(line.arguments, _ID_KEY, required=(b"id",))[""])
-        case _Form.STATUS:
-            return Status(**read_named_args(line.arguments, _ID_KEY, required=()).get("", {}))
-        case _Form.PING:
-            return _parse_ping(line.arguments)
+        case _Form.MEMORY | _Form.MEMORY_WORDS:
+            return MEMORY_PARSERS[line.verb.decode()](line.arguments)
         case _Form.QUIT:
             return _parse_quit(line)
-        case _Form.RESERVED | _Form.RESERVED_GENERATING:
-            raise RefusedError(f"this daemon does not have {line.verb.decode()} yet", ErrorCode.UNKNOWN_COMMAND)
-        case _Form.UNKNOWN:
+        case _Form.RESERVED_GENERATING:
+            raise not_yet(line.verb.decode())
+        case _:
             raise RefusedError(f"there is no command '{shortened(line.verb)}'", ErrorCode.UNKNOWN_COMMAND)
 
 

@@ -13,19 +13,30 @@ from typing import Any
 from .command_parser import parse_command
 from .commands import (
     Cancel,
+    Clear,
     Command,
     ConstraintArgs,
+    FreeSlot,
     Generate,
     GenerateForm,
     GrammarTrigger,
+    ListSlots,
+    LoadSlot,
     MemoryArgs,
+    MemoryCommand,
+    Park,
     Ping,
     PinSpan,
     Quit,
     SamplingArgs,
+    SaveSlot,
+    Snapshot,
     SnapshotPoint,
     Status,
+    ThinSnapshot,
     TriggerKind,
+    Unpark,
+    Weights,
 )
 from .errors import CommandError, LocalProtocolError
 from .percent import percent_encode
@@ -112,10 +123,16 @@ def _memory_pairs(memory: MemoryArgs) -> list[Pair]:
     return [
         *_given("restore", memory.restore_slot),
         *_given("restore_at", memory.restore_at),
+        *_given("chain", memory.chain, _list),
+        *([] if memory.reuse is None else [("reuse", _flag(memory.reuse))]),
         *_given("snap", memory.snapshots, lambda points: _list(points, _snapshot)),
         *_given("marks", memory.marks, _list),
         *_given("pin", memory.pin, _pin),
     ]
+
+
+def _line(verb: str, pairs: Iterable[Pair]) -> str:
+    return " ".join([verb, *(f"{key}={value}" for key, value in pairs)])
 
 
 def _named_line(command: Generate) -> str:
@@ -133,7 +150,7 @@ def _named_line(command: Generate) -> str:
         *_given("prompt", command.prompt, _list),
         *_given("prompt", command.prompt_path, _path),
     ]
-    return " ".join(["gen", *(f"{key}={value}" for key, value in pairs)])
+    return _line("gen", pairs)
 
 
 def _samp(sampling: SamplingArgs) -> str:
@@ -145,11 +162,16 @@ def _samp(sampling: SamplingArgs) -> str:
 
 
 def _positional_line(command: Generate) -> str:
+    memory = command.memory
     words = [command.prompt_path or "", str(command.n_generate)]
+    if memory.chain:
+        words = ["RESTORE_CHAIN", str(memory.restore_slot), _list(memory.chain), *words]
+    elif memory.restore_slot is not None:
+        words = ["RESTORE", str(memory.restore_slot), *words]
     if command.sampling != SamplingArgs():
         words.append(_samp(command.sampling))
-    if command.memory.snapshots:
-        words.append("snap=" + _list(command.memory.snapshots, _snapshot))
+    if memory.snapshots:
+        words.append("snap=" + _list(memory.snapshots, _snapshot))
     return " ".join(words)
 
 
@@ -163,20 +185,65 @@ def _generate_line(command: Generate) -> str:
             return f"generate {command.prompt_path} {command.n_generate} {command.output_path}"
 
 
+def _words_line(command: MemoryCommand) -> str:
+    """Without an id. What has no place in these forms (`of`) is missed when the line is read back."""
+    match command:
+        case Snapshot():
+            return f"SNAPSHOT {command.slot}"
+        case ThinSnapshot():
+            return f"SNAPSHOT_THIN {command.slot} {command.begin} {command.end}"
+        case FreeSlot():
+            return f"FREE_SNAPSHOT {command.slot}"
+        case ListSlots():
+            return "LIST_SLOTS"
+        case SaveSlot():
+            return f"SAVE {command.slot} {command.path}"
+        case LoadSlot():
+            return f"LOAD {command.slot} {command.path}"
+        case Park():
+            return f"park {command.what}"
+        case Unpark():
+            return f"unpark {command.what}"
+        case Clear():
+            return "CLEAR disk" if command.disk else "CLEAR"
+
+
+def _memory_line(command: MemoryCommand) -> str:
+    pairs = [("id", str(command.id))]
+    match command:
+        case Snapshot():
+            return _line("snapshot", [*pairs, ("slot", str(command.slot)), *_given("of", command.of)])
+        case ThinSnapshot():
+            span = [("slot", str(command.slot)), ("from", str(command.begin)), ("to", str(command.end))]
+            return _line("thin", [*pairs, *span, *_given("of", command.of)])
+        case FreeSlot():
+            return _line("free", [*pairs, ("slot", str(command.slot))])
+        case ListSlots():
+            return _line("list", pairs)
+        case SaveSlot() | LoadSlot():
+            verb = "save" if isinstance(command, SaveSlot) else "load"
+            return _line(verb, [*pairs, ("slot", str(command.slot)), ("path", percent_encode(command.path))])
+        case Park() | Unpark():
+            verb = "park" if isinstance(command, Park) else "unpark"
+            return _line(verb, [*pairs, *([] if command.what is Weights.TARGET else [("what", str(command.what))])])
+        case Clear():
+            return _line("clear", [*pairs, *_given("disk", command.disk, _flag)])
+
+
 def _line_of(command: Command) -> str:
     match command:
         case Generate():
             return _generate_line(command)
         case Cancel(id=request_id):
             return f"cancel id={request_id}"
-        case Status(id=None):
-            return "status"
-        case Status(id=request_id):
-            return f"status id={request_id}"
+        case Status():
+            return _line("status", [*_given("id", command.id), *_given("check", command.check, _flag)])
         case Ping(word=word):
             return f"ping {word}".rstrip(" ")
         case Quit():
             return "quit"
+        case _:
+            return _words_line(command) if command.id is None else _memory_line(command)
 
 
 def _encode(line: str) -> bytes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 MAX_LOGPROBS = 100
+MAX_MARKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,16 @@ class PinSpan:
 class MemoryArgs:
     restore_slot: int | None = None
     restore_at: int | None = None
+    """Only with restore_slot."""
+    chain: tuple[int, ...] = ()
+    """Thin slots that extend restore_slot, in order; only with it."""
     snapshots: tuple[SnapshotPoint, ...] = ()
+    """No slot twice."""
     marks: tuple[int, ...] = ()
+    """At most MAX_MARKS."""
     pin: PinSpan | None = None
+    reuse: bool | None = None
+    """Look for a beginning that is still there, without being told a slot."""
 
 
 class GenerateForm(StrEnum):
@@ -100,7 +108,8 @@ class GenerateForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """All generating forms: `<path> <n_gen> …`, `generate <in> <n_gen> <out>` and `gen id= …`."""
+    """All generating forms: `<path> <n_gen> …` and with a slot `RESTORE …` and `RESTORE_CHAIN …`,
+    `generate <in> <n_gen> <out>`, and `gen id= …`."""
 
     form: GenerateForm = GenerateForm.NAMED
     id: int = 0
@@ -133,6 +142,8 @@ class Cancel:
 @dataclass(frozen=True, slots=True)
 class Status:
     id: int | None = None
+    check: bool = False
+    """Also check the books."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +156,93 @@ class Quit:
     pass
 
 
-Command = Generate | Cancel | Status | Ping | Quit
+# The slots' commands and what else concerns the memory. Without an id they are written in capitals, with one by name.
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Keep the state after a generation: `SNAPSHOT <slot>`, `snapshot id= slot= [of=]`."""
+
+    slot: int
+    of: int | None = None
+    """The request whose state it is, by name only; unset: the last positional generation."""
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThinSnapshot:
+    """Keep only the attention KV of a range: `SNAPSHOT_THIN <slot> <from> <to>`, `thin id= slot= from= to= [of=]`."""
+
+    slot: int
+    begin: int
+    end: int
+    """One past the last; begin < end."""
+    of: int | None = None
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSlot:
+    """`FREE_SNAPSHOT <slot>`, `free id= slot=`."""
+
+    slot: int
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListSlots:
+    """`LIST_SLOTS`, `list id=`."""
+
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveSlot:
+    """One snapshot becomes one file: `SAVE <slot> <path>`, `save id= slot= path=`."""
+
+    slot: int
+    path: str
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSlot:
+    """And back: `LOAD <slot> <path>`, `load id= slot= path=`."""
+
+    slot: int
+    path: str
+    id: int | None = None
+
+
+class Weights(StrEnum):
+    TARGET = "target"
+    DRAFT = "draft"
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Give the weights' memory back: `park [target|draft]`, `park id= [what=]`."""
+
+    what: Weights = Weights.TARGET
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unpark:
+    """Take it again, in the same two forms."""
+
+    what: Weights = Weights.TARGET
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Drop every page and tail that neither a slot nor a running request holds: `CLEAR [disk]`, `clear id= [disk=]`."""
+
+    disk: bool = False
+    """The disk cache's too."""
+    id: int | None = None
+
+
+MemoryCommand = Snapshot | ThinSnapshot | FreeSlot | ListSlots | SaveSlot | LoadSlot | Park | Unpark | Clear
+Command = Generate | Cancel | Status | Ping | Quit | MemoryCommand

@@ -1,4 +1,5 @@
-"""The three forms that ask for tokens: `<path> <n_gen> …`, `generate <in> <n_gen> <out>` and `gen key=value …`.
+"""The forms that ask for tokens: `<path> <n_gen> …` and with a slot `RESTORE …` and `RESTORE_CHAIN …`,
+`generate <in> <n_gen> <out>`, and `gen key=value …`.
 
 One table says which keys `gen` has, another what may follow a positional command. What they mean to the engine is not
 known here.
@@ -8,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from .commands import MAX_LOGPROBS, ConstraintArgs, Generate, GenerateForm, MemoryArgs, SamplingArgs
 from .errors import ErrorCode
 from .list_values import (
     parse_logit_bias,
+    parse_marks,
     parse_pin,
-    parse_positions,
     parse_samp,
+    parse_slots,
     parse_snapshots,
     parse_token_alternatives,
     parse_tokens,
@@ -32,6 +35,7 @@ from .scalar_values import (
     parse_flag,
     parse_integer,
     parse_not_negative,
+    parse_placed_count,
     parse_positive,
     parse_positive_probability,
     parse_probability,
@@ -131,8 +135,10 @@ NAMED_KEYS: dict[bytes, Key] = {
     b"think_message": ("constraint", sets("think_message", parse_tokens)),
     b"restore": ("memory", sets("restore_slot", parse_count)),
     b"restore_at": ("memory", sets("restore_at", parse_count)),
+    b"chain": ("memory", sets("chain", parse_slots)),
+    b"reuse": ("memory", sets("reuse", parse_flag)),
     b"snap": ("memory", sets("snapshots", parse_snapshots)),
-    b"marks": ("memory", sets("marks", parse_positions)),
+    b"marks": ("memory", sets("marks", parse_marks)),
     b"pin": ("memory", sets("pin", parse_pin)),
     b"generated": ("", sets("n_generated_before", parse_count)),
     b"priority": ("", sets("priority", lambda value: parse_integer(value, MIN_INT32, MAX_INT32))),
@@ -150,6 +156,13 @@ def _check_constraint(constraint: ConstraintArgs) -> None:
         raise RefusedError("grammar_lazy=1 needs grammar= and triggers=")
     if constraint.think_budget is not None and not (constraint.think_start and constraint.think_end):
         raise RefusedError("think_budget= needs think_start= and think_end=")
+
+
+def _check_memory(memory: MemoryArgs) -> None:
+    if memory.restore_at is not None and memory.restore_slot is None:
+        raise RefusedError("restore_at= needs restore=")
+    if memory.chain and memory.restore_slot is None:
+        raise RefusedError("chain= needs restore=")
 
 
 def _without_options(line: bytes) -> bytes:
@@ -170,13 +183,6 @@ def _split_last_word(text: bytes) -> tuple[bytes, bytes]:
     return text[: max(blank, 0)].rstrip(_BLANKS), text[blank + 1 :]
 
 
-def _parse_n_generate(word: bytes) -> int:
-    try:
-        return parse_count(word)
-    except RefusedError as refusal:
-        raise RefusedError(f"n_gen '{shortened(word)}' {refusal.text}") from None
-
-
 def is_positional_generate(line: bytes) -> bool:
     """Whether a line whose first word is no verb is a positional generation."""
     if b"/" in next(words_of(line), b""):
@@ -195,10 +201,37 @@ def parse_positional_generate(line: bytes) -> Generate:
     return Generate(
         form=GenerateForm.POSITIONAL,
         prompt_path=path.decode("utf-8"),
-        n_generate=_parse_n_generate(count),
+        n_generate=parse_placed_count("n_gen", count),
         memory=MemoryArgs(**options.get("memory", {})),
         **options.get("", {}),
     )
+
+
+def next_word(text: bytes) -> tuple[bytes | None, bytes]:
+    """The first word, and what follows it."""
+    match = _WORD.search(text)
+    return (None, b"") if match is None else (match.group(), text[match.end() :])
+
+
+def parse_restore(arguments: bytes) -> Generate:
+    word, rest = next_word(arguments)
+    slot = parse_placed_count("slot", word)
+    command = parse_positional_generate(rest)
+    return replace(command, memory=replace(command.memory, restore_slot=slot))
+
+
+def parse_restore_chain(arguments: bytes) -> Generate:
+    word, rest = next_word(arguments)
+    slot = parse_placed_count("slot", word)
+    thin_slots, rest = next_word(rest)
+    if thin_slots is None:
+        raise RefusedError("the thin slots are missing")
+    try:
+        chain = parse_slots(thin_slots)
+    except RefusedError as refusal:
+        raise RefusedError(f"thin slot {refusal.text}") from None
+    command = parse_positional_generate(rest)
+    return replace(command, memory=replace(command.memory, restore_slot=slot, chain=chain))
 
 
 def parse_file_generate(arguments: bytes) -> Generate:
@@ -210,7 +243,7 @@ def parse_file_generate(arguments: bytes) -> Generate:
         form=GenerateForm.FILE,
         prompt_path=first[0].decode("utf-8"),
         output_path=first[2].decode("utf-8"),
-        n_generate=_parse_n_generate(first[1]),
+        n_generate=parse_placed_count("n_gen", first[1]),
     )
 
 
@@ -218,10 +251,12 @@ def parse_named_generate(arguments: bytes) -> Generate:
     parts = read_named_args(arguments, NAMED_KEYS, required=(b"id", b"n", b"prompt"))
     constraint = ConstraintArgs(**parts.get("constraint", {}))
     _check_constraint(constraint)
+    memory = MemoryArgs(**parts.get("memory", {}))
+    _check_memory(memory)
     return Generate(
         form=GenerateForm.NAMED,
         sampling=SamplingArgs(**parts.get("sampling", {})),
         constraint=constraint,
-        memory=MemoryArgs(**parts.get("memory", {})),
+        memory=memory,
         **parts.get("", {}),
     )

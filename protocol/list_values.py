@@ -7,10 +7,11 @@ list.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import inf
 from typing import TypeVar
 
-from .commands import GrammarTrigger, PinSpan, SamplingArgs, SnapshotPoint, TriggerKind
+from .commands import MAX_MARKS, GrammarTrigger, PinSpan, SamplingArgs, SnapshotPoint, TriggerKind
 from .scalar_values import (
     MAX_UINT64,
     RefusedError,
@@ -69,7 +70,8 @@ def _named(what: str, parse: Callable[[bytes], Item], text: bytes) -> Item:
         raise RefusedError(f"{what} {refusal.text}", refusal.code) from None
 
 
-def _parse_position(text: bytes) -> int:
+def _parse_number(text: bytes) -> int:
+    """A position or a slot."""
     return _named(f"'{shortened(text)}'", parse_count, text)
 
 
@@ -108,19 +110,32 @@ def parse_triggers(text: bytes) -> tuple[GrammarTrigger, ...]:
     return _parse_list(text, b",", _parse_trigger)
 
 
-def parse_positions(text: bytes) -> tuple[int, ...]:
-    """`64,128`."""
-    return _parse_list(text, b",", _parse_position)
+def parse_marks(text: bytes) -> tuple[int, ...]:
+    """`64,128`, at most MAX_MARKS."""
+    marks = _parse_list(text, b",", _parse_number)
+    if len(marks) > MAX_MARKS:
+        raise RefusedError(f"has more than {MAX_MARKS} positions")
+    return marks
+
+
+def parse_slots(text: bytes) -> tuple[int, ...]:
+    """`0,3`."""
+    return _parse_list(text, b",", _parse_number)
 
 
 def _parse_colon_numbers(text: bytes, shape: str) -> tuple[int, int]:
     left, right = _split_pair(text, shape)
-    return _parse_position(left), _parse_position(right)
+    return _parse_number(left), _parse_number(right)
 
 
 def parse_snapshots(text: bytes) -> tuple[SnapshotPoint, ...]:
-    """`pos:slot,…`."""
-    return _parse_list(text, b",", lambda piece: SnapshotPoint(*_parse_colon_numbers(piece, "pos:slot")))
+    """`pos:slot,…`, no slot twice."""
+    points = _parse_list(text, b",", lambda piece: SnapshotPoint(*_parse_colon_numbers(piece, "pos:slot")))
+    slots = sorted(point.slot for point in points)
+    for slot, following in pairwise(slots):
+        if slot == following:
+            raise RefusedError(f"names slot {slot} twice")
+    return points
 
 
 def parse_pin(text: bytes) -> PinSpan:

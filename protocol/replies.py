@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from .commands import Weights
 from .errors import ErrorCode
 
 Fields = tuple[tuple[str, str], ...]
@@ -27,6 +28,9 @@ class GenerateOk:
     n_reused: int = 0
     tier: str = "none"
     miss: str = "off"
+    """Why not more: none, no_tail, evicted, differs_at:<pos>, identity, off."""
+    restored: int | None = None
+    """Where a `restore=` began to compute."""
     prefill_s: float = 0.0
     decode_s: float = 0.0
     decode_tokens_per_s: float = 0.0
@@ -55,7 +59,21 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class PlainOk:
-    """`ok` with nothing else: the reply to `quit`."""
+    """`ok` with nothing else: the reply to `quit` and `clear`."""
+
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    what: Weights = Weights.TARGET
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unparked:
+    what: Weights = Weights.TARGET
+    id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +100,62 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """A slot holds this now: the reply to `snapshot` and `load`."""
+
+    slot: int
+    cur_pos: int
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ThinTaken:
+    slot: int
+    begin: int
+    end: int
+    """One past the last."""
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFreed:
+    slot: int
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotList:
+    slots: tuple[int, ...] = ()
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotSaved:
+    slot: int
+    bytes: int
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InlineSnapshot:
+    """A point of `snap=` was reached. Not final."""
+
+    slot: int
+    cur_pos: int
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InlineSnapshotFailed:
+    """It will not be kept. Not final."""
+
+    slot: int
+    code: ErrorCode | str
+    """A plain str only if a newer daemon has a code that is not known here."""
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StatusLine:
     fields: Fields = ()
 
@@ -98,6 +172,19 @@ class UnknownLine:
     text: str
 
 
+SnapReply = SnapshotTaken | ThinTaken | SlotFreed | SlotList | SlotSaved | InlineSnapshot | InlineSnapshotFailed
 Reply = (
-    GenerateOk | Err | Pong | PlainOk | Cancelled | PrefillProgress | Logprobs | StatusLine | ReadyLine | UnknownLine
+    GenerateOk
+    | Err
+    | Pong
+    | PlainOk
+    | Parked
+    | Unparked
+    | Cancelled
+    | PrefillProgress
+    | Logprobs
+    | SnapReply
+    | StatusLine
+    | ReadyLine
+    | UnknownLine
 )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
 
+from .commands import Weights
 from .errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from .percent import percent_encode
 from .replies import (
@@ -17,22 +18,41 @@ from .replies import (
     Err,
     Fields,
     GenerateOk,
+    InlineSnapshot,
+    InlineSnapshotFailed,
     Logprobs,
+    Parked,
     PlainOk,
     Pong,
     PrefillProgress,
     ReadyLine,
     Reply,
+    SlotFreed,
+    SlotList,
+    SlotSaved,
+    SnapReply,
+    SnapshotTaken,
     StatusLine,
     StopReason,
+    ThinTaken,
     UnknownLine,
+    Unparked,
 )
-from .scalar_values import RefusedError, parse_any_real, parse_count, parse_text, parse_token
+from .scalar_values import (
+    MAX_UINT64,
+    RefusedError,
+    parse_any_real,
+    parse_count,
+    parse_integer,
+    parse_text,
+    parse_token,
+)
 
 MAX_ERROR_TEXT_BYTES = 1000
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _FIELD_KEY = re.compile(r"[^\s=%]+")
+_CODE = re.compile(r"[a-z][a-z0-9_]*")
 _ERR = re.compile(r"err ([a-z][a-z0-9_]*)(?: id=([0-9]+)(?= |\Z))?(?: (.*))?", re.DOTALL)
 
 
@@ -53,6 +73,12 @@ def _measure(fields: dict[str, str], key: str) -> float:
     if key not in fields:
         raise RefusedError(f"{key}= is missing")
     return parse_any_real(fields[key].encode())
+
+
+def _bytes(fields: dict[str, str]) -> int:
+    if "bytes" not in fields:
+        raise RefusedError("bytes= is missing")
+    return parse_integer(fields["bytes"].encode(), 0, MAX_UINT64)
 
 
 def _text(value: str) -> str:
@@ -77,6 +103,7 @@ _OK_KEYS = {
     "reused",
     "tier",
     "miss",
+    "restored",
     "prefill_s",
     "decode_s",
     "decode_tok_s",
@@ -86,10 +113,31 @@ _OK_KEYS = {
 }
 
 
+def _split_words(words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The bare words, and the fields among them."""
+    return [word for word in words if "=" not in word], _known_fields([word for word in words if "=" in word])
+
+
 def _parse_ok(words: list[str]) -> Reply | None:
-    fields = _split_fields(words)
-    if fields is None or "N" not in fields:
-        return None if words else PlainOk()
+    """Bare words tell what was done, `N=` that it is a generation; nothing but an id is a plain `ok`."""
+    bare = [word for word in words if "=" not in word]
+    fields = _split_fields(word for word in words if "=" in word)
+    if fields is not None and "N" in fields and not bare:
+        return _parse_generate_ok(fields)
+    if fields is None or set(fields) - {"id"}:
+        return None
+    match bare:
+        case []:
+            return PlainOk(_id_of(fields))
+        case ["park", "target" | "draft" as what]:
+            return Parked(Weights(what), _id_of(fields))
+        case ["unpark", "target" | "draft" as what]:
+            return Unparked(Weights(what), _id_of(fields))
+        case _:
+            return None
+
+
+def _parse_generate_ok(fields: dict[str, str]) -> GenerateOk:
     stop = fields.get("stop", "")
     if stop not in set(StopReason):
         raise RefusedError(f"stop={stop} is no reason to stop")
@@ -100,6 +148,7 @@ def _parse_ok(words: list[str]) -> Reply | None:
         n_reused=_count(fields, "reused"),
         tier=_text(fields.get("tier", "none")),
         miss=_text(fields.get("miss", "off")),
+        restored=_count(fields, "restored") if "restored" in fields else None,
         prefill_s=_measure(fields, "prefill_s"),
         decode_s=_measure(fields, "decode_s"),
         decode_tokens_per_s=_measure(fields, "decode_tok_s"),
@@ -110,14 +159,17 @@ def _parse_ok(words: list[str]) -> Reply | None:
     )
 
 
+def _error_code(name: str) -> ErrorCode | str:
+    return ErrorCode(name) if name in set(ErrorCode) else name
+
+
 def _parse_err(line: str) -> Err:
     match = _ERR.fullmatch(line)
     if match is None:
         raise RefusedError("err without a code")
     code, request_id, text = match.groups()
-    known = set(ErrorCode)
     return Err(
-        code=ErrorCode(code) if code in known else code,
+        code=_error_code(code),
         text=(text or "").strip(" "),
         id=None if request_id is None else parse_count(request_id.encode()),
     )
@@ -145,22 +197,51 @@ def _parse_logprob(item: str) -> tuple[int, float]:
 
 
 def _parse_logprobs(words: list[str]) -> Logprobs:
-    entries = [word for word in words if "=" not in word]
+    entries, fields = _split_words(words)
     if len(entries) > 1:
         raise RefusedError("more than one list of logprobs")
-    fields = _known_fields([word for word in words if "=" in word])
     items = entries[0].split(",") if entries else []
     return Logprobs(_count(fields, "i"), tuple(map(_parse_logprob, items)), _id_of(fields))
+
+
+def _parse_slots(value: str) -> tuple[int, ...]:
+    return tuple(parse_count(slot.encode()) for slot in value.split(",")) if value else ()
+
+
+def _parse_snap(words: list[str]) -> SnapReply | None:
+    """Bare words tell which; without one it is what a slot holds, or the list of them."""
+    bare, fields = _split_words(words)
+    request_id = _id_of(fields)
+    match bare:
+        case [] if "slots" in fields:
+            return SlotList(_parse_slots(fields["slots"]), request_id)
+        case [] if "from" in fields:
+            return ThinTaken(_count(fields, "slot"), _count(fields, "from"), _count(fields, "to"), request_id)
+        case []:
+            return SnapshotTaken(_count(fields, "slot"), _count(fields, "cur_pos"), request_id)
+        case ["freed"]:
+            return SlotFreed(_count(fields, "slot"), request_id)
+        case ["saved"]:
+            return SlotSaved(_count(fields, "slot"), _bytes(fields), request_id)
+        case ["inline"]:
+            return InlineSnapshot(_count(fields, "slot"), _count(fields, "cur_pos"), request_id)
+        case ["failed", code]:
+            return InlineSnapshotFailed(_count(fields, "slot"), _error_code(code), request_id)
+        case ["failed"]:
+            raise RefusedError("failed without a code")
+        case _:
+            return None
 
 
 def _all_fields(words: list[str]) -> Fields:
     return tuple((key, _text(value)) for key, value in _known_fields(words).items())
 
 
-_TAGGED: dict[str, Callable[[list[str]], Reply]] = {
+_TAGGED: dict[str, Callable[[list[str]], Reply | None]] = {
     "[cancel]": _parse_cancelled,
     "[prefill]": _parse_prefill,
     "[lp]": _parse_logprobs,
+    "[snap]": _parse_snap,
     "[status]": lambda words: StatusLine(_all_fields(words)),
 }
 
@@ -222,6 +303,7 @@ def _id_field(request_id: int | None) -> list[tuple[str, str | int]]:
 
 
 def _ok_line(ok: GenerateOk) -> str:
+    restored: list[tuple[str, str | int]] = [] if ok.restored is None else [("restored", ok.restored)]
     optional: list[tuple[str, str | int]] = []
     if ok.acceptance is not None:
         optional.append(("accept", _fixed(ok.acceptance, 4)))
@@ -236,6 +318,7 @@ def _ok_line(ok: GenerateOk) -> str:
             ("reused", ok.n_reused),
             ("tier", ok.tier),
             ("miss", ok.miss),
+            *restored,
             ("prefill_s", _fixed(ok.prefill_s, 6)),
             ("decode_s", _fixed(ok.decode_s, 6)),
             ("decode_tok_s", _fixed(ok.decode_tokens_per_s, 2)),
@@ -260,6 +343,32 @@ def _one_line(text: str, *, one_word: bool) -> str:
     return text
 
 
+def _code(code: ErrorCode | str) -> str:
+    if not _CODE.fullmatch(code):
+        raise LocalProtocolError(f"{code!r} cannot be an error code")
+    return code
+
+
+def _snap_line(reply: SnapReply) -> str:
+    request_id = _id_field(reply.id)
+    if isinstance(reply, SlotList):
+        return _fields_line("[snap]", [*request_id, ("slots", ",".join(map(str, reply.slots)))])
+    slot: list[tuple[str, str | int]] = [("slot", reply.slot)]
+    match reply:
+        case SnapshotTaken():
+            return _fields_line("[snap]", [*request_id, *slot, ("cur_pos", reply.cur_pos)])
+        case ThinTaken():
+            return _fields_line("[snap]", [*request_id, *slot, ("from", reply.begin), ("to", reply.end)])
+        case SlotFreed():
+            return _fields_line(_fields_line("[snap]", request_id) + " freed", slot)
+        case SlotSaved():
+            return _fields_line(_fields_line("[snap]", request_id) + " saved", [*slot, ("bytes", reply.bytes)])
+        case InlineSnapshot():
+            return _fields_line("[snap] inline", [*request_id, *slot, ("cur_pos", reply.cur_pos)])
+        case InlineSnapshotFailed():
+            return f"{_fields_line('[snap] failed', [*request_id, *slot])} {_code(reply.code)}"
+
+
 def _line_of(reply: Reply) -> str:
     match reply:
         case GenerateOk():
@@ -269,7 +378,10 @@ def _line_of(reply: Reply) -> str:
         case Pong(word=word):
             return f"pong {_one_line(word, one_word=True)}" if word else "pong"
         case PlainOk():
-            return "ok"
+            return _fields_line("ok", _id_field(reply.id))
+        case Parked() | Unparked():
+            verb = "park" if isinstance(reply, Parked) else "unpark"
+            return f"{_fields_line('ok', _id_field(reply.id))} {verb} {reply.what}"
         case Cancelled(id=request_id):
             return _fields_line("[cancel]", _id_field(request_id))
         case PrefillProgress():
@@ -284,6 +396,8 @@ def _line_of(reply: Reply) -> str:
             return _fields_line("[daemon] ready", fields)
         case UnknownLine(text=text):
             return _one_line(text, one_word=False)
+        case _:
+            return _snap_line(reply)
 
 
 def format_reply(reply: Reply) -> bytes:

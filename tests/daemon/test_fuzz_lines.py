@@ -15,6 +15,11 @@ from tests.daemon_driver import DaemonDriver
 
 WORDS = [
     b"gen", b"generate", b"cancel", b"status", b"ping", b"RESTORE", b"SNAPSHOT", b"compress", b"park", b"free",
+    b"RESTORE 0 /tmp/x 4", b"RESTORE_CHAIN 0 1,2 /tmp/x 4", b"SNAPSHOT 1", b"SNAPSHOT_THIN 2 0 1", b"FREE_SNAPSHOT 1",
+    b"LIST_SLOTS", b"SAVE 0 /nonexistent/s", b"LOAD 0 /nonexistent/s", b"CLEAR", b"CLEAR disk", b"unpark", b"drafter",
+    b"snapshot", b"thin", b"list", b"save", b"load", b"clear", b"slot=0", b"slot=1", b"slot=-1", b"from=0", b"to=2",
+    b"of=1", b"path=/nonexistent/s", b"what=draft", b"target", b"disk=1", b"check=1", b"chain=1,2", b"reuse=0",
+    b"reuse=1", b"restore_at=1",
     b"id=", b"id=1", b"id=-1", b"id=99999999999", b"n=1", b"n=0", b"n=-1", b"n=2147483647x", b"prompt=1,2",
     b"prompt=@/nonexistent", b"prompt=", b"prompt=,", b"prompt=1,,2", b"prompt=8192", b"temp=0.5", b"temp=nan",
     b"temp=-inf", b"top_p=0", b"top_k=-1", b"seed=18446744073709551615", b"seed=-1", b"logit_bias=1:-inf", b"stop=5",

@@ -7,12 +7,14 @@ import time
 from contextlib import suppress
 from dataclasses import replace
 from math import inf, nan
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from luce.protocol import (
     MAX_LINE_BYTES,
+    MAX_MARKS,
+    VERBS,
     Cancel,
     Command,
     CommandError,
@@ -22,18 +24,27 @@ from luce.protocol import (
     End,
     Err,
     ErrorCode,
+    FreeSlot,
     Generate,
     GenerateForm,
     GrammarTrigger,
+    InlineSnapshotFailed,
     LineDecoder,
+    LoadSlot,
     LocalProtocolError,
+    MemoryArgs,
     Ping,
     Pong,
     ProtocolError,
     RemoteProtocolError,
+    Reply,
     SamplingArgs,
+    SaveSlot,
+    Snapshot,
+    SnapshotPoint,
     Status,
     StatusLine,
+    ThinSnapshot,
     Token,
     TokenDecoder,
     TokenEvent,
@@ -46,7 +57,14 @@ from luce.protocol import (
     parse_reply,
 )
 
-from .vector_data import bytes_of, command_to_json, read_vectors, reply_from_json
+from .vector_data import (
+    REPLY_TYPE_NAMES,
+    TYPE_NAMES,
+    bytes_of,
+    command_to_json,
+    read_vectors,
+    reply_from_json,
+)
 
 # An eighth of the longest line; the limit is many times what an idle machine needs, and far below anything quadratic.
 LONG_LINE_BYTES = MAX_LINE_BYTES // 8
@@ -216,6 +234,15 @@ LONG_LINES = [
     (b"", b"\t"),
     (b"gen id=1 triggers=", b"word:a,"),
     (b"gen id=1 think_end=1", b"|1"),
+    (b"/p 1 snap=1:1", b",1:2"),
+    (b"gen id=1 n=1 prompt=1 restore=1 chain=1", b",1"),
+    (b"gen id=1 n=1 prompt=1 marks=1", b",1"),
+    (b"RESTORE 0 p", b" 1"),
+    (b"RESTORE_CHAIN 0 1", b",1"),
+    (b"SAVE 0 p", b" 1"),
+    (b"SNAPSHOT_THIN", b" 1"),
+    (b"park", b" target"),
+    (b"thin", b" slot=1"),
 ]
 
 
@@ -279,6 +306,37 @@ UNSENDABLE: dict[str, Command] = {
         form=GenerateForm.POSITIONAL, prompt_path="/p", sampling=SamplingArgs(temperature=1.0)
     ),
     "positional: stop ids": Generate(form=GenerateForm.POSITIONAL, prompt_path="/p", stop_tokens=(1,)),
+    "positional: reuse": Generate(form=GenerateForm.POSITIONAL, prompt_path="/p", memory=MemoryArgs(reuse=True)),
+    "positional: restore_at": Generate(
+        form=GenerateForm.POSITIONAL, prompt_path="/p", memory=MemoryArgs(restore_slot=1, restore_at=4)
+    ),
+    "positional: a chain without its base": Generate(
+        form=GenerateForm.POSITIONAL, prompt_path="/p", memory=MemoryArgs(chain=(1,))
+    ),
+    "positional: a negative slot": Generate(
+        form=GenerateForm.POSITIONAL, prompt_path="/p", memory=MemoryArgs(restore_slot=-1)
+    ),
+    "file: a restore": Generate(
+        form=GenerateForm.FILE, prompt_path="a", output_path="b", memory=MemoryArgs(restore_slot=1)
+    ),
+    "restore_at without restore": named(memory=MemoryArgs(restore_at=0)),
+    "a chain without restore": named(memory=MemoryArgs(chain=(0,))),
+    "a slot twice in snap": named(memory=MemoryArgs(snapshots=(SnapshotPoint(1, 0), SnapshotPoint(2, 0)))),
+    "too many marks": named(memory=MemoryArgs(marks=tuple(range(MAX_MARKS + 1)))),
+    "snapshot: a negative slot": Snapshot(-1),
+    "snapshot: a negative id": Snapshot(1, id=-1),
+    "snapshot: of a request, without an id": Snapshot(1, of=3),
+    "thin: an empty range": ThinSnapshot(1, 4, 4),
+    "thin: a range backwards": ThinSnapshot(1, 4, 3, id=1),
+    "thin: of a request, without an id": ThinSnapshot(1, 3, 4, of=0),
+    "free: a slot over int32": FreeSlot(1 << 31, id=1),
+    "save: no path": SaveSlot(1, "", id=1),
+    "save: no path, no id": SaveSlot(1, ""),
+    "save: a path that ends with a blank": SaveSlot(1, "/p "),
+    "save: a line end in the path": SaveSlot(1, "/p\n/q"),
+    "save: a lone surrogate": SaveSlot(1, "/\ud800", id=1),
+    "load: a NUL in the path": LoadSlot(1, "/p\0", id=1),
+    "load: a path that begins with a blank": LoadSlot(1, " /p"),
     "file: a path with a blank": Generate(form=GenerateForm.FILE, prompt_path="a b", output_path="c"),
     "file: no output": Generate(form=GenerateForm.FILE, prompt_path="a"),
 }
@@ -305,6 +363,29 @@ def test_what_the_daemon_would_refuse_is_not_sent(command: Command) -> None:
 def test_replies_that_are_no_line_are_not_sent(reply: Pong | UnknownLine | StatusLine) -> None:
     with pytest.raises(LocalProtocolError):
         format_reply(reply)
+
+
+@pytest.mark.parametrize("code", ["", "two words", "Upper", "a=b", "a\nb"])
+def test_codes_that_are_no_word_are_not_sent(code: str) -> None:
+    with pytest.raises(LocalProtocolError):
+        format_reply(InlineSnapshotFailed(1, code))
+
+
+@pytest.mark.parametrize("names", [TYPE_NAMES, REPLY_TYPE_NAMES], ids=["commands", "replies"])
+def test_every_type_has_a_vector(names: dict[str, type]) -> None:
+    kind, key, union = ("commands", "command", Command) if names is TYPE_NAMES else ("replies", "reply", Reply)
+    assert {vector[key]["type"] for vector in read_vectors(kind) if key in vector} == set(names)
+    assert set(names.values()) == set(get_args(union))
+
+
+def test_every_verb_has_a_good_and_a_bad_line() -> None:
+    first_words = {True: set[str](), False: set[str]()}
+    for vector in read_vectors("commands"):
+        if "line" in vector:
+            first_words["command" in vector].add((vector["line"].split() or [""])[0])
+    # `exit` and `quit` are refused for the same reason, and a word is enough for one of them.
+    assert set(VERBS) <= first_words[True]
+    assert set(VERBS) - {"exit"} <= first_words[False]
 
 
 @pytest.mark.parametrize("event", [Token(0, -1), Token(0, 1 << 31), Token(-1, 0), End(-1), End(1 << 31)], ids=repr)

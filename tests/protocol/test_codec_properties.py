@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from luce.protocol import (
     Cancel,
     Cancelled,
+    Clear,
     Command,
     CommandError,
     ConstraintArgs,
@@ -21,14 +22,21 @@ from luce.protocol import (
     End,
     Err,
     ErrorCode,
+    FreeSlot,
     Generate,
     GenerateForm,
     GenerateOk,
     GrammarTrigger,
+    InlineSnapshot,
+    InlineSnapshotFailed,
     LineDecoder,
+    ListSlots,
+    LoadSlot,
     LocalProtocolError,
     Logprobs,
     MemoryArgs,
+    Park,
+    Parked,
     Ping,
     PinSpan,
     PlainOk,
@@ -39,14 +47,25 @@ from luce.protocol import (
     RemoteProtocolError,
     Reply,
     SamplingArgs,
+    SaveSlot,
+    SlotFreed,
+    SlotList,
+    SlotSaved,
+    Snapshot,
     SnapshotPoint,
+    SnapshotTaken,
     Status,
     StatusLine,
     StopReason,
+    ThinSnapshot,
+    ThinTaken,
     Token,
     TokenDecoder,
     TokenEvent,
     TriggerKind,
+    Unpark,
+    Unparked,
+    Weights,
     format_command,
     format_event,
     format_reply,
@@ -103,14 +122,19 @@ constraints = st.builds(
     think_end=st.lists(full_token_lists, min_size=1, max_size=3).map(tuple),
     think_message=token_lists,
 ) | st.builds(ConstraintArgs, grammar_path=maybe(texts.filter(bool)))
+snapshot_points = st.lists(
+    st.builds(SnapshotPoint, counts, counts), max_size=3, unique_by=lambda point: point.slot
+).map(tuple)
 memories = st.builds(
     MemoryArgs,
-    restore_slot=maybe(counts),
+    restore_slot=counts,
     restore_at=maybe(counts),
-    snapshots=st.lists(st.builds(SnapshotPoint, counts, counts), max_size=3).map(tuple),
+    chain=token_lists,
+    snapshots=snapshot_points,
     marks=token_lists,
     pin=maybe(st.builds(PinSpan, st.integers(0, 99), st.integers(100, 200))),
-)
+    reuse=maybe(st.booleans()),
+) | st.builds(MemoryArgs, snapshots=snapshot_points, reuse=maybe(st.booleans()))
 generates = st.builds(
     Generate,
     form=st.just(GenerateForm.NAMED),
@@ -126,6 +150,26 @@ generates = st.builds(
     n_generated_before=counts,
     priority=st.integers(-(1 << 31), (1 << 31) - 1),
 )
+optional_ids = maybe(counts)
+slot_paths = words.map(lambda word: "/" + word)
+begins = st.integers(0, 1000)
+ends = st.integers(1001, 1 << 30)
+weights = st.sampled_from(Weights)
+memory_commands: st.SearchStrategy[Command] = st.one_of(
+    st.builds(Snapshot, counts, id=optional_ids),
+    st.builds(Snapshot, counts, of=counts, id=counts),
+    st.builds(ThinSnapshot, counts, begins, ends, id=optional_ids),
+    st.builds(ThinSnapshot, counts, begins, ends, of=counts, id=counts),
+    st.builds(FreeSlot, counts, optional_ids),
+    st.builds(ListSlots, optional_ids),
+    st.builds(SaveSlot, counts, slot_paths, optional_ids),
+    st.builds(LoadSlot, counts, slot_paths, optional_ids),
+    st.builds(SaveSlot, counts, texts.filter(bool), counts),
+    st.builds(LoadSlot, counts, texts.filter(bool), counts),
+    st.builds(Park, weights, optional_ids),
+    st.builds(Unpark, weights, optional_ids),
+    st.builds(Clear, st.booleans(), optional_ids),
+)
 commands: st.SearchStrategy[Command] = st.one_of(
     generates,
     st.builds(Generate, form=st.just(GenerateForm.NAMED), id=counts, prompt_path=texts.filter(bool)),
@@ -134,17 +178,36 @@ commands: st.SearchStrategy[Command] = st.one_of(
         form=st.just(GenerateForm.POSITIONAL),
         prompt_path=words.map(lambda word: "/" + word),
         n_generate=counts,
+        memory=st.builds(MemoryArgs, snapshots=snapshot_points)
+        | st.builds(MemoryArgs, restore_slot=counts, chain=token_lists, snapshots=snapshot_points),
     ),
     st.builds(Cancel, counts),
-    st.builds(Status, maybe(counts)),
+    st.builds(Status, maybe(counts), st.booleans()),
     st.builds(Ping, words),
     st.just(Quit()),
+    memory_commands,
 )
 careless_commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(Generate, prompt=token_lists, prompt_path=maybe(st.text()), output_path=maybe(st.text())),
     st.builds(Generate, form=st.sampled_from(GenerateForm), prompt_path=maybe(st.text()), output_path=maybe(st.text())),
     st.builds(Ping, st.text()),
     st.builds(Cancel, st.integers()),
+    st.builds(Snapshot, st.integers(), maybe(st.integers()), maybe(st.integers())),
+    st.builds(ThinSnapshot, st.integers(), st.integers(), st.integers(), maybe(st.integers()), maybe(st.integers())),
+    st.builds(SaveSlot, st.integers(), st.text(), maybe(st.integers())),
+    st.builds(LoadSlot, st.integers(), st.text(), maybe(st.integers())),
+    st.builds(
+        Generate,
+        form=st.sampled_from(GenerateForm),
+        prompt_path=st.text(),
+        memory=st.builds(
+            MemoryArgs,
+            restore_slot=maybe(st.integers()),
+            restore_at=maybe(counts),
+            chain=token_lists,
+            reuse=maybe(st.booleans()),
+        ),
+    ),
 )
 
 ids = maybe(counts)
@@ -167,6 +230,7 @@ replies: st.SearchStrategy[Reply] = st.one_of(
         n_reused=counts,
         tier=texts,
         miss=texts,
+        restored=maybe(counts),
         prefill_s=measures(6),
         decode_s=measures(6),
         decode_tokens_per_s=measures(2),
@@ -177,7 +241,16 @@ replies: st.SearchStrategy[Reply] = st.one_of(
     st.builds(Err, st.sampled_from(ErrorCode), clean_texts, ids),
     st.builds(Err, st.sampled_from(ErrorCode), clean_texts.map(lambda text: f"id=7 {text}".strip(" ")), ids),
     st.builds(Pong, words),
-    st.just(PlainOk()),
+    st.builds(PlainOk, ids),
+    st.builds(Parked, weights, ids),
+    st.builds(Unparked, weights, ids),
+    st.builds(SnapshotTaken, counts, counts, ids),
+    st.builds(ThinTaken, counts, counts, counts, ids),
+    st.builds(SlotFreed, counts, ids),
+    st.builds(SlotList, token_lists, ids),
+    st.builds(SlotSaved, counts, st.integers(0, (1 << 64) - 1), ids),
+    st.builds(InlineSnapshot, counts, counts, ids),
+    st.builds(InlineSnapshotFailed, counts, st.sampled_from(ErrorCode), ids),
     st.builds(Cancelled, counts),
     st.builds(PrefillProgress, counts, counts, ids),
     st.builds(

@@ -22,15 +22,33 @@ TYPE_NAMES: dict[str, type] = {
     "status": protocol.Status,
     "ping": protocol.Ping,
     "quit": protocol.Quit,
+    "snapshot": protocol.Snapshot,
+    "thin_snapshot": protocol.ThinSnapshot,
+    "free_slot": protocol.FreeSlot,
+    "list_slots": protocol.ListSlots,
+    "save_slot": protocol.SaveSlot,
+    "load_slot": protocol.LoadSlot,
+    "park": protocol.Park,
+    "unpark": protocol.Unpark,
+    "clear": protocol.Clear,
 }
 REPLY_TYPE_NAMES: dict[str, type] = {
     "generate_ok": protocol.GenerateOk,
     "err": protocol.Err,
     "pong": protocol.Pong,
     "plain_ok": protocol.PlainOk,
+    "parked": protocol.Parked,
+    "unparked": protocol.Unparked,
     "cancelled": protocol.Cancelled,
     "prefill_progress": protocol.PrefillProgress,
     "logprobs": protocol.Logprobs,
+    "snapshot_taken": protocol.SnapshotTaken,
+    "thin_taken": protocol.ThinTaken,
+    "slot_freed": protocol.SlotFreed,
+    "slot_list": protocol.SlotList,
+    "slot_saved": protocol.SlotSaved,
+    "inline_snapshot": protocol.InlineSnapshot,
+    "inline_snapshot_failed": protocol.InlineSnapshotFailed,
     "status": protocol.StatusLine,
     "ready": protocol.ReadyLine,
     "unknown": protocol.UnknownLine,
@@ -74,8 +92,10 @@ def _default(field: Field[Any]) -> Any:
 
 def reply_from_json(value: dict[str, Any]) -> protocol.Reply:
     arguments = {name: _from_json(item) for name, item in value.items() if name != "type"}
-    if value["type"] == "err" and arguments["code"] in set(protocol.ErrorCode):
+    if arguments.get("code") in set(protocol.ErrorCode):
         arguments["code"] = protocol.ErrorCode(arguments["code"])
+    if "what" in arguments:
+        arguments["what"] = protocol.Weights(arguments["what"])
     if "stop" in arguments:
         arguments["stop"] = protocol.StopReason(arguments["stop"])
     reply: protocol.Reply = REPLY_TYPE_NAMES[value["type"]](**arguments)

@@ -1,0 +1,154 @@
+"""The commands about slots, weights and caches: in capitals, without an id, and by name, with one.
+
+The forms by name are tables of keys, those in capitals are words by their place. Whether a slot exists, or holds
+something, is the daemon's to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .commands import (
+    Clear,
+    FreeSlot,
+    ListSlots,
+    LoadSlot,
+    MemoryCommand,
+    Park,
+    SaveSlot,
+    Snapshot,
+    ThinSnapshot,
+    Unpark,
+    Weights,
+)
+from .generate_parser import Key, next_word, read_named_args, sets, words_of
+from .scalar_values import RefusedError, not_yet, parse_count, parse_flag, parse_placed_count, parse_text, shortened
+
+_BLANKS = b" \t"
+
+ParkCommand = TypeVar("ParkCommand", Park, Unpark)
+SlotCommand = TypeVar("SlotCommand", Snapshot, FreeSlot)
+FileCommand = TypeVar("FileCommand", SaveSlot, LoadSlot)
+
+
+# Forms by name
+
+
+def _parse_path(value: bytes) -> str:
+    if not value:
+        raise RefusedError("has no path")
+    return parse_text(value)
+
+
+def _parse_weights(value: bytes) -> Weights:
+    if value not in (b"target", b"draft"):
+        raise RefusedError("must be target or draft")
+    return Weights(value.decode())
+
+
+_ID: dict[bytes, Key] = {b"id": ("", sets("id", parse_count))}
+_SLOT: dict[bytes, Key] = _ID | {b"slot": ("", sets("slot", parse_count))}
+_OF: dict[bytes, Key] = {b"of": ("", sets("of", parse_count))}
+_RANGE: dict[bytes, Key] = {b"from": ("", sets("begin", parse_count)), b"to": ("", sets("end", parse_count))}
+_PATH: dict[bytes, Key] = {b"path": ("", sets("path", _parse_path))}
+_WHAT: dict[bytes, Key] = {b"what": ("", sets("what", _parse_weights))}
+_DISK: dict[bytes, Key] = {b"disk": ("", sets("disk", parse_flag))}
+
+
+def _read(arguments: bytes, required: dict[bytes, Key], optional: dict[bytes, Key] | None = None) -> dict[str, Any]:
+    return read_named_args(arguments, required | (optional or {}), required=tuple(required))[""]
+
+
+def _checked(thin: ThinSnapshot) -> ThinSnapshot:
+    if thin.begin >= thin.end:
+        raise RefusedError("from must be before to")
+    return thin
+
+
+def _parse_free(arguments: bytes) -> FreeSlot:
+    if next_word(arguments)[0] == b"drafter":
+        raise not_yet("free drafter")
+    return FreeSlot(**_read(arguments, _SLOT))
+
+
+def _parse_park(arguments: bytes, command: type[ParkCommand]) -> ParkCommand:
+    """The one verb that has both forms. Its first word tells which."""
+    word, rest = next_word(arguments)
+    if word is None:
+        return command()
+    if b"=" in word:
+        return command(**_read(arguments, _ID, _WHAT))
+    try:
+        what = _parse_weights(word)
+    except RefusedError as refusal:
+        raise RefusedError(f"'{shortened(word)}' {refusal.text}") from None
+    if next_word(rest)[0] is not None:
+        raise RefusedError("one of target and draft, and nothing more")
+    return command(what)
+
+
+# Forms in capitals
+
+
+def _read_numbers(arguments: bytes, *names: str) -> tuple[int, ...]:
+    """Numbers by their place, all of them needed and nothing after them."""
+    words = words_of(arguments)
+    numbers = tuple(parse_placed_count(name, next(words, None)) for name in names)
+    more = next(words, None)
+    if more is not None:
+        raise RefusedError(f"'{shortened(more)}' is one word too many")
+    return numbers
+
+
+def _parse_slot_words(arguments: bytes, command: type[SlotCommand]) -> SlotCommand:
+    return command(*_read_numbers(arguments, "slot"))
+
+
+def _parse_list_words(arguments: bytes) -> ListSlots:
+    if arguments.strip(_BLANKS):
+        raise RefusedError("LIST_SLOTS takes no arguments")
+    return ListSlots()
+
+
+def _parse_file_words(arguments: bytes, command: type[FileCommand]) -> FileCommand:
+    """The path is what follows the slot, exactly as it is written."""
+    word, rest = next_word(arguments)
+    slot = parse_placed_count("slot", word)
+    path = rest.strip(_BLANKS)
+    if not path:
+        raise RefusedError("path is missing")
+    return command(slot, path.decode("utf-8"))
+
+
+def _parse_clear_words(arguments: bytes) -> Clear:
+    what = arguments.strip(_BLANKS)
+    if what not in (b"", b"disk"):
+        raise RefusedError("CLEAR takes nothing but disk")
+    return Clear(disk=bool(what))
+
+
+Parser = Callable[[bytes], MemoryCommand]
+
+_IN_CAPITALS: dict[str, Parser] = {
+    "SNAPSHOT": lambda arguments: _parse_slot_words(arguments, Snapshot),
+    "SNAPSHOT_THIN": lambda arguments: _checked(ThinSnapshot(*_read_numbers(arguments, "slot", "from", "to"))),
+    "FREE_SNAPSHOT": lambda arguments: _parse_slot_words(arguments, FreeSlot),
+    "LIST_SLOTS": _parse_list_words,
+    "SAVE": lambda arguments: _parse_file_words(arguments, SaveSlot),
+    "LOAD": lambda arguments: _parse_file_words(arguments, LoadSlot),
+    "CLEAR": _parse_clear_words,
+}
+_BY_NAME: dict[str, Parser] = {
+    "snapshot": lambda arguments: Snapshot(**_read(arguments, _SLOT, _OF)),
+    "thin": lambda arguments: _checked(ThinSnapshot(**_read(arguments, _SLOT | _RANGE, _OF))),
+    "free": _parse_free,
+    "list": lambda arguments: ListSlots(**_read(arguments, _ID)),
+    "save": lambda arguments: SaveSlot(**_read(arguments, _SLOT | _PATH)),
+    "load": lambda arguments: LoadSlot(**_read(arguments, _SLOT | _PATH)),
+    "clear": lambda arguments: Clear(**_read(arguments, _ID, _DISK)),
+    "park": lambda arguments: _parse_park(arguments, Park),
+    "unpark": lambda arguments: _parse_park(arguments, Unpark),
+}
+MEMORY_PARSERS: dict[str, Parser] = _IN_CAPITALS | _BY_NAME
+VERBS_WITHOUT_ID: frozenset[str] = frozenset(_IN_CAPITALS)
