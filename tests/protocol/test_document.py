@@ -15,6 +15,7 @@ from luce.protocol import (
     Dialect,
     Err,
     ErrorCode,
+    GenerateOk,
     StopReason,
     TokenDecoder,
     UnknownLine,
@@ -133,11 +134,11 @@ def test_the_session_ends_each_generation_with_one_sentinel(dialect: Dialect) ->
                 n_tokens[event.id] = n_tokens.get(event.id, 0) + 1
             else:
                 ended.append(event.id)
-        elif direction == "<" and text.startswith("ok "):
-            fields = dict(word.split("=") for word in text.split()[1:])
-            request_id = ended.pop()
-            assert int(fields.get("id", 0)) == request_id
-            assert "out" in fields or int(fields["gen"]) == n_tokens.pop(request_id)
-        elif direction == "<" and text.startswith("err ") and dialect is Dialect.PLAIN:
-            ended.pop()
+        elif direction == "<":
+            reply = parse_reply(text.encode())
+            if isinstance(reply, GenerateOk):
+                assert (reply.id or 0) == ended.pop()
+                assert reply.output_path is not None or reply.n_generated == n_tokens.pop(reply.id or 0)
+            elif isinstance(reply, Err) and (dialect is Dialect.PLAIN or reply.id in ended):
+                assert ended.pop() == (reply.id or 0)
     assert ended == []
