@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/sha256_blocks.h"
+
 namespace luce {
 
 class Sha256 {
@@ -17,10 +19,8 @@ public:
     Digest finish();
 
 private:
-    void compress(const std::uint8_t* block);
-
-    std::array<std::uint32_t, 8> state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                           0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    Sha256State state_ = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                          0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     std::array<std::uint8_t, 64> block_{};
     std::size_t n_block_ = 0;
     std::uint64_t n_bytes_ = 0;

@@ -1,4 +1,4 @@
-// Tests of base/: the standard's examples for the hash, real files for the atomic writer.
+// Tests of base/: the standards' examples for hash and checksum, real files for the atomic writer.
 #include <doctest/doctest.h>
 
 #include <sys/stat.h>
@@ -7,9 +7,13 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
+#include <vector>
 
 #include "base/atomic_file.h"
+#include "base/crc32c.h"
 #include "base/sha256.h"
+#include "base/sha256_blocks.h"
 
 TEST_SUITE_BEGIN("base");
 
@@ -54,6 +58,43 @@ TEST_CASE("SHA-256 gives the standard's examples, in one piece and in many") {
     CHECK(to_hex(pieces.finish()) == hex_of(million));
 }
 
+TEST_CASE("SHA-256 is the same with and without the processor's instructions") {
+    std::vector<std::uint8_t> bytes(64 * 33);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * i + i / 7);
+    for (std::size_t n_blocks = 0; n_blocks <= 33; ++n_blocks) {
+        Sha256State fast = {1, 2, 3, 4, 0xfffffff5, 6, 7, 8};
+        Sha256State portable = fast;
+        sha256_blocks(fast, bytes.data(), n_blocks);
+        sha256_blocks_portable(portable, bytes.data(), n_blocks);
+        CHECK(fast == portable);
+    }
+}
+
+TEST_CASE("CRC-32C gives the standard's examples, by instruction and by table, in one piece and in two") {
+    // RFC 3720, B.4, and the check value of the catalogue of parametrised CRCs.
+    const std::string digits = "123456789";
+    const std::vector<std::uint8_t> zeros(32, 0);
+    const std::vector<std::uint8_t> ones(32, 0xff);
+    std::vector<std::uint8_t> rising(32);
+    std::iota(rising.begin(), rising.end(), std::uint8_t{0});
+    const std::vector<std::uint8_t> falling(rising.rbegin(), rising.rend());
+    for (const auto crc : {crc32c, crc32c_portable}) {
+        CHECK(crc({}, 0) == 0);
+        CHECK(crc({reinterpret_cast<const std::uint8_t*>(digits.data()), digits.size()}, 0) == 0xe3069283);
+        CHECK(crc(zeros, 0) == 0x8a9136aa);
+        CHECK(crc(ones, 0) == 0x62a8ab43);
+        CHECK(crc(rising, 0) == 0x46dd794e);
+        CHECK(crc(falling, 0) == 0x113fdb5c);
+    }
+    std::vector<std::uint8_t> bytes(300);
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 37 + i / 5);
+    const std::span<const std::uint8_t> all(bytes);
+    for (std::size_t cut = 0; cut <= bytes.size(); ++cut) {
+        CHECK(crc32c(all.subspan(cut), crc32c(all.first(cut))) == crc32c(all));
+        CHECK(crc32c(all.subspan(cut)) == crc32c_portable(all.subspan(cut)));
+    }
+}
+
 TEST_CASE("a file is replaced whole, and nothing is left beside it") {
     const TemporaryFolder folder;
     const std::string path = (folder.path / "out.bin").string();
@@ -74,6 +115,28 @@ TEST_CASE("a file that cannot be written is an error that names it") {
     std::filesystem::create_directories(occupied + "/inner");
     REQUIRE(!write_file_atomically(occupied, "x"));
     CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
+}
+
+TEST_CASE("a file that was not committed leaves nothing, and a link can be replaced itself") {
+    const TemporaryFolder folder;
+    const std::string path = (folder.path / "out.bin").string();
+    {
+        Result<AtomicFile> file = AtomicFile::create(path, 0600);
+        REQUIRE(file);
+        REQUIRE(file.value().write(std::vector<std::uint8_t>(1000, 1)));
+        CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
+    }
+    CHECK(std::filesystem::is_empty(folder.path));
+
+    REQUIRE(write_file_atomically((folder.path / "target").string(), "kept"));
+    std::filesystem::create_symlink(folder.path / "target", path);
+    Result<AtomicFile> file = AtomicFile::create(path, 0600);
+    REQUIRE(file);
+    REQUIRE(file.value().commit());
+    CHECK(!std::filesystem::is_symlink(path));
+    CHECK((std::filesystem::status(path).permissions() & std::filesystem::perms::all) ==
+          (std::filesystem::perms::owner_read | std::filesystem::perms::owner_write));
+    CHECK(content_of(folder.path / "target") == "kept");
 }
 
 TEST_CASE("what is no regular file is not replaced, a link keeps pointing") {
