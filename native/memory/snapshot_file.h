@@ -1,0 +1,48 @@
+// The file of one snapshot (SAVE, LOAD): its text's tokens, its pages' rows and its tail. Functions of their arguments
+// and the file; they block, so they run in IoWorker's jobs. Knows no slots.
+//
+// Little-endian. A header of 104 bytes (snapshot_file.cpp: magic, format version, identity, root, counts, sizes,
+// CRC-32C of all that), then sections (section_io.h): tokens, each page's rows, and where there is a tail its state,
+// rows and logits. Nothing follows. All sizes are checked against the model's limits and the file's size before
+// anything is allocated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/token.h"
+#include "memory/blob.h"
+#include "memory/page_name.h"
+#include "memory/section_io.h"
+#include "memory/tier_file.h"
+
+namespace luce::memory {
+
+inline constexpr std::uint32_t kSnapshotFormat = 1;
+
+struct SnapshotContents {
+    PageName root;            // the name before the first page
+    Tokens tokens;            // of the whole text
+    Position begin = 0;       // a thin snapshot's pages start with the one that holds this position
+    std::vector<Blob> pages;  // full ones, from begin / kPageSize to tokens.size() / kPageSize
+    TailBlob tail;            // at tokens.size(); none: null
+};
+
+// Whole or not at all; a link stays one (AtomicFile::replace). Gives the file's size. Errors: bad_args (the contents do
+// not fit together: a mistake here), io_error.
+Result<std::uint64_t> write_snapshot(const std::string& path, std::string_view identity,
+                                     const SnapshotContents& contents, const TierLimits& limits);
+
+// Errors: no_such_file, bad_snapshot with the reason (another model's, damaged, no snapshot at all), io_error,
+// out_of_memory.
+Result<SnapshotContents> read_snapshot(const std::string& path, std::string_view identity, const TierLimits& limits);
+
+// The same from and to anything; for tests and the fuzzer.
+Result<std::uint64_t> encode_snapshot(const WriteBytes& write, std::string_view identity,
+                                      const SnapshotContents& contents, const TierLimits& limits);
+Result<SnapshotContents> decode_snapshot(ByteSource& source, std::string_view identity, const TierLimits& limits);
+
+}  // namespace luce::memory
