@@ -24,6 +24,9 @@ public:
     bool is_open() const { return fd_ >= 0; }
     int get() const { return fd_; }
 
+    // Somebody else closes it from here on.
+    [[nodiscard]] int release() { return std::exchange(fd_, -1); }
+
     void reset() {
         if (fd_ >= 0) ::close(std::exchange(fd_, -1));
     }

@@ -1,0 +1,103 @@
+#include "memory/disk_index.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace luce::memory {
+
+void DiskIndex::fill(std::vector<DiskFile> files) {
+    std::stable_sort(files.begin(), files.end(),
+                     [](const DiskFile& a, const DiskFile& b) { return a.used_ns < b.used_ns; });
+    pages_.reserve(files.size());
+    for (DiskFile& file : files) add(std::move(file));
+}
+
+void DiskIndex::add(DiskFile file) {
+    const bool is_ours = file.identity.empty();
+    n_bytes_ += file.n_bytes;
+    n_foreign_ += is_ours ? 0 : 1;
+    const Place place = files_.insert(files_.end(), std::move(file));
+    if (!is_ours || !names_of(place->name.kind).try_emplace(place->name.name, place).second) return;
+    if (place->name.kind == DiskFileKind::tail) tails_by_page_[place->name.page].push_back(place);
+}
+
+std::optional<DiskIndex::Place> DiskIndex::find(const DiskFileName& name) {
+    return name.kind == DiskFileKind::page ? find_page(name.name) : find_tail(name.name);
+}
+
+std::optional<DiskIndex::Place> DiskIndex::find_page(const PageName& name) {
+    const auto found = pages_.find(name);
+    return found == pages_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::optional<DiskIndex::Place> DiskIndex::find_tail(const PageName& name) {
+    const auto found = tails_.find(name);
+    return found == tails_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::vector<TailOnDisk> DiskIndex::tails_after(const PageName& page) const {
+    std::vector<TailOnDisk> tails;
+    const auto found = tails_by_page_.find(page);
+    if (found == tails_by_page_.end()) return tails;
+    for (const Place& place : found->second) tails.push_back({place->name.n_rest, place->name.name, place->n_bytes});
+    return tails;
+}
+
+void DiskIndex::forget_name(Place file) {
+    if (!file->identity.empty()) return;
+    Places& names = names_of(file->name.kind);
+    const auto found = names.find(file->name.name);
+    if (found == names.end() || found->second != file) return;
+    names.erase(found);
+    if (file->name.kind != DiskFileKind::tail) return;
+    const auto tails = tails_by_page_.find(file->name.page);
+    std::erase(tails->second, file);
+    if (tails->second.empty()) tails_by_page_.erase(tails);
+}
+
+DiskFile DiskIndex::remove(Place file) {
+    forget_name(file);
+    n_bytes_ -= file->n_bytes;
+    n_foreign_ -= file->identity.empty() ? 0 : 1;
+    DiskFile removed = std::move(*file);
+    files_.erase(file);
+    return removed;
+}
+
+std::vector<DiskFile> DiskIndex::clear() {
+    std::vector<DiskFile> removed;
+    for (Place file = files_.begin(); file != files_.end();) {
+        const Place next = std::next(file);
+        if (file->identity.empty()) removed.push_back(remove(file));
+        file = next;
+    }
+    return removed;
+}
+
+std::string DiskIndex::check_integrity() const {
+    std::uint64_t n_bytes = 0;
+    std::size_t n_foreign = 0;
+    for (const DiskFile& file : files_) {
+        n_bytes += file.n_bytes;
+        n_foreign += file.identity.empty() ? 0 : 1;
+    }
+    std::size_t n_tails = 0;
+    for (const auto& [page, tails] : tails_by_page_) {
+        n_tails += tails.size();
+        for (const Place& tail : tails) {
+            if (tail->name.page != page) return "a tail is listed under another page";
+        }
+    }
+    if (n_bytes != n_bytes_) return "the files' bytes are miscounted";
+    if (n_foreign != n_foreign_) return "other memories' files are miscounted";
+    if (n_tails != tails_.size()) return "the tails by page are not the tails";
+    if (pages_.size() + tails_.size() > files_.size() - n_foreign) return "there are more names than files";
+    for (const Places* names : {&pages_, &tails_}) {
+        for (const auto& [name, place] : *names) {
+            if (place->name.name != name || !place->identity.empty()) return "a name leads to another file";
+        }
+    }
+    return {};
+}
+
+}  // namespace luce::memory
