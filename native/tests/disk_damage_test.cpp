@@ -13,8 +13,8 @@
 
 #include "base/log.h"
 #include "base/unique_fd.h"
-#include "disk_samples.h"
 #include "memory/disk_store.h"
+#include "tests/disk_samples.h"
 
 TEST_SUITE_BEGIN("memory");
 

@@ -4,9 +4,9 @@
 #include <set>
 
 #include "base/sha256.h"
-#include "disk_samples.h"
 #include "memory/disk_file_name.h"
 #include "memory/page_name.h"
+#include "tests/disk_samples.h"
 
 TEST_SUITE_BEGIN("memory");
 

@@ -3,8 +3,8 @@
 
 #include <sys/stat.h>
 
-#include "disk_samples.h"
 #include "memory/snapshot_file.h"
+#include "tests/disk_samples.h"
 
 TEST_SUITE_BEGIN("memory");
 

@@ -1,8 +1,8 @@
 // Tests of the bytes of page and tail files: whole ones come back, damaged and hostile ones are refused.
 #include <doctest/doctest.h>
 
-#include "disk_samples.h"
 #include "memory/tier_file.h"
+#include "tests/disk_samples.h"
 
 TEST_SUITE_BEGIN("memory");
 
