@@ -1,6 +1,6 @@
 #include "daemon/dispatcher.h"
 
-#include <concepts>
+#include <memory>
 #include <type_traits>
 
 #include "base/atomic_file.h"
@@ -11,6 +11,7 @@ namespace luce::daemon {
 namespace {
 
 constexpr double kProgressInterval_s = 0.1;
+constexpr std::size_t kMaxEnded = 64;  // whose numbers are remembered for snapshot of=
 constexpr std::size_t kMaxTurnBytes = 64u << 20;
 constexpr std::size_t kMaxBacklogBytes = 64u << 20;
 
@@ -28,6 +29,10 @@ wire::GenerateOk to_wire(const engine::FinishedStats& stats) {
     wire::GenerateOk ok;
     ok.n_prompt = stats.n_prompt;
     ok.n_generated = stats.n_generated;
+    ok.n_reused = stats.n_reused;
+    ok.tier = memory::to_string(stats.tier);
+    ok.miss = memory::to_string(stats.miss);
+    ok.restored = stats.restored;
     ok.prefill_s = stats.prefill_s;
     ok.decode_s = stats.decode_s;
     ok.decode_tokens_per_s = stats.decode_tokens_per_s();
@@ -35,19 +40,20 @@ wire::GenerateOk to_wire(const engine::FinishedStats& stats) {
     return ok;
 }
 
-bool needs_token_reader(const wire::Generate& command) { return command.form != wire::Generate::Form::file; }
+engine::FinishedStats cancelled_stats() {
+    engine::FinishedStats stats;
+    stats.reason = engine::Finish::cancel;
+    return stats;
+}
 
-// The commands about slots, weights and caches: all of them have an id that may be unset.
-template <typename T>
-concept MemoryCommand = !std::is_same_v<T, wire::Status> && requires(T command) {
-    { (command.id) } -> std::same_as<std::optional<wire::RequestId>&>;
-};
+bool needs_token_reader(const wire::Generate& command) { return command.form != wire::Generate::Form::file; }
 
 }  // namespace
 
-Dispatcher::Dispatcher(engine::Engine& engine, Output& output, const Clock& clock, RequestBuilder& requests,
-                       std::size_t n_max_turns, std::function<StatusFields()> describe)
+Dispatcher::Dispatcher(engine::Engine& engine, SlotCommands& slots, Output& output, const Clock& clock,
+                       RequestBuilder& requests, std::size_t n_max_turns, std::function<StatusFields()> describe)
     : engine_(engine),
+      slots_(slots),
       output_(output),
       clock_(clock),
       requests_(requests),
@@ -86,9 +92,7 @@ void Dispatcher::on_command(wire::Command command, std::size_t n_bytes) {
             if constexpr (std::is_same_v<T, wire::Status>) on_status(which);
             if constexpr (std::is_same_v<T, wire::Ping>) output_.send_reply(wire::Pong{which.word});
             if constexpr (std::is_same_v<T, wire::Quit>) quit();
-            if constexpr (MemoryCommand<T>) {
-                output_.send_reply(wire::Err{which.id, {ErrorCode::unsupported, "this daemon keeps no snapshots"}});
-            }
+            if constexpr (IsSlotCommand<T>) on_slot_command(std::move(which), n_bytes);
         },
         command);
 }
@@ -118,6 +122,78 @@ void Dispatcher::on_generate(wire::Generate command, std::size_t n_bytes) {
     wait_for_turn({std::move(command), n_bytes});
 }
 
+// Those with an id are answered out of turn, under --mux; the positional ones and all of the plain dialect in turn.
+void Dispatcher::on_slot_command(SlotCommand command, std::size_t n_bytes) {
+    const bool has_id = std::visit([](const auto& which) { return which.id.has_value(); }, command);
+    if (output_.is_multiplexed() && has_id) {
+        serve_slot_command(command, false);
+    } else if (output_.is_multiplexed() && (turns_.size() >= n_max_turns_ || n_turn_bytes_ > kMaxTurnBytes)) {
+        output_.send_reply(wire::Err{
+            std::nullopt, {ErrorCode::queue_full, "too many positional commands are waiting for their turn"}});
+    } else {
+        wait_for_turn({std::move(command), n_bytes});
+    }
+}
+
+void Dispatcher::serve_slot_command(const SlotCommand& command, bool takes_turns) {
+    const Result<std::optional<engine::RequestKey>> of = named_request(command);
+    if (!of) {
+        const auto id = std::visit([](const auto& which) { return which.id; }, command);
+        output_.send_reply(wire::Err{id, of.error()});
+        return;
+    }
+    is_serving_turn_ = takes_turns || is_serving_turn_;
+    auto is_over = std::make_shared<bool>(false);
+    slots_.serve(command, of.value(), [this, takes_turns, is_over](const wire::Reply& reply) {
+        output_.send_reply(reply);
+        if (!takes_turns) return;
+        is_serving_turn_ = false;
+        // Answered within the call: who gives out the turns goes on by itself.
+        if (*is_over) this->take_turns();
+    });
+    *is_over = true;
+}
+
+// The request that a snapshot is to be taken of; without of= the last one that took a turn.
+Result<std::optional<engine::RequestKey>> Dispatcher::named_request(const SlotCommand& command) const {
+    std::optional<wire::RequestId> of;
+    if (const auto* snapshot = std::get_if<wire::Snapshot>(&command)) {
+        of = snapshot->of;
+    } else if (const auto* thin = std::get_if<wire::ThinSnapshot>(&command)) {
+        of = thin->of;
+    } else {
+        return std::optional<engine::RequestKey>();
+    }
+    if (!of) {
+        if (last_turn_) return last_turn_;
+        return Error{ErrorCode::unknown_id, "nothing was generated yet whose state could be kept"};
+    }
+    if (const auto it = keys_.find(*of); it != keys_.end()) return std::optional(it->second);
+    for (auto it = ended_.rbegin(); it != ended_.rend(); ++it) {
+        if (it->first == *of) return std::optional(it->second);
+    }
+    return Error{ErrorCode::unknown_id, "there is no request " + std::to_string(*of) + " whose state could be kept"};
+}
+
+void Dispatcher::on_snapshot(const engine::SnapshotEvent& event) {
+    Running& running = running_.at(event.key);
+    const memory::SnapshotPoint& point = event.outcome.point;
+    std::erase(running.snapshots, point.slot);
+    if (event.outcome.error) {
+        log_warn("snap= into slot " + std::to_string(point.slot) + " failed: " + event.outcome.error->text);
+        output_.send_reply(wire::InlineSnapshotFailed{running.reply_id(), point.slot, event.outcome.error->code});
+    } else {
+        output_.send_reply(wire::InlineSnapshot{running.reply_id(), point.slot, point.position});
+    }
+}
+
+// Each snap= gets its line, also when the request ended before it got there.
+void Dispatcher::report_missing_snapshots(const Running& running) {
+    for (const std::int32_t slot : running.snapshots) {
+        output_.send_reply(wire::InlineSnapshotFailed{running.reply_id(), slot, ErrorCode::cancelled});
+    }
+}
+
 void Dispatcher::wait_for_turn(Turn turn) {
     n_turn_bytes_ += turn.n_bytes;
     turns_.push_back(std::move(turn));
@@ -132,6 +208,10 @@ void Dispatcher::take_turns() {
         if (const auto* error = std::get_if<wire::ParseError>(&turn.what)) {
             if (error->generating) output_.send_sentinel(error->id.value_or(0));
             output_.send_reply(wire::Err{error->id, error->error});
+            continue;
+        }
+        if (const auto* slot_command = std::get_if<SlotCommand>(&turn.what)) {
+            serve_slot_command(*slot_command, true);
             continue;
         }
         const auto& command = std::get<wire::Generate>(turn.what);
@@ -175,6 +255,10 @@ void Dispatcher::start(const wire::Generate& command, bool takes_turns) {
                true);
         return;
     }
+    if (slots_.is_parked()) {
+        refuse(command, {ErrorCode::parked, "the model's memory was given back (park); unpark takes it again"}, true);
+        return;
+    }
     const auto key = static_cast<engine::RequestKey>(++n_requests_);
     Result<engine::Request> request = requests_.build(command, key);
     if (!request) {
@@ -185,7 +269,9 @@ void Dispatcher::start(const wire::Generate& command, bool takes_turns) {
         refuse(command, submitted.error(), true);
         return;
     }
-    running_.emplace(key, Running{command.id, command.form, command.output_path, {}, clock_.now_s(), takes_turns});
+    Running running{command.id, command.form, command.output_path, {}, clock_.now_s(), takes_turns, {}};
+    for (const wire::SnapshotPoint& point : command.memory.snapshots) running.snapshots.push_back(point.slot);
+    running_.emplace(key, std::move(running));
     keys_.emplace(command.id, key);
     if (takes_turns) turn_taken_ = key;
 }
@@ -218,10 +304,12 @@ void Dispatcher::on_status(const wire::Status& command) {
     add("suspended", status.n_suspended);
     add("cells_used", status.n_cells_used);
     add("tokens_in", status.n_prompt_tokens);
+    add("tokens_reused", status.n_reused_tokens);
     add("tokens_out", status.n_generated_tokens);
     add("suspensions", status.n_suspensions);
     add("backlog_bytes", output_.backlog_bytes());
     for (auto& field : describe_()) line.fields.push_back(std::move(field));
+    if (command.check) line.fields.emplace_back("integrity", engine_.check_integrity().value_or("ok"));
     output_.send_reply(line);
 }
 
@@ -232,6 +320,7 @@ void Dispatcher::on_events(std::vector<engine::Event> events) {
                 using T = std::decay_t<decltype(which)>;
                 if constexpr (std::is_same_v<T, engine::TokenEvent>) on_token(which);
                 if constexpr (std::is_same_v<T, engine::PrefillEvent>) on_prefill(which);
+                if constexpr (std::is_same_v<T, engine::SnapshotEvent>) on_snapshot(which);
                 if constexpr (std::is_same_v<T, engine::FinishedEvent>) finish(which.key, which.stats);
                 if constexpr (std::is_same_v<T, engine::FailedEvent>) fail(which.key, which.error);
             },
@@ -263,6 +352,7 @@ void Dispatcher::on_prefill(const engine::PrefillEvent& event) {
 void Dispatcher::finish(engine::RequestKey key, const engine::FinishedStats& stats) {
     const auto it = running_.find(key);
     const Running& running = it->second;
+    report_missing_snapshots(running);
     output_.send_sentinel(running.id);
     wire::Reply reply;
     wire::GenerateOk ok = to_wire(stats);
@@ -279,6 +369,7 @@ void Dispatcher::finish(engine::RequestKey key, const engine::FinishedStats& sta
 
 void Dispatcher::fail(engine::RequestKey key, const Error& error) {
     const auto it = running_.find(key);
+    report_missing_snapshots(it->second);
     output_.send_sentinel(it->second.id);
     output_.send_reply(wire::Err{it->second.reply_id(), error});
     forget(it);
@@ -286,6 +377,9 @@ void Dispatcher::fail(engine::RequestKey key, const Error& error) {
 
 void Dispatcher::forget(std::map<engine::RequestKey, Running>::iterator it) {
     if (turn_taken_ == it->first) turn_taken_.reset();
+    if (it->second.takes_turns) last_turn_ = it->first;
+    ended_.emplace_back(it->second.id, it->first);
+    if (ended_.size() > kMaxEnded) ended_.pop_front();
     keys_.erase(it->second.id);
     running_.erase(it);
 }
@@ -313,7 +407,7 @@ void Dispatcher::end_all() {
     while (!running_.empty()) {
         const engine::RequestKey key = running_.begin()->first;
         const auto stats = engine_.cancel(key);
-        finish(key, stats.value_or(engine::FinishedStats{engine::Finish::cancel, 0, 0, 0, 0}));
+        finish(key, stats.value_or(cancelled_stats()));
     }
     take_turns();
 }

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "daemon/output.h"
 #include "daemon/request_builder.h"
+#include "daemon/slot_commands.h"
 #include "engine/engine.h"
 #include "wire/command.h"
 #include "wire/command_parser.h"
@@ -31,8 +32,8 @@ using StatusFields = std::vector<std::pair<std::string, std::string>>;
 class Dispatcher {
 public:
     // `describe` adds what the engine does not know to a status reply. All must outlive the dispatcher.
-    Dispatcher(engine::Engine& engine, Output& output, const Clock& clock, RequestBuilder& requests,
-               std::size_t n_max_turns, std::function<StatusFields()> describe);
+    Dispatcher(engine::Engine& engine, SlotCommands& slots, Output& output, const Clock& clock,
+               RequestBuilder& requests, std::size_t n_max_turns, std::function<StatusFields()> describe);
 
     void on_line(const wire::DecodedLine& line);
     void on_events(std::vector<engine::Event> events);
@@ -53,7 +54,7 @@ public:
     // As quit, but everybody is told the error: the engine is beyond use.
     void give_up(const Error& error);
 
-    bool is_idle() const { return running_.empty() && turns_.empty(); }
+    bool is_idle() const { return running_.empty() && turns_.empty() && slots_.n_pending() == 0; }
 
 private:
     struct Running {
@@ -63,6 +64,7 @@ private:
         Tokens output;          // file form: what goes into the file
         double progress_s = 0;  // when its last [prefill] line was sent
         bool takes_turns = false;
+        std::vector<std::int32_t> snapshots;  // slots of snap= that nothing was said about yet
 
         // Replies name the id only of commands that brought one.
         std::optional<wire::RequestId> reply_id() const {
@@ -70,7 +72,7 @@ private:
         }
     };
     struct Turn {
-        std::variant<wire::Generate, wire::ParseError> what;
+        std::variant<wire::Generate, SlotCommand, wire::ParseError> what;
         std::size_t n_bytes = 0;
         bool is_cancelled = false;
     };
@@ -80,6 +82,11 @@ private:
     void on_parse_error(wire::ParseError error, std::size_t n_bytes);
     void on_cancel(const wire::Cancel& command);
     void on_status(const wire::Status& command);
+    void on_slot_command(SlotCommand command, std::size_t n_bytes);
+    void serve_slot_command(const SlotCommand& command, bool takes_turns);
+    Result<std::optional<engine::RequestKey>> named_request(const SlotCommand& command) const;
+    void on_snapshot(const engine::SnapshotEvent& event);
+    void report_missing_snapshots(const Running& running);
     void wait_for_turn(Turn turn);
     void take_turns();
     void start(const wire::Generate& command, bool takes_turns);
@@ -89,12 +96,13 @@ private:
     void fail(engine::RequestKey key, const Error& error);
     void forget(std::map<engine::RequestKey, Running>::iterator it);
     void end_all();
-    bool is_turn_taken() const { return turn_taken_.has_value(); }
+    bool is_turn_taken() const { return turn_taken_.has_value() || is_serving_turn_; }
 
     void on_token(const engine::TokenEvent& event);
     void on_prefill(const engine::PrefillEvent& event);
 
     engine::Engine& engine_;
+    SlotCommands& slots_;
     Output& output_;
     const Clock& clock_;
     RequestBuilder& requests_;
@@ -106,6 +114,9 @@ private:
     std::deque<Turn> turns_;
     std::size_t n_turn_bytes_ = 0;
     std::optional<engine::RequestKey> turn_taken_;
+    bool is_serving_turn_ = false;  // a slot command has the turn and waits for a file
+    std::deque<std::pair<wire::RequestId, engine::RequestKey>> ended_;  // the last ones, for snapshot of=
+    std::optional<engine::RequestKey> last_turn_;                       // the last generation that took a turn
     bool has_quit_ = false;
 };
 

@@ -44,8 +44,9 @@ bool is_stop_pending() {
     return sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1;
 }
 
-EventLoop::EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, Output& output)
-    : input_fd_(input_fd), engine_(engine), dispatcher_(dispatcher), output_(output) {
+EventLoop::EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, Output& output,
+                     memory::IoWorker& files)
+    : input_fd_(input_fd), engine_(engine), dispatcher_(dispatcher), output_(output), files_(files) {
     const sigset_t set = stop_signals();
     signals_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -54,8 +55,9 @@ int EventLoop::run() {
     output_.flush();
     while (!is_done()) {
         wait();
+        files_.run_completions();
         serve_lines();
-        if (!engine_.is_idle()) dispatcher_.on_events(engine_.step());
+        if (engine_.wants_step()) dispatcher_.on_events(engine_.step());
         output_.flush();
         if (engine_.is_broken()) {
             log_error("the engine cannot compute any more; giving up");
@@ -64,8 +66,15 @@ int EventLoop::run() {
             return kEngineFailure;
         }
     }
+    finish_files();
     drain();
     return 0;
+}
+
+// What was promised is answered; what is being written behind gets a moment more.
+void EventLoop::finish_files() {
+    while (engine_.is_idle() && engine_.wants_step()) dispatcher_.on_events(engine_.step());
+    files_.drain(std::chrono::duration_cast<std::chrono::milliseconds>(kQuitGrace));
 }
 
 bool EventLoop::is_done() const {
@@ -80,13 +89,14 @@ void EventLoop::wait() {
     };
     FdWriter* tokens = output_.tokens();
     const auto fd_of = [](const FdWriter& writer) { return writer.is_closed() ? -1 : writer.fd(); };
-    enum { kInput, kSignals, kReplies, kTokens, kEntries };
+    enum { kInput, kSignals, kFiles, kReplies, kTokens, kEntries };
     std::array<pollfd, kEntries> entries;
     entries[kInput] = {reads ? input_fd_ : -1, POLLIN, 0};
     entries[kSignals] = {signals_.get(), POLLIN, 0};
+    entries[kFiles] = {files_.fd(), POLLIN, 0};
     entries[kReplies] = {fd_of(output_.replies()), interest(output_.replies()), 0};
     entries[kTokens] = tokens != nullptr ? pollfd{fd_of(*tokens), interest(*tokens), 0} : pollfd{-1, 0, 0};
-    const bool has_work = !engine_.is_idle() || (lines_.has_next() && dispatcher_.wants_lines());
+    const bool has_work = engine_.wants_step() || (lines_.has_next() && dispatcher_.wants_lines());
     if (::poll(entries.data(), entries.size(), has_work ? 0 : -1) < 0) return;
     if (entries[kSignals].revents != 0) {
         // Taken out, so that only a further signal cuts the answers short that quit() leaves behind.

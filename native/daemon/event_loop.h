@@ -8,6 +8,7 @@
 #include "daemon/dispatcher.h"
 #include "daemon/output.h"
 #include "engine/engine.h"
+#include "memory/io_worker.h"
 #include "wire/line_decoder.h"
 
 namespace luce::daemon {
@@ -15,7 +16,7 @@ namespace luce::daemon {
 class EventLoop {
 public:
     // REQUIRES: SIGTERM and SIGINT are blocked in every thread, so that they arrive here (block_stop_signals).
-    EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, Output& output);
+    EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, Output& output, memory::IoWorker& files);
 
     // Until quit, the end of input or the readers' end; the exit status. kEngineFailure when the engine is broken.
     int run();
@@ -27,12 +28,14 @@ private:
     void read_input();
     void serve_lines();
     bool is_done() const;
+    void finish_files();
     void drain();
 
     int input_fd_;
     engine::Engine& engine_;
     Dispatcher& dispatcher_;
     Output& output_;
+    memory::IoWorker& files_;
     wire::LineDecoder lines_;
     UniqueFd signals_;
     bool has_ended_ = false;  // stdin

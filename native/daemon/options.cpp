@@ -71,6 +71,35 @@ Setter choice(Value Options::* field, std::vector<std::pair<std::string_view, Va
     };
 }
 
+// Bytes, with K, M, G or T for powers of 1024.
+std::optional<std::string> parse_bytes(std::string_view text, std::uint64_t& bytes) {
+    constexpr std::string_view kUnits = "KMGT";
+    int shift = 0;
+    if (!text.empty()) {
+        if (const std::size_t unit = kUnits.find(text.back()); unit != std::string_view::npos) {
+            shift = 10 * static_cast<int>(unit + 1);
+            text.remove_suffix(1);
+        }
+    }
+    constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
+    std::uint64_t number = 0;
+    if (parse_number<std::uint64_t>(text, 0, kMost >> shift, number)) {
+        return "takes a number of bytes up to 1024T, with K, M, G or T behind it if you like";
+    }
+    bytes = number << shift;
+    return std::nullopt;
+}
+
+template <typename Field>
+Setter bytes(Field Options::* field) {
+    return [=](Options& options, std::string_view text) -> std::optional<std::string> {
+        std::uint64_t parsed = 0;
+        if (auto wrong = parse_bytes(text, parsed)) return wrong;
+        options.*field = parsed;
+        return std::nullopt;
+    };
+}
+
 constexpr std::int32_t kMaxInt = std::numeric_limits<std::int32_t>::max();
 constexpr std::int32_t kMaxCells = 1 << 28;
 constexpr std::int32_t kMaxThreads = 512;  // as many as ggml is built for
@@ -105,6 +134,20 @@ const std::vector<OptionSpec>& specs() {
          choice<FlashAttentionChoice>(&Options::flash_attention, {{"auto", FlashAttentionChoice::automatic},
                                                                   {"on", FlashAttentionChoice::on},
                                                                   {"off", FlashAttentionChoice::off}})},
+        {"--slots", "N", "numbered snapshots (default 256); they live within --host-cache",
+         number<std::int32_t>(&Options::n_slots, 0, 1 << 20)},
+        {"--host-cache", "BYTES",
+         "memory of the host for what texts leave behind: pages that left the pool, tails, slots (default: a quarter "
+         "of "
+         "what is free, at most 8G)",
+         bytes(&Options::host_cache_bytes)},
+        {"--disk-cache", "DIR", "keep pages and tails in files there, found again after a restart (default: nowhere)",
+         text(&Options::disk_cache)},
+        {"--disk-budget", "BYTES", "most bytes of all files below --disk-cache (default 32G)",
+         bytes(&Options::disk_budget_bytes)},
+        {"--prefix-cache", "on|off",
+         "look for known beginnings of prompts, so that they need not be read again (default on)",
+         choice<bool>(&Options::reuses_prefixes, {{"on", true}, {"off", false}})},
         {"--stream-fd", "FD", "open file descriptor that tokens are written to, as int32 little endian",
          number<int>(&Options::stream_fd, 3, 1 << 20)},
         {"--mux", "", "multiplexed dialect: token records carry their request's id, requests run side by side",

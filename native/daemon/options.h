@@ -31,6 +31,11 @@ struct Options {
     std::optional<std::uint64_t> seed;
     LogLevel log_level = LogLevel::info;
     std::int32_t load_timeout_s = 120;
+    std::int32_t n_slots = 256;
+    std::optional<std::uint64_t> host_cache_bytes;  // unset: a share of the free memory
+    std::optional<std::string> disk_cache;
+    std::uint64_t disk_budget_bytes = std::uint64_t{32} << 30;
+    bool reuses_prefixes = true;
     bool dies_with_parent = false;
     bool wants_version = false;
     bool wants_help = false;

@@ -37,6 +37,17 @@ engine::Trigger to_trigger(const wire::GrammarTrigger& trigger) {
     return result;
 }
 
+memory::MemoryRequest to_memory(const wire::MemoryArgs& args) {
+    memory::MemoryRequest request;
+    request.restore_slot = args.restore_slot;
+    request.restore_at = args.restore_at;
+    request.chain = args.chain;
+    for (const wire::SnapshotPoint& point : args.snapshots) request.snapshots.push_back({point.position, point.slot});
+    request.marks = args.marks;
+    request.reuse = args.reuse;
+    return request;
+}
+
 Result<engine::ConstraintParams> to_constraint(const wire::ConstraintArgs& args) {
     engine::ConstraintParams params;
     params.grammar = args.grammar.value_or("");
@@ -64,9 +75,8 @@ Result<engine::ConstraintParams> to_constraint(const wire::ConstraintArgs& args)
 std::uint64_t RequestBuilder::fresh_seed() { return std::uint64_t{entropy_()} << 32 | entropy_(); }
 
 Result<engine::Request> RequestBuilder::build(const wire::Generate& command, engine::RequestKey key) {
-    if (command.memory.any()) {
-        return Error{ErrorCode::unsupported,
-                     "this daemon keeps no snapshots: restore=, restore_at=, snap=, marks= and pin= are not available"};
+    if (command.memory.pin) {
+        return Error{ErrorCode::unsupported, "pin= is not available: every page of a running text stays in the pool"};
     }
     engine::Request request;
     request.key = key;
@@ -88,6 +98,7 @@ Result<engine::Request> RequestBuilder::build(const wire::Generate& command, eng
     request.n_logprobs = command.n_logprobs;
     request.n_generated_before = command.n_generated_before;
     request.priority = command.priority;
+    request.memory = to_memory(command.memory);
     return request;
 }
 

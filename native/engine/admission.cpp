@@ -21,15 +21,6 @@ std::int32_t Engine::n_busy() const {
         std::count_if(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane != nullptr; }));
 }
 
-// What the running lanes occupy or are about to: a prompt counts whole from the start.
-std::int64_t Engine::n_cells_used() const {
-    std::int64_t n = 0;
-    for (const auto& lane : lanes_) {
-        if (lane) n += std::max(lane->n_computed(), lane->n_text());
-    }
-    return n;
-}
-
 bool Engine::has_decoding_lane() const {
     return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane && !lane->is_prefilling(); });
 }
@@ -41,9 +32,18 @@ std::optional<LaneId> Engine::free_lane() const {
     return std::nullopt;
 }
 
+// Whether a text of so many tokens can be computed to its end beside what the running lanes have and are about to
+// compute: a prompt counts whole from the start. What the texts share is counted twice, so this errs on the safe side.
 bool Engine::fits_beside_others(std::int64_t n_text) const {
+    if (n_busy() == 0) return true;
     const std::int32_t n_pool = decoder_.limits().n_pool;
-    return n_busy() == 0 || n_cells_used() + n_text + room_to_run(n_pool, n_busy() + 1) <= n_pool;
+    std::int64_t n_available = memory_.n_available_cells();
+    if (memory_.refusal()) {
+        n_available = n_pool;
+        for (const auto& lane : lanes_) n_available -= lane ? lane->n_computed() : 0;
+    }
+    for (const auto& lane : lanes_) n_available -= lane ? lane->n_pending() : 0;
+    return n_text + room_to_run(n_pool, n_busy() + 1) <= n_available;
 }
 
 // REQUIRES: n_busy() > 0.
@@ -59,7 +59,7 @@ LaneId Engine::lowest_ranked_lane() const {
 }
 
 // Suspended requests come first: they were admitted earlier. Only a higher priority overtakes them.
-void Engine::admit() {
+void Engine::admit(std::vector<Event>& events) {
     while (!suspended_.empty()) {
         if (!resume_first()) break;
     }
@@ -68,12 +68,57 @@ void Engine::admit() {
         if (is_overtaking && queue_.front().priority <= suspended_.front().generation->request().priority) return;
         const std::optional<LaneId> lane = free_lane();
         if (!lane) return;
+        if (!is_fetched(queue_.first())) return;
         const auto n_prompt = static_cast<std::int64_t>(queue_.front().prompt.size());
         if (!fits_beside_others(n_prompt)) return;
-        WaitingRequest next = queue_.pop();
-        at(*lane) = std::make_unique<Generation>(std::move(next.request), std::move(next.sampler), n_arrivals_++,
-                                                 clock_.now_s());
+        begin(*lane, queue_.pop(), events);
     }
+}
+
+bool Engine::is_fetched(WaitingRequest& waiting) {
+    if (!waiting.has_asked) {
+        waiting.fetch = memory_.fetch(waiting.request.prompt, waiting.request.memory);
+        waiting.has_asked = true;
+    }
+    return waiting.fetch == nullptr || memory::TextMemory::is_done(*waiting.fetch);
+}
+
+bool Engine::wants_step() const {
+    if (n_busy() > 0 || !suspended_.empty() || memory_.has_work_behind()) return true;
+    if (queue_.is_empty()) return false;
+    const std::shared_ptr<memory::TextMemory::Fetch>& fetch = queue_.first().fetch;
+    return fetch == nullptr || memory::TextMemory::is_done(*fetch);
+}
+
+void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& events) {
+    const std::shared_ptr<memory::TextMemory::Fetch> fetch = std::move(waiting.fetch);
+    const bool generates = waiting.request.n_generate > 0;
+    at(lane) = std::make_unique<Generation>(std::move(waiting.request), std::move(waiting.sampler), n_arrivals_++,
+                                            clock_.now_s());
+    Generation& g = *at(lane);
+    const Result<memory::Begun> begun = memory_.begin(lane, g.text(), g.request().memory, generates, fetch.get());
+    if (!begun) {
+        events.emplace_back(FailedEvent{g.request().key, begun.error()});
+        decoder_.forget(lane);
+        at(lane).reset();
+        return;
+    }
+    g.begin(begun.value());
+    totals_.n_reused_tokens += static_cast<std::uint64_t>(g.n_computed());
+    const memory::TailBlob& known = begun.value().logits;
+    const std::span<const float> logits = known ? std::span<const float>(known->logits) : std::span<const float>{};
+    if (g.n_computed() > 0) remember(lane, logits, events);
+    if (g.n_pending() > 0) return;
+    // All of the prompt is known, and with it what comes next.
+    if (!generates) {
+        finish(lane, Finish::limit, logits, events);
+        return;
+    }
+    if (const Result<void> recalled = decoder_.recall(logits); !recalled) {
+        fail(lane, recalled.error(), events);
+        return;
+    }
+    sample(0, lane, events);
 }
 
 bool Engine::resume_first() {
@@ -81,14 +126,7 @@ bool Engine::resume_first() {
     const std::optional<LaneId> lane = free_lane();
     if (!lane) return false;
     if (!fits_beside_others(first.generation->n_text())) return false;
-    if (first.state) {
-        if (const Result<void> loaded = decoder_.load(*lane, *first.state); !loaded) {
-            log_warn("a suspended request's memory could not be put back and is computed again: " +
-                     loaded.error().text);
-            decoder_.forget(*lane);
-            first.generation->mark_lost();
-        }
-    }
+    first.generation->begin(memory_.resume(*lane, first.generation->text(), first.memory));
     at(*lane) = std::move(first.generation);
     suspended_.pop_front();
     return true;
@@ -96,13 +134,7 @@ bool Engine::resume_first() {
 
 void Engine::suspend(LaneId lane) {
     Suspended suspended;
-    Result<LaneState> state = decoder_.save(lane);
-    if (state) {
-        suspended.state = std::move(state).value();
-    } else {
-        log_warn("a suspended request's memory could not be kept and will be computed again: " + state.error().text);
-        at(lane)->mark_lost();
-    }
+    suspended.memory = memory_.suspend(lane, at(lane)->text(), at(lane)->n_computed());
     suspended.generation = std::move(at(lane));
     decoder_.forget(lane);
     const auto rank = [](const Suspended& s) {
@@ -120,25 +152,22 @@ EngineStatus Engine::status() const {
     status.n_queued = static_cast<std::int32_t>(queue_.size());
     status.n_suspended = static_cast<std::int32_t>(suspended_.size());
     for (const auto& lane : lanes_) status.n_cells_used += lane ? lane->n_computed() : 0;
+    if (!memory_.refusal()) status.n_cells_used = decoder_.limits().n_pool - memory_.n_available_cells();
     return status;
 }
 
 std::optional<std::string> Engine::check_integrity() const {
     std::set<RequestKey> keys;
-    std::int64_t n_cells = 0;
     for (const auto& lane : lanes_) {
         if (!lane) continue;
         if (!keys.insert(lane->request().key).second) return "a request runs in two lanes";
         if (lane->n_pending() < 1) return "a lane has nothing to compute and is not released";
         if (lane->n_text() > config_.n_ctx) return "a text is longer than the context";
-        n_cells += lane->n_computed();
     }
-    if (n_cells > decoder_.limits().n_pool) return "the lanes hold more cells than the pool has";
     for (const Suspended& suspended : suspended_) {
         if (!keys.insert(suspended.generation->request().key).second) return "a suspended request runs as well";
-        if (!suspended.state && suspended.generation->n_computed() != 0) return "a lost memory is still counted";
     }
-    return std::nullopt;
+    return memory_.check_integrity();
 }
 
 }  // namespace luce::engine

@@ -22,9 +22,6 @@ struct Slice {
     bool wants_logits = false;  // of the last token
 };
 
-// A lane's whole memory, taken out of the device.
-using LaneState = std::vector<std::uint8_t>;
-
 struct DecoderLimits {
     std::int32_t n_vocab = 0;
     std::int32_t n_pool = 0;        // cells that all lanes share
@@ -43,13 +40,14 @@ public:
     // the next call. Errors: no_room (nothing has changed: free some cells and call again), internal.
     virtual Result<void> decode(std::span<const Slice> slices) = 0;
 
+    // Row `row` of the last call: n_vocab floats, valid until the next one; none if it wanted no logits.
+    virtual std::span<const float> logits(std::size_t row) const = 0;
+
+    // Make these the logits of row 0, as if a call had just computed them. Errors: internal.
+    virtual Result<void> recall(std::span<const float> logits) = 0;
+
     // Drop all that the lane holds.
     virtual void forget(LaneId lane) = 0;
-
-    // Take the lane's memory out (the lane keeps it, too) and put it back, bit-exactly. Errors: out_of_memory,
-    // internal.
-    virtual Result<LaneState> save(LaneId lane) = 0;
-    virtual Result<void> load(LaneId lane, const LaneState& state) = 0;
 
     virtual bool is_end_of_generation(Token token) const = 0;
 };

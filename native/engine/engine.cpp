@@ -11,11 +11,17 @@ namespace {
 
 constexpr std::size_t kMaxStopTokens = 4096;  // each is looked at for every token
 
+// Copied to host and disk after a step: little beside lanes that wait for their next token, much when nobody does.
+constexpr std::size_t kBehindBusyBytes = std::size_t{8} << 20;
+constexpr std::size_t kBehindIdleBytes = std::size_t{128} << 20;
+
 }  // namespace
 
-Engine::Engine(Decoder& decoder, SamplerFactory& samplers, const Clock& clock, EngineConfig config)
+Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::TextMemory& memory, const Clock& clock,
+               EngineConfig config)
     : decoder_(decoder),
       samplers_(samplers),
+      memory_(memory),
       clock_(clock),
       config_(config),
       sizer_(std::min(decoder.limits().n_ubatch, decoder.limits().n_batch)),
@@ -54,7 +60,7 @@ Result<void> Engine::check(const Request& request) const {
         return Error{ErrorCode::bad_args, "generated=" + std::to_string(request.n_generated_before) +
                                               " says more than the prompt's " + std::to_string(n_prompt) + " tokens"};
     }
-    return {};
+    return memory_.check(request.memory, static_cast<Position>(n_prompt));
 }
 
 Result<void> Engine::submit(Request request) {
@@ -68,7 +74,7 @@ Result<void> Engine::submit(Request request) {
     }
     Result<std::unique_ptr<TokenSampler>> sampler = samplers_.create(request);
     if (!sampler) return sampler.error();
-    queue_.push({std::move(request), std::move(sampler).value()});
+    queue_.push({std::move(request), std::move(sampler).value(), nullptr, false});
     return {};
 }
 
@@ -82,12 +88,13 @@ std::optional<FinishedStats> Engine::cancel(RequestKey key) {
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         if (!lanes_[i] || lanes_[i]->request().key != key) continue;
         const FinishedStats stats = lanes_[i]->stats(Finish::cancel, clock_.now_s());
-        release(static_cast<LaneId>(i));
+        release(static_cast<LaneId>(i), {}, true);
         return stats;
     }
     for (auto it = suspended_.begin(); it != suspended_.end(); ++it) {
         if (it->generation->request().key != key) continue;
         const FinishedStats stats = it->generation->stats(Finish::cancel, clock_.now_s());
+        memory_.let_go(it->memory);
         suspended_.erase(it);
         return stats;
     }
@@ -96,28 +103,45 @@ std::optional<FinishedStats> Engine::cancel(RequestKey key) {
 
 std::vector<Event> Engine::step() {
     std::vector<Event> events;
-    admit();
-    if (n_busy() == 0) return events;
-    ++n_steps_;
-    const StepPlan step_plan = plan();
-    for (const LaneId lane : step_plan.suspend) suspend(lane);
-    for (const PlannedCall& call : step_plan.calls) {
-        if (!run_call(call, events)) break;
+    admit(events);
+    const bool is_busy = n_busy() > 0;
+    if (is_busy) {
+        ++n_steps_;
+        const StepPlan step_plan = plan();
+        for (const LaneId lane : step_plan.suspend) suspend(lane);
+        for (const PlannedCall& call : step_plan.calls) {
+            if (!run_call(call, events)) break;
+        }
     }
+    memory_.work_behind(is_busy ? kBehindBusyBytes : kBehindIdleBytes);
     return events;
+}
+
+LaneView Engine::view_of(LaneId lane) const {
+    const Generation& g = *lanes_[static_cast<std::size_t>(lane)];
+    LaneView view;
+    view.lane = lane;
+    view.n_cells = memory_.n_private_cells(lane, g.n_computed());
+    view.n_pending = g.n_pending();
+    view.n_slice = memory_.n_until_cut(lane, g.n_computed());
+    view.is_prefilling = g.is_prefilling();
+    view.priority = g.request().priority;
+    view.arrival = g.arrival();
+    view.last_served = g.last_served;
+    return view;
 }
 
 StepPlan Engine::plan() const {
     std::vector<LaneView> views;
+    std::int32_t n_private = 0;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         if (!lanes_[i]) continue;
-        const Generation& g = *lanes_[i];
-        views.push_back({static_cast<LaneId>(i), g.n_computed(), g.n_pending(), g.is_prefilling(), g.request().priority,
-                         g.arrival(), g.last_served});
+        views.push_back(view_of(static_cast<LaneId>(i)));
+        n_private += views.back().n_cells;
     }
     const DecoderLimits& limits = decoder_.limits();
     StepBudget budget;
-    budget.n_pool = limits.n_pool;
+    budget.n_pool = memory_.refusal() ? limits.n_pool : memory_.n_available_cells() + n_private;
     budget.n_prefill = sizer_.next(has_decoding_lane());
     budget.n_call = std::min(limits.n_ubatch, limits.n_batch);
     budget.separate_prefill = limits.separate_prefill;
@@ -128,14 +152,16 @@ StepPlan Engine::plan() const {
 bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     std::vector<Slice> slices;
     slices.reserve(call.size());
+    std::int32_t n_tokens = 0;
     for (const PlannedSlice& planned : call) {
         const Generation& g = *at(planned.lane);
         const bool reaches_end = planned.n_tokens == g.n_pending();
-        slices.push_back(
-            {planned.lane, g.n_computed(), g.pending(planned.n_tokens), reaches_end && g.request().n_generate > 0});
+        slices.push_back({planned.lane, g.n_computed(), g.pending(planned.n_tokens), reaches_end});
+        n_tokens += planned.n_tokens;
     }
     const double started_s = clock_.now_s();
-    const Result<void> decoded = decoder_.decode(slices);
+    Result<void> decoded = memory_.make_room(n_tokens);
+    if (decoded) decoded = decoder_.decode(slices);
     if (decoded) {
         n_failed_calls_ = 0;
         after_call(call, clock_.now_s() - started_s, events);
@@ -157,8 +183,10 @@ void Engine::after_call(const PlannedCall& call, double seconds, std::vector<Eve
     bool is_whole_slice = false;
     for (const PlannedSlice& planned : call) {
         n_tokens += planned.n_tokens;
-        // A slice that its prompt's end cut short is dearer a token than the next one will be.
-        is_whole_slice = is_whole_slice || (planned.is_prefill && planned.n_tokens < at(planned.lane)->n_pending());
+        // A slice that its prompt's end or a tail's place cut short is dearer a token than the next one will be.
+        const Generation& g = *at(planned.lane);
+        const std::int32_t n_most = std::min(g.n_pending(), memory_.n_until_cut(planned.lane, g.n_computed()));
+        is_whole_slice = is_whole_slice || (planned.is_prefill && planned.n_tokens < n_most);
     }
     if (is_whole_slice) sizer_.observe(n_tokens, seconds);
     for (std::size_t row = 0; row < call.size(); ++row) advance(row, call[row], events);
@@ -173,11 +201,20 @@ void Engine::advance(std::size_t row, const PlannedSlice& slice, std::vector<Eve
         totals_.n_prompt_tokens += static_cast<std::uint64_t>(slice.n_tokens);
         if (!was_answering) events.push_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
     }
-    if (g.n_pending() > 0) return;
+    const bool reaches_end = g.n_pending() == 0;
+    remember(slice.lane, reaches_end ? decoder_.logits(row) : std::span<const float>{}, events);
+    if (!reaches_end) return;
     if (g.request().n_generate == 0) {
-        finish(slice.lane, Finish::limit, events);
+        finish(slice.lane, Finish::limit, decoder_.logits(row), events);
     } else {
         sample(row, slice.lane, events);
+    }
+}
+
+void Engine::remember(LaneId lane, std::span<const float> logits, std::vector<Event>& events) {
+    const Generation& g = *at(lane);
+    for (memory::SnapshotOutcome& outcome : memory_.advance(lane, g.text(), g.n_computed(), logits)) {
+        events.push_back(SnapshotEvent{g.request().key, std::move(outcome)});
     }
 }
 
@@ -195,23 +232,48 @@ void Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events) {
     g.append(token, clock_.now_s());
     ++totals_.n_generated_tokens;
     if (const auto reason = g.finish_after(token, decoder_.is_end_of_generation(token), config_.n_ctx)) {
-        finish(lane, *reason, events);
+        finish(lane, *reason, decoder_.logits(row), events);
     }
 }
 
-void Engine::finish(LaneId lane, Finish reason, std::vector<Event>& events) {
+void Engine::finish(LaneId lane, Finish reason, std::span<const float> logits, std::vector<Event>& events) {
     events.push_back(FinishedEvent{at(lane)->request().key, at(lane)->stats(reason, clock_.now_s())});
-    release(lane);
+    release(lane, logits, true);
 }
 
 void Engine::fail(LaneId lane, const Error& error, std::vector<Event>& events) {
     events.push_back(FailedEvent{at(lane)->request().key, error});
-    release(lane);
+    release(lane, {}, false);
 }
 
-void Engine::release(LaneId lane) {
+void Engine::release(LaneId lane, std::span<const float> logits, bool is_valid) {
+    const Generation& g = *at(lane);
+    memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.text(), g.n_computed(), logits, is_valid);
     decoder_.forget(lane);
     at(lane).reset();
+}
+
+Result<Position> Engine::snapshot(std::int32_t slot, std::optional<RequestKey> of) {
+    for (std::size_t i = 0; i < lanes_.size() && of; ++i) {
+        const Generation* g = lanes_[i].get();
+        if (g == nullptr || g->request().key != *of) continue;
+        return memory_.snapshot_lane(slot, static_cast<LaneId>(i), g->text(), g->n_computed());
+    }
+    const Result<std::uint64_t> owner = ended_owner(of);
+    if (!owner) return owner.error();
+    return memory_.snapshot_ended(slot, owner.value());
+}
+
+Result<void> Engine::snapshot_thin(std::int32_t slot, std::optional<RequestKey> of, Position begin, Position end) {
+    const Result<std::uint64_t> owner = ended_owner(of);
+    if (!owner) return owner.error();
+    return memory_.thin_ended(slot, owner.value(), begin, end);
+}
+
+Result<std::uint64_t> Engine::ended_owner(std::optional<RequestKey> of) const {
+    if (of) return static_cast<std::uint64_t>(*of);
+    if (const std::optional<std::uint64_t> last = memory_.last_ended()) return *last;
+    return Error{ErrorCode::unknown_id, "nothing has been generated yet whose memory could be kept"};
 }
 
 }  // namespace luce::engine

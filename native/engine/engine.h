@@ -6,6 +6,7 @@
 // further token is sampled, reported and computed; then it finishes, fails or is cancelled, which is its last event.
 //
 // The text of a lane never exceeds n_ctx tokens, and n_pool >= n_ctx, so a lane that runs alone always fits the pool.
+// What lanes and slots remember is TextMemory's business; the engine says when a text begins, grows and ends.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include "engine/scheduler.h"
 #include "engine/slice_sizer.h"
 #include "engine/waiting_queue.h"
+#include "memory/text_memory.h"
 
 namespace luce::engine {
 
@@ -42,6 +44,10 @@ struct PrefillEvent {
     std::int32_t n_done = 0;
     std::int32_t n_total = 0;
 };
+struct SnapshotEvent {
+    RequestKey key{};
+    memory::SnapshotOutcome outcome;
+};
 struct FinishedEvent {
     RequestKey key{};
     FinishedStats stats;
@@ -50,7 +56,7 @@ struct FailedEvent {
     RequestKey key{};
     Error error;
 };
-using Event = std::variant<TokenEvent, PrefillEvent, FinishedEvent, FailedEvent>;
+using Event = std::variant<TokenEvent, PrefillEvent, SnapshotEvent, FinishedEvent, FailedEvent>;
 
 struct EngineStatus {
     std::int32_t n_lanes_busy = 0;
@@ -58,14 +64,17 @@ struct EngineStatus {
     std::int32_t n_suspended = 0;
     std::int32_t n_cells_used = 0;
     std::uint64_t n_prompt_tokens = 0;     // computed since the start
+    std::uint64_t n_reused_tokens = 0;     // prompt tokens that were not, since the start
     std::uint64_t n_generated_tokens = 0;  // since the start
     std::uint64_t n_suspensions = 0;       // since the start
 };
 
 class Engine {
 public:
-    // The three must outlive the engine. REQUIRES: decoder.limits().n_pool >= config.n_ctx.
-    Engine(Decoder& decoder, SamplerFactory& samplers, const Clock& clock, EngineConfig config);
+    // All must outlive the engine. REQUIRES: decoder.limits().n_pool >= config.n_ctx; the memory's device is the
+    // decoder's.
+    Engine(Decoder& decoder, SamplerFactory& samplers, memory::TextMemory& memory, const Clock& clock,
+           EngineConfig config);
 
     // Errors: empty_prompt, prompt_too_long, token_out_of_range, queue_full, bad_args, and the sampler factory's.
     Result<void> submit(Request request);
@@ -75,8 +84,16 @@ public:
 
     bool is_idle() const { return n_busy() == 0 && queue_.is_empty() && suspended_.empty(); }
 
-    // One step; does nothing when idle.
+    // Whether a step would do anything: not while all that is there waits for the disk.
+    bool wants_step() const;
+
+    // One step: computes for the lanes, and copies what they have filled to where it is safe.
     std::vector<Event> step();
+
+    // Keep in a slot what a request has computed: of a running one as far as it is, of an ended one all; none: of the
+    // one that ended last. Returns the position. Errors: bad_slot, unknown_id, empty_prompt, unsupported, no_room.
+    Result<Position> snapshot(std::int32_t slot, std::optional<RequestKey> of);
+    Result<void> snapshot_thin(std::int32_t slot, std::optional<RequestKey> of, Position begin, Position end);
 
     // The model cannot be computed with any more: calls in a row have failed for other reasons than room.
     bool is_broken() const { return n_failed_calls_ >= kMaxFailedCalls; }
@@ -89,19 +106,23 @@ public:
 private:
     struct Suspended {
         std::unique_ptr<Generation> generation;
-        std::optional<LaneState> state;  // none: could not be kept, to be computed again
+        memory::Suspended memory;
     };
 
     Result<void> check(const Request& request) const;
     std::int32_t n_busy() const;
-    std::int64_t n_cells_used() const;
     bool has_decoding_lane() const;
     bool fits_beside_others(std::int64_t n_text) const;
+    LaneView view_of(LaneId lane) const;
+    Result<std::uint64_t> ended_owner(std::optional<RequestKey> of) const;
     std::optional<LaneId> free_lane() const;
     std::unique_ptr<Generation>& at(LaneId lane) { return lanes_[static_cast<std::size_t>(lane)]; }
 
-    void admit();
+    void admit(std::vector<Event>& events);
     bool resume_first();
+    bool is_fetched(WaitingRequest& waiting);
+    void begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& events);
+    void remember(LaneId lane, std::span<const float> logits, std::vector<Event>& events);
     LaneId lowest_ranked_lane() const;
     void suspend(LaneId lane);
     StepPlan plan() const;
@@ -109,12 +130,13 @@ private:
     void after_call(const PlannedCall& call, double seconds, std::vector<Event>& events);
     void advance(std::size_t row, const PlannedSlice& slice, std::vector<Event>& events);
     void sample(std::size_t row, LaneId lane, std::vector<Event>& events);
-    void finish(LaneId lane, Finish reason, std::vector<Event>& events);
+    void finish(LaneId lane, Finish reason, std::span<const float> logits, std::vector<Event>& events);
     void fail(LaneId lane, const Error& error, std::vector<Event>& events);
-    void release(LaneId lane);
+    void release(LaneId lane, std::span<const float> logits, bool is_valid);
 
     Decoder& decoder_;
     SamplerFactory& samplers_;
+    memory::TextMemory& memory_;
     const Clock& clock_;
     EngineConfig config_;
     SliceSizer sizer_;

@@ -39,14 +39,23 @@ public:
         return std::span(text_).subspan(static_cast<std::size_t>(n_computed_), static_cast<std::size_t>(n));
     }
 
+    std::span<const Token> text() const { return text_; }
+
     void mark_computed(std::int32_t n) { n_computed_ += n; }
+
+    // The lane's memory begins with so much of the text: the first time what was reused, later what could be kept.
+    void begin(const memory::Begun& begun) {
+        n_computed_ = begun.n;
+        if (has_begun_) return;
+        has_begun_ = true;
+        begun_ = begun;
+        begun_.logits.reset();
+    }
+
     void append(Token token, double now_s) {
         if (n_generated() == 0) first_token_s_ = now_s;
         text_.push_back(token);
     }
-
-    // The memory is gone: everything has to be computed again.
-    void mark_lost() { n_computed_ = 0; }
 
     std::optional<Finish> finish_after(Token token, bool ends_generation, std::int32_t n_ctx) const {
         if (ends_generation && !request_.ignores_eos) return Finish::eos;
@@ -58,7 +67,17 @@ public:
 
     FinishedStats stats(Finish reason, double now_s) const {
         const double prefilled_s = n_generated() > 0 ? first_token_s_ : now_s;
-        return {reason, n_prompt(), n_generated(), prefilled_s - started_s_, now_s - prefilled_s};
+        FinishedStats stats;
+        stats.reason = reason;
+        stats.n_prompt = n_prompt();
+        stats.n_generated = n_generated();
+        stats.n_reused = begun_.n;
+        stats.tier = begun_.tier;
+        stats.miss = begun_.miss;
+        stats.restored = begun_.restored;
+        stats.prefill_s = prefilled_s - started_s_;
+        stats.decode_s = now_s - prefilled_s;
+        return stats;
     }
 
     std::uint64_t last_served = 0;
@@ -71,6 +90,8 @@ private:
     double first_token_s_ = 0;
     Tokens text_;
     std::int32_t n_computed_ = 0;
+    bool has_begun_ = false;
+    memory::Begun begun_;
 };
 
 }  // namespace luce::engine

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "base/token.h"
+#include "memory/text_memory.h"
 
 namespace luce::engine {
 
@@ -66,6 +67,7 @@ struct Request {
     std::int32_t n_logprobs = 0;
     std::int32_t n_generated_before = 0;  // trailing prompt tokens that this request generated earlier
     std::int32_t priority = 0;
+    memory::MemoryRequest memory;
 };
 
 enum class Finish { eos, limit, stop, cancel };
@@ -75,6 +77,10 @@ struct FinishedStats {
     Finish reason = Finish::limit;
     std::int32_t n_prompt = 0;
     std::int32_t n_generated = 0;
+    std::int32_t n_reused = 0;  // of the prompt: not computed again
+    memory::Tier tier = memory::Tier::none;
+    memory::Miss miss;
+    std::optional<Position> restored;
     double prefill_s = 0;
     double decode_s = 0;
 

@@ -23,9 +23,9 @@ std::vector<LaneView> keep_what_fits(std::span<const LaneView> lanes, std::int32
     std::vector<LaneView> kept(lanes.begin(), lanes.end());
     std::sort(kept.begin(), kept.end(), outranks);
     std::int64_t needed = 0;
-    for (const LaneView& lane : kept) needed += lane.n_computed + 1;
+    for (const LaneView& lane : kept) needed += lane.n_cells + 1;
     while (kept.size() > 1 && needed > n_pool) {
-        needed -= kept.back().n_computed + 1;
+        needed -= kept.back().n_cells + 1;
         suspended.push_back(kept.back().lane);
         kept.pop_back();
     }
@@ -37,7 +37,7 @@ std::vector<PlannedSlice> plan_prefill(std::vector<LaneView> lanes, std::int32_t
     std::vector<PlannedSlice> slices;
     for (const LaneView& lane : lanes) {
         if (budget <= 0) break;
-        const std::int32_t n = std::min(lane.n_pending, budget);
+        const std::int32_t n = std::min({lane.n_pending, lane.n_slice, budget});
         slices.push_back({lane.lane, n, true});
         budget -= n;
     }
@@ -55,8 +55,8 @@ StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget) {
     std::vector<LaneView> prefilling;
     std::int64_t n_used = 0;
     for (const LaneView& lane : kept) {
-        assert(lane.n_pending >= 1);
-        n_used += lane.n_computed;
+        assert(lane.n_pending >= 1 && lane.n_slice >= 1);
+        n_used += lane.n_cells;
         if (lane.is_prefilling) {
             prefilling.push_back(lane);
         } else {

@@ -18,8 +18,9 @@ namespace luce::engine {
 
 struct LaneView {
     LaneId lane{};
-    std::int32_t n_computed = 0;  // positions in the lane's memory: the cells it occupies
-    std::int32_t n_pending = 0;   // >= 1
+    std::int32_t n_cells = 0;    // that the lane occupies and shares with no other
+    std::int32_t n_pending = 0;  // tokens still to be computed, >= 1
+    std::int32_t n_slice = 0;    // of them, most that the next slice may have, >= 1
     bool is_prefilling = false;
     std::int32_t priority = 0;
     std::uint64_t arrival = 0;      // order of admission; smaller is older
@@ -27,7 +28,7 @@ struct LaneView {
 };
 
 struct StepBudget {
-    std::int32_t n_pool = 0;     // cells
+    std::int32_t n_pool = 0;     // cells for what the lanes do not share
     std::int32_t n_prefill = 0;  // most prompt tokens of this step
     std::int32_t n_call = 0;     // most tokens of one decode call
     bool separate_prefill = false;
@@ -46,7 +47,7 @@ struct StepPlan {
     std::vector<PlannedCall> calls;  // one decode call each, in this order
 };
 
-// REQUIRES: each lane alone fits the pool (n_computed + n_pending <= n_pool).
+// REQUIRES: each lane alone fits the pool.
 StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget);
 
 }  // namespace luce::engine

@@ -17,6 +17,8 @@ namespace luce::engine {
 struct WaitingRequest {
     Request request;
     std::unique_ptr<TokenSampler> sampler;
+    std::shared_ptr<memory::TextMemory::Fetch> fetch;  // what it waits for from disk; null: nothing
+    bool has_asked = false;                            // whether fetch was looked into
 };
 
 class WaitingQueue {
@@ -32,6 +34,8 @@ public:
 
     // REQUIRES: !is_empty()
     const Request& front() const { return waiting_.front().request; }
+    WaitingRequest& first() { return waiting_.front(); }
+    const WaitingRequest& first() const { return waiting_.front(); }
 
     // REQUIRES: !is_empty()
     WaitingRequest pop() {

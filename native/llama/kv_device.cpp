@@ -26,6 +26,12 @@ bool has_2d_positions(const llama_model* model) { return model->hparams.n_pos_pe
 
 LlamaKvDevice::LlamaKvDevice(const Model& model, std::int32_t n_lanes) : model_(model), n_lanes_(n_lanes) { rebind(); }
 
+void LlamaKvDevice::unbind() {
+    cells_ = {};
+    rows_ = {};
+    tail_ = {};
+}
+
 void LlamaKvDevice::rebind() {
     const MemoryParts parts = memory_parts(model_.context(), model_.info().architecture, n_lanes_);
     traits_ = {};

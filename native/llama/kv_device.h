@@ -4,7 +4,8 @@
 //
 // After show(), write() and load_state() libllama takes the lane's next decode at the position after the last one, in
 // whatever order they were called; where there is state, it has to be loaded, too: libllama would compute on from an
-// empty one. Cells may be missing below the last position: attention does not see them, that is all.
+// empty one. Cells may be missing below the last position: attention does not see them, that is all. The last position
+// itself must be there, because libllama asks that texts go on where they end.
 #pragma once
 
 #include "llama/kv_cells.h"
@@ -27,6 +28,9 @@ public:
     // The model must outlive the device.
     LlamaKvDevice(const Model& model, std::int32_t n_lanes);
 
+    // Before the model is unloaded: no cell is free nor used any more. traits() stays.
+    void unbind();
+
     // Looks everything up again after the model has been loaded anew. Nothing of before is there any more.
     void rebind();
 
@@ -40,6 +44,9 @@ public:
     void show(LaneId lane, std::span<const memory::Cell> cells) override;
     void hide(LaneId lane, std::span<const memory::Cell> cells) override;
     Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out) const override;
+    memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) const override {
+        return rows_.first(rows, n_rows, n);
+    }
     Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
                        std::int32_t n_rows, std::span<memory::Cell> cells) override;
     Result<memory::Bytes> save_state(LaneId lane) override;

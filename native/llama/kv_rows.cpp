@@ -51,6 +51,17 @@ void KvRows::read(std::span<const Cell> cells, std::uint8_t* out) const {
     }
 }
 
+memory::Bytes KvRows::first(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) const {
+    memory::Bytes out;
+    out.reserve(n * row_bytes_);
+    for (const Column& column : columns_) {
+        const auto kept = rows.first(n * column.row_bytes);
+        out.insert(out.end(), kept.begin(), kept.end());
+        rows = rows.subspan(n_rows * column.row_bytes);
+    }
+    return out;
+}
+
 void KvRows::write(std::span<const Cell> cells, const std::uint8_t* rows, std::size_t n_rows) const {
     for (const Column& column : columns_) {
         for_each_run(cells, [&](std::size_t first, std::size_t n) {

@@ -24,6 +24,8 @@ public:
 
     // Tensor by tensor, and in each the cells in the order given: a run of neighbours is one copy.
     void read(std::span<const memory::Cell> cells, std::uint8_t* out) const;
+    // The first n of n_rows rows that read() gave, as if only they had been read.
+    memory::Bytes first(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) const;
     // The first cells.size() of n_rows rows that read() gave.
     void write(std::span<const memory::Cell> cells, const std::uint8_t* rows, std::size_t n_rows) const;
 

@@ -40,10 +40,6 @@ namespace {
 
 Error internal(std::string text) { return {ErrorCode::internal, std::move(text)}; }
 
-Error out_of_memory(std::size_t n_bytes) {
-    return {ErrorCode::out_of_memory, "no memory for a lane's state of " + std::to_string(n_bytes) + " bytes"};
-}
-
 llama_seq_id sequence(LaneId lane) { return static_cast<llama_seq_id>(lane); }
 
 // What llama_decode's return values mean (llama.h).
@@ -103,35 +99,6 @@ Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices) {
 
 void LlamaDecoder::forget(LaneId lane) {
     llama_memory_seq_rm(llama_get_memory(model_.context()), sequence(lane), -1, -1);
-}
-
-Result<engine::LaneState> LlamaDecoder::save(LaneId lane) {
-    const std::size_t n_bytes = llama_state_seq_get_size(model_.context(), sequence(lane));
-    try {
-        engine::LaneState state(n_bytes);
-        if (llama_state_seq_get_data(model_.context(), state.data(), n_bytes, sequence(lane)) != n_bytes) {
-            return internal("libllama saved less than it announced");
-        }
-        return state;
-    } catch (const std::bad_alloc&) {
-        return out_of_memory(n_bytes);
-    } catch (const std::exception& e) {
-        return internal(std::string("a lane's state could not be saved: ") + e.what());
-    }
-}
-
-Result<void> LlamaDecoder::load(LaneId lane, const engine::LaneState& state) {
-    try {
-        // libllama answers 0 for what it does not take.
-        const std::size_t n_taken =
-            llama_state_seq_set_data(model_.context(), state.data(), state.size(), sequence(lane));
-        if (n_taken == 0 || n_taken != state.size()) {
-            return internal("libllama did not take the saved state back");
-        }
-    } catch (const std::exception& e) {
-        return internal(std::string("a lane's state could not be put back: ") + e.what());
-    }
-    return {};
 }
 
 bool LlamaDecoder::is_end_of_generation(Token token) const {

@@ -22,16 +22,14 @@ public:
     const engine::DecoderLimits& limits() const override { return limits_; }
     Result<void> decode(std::span<const engine::Slice> slices) override;
     void forget(LaneId lane) override;
-    Result<engine::LaneState> save(LaneId lane) override;
-    Result<void> load(LaneId lane, const engine::LaneState& state) override;
     bool is_end_of_generation(Token token) const override;
 
     // Row `row` of the last decode call: n_vocab floats, valid until the next one; none if it wanted no logits.
-    std::span<const float> logits(std::size_t row) const;
+    std::span<const float> logits(std::size_t row) const override;
 
     // Makes row 0 of "the last decode call" these logits, for both kinds of sampler; there are no other rows until the
     // next decode call. Computes nothing. Errors: internal (not n_vocab floats), out_of_memory.
-    Result<void> recall(std::span<const float> logits);
+    Result<void> recall(std::span<const float> logits) override;
 
     // The same row's number in libllama's batch.
     std::int32_t batch_index(std::size_t row) const { return rows_[row]; }

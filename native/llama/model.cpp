@@ -66,6 +66,11 @@ Result<void> check_is_decoder(const llama_model* model) {
 void LlamaModelDeleter::operator()(llama_model* model) const { llama_model_free(model); }
 void LlamaContextDeleter::operator()(llama_context* context) const { llama_free(context); }
 
+void Model::unload() {
+    context_.reset();
+    model_.reset();
+}
+
 const llama_vocab* Model::vocab() const { return llama_model_get_vocab(model_.get()); }
 
 Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress) {

@@ -66,6 +66,10 @@ public:
     // `on_progress` is called now and then while the weights are read. Errors: start_failed, bad_args.
     static Result<Model> load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress);
 
+    // Give the weights' and the context's memory back; info() stays. Nothing else may be called until another model is
+    // moved into this one's place.
+    void unload();
+
     const ModelInfo& info() const { return info_; }
     llama_model* model() const { return model_.get(); }
     llama_context* context() const { return context_.get(); }

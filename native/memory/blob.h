@@ -29,7 +29,7 @@ struct PageName {
 // What cannot be cut by position, valid at one position of one text, and what is needed to go on from there.
 struct TailData {
     Bytes state;                // libllama's partial state; empty on pure attention
-    Bytes rows;                 // rows of the positions behind the last full page, as KvDevice::read gives them
+    Bytes rows;                 // of the positions behind the last full page, as KvDevice::read gives them
     std::vector<float> logits;  // of the last position; empty: not kept
 
     std::size_t n_bytes() const { return state.size() + rows.size() + logits.size() * sizeof(float); }

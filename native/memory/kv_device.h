@@ -22,13 +22,16 @@ namespace luce::memory {
 using Cell = std::uint32_t;
 
 struct DeviceTraits {
-    std::int32_t n_cells = 0;      // in all; 0 where the model has no attention cache (purely recurrent)
-    std::size_t row_bytes = 0;     // of one position, K and V of all paged layers
-    std::size_t state_bytes = 0;   // an estimate of save_state()'s size; 0: pure attention, which has none
-    std::string kind;              // of memory, for people: "attention", "hybrid", "sliding window", …
+    std::int32_t n_cells = 0;            // in all; 0 where the model has no attention cache (purely recurrent)
+    std::size_t row_bytes = 0;           // of one position, K and V of all paged layers
+    std::size_t state_bytes = 0;         // an estimate of save_state()'s size; 0: pure attention, which has none
+    std::string kind;                    // of memory, for people: "attention", "hybrid", "sliding window", …
     std::optional<std::string> refusal;  // why this memory cannot be paged; then nothing else may be called
 
     bool has_state() const { return state_bytes > 0; }
+
+    // Beyond any state that is one: what is read from files is measured by it before memory is taken.
+    std::size_t max_state_bytes() const { return 2 * state_bytes; }
 };
 
 class KvDevice {
@@ -52,8 +55,11 @@ public:
     virtual void hide(LaneId lane, std::span<const Cell> cells) = 0;
 
     // Copy the cells' rows out: out.size() == cells.size() * row_bytes. The layout is the device's own; its only use
-    // is in write().
+    // is in write() and first_rows().
     virtual Result<void> read(std::span<const Cell> cells, std::span<std::uint8_t> out) const = 0;
+
+    // The first n of n_rows rows that read() gave, as if only they had been read.
+    virtual Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) const = 0;
 
     // Put the first cells.size() rows of `rows` (which holds n_rows of them, from read()) into free cells, the lowest,
     // as the positions from `begin`, whose tokens are `tokens`; the lane sees them. Fills in `cells`. Errors: no_room

@@ -17,12 +17,17 @@ using namespace luce::tests;
 namespace {
 
 struct Setup {
-    explicit Setup(DecoderLimits limits, EngineConfig config)
-        : decoder(limits), samplers(decoder), engine(decoder, samplers, clock, config) {}
+    explicit Setup(DecoderLimits limits, EngineConfig config, bool has_state = false,
+                   memory::MemoryConfig memory_config = {"test", 1 << 20, 16, true})
+        : decoder(limits, has_state),
+          samplers(decoder),
+          memory(decoder, nullptr, std::move(memory_config)),
+          engine(decoder, samplers, memory, clock, config) {}
 
-    FakeDecoder decoder;
+    FakeModel decoder;
     FakeSamplers samplers;
     ManualClock clock;
+    memory::TextMemory memory;
     Engine engine;
 };
 
@@ -94,7 +99,8 @@ TEST_CASE("one request: prompt in slices, then token by token up to its limit") 
     CHECK(stats.reason == Finish::limit);
     CHECK(stats.n_prompt == 100);
     CHECK(stats.n_generated == 20);
-    CHECK(s.decoder.memory.empty());
+    CHECK(s.decoder.n_lanes_in_use() == 0);
+    CHECK(!s.decoder.misuse);
 }
 
 TEST_CASE("n_generate 0 computes the prompt and generates nothing") {
@@ -198,9 +204,12 @@ TEST_CASE("random loads: answers do not depend on what else runs, nor on suspens
     for (int round = 0; round < 300; ++round) {
         const int n_ctx = 64 + static_cast<int>(random() % 64);
         const int n_pool = n_ctx + static_cast<int>(random() % 64);
-        Setup s(limits(n_pool, random() % 2 == 0), {n_ctx, 1 + static_cast<int>(random() % 4), 64});
+        Setup s(limits(n_pool, random() % 2 == 0), {n_ctx, 1 + static_cast<int>(random() % 4), 64}, random() % 2 == 0,
+                {"test", random() % 3 * 4096, 16, random() % 4 != 0});
         s.decoder.cannot_save = random() % 4 == 0;
         s.decoder.cannot_load = random() % 4 == 0;
+        s.decoder.cannot_read = random() % 8 == 0;
+        s.decoder.cannot_write = random() % 8 == 0;
         std::map<RequestKey, Tokens> expected;
         Outcome outcome;
         const int n_requests = 1 + static_cast<int>(random() % 12);
@@ -223,7 +232,8 @@ TEST_CASE("random loads: answers do not depend on what else runs, nor on suspens
         REQUIRE(outcome.failed.empty());
         REQUIRE(outcome.finished.size() == expected.size());
         for (const auto& [key, answer] : expected) REQUIRE(outcome.tokens[key] == answer);
-        REQUIRE(s.decoder.memory.empty());
+        REQUIRE(s.decoder.n_lanes_in_use() == 0);
+        REQUIRE(!s.decoder.misuse);
         REQUIRE(s.decoder.max_cells <= n_pool);
         n_suspensions += s.engine.status().n_suspensions;
     }
@@ -254,7 +264,8 @@ TEST_CASE("cancel ends a request wherever it is, and nobody else's") {
             if (key == cancelled) continue;
             REQUIRE(outcome.tokens[key] == expected_answer(prompt, 30, 100));
         }
-        REQUIRE(s.decoder.memory.empty());
+        REQUIRE(s.decoder.n_lanes_in_use() == 0);
+        REQUIRE(!s.decoder.misuse);
     }
 }
 

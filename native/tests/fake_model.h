@@ -1,34 +1,51 @@
-// A model made of arithmetic, for the engine's tests: its next token is a hash of the whole text before it, so any slip
-// in positions, order or memory changes the answer. It checks what libllama would only suffer from.
+// A model made of arithmetic, for the engine's and the memory's tests: its next token is a hash of the whole text
+// before it, so any slip in positions, order, cells or state changes the answer. It checks what libllama would only
+// suffer from. Both borders in one: the Decoder that computes, and the KvDevice that holds what was computed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "engine/decoder.h"
+#include "memory/kv_device.h"
 
 namespace luce::tests {
 
 inline constexpr std::int32_t kVocab = 1000;
 inline constexpr Token kEndToken = 999;
+inline constexpr std::uint64_t kHashStart = 1469598103934665603ULL;
+
+inline std::uint64_t hash_on(std::uint64_t h, Token token) {
+    return (h ^ static_cast<std::uint64_t>(token)) * 1099511628211ULL;
+}
 
 inline std::uint64_t hash_text(const Tokens& text) {
-    std::uint64_t h = 1469598103934665603ULL;
-    for (const Token token : text) h = (h ^ static_cast<std::uint64_t>(token)) * 1099511628211ULL;
+    std::uint64_t h = kHashStart;
+    for (const Token token : text) h = hash_on(h, token);
     return h;
 }
 
-// What the fake model says after `text`, never the end token.
-inline Token next_token(const Tokens& text) { return static_cast<Token>(hash_text(text) % (kVocab - 1)); }
+// What the fake model says after a text of this hash, never the end token.
+inline Token next_of(std::uint64_t hash) { return static_cast<Token>(hash % (kVocab - 1)); }
+inline Token next_token(const Tokens& text) { return next_of(hash_text(text)); }
 
-class FakeDecoder final : public engine::Decoder {
+// A row of the cache: token and position. The state: hash and length of the text.
+class FakeModel final : public engine::Decoder, public memory::KvDevice {
 public:
-    explicit FakeDecoder(engine::DecoderLimits limits) : limits_(limits) {}
+    explicit FakeModel(engine::DecoderLimits limits, bool has_state = false)
+        : limits_(limits), cells_(static_cast<std::size_t>(limits.n_pool)) {
+        traits_.n_cells = limits.n_pool;
+        traits_.row_bytes = sizeof(Row);
+        traits_.state_bytes = has_state ? sizeof(State) : 0;
+        traits_.kind = has_state ? "hybrid" : "attention";
+    }
 
     const engine::DecoderLimits& limits() const override { return limits_; }
 
@@ -41,70 +58,228 @@ public:
         }
         std::int32_t n_new = 0;
         for (const engine::Slice& slice : slices) n_new += static_cast<std::int32_t>(slice.tokens.size());
-        if (n_new > limits_.n_batch) return Error{ErrorCode::internal, "the batch is too large"};
-        if (n_cells() + n_new > limits_.n_pool) return Error{ErrorCode::no_room, "no cells"};
-        texts_of_rows.clear();
+        if (n_new > limits_.n_batch) return internal("the batch is too large");
+        if (n_new > n_free_cells()) return Error{ErrorCode::no_room, "no cells"};
+        logits_.clear();
         for (const engine::Slice& slice : slices) {
-            Tokens& text = memory[slice.lane];
-            if (static_cast<std::size_t>(slice.begin) != text.size()) {
-                return Error{ErrorCode::internal, "a slice does not follow what the lane holds"};
+            const std::optional<Tokens> before = text_of(slice.lane);
+            if (!before) return internal("the lane's positions have holes or doubles");
+            if (static_cast<std::size_t>(slice.begin) != before->size()) {
+                return internal("a slice does not follow what the lane holds");
             }
-            text.insert(text.end(), slice.tokens.begin(), slice.tokens.end());
-            texts_of_rows.push_back(slice.wants_logits ? std::optional(text) : std::nullopt);
+            State& state = states_[slice.lane];
+            if (traits_.has_state() && (state.n != slice.begin || state.hash != hash_text(*before))) {
+                return internal("the state is not that of the rows");
+            }
+            for (const Token token : slice.tokens) {
+                Cell& cell = lowest_free();
+                cell.row = {token, state.n};
+                cell.lanes.insert(slice.lane);
+                state = {hash_on(state.hash, token), state.n + 1};
+            }
+            logits_.push_back(slice.wants_logits ? to_logits(state.hash) : std::vector<float>{});
         }
         last_call.assign(slices.begin(), slices.end());
-        max_cells = std::max(max_cells, n_cells());
+        n_computed += n_new;
+        max_cells = std::max(max_cells, traits_.n_cells - n_free_cells());
         return {};
     }
 
-    void forget(LaneId lane) override { memory.erase(lane); }
+    std::span<const float> logits(std::size_t row) const override { return logits_.at(row); }
 
-    Result<engine::LaneState> save(LaneId lane) override {
-        if (cannot_save) return Error{ErrorCode::out_of_memory, "no memory to save into"};
-        const Tokens& text = memory[lane];
-        engine::LaneState state(text.size() * sizeof(Token));
-        if (!text.empty()) std::memcpy(state.data(), text.data(), state.size());
-        return state;
+    Result<void> recall(std::span<const float> logits) override {
+        logits_.assign(1, std::vector<float>(logits.begin(), logits.end()));
+        return {};
     }
 
-    Result<void> load(LaneId lane, const engine::LaneState& state) override {
-        if (cannot_load) return Error{ErrorCode::internal, "refused"};
-        Tokens text(state.size() / sizeof(Token));
-        if (!state.empty()) std::memcpy(text.data(), state.data(), state.size());
-        memory[lane] = std::move(text);
-        return {};
+    // Both borders' word for it.
+    void forget(LaneId lane) override {
+        for (Cell& cell : cells_) cell.lanes.erase(lane);
+        states_.erase(lane);
     }
 
     bool is_end_of_generation(Token token) const override { return token == kEndToken; }
 
-    std::int32_t n_cells() const {
-        std::size_t n = 0;
-        for (const auto& [lane, text] : memory) n += text.size();
-        return static_cast<std::int32_t>(n);
+    // KvDevice.
+    const memory::DeviceTraits& traits() const override { return traits_; }
+
+    std::int32_t n_free_cells() const override {
+        return static_cast<std::int32_t>(
+            std::count_if(cells_.begin(), cells_.end(), [](const Cell& cell) { return cell.is_free(); }));
     }
 
-    std::map<LaneId, Tokens> memory;
-    std::vector<std::optional<Tokens>> texts_of_rows;
+    Result<void> find(LaneId lane, Position begin, std::span<memory::Cell> found) const override {
+        std::vector<bool> seen(found.size());
+        for (std::size_t i = 0; i < cells_.size(); ++i) {
+            const Position at = cells_[i].row.position - begin;
+            if (!cells_[i].lanes.contains(lane) || at < 0 || at >= static_cast<Position>(found.size())) continue;
+            found[static_cast<std::size_t>(at)] = static_cast<memory::Cell>(i);
+            seen[static_cast<std::size_t>(at)] = true;
+        }
+        if (std::find(seen.begin(), seen.end(), false) != seen.end())
+            return internal("the lane does not hold them all");
+        return {};
+    }
+
+    void hold(std::span<const memory::Cell> cells) override {
+        for (const memory::Cell i : cells) set_held(i, true);
+    }
+    void release(std::span<const memory::Cell> cells) override {
+        for (const memory::Cell i : cells) set_held(i, false);
+    }
+    void show(LaneId lane, std::span<const memory::Cell> cells) override {
+        for (const memory::Cell i : cells) {
+            Cell& cell = cells_.at(i);
+            if (cell.is_free() || !cell.lanes.insert(lane).second) misuse = "a cell is shown twice, or is free";
+            note(lane, cell.row);
+        }
+    }
+    void hide(LaneId lane, std::span<const memory::Cell> cells) override {
+        for (const memory::Cell i : cells) {
+            if (cells_.at(i).lanes.erase(lane) == 0) misuse = "a cell is hidden that was not seen";
+        }
+    }
+
+    Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out) const override {
+        if (cannot_read) return internal("unreadable");
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            std::memcpy(out.data() + i * sizeof(Row), &cells_.at(cells[i]).row, sizeof(Row));
+        }
+        return {};
+    }
+
+    memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t, std::size_t n) const override {
+        return {rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(n * sizeof(Row))};
+    }
+
+    Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
+                       std::int32_t n_rows, std::span<memory::Cell> cells) override {
+        if (cannot_write) return internal("unwritable");
+        if (static_cast<std::int32_t>(cells.size()) > n_free_cells()) return Error{ErrorCode::no_room, "no cells"};
+        if (rows.size() != static_cast<std::size_t>(n_rows) * sizeof(Row)) return internal("odd rows");
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            Row row;
+            std::memcpy(&row, rows.data() + i * sizeof(Row), sizeof(Row));
+            if (row.token != tokens[i] || row.position != begin + static_cast<Position>(i)) {
+                return internal("rows of another text");
+            }
+            Cell& cell = lowest_free();
+            cell.row = row;
+            cell.lanes.insert(lane);
+            cells[i] = static_cast<memory::Cell>(&cell - cells_.data());
+            note(lane, row);
+        }
+        return {};
+    }
+
+    Result<memory::Bytes> save_state(LaneId lane) override {
+        if (cannot_save) return Error{ErrorCode::out_of_memory, "no memory to save into"};
+        memory::Bytes bytes(sizeof(State));
+        std::memcpy(bytes.data(), &states_[lane], sizeof(State));
+        return bytes;
+    }
+
+    Result<void> load_state(LaneId lane, std::span<const std::uint8_t> bytes) override {
+        if (cannot_load || bytes.size() != sizeof(State)) return internal("refused");
+        std::memcpy(&states_[lane], bytes.data(), sizeof(State));
+        return {};
+    }
+
+    // The lane's text, if its positions are whole.
+    std::optional<Tokens> text_of(LaneId lane) const {
+        std::map<Position, Token> rows;
+        for (const Cell& cell : cells_) {
+            if (!cell.lanes.contains(lane)) continue;
+            if (!rows.emplace(cell.row.position, cell.row.token).second) return std::nullopt;
+        }
+        Tokens text;
+        for (const auto& [position, token] : rows) {
+            if (position != static_cast<Position>(text.size())) return std::nullopt;
+            text.push_back(token);
+        }
+        return text;
+    }
+
+    // Lanes that still see a cell.
+    std::size_t n_lanes_in_use() const {
+        std::set<LaneId> lanes;
+        for (const Cell& cell : cells_) lanes.insert(cell.lanes.begin(), cell.lanes.end());
+        return lanes.size();
+    }
+
     std::vector<engine::Slice> last_call;  // the spans in it are not to be read
     std::optional<Error> fail_next;
     bool cannot_save = false;
     bool cannot_load = false;
+    bool cannot_read = false;
+    bool cannot_write = false;
+    std::optional<std::string> misuse;
     int n_calls = 0;
+    std::int64_t n_computed = 0;
     std::int32_t max_cells = 0;
 
 private:
+    struct Row {
+        Token token = 0;
+        Position position = 0;
+    };
+    struct Cell {
+        Row row;
+        std::set<LaneId> lanes;
+        bool is_held = false;
+        bool is_free() const { return lanes.empty() && !is_held; }
+    };
+    struct State {
+        std::uint64_t hash = kHashStart;
+        Position n = 0;
+        std::int32_t unused = 0;
+    };
+
+    static Error internal(const char* what) { return {ErrorCode::internal, what}; }
+
+    static std::vector<float> to_logits(std::uint64_t hash) {
+        std::vector<float> logits;
+        for (int i = 0; i < 4; ++i) logits.push_back(static_cast<float>((hash >> (16 * i)) & 0xffff));
+        return logits;
+    }
+
+    // A lane on pure attention has no state of its own: what it is follows from the rows it is shown.
+    void note(LaneId lane, const Row& row) {
+        if (traits_.has_state()) return;
+        State& state = states_[lane];
+        if (row.position != state.n) return;
+        state = {hash_on(state.hash, row.token), state.n + 1};
+    }
+
+    void set_held(memory::Cell i, bool held) {
+        Cell& cell = cells_.at(i);
+        if (cell.is_held == held || cell.is_free()) misuse = "a cell is held or released twice";
+        cell.is_held = held;
+    }
+
+    Cell& lowest_free() {
+        return *std::find_if(cells_.begin(), cells_.end(), [](const Cell& cell) { return cell.is_free(); });
+    }
+
     engine::DecoderLimits limits_;
+    memory::DeviceTraits traits_;
+    std::vector<Cell> cells_;
+    std::map<LaneId, State> states_;
+    std::vector<std::vector<float>> logits_;
 };
 
 class FakeSampler final : public engine::TokenSampler {
 public:
-    FakeSampler(const FakeDecoder& decoder, std::optional<std::int32_t> end_at) : decoder_(decoder), end_at_(end_at) {}
+    FakeSampler(const FakeModel& model, const std::optional<std::int32_t>& end_at, std::int32_t n_prompt)
+        : model_(model), end_at_(end_at), n_text_(n_prompt) {}
 
     Result<Token> sample(std::size_t row) override {
-        const std::optional<Tokens>& text = decoder_.texts_of_rows.at(row);
-        if (!text) return Error{ErrorCode::internal, "this row has no logits"};
-        if (end_at_ && static_cast<std::int32_t>(text->size()) >= *end_at_) return kEndToken;
-        return next_token(*text);
+        const std::span<const float> logits = model_.logits(row);
+        if (logits.empty()) return Error{ErrorCode::internal, "this row has no logits"};
+        std::uint64_t hash = 0;
+        for (std::size_t i = 0; i < 4; ++i) hash |= static_cast<std::uint64_t>(logits[i]) << (16 * i);
+        if (end_at_ && n_text_++ >= *end_at_) return kEndToken;
+        return next_of(hash);
     }
 
     std::vector<engine::TokenLogprob> logprobs(std::size_t, Token chosen, std::int32_t n) const override {
@@ -112,23 +287,25 @@ public:
     }
 
 private:
-    const FakeDecoder& decoder_;
+    const FakeModel& model_;
     std::optional<std::int32_t> end_at_;
+    std::int32_t n_text_;
 };
 
 class FakeSamplers final : public engine::SamplerFactory {
 public:
-    explicit FakeSamplers(const FakeDecoder& decoder) : decoder_(decoder) {}
+    explicit FakeSamplers(const FakeModel& model) : model_(model) {}
 
     Result<std::unique_ptr<engine::TokenSampler>> create(const engine::Request& request) override {
         if (request.constraint.grammar == "bad") return Error{ErrorCode::bad_grammar, "bad"};
-        return std::unique_ptr<engine::TokenSampler>(std::make_unique<FakeSampler>(decoder_, end_at));
+        return std::unique_ptr<engine::TokenSampler>(
+            std::make_unique<FakeSampler>(model_, end_at, static_cast<std::int32_t>(request.prompt.size())));
     }
 
     std::optional<std::int32_t> end_at;  // text length after which the end token comes
 
 private:
-    const FakeDecoder& decoder_;
+    const FakeModel& model_;
 };
 
 }  // namespace luce::tests

@@ -7,12 +7,112 @@
 #include <random>
 #include <set>
 
-#include "llama_memory.h"
+#include "tests/llama_memory.h"
 
 TEST_SUITE_BEGIN("llama");
 
 using namespace luce;
 using namespace luce::memory_tests;
+
+namespace {
+
+// Does what comes to its mind with a small pool's cells and keeps its own books of whose they are.
+class CellWalk {
+public:
+    CellWalk() {
+        for (Cell cell = 0; cell < 512; ++cell) free_.insert(cell);
+    }
+
+    void step(int number) {
+        const std::size_t i = random_() % kLanes;
+        const Tokens tokens = some_tokens(static_cast<int>(1 + random_() % 40), number);
+        switch (random_() % 5) {
+            case 0:
+            case 1: compute(i, tokens); break;
+            case 2: write(i, tokens); break;
+            case 3: leave(i); break;
+            default: let_go(i); break;
+        }
+    }
+
+    void check() const { REQUIRE(setup_.device.n_free_cells() == static_cast<std::int32_t>(free_.size())); }
+
+private:
+    void compute(std::size_t i, const Tokens& tokens) {
+        const auto lane = static_cast<LaneId>(i);
+        const auto begin = static_cast<Position>(lanes_[i].size());
+        const Slice slice{lane, begin, tokens, false};
+        const Result<void> computed = setup_.decoder.decode(std::span(&slice, 1));
+        CHECK(computed.ok() == (tokens.size() <= free_.size()));
+        if (computed) take(i, setup_.find(lane, begin, tokens.size()));
+    }
+
+    void write(std::size_t i, const Tokens& tokens) {
+        const Bytes rows(tokens.size() * setup_.device.traits().row_bytes);
+        Cells cells(tokens.size());
+        const Result<void> written =
+            setup_.device.write(static_cast<LaneId>(i), static_cast<Position>(lanes_[i].size()), tokens, rows,
+                                static_cast<std::int32_t>(tokens.size()), cells);
+        CHECK(written.ok() == (tokens.size() <= free_.size()));
+        if (written) take(i, cells);
+    }
+
+    // A lane goes; perhaps its cells stay, held.
+    void leave(std::size_t i) {
+        const auto lane = static_cast<LaneId>(i);
+        const Cells cells = std::exchange(lanes_[i], {});
+        const bool is_held = std::any_of(held_.begin(), held_.end(), [&](const Cells& held) {
+            return std::find_first_of(held.begin(), held.end(), cells.begin(), cells.end()) != held.end();
+        });
+        if (!is_held && random_() % 2 == 0) {
+            setup_.device.hold(cells);
+            held_.push_back(cells);
+        }
+        if (random_() % 2 == 0)
+            setup_.device.forget(lane);
+        else
+            setup_.device.hide(lane, cells);
+        give_back(cells);
+    }
+
+    // Held cells are held no more; a lane without any sees them from now on.
+    void let_go(std::size_t i) {
+        if (held_.empty()) return;
+        const auto at = held_.begin() + static_cast<std::ptrdiff_t>(random_() % held_.size());
+        const Cells cells = *at;
+        held_.erase(at);
+        if (lanes_[i].empty()) {
+            setup_.device.show(static_cast<LaneId>(i), cells);
+            lanes_[i] = cells;
+        }
+        setup_.device.release(cells);
+        give_back(cells);
+    }
+
+    void take(std::size_t i, const Cells& cells) {
+        for (const Cell cell : cells) {
+            CHECK(cell == *free_.begin());
+            free_.erase(cell);
+        }
+        lanes_[i].insert(lanes_[i].end(), cells.begin(), cells.end());
+    }
+
+    void give_back(const Cells& cells) {
+        for (const Cell cell : cells) {
+            const auto has = [&](const Cells& some) { return std::find(some.begin(), some.end(), cell) != some.end(); };
+            const bool is_seen = std::any_of(lanes_.begin(), lanes_.end(), has);
+            if (!is_seen && !std::any_of(held_.begin(), held_.end(), has)) free_.insert(cell);
+        }
+    }
+
+    Setup setup_{{test_model("qwen3"), "q8_0"}, 512};
+    std::mt19937 random_{3};
+    std::set<Cell> free_;
+    std::array<Cells, kLanes> lanes_;
+    std::vector<Cells> held_;
+};
+
+}  // namespace
 
 TEST_CASE("held cells outlive their lanes and are free when let go, the lowest first") {
     Setup s;
@@ -46,86 +146,11 @@ TEST_CASE("held cells outlive their lanes and are free when let go, the lowest f
 }
 
 TEST_CASE("whatever came and went, the lowest free cells are taken next") {
-    Setup s({test_model("qwen3"), "q8_0"}, 512);
-    std::mt19937 random(3);
-    std::set<Cell> free;
-    for (Cell cell = 0; cell < 512; ++cell) free.insert(cell);
-    std::array<Cells, kLanes> lanes;
-    std::vector<Cells> held;
-    const auto take_lowest = [&](const Cells& cells) {
-        for (const Cell cell : cells) {
-            CHECK(cell == *free.begin());
-            free.erase(cell);
-        }
-    };
-    const auto is_seen = [&](Cell cell) {
-        const auto has = [&](const Cells& cells) { return std::count(cells.begin(), cells.end(), cell) > 0; };
-        return std::any_of(lanes.begin(), lanes.end(), has) || std::any_of(held.begin(), held.end(), has);
-    };
-    const auto give_back = [&](const Cells& cells) {
-        for (const Cell cell : cells) {
-            if (!is_seen(cell)) free.insert(cell);
-        }
-    };
+    CellWalk walk;
     for (int step = 0; step < 400; ++step) {
-        const auto i = static_cast<std::size_t>(random() % kLanes);
-        const auto lane = static_cast<LaneId>(i);
-        const auto begin = static_cast<Position>(lanes[i].size());
-        const std::size_t n = 1 + random() % 40;
-        const Tokens tokens = some_tokens(static_cast<int>(n), step);
-        Cells cells(n);
-        switch (random() % 5) {
-            case 0:
-            case 1: {
-                const Slice slice{lane, begin, tokens, false};
-                if (n > free.size()) {
-                    CHECK(s.decoder.decode(std::span(&slice, 1)).error().code == ErrorCode::no_room);
-                    break;
-                }
-                REQUIRE(s.decoder.decode(std::span(&slice, 1)));
-                cells = s.find(lane, begin, n);
-                take_lowest(cells);
-                lanes[i].insert(lanes[i].end(), cells.begin(), cells.end());
-                break;
-            }
-            case 2: {
-                const Bytes rows(n * s.device.traits().row_bytes);
-                const bool fits = n <= free.size();
-                CHECK(s.device.write(lane, begin, tokens, rows, static_cast<std::int32_t>(n), cells).ok() == fits);
-                if (!fits) break;
-                take_lowest(cells);
-                lanes[i].insert(lanes[i].end(), cells.begin(), cells.end());
-                break;
-            }
-            case 3: {
-                const Cells all = std::exchange(lanes[i], {});
-                if (random() % 2 == 0 && !all.empty() && !std::any_of(held.begin(), held.end(), [&](const Cells& h) {
-                        return std::find_first_of(h.begin(), h.end(), all.begin(), all.end()) != h.end();
-                    })) {
-                    s.device.hold(all);
-                    held.push_back(all);
-                }
-                if (random() % 2 == 0)
-                    s.device.forget(lane);
-                else
-                    s.device.hide(lane, all);
-                give_back(all);
-                break;
-            }
-            default: {
-                if (held.empty()) break;
-                const std::size_t j = random() % held.size();
-                if (lanes[i].empty()) {
-                    s.device.show(lane, held[j]);
-                    lanes[i] = held[j];
-                }
-                const Cells let_go = held[j];
-                held.erase(held.begin() + static_cast<std::ptrdiff_t>(j));
-                s.device.release(let_go);
-                give_back(let_go);
-            }
-        }
-        REQUIRE(s.device.n_free_cells() == static_cast<std::int32_t>(free.size()));
+        CAPTURE(step);
+        walk.step(step);
+        walk.check();
     }
 }
 

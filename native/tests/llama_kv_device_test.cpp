@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <random>
 
-#include "llama_memory.h"
+#include "tests/llama_memory.h"
 
 TEST_SUITE_BEGIN("llama");
 

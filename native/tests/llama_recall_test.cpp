@@ -5,7 +5,7 @@
 #include <array>
 
 #include "llama/llama_sampler.h"
-#include "llama_memory.h"
+#include "tests/llama_memory.h"
 
 TEST_SUITE_BEGIN("llama");
 
@@ -46,8 +46,9 @@ TEST_CASE("recalled logits are sampled like computed ones, and the next decode k
 
     // After a batch whose rows libllama still has to put in order, and before decodes that go on.
     const Token one = 42;
-    const std::array<Slice, 3> mixed = {Slice{kThird, 0, text, true}, Slice{kFirst, 30, std::span(&one, 1), true},
-                                        Slice{kSecond, 0, std::span(text).first(7), true}};
+    const Tokens other = some_tokens(30, 77);
+    const std::array<Slice, 3> mixed = {Slice{kThird, 0, other, true}, Slice{kFirst, 30, std::span(&one, 1), true},
+                                        Slice{kSecond, 0, std::span(other).first(7), true}};
     REQUIRE(s.decoder.decode(mixed));
     check_sampling(s, factory);
     const std::vector<Logits> after = s.go_on(kFirst, 31);

@@ -1,0 +1,427 @@
+#include "memory/page_cache.h"
+
+#include <algorithm>
+#include <cassert>
+#include <new>
+
+#include "base/log.h"
+#include "memory/disk_store.h"
+
+namespace luce::memory {
+namespace {
+
+constexpr std::size_t kPageCells = kPageSize;
+
+}  // namespace
+
+PageCache::PageCache(PageTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget)
+    : tree_(tree),
+      device_(device),
+      disk_(disk),
+      host_budget_(host_budget),
+      page_bytes_(device.traits().row_bytes * kPageCells) {}
+
+std::int32_t PageCache::n_available_cells() const {
+    return device_.n_free_cells() + static_cast<std::int32_t>(n_idle_) * kPageSize;
+}
+
+Result<void> PageCache::make_room(std::int32_t n_cells) {
+    while (device_.n_free_cells() < n_cells) {
+        if (in_pool_.empty()) return Error{ErrorCode::no_room, "the pool is full of what running requests need"};
+        if (Result<void> evicted = evict(*in_pool_.begin()->second); !evicted) return evicted;
+    }
+    return {};
+}
+
+// Takes a page out of the pool; its copy in the host, if it is worth one, is made first.
+Result<void> PageCache::evict(Page& page) {
+    assert(page.n_lanes == 0);
+    const bool is_safe = page.host != nullptr || (is_on_disk(page) && page.n_pins == 0);
+    if (!is_safe && make_host_room(page_bytes_, page.rank, page.n_pins > 0)) {
+        Result<Blob> rows = rows_of(page);
+        if (!rows && page.n_pins > 0) return rows.error();
+        if (rows) {
+            set_host(page, std::move(rows).value());
+            save_to_disk(page);
+        }
+    }
+    if (page.n_pins > 0 && page.host == nullptr) {
+        return Error{ErrorCode::no_room, "a page that a slot needs cannot leave the pool: the host has no room"};
+    }
+    touch(*page.parent, std::max(page.parent->rank, page.rank));
+    set_cells(page, {});
+    ++usage_.n_evicted;
+    if (page.host == nullptr) ++usage_.n_dropped;
+    tree_.retire(page);
+    return {};
+}
+
+void PageCache::set_cells(Page& page, std::span<const Cell> cells) {
+    const bool was_kept = page.is_kept();
+    if (page.is_resident()) {
+        device_.release(page.cells);
+        --usage_.n_resident;
+        --page.parent->n_resident;
+        if (page.n_lanes == 0) --n_idle_;
+        unsaved_.erase({page.index, &page});
+    }
+    page.cells.assign(cells.begin(), cells.end());
+    if (page.is_resident()) {
+        device_.hold(page.cells);
+        ++usage_.n_resident;
+        ++page.parent->n_resident;
+        if (page.n_lanes == 0) ++n_idle_;
+        if (page.host == nullptr) unsaved_.insert({page.index, &page});
+    }
+    after_change(page, was_kept);
+}
+
+void PageCache::set_host(Page& page, Blob rows) {
+    const bool was_kept = page.is_kept();
+    if (page.host != nullptr) {
+        usage_.host_bytes -= page_bytes_;
+        --usage_.n_host;
+    }
+    page.host = std::move(rows);
+    if (page.host != nullptr) {
+        usage_.host_bytes += page_bytes_;
+        ++usage_.n_host;
+        unsaved_.erase({page.index, &page});
+    }
+    after_change(page, was_kept);
+}
+
+void PageCache::after_change(Page& page, bool was_kept) {
+    if (page.is_kept() != was_kept) page.parent->n_kept += was_kept ? -1 : 1;
+    update(page);
+    if (!page.parent->is_root()) update(*page.parent);
+}
+
+// Which queues the page belongs into.
+void PageCache::update(Page& page) {
+    set_candidate(in_pool_, page.is_candidate_in_pool, page,
+                  page.is_resident() && page.n_lanes == 0 && page.n_resident == 0);
+    set_candidate(in_host_, page.is_candidate_in_host, page,
+                  page.host != nullptr && !page.is_resident() && page.n_kept == 0 && page.n_lanes == 0 &&
+                      page.n_pins == 0 && page.n_waiting == 0);
+    if (page.is_resident() && page.host != nullptr) {
+        doubles_.insert(&page);
+    } else {
+        doubles_.erase(&page);
+    }
+}
+
+void PageCache::set_candidate(Candidates& candidates, bool& is_candidate, Page& page, bool wanted) {
+    if (is_candidate == wanted) return;
+    is_candidate = wanted;
+    if (wanted) {
+        candidates.insert({page.rank, &page});
+    } else {
+        candidates.erase({page.rank, &page});
+    }
+}
+
+void PageCache::touch(Page& page, double rank) {
+    if (page.is_root()) return;
+    const bool in_pool = page.is_candidate_in_pool;
+    const bool in_host = page.is_candidate_in_host;
+    set_candidate(in_pool_, page.is_candidate_in_pool, page, false);
+    set_candidate(in_host_, page.is_candidate_in_host, page, false);
+    page.rank = rank;
+    set_candidate(in_pool_, page.is_candidate_in_pool, page, in_pool);
+    set_candidate(in_host_, page.is_candidate_in_host, page, in_host);
+}
+
+void PageCache::touch(Tail& tail, double rank) {
+    const bool was_candidate = tails_.erase({tail.rank, &tail}) > 0;
+    tail.rank = rank;
+    if (was_candidate) tails_.insert({tail.rank, &tail});
+}
+
+void PageCache::adopt(Page& page, std::span<const Cell> cells) {
+    assert(!page.is_resident());
+    if (page_bytes_ == 0) {
+        // A purely recurrent model: a page is its name alone.
+        if (page.host == nullptr) set_host(page, std::make_shared<Bytes>());
+        return;
+    }
+    assert(cells.size() == kPageCells);
+    set_cells(page, cells);
+}
+
+void PageCache::enter(Page& page) {
+    assert(page.is_kept());
+    if (page.n_lanes++ == 0 && page.is_resident()) --n_idle_;
+    update(page);
+}
+
+void PageCache::leave(Page& page) {
+    assert(page.n_lanes > 0);
+    if (--page.n_lanes == 0 && page.is_resident()) ++n_idle_;
+    update(page);
+}
+
+void PageCache::wait_for(Page& page) {
+    ++page.n_waiting;
+    update(page);
+}
+
+void PageCache::stop_waiting_for(Page& page) {
+    --page.n_waiting;
+    update(page);
+    tree_.retire(page);
+}
+
+Result<void> PageCache::bring_in(Page& page, LaneId lane) {
+    assert(!page.is_resident() && page.host != nullptr);
+    std::array<Cell, kPageCells> cells{};
+    const Blob rows = page.host;  // making room must not take it away
+    if (Result<void> room = make_room(kPageSize); !room) return room;
+    if (Result<void> written = device_.write(lane, page.begin(), page.tokens, *rows, kPageSize, cells); !written) {
+        return written;
+    }
+    set_cells(page, cells);
+    return {};
+}
+
+Result<Blob> PageCache::rows_of(Page& page) {
+    if (page.host != nullptr) return page.host;
+    try {
+        auto rows = std::make_shared<Bytes>(page_bytes_);
+        if (Result<void> read = device_.read(page.cells, *rows); !read) return read.error();
+        return Blob(std::move(rows));
+    } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, "no memory for a page of " + std::to_string(page_bytes_) + " bytes"};
+    }
+}
+
+// Cheapest first: second copies of what is in the pool, then what ranks lowest.
+bool PageCache::make_host_room(std::size_t n_bytes, double rank, bool is_pinned) {
+    if (n_bytes > host_budget_) return false;
+    while (usage_.host_bytes + n_bytes > host_budget_) {
+        if (!doubles_.empty()) {
+            set_host(**doubles_.begin(), nullptr);
+            continue;
+        }
+        const bool has_page = !in_host_.empty();
+        const bool has_tail = !tails_.empty();
+        if (!has_page && !has_tail) return false;
+        const bool is_tail = has_tail && (!has_page || tails_.begin()->first < in_host_.begin()->first);
+        const double lowest = is_tail ? tails_.begin()->first : in_host_.begin()->first;
+        if (!is_pinned && lowest > rank) return false;
+        if (is_tail) {
+            drop(*tails_.begin()->second);
+        } else {
+            drop_host(*in_host_.begin()->second);
+        }
+    }
+    return true;
+}
+
+void PageCache::drop_host(Page& page) {
+    touch(*page.parent, std::max(page.parent->rank, page.rank));
+    set_host(page, nullptr);
+    ++usage_.n_dropped;
+    tree_.retire(page);
+}
+
+bool PageCache::keep(Page& page, Blob rows) {
+    if (page.host != nullptr) return true;
+    assert(rows->size() == page_bytes_);
+    if (!make_host_room(page_bytes_, page.rank, page.n_pins > 0)) return false;
+    set_host(page, std::move(rows));
+    return true;
+}
+
+Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data, double rank) {
+    Tail* tail = tree_.find_tail(page, rest);
+    if (tail != nullptr) {
+        touch(*tail, std::max(rank, tail->rank));
+        // The newer data says the same, but may hold logits that the older does not.
+        if (!tail->data->logits.empty() || data->logits.empty()) return tail;
+        if (usage_.host_bytes + data->n_bytes() - tail->data->n_bytes() > host_budget_) return tail;
+        usage_.host_bytes += data->n_bytes() - tail->data->n_bytes();
+        tail->data = std::move(data);
+        return tail;
+    }
+    if (!make_host_room(data->n_bytes(), rank, false)) return nullptr;
+    usage_.host_bytes += data->n_bytes();
+    ++usage_.n_host_tails;
+    tail = &tree_.add_tail(page, rest, kind, std::move(data));
+    tail->rank = rank;
+    tails_.insert({rank, tail});
+    save_to_disk(*tail);
+    return tail;
+}
+
+void PageCache::drop(Tail& tail) {
+    assert(tail.n_pins == 0);
+    tails_.erase({tail.rank, &tail});
+    usage_.host_bytes -= tail.data->n_bytes();
+    --usage_.n_host_tails;
+    tree_.remove_tail(tail);
+}
+
+Result<void> PageCache::pin(Page& page) {
+    if (page.n_pins == 0) {
+        if (usage_.pinned_bytes + page_bytes_ > host_budget_) {
+            return Error{ErrorCode::no_room, "what slots hold would outgrow --host-cache; free one or give it more"};
+        }
+        usage_.pinned_bytes += page_bytes_;
+    }
+    ++page.n_pins;
+    update(page);
+    return {};
+}
+
+void PageCache::unpin(Page& page) {
+    assert(page.n_pins > 0);
+    if (--page.n_pins == 0) usage_.pinned_bytes -= page_bytes_;
+    update(page);
+    tree_.retire(page);
+}
+
+Result<void> PageCache::pin(Tail& tail) {
+    if (tail.n_pins == 0) {
+        if (usage_.pinned_bytes + tail.data->n_bytes() > host_budget_) {
+            return Error{ErrorCode::no_room, "what slots hold would outgrow --host-cache; free one or give it more"};
+        }
+        usage_.pinned_bytes += tail.data->n_bytes();
+        tails_.erase({tail.rank, &tail});
+    }
+    ++tail.n_pins;
+    return {};
+}
+
+void PageCache::unpin(Tail& tail) {
+    assert(tail.n_pins > 0);
+    if (--tail.n_pins > 0) return;
+    usage_.pinned_bytes -= tail.data->n_bytes();
+    tails_.insert({tail.rank, &tail});
+}
+
+bool PageCache::is_on_disk(const Page& page) const { return disk_ != nullptr && disk_->has_page(page.name); }
+
+void PageCache::save_to_disk(Page& page) {
+    if (disk_ == nullptr || disk_->has_page(page.name)) return;
+    wait_for(page);
+    disk_->write_page(page.name, page.parent->name, page.tokens, page.host,
+                      [this, &page](bool) { stop_waiting_for(page); });
+}
+
+void PageCache::save_to_disk(Tail& tail) {
+    if (disk_ == nullptr) return;
+    disk_->write_tail(tail.page->name, tail.rest, tail.data, [](bool) {});
+}
+
+bool PageCache::write_behind(std::size_t n_bytes) {
+    std::size_t n_left = n_bytes;
+    while (!unsaved_.empty() && n_left > 0) {
+        Page& page = *unsaved_.begin()->second;
+        unsaved_.erase(unsaved_.begin());
+        const bool has_room = usage_.host_bytes + page_bytes_ <= host_budget_;
+        const bool wants_disk = disk_ != nullptr && !disk_->has_page(page.name);
+        if (!has_room && !wants_disk) continue;
+        Result<Blob> rows = rows_of(page);
+        if (!rows) {
+            log_warn("a page could not be copied out of the pool: " + rows.error().text);
+            break;
+        }
+        n_left -= std::min(n_left, page_bytes_);
+        if (wants_disk) {
+            wait_for(page);
+            disk_->write_page(page.name, page.parent->name, page.tokens, rows.value(),
+                              [this, &page](bool) { stop_waiting_for(page); });
+        }
+        if (has_room) set_host(page, std::move(rows).value());
+    }
+    return has_unsaved();
+}
+
+Result<void> PageCache::empty_pool() {
+    while (!in_pool_.empty()) {
+        if (Result<void> evicted = evict(*in_pool_.begin()->second); !evicted) return evicted;
+    }
+    assert(usage_.n_resident == 0);
+    return {};
+}
+
+void PageCache::clear() {
+    const auto drops = [](const Page& page) { return page.n_pins == 0 && page.n_waiting == 0; };
+    std::vector<Tail*> unpinned;
+    for (const auto& [rank, tail] : tails_) unpinned.push_back(tail);
+    for (Tail* tail : unpinned) drop(*tail);
+    // From the leaves up: dropping one page makes its parent a candidate.
+    while (true) {
+        const auto it =
+            std::find_if(in_pool_.begin(), in_pool_.end(), [&](const auto& entry) { return drops(*entry.second); });
+        if (it == in_pool_.end()) break;
+        Page& page = *it->second;
+        if (page.host != nullptr) set_host(page, nullptr);
+        set_cells(page, {});
+        tree_.retire(page);
+    }
+    while (!in_host_.empty()) drop_host(*in_host_.begin()->second);
+    tree_.forget_ghosts();
+}
+
+std::optional<std::string> PageCache::check_integrity() const {
+    CacheUsage seen;
+    std::int64_t n_idle = 0;
+    std::optional<std::string> wrong;
+    const auto expect = [&wrong](bool holds, const char* what) {
+        if (!holds && !wrong) wrong = what;
+    };
+    std::set<Cell> cells;
+    tree_.for_each([&](Page& page) {
+        std::int32_t n_resident = 0;
+        std::int32_t n_kept = 0;
+        for (const auto& [hash, child] : page.children) {
+            n_resident += child->is_resident() ? 1 : 0;
+            n_kept += child->is_kept() ? 1 : 0;
+            expect(child->parent == &page && child->index == page.index + 1, "a page hangs in the wrong place");
+        }
+        expect(n_resident == page.n_resident, "a page miscounts its resident children");
+        expect(n_kept == page.n_kept, "a page miscounts its kept children");
+        for (const Tail& tail : page.tails) {
+            seen.host_bytes += tail.data->n_bytes();
+            ++seen.n_host_tails;
+            if (tail.n_pins > 0) seen.pinned_bytes += tail.data->n_bytes();
+            const auto entry = std::pair(tail.rank, const_cast<Tail*>(&tail));
+            expect((tail.n_pins == 0) == tails_.contains(entry), "a tail's place in the queue is wrong");
+        }
+        if (page.is_root()) return;
+        if (page.is_resident()) {
+            ++seen.n_resident;
+            if (page.n_lanes == 0) ++n_idle;
+            for (const Cell cell : page.cells) expect(cells.insert(cell).second, "two pages share a cell");
+        }
+        if (page.host != nullptr) {
+            ++seen.n_host;
+            seen.host_bytes += page_bytes_;
+        }
+        if (page.n_pins > 0) {
+            seen.pinned_bytes += page_bytes_;
+            expect(page.is_kept(), "a pinned page is in no memory");
+        }
+        expect(page.n_lanes == 0 || page.is_resident() || page_bytes_ == 0,
+               "a lane uses a page that is not in the pool");
+        expect(page.n_lanes >= 0 && page.n_pins >= 0 && page.n_waiting >= 0, "a page has negative references");
+        const bool leaves_pool = page.is_resident() && page.n_lanes == 0 && page.n_resident == 0;
+        expect(leaves_pool == in_pool_.contains({page.rank, &page}), "the pool's queue is wrong");
+        const bool leaves_host = page.host != nullptr && !page.is_resident() && page.n_kept == 0 && page.n_lanes == 0 &&
+                                 page.n_pins == 0 && page.n_waiting == 0;
+        expect(leaves_host == in_host_.contains({page.rank, &page}), "the host's queue is wrong");
+        expect((page.is_resident() && page.host != nullptr) == doubles_.contains(&page), "the doubles are wrong");
+    });
+    expect(seen.n_resident == usage_.n_resident, "the resident pages are miscounted");
+    expect(seen.n_host == usage_.n_host, "the host's pages are miscounted");
+    expect(seen.n_host_tails == usage_.n_host_tails, "the host's tails are miscounted");
+    expect(seen.host_bytes == usage_.host_bytes, "the host's bytes are miscounted");
+    expect(seen.pinned_bytes == usage_.pinned_bytes, "the pinned bytes are miscounted");
+    expect(n_idle == n_idle_, "the idle pages are miscounted");
+    expect(usage_.host_bytes <= host_budget_, "the host holds more than its budget");
+    return wrong;
+}
+
+}  // namespace luce::memory

@@ -1,0 +1,128 @@
+// PageCache: which pages and tails lie where, within the pool of cells and the bytes of host memory, and what has to
+// leave when room is needed. Owns the placement; the tree owns the pages. Knows no requests and no slots, only how many
+// of them need a page (n_lanes, n_pins).
+//
+// The pool gives up pages that no lane uses, those first whose texts end there; a page without a copy in the host is
+// copied first, if it is worth what has to make way for it there. The host gives up what is neither in the pool nor
+// needed by a page behind it. What is pinned stays in one of the two.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "memory/kv_device.h"
+#include "memory/page_tree.h"
+
+namespace luce::memory {
+
+class DiskStore;
+
+struct CacheUsage {
+    std::int64_t n_resident = 0;  // pages
+    std::int64_t n_host = 0;      // pages that have a host copy
+    std::int64_t n_host_tails = 0;
+    std::size_t host_bytes = 0;
+    std::size_t pinned_bytes = 0;
+    std::uint64_t n_evicted = 0;  // pages that left the pool
+    std::uint64_t n_dropped = 0;  // pages that left all memory
+};
+
+class PageCache {
+public:
+    // All must outlive the cache. `disk` may be null.
+    PageCache(PageTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget);
+
+    std::size_t page_bytes() const { return page_bytes_; }
+    const CacheUsage& usage() const { return usage_; }
+    std::size_t host_budget() const { return host_budget_; }
+
+    // Cells that are free or can be made free.
+    std::int32_t n_available_cells() const;
+
+    // Have at least n free cells. Errors: no_room (as many as possible were freed).
+    Result<void> make_room(std::int32_t n_cells);
+
+    // A lane's own cells become the page's. REQUIRES: not resident.
+    void adopt(Page& page, std::span<const Cell> cells);
+
+    // A lane begins or ceases to use the page. REQUIRES: resident.
+    void enter(Page& page);
+    void leave(Page& page);
+
+    // A request that has not begun will use the page: it stays in the host, if it is there, until that ends.
+    void wait_for(Page& page);
+    void stop_waiting_for(Page& page);
+
+    bool is_on_disk(const Page& page) const;
+
+    // Copy a page from the host into cells that the lane sees, and hold it there. Errors: no_room, internal.
+    Result<void> bring_in(Page& page, LaneId lane);
+
+    // The page was used at its end, by a text that ends there or goes on elsewhere.
+    void touch(Page& page, double rank);
+
+    // Keep it in pool or host until unpinned. Errors: no_room (all that is pinned must fit the host's budget).
+    Result<void> pin(Page& page);
+    void unpin(Page& page);
+    Result<void> pin(Tail& tail);
+    void unpin(Tail& tail);
+
+    // Rows and tails that came in (from disk, from a file, from a lane). False or null: the host has no room that they
+    // are worth. A tail that is there already is replaced.
+    bool keep(Page& page, Blob rows);
+    Tail* keep_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data, double rank);
+    void touch(Tail& tail, double rank);
+    void drop(Tail& tail);
+
+    // A page's rows, copied out of the pool where they lie only there. REQUIRES: is_kept(). Errors: internal,
+    // out_of_memory.
+    Result<Blob> rows_of(Page& page);
+
+    // Copy up to n_bytes of pages that have no copy yet to the host (and to disk). Whether more is left to do.
+    bool write_behind(std::size_t n_bytes);
+    bool has_unsaved() const { return !unsaved_.empty(); }
+
+    // All pages leave the pool: into the host if it has room for them, pinned ones for sure. REQUIRES: no lane runs.
+    Result<void> empty_pool();
+
+    // Drop all that is neither pinned nor in use.
+    void clear();
+
+    std::optional<std::string> check_integrity() const;
+
+private:
+    using Candidates = std::set<std::pair<double, Page*>>;
+
+    Result<void> evict(Page& page);
+    void set_cells(Page& page, std::span<const Cell> cells);
+    void set_host(Page& page, Blob rows);
+    void after_change(Page& page, bool was_kept);
+    void update(Page& page);
+    static void set_candidate(Candidates& candidates, bool& is_candidate, Page& page, bool wanted);
+    bool make_host_room(std::size_t n_bytes, double rank, bool is_pinned);
+    void drop_host(Page& page);
+    void save_to_disk(Page& page);
+    void save_to_disk(Tail& tail);
+
+    PageTree& tree_;
+    KvDevice& device_;
+    DiskStore* disk_;
+    std::size_t host_budget_;
+    std::size_t page_bytes_;
+    CacheUsage usage_;
+    Candidates in_pool_;                                // resident, unused, no resident child
+    Candidates in_host_;                                // host copy only, unpinned, no kept child
+    std::set<Page*> doubles_;                           // in pool and host: their host copy is the first to go
+    std::set<std::pair<double, Tail*>> tails_;          // host copy, unpinned
+    std::set<std::pair<std::int32_t, Page*>> unsaved_;  // resident, no host copy yet; by index
+    std::int64_t n_idle_ = 0;                           // resident pages that no lane uses
+};
+
+}  // namespace luce::memory

@@ -1,0 +1,185 @@
+#include "memory/page_tree.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "memory/page_name.h"
+
+namespace luce::memory {
+namespace {
+
+constexpr std::size_t kMaxGhosts = 1 << 16;  // about 30 MB
+
+std::uint64_t hash_of(std::span<const Token, kPageSize> tokens) {
+    std::uint64_t h = 0x9e3779b97f4a7c15ULL;
+    for (const Token token : tokens) {
+        h = (h ^ static_cast<std::uint32_t>(token)) * 0xff51afd7ed558ccdULL;
+        h ^= h >> 32;
+    }
+    return h;
+}
+
+std::size_t n_common(std::span<const Token> a, std::span<const Token> b) {
+    const std::size_t n = std::min(a.size(), b.size());
+    return static_cast<std::size_t>(
+        std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first - a.begin());
+}
+
+}  // namespace
+
+PageTree::PageTree(std::string_view identity) : root_(std::make_unique<Page>()) { root_->name = root_name(identity); }
+
+// Texts are thousands of pages deep: taken apart from the leaves up, not by recursion.
+PageTree::~PageTree() {
+    std::vector<std::unique_ptr<Page>> open;
+    open.push_back(std::move(root_));
+    while (!open.empty()) {
+        const std::unique_ptr<Page> page = std::move(open.back());
+        open.pop_back();
+        for (auto& [hash, child] : page->children) open.push_back(std::move(child));
+    }
+}
+
+Known PageTree::walk(std::span<const Token> text, const Discover& discover) {
+    Known known;
+    Page* at = root_.get();
+    std::span<const Token> left = text;
+    while (left.size() >= kPageSize) {
+        const auto tokens = left.first<kPageSize>();
+        Page* next = child(*at, tokens);
+        if (next == nullptr && discover) next = discover(*at, tokens);
+        if (next == nullptr) break;
+        known.pages.push_back(next);
+        at = next;
+        left = left.subspan(kPageSize);
+    }
+    known.n_matched = at->end();
+    // A text that departs within a page still shares that page's first rows.
+    std::size_t n_best = 0;
+    for (const auto& [hash, page] : at->children) {
+        const std::size_t n = n_common(page->tokens, left);
+        if (n < n_best || n == 0) continue;
+        if (n == n_best && known.beside != nullptr && known.beside->is_kept()) continue;
+        n_best = n;
+        known.beside = page.get();
+    }
+    for (const Tail& tail : at->tails) n_best = std::max(n_best, n_common(tail.rest, left));
+    known.n_matched += static_cast<Position>(n_best);
+    return known;
+}
+
+Page* PageTree::child(Page& parent, std::span<const Token, kPageSize> tokens) {
+    const auto [first, last] = parent.children.equal_range(hash_of(tokens));
+    for (auto it = first; it != last; ++it) {
+        if (std::equal(tokens.begin(), tokens.end(), it->second->tokens.begin())) return it->second.get();
+    }
+    return nullptr;
+}
+
+Page& PageTree::add(Page& parent, std::span<const Token, kPageSize> tokens) {
+    assert(child(parent, tokens) == nullptr);
+    auto page = std::make_unique<Page>();
+    page->parent = &parent;
+    page->index = parent.index + 1;
+    page->name = next_name(parent.name, tokens);
+    std::copy(tokens.begin(), tokens.end(), page->tokens.begin());
+    Page& added = *page;
+    parent.children.emplace(hash_of(tokens), std::move(page));
+    ++n_pages_;
+    return added;
+}
+
+Tail* PageTree::find_tail(Page& page, std::span<const Token> rest) {
+    const auto it = std::find_if(page.tails.begin(), page.tails.end(), [rest](const Tail& tail) {
+        return std::equal(rest.begin(), rest.end(), tail.rest.begin(), tail.rest.end());
+    });
+    return it == page.tails.end() ? nullptr : &*it;
+}
+
+Tail& PageTree::add_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data) {
+    assert(rest.size() < kPageSize);
+    Tail& tail = page.tails.emplace_back();
+    tail.page = &page;
+    tail.rest.assign(rest.begin(), rest.end());
+    tail.name = tail_name(page.name, rest);
+    tail.kind = kind;
+    tail.data = std::move(data);
+    ++n_tails_;
+    return tail;
+}
+
+void PageTree::remove_tail(Tail& tail) {
+    Page& page = *tail.page;
+    page.tails.remove_if([&tail](const Tail& other) { return &other == &tail; });
+    --n_tails_;
+    retire(page);
+}
+
+bool PageTree::is_needed(const Page& page) {
+    return page.is_root() || page.is_kept() || !page.children.empty() || !page.tails.empty() || page.n_lanes > 0 ||
+           page.n_pins > 0 || page.n_waiting > 0 || page.n_handles > 0;
+}
+
+void PageTree::retire(Page& page) {
+    if (is_needed(page) || ghost_places_.contains(&page)) return;
+    ghosts_.push_back(&page);
+    ghost_places_.emplace(&page, std::prev(ghosts_.end()));
+    while (ghosts_.size() > kMaxGhosts) {
+        Page& oldest = *ghosts_.front();
+        ghost_places_.erase(&oldest);
+        ghosts_.pop_front();
+        if (!is_needed(oldest)) erase(oldest);
+    }
+}
+
+void PageTree::forget_ghosts() {
+    while (!ghosts_.empty()) {
+        Page& ghost = *ghosts_.front();
+        ghost_places_.erase(&ghost);
+        ghosts_.pop_front();
+        if (!is_needed(ghost)) erase(ghost);
+    }
+}
+
+void PageTree::erase(Page& page) {
+    Page* parent = page.parent;
+    if (const auto it = ghost_places_.find(&page); it != ghost_places_.end()) {
+        ghosts_.erase(it->second);
+        ghost_places_.erase(it);
+    }
+    const auto [first, last] = parent->children.equal_range(hash_of(page.tokens));
+    for (auto it = first; it != last; ++it) {
+        if (it->second.get() != &page) continue;
+        parent->children.erase(it);
+        break;
+    }
+    --n_pages_;
+    // The parent may have lived for this child alone.
+    retire(*parent);
+}
+
+void PageTree::for_each(const std::function<void(Page&)>& visit) {
+    std::vector<Page*> open = {root_.get()};
+    while (!open.empty()) {
+        Page* page = open.back();
+        open.pop_back();
+        visit(*page);
+        for (const auto& [hash, child] : page->children) open.push_back(child.get());
+    }
+}
+
+std::vector<Page*> path_to(Page& page) {
+    std::vector<Page*> path;
+    for (Page* at = &page; !at->is_root(); at = at->parent) path.push_back(at);
+    std::reverse(path.begin(), path.end());
+    return path;
+}
+
+Tokens text_of(Page& page) {
+    Tokens text;
+    text.reserve(static_cast<std::size_t>(page.end()));
+    for (const Page* at : path_to(page)) text.insert(text.end(), at->tokens.begin(), at->tokens.end());
+    return text;
+}
+
+}  // namespace luce::memory

@@ -1,0 +1,129 @@
+// PageTree: what is known of the texts seen so far, as a tree of pages. A page's place in the tree is its text: two
+// texts with the same beginning share their first pages. The tree knows where a page's rows lie, and which tails stand
+// behind it; it moves nothing and decides nothing.
+//
+// Compared token by token: a hash only finds the candidate. Pages whose rows are in no memory stay for a while as
+// *ghosts*, so that a miss can be explained ("evicted") and a policy can learn from it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "memory/blob.h"
+#include "memory/kv_device.h"
+
+namespace luce::memory {
+
+struct Page;
+
+// Why a tail was taken, in rising worth: texts depart at marks and ends more often than anywhere else.
+enum class TailKind : std::uint8_t { interval, mark, prompt_end, answer_end };
+
+// The state of a text at one position, in host memory. Owned by the page it stands behind.
+struct Tail {
+    Page* page = nullptr;  // the last full page before it; the root for a text shorter than one page
+    Tokens rest;           // the tokens behind that page, fewer than kPageSize
+    PageName name;
+    TailKind kind = TailKind::interval;
+    TailBlob data;
+    std::int32_t n_pins = 0;  // slots, suspended requests, writes to disk: not to be dropped
+    double rank = 0;          // what the eviction policy thinks of it
+
+    Position position() const;
+};
+
+struct Page {
+    Page* parent = nullptr;   // null: the root
+    std::int32_t index = -1;  // covers positions index * kPageSize …; -1: the root
+    PageName name;
+    std::array<Token, kPageSize> tokens{};
+    std::unordered_multimap<std::uint64_t, std::unique_ptr<Page>> children;  // by hash of their tokens
+    std::list<Tail> tails;
+
+    // Where the rows lie.
+    std::vector<Cell> cells;  // resident: kPageSize of them, held; empty otherwise
+    Blob host;
+
+    std::int32_t n_lanes = 0;     // running requests that see its cells: not evictable
+    std::int32_t n_pins = 0;      // slots and suspended requests: never dropped from all memory
+    std::int32_t n_resident = 0;  // children with cells
+    std::int32_t n_kept = 0;      // children with cells or a host copy
+    std::int32_t n_waiting = 0;   // requests and writes to disk that will use it soon: not to be dropped meanwhile
+
+    std::int32_t n_handles = 0;  // who remembers this object; its rows may go
+    double rank = 0;             // what the eviction policy thinks of it; children never rank above their parents
+    bool is_candidate_in_pool = false;  // queued for eviction, by PageCache
+    bool is_candidate_in_host = false;
+
+    bool is_root() const { return parent == nullptr; }
+    bool is_resident() const { return !cells.empty(); }
+    bool is_kept() const { return is_resident() || host != nullptr; }
+    Position begin() const { return index * kPageSize; }
+    Position end() const { return (index + 1) * kPageSize; }
+};
+
+inline Position Tail::position() const { return page->end() + static_cast<Position>(rest.size()); }
+
+// How far a text is known.
+struct Known {
+    std::vector<Page*> pages;  // of the text's beginning, from the first; ghosts included
+    Position n_matched = 0;    // tokens up to which some known text agrees: may end within a page
+    Page* beside = nullptr;    // the page (a child of the last one) that agrees beyond pages.size() * kPageSize
+};
+
+class PageTree {
+public:
+    explicit PageTree(std::string_view identity);
+    ~PageTree();
+    PageTree(const PageTree&) = delete;
+    PageTree& operator=(const PageTree&) = delete;
+
+    Page& root() { return *root_; }
+
+    // Walk down along `text`. `discover` is asked for a page that the tree does not know (on disk, say) and may add it.
+    using Discover = std::function<Page*(Page& parent, std::span<const Token, kPageSize> tokens)>;
+    Known walk(std::span<const Token> text, const Discover& discover);
+
+    Page* child(Page& parent, std::span<const Token, kPageSize> tokens);
+    Page& add(Page& parent, std::span<const Token, kPageSize> tokens);
+
+    Tail* find_tail(Page& page, std::span<const Token> rest);
+    Tail& add_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data);
+    void remove_tail(Tail& tail);
+
+    // Let the page become a ghost if nothing needs it any more: no rows, no children, no tails, no references. Ghosts
+    // are kept up to a number; the oldest go first.
+    void retire(Page& page);
+    void forget_ghosts();
+
+    std::size_t n_pages() const { return n_pages_; }
+    std::size_t n_tails() const { return n_tails_; }
+
+    void for_each(const std::function<void(Page&)>& visit);
+
+private:
+    static bool is_needed(const Page& page);
+    void erase(Page& page);
+
+    std::unique_ptr<Page> root_;
+    std::list<Page*> ghosts_;  // in the order in which they became ones; may hold pages that got data again
+    std::unordered_map<Page*, std::list<Page*>::iterator> ghost_places_;
+    std::size_t n_pages_ = 0;
+    std::size_t n_tails_ = 0;
+};
+
+// The path from the first page to `page`, the root left out.
+std::vector<Page*> path_to(Page& page);
+
+// The text from the start to the page's end.
+Tokens text_of(Page& page);
+
+}  // namespace luce::memory

@@ -1,0 +1,418 @@
+// The part of TextMemory that runs lanes: begin, advance, end, suspend.
+#include "memory/text_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <limits>
+#include <new>
+
+#include "base/log.h"
+#include "memory/disk_store.h"
+
+namespace luce::memory {
+namespace {
+
+std::span<const Token> part(std::span<const Token> text, Position begin, Position end) {
+    return text.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+}
+
+}  // namespace
+
+TextMemory::TextMemory(KvDevice& device, DiskStore* disk, MemoryConfig config)
+    : device_(device),
+      disk_(disk),
+      config_(std::move(config)),
+      tree_(config_.identity),
+      cache_(tree_, device, disk, config_.host_budget),
+      slots_(cache_, config_.n_slots) {}
+
+TextMemory::~TextMemory() = default;
+
+Result<void> TextMemory::check(const MemoryRequest& request, Position n_prompt) const {
+    if (refusal() && (request.restore_slot || !request.snapshots.empty())) {
+        return Error{ErrorCode::unsupported, *refusal()};
+    }
+    if (request.restore_slot) {
+        if (const Result<const Slot*> slot = slots_.get(*request.restore_slot); !slot) return slot.error();
+    }
+    for (const std::int32_t link : request.chain) {
+        if (const Result<const Slot*> slot = slots_.get(link); !slot) return slot.error();
+    }
+    for (const SnapshotPoint& point : request.snapshots) {
+        if (Result<void> checked = slots_.check(point.slot); !checked) return checked;
+        if (point.position < 1 || point.position > n_prompt) {
+            return Error{ErrorCode::bad_args, "snap= names position " + std::to_string(point.position) +
+                                                  ", but the prompt has the positions 1 to " +
+                                                  std::to_string(n_prompt)};
+        }
+    }
+    return {};
+}
+
+// Snapshots on models with state need a tail where they stand: what has none there yet must be computed again.
+Position TextMemory::n_most(const Known& known, std::span<const Token> text, const MemoryRequest& request) {
+    auto n_most = static_cast<Position>(text.size());
+    if (!device_.traits().has_state()) return n_most;
+    for (const SnapshotPoint& point : request.snapshots) {
+        if (!beginning_at(known.pages, tree_.root(), point.position, text, true)) {
+            n_most = std::min(n_most, point.position);
+        }
+    }
+    return n_most;
+}
+
+Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const MemoryRequest& request,
+                                bool needs_logits, const Fetch* fetched) {
+    assert(!lanes_[lane].has_value());
+    Beginning beginning;
+    if (request.restore_slot) {
+        Result<Beginning> restored = restore(text, request, needs_logits);
+        if (!restored) return restored.error();
+        beginning = std::move(restored).value();
+    } else if (!refusal() && request.reuse.value_or(config_.reuses)) {
+        const Known known = walk(text);
+        const BeginningLimits limits{n_most(known, text, request), needs_logits, device_.traits().has_state()};
+        beginning = choose_beginning(known, tree_.root(), text, limits);
+        if (known.n_matched == 0 && has_foreign_disk()) beginning.miss = {Miss::Reason::identity, 0};
+    } else {
+        beginning.miss = {Miss::Reason::off, 0};
+    }
+    if (Result<void> attached = attach(lane, beginning, text); !attached) {
+        if (request.restore_slot) return attached.error();
+        log_warn("a known beginning of " + std::to_string(beginning.n) +
+                 " tokens could not be put back and is computed again: " + attached.error().text);
+        beginning = Beginning{};
+        beginning.miss = {Miss::Reason::evicted, 0};
+    }
+    open(lane, beginning, text, request);
+    Begun begun = to_begun(beginning);
+    if (request.restore_slot) begun.restored = beginning.n;
+    if (fetched != nullptr && has_read(*fetched) && begun.n > 0) begun.tier = Tier::disk;
+    return begun;
+}
+
+Begun TextMemory::to_begun(const Beginning& beginning) const {
+    Begun begun;
+    begun.n = beginning.n;
+    begun.miss = beginning.miss;
+    begun.tier = beginning.tier;
+    if (beginning.has_logits) begun.logits = beginning.tail->data;
+    return begun;
+}
+
+// Put the beginning into the lane. What has to come from elsewhere is held by its blob, so that making room for it
+// cannot take it away.
+Result<void> TextMemory::attach(LaneId lane, const Beginning& beginning, std::span<const Token> text) {
+    if (beginning.n == 0) return {};
+    const TailBlob tail = beginning.tail != nullptr ? beginning.tail->data : nullptr;
+    Blob beside;
+    if (beginning.beside != nullptr) {
+        Result<Blob> rows = cache_.rows_of(*beginning.beside);
+        if (!rows) return rows.error();
+        beside = std::move(rows).value();
+    }
+    std::vector<Page*> entered;
+    const auto put = [&]() -> Result<void> {
+        // Those that are there first: from then on they stay.
+        for (Page* page : beginning.pages) {
+            if (!has_cells() || !page->is_resident()) continue;
+            device_.show(lane, page->cells);
+            cache_.enter(*page);
+            entered.push_back(page);
+        }
+        for (Page* page : beginning.pages) {
+            if (!has_cells() || page->is_resident()) continue;
+            if (page->host == nullptr) return Error{ErrorCode::no_room, "a page left the memory meanwhile"};
+            if (Result<void> brought = cache_.bring_in(*page, lane); !brought) return brought;
+            cache_.enter(*page);
+            entered.push_back(page);
+        }
+        if (beginning.n_rest > 0 && has_cells()) {
+            if (Result<void> room = cache_.make_room(beginning.n_rest); !room) return room;
+            const Bytes& rows = tail != nullptr ? tail->rows : *beside;
+            const auto n_rows = static_cast<std::int32_t>(rows.size() / device_.traits().row_bytes);
+            std::array<Cell, kPageSize> cells{};
+            const Position rest = beginning.n - beginning.n_rest;
+            Result<void> written = device_.write(lane, rest, part(text, rest, beginning.n), rows, n_rows,
+                                                 std::span(cells).first(static_cast<std::size_t>(beginning.n_rest)));
+            if (!written) return written;
+        }
+        if (device_.traits().has_state()) return device_.load_state(lane, tail->state);
+        return {};
+    };
+    Result<void> done = put();
+    if (!done) {
+        for (Page* page : entered) cache_.leave(*page);
+        device_.forget(lane);
+    }
+    return done;
+}
+
+void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Token> text,
+                      const MemoryRequest& request) {
+    Lane lane;
+    lane.page = beginning.pages.empty() ? &tree_.root() : beginning.pages.back();
+    if (!has_cells()) {
+        for (Page* page : beginning.pages) cache_.enter(*page);
+    }
+    lane.n_prompt = static_cast<Position>(text.size());
+    lane.snapshots = request.snapshots;
+    cache_.touch(*lane.page, std::max(lane.page->rank, next_rank()));
+    if (beginning.tail != nullptr) cache_.touch(*beginning.tail, next_rank());
+    if (device_.traits().has_state()) {
+        lane.tails = plan_tails(beginning.n, lane.n_prompt, request.marks);
+        for (const SnapshotPoint& point : request.snapshots) {
+            if (point.position > beginning.n) lane.tails.push_back({point.position, TailKind::mark});
+        }
+        std::sort(lane.tails.begin(), lane.tails.end(),
+                  [](const PlannedTail& a, const PlannedTail& b) { return a.position < b.position; });
+    }
+    lanes_[id] = std::move(lane);
+}
+
+Position TextMemory::n_until_cut(LaneId id, Position n_computed) const {
+    for (const PlannedTail& tail : lanes_.at(id)->tails) {
+        if (tail.position > n_computed) return tail.position - n_computed;
+    }
+    return std::numeric_limits<Position>::max();
+}
+
+std::vector<SnapshotOutcome> TextMemory::advance(LaneId id, std::span<const Token> text, Position n_computed,
+                                                 std::span<const float> logits) {
+    Lane& lane = at(id);
+    std::vector<SnapshotOutcome> outcomes;
+    if (refusal()) return outcomes;
+    while (lane.page->end() + kPageSize <= n_computed && !lane.is_lost) lane.is_lost = !seal(id, lane, text);
+
+    while (!lane.tails.empty() && lane.tails.front().position <= n_computed) {
+        const PlannedTail planned = lane.tails.front();
+        lane.tails.erase(lane.tails.begin());
+        if (planned.position == n_computed) keep_tail_here(id, text, n_computed, planned.kind, {});
+    }
+    if (n_computed == lane.n_prompt && !logits.empty()) {
+        keep_tail_here(id, text, n_computed, TailKind::prompt_end, logits);
+    }
+    std::vector<SnapshotPoint> later;
+    for (const SnapshotPoint& point : lane.snapshots) {
+        if (point.position > n_computed) {
+            later.push_back(point);
+            continue;
+        }
+        const bool is_here = point.position == n_computed;
+        Result<Slot> place =
+            place_at(id, text, n_computed, point.position, is_here ? logits : std::span<const float>{});
+        Result<void> set = place ? slots_.set(point.slot, place.value()) : Result<void>(place.error());
+        outcomes.push_back({point, set ? std::nullopt : std::optional(set.error())});
+    }
+    lane.snapshots = std::move(later);
+    return outcomes;
+}
+
+// Name the lane's next full page. Where the tree knows it already, the lane goes on with the known one's cells (or the
+// known one gets the lane's).
+bool TextMemory::seal(LaneId id, Lane& lane, std::span<const Token> text) {
+    const Position begin = lane.page->end();
+    const auto tokens = text.subspan(static_cast<std::size_t>(begin)).first<kPageSize>();
+    Page* page = tree_.child(*lane.page, tokens);
+    if (page == nullptr) page = &tree_.add(*lane.page, tokens);
+    if (has_cells()) {
+        std::array<Cell, kPageSize> cells{};
+        if (const Result<void> found = device_.find(id, begin, cells); !found) {
+            log_error("a lane's cells were not found and its text is not kept: " + found.error().text);
+            tree_.retire(*page);
+            return false;
+        }
+        if (page->is_resident()) {
+            device_.hide(id, cells);
+            device_.show(id, page->cells);
+        } else {
+            cache_.adopt(*page, cells);
+        }
+    } else if (!page->is_kept()) {
+        cache_.adopt(*page, {});
+    }
+    cache_.touch(*page, std::max(page->rank, lane.page->rank));
+    cache_.enter(*page);
+    lane.page = page;
+    return true;
+}
+
+Page& TextMemory::page_at(Page& last, Position position) {
+    Page* page = &last;
+    while (page->end() > position) page = page->parent;
+    return *page;
+}
+
+// The tail at `position` <= n_computed, where the lane can still give it: rows of any position, state only of the last.
+Result<Tail*> TextMemory::take_tail(LaneId id, Page& page, std::span<const Token> text,
+                                    [[maybe_unused]] Position n_computed, Position position, TailKind kind,
+                                    std::span<const float> logits) {
+    const auto rest = part(text, page.end(), position);
+    auto data = std::make_shared<TailData>();
+    try {
+        if (has_cells() && !rest.empty()) {
+            std::array<Cell, kPageSize> buffer{};
+            const auto cells = std::span(buffer).first(rest.size());
+            if (Result<void> found = device_.find(id, page.end(), cells); !found) return found.error();
+            data->rows.resize(rest.size() * device_.traits().row_bytes);
+            if (Result<void> read = device_.read(cells, data->rows); !read) return read.error();
+        }
+        if (device_.traits().has_state()) {
+            assert(position == n_computed);
+            Result<Bytes> state = device_.save_state(id);
+            if (!state) return state.error();
+            data->state = std::move(state).value();
+        }
+        data->logits.assign(logits.begin(), logits.end());
+    } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, "no memory for a tail"};
+    }
+    Tail* tail = cache_.keep_tail(page, rest, kind, std::move(data), next_rank());
+    if (tail == nullptr) {
+        return Error{ErrorCode::no_room,
+                     "--host-cache has no room for the state at position " + std::to_string(position)};
+    }
+    return tail;
+}
+
+// A tail is a help for later, never a reason to fail now.
+void TextMemory::keep_tail_here(LaneId id, std::span<const Token> text, Position n_computed, TailKind kind,
+                                std::span<const float> logits) {
+    Lane& lane = at(id);
+    if (lane.is_lost || n_computed == 0) return;
+    // On pure attention the pages say it all, but for the rows behind them and the logits.
+    if (!device_.traits().has_state() && n_computed == lane.page->end() && logits.empty()) return;
+    if (const Result<Tail*> tail = take_tail(id, *lane.page, text, n_computed, n_computed, kind, logits); !tail) {
+        if (!has_warned_of_tails_) log_warn("a tail was not kept: " + tail.error().text + " (said once)");
+        has_warned_of_tails_ = true;
+        return;
+    }
+    thin(*lane.page, n_computed);
+}
+
+// Along the text that ends at `last`, give up the tails that stand too close for their distance from the end.
+void TextMemory::thin(Page& last, Position end) {
+    std::vector<Tail*> tails;
+    std::vector<StandingTail> standing;
+    const std::vector<Page*> path = path_to(last);
+    const auto collect = [&](Page& page) {
+        // Where texts branch, more than one will come back.
+        const bool is_fork = page.children.size() > 1;
+        for (Tail& tail : page.tails) {
+            if (tail.position() > end) continue;
+            tails.push_back(&tail);
+            standing.push_back({tail.position(), tail.kind, tail.n_pins > 0 || is_fork});
+        }
+    };
+    collect(tree_.root());
+    for (Page* page : path) collect(*page);
+    for (const std::size_t i : thin_tails(standing, end)) cache_.drop(*tails[i]);
+}
+
+void TextMemory::detach(LaneId id) {
+    Lane& lane = at(id);
+    for (Page* page = lane.page; !page->is_root(); page = page->parent) cache_.leave(*page);
+    if (!refusal()) device_.forget(id);
+    lanes_[id].reset();
+}
+
+void TextMemory::end(LaneId id, std::uint64_t owner, std::span<const Token> text, Position n_computed,
+                     std::span<const float> logits, bool is_valid) {
+    Lane& lane = at(id);
+    if (is_valid && !refusal() && !lane.is_lost) {
+        // The logits of an answer's end are of use only where they cannot be computed again from the position before.
+        const auto kept = device_.traits().has_state() ? logits : std::span<const float>{};
+        keep_tail_here(id, text, n_computed, n_computed > lane.n_prompt ? TailKind::answer_end : TailKind::prompt_end,
+                       kept);
+        cache_.touch(*lane.page, std::max(lane.page->rank, next_rank()));
+        remember(owner, *lane.page, part(text, lane.page->end(), n_computed));
+        touch_disk(*lane.page);
+    }
+    detach(id);
+}
+
+Suspended TextMemory::suspend(LaneId id, std::span<const Token> text, Position n_computed) {
+    Suspended suspended;
+    if (!refusal() && !at(id).is_lost && n_computed > 0) {
+        Result<Slot> place = place_at(id, text, n_computed, n_computed, {});
+        Result<void> held = place ? slots_.hold(place.value()) : Result<void>(place.error());
+        if (held) {
+            suspended = {place.value(), true};
+        } else {
+            log_warn("a suspended request's memory is not held and may have to be computed again: " +
+                     held.error().text);
+        }
+    }
+    detach(id);
+    return suspended;
+}
+
+Begun TextMemory::resume(LaneId id, std::span<const Token> text, const Suspended& suspended) {
+    MemoryRequest request;
+    request.reuse = true;
+    const Known known = refusal() ? Known{} : walk(text);
+    Beginning beginning;
+    if (suspended.is_held) {
+        const auto place =
+            beginning_at(known.pages, tree_.root(), suspended.place.position, text, device_.traits().has_state());
+        if (place) beginning = *place;
+    }
+    if (beginning.n == 0 && !refusal()) {
+        const BeginningLimits limits{static_cast<Position>(text.size()) - 1, true, device_.traits().has_state()};
+        beginning = choose_beginning(known, tree_.root(), text, limits);
+    }
+    if (const Result<void> attached = attach(id, beginning, text); !attached) {
+        log_warn("a suspended request's memory could not be put back and is computed again: " + attached.error().text);
+        beginning = {};
+    }
+    open(id, beginning, text, request);
+    let_go(suspended);
+    return to_begun(beginning);
+}
+
+void TextMemory::let_go(const Suspended& suspended) {
+    if (suspended.is_held) slots_.let_go(suspended.place);
+}
+
+Result<void> TextMemory::make_room(std::int32_t n_cells) {
+    if (refusal() || !has_cells()) return {};
+    return cache_.make_room(n_cells);
+}
+
+std::int32_t TextMemory::n_available_cells() const {
+    return has_cells() ? cache_.n_available_cells() : std::numeric_limits<std::int32_t>::max() / 2;
+}
+
+std::int32_t TextMemory::n_private_cells(LaneId id, Position n_computed) const {
+    if (refusal()) return n_computed;
+    if (!has_cells()) return 0;
+    const Lane& lane = *lanes_.at(id);
+    const Page* page = lane.page;
+    while (!page->is_root() && page->n_lanes <= 1) page = page->parent;
+    return n_computed - page->end();
+}
+
+void TextMemory::clear(bool with_disk) {
+    for (const Ended& ended : ended_) forget_ended(ended);
+    ended_.clear();
+    cache_.clear();
+    if (with_disk && disk_ != nullptr) disk_->clear();
+}
+
+MemoryStatus TextMemory::status() const {
+    MemoryStatus status;
+    status.cache = cache_.usage();
+    status.n_tree_pages = tree_.n_pages();
+    status.n_slots_used = slots_.n_used();
+    status.page_bytes = cache_.page_bytes();
+    status.tail_bytes = device_.traits().state_bytes;
+    return status;
+}
+
+std::optional<std::string> TextMemory::check_integrity() const {
+    if (std::optional<std::string> wrong = cache_.check_integrity()) return wrong;
+    return slots_.check_integrity();
+}
+
+}  // namespace luce::memory

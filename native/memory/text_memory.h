@@ -1,0 +1,207 @@
+// TextMemory: what the engine asks of memory. It gives a lane the longest beginning of its text that is known, names
+// the pages that the lane fills, takes tails where texts will depart, and keeps slots. Composes the tree, the cache,
+// the slots and the disk; knows lanes, but neither requests nor the model.
+//
+// A lane's life: begin() -> advance() after each computation -> end() or suspend(). Its text is the engine's: given
+// with every call, and never shorter than before.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "memory/beginning.h"
+#include "memory/kv_device.h"
+#include "memory/page_cache.h"
+#include "memory/page_tree.h"
+#include "memory/slots.h"
+#include "memory/snapshot_file.h"
+#include "memory/tail_plan.h"
+
+namespace luce::memory {
+
+class DiskStore;
+
+struct MemoryConfig {
+    std::string identity;  // of the model and its KV types: texts of other identities are other texts
+    std::size_t host_budget = 0;
+    std::int32_t n_slots = 0;
+    std::int32_t n_vocab = 0;
+    bool reuses = true;  // whether begin() looks for a beginning where the request leaves it open
+};
+
+struct SnapshotPoint {
+    Position position = 0;
+    std::int32_t slot = 0;
+};
+
+// What a request says about memory.
+struct MemoryRequest {
+    std::optional<std::int32_t> restore_slot;
+    std::optional<Position> restore_at;  // unset: as far as the slot goes
+    std::vector<std::int32_t> chain;     // thin slots that extend restore_slot, in order
+    std::vector<SnapshotPoint> snapshots;
+    std::vector<Position> marks;
+    std::optional<bool> reuse;
+};
+
+struct Begun {
+    Position n = 0;  // positions that need not be computed
+    Tier tier = Tier::none;
+    Miss miss;
+    std::optional<Position> restored;  // where a restore was asked for
+    TailBlob logits;                   // whose logits are those of position n - 1; null: not known
+};
+
+struct SnapshotOutcome {
+    SnapshotPoint point;
+    std::optional<Error> error;
+};
+
+// A suspended text's place; let_go() or resume() ends it.
+struct Suspended {
+    Slot place;
+    bool is_held = false;  // false: what is still there will be used, the rest computed again
+};
+
+struct MemoryStatus {
+    CacheUsage cache;
+    std::size_t n_tree_pages = 0;
+    std::int32_t n_slots_used = 0;
+    std::size_t page_bytes = 0;
+    std::size_t tail_bytes = 0;
+};
+
+class TextMemory {
+public:
+    // All must outlive the memory; `disk` may be null.
+    TextMemory(KvDevice& device, DiskStore* disk, MemoryConfig config);
+    ~TextMemory();
+
+    // Why this model's memory cannot be cut into pages; then every text is computed from its start, and slots refuse.
+    const std::optional<std::string>& refusal() const { return device_.traits().refusal; }
+
+    // What a request needs from disk before it can begin well. Null: nothing. Keep it until begin().
+    class Fetch;
+    std::shared_ptr<Fetch> fetch(std::span<const Token> text, const MemoryRequest& request);
+    static bool is_done(const Fetch& fetch);
+    static bool has_read(const Fetch& fetch);
+
+    // Errors: unsupported, bad_args.
+    Result<void> check(const MemoryRequest& request, Position n_prompt) const;
+
+    // Fill an empty lane. Errors, of requests that name a slot only: bad_slot, empty_slot, prefix_mismatch,
+    // unsupported, no_room, internal; the lane is empty then.
+    Result<Begun> begin(LaneId lane, std::span<const Token> text, const MemoryRequest& request, bool needs_logits,
+                        const Fetch* fetched = nullptr);
+
+    // How many tokens the lane's next computation may hold: up to the next place where a tail has to be taken.
+    Position n_until_cut(LaneId lane, Position n_computed) const;
+
+    // The lane has computed its text up to n_computed. `logits`: of the last position, or none.
+    std::vector<SnapshotOutcome> advance(LaneId lane, std::span<const Token> text, Position n_computed,
+                                         std::span<const float> logits);
+
+    // The lane's request has ended, or was cancelled; `owner` names it for snapshot_ended(). A failed one (is_valid
+    // false) leaves nothing behind but the pages it had filled.
+    void end(LaneId lane, std::uint64_t owner, std::span<const Token> text, Position n_computed,
+             std::span<const float> logits, bool is_valid);
+
+    Suspended suspend(LaneId lane, std::span<const Token> text, Position n_computed);
+    Begun resume(LaneId lane, std::span<const Token> text, const Suspended& suspended);
+    void let_go(const Suspended& suspended);
+
+    // Room for n more cells, and how much there could be.
+    Result<void> make_room(std::int32_t n_cells);
+    std::int32_t n_available_cells() const;
+
+    // Cells of the lane that no other lane uses: what suspending it would free.
+    std::int32_t n_private_cells(LaneId lane, Position n_computed) const;
+
+    // Slots. Errors as PROTOCOL.md has them for the verbs.
+    Result<Position> snapshot_lane(std::int32_t slot, LaneId lane, std::span<const Token> text, Position n_computed);
+    Result<Position> snapshot_ended(std::int32_t slot, std::uint64_t owner);
+    Result<void> thin_ended(std::int32_t slot, std::uint64_t owner, Position begin, Position end);
+    std::optional<std::uint64_t> last_ended() const;
+    Slots& slots() { return slots_; }
+
+    // A slot as the contents of a file, and back into a slot. Errors: bad_slot, empty_slot, unsupported, out_of_memory,
+    // internal; bad_slot, no_room, bad_snapshot.
+    Result<SnapshotContents> contents_of(std::int32_t slot);
+    Result<Position> adopt(std::int32_t slot, const SnapshotContents& contents);
+    TierLimits limits() const;
+
+    // Copies to host and disk while there is time: up to n_bytes. Whether more is left.
+    bool work_behind(std::size_t n_bytes) { return cache_.write_behind(n_bytes); }
+    bool has_work_behind() const { return cache_.has_unsaved(); }
+
+    // Everything leaves the device. REQUIRES: no lane. Errors: no_room, internal.
+    Result<void> leave_device() { return cache_.empty_pool(); }
+
+    // Drop all that no slot and no request holds.
+    void clear(bool with_disk);
+
+    MemoryStatus status() const;
+    std::optional<std::string> check_integrity() const;
+
+private:
+    struct Lane {
+        Page* page = nullptr;            // the last full page; its path is the lane's
+        std::vector<PlannedTail> tails;  // still to be taken, in rising order
+        std::vector<SnapshotPoint> snapshots;
+        Position n_prompt = 0;
+        bool is_lost = false;  // its cells could not be found: nothing more is named or kept
+    };
+    struct Ended {
+        std::uint64_t owner = 0;
+        Page* page = nullptr;
+        Tokens rest;
+    };
+
+    Known walk(std::span<const Token> text);
+    Result<Beginning> restore(std::span<const Token> text, const MemoryRequest& request, bool needs_logits);
+    Position n_most(const Known& known, std::span<const Token> text, const MemoryRequest& request);
+    Result<void> attach(LaneId lane, const Beginning& beginning, std::span<const Token> text);
+    void detach(LaneId lane);
+    void open(LaneId lane, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request);
+    Begun to_begun(const Beginning& beginning) const;
+    bool seal(LaneId id, Lane& lane, std::span<const Token> text);
+    Result<Tail*> take_tail(LaneId id, Page& page, std::span<const Token> text, Position n_computed, Position position,
+                            TailKind kind, std::span<const float> logits);
+    Result<Slot> place_at(LaneId id, std::span<const Token> text, Position n_computed, Position position,
+                          std::span<const float> logits);
+    Page& page_at(Page& last, Position position);
+    Result<Tail*> tail_within(Page& last, Tail* behind, Page& page, Position n_rest);
+    void keep_tail_here(LaneId id, std::span<const Token> text, Position n_computed, TailKind kind,
+                        std::span<const float> logits);
+    void thin(Page& last, Position end);
+    void remember(std::uint64_t owner, Page& page, std::span<const Token> rest);
+    void forget_ended(const Ended& ended);
+    Result<Slot> find_ended(std::uint64_t owner);
+    double next_rank() { return static_cast<double>(++n_uses_); }
+    void touch_disk(Page& last);
+    bool has_foreign_disk() const;
+    bool has_cells() const { return device_.traits().row_bytes > 0; }
+    Lane& at(LaneId lane) { return *lanes_.at(lane); }
+
+    KvDevice& device_;
+    DiskStore* disk_;
+    MemoryConfig config_;
+    PageTree tree_;
+    PageCache cache_;
+    Slots slots_;
+    std::map<LaneId, std::optional<Lane>> lanes_;
+    std::deque<Ended> ended_;
+    std::uint64_t n_uses_ = 0;
+    bool has_warned_of_tails_ = false;
+    std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // what is read may come after us
+};
+
+}  // namespace luce::memory

@@ -1,0 +1,200 @@
+// The part of TextMemory that makes slots and goes back to them.
+#include <algorithm>
+
+#include "memory/text_memory.h"
+
+namespace luce::memory {
+namespace {
+
+constexpr std::size_t kMaxEnded = 64;  // requests that can still be snapshotted after their end
+
+Error mismatch(std::int32_t slot) {
+    return {ErrorCode::prefix_mismatch,
+            "what slot " + std::to_string(slot) + " holds is not the beginning of this prompt"};
+}
+
+}  // namespace
+
+// Where the lane's text stood at `position`, as something that can be pinned.
+Result<Slot> TextMemory::place_at(LaneId id, std::span<const Token> text, Position n_computed, Position position,
+                                  std::span<const float> logits) {
+    Lane& lane = at(id);
+    if (lane.is_lost) return Error{ErrorCode::internal, "this request's memory was lost"};
+    Page& page = page_at(*lane.page, position);
+    Slot slot;
+    slot.page = &page;
+    slot.position = position;
+    const auto rest =
+        text.subspan(static_cast<std::size_t>(page.end()), static_cast<std::size_t>(position - page.end()));
+    slot.tail = tree_.find_tail(page, rest);
+    const bool has_state = device_.traits().has_state();
+    const bool is_complete = slot.tail != nullptr && (logits.empty() || !slot.tail->data->logits.empty());
+    const bool needs_tail = has_state || !rest.empty() || !logits.empty();
+    if (is_complete || !needs_tail) return slot;
+    if (has_state && position != n_computed) {
+        if (slot.tail != nullptr) return slot;
+        return Error{ErrorCode::unsupported, "the state at position " + std::to_string(position) + " is gone"};
+    }
+    Result<Tail*> tail = take_tail(id, page, text, n_computed, position, TailKind::mark, logits);
+    if (!tail) return tail.error();
+    slot.tail = tail.value();
+    return slot;
+}
+
+Result<Position> TextMemory::snapshot_lane(std::int32_t number, LaneId id, std::span<const Token> text,
+                                           Position n_computed) {
+    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
+    if (Result<void> checked = slots_.check(number); !checked) return checked.error();
+    if (n_computed == 0) return Error{ErrorCode::empty_prompt, "nothing of this request has been computed yet"};
+    const Result<Slot> place = place_at(id, text, n_computed, n_computed, {});
+    if (!place) return place.error();
+    if (Result<void> set = slots_.set(number, place.value()); !set) return set.error();
+    return place.value().position;
+}
+
+void TextMemory::remember(std::uint64_t owner, Page& page, std::span<const Token> rest) {
+    ++page.n_handles;
+    ended_.push_back({owner, &page, Tokens(rest.begin(), rest.end())});
+    if (ended_.size() > kMaxEnded) {
+        forget_ended(ended_.front());
+        ended_.pop_front();
+    }
+}
+
+void TextMemory::forget_ended(const Ended& ended) {
+    --ended.page->n_handles;
+    tree_.retire(*ended.page);
+}
+
+std::optional<std::uint64_t> TextMemory::last_ended() const {
+    return ended_.empty() ? std::nullopt : std::optional(ended_.back().owner);
+}
+
+Result<Slot> TextMemory::find_ended(std::uint64_t owner) {
+    const auto it =
+        std::find_if(ended_.rbegin(), ended_.rend(), [owner](const Ended& ended) { return ended.owner == owner; });
+    if (it == ended_.rend()) {
+        return Error{ErrorCode::unknown_id, "there is no such request whose memory could be kept"};
+    }
+    Slot slot;
+    slot.page = it->page;
+    slot.position = it->page->end() + static_cast<Position>(it->rest.size());
+    slot.tail = tree_.find_tail(*it->page, it->rest);
+    bool is_whole = slot.tail != nullptr || (it->rest.empty() && !device_.traits().has_state());
+    for (const Page* page : path_to(*it->page)) is_whole = is_whole && page->is_kept();
+    if (is_whole) return slot;
+    return Error{ErrorCode::no_room,
+                 "the memory of that request had to make way for others; a larger --host-cache keeps more"};
+}
+
+Result<Position> TextMemory::snapshot_ended(std::int32_t number, std::uint64_t owner) {
+    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
+    if (Result<void> checked = slots_.check(number); !checked) return checked.error();
+    const Result<Slot> slot = find_ended(owner);
+    if (!slot) return slot.error();
+    if (Result<void> set = slots_.set(number, slot.value()); !set) return set.error();
+    return slot.value().position;
+}
+
+Result<void> TextMemory::thin_ended(std::int32_t number, std::uint64_t owner, Position begin, Position end) {
+    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
+    if (Result<void> checked = slots_.check(number); !checked) return checked;
+    const Result<Slot> whole = find_ended(owner);
+    if (!whole) return whole.error();
+    if (end > whole.value().position) {
+        return Error{ErrorCode::bad_args, "that request's text ends at " + std::to_string(whole.value().position)};
+    }
+    Slot slot;
+    slot.page = &page_at(*whole.value().page, end);
+    slot.begin = begin;
+    slot.position = end;
+    if (end == whole.value().position) {
+        slot.tail = whole.value().tail;
+    } else if (const Position n_rest = end - slot.page->end(); n_rest > 0 || device_.traits().has_state()) {
+        Result<Tail*> tail = tail_within(*whole.value().page, whole.value().tail, *slot.page, n_rest);
+        if (!tail) return tail.error();
+        slot.tail = tail.value();
+    }
+    return slots_.set(number, slot);
+}
+
+// A tail behind `page`, n_rest positions on, within a text that goes on beyond it: with state only one that stands.
+Result<Tail*> TextMemory::tail_within(Page& last, Tail* behind, Page& page, Position n_rest) {
+    Page* next = &last;
+    while (!next->is_root() && next->parent != &page && next != &page) next = next->parent;
+    const bool in_page = next != &page;
+    const std::span<const Token> tokens = in_page ? std::span<const Token>(next->tokens) : behind->rest;
+    const auto rest = tokens.first(static_cast<std::size_t>(n_rest));
+    if (Tail* tail = tree_.find_tail(page, rest)) return tail;
+    if (device_.traits().has_state()) {
+        return Error{ErrorCode::unsupported, "no state was kept at position " + std::to_string(page.end() + n_rest) +
+                                                 ": this model (" + device_.traits().kind +
+                                                 ") cannot go on from attention rows alone"};
+    }
+    Result<Blob> rows = in_page ? cache_.rows_of(*next) : Result<Blob>(std::make_shared<Bytes>(behind->data->rows));
+    if (!rows) return rows.error();
+    auto data = std::make_shared<TailData>();
+    data->rows = device_.first_rows(*rows.value(), rows.value()->size() / device_.traits().row_bytes,
+                                    static_cast<std::size_t>(n_rest));
+    Tail* tail = cache_.keep_tail(page, rest, TailKind::mark, std::move(data), next_rank());
+    if (tail == nullptr) return Error{ErrorCode::no_room, "--host-cache has no room for the range's last rows"};
+    return tail;
+}
+
+// From a slot: exactly what it says, or an error.
+Result<Beginning> TextMemory::restore(std::span<const Token> text, const MemoryRequest& request, bool needs_logits) {
+    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
+    const Result<const Slot*> base = slots_.get(*request.restore_slot);
+    if (!base) return base.error();
+    if (base.value()->is_thin()) {
+        return Error{ErrorCode::unsupported, "slot " + std::to_string(*request.restore_slot) +
+                                                 " is a thin one: restore its base and name it in the chain"};
+    }
+    const Slot* last = base.value();
+    for (const std::int32_t link : request.chain) {
+        const Result<const Slot*> slot = slots_.get(link);
+        if (!slot) return slot.error();
+        if (slot.value()->begin > last->position) {
+            return Error{ErrorCode::prefix_mismatch,
+                         "slot " + std::to_string(link) + " begins at " + std::to_string(slot.value()->begin) +
+                             ", but what it extends ends at " + std::to_string(last->position)};
+        }
+        if (slot.value()->position > last->position) last = slot.value();
+    }
+    const std::int32_t named = request.chain.empty() ? *request.restore_slot : request.chain.back();
+    const Position position = request.restore_at.value_or(last->position);
+    if (position > last->position || position < 1) {
+        return Error{ErrorCode::bad_args, "slot " + std::to_string(named) + " ends at " +
+                                              std::to_string(last->position) +
+                                              ", before restore_at=" + std::to_string(position)};
+    }
+    if (position > static_cast<Position>(text.size())) return mismatch(named);
+    const std::vector<Page*> path = path_to(*last->page);
+    for (const Page* page : path) {
+        const auto n = std::min<Position>(kPageSize, std::max<Position>(0, position - page->begin()));
+        if (!std::equal(page->tokens.begin(), page->tokens.begin() + n, text.begin() + page->begin())) {
+            return mismatch(named);
+        }
+    }
+    if (last->tail != nullptr) {
+        const Position n = std::max<Position>(0, position - last->page->end());
+        if (!std::equal(last->tail->rest.begin(), last->tail->rest.begin() + n, text.begin() + last->page->end())) {
+            return mismatch(named);
+        }
+    }
+    const bool has_state = device_.traits().has_state();
+    const auto n_text = static_cast<Position>(text.size());
+    std::optional<Beginning> beginning = beginning_at(path, tree_.root(), position, text, has_state);
+    // The whole prompt is of use only with its last logits; where rows are all, its last token is computed again.
+    if (beginning && position == n_text && needs_logits && !beginning->has_logits) {
+        beginning = has_state ? std::nullopt : beginning_at(path, tree_.root(), position - 1, text, false);
+    }
+    if (!beginning) {
+        return Error{ErrorCode::unsupported, "no state was kept at position " + std::to_string(position) +
+                                                 ": this model (" + device_.traits().kind +
+                                                 ") can go on only from where a tail stands"};
+    }
+    return *beginning;
+}
+
+}  // namespace luce::memory
