@@ -14,6 +14,7 @@ from typing import Literal
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]
 LogLevel = Literal["error", "warn", "info", "debug"]
+OnOff = Literal["on", "off"]
 
 CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTENTION: tuple[FlashAttention, ...] = ("auto", "on", "off")
@@ -50,6 +51,11 @@ class DaemonConfig:
     cache_type_k: CacheType | None = None
     cache_type_v: CacheType | None = None
     flash_attn: FlashAttention | None = None
+    slots: int | None = None  # snapshots that can be kept
+    host_cache: int | None = None  # bytes of host memory for pages and tails
+    disk_cache: Path | None = None  # folder where pages and tails outlive the daemon
+    disk_budget: int | None = None  # bytes in that folder
+    prefix_cache: OnOff | None = None  # whether beginnings that are known are not computed again
     seed: int | None = None  # of requests that bring none
     log_level: LogLevel | None = None
     load_timeout: int | None = None  # seconds without progress after which loading is given up
@@ -72,6 +78,11 @@ class DaemonConfig:
             ("--cache-type-k", self.cache_type_k),
             ("--cache-type-v", self.cache_type_v),
             ("--flash-attn", self.flash_attn),
+            ("--slots", self.slots),
+            ("--host-cache", self.host_cache),
+            ("--disk-cache", self.disk_cache),
+            ("--disk-budget", self.disk_budget),
+            ("--prefix-cache", self.prefix_cache),
             ("--seed", self.seed),
             ("--log-level", self.log_level),
             ("--load-timeout", self.load_timeout),

@@ -1,4 +1,5 @@
-"""Real: an option's number with a fraction, such as the daemon takes it: finite, and within what a binary32 holds."""
+"""Numbers as the daemon takes them. Real: one with a fraction, finite, and within what a binary32 holds. Bytes: a count
+of them, 8G for short."""
 
 from __future__ import annotations
 
@@ -23,3 +24,21 @@ class Real(click.FloatRange):
         if not math.isfinite(rounded):
             self.fail(f"{value} is no number that the daemon can take: give a finite one", param, ctx)
         return number
+
+
+class Bytes(click.ParamType):
+    """A whole number, with K, M, G or T behind it for powers of 1024."""
+
+    name = "bytes"
+
+    _MOST = 1 << 50
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        text = str(value).strip()
+        shift = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper(), 0)
+        digits = text[:-1] if shift else text
+        if not (digits.isascii() and digits.isdigit()) or int(digits) << shift > self._MOST:
+            self.fail(f"{value!r} is no number of bytes up to 1024T; 8G stands for 8 times 1024^3", param, ctx)
+        return int(digits) << shift

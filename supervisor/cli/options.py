@@ -14,7 +14,7 @@ import click
 
 from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure
 from luce.supervisor.cli.model_files import read_model
-from luce.supervisor.cli.numbers import Real
+from luce.supervisor.cli.numbers import Bytes, Real
 from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, LOG_LEVELS, DaemonConfig
 from luce.supervisor.locate import NotInstalledError, find_luced
 
@@ -93,6 +93,33 @@ _ENGINE_OPTIONS = (
     click.option(
         "--flash-attn", type=click.Choice(FLASH_ATTENTION), help="Flash attention. Default: auto, where there is one."
     ),
+    click.option(
+        "--slots",
+        type=click.IntRange(min=0, max=1 << 20),
+        metavar="N",
+        help="Numbered snapshots; they live within --host-cache. Default: 256.",
+    ),
+    click.option(
+        "--host-cache",
+        type=Bytes(),
+        metavar="BYTES",
+        help="Memory of the host for what texts leave behind: pages that left the pool, tails, slots; K, M, G and T"
+        " stand for powers of 1024. Default: a quarter of what is free, at most 8G.",
+    ),
+    click.option(
+        "--disk-cache",
+        type=click.Path(path_type=Path, file_okay=False),
+        metavar="DIR",
+        help="Keep pages and tails in files there, found again after a restart. Default: nowhere.",
+    ),
+    click.option(
+        "--disk-budget", type=Bytes(), metavar="BYTES", help="Most bytes of all files there. Default: 32G."
+    ),
+    click.option(
+        "--prefix-cache",
+        type=click.Choice(["on", "off"]),
+        help="Look for known beginnings of prompts, so that they need not be read again. Default: on.",
+    ),
     click.option("--seed", type=SEED, metavar="N", help="Seed of requests that bring none. Default: random ones."),
     click.option(
         "--log-level",
@@ -147,7 +174,7 @@ def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:
         key: values[key]
         for key in (
             "ctx", "pool", "lanes", "queue", "batch", "ubatch", "threads", "gpu_layers", "cache_type_k", "cache_type_v",
-            "flash_attn", "seed", "log_level", "load_timeout",
+            "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "seed", "log_level", "load_timeout",
         )
     }  # fmt: skip
     return DaemonConfig(model=read_model(values["model"]), **(shaped | fixed))
