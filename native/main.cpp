@@ -198,7 +198,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     config.n_slots = options.n_slots;
     config.n_vocab = info.n_vocab;
     config.reuses = options.reuses_prefixes;
-    luce::memory::TextMemory memory(device, disk.value().get(), config);
+    luce::memory::TextMemory memory(device, disk.value().get(), config, clock);
 
     luce::llama::LlamaSamplerFactory samplers(model, decoder);
     luce::engine::Engine engine(decoder, samplers, memory, clock, {info.n_ctx, options.n_lanes, options.n_queue});

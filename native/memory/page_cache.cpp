@@ -14,12 +14,17 @@ constexpr std::size_t kPageCells = kPageSize;
 
 }  // namespace
 
-PageCache::PageCache(PageTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget)
+PageCache::PageCache(PageTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget, EvictionPolicy& policy)
     : tree_(tree),
       device_(device),
       disk_(disk),
       host_budget_(host_budget),
-      page_bytes_(device.traits().row_bytes * kPageCells) {}
+      page_bytes_(device.traits().row_bytes * kPageCells),
+      policy_(policy),
+      needs_tails_(device.traits().has_state() && policy.learns()),
+      in_pool_(policy, QueueKind::pool),
+      in_host_(policy, QueueKind::host),
+      tails_(policy, page_bytes_, device.traits().has_state()) {}
 
 std::int32_t PageCache::n_available_cells() const {
     return device_.n_free_cells() + static_cast<std::int32_t>(n_idle_) * kPageSize;
@@ -28,7 +33,7 @@ std::int32_t PageCache::n_available_cells() const {
 Result<void> PageCache::make_room(std::int32_t n_cells) {
     while (device_.n_free_cells() < n_cells) {
         if (in_pool_.empty()) return Error{ErrorCode::no_room, "the pool is full of what running requests need"};
-        if (Result<void> evicted = evict(*in_pool_.begin()->second); !evicted) return evicted;
+        if (Result<void> evicted = evict(in_pool_.lowest(policy_.now_s())); !evicted) return evicted;
     }
     return {};
 }
@@ -37,7 +42,8 @@ Result<void> PageCache::make_room(std::int32_t n_cells) {
 Result<void> PageCache::evict(Page& page) {
     assert(page.n_lanes == 0);
     const bool is_safe = page.host != nullptr || (is_on_disk(page) && page.n_pins == 0);
-    if (!is_safe && make_host_room(page_bytes_, page.rank, page.n_pins > 0)) {
+    const bool is_wanted = !is_hopeless(page) || page.n_pins > 0 || page.n_waiting > 0 || disk_ != nullptr;
+    if (!is_safe && is_wanted && make_host_room(page_bytes_, worth_per_byte(page, policy_.now_s()), page.n_pins > 0)) {
         Result<Blob> rows = rows_of(page);
         if (!rows && page.n_pins > 0) return rows.error();
         if (rows) {
@@ -48,11 +54,9 @@ Result<void> PageCache::evict(Page& page) {
     if (page.n_pins > 0 && page.host == nullptr) {
         return Error{ErrorCode::no_room, "a page that a slot needs cannot leave the pool: the host has no room"};
     }
-    touch(*page.parent, std::max(page.parent->rank, page.rank));
     set_cells(page, {});
     ++usage_.n_evicted;
-    if (page.host == nullptr) ++usage_.n_dropped;
-    tree_.retire(page);
+    if (page.host == nullptr) after_drop(page);
     return {};
 }
 
@@ -97,46 +101,41 @@ void PageCache::after_change(Page& page, bool was_kept) {
     if (!page.parent->is_root()) update(*page.parent);
 }
 
+bool PageCache::leaves_pool(const Page& page) const {
+    return page.is_resident() && page.n_lanes == 0 && page.n_resident == 0;
+}
+
+bool PageCache::leaves_host(const Page& page) const {
+    return page.host != nullptr && !page.is_resident() && page.n_kept == 0 && page.n_lanes == 0 && page.n_pins == 0 &&
+           page.n_waiting == 0 && (!needs_tails_ || page.tails.empty());
+}
+
+// No text can begin with it.
+bool PageCache::is_hopeless(const Page& page) const { return needs_tails_ && page.n_kept == 0 && page.tails.empty(); }
+
+Conversation& PageCache::conversation_of(const Page& page) const {
+    return page.owner && !is_hopeless(page) ? *page.owner : policy_.nobody();
+}
+
+double PageCache::worth_per_byte(const Page& page, double now_s) const {
+    return policy_.worth(conversation_of(page), now_s) / static_cast<double>(std::max<std::size_t>(1, page_bytes_));
+}
+
 // Which queues the page belongs into.
 void PageCache::update(Page& page) {
-    set_candidate(in_pool_, page.is_candidate_in_pool, page,
-                  page.is_resident() && page.n_lanes == 0 && page.n_resident == 0);
-    set_candidate(in_host_, page.is_candidate_in_host, page,
-                  page.host != nullptr && !page.is_resident() && page.n_kept == 0 && page.n_lanes == 0 &&
-                      page.n_pins == 0 && page.n_waiting == 0);
-    if (page.is_resident() && page.host != nullptr) {
+    in_pool_.set(page, leaves_pool(page) ? &conversation_of(page) : nullptr);
+    in_host_.set(page, leaves_host(page) ? &conversation_of(page) : nullptr);
+    const bool is_double = page.is_resident() && page.host != nullptr;
+    if (is_double == page.is_double) return;
+    page.is_double = is_double;
+    if (is_double) {
         doubles_.insert(&page);
     } else {
         doubles_.erase(&page);
     }
 }
 
-void PageCache::set_candidate(Candidates& candidates, bool& is_candidate, Page& page, bool wanted) {
-    if (is_candidate == wanted) return;
-    is_candidate = wanted;
-    if (wanted) {
-        candidates.insert({page.rank, &page});
-    } else {
-        candidates.erase({page.rank, &page});
-    }
-}
-
-void PageCache::touch(Page& page, double rank) {
-    if (page.is_root()) return;
-    const bool in_pool = page.is_candidate_in_pool;
-    const bool in_host = page.is_candidate_in_host;
-    set_candidate(in_pool_, page.is_candidate_in_pool, page, false);
-    set_candidate(in_host_, page.is_candidate_in_host, page, false);
-    page.rank = rank;
-    set_candidate(in_pool_, page.is_candidate_in_pool, page, in_pool);
-    set_candidate(in_host_, page.is_candidate_in_host, page, in_host);
-}
-
-void PageCache::touch(Tail& tail, double rank) {
-    const bool was_candidate = tails_.erase({tail.rank, &tail}) > 0;
-    tail.rank = rank;
-    if (was_candidate) tails_.insert({tail.rank, &tail});
-}
+void PageCache::update(Tail& tail) { tails_.set(tail, tail.n_pins == 0 && tail.n_waiting == 0); }
 
 void PageCache::adopt(Page& page, std::span<const Cell> cells) {
     assert(!page.is_resident());
@@ -155,9 +154,14 @@ void PageCache::enter(Page& page) {
     update(page);
 }
 
-void PageCache::leave(Page& page) {
+void PageCache::leave(Page& page, const ConversationRef& owner) {
     assert(page.n_lanes > 0);
     if (--page.n_lanes == 0 && page.is_resident()) ++n_idle_;
+    ConversationRef before;  // stays until the queues know of the change
+    if (owner && page.owner.get() != owner.get()) before = std::exchange(page.owner, owner);
+    if (owner) {
+        for (Tail& tail : page.tails) tail.owner = owner;
+    }
     update(page);
 }
 
@@ -170,6 +174,16 @@ void PageCache::stop_waiting_for(Page& page) {
     --page.n_waiting;
     update(page);
     tree_.retire(page);
+}
+
+void PageCache::wait_for(Tail& tail) {
+    ++tail.n_waiting;
+    update(tail);
+}
+
+void PageCache::stop_waiting_for(Tail& tail) {
+    --tail.n_waiting;
+    update(tail);
 }
 
 Result<void> PageCache::bring_in(Page& page, LaneId lane) {
@@ -195,48 +209,65 @@ Result<Blob> PageCache::rows_of(Page& page) {
     }
 }
 
-// Cheapest first: second copies of what is in the pool, then what ranks lowest.
-bool PageCache::make_host_room(std::size_t n_bytes, double rank, bool is_pinned) {
+// Cheapest first: second copies of what is in the pool, then what is worth least.
+bool PageCache::make_host_room(std::size_t n_bytes, double worth, bool is_needed) {
     if (n_bytes > host_budget_) return false;
+    const double now_s = policy_.now_s();
     while (usage_.host_bytes + n_bytes > host_budget_) {
         if (!doubles_.empty()) {
             set_host(**doubles_.begin(), nullptr);
             continue;
         }
-        const bool has_page = !in_host_.empty();
-        const bool has_tail = !tails_.empty();
-        if (!has_page && !has_tail) return false;
-        const bool is_tail = has_tail && (!has_page || tails_.begin()->first < in_host_.begin()->first);
-        const double lowest = is_tail ? tails_.begin()->first : in_host_.begin()->first;
-        if (!is_pinned && lowest > rank) return false;
-        if (is_tail) {
-            drop(*tails_.begin()->second);
+        Page* page = in_host_.empty() ? nullptr : &in_host_.lowest(now_s);
+        double lowest = page != nullptr ? worth_per_byte(*page, now_s) : 0;
+        // Pages without hope go before any tail is looked at.
+        const bool is_clear = page != nullptr && in_host_.conversation_of(*page) == &policy_.nobody();
+        const std::optional<TailQueue::Lowest> tail = is_clear ? std::nullopt : tails_.lowest(now_s);
+        if (page == nullptr && !tail) return false;
+        if (tail && (page == nullptr || tail->worth_per_byte < lowest)) {
+            page = nullptr;
+            lowest = tail->worth_per_byte;
+        }
+        if (!is_needed && lowest > worth) return false;
+        if (page != nullptr) {
+            drop_host(*page);
         } else {
-            drop_host(*in_host_.begin()->second);
+            drop(*tail->tail);
         }
     }
     return true;
 }
 
 void PageCache::drop_host(Page& page) {
-    touch(*page.parent, std::max(page.parent->rank, page.rank));
     set_host(page, nullptr);
+    after_drop(page);
+}
+
+// It has left all memory: what stands behind it is of no use any more.
+void PageCache::after_drop(Page& page) {
     ++usage_.n_dropped;
+    for (auto it = page.tails.begin(); it != page.tails.end();) {
+        Tail& tail = *it++;
+        if (tail.n_pins == 0 && tail.n_waiting == 0) drop(tail);
+    }
     tree_.retire(page);
 }
 
 bool PageCache::keep(Page& page, Blob rows) {
     if (page.host != nullptr) return true;
     assert(rows->size() == page_bytes_);
-    if (!make_host_room(page_bytes_, page.rank, page.n_pins > 0)) return false;
+    // What a request waits for will be in use at once.
+    const bool is_needed = page.n_pins > 0 || page.n_waiting > 0;
+    if (!make_host_room(page_bytes_, worth_per_byte(page, policy_.now_s()), is_needed)) return false;
     set_host(page, std::move(rows));
     return true;
 }
 
-Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data, double rank) {
+Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data,
+                           const ConversationRef& owner) {
     Tail* tail = tree_.find_tail(page, rest);
     if (tail != nullptr) {
-        touch(*tail, std::max(rank, tail->rank));
+        if (owner) tail->owner = owner;
         // The newer data says the same, but may hold logits that the older does not.
         if (!tail->data->logits.empty() || data->logits.empty()) return tail;
         if (usage_.host_bytes + data->n_bytes() - tail->data->n_bytes() > host_budget_) return tail;
@@ -244,22 +275,34 @@ Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kin
         tail->data = std::move(data);
         return tail;
     }
-    if (!make_host_room(data->n_bytes(), rank, false)) return nullptr;
-    usage_.host_bytes += data->n_bytes();
-    ++usage_.n_host_tails;
+    // It is put into its place to see what it is worth there, and while it waits nothing makes it go.
+    const std::size_t n_bytes = data->n_bytes();
     tail = &tree_.add_tail(page, rest, kind, std::move(data));
-    tail->rank = rank;
-    tails_.insert({rank, tail});
+    tail->owner = owner;
+    const double worth = tails_.worth_of_new(*tail, policy_.now_s());
+    ++tail->n_waiting;
+    const bool has_room = make_host_room(n_bytes, worth, false);
+    --tail->n_waiting;
+    if (!has_room) {
+        tree_.remove_tail(*tail);
+        return nullptr;
+    }
+    usage_.host_bytes += n_bytes;
+    ++usage_.n_host_tails;
+    update(*tail);
+    if (!page.is_root()) update(page);
     save_to_disk(*tail);
     return tail;
 }
 
 void PageCache::drop(Tail& tail) {
-    assert(tail.n_pins == 0);
-    tails_.erase({tail.rank, &tail});
+    assert(tail.n_pins == 0 && tail.n_waiting == 0);
+    Page& page = *tail.page;
+    tails_.set(tail, false);
     usage_.host_bytes -= tail.data->n_bytes();
     --usage_.n_host_tails;
     tree_.remove_tail(tail);
+    if (!page.is_root()) update(page);
 }
 
 Result<void> PageCache::pin(Page& page) {
@@ -287,9 +330,9 @@ Result<void> PageCache::pin(Tail& tail) {
             return Error{ErrorCode::no_room, "what slots hold would outgrow --host-cache; free one or give it more"};
         }
         usage_.pinned_bytes += tail.data->n_bytes();
-        tails_.erase({tail.rank, &tail});
     }
     ++tail.n_pins;
+    update(tail);
     return {};
 }
 
@@ -297,7 +340,7 @@ void PageCache::unpin(Tail& tail) {
     assert(tail.n_pins > 0);
     if (--tail.n_pins > 0) return;
     usage_.pinned_bytes -= tail.data->n_bytes();
-    tails_.insert({tail.rank, &tail});
+    update(tail);
 }
 
 bool PageCache::is_on_disk(const Page& page) const { return disk_ != nullptr && disk_->has_page(page.name); }
@@ -340,28 +383,26 @@ bool PageCache::write_behind(std::size_t n_bytes) {
 
 Result<void> PageCache::empty_pool() {
     while (!in_pool_.empty()) {
-        if (Result<void> evicted = evict(*in_pool_.begin()->second); !evicted) return evicted;
+        if (Result<void> evicted = evict(in_pool_.lowest(policy_.now_s())); !evicted) return evicted;
     }
     assert(usage_.n_resident == 0);
     return {};
 }
 
 void PageCache::clear() {
-    const auto drops = [](const Page& page) { return page.n_pins == 0 && page.n_waiting == 0; };
-    std::vector<Tail*> unpinned;
-    for (const auto& [rank, tail] : tails_) unpinned.push_back(tail);
-    for (Tail* tail : unpinned) drop(*tail);
+    for (Tail* tail : tails_.all()) drop(*tail);
     // From the leaves up: dropping one page makes its parent a candidate.
-    while (true) {
-        const auto it =
-            std::find_if(in_pool_.begin(), in_pool_.end(), [&](const auto& entry) { return drops(*entry.second); });
-        if (it == in_pool_.end()) break;
-        Page& page = *it->second;
-        if (page.host != nullptr) set_host(page, nullptr);
-        set_cells(page, {});
-        tree_.retire(page);
+    for (bool has_dropped = true; has_dropped;) {
+        has_dropped = false;
+        for (Page* page : in_pool_.all()) {
+            if (page->n_pins > 0 || page->n_waiting > 0) continue;
+            if (page->host != nullptr) set_host(*page, nullptr);
+            set_cells(*page, {});
+            tree_.retire(*page);
+            has_dropped = true;
+        }
     }
-    while (!in_host_.empty()) drop_host(*in_host_.begin()->second);
+    while (!in_host_.empty()) drop_host(in_host_.lowest(policy_.now_s()));
     tree_.forget_ghosts();
 }
 
@@ -373,6 +414,9 @@ std::optional<std::string> PageCache::check_integrity() const {
         if (!holds && !wrong) wrong = what;
     };
     std::set<Cell> cells;
+    std::size_t n_tails = 0;
+    std::size_t n_in_pool = 0;
+    std::size_t n_in_host = 0;
     tree_.for_each([&](Page& page) {
         std::int32_t n_resident = 0;
         std::int32_t n_kept = 0;
@@ -387,8 +431,9 @@ std::optional<std::string> PageCache::check_integrity() const {
             seen.host_bytes += tail.data->n_bytes();
             ++seen.n_host_tails;
             if (tail.n_pins > 0) seen.pinned_bytes += tail.data->n_bytes();
-            const auto entry = std::pair(tail.rank, const_cast<Tail*>(&tail));
-            expect((tail.n_pins == 0) == tails_.contains(entry), "a tail's place in the queue is wrong");
+            const bool leaves = tail.n_pins == 0 && tail.n_waiting == 0;
+            expect(leaves == tail.is_queued, "a tail's place in the queue is wrong");
+            n_tails += leaves ? 1 : 0;
         }
         if (page.is_root()) return;
         if (page.is_resident()) {
@@ -407,13 +452,18 @@ std::optional<std::string> PageCache::check_integrity() const {
         expect(page.n_lanes == 0 || page.is_resident() || page_bytes_ == 0,
                "a lane uses a page that is not in the pool");
         expect(page.n_lanes >= 0 && page.n_pins >= 0 && page.n_waiting >= 0, "a page has negative references");
-        const bool leaves_pool = page.is_resident() && page.n_lanes == 0 && page.n_resident == 0;
-        expect(leaves_pool == in_pool_.contains({page.rank, &page}), "the pool's queue is wrong");
-        const bool leaves_host = page.host != nullptr && !page.is_resident() && page.n_kept == 0 && page.n_lanes == 0 &&
-                                 page.n_pins == 0 && page.n_waiting == 0;
-        expect(leaves_host == in_host_.contains({page.rank, &page}), "the host's queue is wrong");
+        const auto queues_right = [&](const PageQueue& queue, bool leaves) {
+            return queue.conversation_of(page) == (leaves ? &conversation_of(page) : nullptr);
+        };
+        expect(queues_right(in_pool_, leaves_pool(page)), "the pool's queue is wrong");
+        expect(queues_right(in_host_, leaves_host(page)), "the host's queue is wrong");
+        n_in_pool += leaves_pool(page) ? 1 : 0;
+        n_in_host += leaves_host(page) ? 1 : 0;
         expect((page.is_resident() && page.host != nullptr) == doubles_.contains(&page), "the doubles are wrong");
     });
+    expect(n_tails == tails_.size(), "the tails' queue is miscounted");
+    expect(n_in_pool == in_pool_.size(), "the pool's queue is miscounted");
+    expect(n_in_host == in_host_.size(), "the host's queue is miscounted");
     expect(seen.n_resident == usage_.n_resident, "the resident pages are miscounted");
     expect(seen.n_host == usage_.n_host, "the host's pages are miscounted");
     expect(seen.n_host_tails == usage_.n_host_tails, "the host's tails are miscounted");

@@ -4,7 +4,9 @@
 //
 // The pool gives up pages that no lane uses, those first whose texts end there; a page without a copy in the host is
 // copied first, if it is worth what has to make way for it there. The host gives up what is neither in the pool nor
-// needed by a page behind it. What is pinned stays in one of the two.
+// needed by a page behind it. What is pinned stays in one of the two. Which of them goes first, and what is worth more
+// than what, is the policy's choice (eviction_policy.h); where a model has state, pages without a tail at or behind
+// them go before all others, since no text can begin with them.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "memory/eviction_queue.h"
 #include "memory/kv_device.h"
 #include "memory/page_tree.h"
 
@@ -37,7 +40,7 @@ struct CacheUsage {
 class PageCache {
 public:
     // All must outlive the cache. `disk` may be null.
-    PageCache(PageTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget);
+    PageCache(PageTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget, EvictionPolicy& policy);
 
     std::size_t page_bytes() const { return page_bytes_; }
     const CacheUsage& usage() const { return usage_; }
@@ -52,21 +55,21 @@ public:
     // A lane's own cells become the page's. REQUIRES: not resident.
     void adopt(Page& page, std::span<const Cell> cells);
 
-    // A lane begins or ceases to use the page. REQUIRES: resident.
+    // A lane begins or ceases to use the page; it and its tails are `owner`'s then, if that is not empty. REQUIRES:
+    // resident.
     void enter(Page& page);
-    void leave(Page& page);
+    void leave(Page& page, const ConversationRef& owner);
 
     // A request that has not begun will use the page: it stays in the host, if it is there, until that ends.
     void wait_for(Page& page);
     void stop_waiting_for(Page& page);
+    void wait_for(Tail& tail);
+    void stop_waiting_for(Tail& tail);
 
     bool is_on_disk(const Page& page) const;
 
     // Copy a page from the host into cells that the lane sees, and hold it there. Errors: no_room, internal.
     Result<void> bring_in(Page& page, LaneId lane);
-
-    // The page was used at its end, by a text that ends there or goes on elsewhere.
-    void touch(Page& page, double rank);
 
     // Keep it in pool or host until unpinned. Errors: no_room (all that is pinned must fit the host's budget).
     Result<void> pin(Page& page);
@@ -77,8 +80,8 @@ public:
     // Rows and tails that came in (from disk, from a file, from a lane). False or null: the host has no room that they
     // are worth. A tail that is there already is replaced.
     bool keep(Page& page, Blob rows);
-    Tail* keep_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data, double rank);
-    void touch(Tail& tail, double rank);
+    Tail* keep_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data,
+                    const ConversationRef& owner);
     void drop(Tail& tail);
 
     // A page's rows, copied out of the pool where they lie only there. REQUIRES: is_kept(). Errors: internal,
@@ -98,16 +101,20 @@ public:
     std::optional<std::string> check_integrity() const;
 
 private:
-    using Candidates = std::set<std::pair<double, Page*>>;
-
     Result<void> evict(Page& page);
     void set_cells(Page& page, std::span<const Cell> cells);
     void set_host(Page& page, Blob rows);
     void after_change(Page& page, bool was_kept);
     void update(Page& page);
-    static void set_candidate(Candidates& candidates, bool& is_candidate, Page& page, bool wanted);
-    bool make_host_room(std::size_t n_bytes, double rank, bool is_pinned);
+    void update(Tail& tail);
+    bool leaves_pool(const Page& page) const;
+    bool leaves_host(const Page& page) const;
+    bool is_hopeless(const Page& page) const;
+    Conversation& conversation_of(const Page& page) const;
+    double worth_per_byte(const Page& page, double now_s) const;
+    bool make_host_room(std::size_t n_bytes, double worth_per_byte, bool is_needed);
     void drop_host(Page& page);
+    void after_drop(Page& page);
     void save_to_disk(Page& page);
     void save_to_disk(Tail& tail);
 
@@ -117,10 +124,12 @@ private:
     std::size_t host_budget_;
     std::size_t page_bytes_;
     CacheUsage usage_;
-    Candidates in_pool_;                                // resident, unused, no resident child
-    Candidates in_host_;                                // host copy only, unpinned, no kept child
+    EvictionPolicy& policy_;
+    bool needs_tails_;                                  // pages are of use only before a tail
+    PageQueue in_pool_;                                 // resident, unused, no resident child
+    PageQueue in_host_;                                 // host copy only, unpinned, no kept child
+    TailQueue tails_;                                   // host copy, unpinned
     std::set<Page*> doubles_;                           // in pool and host: their host copy is the first to go
-    std::set<std::pair<double, Tail*>> tails_;          // host copy, unpinned
     std::set<std::pair<std::int32_t, Page*>> unsaved_;  // resident, no host copy yet; by index
     std::int64_t n_idle_ = 0;                           // resident pages that no lane uses
 };

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "memory/blob.h"
+#include "memory/eviction_queue.h"
 #include "memory/kv_device.h"
 
 namespace luce::memory {
@@ -34,8 +35,14 @@ struct Tail {
     PageName name;
     TailKind kind = TailKind::interval;
     TailBlob data;
-    std::int32_t n_pins = 0;  // slots, suspended requests, writes to disk: not to be dropped
-    double rank = 0;          // what the eviction policy thinks of it
+    std::int32_t n_pins = 0;     // slots, suspended requests, writes to disk: not to be dropped
+    std::int32_t n_waiting = 0;  // requests that will use it soon: not to be dropped meanwhile
+
+    ConversationRef owner;   // that used it last
+    bool is_queued = false;  // for eviction; this and the rest are TailQueue's
+    std::size_t place = 0;
+    double n_saved = 0;  // pages between it and the tail before
+    double n_freed = 0;  // of them, pages that are of no use without it
 
     Position position() const;
 };
@@ -59,9 +66,11 @@ struct Page {
     std::int32_t n_waiting = 0;   // requests and writes to disk that will use it soon: not to be dropped meanwhile
 
     std::int32_t n_handles = 0;  // who remembers this object; its rows may go
-    double rank = 0;             // what the eviction policy thinks of it; children never rank above their parents
-    bool is_candidate_in_pool = false;  // queued for eviction, by PageCache
-    bool is_candidate_in_host = false;
+    bool is_double = false;      // in pool and host, as PageCache has noted
+
+    ConversationRef owner;              // that used it last
+    ConversationRef ended;              // whose last request ended behind this page
+    std::array<QueueLink, 2> queued{};  // for eviction, by QueueKind
 
     bool is_root() const { return parent == nullptr; }
     bool is_resident() const { return !cells.empty(); }

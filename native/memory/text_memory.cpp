@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "memory/disk_store.h"
+#include "memory/eviction_arrival.h"
 
 namespace luce::memory {
 namespace {
@@ -19,12 +20,14 @@ std::span<const Token> part(std::span<const Token> text, Position begin, Positio
 
 }  // namespace
 
-TextMemory::TextMemory(KvDevice& device, DiskStore* disk, MemoryConfig config)
+TextMemory::TextMemory(KvDevice& device, DiskStore* disk, MemoryConfig config, const Clock& clock,
+                       EvictionKind eviction)
     : device_(device),
       disk_(disk),
       config_(std::move(config)),
+      policy_(clock, eviction),
       tree_(config_.identity),
-      cache_(tree_, device, disk, config_.host_budget),
+      cache_(tree_, device, disk, config_.host_budget, policy_),
       slots_(cache_, config_.n_slots) {}
 
 TextMemory::~TextMemory() = default;
@@ -66,18 +69,23 @@ Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const 
                                 bool needs_logits, const Fetch* fetched) {
     assert(!lanes_[lane].has_value());
     Beginning beginning;
+    std::vector<Page*> known_pages;  // of the text
     if (request.restore_slot) {
         Result<Beginning> restored = restore(text, request, needs_logits);
         if (!restored) return restored.error();
         beginning = std::move(restored).value();
+        known_pages = beginning.pages;
     } else if (!refusal() && request.reuse.value_or(config_.reuses)) {
-        const Known known = walk(text);
+        Known known = walk(text);
         const BeginningLimits limits{n_most(known, text, request), needs_logits, device_.traits().has_state()};
         beginning = choose_beginning(known, tree_.root(), text, limits);
         if (known.n_matched == 0 && has_foreign_disk()) beginning.miss = {Miss::Reason::identity, 0};
+        known_pages = std::move(known.pages);
     } else {
         beginning.miss = {Miss::Reason::off, 0};
     }
+    // Before anything has to make way: what this one goes on from is worth more now.
+    ConversationRef conversation = arrive(policy_, known_pages, text.size() / kPageSize);
     if (Result<void> attached = attach(lane, beginning, text); !attached) {
         if (request.restore_slot) return attached.error();
         log_warn("a known beginning of " + std::to_string(beginning.n) +
@@ -85,7 +93,7 @@ Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const 
         beginning = Beginning{};
         beginning.miss = {Miss::Reason::evicted, 0};
     }
-    open(lane, beginning, text, request);
+    open(lane, beginning, text, request, std::move(conversation));
     Begun begun = to_begun(beginning);
     if (request.restore_slot) begun.restored = beginning.n;
     if (fetched != nullptr && has_read(*fetched) && begun.n > 0) begun.tier = Tier::disk;
@@ -101,8 +109,8 @@ Begun TextMemory::to_begun(const Beginning& beginning) const {
     return begun;
 }
 
-// Put the beginning into the lane. What has to come from elsewhere is held by its blob, so that making room for it
-// cannot take it away.
+// Put the beginning into the lane. Making room for what has to come from elsewhere must not take it away: its pages and
+// its tail wait meanwhile, as what it takes from others is held by its blob.
 Result<void> TextMemory::attach(LaneId lane, const Beginning& beginning, std::span<const Token> text) {
     if (beginning.n == 0) return {};
     const TailBlob tail = beginning.tail != nullptr ? beginning.tail->data : nullptr;
@@ -112,6 +120,8 @@ Result<void> TextMemory::attach(LaneId lane, const Beginning& beginning, std::sp
         if (!rows) return rows.error();
         beside = std::move(rows).value();
     }
+    for (Page* page : beginning.pages) cache_.wait_for(*page);
+    if (beginning.tail != nullptr) cache_.wait_for(*beginning.tail);
     std::vector<Page*> entered;
     const auto put = [&]() -> Result<void> {
         // Those that are there first: from then on they stay.
@@ -143,14 +153,16 @@ Result<void> TextMemory::attach(LaneId lane, const Beginning& beginning, std::sp
     };
     Result<void> done = put();
     if (!done) {
-        for (Page* page : entered) cache_.leave(*page);
+        for (Page* page : entered) cache_.leave(*page, {});
         device_.forget(lane);
     }
+    if (beginning.tail != nullptr) cache_.stop_waiting_for(*beginning.tail);
+    for (Page* page : beginning.pages) cache_.stop_waiting_for(*page);
     return done;
 }
 
-void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Token> text,
-                      const MemoryRequest& request) {
+void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request,
+                      ConversationRef conversation) {
     Lane lane;
     lane.page = beginning.pages.empty() ? &tree_.root() : beginning.pages.back();
     if (!has_cells()) {
@@ -158,8 +170,8 @@ void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Tok
     }
     lane.n_prompt = static_cast<Position>(text.size());
     lane.snapshots = request.snapshots;
-    cache_.touch(*lane.page, std::max(lane.page->rank, next_rank()));
-    if (beginning.tail != nullptr) cache_.touch(*beginning.tail, next_rank());
+    lane.conversation = std::move(conversation);
+    policy_.on_run(*lane.conversation);
     if (device_.traits().has_state()) {
         lane.tails = plan_tails(beginning.n, lane.n_prompt, request.marks);
         for (const SnapshotPoint& point : request.snapshots) {
@@ -232,7 +244,6 @@ bool TextMemory::seal(LaneId id, Lane& lane, std::span<const Token> text) {
     } else if (!page->is_kept()) {
         cache_.adopt(*page, {});
     }
-    cache_.touch(*page, std::max(page->rank, lane.page->rank));
     cache_.enter(*page);
     lane.page = page;
     return true;
@@ -268,7 +279,7 @@ Result<Tail*> TextMemory::take_tail(LaneId id, Page& page, std::span<const Token
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, "no memory for a tail"};
     }
-    Tail* tail = cache_.keep_tail(page, rest, kind, std::move(data), next_rank());
+    Tail* tail = cache_.keep_tail(page, rest, kind, std::move(data), at(id).conversation);
     if (tail == nullptr) {
         return Error{ErrorCode::no_room,
                      "--host-cache has no room for the state at position " + std::to_string(position)};
@@ -312,7 +323,8 @@ void TextMemory::thin(Page& last, Position end) {
 
 void TextMemory::detach(LaneId id) {
     Lane& lane = at(id);
-    for (Page* page = lane.page; !page->is_root(); page = page->parent) cache_.leave(*page);
+    policy_.on_end(*lane.conversation, lane.page->index + 1);
+    for (Page* page = lane.page; !page->is_root(); page = page->parent) cache_.leave(*page, lane.conversation);
     if (!refusal()) device_.forget(id);
     lanes_[id].reset();
 }
@@ -325,7 +337,7 @@ void TextMemory::end(LaneId id, std::uint64_t owner, std::span<const Token> text
         const auto kept = device_.traits().has_state() ? logits : std::span<const float>{};
         keep_tail_here(id, text, n_computed, n_computed > lane.n_prompt ? TailKind::answer_end : TailKind::prompt_end,
                        kept);
-        cache_.touch(*lane.page, std::max(lane.page->rank, next_rank()));
+        if (!lane.page->is_root()) lane.page->ended = lane.conversation;
         remember(owner, *lane.page, part(text, lane.page->end(), n_computed));
         touch_disk(*lane.page);
     }
@@ -334,11 +346,13 @@ void TextMemory::end(LaneId id, std::uint64_t owner, std::span<const Token> text
 
 Suspended TextMemory::suspend(LaneId id, std::span<const Token> text, Position n_computed) {
     Suspended suspended;
+    suspended.conversation = at(id).conversation;
     if (!refusal() && !at(id).is_lost && n_computed > 0) {
         Result<Slot> place = place_at(id, text, n_computed, n_computed, {});
         Result<void> held = place ? slots_.hold(place.value()) : Result<void>(place.error());
         if (held) {
-            suspended = {place.value(), true};
+            suspended.place = place.value();
+            suspended.is_held = true;
         } else {
             log_warn("a suspended request's memory is not held and may have to be computed again: " +
                      held.error().text);
@@ -366,7 +380,7 @@ Begun TextMemory::resume(LaneId id, std::span<const Token> text, const Suspended
         log_warn("a suspended request's memory could not be put back and is computed again: " + attached.error().text);
         beginning = {};
     }
-    open(id, beginning, text, request);
+    open(id, beginning, text, request, suspended.conversation);
     let_go(suspended);
     return to_begun(beginning);
 }

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "memory/beginning.h"
+#include "memory/eviction_policy.h"
 #include "memory/kv_device.h"
 #include "memory/page_cache.h"
 #include "memory/page_tree.h"
@@ -69,6 +70,7 @@ struct SnapshotOutcome {
 struct Suspended {
     Slot place;
     bool is_held = false;  // false: what is still there will be used, the rest computed again
+    ConversationRef conversation;
 };
 
 struct MemoryStatus {
@@ -82,7 +84,8 @@ struct MemoryStatus {
 class TextMemory {
 public:
     // All must outlive the memory; `disk` may be null.
-    TextMemory(KvDevice& device, DiskStore* disk, MemoryConfig config);
+    TextMemory(KvDevice& device, DiskStore* disk, MemoryConfig config, const Clock& clock,
+               EvictionKind eviction = EvictionKind::learned);
     ~TextMemory();
 
     // Why this model's memory cannot be cut into pages; then every text is computed from its start, and slots refuse.
@@ -149,6 +152,7 @@ public:
     void clear(bool with_disk);
 
     MemoryStatus status() const;
+    EvictionCosts& eviction_costs() { return policy_.costs(); }
     std::optional<std::string> check_integrity() const;
 
 private:
@@ -158,6 +162,7 @@ private:
         std::vector<SnapshotPoint> snapshots;
         Position n_prompt = 0;
         bool is_lost = false;  // its cells could not be found: nothing more is named or kept
+        ConversationRef conversation;
     };
     struct Ended {
         std::uint64_t owner = 0;
@@ -170,7 +175,8 @@ private:
     Position n_most(const Known& known, std::span<const Token> text, const MemoryRequest& request);
     Result<void> attach(LaneId lane, const Beginning& beginning, std::span<const Token> text);
     void detach(LaneId lane);
-    void open(LaneId lane, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request);
+    void open(LaneId lane, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request,
+              ConversationRef conversation);
     Begun to_begun(const Beginning& beginning) const;
     bool seal(LaneId id, Lane& lane, std::span<const Token> text);
     Result<Tail*> take_tail(LaneId id, Page& page, std::span<const Token> text, Position n_computed, Position position,
@@ -185,7 +191,6 @@ private:
     void remember(std::uint64_t owner, Page& page, std::span<const Token> rest);
     void forget_ended(const Ended& ended);
     Result<Slot> find_ended(std::uint64_t owner);
-    double next_rank() { return static_cast<double>(++n_uses_); }
     void touch_disk(Page& last);
     bool has_foreign_disk() const;
     bool has_cells() const { return device_.traits().row_bytes > 0; }
@@ -194,12 +199,12 @@ private:
     KvDevice& device_;
     DiskStore* disk_;
     MemoryConfig config_;
+    EvictionPolicy policy_;
     PageTree tree_;
     PageCache cache_;
     Slots slots_;
     std::map<LaneId, std::optional<Lane>> lanes_;
     std::deque<Ended> ended_;
-    std::uint64_t n_uses_ = 0;
     bool has_warned_of_tails_ = false;
     std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // what is read may come after us
 };

@@ -111,9 +111,8 @@ std::shared_ptr<TextMemory::Fetch> TextMemory::fetch(std::span<const Token> text
         disk_->read_tail(page.name, rest, [this, fetch, &page, rest](Result<TailBlob> tail) {
             --fetch->n_pending;
             if (!tail) return;
-            if (cache_.keep_tail(page, rest, TailKind::prompt_end, std::move(tail).value(), next_rank()) != nullptr) {
-                ++fetch->n_read;
-            }
+            Tail* kept = cache_.keep_tail(page, rest, TailKind::prompt_end, std::move(tail).value(), policy_.begin());
+            if (kept != nullptr) ++fetch->n_read;
         });
     }
     return fetch->n_pending > 0 ? fetch : nullptr;

@@ -68,7 +68,7 @@ Result<Position> TextMemory::adopt(std::int32_t number, const SnapshotContents& 
     }
     if (contents.tail != nullptr) {
         const auto rest = std::span(contents.tokens).subspan(n_pages * kPageSize);
-        slot.tail = cache_.keep_tail(*slot.page, rest, TailKind::mark, contents.tail, next_rank());
+        slot.tail = cache_.keep_tail(*slot.page, rest, TailKind::mark, contents.tail, policy_.begin());
         if (slot.tail == nullptr) {
             return let_go(Error{ErrorCode::no_room, "--host-cache has no room for this snapshot's tail"});
         }

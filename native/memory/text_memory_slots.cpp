@@ -136,7 +136,7 @@ Result<Tail*> TextMemory::tail_within(Page& last, Tail* behind, Page& page, Posi
     auto data = std::make_shared<TailData>();
     data->rows = device_.first_rows(*rows.value(), rows.value()->size() / device_.traits().row_bytes,
                                     static_cast<std::size_t>(n_rest));
-    Tail* tail = cache_.keep_tail(page, rest, TailKind::mark, std::move(data), next_rank());
+    Tail* tail = cache_.keep_tail(page, rest, TailKind::mark, std::move(data), policy_.begin());
     if (tail == nullptr) return Error{ErrorCode::no_room, "--host-cache has no room for the range's last rows"};
     return tail;
 }

@@ -21,7 +21,7 @@ struct Setup {
                    memory::MemoryConfig memory_config = {"test", 1 << 20, 16, true})
         : decoder(limits, has_state),
           samplers(decoder),
-          memory(decoder, nullptr, std::move(memory_config)),
+          memory(decoder, nullptr, std::move(memory_config), clock),
           engine(decoder, samplers, memory, clock, config) {}
 
     FakeModel decoder;

@@ -1,0 +1,178 @@
+#include "memory/eviction_queue.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "memory/page_tree.h"
+
+namespace luce::memory {
+namespace {
+
+constexpr double kChoiceHolds_s = 0.5;  // the order of conversations changes slowly, evictions come in bursts
+
+// Of the end of a text's worth, what a tail in its middle is worth: it helps only when a prompt departs just there.
+constexpr double kMiddleUse = 0.08;
+
+std::size_t draw(std::uint64_t& lot, std::size_t n) {
+    lot = lot * 6364136223846793005ULL + 1442695040888963407ULL;
+    return static_cast<std::size_t>((lot >> 33) % n);
+}
+
+}  // namespace
+
+QueueLink& PageQueue::link(Page& page) const { return page.queued[kind_]; }
+
+const Conversation* PageQueue::conversation_of(const Page& page) const { return page.queued[kind_].of; }
+
+void PageQueue::move(Page& page, Conversation* of) {
+    ++policy_.costs().n_moves;
+    QueueLink& own = link(page);
+    if (own.of != nullptr) {
+        Conversation::Candidates& left = own.of->candidates[kind_];
+        if (own.before != nullptr) {
+            link(*own.before).after = own.after;
+        } else {
+            left.first = own.after;
+        }
+        if (own.after != nullptr) link(*own.after).before = own.before;
+        if (left.first == nullptr) {
+            conversations_[left.place] = conversations_.back();
+            conversations_[left.place]->candidates[kind_].place = left.place;
+            conversations_.pop_back();
+        }
+        --size_;
+    }
+    own = {of, nullptr, nullptr};
+    if (of == nullptr) return;
+    // In front: when a page has gone, the one before it on the same text is the next.
+    Conversation::Candidates& joined = of->candidates[kind_];
+    if (joined.first == nullptr) {
+        joined.place = conversations_.size();
+        conversations_.push_back(of);
+    } else {
+        link(*joined.first).before = &page;
+    }
+    own.after = joined.first;
+    joined.first = &page;
+    ++size_;
+}
+
+Page& PageQueue::lowest(double now_s) {
+    assert(!empty());
+    if (Page* hopeless = policy_.nobody().candidates[kind_].first) return *hopeless;
+    const bool holds = chosen_ != nullptr && chosen_->candidates[kind_].first != nullptr &&
+                       chosen_->last_use_s == chosen_last_use_s_ && now_s - chosen_at_s_ < kChoiceHolds_s;
+    if (!holds) {
+        chosen_ = &choose(now_s);
+        chosen_last_use_s_ = chosen_->last_use_s;
+        chosen_at_s_ = now_s;
+    }
+    return *chosen_->candidates[kind_].first;
+}
+
+Conversation& PageQueue::choose(double now_s) {
+    const EvictionCosts::Timed timed(policy_.costs());
+    ++policy_.costs().n_choices;
+    const std::size_t n = conversations_.size();
+    const bool draws = policy_.learns() && n > kMaxCompared;
+    Conversation* lowest = nullptr;
+    double lowest_worth = 0;
+    for (std::size_t i = 0; i < (draws ? kMaxCompared : n); ++i) {
+        Conversation* candidate = conversations_[draws ? draw(lot_, n) : i];
+        const double worth = policy_.worth(*candidate, now_s);
+        if (lowest != nullptr && worth >= lowest_worth) continue;
+        lowest = candidate;
+        lowest_worth = worth;
+    }
+    return *lowest;
+}
+
+std::vector<Page*> PageQueue::all() const {
+    std::vector<Page*> pages;
+    for (const Conversation* conversation : conversations_) {
+        for (Page* page = conversation->candidates[kind_].first; page != nullptr; page = link(*page).after) {
+            pages.push_back(page);
+        }
+    }
+    return pages;
+}
+
+void TailQueue::set(Tail& tail, bool is_candidate) {
+    if (tail.is_queued == is_candidate) return;
+    tail.is_queued = is_candidate;
+    if (is_candidate) {
+        measure(tail);
+        tail.place = tails_.size();
+        tails_.push_back(&tail);
+    } else {
+        tails_[tail.place] = tails_.back();
+        tails_[tail.place]->place = tail.place;
+        tails_.pop_back();
+    }
+}
+
+// How far it is to the tail before, and how many of those pages would be of no use without this one.
+void TailQueue::measure(Tail& tail) const {
+    const auto n_rest = static_cast<double>(tail.rest.size());
+    tail.n_freed = 0;
+    tail.n_saved = n_rest / kPageSize;
+    if (!has_state_) return;
+    bool is_alone = tail.page->tails.size() == 1 && tail.page->n_kept == 0;
+    for (const Tail& other : tail.page->tails) {
+        if (other.rest.size() >= tail.rest.size()) continue;
+        tail.n_saved = std::min(tail.n_saved, (n_rest - static_cast<double>(other.rest.size())) / kPageSize);
+    }
+    if (tail.n_saved < n_rest / kPageSize) return;
+    for (const Page* page = tail.page; !page->is_root(); page = page->parent) {
+        if (page != tail.page) {
+            if (!page->tails.empty()) break;
+            is_alone = is_alone && page->n_kept <= 1;
+        }
+        tail.n_saved += 1;
+        tail.n_freed += is_alone ? 1 : 0;
+    }
+}
+
+double TailQueue::worth_per_byte(const Tail& tail, double use, double now_s) const {
+    const double worth = policy_.worth(tail.owner ? *tail.owner : policy_.nobody(), now_s);
+    const auto unit = static_cast<double>(std::max<std::size_t>(1, page_bytes_));
+    if (!policy_.learns()) return worth / unit;
+    if (worth < 0) return worth * (2 - use) / unit;
+    const double n_bytes = static_cast<double>(std::max<std::size_t>(1, tail.data->n_bytes()));
+    const double n_freed_bytes = use < 1 ? 0 : tail.n_freed * static_cast<double>(page_bytes_);
+    return worth * use * tail.n_saved / (n_bytes + n_freed_bytes);
+}
+
+double TailQueue::worth_per_byte(const Tail& tail, double now_s) const {
+    const bool is_last = tail.page->n_kept == 0 && &tail == &tail.page->tails.back();
+    return worth_per_byte(tail, is_last ? 1 : kMiddleUse, now_s);
+}
+
+double TailQueue::worth_of_new(Tail& tail, double now_s) const {
+    measure(tail);
+    const bool is_end = tail.kind == TailKind::prompt_end || tail.kind == TailKind::answer_end;
+    return worth_per_byte(tail, is_end ? 1 : kMiddleUse, now_s);
+}
+
+std::optional<TailQueue::Lowest> TailQueue::lowest(double now_s) {
+    const std::size_t n = tails_.size();
+    if (n == 0) return std::nullopt;
+    const EvictionCosts::Timed timed(policy_.costs());
+    ++policy_.costs().n_choices;
+    const bool draws = policy_.learns() && n > kMaxCompared;
+    // What a tail saves grows when the one before it goes, so the choice is measured again.
+    for (int attempt = 0;; ++attempt) {
+        Lowest lowest;
+        for (std::size_t i = 0; i < (draws ? kMaxCompared : n); ++i) {
+            Tail* tail = tails_[draws ? draw(lot_, n) : i];
+            const double worth = worth_per_byte(*tail, now_s);
+            if (lowest.tail == nullptr || worth < lowest.worth_per_byte) lowest = {tail, worth};
+        }
+        if (!policy_.learns()) return lowest;
+        measure(*lowest.tail);
+        const double worth = worth_per_byte(*lowest.tail, now_s);
+        if (worth <= lowest.worth_per_byte || attempt == 3) return Lowest{lowest.tail, worth};
+    }
+}
+
+}  // namespace luce::memory
