@@ -4,22 +4,58 @@ This module gives embedders their names and must stay cheap to import: it import
 """
 
 from luce.supervisor.client import EngineClient
-from luce.supervisor.config import DaemonConfig
-from luce.supervisor.generation import EngineDied, EngineError, Event, Generation, TokenEvent
+from luce.supervisor.config import ConfigError, DaemonConfig, EngineConfig, SupervisorConfig
+from luce.supervisor.generation import DeathCause, EngineDied, EngineError, Event, Generation, TokenEvent
+from luce.supervisor.guard import EngineState
 from luce.supervisor.locate import NotInstalledError, find_luced, packaged_model
 from luce.supervisor.process import EngineProcess, StartError, StopDeadlines
+from luce.supervisor.requests import (
+    DeadlineError,
+    EngineFailedError,
+    EngineKillerError,
+    FinishedEvent,
+    GenerateRequest,
+    PrefillEvent,
+    PromptTooLongError,
+    QueueFullError,
+    RequestError,
+    RequestEvent,
+    RequestRefusedError,
+    SupervisorClosedError,
+)
+from luce.supervisor.supervisor import EngineStatus, Supervisor, SupervisorStatus
 
 __all__ = [
+    "ConfigError",
     "DaemonConfig",
+    "DeadlineError",
+    "DeathCause",
     "EngineClient",
+    "EngineConfig",
     "EngineDied",
     "EngineError",
+    "EngineFailedError",
+    "EngineKillerError",
     "EngineProcess",
+    "EngineState",
+    "EngineStatus",
     "Event",
+    "FinishedEvent",
+    "GenerateRequest",
     "Generation",
     "NotInstalledError",
+    "PrefillEvent",
+    "PromptTooLongError",
+    "QueueFullError",
+    "RequestError",
+    "RequestEvent",
+    "RequestRefusedError",
     "StartError",
     "StopDeadlines",
+    "Supervisor",
+    "SupervisorClosedError",
+    "SupervisorConfig",
+    "SupervisorStatus",
     "TokenEvent",
     "find_luced",
     "packaged_model",

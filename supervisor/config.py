@@ -1,4 +1,5 @@
-"""DaemonConfig: every option of `luced` as one frozen value, and its one way to become arguments.
+"""DaemonConfig: every option of `luced` as one frozen value, and its one way to become arguments. SupervisorConfig: the
+same and the supervisor's own.
 
 The only place with names and defaults of options. None means "the daemon decides", because only it has seen the model
 and the machine. It must not know where files are found, nor start anything.
@@ -6,10 +7,10 @@ and the machine. It must not know where files are found, nor start anything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]
@@ -97,3 +98,90 @@ class DaemonConfig:
         if self.die_with_parent:
             argv.append("--die-with-parent")
         return argv
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be: the text says what to change."""
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class EngineConfig:
+    """One of several engines: what it has of its own. `options` are those of DaemonConfig, in place of the
+    supervisor's; `environment` is added to this process's, for instance CUDA_VISIBLE_DEVICES."""
+
+    environment: Mapping[str, str]
+    binary: Path | None
+    options: Mapping[str, Any]
+
+    def __init__(
+        self, *, environment: Mapping[str, str] | None = None, binary: Path | None = None, **options: Any
+    ) -> None:
+        unknown = set(options) - _ENGINE_OPTIONS
+        if unknown:
+            raise ConfigError(f"an engine has no option {', '.join(sorted(unknown))}")
+        object.__setattr__(self, "environment", dict(environment or {}))
+        object.__setattr__(self, "binary", binary)
+        object.__setattr__(self, "options", options)
+
+    @classmethod
+    def of(cls, value: EngineConfig | Mapping[str, Any]) -> EngineConfig:
+        """A mapping has the same names; `env` stands for `environment`."""
+        if isinstance(value, EngineConfig):
+            return value
+        names = {"env": "environment"}
+        return cls(**{names.get(name, name): item for name, item in value.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorConfig(DaemonConfig):
+    """What a Supervisor is made with. All options of DaemonConfig, for every engine, and the supervisor's own."""
+
+    draft: Path | None = None  # reserved: no engine drafts yet
+    engines: Sequence[EngineConfig | Mapping[str, Any]] = ()  # none: one engine as above; else one for each
+    binary: Path | None = None  # luced; None: the one that is installed
+
+    max_queue: int = 256  # requests that may wait for a lane
+    queue_timeout_s: float | None = 600.0  # how long, where the request does not say; None: as long as it takes
+
+    start_timeout_s: float = 600.0  # a model of hundreds of GB from a slow disk
+    restart_delay_s: float = 0.1  # before an engine that did nothing before it died is started again; doubled each time
+    max_restart_delay_s: float = 30.0
+    restart_limit: int = 10  # deaths in a row without any work in between; then the engine is given up
+
+    ping_interval_s: float = 0.25  # while requests run
+    idle_ping_interval_s: float = 5.0
+    stopped_timeout_s: float = 2.0  # silence of an engine that a signal has stopped
+    asleep_timeout_s: float = 5.0  # of one that uses no CPU
+    busy_timeout_s: float = 120.0  # of one that computes
+    stalled_timeout_s: float = 180.0  # without progress of any request
+    slow_factor: float = 4.0  # all but the first grow to so many of the slowest steps that were seen
+    final_timeout_s: float = 5.0  # between the end of a request's tokens and its final reply
+    acquittal_tokens: int = 4  # after which a request is no longer suspected of an engine's death …
+    crash_acquittal_tokens: int = 64  # … or, where the engine has crashed by itself, of that
+
+    pin_min_tokens: int = 256  # shortest beginning that is worth a slot
+    pin_half_life_s: float = 600.0  # of a slot's worth while nobody uses it
+    slot_budget: int | None = None  # bytes of pages and tails that slots may hold; None: what the engine has
+    share_min_tokens: int = 256  # a request waits for another that is reading so much of the same beginning
+
+    def __post_init__(self) -> None:
+        if self.draft is not None:
+            raise ConfigError("draft: this version does not speculate yet; leave it out")
+        if self.max_queue < 0:
+            raise ConfigError(f"max_queue={self.max_queue}: it must be 0 or more")
+        for name in ("ping_interval_s", "idle_ping_interval_s", "start_timeout_s", "final_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be above 0")
+
+    def engine_configs(self) -> list[EngineConfig]:
+        """The engines, at least one."""
+        return [EngineConfig.of(engine) for engine in self.engines] or [EngineConfig()]
+
+    def daemon_config(self, engine: EngineConfig) -> DaemonConfig:
+        """What one of them is started with."""
+        common = DaemonConfig(**{name: getattr(self, name) for name in _DAEMON_FIELDS})
+        return replace(common, **engine.options)
+
+
+_DAEMON_FIELDS = frozenset(entry.name for entry in fields(DaemonConfig))
+_ENGINE_OPTIONS = _DAEMON_FIELDS - {"stream_fd", "mux", "die_with_parent"}

@@ -11,10 +11,20 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import StrEnum
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from luce.protocol import Cancel, Command, ErrorCode, GenerateOk, Logprobs, PrefillProgress
+from luce.protocol import (
+    Cancel,
+    Command,
+    ErrorCode,
+    GenerateOk,
+    InlineSnapshot,
+    InlineSnapshotFailed,
+    Logprobs,
+    PrefillProgress,
+)
 
 
 class EngineError(Exception):
@@ -26,8 +36,21 @@ class EngineError(Exception):
         self.text = text
 
 
+class DeathCause(StrEnum):
+    CRASHED = "crashed"  # by its own fault: a signal such as SIGSEGV, or an exit code
+    ENDED = "ended"  # otherwise, perhaps by somebody's kill
+    HUNG = "hung"
+    STOPPED = "stopped"  # by a signal from outside
+    BROKE_PROTOCOL = "broke_protocol"
+    CLOSED = "closed"  # by us
+
+
 class EngineDied(Exception):  # noqa: N818  what happened, in the words of ARCHITECTURE.md
     """The engine is gone, or broke the protocol: every request in flight has ended."""
+
+    def __init__(self, text: str, cause: DeathCause = DeathCause.ENDED) -> None:
+        super().__init__(text)
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +59,31 @@ class TokenEvent:
 
     token: int
     index: int
+    logprobs: tuple[tuple[int, float], ...] | None = None
+    """From a Supervisor, where they were asked for: the chosen token first, then the likeliest. Lower layers have
+    Logprobs events."""
 
 
-Event = TokenEvent | PrefillProgress | Logprobs | GenerateOk
+GenerationReply = PrefillProgress | Logprobs | InlineSnapshot | InlineSnapshotFailed | GenerateOk
+Event = TokenEvent | GenerationReply
+
+
+class Receiver(Protocol):
+    """Whom a client hands the events of one request to, in the order in which each channel brings them."""
+
+    @property
+    def done(self) -> bool:
+        """No further event is to come."""
+
+    def take_token(self, token: int) -> None: ...
+
+    def take_end(self) -> None:
+        """The sentinel. May raise RemoteProtocolError, and so may take_reply: it ends the engine."""
+
+    def take_reply(self, reply: GenerationReply) -> None: ...
+
+    def fail(self, failure: Exception) -> None:
+        """EngineError or EngineDied: the last call."""
 
 
 class Generation:
@@ -97,7 +142,7 @@ class Generation:
         with suppress(EngineDied):
             await self.cancel()
 
-    # Called by the client only.
+    # Receiver: called by the client only.
 
     def take_token(self, token: int) -> None:
         self._events.append(TokenEvent(token, self._n_tokens))
@@ -108,7 +153,7 @@ class Generation:
         self._ended_tokens = True
         self._wakeup.set()
 
-    def take_reply(self, reply: PrefillProgress | Logprobs | GenerateOk) -> None:
+    def take_reply(self, reply: GenerationReply) -> None:
         if isinstance(reply, GenerateOk):
             self._final = reply
         else:

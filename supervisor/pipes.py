@@ -37,6 +37,12 @@ class PipeWriter(asyncio.BaseProtocol):
         if self._closed:
             raise PipeClosedError
 
+    def post(self, data: bytes) -> None:
+        """Hand `data` over without waiting; what cannot be written yet is kept. Raises PipeClosedError."""
+        if self._transport is None or self._closed:
+            raise PipeClosedError
+        self._transport.write(data)
+
     def close(self) -> None:
         """What was written is still delivered; nothing may be written any more."""
         self._closed = True

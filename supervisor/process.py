@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,19 +19,17 @@ from types import TracebackType
 from typing import IO, Self
 
 from luce.protocol import (
-    Dialect,
     Err,
     LineDecoder,
     ProtocolError,
     ReadyLine,
     RemoteProtocolError,
     Reply,
-    TokenDecoder,
     parse_reply,
 )
-from luce.protocol import TokenEvent as TokenRecord
 from luce.supervisor.config import DaemonConfig, engine_environment
 from luce.supervisor.pipes import PipeClosedError, PipeWriter, open_pipe_reader
+from luce.supervisor.token_records import TokenRecords
 
 _READ_BYTES = 1 << 16
 _LOG_TAIL_LINES = 200
@@ -68,7 +66,7 @@ class EngineProcess:
         self._log_tail: deque[str] = deque(maxlen=_LOG_TAIL_LINES)
         self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._lines = LineDecoder()
-        self._token_decoder = TokenDecoder(Dialect.MULTIPLEXED)
+        self._token_records = TokenRecords()
         self._early_replies: list[Reply] = []
         self._stdin: PipeWriter | None = None
         self._transports: list[asyncio.BaseTransport] = []
@@ -78,9 +76,15 @@ class EngineProcess:
 
     @classmethod
     async def spawn(
-        cls, binary: Path, config: DaemonConfig, *, on_log: Callable[[str], None] | None = None
+        cls,
+        binary: Path,
+        config: DaemonConfig,
+        *,
+        on_log: Callable[[str], None] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> EngineProcess:
-        """Start `luced` in the multiplexed dialect; `on_log` gets each line of its log."""
+        """Start `luced` in the multiplexed dialect; `on_log` gets each line of its log. `environment` is added to this
+        process's own."""
         token_read, token_write = os.pipe()
         config = replace(config, mux=True, die_with_parent=True, stream_fd=token_write)
         try:
@@ -90,7 +94,7 @@ class EngineProcess:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 pass_fds=(token_write,),
-                env=engine_environment(os.environ),
+                env=engine_environment({**os.environ, **(environment or {})}),
                 process_group=0,  # Ctrl-C at the terminal is for us: the child is stopped by the ladder
             )
         except OSError as error:
@@ -184,18 +188,10 @@ class EngineProcess:
             if replies:
                 return replies
 
-    async def next_tokens(self) -> list[TokenRecord]:
-        """The next token records, at least one; [] once the token fd has ended. Raises RemoteProtocolError."""
-        while True:
-            data = await self._tokens.read(_READ_BYTES)
-            if data == b"":
-                return []
-            self._token_decoder.feed(data)
-            records = []
-            while (record := self._token_decoder.next_event()) is not None:
-                records.append(record)
-            if records:
-                return records
+    async def next_tokens(self) -> Iterator[tuple[int, int]] | None:
+        """The token records that have come, (request id, value) each, perhaps none; nothing once the fd has ended."""
+        data = await self._tokens.read(_READ_BYTES)
+        return None if data == b"" else self._token_records.feed(data)
 
     async def write(self, line: bytes, timeout_s: float = 10.0) -> None:
         """Send one command line. Raises PipeClosedError when the child has closed its stdin, TimeoutError when it
@@ -203,6 +199,12 @@ class EngineProcess:
         if self._stdin is None:
             raise PipeClosedError
         await self._stdin.write(line, timeout_s)
+
+    def post(self, line: bytes) -> None:
+        """Send one command line without waiting until the child reads. Raises PipeClosedError."""
+        if self._stdin is None:
+            raise PipeClosedError
+        self._stdin.post(line)
 
     async def wait(self, timeout_s: float) -> int:
         """The exit code. Raises TimeoutError."""

@@ -1,18 +1,16 @@
-"""PromptFile: a long prompt on its way to an engine, as a private file that its command names.
+"""PromptFile: a long prompt on its way to an engine, as a file that its command names.
 
-A line of the protocol holds 16 MiB, and both sides would read and write every digit of it. Owns the file; knows nothing
-of requests.
+A line of the protocol holds 16 MiB, and both sides would read and write every digit of it. The file lies in memory and
+has a name only as long as this process holds it open: however the process ends, nothing is left behind. Owns the file;
+knows nothing of requests.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from array import array
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Self
 
 from luce.protocol import LocalProtocolError
@@ -21,30 +19,31 @@ _MAX_INT32 = 2**31 - 1
 
 
 class PromptFile:
-    """Readable by this user only, there until `remove`."""
+    """There until `remove`, for processes of this user."""
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, fd: int) -> None:
+        self._fd: int | None = fd
+        self.path = f"/proc/{os.getpid()}/fd/{fd}"
 
     @classmethod
     def write(cls, prompt: Sequence[int]) -> Self:
-        """Raises LocalProtocolError for what is no token id, OSError where there is no room for temporary files."""
+        """Raises LocalProtocolError for what is no token id, OSError where there is no memory for it."""
         if min(prompt, default=0) < 0 or max(prompt, default=0) > _MAX_INT32:
             raise LocalProtocolError("a token id of the prompt is outside 0 .. 2^31-1")
         ids = array("i", prompt)
         if sys.byteorder == "big":
             ids.byteswap()
-        fd, path = tempfile.mkstemp(prefix="luce-prompt-", suffix=".bin")
-        file = cls(path)
+        fd = os.memfd_create("luce-prompt")
         try:
-            with os.fdopen(fd, "wb") as stream:
+            with os.fdopen(fd, "wb", closefd=False) as stream:
                 ids.tofile(stream)
         except BaseException:
-            file.remove()
+            os.close(fd)
             raise
-        return file
+        return cls(fd)
 
     def remove(self) -> None:
         """Safe to call twice."""
-        with suppress(OSError):
-            Path(self.path).unlink()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -79,49 +80,53 @@ async def test_a_refused_request_raises_and_the_next_one_works(client: EngineCli
 
 
 @pytest.fixture
-def temporary_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder for temporary files; nothing of ours may stay in it."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return tmp_path
+def temporary_dir(own_temporary_dir: Path) -> Iterator[Path]:
+    """An empty folder for temporary files; nothing of ours may be in it in the end."""
+    yield own_temporary_dir
+    assert list(own_temporary_dir.iterdir()) == []
 
 
-def files_in(folder: Path) -> list[tuple[str, int]]:
-    return [(path.name, path.stat().st_mode & 0o777) for path in folder.iterdir()]
+def n_prompt_files() -> int:
+    """Files in memory that this process holds open for an engine."""
+    links = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    return sum("memfd:luce-prompt" in str(link.readlink()) for link in links if link.is_symlink())
 
 
-async def test_a_prompt_that_no_line_holds_is_refused_by_the_daemon(client: EngineClient, temporary_dir: Path) -> None:
+@pytest.mark.usefixtures("temporary_dir")
+async def test_a_prompt_that_no_line_holds_is_refused_by_the_daemon(client: EngineClient) -> None:
     with pytest.raises(EngineError) as refused:
         await collect(client, Generate(prompt=(5000,) * 4_000_000, n_generate=1))  # 20 MB of decimal numbers
     assert refused.value.code is ErrorCode.PROMPT_TOO_LONG
-    assert files_in(temporary_dir) == []
+    assert n_prompt_files() == 0
 
 
-async def test_a_long_prompt_goes_by_a_file(
-    client: EngineClient, temporary_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("temporary_dir")
+async def test_a_long_prompt_goes_by_a_file(client: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
     command = Generate(prompt=PROMPT, n_generate=12, ignore_eos=True)
     inline = tokens_of(await collect(client, command))
     monkeypatch.setattr("luce.supervisor.client.MAX_INLINE_IDS", 2)
     async with asyncio.timeout(DEADLINE_S), await client.generate(command) as generation:
-        assert [mode for _, mode in files_in(temporary_dir)] == [0o600]
+        assert n_prompt_files() == 1
         assert tokens_of([event async for event in generation]) == inline
-    assert files_in(temporary_dir) == []
+    assert n_prompt_files() == 0
     with pytest.raises(LocalProtocolError, match="outside"):
         await client.generate(Generate(prompt=(1, 2, 3, 2**31), n_generate=1))
-    assert files_in(temporary_dir) == []
+    assert n_prompt_files() == 0
 
 
+@pytest.mark.usefixtures("temporary_dir")
 async def test_the_prompts_file_goes_with_the_engine(
-    client: EngineClient, process: EngineProcess, temporary_dir: Path, monkeypatch: pytest.MonkeyPatch
+    client: EngineClient, process: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("luce.supervisor.client.MAX_INLINE_IDS", 2)
     generation = await client.generate(Generate(prompt=PROMPT, n_generate=2000, ignore_eos=True))
     await anext(generation)
+    assert n_prompt_files() == 1
     os.kill(process.pid, signal.SIGKILL)
     with pytest.raises(EngineDied):
         async with asyncio.timeout(DEADLINE_S):
             await anext_until_end(generation)
-    assert files_in(temporary_dir) == []
+    assert n_prompt_files() == 0
 
 
 async def test_a_command_that_no_line_holds_is_not_sent(client: EngineClient) -> None:

@@ -1,0 +1,161 @@
+"""What is asked of the supervisor, what it answers, and what it can fail with: plain values for callers.
+
+Knows token ids and the wire's words for sampling and constraints; knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from luce.protocol import MAX_LOGPROBS, ConstraintArgs, ErrorCode, SamplingArgs, StopReason
+from luce.supervisor.generation import TokenEvent
+
+MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """One request. Exactly one of `prompt_ids` and `prompt` is given; None elsewhere means the engine's own default.
+
+    A text in `prompt` is tokenised as `luce run` does it, spellings of control tokens included: it is for people and
+    templates, not for what strangers write.
+    """
+
+    prompt_ids: Sequence[int] | None = field(default=None, repr=False)
+    prompt: str | None = field(default=None, repr=False)
+    max_tokens: int = 256
+    temperature: float | None = None  # 0, the engine's default, is greedy
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None  # without one the supervisor picks one, so that a restart does not change the text
+    logit_bias: Sequence[tuple[int, float]] = ()
+    stop_tokens: Sequence[int] = ()
+    ignore_eos: bool = False
+    n_logprobs: int = 0  # above 0: token events carry the chosen token's logprob and those of so many others
+    constraint: ConstraintArgs = field(default_factory=ConstraintArgs)  # grammar, triggers, reasoning budget
+    boundaries: Sequence[int] = ()
+    """Positions in the prompt at which messages begin, ascending: where later prompts may part from this one. The text
+    layer's `RenderedChat.marks` has them."""
+    client: str = ""  # who asks: the engine's time is shared fairly among clients
+    priority: int = 0  # higher first
+    queue_timeout_s: float | None = None  # how long it may wait for its turn; None: as the supervisor is configured
+    timeout_s: float | None = None  # how long it may take in all; None: as long as it takes
+
+    def __post_init__(self) -> None:
+        if (self.prompt_ids is None) == (self.prompt is None):
+            raise ValueError("a request has either prompt_ids or prompt")
+        if self.max_tokens < 0:
+            raise ValueError(f"max_tokens={self.max_tokens}: it must be 0 or more")
+        if not 0 <= self.n_logprobs <= MAX_LOGPROBS:
+            raise ValueError(f"n_logprobs={self.n_logprobs}: it must be from 0 to {MAX_LOGPROBS}")
+        if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
+            raise ValueError(f"seed={self.seed}: it must be from 0 to 2^64-1")
+
+    def sampling(self, seed: int) -> SamplingArgs:
+        return SamplingArgs(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repeat_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=seed,
+            logit_bias=tuple(self.logit_bias),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillEvent:
+    """So much of the prompt has been read."""
+
+    n_done: int
+    n_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedEvent:
+    """The last event of a request that was served to its end."""
+
+    reason: StopReason
+    n_prompt: int
+    n_generated: int
+    n_reused: int  # tokens of the prompt that did not have to be computed
+    tier: str  # where they lay
+    miss: str  # why not more
+    queue_s: float  # waited for its turn
+    prefill_s: float  # from there to the first token
+    decode_s: float  # after it
+    seed: int
+    n_resumes: int = 0  # engines that were lost under it
+    acceptance: float | None = None  # part of the drafted tokens that was accepted
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        return (self.n_generated - 1) / self.decode_s if self.n_generated > 1 and self.decode_s > 0 else 0.0
+
+
+RequestEvent = TokenEvent | PrefillEvent | FinishedEvent
+
+
+class RequestError(Exception):
+    """A request was not served to its end. `code` is stable; the text is for people."""
+
+    code: str = "internal"
+
+
+class QueueFullError(RequestError):
+    """Too many requests wait. `retry_after_s` is when a place is likely to be free."""
+
+    code = "queue_full"
+
+    def __init__(self, n_waiting: int, retry_after_s: float) -> None:
+        super().__init__(f"{n_waiting} requests wait already: try again in {retry_after_s:.0f} s")
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineError(RequestError):
+    """The request's own time was over."""
+
+    code = "deadline"
+
+
+class EngineKillerError(RequestError):
+    """Three engines in a row have died of this request: it is not tried again."""
+
+    code = "engine_killer"
+
+
+class EngineFailedError(RequestError):
+    """There is no engine, and none will be started any more."""
+
+    code = "engine_failed"
+
+
+class SupervisorClosedError(RequestError):
+    """The supervisor is being left."""
+
+    code = "closed"
+
+
+class RequestRefusedError(RequestError):
+    """The engine cannot serve this request. `code` is the daemon's."""
+
+    def __init__(self, code: ErrorCode | str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = str(code)
+
+
+class PromptTooLongError(RequestRefusedError):
+    """The prompt does not fit into the context."""
+
+    def __init__(self, n_prompt: int, n_ctx: int | None, text: str | None = None) -> None:
+        said = f"the prompt has {n_prompt:,} tokens, but the context {n_ctx:,}" if text is None else text
+        super().__init__(ErrorCode.PROMPT_TOO_LONG, said)
+        self.n_prompt = n_prompt
+        self.n_ctx = n_ctx

@@ -1,0 +1,323 @@
+"""Supervisor with engines that are killed, hang, talk nonsense, do not start, or are merely slow."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from luce.protocol import ConstraintArgs
+from luce.supervisor import (
+    EngineFailedError,
+    EngineKillerError,
+    EngineState,
+    FinishedEvent,
+    RequestRefusedError,
+    StartError,
+    Supervisor,
+    SupervisorConfig,
+    TokenEvent,
+)
+from tests.supervisor.streams import DEADLINE_S, Answer, Footprint, Meddled, collect, first_token, request
+
+POISON = 7777
+
+
+async def collect_under(supervisor: Supervisor, asked: Any, at: dict[int, int]) -> Answer:
+    """The answer, with a signal to the engine whenever so many tokens have come."""
+    answer = Answer()
+    async with asyncio.timeout(DEADLINE_S), aclosing(supervisor.generate(asked)) as events:
+        async for event in events:
+            if isinstance(event, TokenEvent):
+                assert event.index == len(answer.tokens), "a token was lost or repeated"
+                answer.tokens.append(event.token)
+                if event.logprobs is not None:
+                    answer.logprobs.append(event.logprobs)
+                if event.index in at:
+                    for pid in supervisor.engine_pids():
+                        os.kill(pid, at.pop(event.index))
+                        break
+            elif isinstance(event, FinishedEvent):
+                answer.finished = event
+    return answer
+
+
+GRAMMAR = ConstraintArgs(grammar='root ::= ([a-z]+ " "){100,200}')
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"temperature": 1.2, "seed": 5},
+        {"temperature": 0.9, "seed": 6, "repeat_penalty": 1.3, "presence_penalty": 0.5, "frequency_penalty": 0.2},
+        {"temperature": 1.0, "seed": 7, "constraint": GRAMMAR},
+        {"n_logprobs": 2},
+    ],
+    ids=["greedy", "sampled", "penalties", "grammar", "logprobs"],
+)
+async def test_a_killed_engine_is_a_pause(brisk: SupervisorConfig, values: dict[str, Any]) -> None:
+    async with Supervisor(brisk) as supervisor:
+        asked = request(max_tokens=200, **values)
+        expected = await collect(supervisor, asked)
+        answer = await collect_under(supervisor, asked, {20: signal.SIGKILL, 90: signal.SIGKILL, 91: signal.SIGKILL})
+        assert answer.tokens == expected.tokens
+        assert [entries[0][0] for entries in answer.logprobs] == answer.tokens[: len(answer.logprobs)]
+        assert len(answer.logprobs) == len(expected.logprobs)
+        assert answer.end.reason == expected.end.reason
+        assert 1 <= answer.end.n_resumes <= 3
+        assert supervisor.status().engines[0].n_deaths >= 1
+
+
+async def test_the_seed_that_was_picked_outlives_the_engine(brisk: SupervisorConfig) -> None:
+    async with Supervisor(brisk) as supervisor:
+        asked = request(max_tokens=150, temperature=1.5)
+        answer = await collect_under(supervisor, asked, {30: signal.SIGKILL})
+        again = await collect(supervisor, dataclasses.replace(asked, seed=answer.end.seed))
+        assert answer.tokens == again.tokens
+
+
+async def test_an_end_token_is_an_end_also_after_a_crash(meddled: Meddled, tmp_path: Path) -> None:
+    """The reply that says how a text has ended is lost: it is asked for again, and nothing comes after the end."""
+    async with Supervisor(meddled()) as supervisor:
+        asked = request(prompt="Who are you?", max_tokens=500, ignore_eos=False, temperature=0.7, seed=1)
+        expected = await collect(supervisor, asked)
+        assert expected.end.reason == "eos"
+    async with Supervisor(meddled(LOST="ok id=", MARK=tmp_path / "lost")) as supervisor:
+        answer = await collect(supervisor, asked)
+        assert (answer.tokens, answer.end.reason, answer.end.n_resumes) == (expected.tokens, "eos", 1)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGSTOP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN, signal.SIGRTMIN + 1, signal.SIGRTMIN + 2],
+    ids=["stopped", "garbage", "stdout closed", "stdin closed", "tokens closed", "tokens garbage"],
+)
+async def test_an_engine_that_cannot_go_on_is_a_pause(meddled: Meddled, number: int) -> None:
+    async with Supervisor(meddled()) as supervisor:
+        asked = [request(max_tokens=200, temperature=1.0, seed=seed) for seed in range(6)]  # more than lanes
+        expected = await asyncio.gather(*(collect(supervisor, one) for one in asked))
+        first = supervisor.engine_pids()
+        others = [asyncio.create_task(collect(supervisor, one)) for one in asked[1:]]
+        answer = await collect_under(supervisor, asked[0], {30: number})
+        answers = [answer, *await asyncio.gather(*others)]
+        assert [one.tokens for one in answers] == [one.tokens for one in expected]
+        if number != signal.SIGRTMIN:  # a pipe that nobody reads breaks only when it is written to
+            assert supervisor.engine_pids() != first
+            assert supervisor.status().n_resumes >= 1
+
+
+async def test_an_idle_engine_that_dies_is_replaced(brisk: SupervisorConfig) -> None:
+    async with Supervisor(brisk) as supervisor:
+        (pid,) = supervisor.engine_pids()
+        os.kill(pid, signal.SIGKILL)
+        assert len((await collect(supervisor, request())).tokens) == 20
+        assert supervisor.engine_pids() != [pid]
+
+
+async def test_a_poisonous_request_is_convicted_and_its_neighbours_live(meddled: Meddled) -> None:
+    async with Supervisor(meddled(POISON=POISON)) as supervisor:
+        good = [request(max_tokens=100, temperature=1.0, seed=seed) for seed in range(6)]
+        tasks = [asyncio.create_task(collect(supervisor, one)) for one in good]
+        with pytest.raises(EngineKillerError):
+            await collect(supervisor, request(prompt_ids=(329, POISON, 285)))
+        answers = await asyncio.gather(*tasks)
+        assert [answer.tokens for answer in answers] == [(await collect(supervisor, one)).tokens for one in good]
+        assert supervisor.status().engines[0].n_deaths <= 6
+        for _ in range(4):  # whoever tries it again and again does not wear the engine out
+            with pytest.raises(EngineKillerError):
+                await collect(supervisor, request(prompt_ids=(329, POISON, 285)))
+        assert len((await collect(supervisor, request())).tokens) == 20
+
+
+async def test_two_poisonous_requests_are_told_apart(meddled: Meddled) -> None:
+    async with Supervisor(meddled(POISON=POISON)) as supervisor:
+        bad = [asyncio.create_task(collect(supervisor, request(prompt_ids=(329 + i, POISON)))) for i in range(2)]
+        good = [
+            asyncio.create_task(collect(supervisor, request(max_tokens=50, prompt_ids=(329 + i,)))) for i in range(4)
+        ]
+        results = await asyncio.gather(*bad, return_exceptions=True)
+        assert [type(result) for result in results] == [EngineKillerError] * 2
+        assert [len(answer.tokens) for answer in await asyncio.gather(*good)] == [50] * 4
+
+
+async def test_a_start_that_fails_is_the_callers_to_know(brisk: SupervisorConfig, tmp_path: Path) -> None:
+    before = Footprint.now()
+    model = tmp_path / "bad.gguf"
+    model.write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(StartError):
+        async with Supervisor(dataclasses.replace(brisk, model=model)):
+            pass
+    with pytest.raises(StartError, match="within"):
+        async with Supervisor(dataclasses.replace(brisk, start_timeout_s=0.001)):
+            pass
+    assert Footprint.now() == before
+
+
+async def test_a_process_that_is_stopped_before_it_is_ready_is_not_waited_for(
+    brisk: SupervisorConfig, tmp_path: Path
+) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nkill -STOP $$\n")
+    program.chmod(0o755)
+    with pytest.raises(StartError, match="stopped by a signal"):
+        async with Supervisor(dataclasses.replace(brisk, binary=program)):
+            pass
+
+
+async def test_an_exchanged_model_does_not_go_on_with_anothers_text(
+    brisk: SupervisorConfig, data_models: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model.gguf"
+    model.write_bytes(brisk.model.read_bytes())
+    async with Supervisor(dataclasses.replace(brisk, model=model)) as supervisor:
+        running, began = await first_token(supervisor, request(max_tokens=1900))
+        await began.wait()
+        model.unlink()
+        model.write_bytes((data_models / "luce-tiny-scorer-Q8_0.gguf").read_bytes())
+        os.kill(supervisor.engine_pids()[0], signal.SIGKILL)
+        with pytest.raises(RequestRefusedError, match="exchanged"):
+            await running
+
+
+async def test_a_restart_that_fails_is_tried_again(meddled: Meddled, tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    starts.write_text("0")
+    async with Supervisor(meddled()) as supervisor:
+        asked = request(max_tokens=200)
+        expected = await collect(supervisor, asked)
+    config = meddled(STARTS=starts, FAILS=5)
+    starts.write_text("5")  # the first start works …
+    async with Supervisor(config) as supervisor:
+        starts.write_text("2")  # … and after it three do not
+        answer = await collect_under(supervisor, asked, {20: signal.SIGKILL})
+        assert answer.tokens == expected.tokens
+        assert starts.read_text() == "6"
+        assert supervisor.status().engines[0].n_deaths == 4
+
+
+async def test_an_engine_that_never_comes_back_is_given_up(meddled: Meddled, tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    starts.write_text("1000")
+    async with Supervisor(meddled(STARTS=starts, FAILS=1000, changes={"restart_limit": 3})) as supervisor:
+        starts.write_text("0")
+        running, began = await first_token(supervisor, request(max_tokens=1500))
+        await began.wait()
+        (pid,) = supervisor.engine_pids()
+        os.kill(pid, signal.SIGKILL)
+        queued = asyncio.create_task(collect(supervisor, request()))
+        for task in (running, queued):
+            with pytest.raises(EngineFailedError, match="not this time"):
+                await task
+        with pytest.raises(EngineFailedError):
+            await collect(supervisor, request())
+        assert supervisor.status().engines[0].state is EngineState.FAILED
+        assert not supervisor.status().is_healthy
+
+
+async def test_a_slow_engine_is_not_a_dead_one(meddled: Meddled) -> None:
+    """Its steps get slower and slower, beyond the limit that held at first, but never four times at once."""
+    changes = {"asleep_timeout_s": 0.6, "busy_timeout_s": 0.6}
+    async with Supervisor(meddled(DELAYS="0,0.3,0.8,2.0", changes=changes)) as supervisor, asyncio.timeout(60):
+        while supervisor.status().engines[0].slowest_step_s < 1.5:
+            await collect(supervisor, request(max_tokens=500))
+        assert supervisor.status().engines[0].n_deaths == 0
+        assert supervisor.status().n_resumes == 0
+
+
+async def test_a_stopped_engine_that_goes_on_in_time_is_kept(brisk: SupervisorConfig) -> None:
+    async with Supervisor(dataclasses.replace(brisk, stopped_timeout_s=30.0, asleep_timeout_s=30.0)) as supervisor:
+        running, began = await first_token(supervisor, request(max_tokens=300))
+        await began.wait()
+        (pid,) = supervisor.engine_pids()
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(0.5)  # some ticks of the guard
+        os.kill(pid, signal.SIGCONT)
+        assert len((await running).tokens) == 300
+        assert supervisor.engine_pids() == [pid]
+
+
+async def test_a_cancelled_request_is_not_carried_on(brisk: SupervisorConfig) -> None:
+    async with Supervisor(brisk) as supervisor:
+        running, began = await first_token(supervisor, request(max_tokens=2000))
+        await began.wait()
+        (pid,) = supervisor.engine_pids()
+        os.kill(pid, signal.SIGSTOP)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert len((await collect(supervisor, request())).tokens) == 20
+        assert supervisor.engine_pids() != [pid]
+        assert supervisor.status().n_resumes == 1  # of the second one, which the stopped engine had been given
+
+
+async def test_several_engines_share_and_stand_in_for_each_other(brisk: SupervisorConfig) -> None:
+    engines = [{"env": {"LUCE_TEST": str(number)}, "lanes": 2} for number in range(2)]
+    async with Supervisor(dataclasses.replace(brisk, engines=engines)) as supervisor:
+        first, second = supervisor.engine_pids()
+        assert [psutil.Process(pid).environ()["LUCE_TEST"] for pid in (first, second)] == ["0", "1"]
+        asked = [request(prompt_ids=(300 + i, 285, 1420), max_tokens=300) for i in range(4)]
+        expected = await asyncio.gather(*(collect(supervisor, one) for one in asked))
+        tasks = [await first_token(supervisor, one) for one in asked]
+        for _, began in tasks:
+            await began.wait()
+        assert [engine.n_running for engine in supervisor.status().engines] == [2, 2]
+        os.kill(first, signal.SIGSTOP)
+        answers = await asyncio.gather(*(task for task, _ in tasks))
+        assert [answer.tokens for answer in answers] == [answer.tokens for answer in expected]
+        assert second in supervisor.engine_pids()
+
+
+async def test_a_conversation_stays_with_the_engine_that_has_read_it(brisk: SupervisorConfig) -> None:
+    engines = [{"lanes": 4}, {"lanes": 4}]
+    async with Supervisor(dataclasses.replace(brisk, engines=engines)) as supervisor:
+        blockers = []
+        for start in (300, 600, 900):
+            task, began = await first_token(supervisor, request(prompt_ids=range(start, start + 100), max_tokens=1900))
+            await began.wait()
+            blockers.append(task)
+        assert [engine.n_running for engine in supervisor.status().engines] == [2, 1]
+        task, began = await first_token(supervisor, request(prompt_ids=range(300, 420), max_tokens=1900))
+        await began.wait()
+        assert [engine.n_running for engine in supervisor.status().engines] == [3, 1]
+        for one in (*blockers, task):
+            one.cancel()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_we_end_nothing_is_left(luced: Path, tiny_model: Path, own_temporary_dir: Path, number: int) -> None:
+    assert luced.is_file()
+    code = f"""
+import asyncio
+from pathlib import Path
+import luce.supervisor.client as client
+from luce.supervisor import GenerateRequest, Supervisor, SupervisorConfig, TokenEvent
+client.MAX_INLINE_IDS = 2
+async def main():
+    config = SupervisorConfig(model=Path({str(tiny_model)!r}), threads=1, ctx=2048)
+    async with Supervisor(config) as supervisor:
+        request = GenerateRequest(prompt_ids=[329, 285, 1420], max_tokens=2000, ignore_eos=True)
+        async for event in supervisor.generate(request):
+            if isinstance(event, TokenEvent) and event.index == 10:
+                print(*supervisor.engine_pids(), flush=True)
+asyncio.run(main())
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as running:
+        assert running.stdout is not None
+        engine = psutil.Process(int(running.stdout.readline()))
+        running.send_signal(number)
+        running.wait(timeout=30)
+        psutil.wait_procs([engine], timeout=30)
+        assert not engine.is_running()
+    assert list(own_temporary_dir.iterdir()) == []
