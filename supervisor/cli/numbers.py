@@ -26,19 +26,18 @@ class Real(click.FloatRange):
         return number
 
 
-class Bytes(click.ParamType):
-    """A whole number, with K, M, G or T behind it for powers of 1024."""
+class Bytes(click.IntRange):
+    """A whole number of bytes, with K, M, G or T behind it for powers of 1024."""
 
     name = "bytes"
 
-    _MOST = 1 << 50
+    def __init__(self) -> None:
+        super().__init__(min=0, max=1 << 50)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
         text = str(value).strip()
         shift = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper(), 0)
         digits = text[:-1] if shift else text
-        if not (digits.isascii() and digits.isdigit()) or int(digits) << shift > self._MOST:
-            self.fail(f"{value!r} is no number of bytes up to 1024T; 8G stands for 8 times 1024^3", param, ctx)
-        return int(digits) << shift
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+            self.fail(f"{value!r} is no number of bytes: 1000, 64M or 8G, say", param, ctx)
+        return int(super().convert(int(digits) << shift, param, ctx))

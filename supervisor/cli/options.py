@@ -174,7 +174,8 @@ def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:
         key: values[key]
         for key in (
             "ctx", "pool", "lanes", "queue", "batch", "ubatch", "threads", "gpu_layers", "cache_type_k", "cache_type_v",
-            "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "seed", "log_level", "load_timeout",
+            "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "seed", "log_level",
+            "load_timeout",
         )
     }  # fmt: skip
     return DaemonConfig(model=read_model(values["model"]), **(shaped | fixed))
