@@ -104,6 +104,11 @@ void PageCache::update(Page& page) {
     set_candidate(in_host_, page.is_candidate_in_host, page,
                   page.host != nullptr && !page.is_resident() && page.n_kept == 0 && page.n_lanes == 0 &&
                       page.n_pins == 0 && page.n_waiting == 0);
+    if (page.host != nullptr && !page.is_resident() && page.n_pins == 0 && page.n_waiting > 0) {
+        awaited_.insert(&page);
+    } else {
+        awaited_.erase(&page);
+    }
     if (page.is_resident() && page.host != nullptr) {
         doubles_.insert(&page);
     } else {
@@ -195,7 +200,8 @@ Result<Blob> PageCache::rows_of(Page& page) {
     }
 }
 
-// Cheapest first: second copies of what is in the pool, then what ranks lowest.
+// Cheapest first: second copies of what is in the pool, then what ranks lowest. What is pinned has to find room: for it
+// even that goes which somebody waits for (a request will compute it again; a write has the rows in its own hands).
 bool PageCache::make_host_room(std::size_t n_bytes, double rank, bool is_pinned) {
     if (n_bytes > host_budget_) return false;
     while (usage_.host_bytes + n_bytes > host_budget_) {
@@ -205,7 +211,11 @@ bool PageCache::make_host_room(std::size_t n_bytes, double rank, bool is_pinned)
         }
         const bool has_page = !in_host_.empty();
         const bool has_tail = !tails_.empty();
-        if (!has_page && !has_tail) return false;
+        if (!has_page && !has_tail) {
+            if (!is_pinned || awaited_.empty()) return false;
+            drop_host(**awaited_.begin());
+            continue;
+        }
         const bool is_tail = has_tail && (!has_page || tails_.begin()->first < in_host_.begin()->first);
         const double lowest = is_tail ? tails_.begin()->first : in_host_.begin()->first;
         if (!is_pinned && lowest > rank) return false;
@@ -239,8 +249,11 @@ Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kin
         touch(*tail, std::max(rank, tail->rank));
         // The newer data says the same, but may hold logits that the older does not.
         if (!tail->data->logits.empty() || data->logits.empty()) return tail;
-        if (usage_.host_bytes + data->n_bytes() - tail->data->n_bytes() > host_budget_) return tail;
-        usage_.host_bytes += data->n_bytes() - tail->data->n_bytes();
+        const std::size_t n_more = data->n_bytes() - tail->data->n_bytes();
+        if (usage_.host_bytes + n_more > host_budget_) return tail;
+        if (tail->n_pins > 0 && usage_.pinned_bytes + n_more > host_budget_) return tail;
+        usage_.host_bytes += n_more;
+        if (tail->n_pins > 0) usage_.pinned_bytes += n_more;
         tail->data = std::move(data);
         return tail;
     }
@@ -413,6 +426,8 @@ std::optional<std::string> PageCache::check_integrity() const {
                                  page.n_pins == 0 && page.n_waiting == 0;
         expect(leaves_host == in_host_.contains({page.rank, &page}), "the host's queue is wrong");
         expect((page.is_resident() && page.host != nullptr) == doubles_.contains(&page), "the doubles are wrong");
+        const bool is_awaited = page.host != nullptr && !page.is_resident() && page.n_pins == 0 && page.n_waiting > 0;
+        expect(is_awaited == awaited_.contains(&page), "the awaited pages are wrong");
     });
     expect(seen.n_resident == usage_.n_resident, "the resident pages are miscounted");
     expect(seen.n_host == usage_.n_host, "the host's pages are miscounted");

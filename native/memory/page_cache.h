@@ -119,6 +119,7 @@ private:
     CacheUsage usage_;
     Candidates in_pool_;                                // resident, unused, no resident child
     Candidates in_host_;                                // host copy only, unpinned, no kept child
+    std::set<Page*> awaited_;                           // host copy only, unpinned, but a request or a write waits
     std::set<Page*> doubles_;                           // in pool and host: their host copy is the first to go
     std::set<std::pair<double, Tail*>> tails_;          // host copy, unpinned
     std::set<std::pair<std::int32_t, Page*>> unsaved_;  // resident, no host copy yet; by index
