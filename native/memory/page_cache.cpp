@@ -240,6 +240,7 @@ bool PageCache::keep(Page& page, Blob rows) {
     assert(rows->size() == page_bytes_);
     if (!make_host_room(page_bytes_, page.rank, page.n_pins > 0)) return false;
     set_host(page, std::move(rows));
+    save_to_disk(page);  // from a file: what is read from disk is there already
     return true;
 }
 
