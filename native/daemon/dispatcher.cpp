@@ -230,6 +230,9 @@ void Dispatcher::end_before_start(const wire::Generate& command) {
     ok.n_prompt = static_cast<std::int32_t>(command.prompt.size());
     ok.output_path = command.output_path;
     ok.stop = wire::StopReason::cancel;
+    for (const wire::SnapshotPoint& point : command.memory.snapshots) {
+        output_.send_reply(wire::InlineSnapshotFailed{ok.id, point.slot, ErrorCode::cancelled});
+    }
     output_.send_sentinel(command.id);
     output_.send_reply(ok);
 }
@@ -426,6 +429,13 @@ void Dispatcher::quit() {
     if (has_quit_) return;
     has_quit_ = true;
     end_all();
+    owes_ok_ = true;
+    take_leave();
+}
+
+void Dispatcher::take_leave() {
+    if (!owes_ok_ || !is_idle()) return;
+    owes_ok_ = false;
     output_.send_reply(wire::PlainOk{});
 }
 

@@ -51,6 +51,9 @@ public:
     // Ends everything, each command with its reply; for quit and for signals.
     void quit();
 
+    // The reply to quit() is the last one: it waits for what is being saved or loaded. Called when that may be done.
+    void take_leave();
+
     // As quit, but everybody is told the error: the engine is beyond use.
     void give_up(const Error& error);
 
@@ -118,6 +121,7 @@ private:
     std::deque<std::pair<wire::RequestId, engine::RequestKey>> ended_;  // the last ones, for snapshot of=
     std::optional<engine::RequestKey> last_turn_;                       // the last generation that took a turn
     bool has_quit_ = false;
+    bool owes_ok_ = false;  // quit() is not answered yet
 };
 
 }  // namespace luce::daemon

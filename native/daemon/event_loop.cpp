@@ -67,6 +67,7 @@ int EventLoop::run() {
         }
     }
     finish_files();
+    dispatcher_.take_leave();
     drain();
     return 0;
 }

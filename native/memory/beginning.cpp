@@ -169,6 +169,7 @@ std::optional<Beginning> beginning_at(const std::vector<Page*>& path, Page& root
     if (beginning.n_rest == 0) return beginning;
     // Rows of a longer tail or of the page that goes on from here do as well.
     Page* beside = n_pages < path.size() ? path[n_pages] : nullptr;
+    beginning.n_rest = 0;
     add_rest(beginning, page, beside, rest);
     beginning.has_logits = false;
     if (beginning.n_rest != static_cast<std::int32_t>(rest.size())) return std::nullopt;

@@ -31,6 +31,7 @@ struct Beginning {
     Position n = 0;            // positions that need not be computed
     std::vector<Page*> pages;  // the full pages of them
     Tail* tail = nullptr;      // where the rest, the state and the logits are taken from
+    TailBlob data;             // the tail's, which may have to make way while the beginning is put in place
     Page* beside = nullptr;    // or: the page whose first rows are the rest (pure attention)
     std::int32_t n_rest = 0;   // positions behind the full pages
     bool has_logits = false;   // of position n - 1, in the tail: the next token can be chosen at once

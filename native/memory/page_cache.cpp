@@ -43,7 +43,7 @@ Result<void> PageCache::evict(Page& page) {
     assert(page.n_lanes == 0);
     const bool is_safe = page.host != nullptr || (is_on_disk(page) && page.n_pins == 0);
     const bool is_wanted = !is_hopeless(page) || page.n_pins > 0 || page.n_waiting > 0 || disk_ != nullptr;
-    if (!is_safe && is_wanted && make_host_room(page_bytes_, worth_per_byte(page, policy_.now_s()), page.n_pins > 0)) {
+    if (!is_safe && is_wanted && make_host_room(page_bytes_, worth_per_byte(page, policy_.now_s()), claim_of(page))) {
         Result<Blob> rows = rows_of(page);
         if (!rows && page.n_pins > 0) return rows.error();
         if (rows) {
@@ -110,6 +110,16 @@ bool PageCache::leaves_host(const Page& page) const {
            page.n_waiting == 0 && (!needs_tails_ || page.tails.empty());
 }
 
+bool PageCache::is_awaited(const Page& page) {
+    return page.host != nullptr && !page.is_resident() && page.n_pins == 0 && page.n_waiting > 0;
+}
+
+// What a request waits for will be in use at once.
+PageCache::Claim PageCache::claim_of(const Page& page) {
+    if (page.n_pins > 0) return Claim::pinned;
+    return page.n_waiting > 0 ? Claim::awaited : Claim::worth;
+}
+
 // No text can begin with it.
 bool PageCache::is_hopeless(const Page& page) const { return needs_tails_ && page.n_kept == 0 && page.tails.empty(); }
 
@@ -125,6 +135,11 @@ double PageCache::worth_per_byte(const Page& page, double now_s) const {
 void PageCache::update(Page& page) {
     in_pool_.set(page, leaves_pool(page) ? &conversation_of(page) : nullptr);
     in_host_.set(page, leaves_host(page) ? &conversation_of(page) : nullptr);
+    if (is_awaited(page)) {
+        awaited_.insert(&page);
+    } else {
+        awaited_.erase(&page);
+    }
     const bool is_double = page.is_resident() && page.host != nullptr;
     if (is_double == page.is_double) return;
     page.is_double = is_double;
@@ -209,8 +224,9 @@ Result<Blob> PageCache::rows_of(Page& page) {
     }
 }
 
-// Cheapest first: second copies of what is in the pool, then what is worth least.
-bool PageCache::make_host_room(std::size_t n_bytes, double worth, bool is_needed) {
+// Cheapest first: second copies of what is in the pool, then what is worth least. What is pinned has to find room: for
+// it even that goes which somebody waits for (a request will compute it again; a write has the rows in its own hands).
+bool PageCache::make_host_room(std::size_t n_bytes, double worth, Claim claim) {
     if (n_bytes > host_budget_) return false;
     const double now_s = policy_.now_s();
     while (usage_.host_bytes + n_bytes > host_budget_) {
@@ -223,12 +239,16 @@ bool PageCache::make_host_room(std::size_t n_bytes, double worth, bool is_needed
         // Pages without hope go before any tail is looked at.
         const bool is_clear = page != nullptr && in_host_.conversation_of(*page) == &policy_.nobody();
         const std::optional<TailQueue::Lowest> tail = is_clear ? std::nullopt : tails_.lowest(now_s);
-        if (page == nullptr && !tail) return false;
+        if (page == nullptr && !tail) {
+            if (claim != Claim::pinned || awaited_.empty()) return false;
+            drop_host(**awaited_.begin());
+            continue;
+        }
         if (tail && (page == nullptr || tail->worth_per_byte < lowest)) {
             page = nullptr;
             lowest = tail->worth_per_byte;
         }
-        if (!is_needed && lowest > worth) return false;
+        if (claim == Claim::worth && lowest > worth) return false;
         if (page != nullptr) {
             drop_host(*page);
         } else {
@@ -256,10 +276,9 @@ void PageCache::after_drop(Page& page) {
 bool PageCache::keep(Page& page, Blob rows) {
     if (page.host != nullptr) return true;
     assert(rows->size() == page_bytes_);
-    // What a request waits for will be in use at once.
-    const bool is_needed = page.n_pins > 0 || page.n_waiting > 0;
-    if (!make_host_room(page_bytes_, worth_per_byte(page, policy_.now_s()), is_needed)) return false;
+    if (!make_host_room(page_bytes_, worth_per_byte(page, policy_.now_s()), claim_of(page))) return false;
     set_host(page, std::move(rows));
+    save_to_disk(page);  // from a file: what is read from disk is there already
     return true;
 }
 
@@ -270,8 +289,11 @@ Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kin
         if (owner) tail->owner = owner;
         // The newer data says the same, but may hold logits that the older does not.
         if (!tail->data->logits.empty() || data->logits.empty()) return tail;
-        if (usage_.host_bytes + data->n_bytes() - tail->data->n_bytes() > host_budget_) return tail;
-        usage_.host_bytes += data->n_bytes() - tail->data->n_bytes();
+        const std::size_t n_more = data->n_bytes() - tail->data->n_bytes();
+        if (usage_.host_bytes + n_more > host_budget_) return tail;
+        if (tail->n_pins > 0 && usage_.pinned_bytes + n_more > host_budget_) return tail;
+        usage_.host_bytes += n_more;
+        if (tail->n_pins > 0) usage_.pinned_bytes += n_more;
         tail->data = std::move(data);
         return tail;
     }
@@ -281,7 +303,7 @@ Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kin
     tail->owner = owner;
     const double worth = tails_.worth_of_new(*tail, policy_.now_s());
     ++tail->n_waiting;
-    const bool has_room = make_host_room(n_bytes, worth, false);
+    const bool has_room = make_host_room(n_bytes, worth, Claim::worth);
     --tail->n_waiting;
     if (!has_room) {
         tree_.remove_tail(*tail);
@@ -460,6 +482,7 @@ std::optional<std::string> PageCache::check_integrity() const {
         n_in_pool += leaves_pool(page) ? 1 : 0;
         n_in_host += leaves_host(page) ? 1 : 0;
         expect((page.is_resident() && page.host != nullptr) == doubles_.contains(&page), "the doubles are wrong");
+        expect(is_awaited(page) == awaited_.contains(&page), "the awaited pages are wrong");
     });
     expect(n_tails == tails_.size(), "the tails' queue is miscounted");
     expect(n_in_pool == in_pool_.size(), "the pool's queue is miscounted");

@@ -101,6 +101,10 @@ public:
     std::optional<std::string> check_integrity() const;
 
 private:
+    // With what right something takes room in the host: others go that are worth less; any that nobody needs; or those
+    // that somebody waits for as well.
+    enum class Claim : std::uint8_t { worth, awaited, pinned };
+
     Result<void> evict(Page& page);
     void set_cells(Page& page, std::span<const Cell> cells);
     void set_host(Page& page, Blob rows);
@@ -112,7 +116,9 @@ private:
     bool is_hopeless(const Page& page) const;
     Conversation& conversation_of(const Page& page) const;
     double worth_per_byte(const Page& page, double now_s) const;
-    bool make_host_room(std::size_t n_bytes, double worth_per_byte, bool is_needed);
+    static bool is_awaited(const Page& page);
+    static Claim claim_of(const Page& page);
+    bool make_host_room(std::size_t n_bytes, double worth_per_byte, Claim claim);
     void drop_host(Page& page);
     void after_drop(Page& page);
     void save_to_disk(Page& page);
@@ -129,6 +135,7 @@ private:
     PageQueue in_pool_;                                 // resident, unused, no resident child
     PageQueue in_host_;                                 // host copy only, unpinned, no kept child
     TailQueue tails_;                                   // host copy, unpinned
+    std::set<Page*> awaited_;                           // host copy only, unpinned, but a request or a write waits
     std::set<Page*> doubles_;                           // in pool and host: their host copy is the first to go
     std::set<std::pair<std::int32_t, Page*>> unsaved_;  // resident, no host copy yet; by index
     std::int64_t n_idle_ = 0;                           // resident pages that no lane uses

@@ -105,15 +105,17 @@ Begun TextMemory::to_begun(const Beginning& beginning) const {
     begun.n = beginning.n;
     begun.miss = beginning.miss;
     begun.tier = beginning.tier;
-    if (beginning.has_logits) begun.logits = beginning.tail->data;
+    if (beginning.has_logits) begun.logits = beginning.data;
     return begun;
 }
 
 // Put the beginning into the lane. Making room for what has to come from elsewhere must not take it away: its pages and
 // its tail wait meanwhile, as what it takes from others is held by its blob.
-Result<void> TextMemory::attach(LaneId lane, const Beginning& beginning, std::span<const Token> text) {
+Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<const Token> text) {
     if (beginning.n == 0) return {};
     const TailBlob tail = beginning.tail != nullptr ? beginning.tail->data : nullptr;
+    const Tokens tail_rest = beginning.tail != nullptr ? beginning.tail->rest : Tokens{};
+    beginning.data = tail;
     Blob beside;
     if (beginning.beside != nullptr) {
         Result<Blob> rows = cache_.rows_of(*beginning.beside);
@@ -152,6 +154,9 @@ Result<void> TextMemory::attach(LaneId lane, const Beginning& beginning, std::sp
         return {};
     };
     Result<void> done = put();
+    if (tail != nullptr) {
+        beginning.tail = tree_.find_tail(beginning.pages.empty() ? tree_.root() : *beginning.pages.back(), tail_rest);
+    }
     if (!done) {
         for (Page* page : entered) cache_.leave(*page, {});
         device_.forget(lane);
@@ -347,6 +352,9 @@ void TextMemory::end(LaneId id, std::uint64_t owner, std::span<const Token> text
 Suspended TextMemory::suspend(LaneId id, std::span<const Token> text, Position n_computed) {
     Suspended suspended;
     suspended.conversation = at(id).conversation;
+    suspended.n_prompt = at(id).n_prompt;
+    suspended.snapshots = std::move(at(id).snapshots);
+    suspended.tails = std::move(at(id).tails);
     if (!refusal() && !at(id).is_lost && n_computed > 0) {
         Result<Slot> place = place_at(id, text, n_computed, n_computed, {});
         Result<void> held = place ? slots_.hold(place.value()) : Result<void>(place.error());
@@ -365,6 +373,7 @@ Suspended TextMemory::suspend(LaneId id, std::span<const Token> text, Position n
 Begun TextMemory::resume(LaneId id, std::span<const Token> text, const Suspended& suspended) {
     MemoryRequest request;
     request.reuse = true;
+    request.snapshots = suspended.snapshots;
     const Known known = refusal() ? Known{} : walk(text);
     Beginning beginning;
     if (suspended.is_held) {
@@ -373,14 +382,17 @@ Begun TextMemory::resume(LaneId id, std::span<const Token> text, const Suspended
         if (place) beginning = *place;
     }
     if (beginning.n == 0 && !refusal()) {
-        const BeginningLimits limits{static_cast<Position>(text.size()) - 1, true, device_.traits().has_state()};
-        beginning = choose_beginning(known, tree_.root(), text, limits);
+        const Position n_limit = std::min(static_cast<Position>(text.size()) - 1, n_most(known, text, request));
+        beginning =
+            choose_beginning(known, tree_.root(), text, BeginningLimits{n_limit, true, device_.traits().has_state()});
     }
     if (const Result<void> attached = attach(id, beginning, text); !attached) {
         log_warn("a suspended request's memory could not be put back and is computed again: " + attached.error().text);
         beginning = {};
     }
     open(id, beginning, text, request, suspended.conversation);
+    at(id).n_prompt = suspended.n_prompt;
+    at(id).tails = suspended.tails;
     let_go(suspended);
     return to_begun(beginning);
 }

@@ -71,6 +71,9 @@ struct Suspended {
     Slot place;
     bool is_held = false;  // false: what is still there will be used, the rest computed again
     ConversationRef conversation;
+    Position n_prompt = 0;
+    std::vector<SnapshotPoint> snapshots;  // still to be taken
+    std::vector<PlannedTail> tails;
 };
 
 struct MemoryStatus {
@@ -173,7 +176,7 @@ private:
     Known walk(std::span<const Token> text);
     Result<Beginning> restore(std::span<const Token> text, const MemoryRequest& request, bool needs_logits);
     Position n_most(const Known& known, std::span<const Token> text, const MemoryRequest& request);
-    Result<void> attach(LaneId lane, const Beginning& beginning, std::span<const Token> text);
+    Result<void> attach(LaneId lane, Beginning& beginning, std::span<const Token> text);
     void detach(LaneId lane);
     void open(LaneId lane, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request,
               ConversationRef conversation);

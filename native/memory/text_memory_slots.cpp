@@ -8,6 +8,12 @@ namespace {
 
 constexpr std::size_t kMaxEnded = 64;  // requests that can still be snapshotted after their end
 
+Tokens text_of(const Slot& slot) {
+    Tokens text = memory::text_of(*slot.page);
+    if (slot.tail != nullptr) text.insert(text.end(), slot.tail->rest.begin(), slot.tail->rest.end());
+    return text;
+}
+
 Error mismatch(std::int32_t slot) {
     return {ErrorCode::prefix_mismatch,
             "what slot " + std::to_string(slot) + " holds is not the beginning of this prompt"};
@@ -83,7 +89,7 @@ Result<Slot> TextMemory::find_ended(std::uint64_t owner) {
     bool is_whole = slot.tail != nullptr || (it->rest.empty() && !device_.traits().has_state());
     for (const Page* page : path_to(*it->page)) is_whole = is_whole && page->is_kept();
     if (is_whole) return slot;
-    return Error{ErrorCode::no_room,
+    return Error{ErrorCode::unknown_id,
                  "the memory of that request had to make way for others; a larger --host-cache keeps more"};
 }
 
@@ -108,14 +114,23 @@ Result<void> TextMemory::thin_ended(std::int32_t number, std::uint64_t owner, Po
     slot.page = &page_at(*whole.value().page, end);
     slot.begin = begin;
     slot.position = end;
+    // Held first, so that making room for the tail takes none of its pages away.
+    const Slot pages = slot;
+    if (Result<void> held = slots_.hold(pages); !held) return held;
+    Result<void> set;
     if (end == whole.value().position) {
         slot.tail = whole.value().tail;
     } else if (const Position n_rest = end - slot.page->end(); n_rest > 0 || device_.traits().has_state()) {
-        Result<Tail*> tail = tail_within(*whole.value().page, whole.value().tail, *slot.page, n_rest);
-        if (!tail) return tail.error();
-        slot.tail = tail.value();
+        const Result<Tail*> tail = tail_within(*whole.value().page, whole.value().tail, *slot.page, n_rest);
+        if (tail) {
+            slot.tail = tail.value();
+        } else {
+            set = tail.error();
+        }
     }
-    return slots_.set(number, slot);
+    if (set) set = slots_.set(number, slot);
+    slots_.let_go(pages);
+    return set;
 }
 
 // A tail behind `page`, n_rest positions on, within a text that goes on beyond it: with state only one that stands.
@@ -124,7 +139,8 @@ Result<Tail*> TextMemory::tail_within(Page& last, Tail* behind, Page& page, Posi
     while (!next->is_root() && next->parent != &page && next != &page) next = next->parent;
     const bool in_page = next != &page;
     const std::span<const Token> tokens = in_page ? std::span<const Token>(next->tokens) : behind->rest;
-    const auto rest = tokens.first(static_cast<std::size_t>(n_rest));
+    // A copy: making room for the tail may take away the one behind.
+    const Tokens rest(tokens.begin(), tokens.begin() + n_rest);
     if (Tail* tail = tree_.find_tail(page, rest)) return tail;
     if (device_.traits().has_state()) {
         return Error{ErrorCode::unsupported, "no state was kept at position " + std::to_string(page.end() + n_rest) +
@@ -151,15 +167,22 @@ Result<Beginning> TextMemory::restore(std::span<const Token> text, const MemoryR
                                                  " is a thin one: restore its base and name it in the chain"};
     }
     const Slot* last = base.value();
+    Tokens known = text_of(*last);
     for (const std::int32_t link : request.chain) {
         const Result<const Slot*> slot = slots_.get(link);
         if (!slot) return slot.error();
-        if (slot.value()->begin > last->position) {
+        if (slot.value()->begin != last->position) {
             return Error{ErrorCode::prefix_mismatch,
                          "slot " + std::to_string(link) + " begins at " + std::to_string(slot.value()->begin) +
                              ", but what it extends ends at " + std::to_string(last->position)};
         }
-        if (slot.value()->position > last->position) last = slot.value();
+        Tokens longer = text_of(*slot.value());
+        if (!std::equal(known.begin(), known.end(), longer.begin(), longer.begin() + last->position)) {
+            return Error{ErrorCode::prefix_mismatch,
+                         "slot " + std::to_string(link) + " extends another text than the one before it"};
+        }
+        last = slot.value();
+        known = std::move(longer);
     }
     const std::int32_t named = request.chain.empty() ? *request.restore_slot : request.chain.back();
     const Position position = request.restore_at.value_or(last->position);
@@ -169,19 +192,8 @@ Result<Beginning> TextMemory::restore(std::span<const Token> text, const MemoryR
                                               ", before restore_at=" + std::to_string(position)};
     }
     if (position > static_cast<Position>(text.size())) return mismatch(named);
+    if (!std::equal(known.begin(), known.begin() + position, text.begin())) return mismatch(named);
     const std::vector<Page*> path = path_to(*last->page);
-    for (const Page* page : path) {
-        const auto n = std::min<Position>(kPageSize, std::max<Position>(0, position - page->begin()));
-        if (!std::equal(page->tokens.begin(), page->tokens.begin() + n, text.begin() + page->begin())) {
-            return mismatch(named);
-        }
-    }
-    if (last->tail != nullptr) {
-        const Position n = std::max<Position>(0, position - last->page->end());
-        if (!std::equal(last->tail->rest.begin(), last->tail->rest.begin() + n, text.begin() + last->page->end())) {
-            return mismatch(named);
-        }
-    }
     const bool has_state = device_.traits().has_state();
     const auto n_text = static_cast<Position>(text.size());
     std::optional<Beginning> beginning = beginning_at(path, tree_.root(), position, text, has_state);

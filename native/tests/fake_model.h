@@ -209,6 +209,7 @@ public:
 
     std::vector<engine::Slice> last_call;  // the spans in it are not to be read
     std::optional<Error> fail_next;
+    std::size_t n_logits = 4;  // the hash fills four; what checks files expects as many as the vocabulary has
     bool cannot_save = false;
     bool cannot_load = false;
     bool cannot_read = false;
@@ -237,9 +238,9 @@ private:
 
     static Error internal(const char* what) { return {ErrorCode::internal, what}; }
 
-    static std::vector<float> to_logits(std::uint64_t hash) {
-        std::vector<float> logits;
-        for (int i = 0; i < 4; ++i) logits.push_back(static_cast<float>((hash >> (16 * i)) & 0xffff));
+    std::vector<float> to_logits(std::uint64_t hash) const {
+        std::vector<float> logits(n_logits);
+        for (std::size_t i = 0; i < 4; ++i) logits[i] = static_cast<float>((hash >> (16 * i)) & 0xffff);
         return logits;
     }
 

@@ -1,0 +1,116 @@
+"""What the tests of tiers share: a daemon that answers, references from fresh runs, and what a reply said of reuse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from luce.protocol import Err, ErrorCode, GenerateOk, InlineSnapshot, InlineSnapshotFailed, Logprobs, Reply, StatusLine
+from tests.daemon.conftest import margins_of
+from tests.daemon.same_tokens import Comparison
+from tests.daemon_driver import DaemonDriver, gen_line
+
+N_ANSWER = 16
+
+
+def status_of(daemon: DaemonDriver) -> dict[str, str]:
+    """REQUIRES: nothing else is to be answered."""
+    daemon.send("status check=1")
+    reply = daemon.next_reply()
+    assert isinstance(reply, StatusLine), reply
+    fields = dict(reply.fields)
+    assert fields["integrity"] == "ok", fields
+    return fields
+
+
+def ask(daemon: DaemonDriver, line: str) -> Reply:
+    """A command that generates nothing."""
+    daemon.send(line)
+    return daemon.next_reply()
+
+
+def done(daemon: DaemonDriver, line: str) -> Reply:
+    """The same, and it must succeed."""
+    reply = ask(daemon, line)
+    assert not isinstance(reply, Err), (line, reply)
+    return reply
+
+
+def refused(daemon: DaemonDriver, line: str) -> ErrorCode | str:
+    reply = ask(daemon, line)
+    assert isinstance(reply, Err), (line, reply)
+    return reply.code
+
+
+@dataclass
+class Told:
+    """All that one request gave."""
+
+    tokens: list[int]
+    reply: GenerateOk | Err
+    snapshots: list[InlineSnapshot | InlineSnapshotFailed]
+    logprobs: list[Logprobs]
+
+    @property
+    def ok(self) -> GenerateOk:
+        assert isinstance(self.reply, GenerateOk), self.reply
+        return self.reply
+
+    @property
+    def code(self) -> ErrorCode | str:
+        assert isinstance(self.reply, Err), self.reply
+        return self.reply.code
+
+
+def generate(daemon: DaemonDriver, prompt: Sequence[int], extra: str = "", n: int = N_ANSWER) -> Told:
+    """One request by itself, in the multiplexed dialect."""
+    daemon.send(gen_line(1, n, prompt, f"ignore_eos=1 {extra}"))
+    told = Told(daemon.tokens_until_end(), Err("none"), [], [])
+    while True:
+        reply = daemon.next_reply()
+        if isinstance(reply, InlineSnapshot | InlineSnapshotFailed):
+            told.snapshots.append(reply)
+        elif isinstance(reply, Logprobs):
+            told.logprobs.append(reply)
+        else:
+            assert isinstance(reply, GenerateOk | Err), reply
+            told.reply = reply
+            return told
+
+
+@dataclass
+class Checked:
+    """Compares each answer with the one of a run that knew nothing."""
+
+    noise: float
+    comparison: Comparison = field(init=False)
+    references: dict[tuple[int, ...], tuple[list[int], list[float]]] = field(default_factory=dict)
+    parted: set[tuple[int, ...]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.comparison = Comparison(self.noise)
+
+    def learn(self, daemon: DaemonDriver, *prompts: Sequence[int], n: int = N_ANSWER) -> None:
+        for prompt in prompts:
+            told = generate(daemon, prompt, "reuse=0 logprobs=2", n)
+            assert (told.ok.n_reused, told.ok.tier, told.ok.miss) == (0, "none", "off")
+            self.references[tuple(prompt)] = (told.tokens, margins_of(told.logprobs))
+
+    def check(self, name: str, prompt: Sequence[int], tokens: Sequence[int]) -> None:
+        expected, margins = self.references[tuple(prompt)]
+        n_unclear = len(self.comparison.unclear)
+        self.comparison.check(name, tokens, expected[: len(tokens)], margins)
+        if len(self.comparison.unclear) > n_unclear:
+            self.parted.add(tuple(prompt))
+
+    def finish(self) -> None:
+        """The same few prompts are asked again and again: a near-tie of one counts once. Most must be without one."""
+        print(f"{self.comparison.n_sequences} sequences, parted at unclear steps: {self.comparison.unclear}")
+        assert 2 * len(self.parted) <= len(self.references), self.comparison.unclear
+
+    def generate(self, name: str, daemon: DaemonDriver, prompt: Sequence[int], extra: str = "") -> GenerateOk:
+        told = generate(daemon, prompt, extra, N_ANSWER)
+        ok = told.ok
+        assert len(told.tokens) == N_ANSWER
+        self.check(name, prompt, told.tokens)
+        return ok
