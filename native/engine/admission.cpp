@@ -152,7 +152,7 @@ EngineStatus Engine::status() const {
     status.n_queued = static_cast<std::int32_t>(queue_.size());
     status.n_suspended = static_cast<std::int32_t>(suspended_.size());
     for (const auto& lane : lanes_) status.n_cells_used += lane ? lane->n_computed() : 0;
-    if (!memory_.refusal()) status.n_cells_used = decoder_.limits().n_pool - memory_.n_available_cells();
+    if (!memory_.refusal()) status.n_cells_used = memory_.n_used_cells();
     return status;
 }
 

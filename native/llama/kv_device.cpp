@@ -27,6 +27,7 @@ bool has_2d_positions(const llama_model* model) { return model->hparams.n_pos_pe
 LlamaKvDevice::LlamaKvDevice(const Model& model, std::int32_t n_lanes) : model_(model), n_lanes_(n_lanes) { rebind(); }
 
 void LlamaKvDevice::unbind() {
+    traits_.n_cells = 0;
     cells_ = {};
     rows_ = {};
     tail_ = {};

@@ -410,6 +410,11 @@ std::int32_t TextMemory::n_available_cells() const {
     return has_cells() ? cache_.n_available_cells() : std::numeric_limits<std::int32_t>::max() / 2;
 }
 
+// Of the device's cells: it may have a few more than the pool was asked to have, and has none while it is parked.
+std::int32_t TextMemory::n_used_cells() const {
+    return has_cells() ? device_.traits().n_cells - cache_.n_available_cells() : 0;
+}
+
 std::int32_t TextMemory::n_private_cells(LaneId id, Position n_computed) const {
     if (refusal()) return n_computed;
     if (!has_cells()) return 0;

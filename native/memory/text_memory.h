@@ -127,6 +127,7 @@ public:
     // Room for n more cells, and how much there could be.
     Result<void> make_room(std::int32_t n_cells);
     std::int32_t n_available_cells() const;
+    std::int32_t n_used_cells() const;  // by running lanes: not to be made free
 
     // Cells of the lane that no other lane uses: what suspending it would free.
     std::int32_t n_private_cells(LaneId lane, Position n_computed) const;

@@ -9,7 +9,6 @@ from luce.protocol import (
     Err,
     ErrorCode,
     GenerateOk,
-    InlineSnapshot,
     InlineSnapshotFailed,
     PlainOk,
     Reply,
@@ -31,7 +30,7 @@ def ask(daemon: DaemonDriver, line: str) -> Reply:
     return daemon.next_reply()
 
 
-def test_a_command_cancelled_before_its_turn_tells_of_its_snapshots(start: Start, tmp_path: Path) -> None:
+def test_a_command_cancelled_before_its_turn_tells_of_its_snapshots(start: Start) -> None:
     daemon = start("--ctx", "4096", mux=False)
     daemon.send(gen_line(1, 3000, [1, 2, 3], "ignore_eos=1"), gen_line(2, 5, [1, 2, 3, 4], "snap=2:1,4:3"))
     daemon.next_token()

@@ -1,5 +1,5 @@
-"""Wherever a text's memory has been meanwhile, the answer is that of a fresh run: in the pool, in host memory, on disk, in
-a file, parked, in two lanes at once, suspended. One daemon an architecture and KV type."""
+"""Wherever a text's memory has been meanwhile, the answer is that of a fresh run: in the pool, in host memory, on disk,
+in a file, parked, in two lanes at once, suspended. One daemon an architecture and KV type."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from luce.protocol import Err, ErrorCode, GenerateOk, InlineSnapshot, SlotSaved, SnapshotTaken
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import N_ANSWER, Checked, done, generate, refused, status_of
-from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_RANDOM, NOISE_RANDOM_MOE
+from tests.daemon.same_tokens import NOISE_CUTS, NOISE_RANDOM, NOISE_RANDOM_MOE
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
 
 NOISE = {
-    "tiny": NOISE_BATCHING,
+    "tiny": NOISE_CUTS,
     "qwen3": NOISE_RANDOM,
     "qwen3moe": NOISE_RANDOM_MOE,
     "qwen35": NOISE_RANDOM,
@@ -49,7 +49,7 @@ class Tiers:
     def resident(self) -> None:
         self.run("cold", TRUNK)
         ok = self.run("resident", LONGER)
-        assert (ok.n_reused, ok.tier, ok.miss) == (200, "resident", "differs_at:200")  # from its own answer
+        assert (ok.n_reused, ok.tier) == (200, "resident")
         before = int(status_of(self.daemon)["tokens_in"])
         ok = self.run("resident, whole", LONGER)
         assert ok.n_reused == 240
