@@ -6,8 +6,12 @@
 namespace luce::memory {
 namespace {
 
-constexpr float kSmoothing = 0.4F;            // of the mean of log2(gap): about the last four gaps
-constexpr int kRelearnEvery = 32;             // requests: the curves move slowly
+constexpr float kSmoothing = 0.4F;  // of the mean of log2(gap): about the last four gaps
+// Requests between two looks at what was counted: the curves move ever more slowly.
+constexpr std::uint64_t kRelearnEvery = 32;
+constexpr std::uint64_t kRelearnLateEvery = 128;
+constexpr std::uint64_t kLate = 1024;
+
 constexpr std::size_t kMaxWatched = 1 << 10;  // conversations that teach; older ones no longer count as idle
 
 }  // namespace
@@ -133,7 +137,9 @@ void EvictionPolicy::settle(Conversation& conversation, std::size_t n_buckets) {
 
 // Those who have not come back count, too, or every idle age would look hopeful.
 void EvictionPolicy::count_request() {
-    if (kind_ == EvictionKind::lru || ++n_requests_ % kRelearnEvery != 0) return;
+    if (kind_ == EvictionKind::lru) return;
+    ++n_requests_;
+    if (n_requests_ % (n_requests_ < kLate ? kRelearnEvery : kRelearnLateEvery) != 0) return;
     const double now = now_s();
     for (Conversation* conversation : watched_) {
         if (conversation->n_running > 0) continue;

@@ -163,6 +163,12 @@ void PageCache::adopt(Page& page, std::span<const Cell> cells) {
     set_cells(page, cells);
 }
 
+// Spares the queue a page that would leave it at once.
+void PageCache::adopt_and_enter(Page& page, std::span<const Cell> cells) {
+    ++page.n_lanes;
+    adopt(page, cells);
+}
+
 void PageCache::enter(Page& page) {
     assert(page.is_kept());
     if (page.n_lanes++ == 0 && page.is_resident()) --n_idle_;

@@ -54,6 +54,7 @@ public:
 
     // A lane's own cells become the page's. REQUIRES: not resident.
     void adopt(Page& page, std::span<const Cell> cells);
+    void adopt_and_enter(Page& page, std::span<const Cell> cells);
 
     // A lane begins or ceases to use the page; it and its tails are `owner`'s then, if that is not empty. REQUIRES:
     // resident.

@@ -243,13 +243,15 @@ bool TextMemory::seal(LaneId id, Lane& lane, std::span<const Token> text) {
         if (page->is_resident()) {
             device_.hide(id, cells);
             device_.show(id, page->cells);
+            cache_.enter(*page);
         } else {
-            cache_.adopt(*page, cells);
+            cache_.adopt_and_enter(*page, cells);
         }
-    } else if (!page->is_kept()) {
-        cache_.adopt(*page, {});
+    } else if (page->is_kept()) {
+        cache_.enter(*page);
+    } else {
+        cache_.adopt_and_enter(*page, {});
     }
-    cache_.enter(*page);
     lane.page = page;
     return true;
 }

@@ -157,6 +157,7 @@ public:
 
     MemoryStatus status() const;
     EvictionCosts& eviction_costs() { return policy_.costs(); }
+    std::size_t n_conversations() const { return policy_.n_conversations(); }
     std::optional<std::string> check_integrity() const;
 
 private:

@@ -19,7 +19,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ class Request:
     n_tokens: int
     runs: tuple[tuple[int, int], ...]
     marks: tuple[int, ...]
+    rest_page: int  # whose first tokens follow the last full page, as a later request shows; -1: not known
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,18 @@ def read_session(trace: dict[str, Any], first_id: int) -> list[Request]:
         ends = {earlier["in"] for earlier in asked[max(0, i - 8) : i] if earlier["in"] < request["in"]}
         marks = {n * PAGE for n in departures if 0 < n < n_pages} | ends
         runs = tuple((first + first_id, count) for first, count in request["pages"])
-        requests.append(Request(at_s, max(request["in"], n_pages * PAGE + 1), runs, tuple(sorted(marks))))
+        rest_page = -1
+        if i + 1 < len(asked) and n_common_pages(request["pages"], asked[i + 1]["pages"]) == n_pages:
+            rest_page = next((first_id + page for page in islice(expand(asked[i + 1]["pages"]), n_pages, None)), -1)
+        n_tokens = max(request["in"], n_pages * PAGE + 1)
+        requests.append(Request(at_s, n_tokens, runs, tuple(sorted(marks)), rest_page))
     return requests
 
 
 def read_sessions(path: Path) -> list[list[Request]]:
-    opened = lzma.open(path, "rt") if path.suffix == ".xz" else path.open()
     sessions: list[list[Request]] = []
     first_id = 0
-    with opened as lines:
+    with lzma.open(path, "rt") if path.suffix == ".xz" else path.open() as lines:
         for line in lines:
             trace = json.loads(line)
             if trace["block"] != PAGE:
@@ -106,7 +111,7 @@ def interleave(sessions: Sequence[Sequence[Request]], seed: int, hours: float) -
     requests = []
     for session in sessions:
         start_s = rng.uniform(0, hours * 3600)
-        requests += [Request(start_s + r.at_s, r.n_tokens, r.runs, r.marks) for r in session]
+        requests += [replace(request, at_s=start_s + request.at_s) for request in session]
     return sorted(requests, key=lambda request: request.at_s)
 
 
@@ -115,7 +120,10 @@ def write_events(requests: Sequence[Request], path: Path) -> None:
         for r in requests:
             runs = " ".join(f"{first} {count}" for first, count in r.runs)
             marks = " ".join(map(str, r.marks))
-            print(f"{r.at_s:.3f} {r.n_tokens} {len(r.runs)} {runs} {len(r.marks)} {marks}".rstrip(), file=file)
+            print(
+                f"{r.at_s:.3f} {r.n_tokens} {len(r.runs)} {runs} {r.rest_page} {len(r.marks)} {marks}".rstrip(),
+                file=file,
+            )
 
 
 def replay(program: Path, events: Path, policy: str, budget: int, state_bytes: int) -> dict[str, float]:
@@ -164,18 +172,20 @@ def markdown(row: Row) -> str:
     )
 
 
-HEADER = """| memory | budget, tokens | LRU | luced | clairvoyant | way | lowest way | lowest gain | policy, us | worst, us | tails |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+HEADER = (
+    "| memory | budget, tokens | LRU | luced | clairvoyant | way | lowest way | lowest gain "
+    "| policy, us | worst, us | tails |\n|---|---|---|---|---|---|---|---|---|---|---|"
+)
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     try:
-        from matplotlib import pyplot
+        from matplotlib import pyplot as plt  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         print(f"no plot in {path}: matplotlib is not installed", file=sys.stderr)
         return
     kinds = sorted({row.kind for row in rows})
-    figure, axes = pyplot.subplots(1, len(kinds), figsize=(6 * len(kinds), 4), squeeze=False)
+    figure, axes = plt.subplots(1, len(kinds), figsize=(6 * len(kinds), 4), squeeze=False)
     for axis, kind in zip(axes[0], kinds, strict=True):
         own = [row for row in rows if row.kind == kind]
         for name in ("clairvoyant", "luced", "lru"):
@@ -197,7 +207,9 @@ def choose_halves(sessions: list[list[Request]], seed: int) -> list[list[list[Re
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", type=Path, help="one JSON object a line, .xz or plain (shared/traces/README.md)")
-    parser.add_argument("--program", type=Path, default=ROOT / "build" / "bench" / "scripts" / "bench" / "trace_replay")
+    parser.add_argument(
+        "--program", type=Path, default=ROOT / "build" / "release" / "scripts" / "bench" / "trace_replay"
+    )
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS, metavar="TOKENS")
     parser.add_argument("--kinds", nargs="+", choices=("attention", "hybrid"), default=("attention", "hybrid"))
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3), help="of the sessions' interleaving")
@@ -211,7 +223,7 @@ def main() -> None:
     sessions = read_sessions(args.traces)[: args.sessions]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        mixes = []
+        mixes: list[Path] = []
         for seed in args.seeds:
             for part in choose_halves(sessions, seed) if args.halves else [sessions]:
                 mixes.append(Path(folder) / f"{len(mixes)}.txt")
