@@ -105,6 +105,7 @@ luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, 
     if (has_pages) {
         add("page_bytes", std::to_string(status.page_bytes));
         add("tail_bytes", std::to_string(status.tail_bytes));
+        add("prefix_cache", options.reuses_prefixes ? "on" : "off");
     }
     add("spec", "none");
     add("pid", std::to_string(::getpid()));

@@ -126,19 +126,27 @@ class Berth:
 
     def is_reading_what(self, key: bytes) -> bool:
         """Whether somebody is reading so much of the same beginning that waiting for it beats reading it twice."""
-        if self.info is None or self.info.page_bytes is None:
-            return False  # nothing is kept: there is nothing to wait for
-        n_bytes = max(self._config.share_min_tokens, 1) * TOKEN_BYTES
-        beginning = key[:n_bytes]
-        if len(beginning) < n_bytes:
+        if self.info is None or not self.info.reuses:
+            return False  # nothing will be found: there is nothing to wait for
+        n_least = max(self._config.share_min_tokens, 1)
+        beginning = key[: n_least * TOKEN_BYTES]
+        if len(beginning) < n_least * TOKEN_BYTES:
             return False
         for attempt in self.attempts:
             flight = attempt.flight
             if flight is None or not attempt.is_reading or not flight.key.startswith(beginning):
                 continue
-            if common_tokens(flight.key, key) > attempt.n_read:
+            n_useful = self._n_useful(flight, common_tokens(flight.key, key))
+            if n_useful >= n_least and n_useful > attempt.n_read:
                 return True
         return False
+
+    def _n_useful(self, flight: Flight, n_common: int) -> int:
+        """Of so many tokens that another text shares with this one, how many it can go on from once they are read."""
+        if self.info is None or self.info.tail_bytes == 0:
+            return n_common
+        # A model with state goes on from its tails only: where the one that reads marks them.
+        return max((mark for mark in flight.request.boundaries if mark <= n_common), default=0)
 
     # The engine's memory
 

@@ -26,6 +26,7 @@ class EngineInfo:
     page_tokens: int
     page_bytes: int | None  # said by engines that keep pages: only they take marks
     tail_bytes: int
+    reuses: bool  # whether it goes on from beginnings that it knows
 
     @classmethod
     def of(cls, ready: ReadyLine) -> Self:
@@ -47,6 +48,7 @@ class EngineInfo:
             page_tokens=max(number("page") or 64, 1),
             page_bytes=number("page_bytes"),
             tail_bytes=number("tail_bytes") or 0,
+            reuses="page_bytes" in fields and fields.get("prefix_cache") != "off",
         )
 
     @property

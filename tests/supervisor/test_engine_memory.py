@@ -118,7 +118,8 @@ async def test_what_another_is_reading_is_waited_for(meddled: Meddled, tmp_path:
     async with Supervisor(meddled(SLOTS=8, LOG=log)) as supervisor:
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)  # so that the first prompt is not read before the others come
-        asked = [request(prompt_ids=conversation(i, 200 + i)) for i in range(3)] + [request()]
+        shared = (len(SYSTEM),)  # a boundary: the engine leaves a tail there, from which the others can go on
+        asked = [request(prompt_ids=conversation(i, 200 + i), boundaries=shared) for i in range(3)] + [request()]
         tasks = [asyncio.create_task(collect(supervisor, one)) for one in asked]
         async with asyncio.timeout(30):
             while supervisor.status().n_waiting != 2:  # noqa: ASYNC110
@@ -126,6 +127,20 @@ async def test_what_another_is_reading_is_waited_for(meddled: Meddled, tmp_path:
         assert supervisor.status().engines[0].n_running == 2  # the first, and the one that shares nothing
         os.kill(pid, signal.SIGCONT)
         assert [len(answer.tokens) for answer in await asyncio.gather(*tasks)] == [20] * 4
+
+
+async def test_a_beginning_without_a_tail_is_not_waited_for(meddled: Meddled) -> None:
+    async with Supervisor(meddled(SLOTS=8)) as supervisor:
+        (pid,) = supervisor.engine_pids()
+        os.kill(pid, signal.SIGSTOP)
+        tasks = [
+            asyncio.create_task(collect(supervisor, request(prompt_ids=conversation(i, 200 + i)))) for i in range(3)
+        ]
+        async with asyncio.timeout(30):
+            while supervisor.status().engines[0].n_running != 3:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        os.kill(pid, signal.SIGCONT)
+        assert [len(answer.tokens) for answer in await asyncio.gather(*tasks)] == [20] * 3
 
 
 async def test_without_pages_there_is_nothing_to_wait_for(meddled: Meddled) -> None:
