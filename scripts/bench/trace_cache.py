@@ -127,7 +127,7 @@ def write_events(requests: Sequence[Request], path: Path) -> None:
 
 
 def replay(program: Path, events: Path, policy: str, budget: int, state_bytes: int) -> dict[str, float]:
-    command = [program, events, policy, str(budget), str(state_bytes)]
+    command: list[str | Path] = [program, events, policy, str(budget), str(state_bytes)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     if result.returncode != 0:
         raise SystemExit(f"{' '.join(map(str, command))}: {result.stderr.strip()}")
