@@ -14,6 +14,8 @@
 namespace luce::memory {
 namespace {
 
+constexpr Position kLeastTailDistance = 32;  // about what reading the weights once more costs, in prompt tokens
+
 std::span<const Token> part(std::span<const Token> text, Position begin, Position end) {
     return text.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
 }
@@ -174,6 +176,13 @@ void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Tok
     policy_.on_run(*lane.conversation);
     if (device_.traits().has_state()) {
         lane.tails = plan_tails(beginning.n, lane.n_prompt, request.marks);
+        // An answer's end most often has its mark a token or two behind the tail that was taken there: another tail
+        // would cost a computation of its own and save those few tokens.
+        if (beginning.n > 0) {
+            std::erase_if(lane.tails, [n = beginning.n](const PlannedTail& tail) {
+                return tail.position < n + kLeastTailDistance;
+            });
+        }
         for (const SnapshotPoint& point : request.snapshots) {
             if (point.position > beginning.n) lane.tails.push_back({point.position, TailKind::mark});
         }
@@ -294,6 +303,9 @@ void TextMemory::keep_tail_here(LaneId id, std::span<const Token> text, Position
     if (lane.is_lost || n_computed == 0) return;
     // On pure attention the pages say it all, but for the rows behind them and the logits.
     if (!device_.traits().has_state() && n_computed == lane.page->end() && logits.empty()) return;
+    // What was reused may end where its tail still stands: the same state need not be copied again.
+    const Tail* known = tree_.find_tail(*lane.page, part(text, lane.page->end(), n_computed));
+    if (known != nullptr && (logits.empty() || !known->data->logits.empty())) return;
     if (const Result<Tail*> tail = take_tail(id, *lane.page, text, n_computed, n_computed, kind, logits); !tail) {
         if (!has_warned_of_tails_) log_warn("a tail was not kept: " + tail.error().text + " (said once)");
         has_warned_of_tails_ = true;
