@@ -48,6 +48,7 @@ void LlamaKvDevice::rebind() {
     tail_ = TailState(model_.context(), parts);
     traits_.n_cells = cells_.size();
     traits_.row_bytes = rows_.row_bytes();
+    traits_.is_host_memory = rows_.is_host_memory();
     traits_.state_bytes = tail_.n_bytes();
 }
 

@@ -14,6 +14,7 @@
 namespace luce::memory {
 namespace {
 
+constexpr std::int32_t kFewIdleCells = 256;  // libllama looks at cells by as many
 constexpr Position kLeastTailDistance = 32;  // about what reading the weights once more costs, in prompt tokens
 
 std::span<const Token> part(std::span<const Token> text, Position begin, Position end) {
@@ -88,6 +89,7 @@ Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const 
     }
     // Before anything has to make way: what this one goes on from is worth more now.
     ConversationRef conversation = arrive(policy_, known_pages, text.size() / kPageSize);
+    clear_the_way(beginning, static_cast<std::int32_t>(text.size()));
     if (Result<void> attached = attach(lane, beginning, text); !attached) {
         if (request.restore_slot) return attached.error();
         log_warn("a known beginning of " + std::to_string(beginning.n) +
@@ -100,6 +102,22 @@ Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const 
     if (request.restore_slot) begun.restored = beginning.n;
     if (fetched != nullptr && has_read(*fetched) && begun.n > 0) begun.tier = Tier::disk;
     return begun;
+}
+
+// A computation looks at all cells up to the highest used one, also at those of texts that nobody runs: measured, a
+// prompt takes twice as long beside some 10,000 of them. Where a page is copied at the speed of memory, idle texts move
+// over to the host before they cost more than that, and what the lane goes on from comes back into the lowest cells.
+void TextMemory::clear_the_way(const Beginning& beginning, std::int32_t n_text) {
+    if (!has_cells() || !device_.traits().is_host_memory || refusal()) return;
+    std::int32_t n_own = 0;
+    for (const Page* page : beginning.pages) n_own += page->is_resident() && page->n_lanes == 0 ? kPageSize : 0;
+    const std::int32_t n_running = device_.traits().n_cells - device_.n_free_cells() - cache_.n_idle_cells();
+    const std::int32_t n_needed = n_running + n_text;
+    const std::int32_t n_foreign = cache_.n_idle_cells() - n_own;
+    if (n_foreign <= kFewIdleCells + n_needed / 4) return;
+    // Nothing is lost by it, or it is not done.
+    if (!cache_.has_room_for_unsaved()) return;
+    if (const Result<void> evicted = cache_.evict_idle(); !evicted) log_warn(evicted.error().text);
 }
 
 Begun TextMemory::to_begun(const Beginning& beginning) const {
