@@ -15,6 +15,7 @@ namespace luce::memory {
 namespace {
 
 constexpr std::int32_t kFewIdleCells = 256;  // libllama looks at cells by as many
+constexpr std::size_t kTailsShare = 16;      // of the host's bytes, for one text's tails before they are thinned
 constexpr Position kLeastTailDistance = 32;  // about what reading the weights once more costs, in prompt tokens
 
 std::span<const Token> part(std::span<const Token> text, Position begin, Position end) {
@@ -348,6 +349,10 @@ void TextMemory::thin(Page& last, Position end) {
     };
     collect(tree_.root());
     for (Page* page : path) collect(*page);
+    // While they are small beside the budget all may stand: a text may be edited anywhere.
+    std::size_t n_bytes = 0;
+    for (const Tail* tail : tails) n_bytes += tail->data->n_bytes();
+    if (n_bytes <= cache_.host_budget() / kTailsShare) return;
     for (const std::size_t i : thin_tails(standing, end)) cache_.drop(*tails[i]);
 }
 
