@@ -265,6 +265,8 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
 }
 
 BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
+    "bench-attention-small": (build_qwen3, Sizes("qwen3", 256, 3, 2048, n_head_kv=1, n_ctx=65536)),
+    "bench-window-small": (build_gemma4, Sizes("gemma4", 256, 6, 1536, n_head_kv=1, window=512, n_ctx=65536)),
     "bench-150m": (build_qwen3, Sizes("qwen3", n_embd=768, n_layer=16, n_ff=3072, n_head=12, n_head_kv=4)),
     "bench-hybrid-150m": (
         build_qwen35,

@@ -11,9 +11,10 @@ namespace {
 
 constexpr std::size_t kMaxStopTokens = 4096;  // each is looked at for every token
 
-// Copied to host and disk after a step: little beside lanes that wait for their next token, much when nobody does.
+// Copied to host and disk with a step: little beside lanes that wait for their next token, more when nobody does; but a
+// request that comes meanwhile waits for it.
 constexpr std::size_t kBehindBusyBytes = std::size_t{8} << 20;
-constexpr std::size_t kBehindIdleBytes = std::size_t{128} << 20;
+constexpr std::size_t kBehindIdleBytes = std::size_t{16} << 20;
 
 }  // namespace
 
@@ -105,6 +106,8 @@ std::vector<Event> Engine::step() {
     std::vector<Event> events;
     admit(events);
     const bool is_busy = n_busy() > 0;
+    // Of what earlier steps left, so that this one's tokens do not wait for it.
+    memory_.work_behind(is_busy ? kBehindBusyBytes : kBehindIdleBytes);
     if (is_busy) {
         ++n_steps_;
         const StepPlan step_plan = plan();
@@ -113,15 +116,14 @@ std::vector<Event> Engine::step() {
             if (!run_call(call, events)) break;
         }
     }
-    memory_.work_behind(is_busy ? kBehindBusyBytes : kBehindIdleBytes);
     return events;
 }
 
-LaneView Engine::view_of(LaneId lane) const {
+LaneView Engine::view_of(LaneId lane, bool is_tight) const {
     const Generation& g = *lanes_[static_cast<std::size_t>(lane)];
     LaneView view;
     view.lane = lane;
-    view.n_cells = memory_.n_private_cells(lane, g.n_computed());
+    view.n_cells = is_tight ? memory_.n_private_cells(lane, g.n_computed()) : 0;
     view.n_pending = g.n_pending();
     view.n_slice = memory_.n_until_cut(lane, g.n_computed());
     view.is_prefilling = g.is_prefilling();
@@ -132,11 +134,13 @@ LaneView Engine::view_of(LaneId lane) const {
 }
 
 StepPlan Engine::plan() const {
+    // With room for everybody's next token nobody has to be suspended, and it does not matter what that would free.
+    const bool is_tight = memory_.refusal() || memory_.n_available_cells() < n_busy();
     std::vector<LaneView> views;
     std::int32_t n_private = 0;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         if (!lanes_[i]) continue;
-        views.push_back(view_of(static_cast<LaneId>(i)));
+        views.push_back(view_of(static_cast<LaneId>(i), is_tight));
         n_private += views.back().n_cells;
     }
     const DecoderLimits& limits = decoder_.limits();

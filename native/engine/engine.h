@@ -113,7 +113,7 @@ private:
     std::int32_t n_busy() const;
     bool has_decoding_lane() const;
     bool fits_beside_others(std::int64_t n_text) const;
-    LaneView view_of(LaneId lane) const;
+    LaneView view_of(LaneId lane, bool is_tight) const;
     Result<std::uint64_t> ended_owner(std::optional<RequestKey> of) const;
     std::optional<LaneId> free_lane() const;
     std::unique_ptr<Generation>& at(LaneId lane) { return lanes_[static_cast<std::size_t>(lane)]; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <string>
+#include <utility>
 
 #include "llama-kv-cache.h"
 #include "llama-kv-cells.h"
@@ -14,7 +15,16 @@ struct SearchStarts {
     friend constexpr auto member_of(SearchStarts);
 };
 
+struct SequencesOfCells {
+    friend constexpr auto member_of(SequencesOfCells);
+};
+struct CellsOfSequences {
+    friend constexpr auto member_of(CellsOfSequences);
+};
+
 template struct PrivateMember<SearchStarts, &llama_kv_cache::v_heads>;
+template struct PrivateMember<SequencesOfCells, &llama_kv_cells::seq>;
+template struct PrivateMember<CellsOfSequences, &llama_kv_cells::seq_pos>;
 
 using memory::Cell;
 
@@ -46,10 +56,16 @@ Result<void> KvCells::find(std::int32_t sequence, Position begin, std::span<Cell
     return {};
 }
 
+// llama_kv_cells::seq_add for many: a text's cells come in the order of their positions, so the place of each is behind
+// all that are there, and need not be searched for.
 void KvCells::add(std::int32_t sequence, std::span<const Cell> added) {
+    llama_kv_cells& all = cells();
+    auto& sequences = all.*member_of(SequencesOfCells{});
+    auto& by_position = (all.*member_of(CellsOfSequences{}))[sequence];
     for (const Cell cell : added) {
-        assert(!cells().is_empty(cell) && !cells().seq_has(cell, sequence));
-        cells().seq_add(cell, sequence);
+        assert(!all.is_empty(cell) && !all.seq_has(cell, sequence));
+        sequences[cell].set(static_cast<std::size_t>(sequence));
+        by_position.emplace_hint(by_position.end(), all.pos_get(cell), cell);
     }
 }
 
@@ -58,6 +74,20 @@ void KvCells::remove(std::int32_t sequence, std::span<const Cell> removed) {
         assert(!cells().is_empty(cell) && cells().seq_has(cell, sequence));
         const bool is_free = cells().seq_rm(cell, sequence);
         if (is_free) search_start() = std::min(search_start(), cell);
+    }
+}
+
+// llama_kv_cells::seq_rm for all of a sequence, which is searched for nothing.
+void KvCells::remove_all(std::int32_t sequence) {
+    if (cache_ == nullptr) return;
+    llama_kv_cells& all = cells();
+    auto& sequences = all.*member_of(SequencesOfCells{});
+    const auto by_position = std::exchange((all.*member_of(CellsOfSequences{})) [sequence], {});
+    for (const auto& [position, cell] : by_position) {
+        sequences[cell].reset(static_cast<std::size_t>(sequence));
+        if (sequences[cell].any()) continue;
+        all.rm(cell);
+        search_start() = std::min(search_start(), cell);
     }
 }
 

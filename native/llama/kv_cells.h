@@ -32,6 +32,7 @@ public:
     Result<void> find(std::int32_t sequence, Position begin, std::span<memory::Cell> cells) const;
     void add(std::int32_t sequence, std::span<const memory::Cell> cells);
     void remove(std::int32_t sequence, std::span<const memory::Cell> cells);
+    void remove_all(std::int32_t sequence);
 
     // The lowest free cells, in ascending order; they stay free. REQUIRES: there are as many.
     void lowest_free(std::span<memory::Cell> cells) const;

@@ -49,6 +49,7 @@ void LlamaKvDevice::rebind() {
     tail_ = TailState(model_.context(), parts);
     traits_.n_cells = cells_.size();
     traits_.row_bytes = rows_.row_bytes();
+    traits_.is_host_memory = rows_.is_host_memory();
     traits_.state_bytes = tail_.n_bytes();
 }
 
@@ -94,8 +95,10 @@ Result<void> LlamaKvDevice::load_state(LaneId lane, std::span<const std::uint8_t
     return tail_.load(sequence(lane), state);
 }
 
-// libllama's own removal knows all the parts; the holder's bit is none of the lane's.
+// libllama's own removal knows all the parts, but searches the cells one by one; the holder's bit is none of the
+// lane's.
 void LlamaKvDevice::forget(LaneId lane) {
+    cells_.remove_all(sequence(lane));
     llama_memory_seq_rm(llama_get_memory(model_.context()), sequence(lane), -1, -1);
 }
 

@@ -1,5 +1,7 @@
 #include "llama/kv_rows.h"
 
+#include <algorithm>
+
 #include "ggml-backend.h"
 #include "llama-kv-cache.h"
 #include "llama/private_member.h"
@@ -39,6 +41,11 @@ KvRows::KvRows(llama_kv_cache& cache) {
 void KvRows::add(ggml_tensor* tensor) {
     columns_.push_back({tensor, tensor->nb[1]});
     row_bytes_ += tensor->nb[1];
+}
+
+bool KvRows::is_host_memory() const {
+    return std::all_of(columns_.begin(), columns_.end(),
+                       [](const Column& column) { return ggml_backend_buffer_is_host(column.tensor->buffer); });
 }
 
 void KvRows::read(std::span<const Cell> cells, std::uint8_t* out) const {

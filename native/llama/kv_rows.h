@@ -21,6 +21,7 @@ public:
 
     std::size_t row_bytes() const { return row_bytes_; }
     std::size_t n_tensors() const { return columns_.size(); }
+    bool is_host_memory() const;
 
     // Tensor by tensor, and in each the cells in the order given: a run of neighbours is one copy.
     void read(std::span<const memory::Cell> cells, std::uint8_t* out) const;

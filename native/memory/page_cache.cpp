@@ -409,10 +409,15 @@ bool PageCache::write_behind(std::size_t n_bytes) {
     return has_unsaved();
 }
 
-Result<void> PageCache::empty_pool() {
+Result<void> PageCache::evict_idle() {
     while (!in_pool_.empty()) {
         if (Result<void> evicted = evict(in_pool_.lowest(policy_.now_s())); !evicted) return evicted;
     }
+    return {};
+}
+
+Result<void> PageCache::empty_pool() {
+    if (Result<void> evicted = evict_idle(); !evicted) return evicted;
     assert(usage_.n_resident == 0);
     return {};
 }

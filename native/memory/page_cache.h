@@ -93,6 +93,15 @@ public:
     bool write_behind(std::size_t n_bytes);
     bool has_unsaved() const { return !unsaved_.empty(); }
 
+    // Cells of pages that no lane uses.
+    std::int32_t n_idle_cells() const { return static_cast<std::int32_t>(n_idle_) * kPageSize; }
+
+    // Whether the host has room for all that has no copy there, without giving anything up.
+    bool has_room_for_unsaved() const { return usage_.host_bytes + unsaved_.size() * page_bytes_ <= host_budget_; }
+
+    // All pages that no lane uses leave the pool, as they do in make_room(). Errors: no_room, internal.
+    Result<void> evict_idle();
+
     // All pages leave the pool: into the host if it has room for them, pinned ones for sure. REQUIRES: no lane runs.
     Result<void> empty_pool();
 

@@ -14,6 +14,10 @@
 namespace luce::memory {
 namespace {
 
+constexpr std::int32_t kFewIdleCells = 256;  // libllama looks at cells by as many
+constexpr std::size_t kTailsShare = 16;      // of the host's bytes, for one text's tails before they are thinned
+constexpr Position kLeastTailDistance = 32;  // about what reading the weights once more costs, in prompt tokens
+
 std::span<const Token> part(std::span<const Token> text, Position begin, Position end) {
     return text.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
 }
@@ -86,6 +90,7 @@ Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const 
     }
     // Before anything has to make way: what this one goes on from is worth more now.
     ConversationRef conversation = arrive(policy_, known_pages, text.size() / kPageSize);
+    clear_the_way(beginning, static_cast<std::int32_t>(text.size()));
     if (Result<void> attached = attach(lane, beginning, text); !attached) {
         if (request.restore_slot) return attached.error();
         log_warn("a known beginning of " + std::to_string(beginning.n) +
@@ -98,6 +103,22 @@ Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const 
     if (request.restore_slot) begun.restored = beginning.n;
     if (fetched != nullptr && has_read(*fetched) && begun.n > 0) begun.tier = Tier::disk;
     return begun;
+}
+
+// A computation looks at all cells up to the highest used one, also at those of texts that nobody runs: measured, a
+// prompt takes twice as long beside some 10,000 of them. Where a page is copied at the speed of memory, idle texts move
+// over to the host before they cost more than that, and what the lane goes on from comes back into the lowest cells.
+void TextMemory::clear_the_way(const Beginning& beginning, std::int32_t n_text) {
+    if (!has_cells() || !device_.traits().is_host_memory || refusal()) return;
+    std::int32_t n_own = 0;
+    for (const Page* page : beginning.pages) n_own += page->is_resident() && page->n_lanes == 0 ? kPageSize : 0;
+    const std::int32_t n_running = device_.traits().n_cells - device_.n_free_cells() - cache_.n_idle_cells();
+    const std::int32_t n_needed = n_running + n_text;
+    const std::int32_t n_foreign = cache_.n_idle_cells() - n_own;
+    if (n_foreign <= kFewIdleCells + n_needed / 4) return;
+    // Nothing is lost by it, or it is not done.
+    if (!cache_.has_room_for_unsaved()) return;
+    if (const Result<void> evicted = cache_.evict_idle(); !evicted) log_warn(evicted.error().text);
 }
 
 Begun TextMemory::to_begun(const Beginning& beginning) const {
@@ -179,6 +200,13 @@ void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Tok
     policy_.on_run(*lane.conversation);
     if (device_.traits().has_state()) {
         lane.tails = plan_tails(beginning.n, lane.n_prompt, request.marks);
+        // An answer's end most often has its mark a token or two behind the tail that was taken there: another tail
+        // would cost a computation of its own and save those few tokens.
+        if (beginning.n > 0) {
+            std::erase_if(lane.tails, [n = beginning.n](const PlannedTail& tail) {
+                return tail.position < n + kLeastTailDistance;
+            });
+        }
         for (const SnapshotPoint& point : request.snapshots) {
             if (point.position > beginning.n) lane.tails.push_back({point.position, TailKind::mark});
         }
@@ -301,6 +329,9 @@ void TextMemory::keep_tail_here(LaneId id, std::span<const Token> text, Position
     if (lane.is_lost || n_computed == 0) return;
     // On pure attention the pages say it all, but for the rows behind them and the logits.
     if (!device_.traits().has_state() && n_computed == lane.page->end() && logits.empty()) return;
+    // What was reused may end where its tail still stands: the same state need not be copied again.
+    const Tail* known = tree_.find_tail(*lane.page, part(text, lane.page->end(), n_computed));
+    if (known != nullptr && (logits.empty() || !known->data->logits.empty())) return;
     if (const Result<Tail*> tail = take_tail(id, *lane.page, text, n_computed, n_computed, kind, logits); !tail) {
         if (!has_warned_of_tails_) log_warn("a tail was not kept: " + tail.error().text + " (said once)");
         has_warned_of_tails_ = true;
@@ -325,6 +356,10 @@ void TextMemory::thin(Page& last, Position end) {
     };
     collect(tree_.root());
     for (Page* page : path) collect(*page);
+    // While they are small beside the budget all may stand: a text may be edited anywhere.
+    std::size_t n_bytes = 0;
+    for (const Tail* tail : tails) n_bytes += tail->data->n_bytes();
+    if (n_bytes <= cache_.host_budget() / kTailsShare) return;
     for (const std::size_t i : thin_tails(standing, end)) cache_.drop(*tails[i]);
 }
 

@@ -180,6 +180,7 @@ private:
     Position n_most(const Known& known, std::span<const Token> text, const MemoryRequest& request);
     Result<void> attach(LaneId lane, Beginning& beginning, std::span<const Token> text);
     void detach(LaneId lane);
+    void clear_the_way(const Beginning& beginning, std::int32_t n_text);
     void open(LaneId lane, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request,
               ConversationRef conversation);
     Begun to_begun(const Beginning& beginning) const;
