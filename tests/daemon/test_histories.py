@@ -1,4 +1,5 @@
-"""Random protocol histories (10,000 with --full): each command gets its one reply, each answer is the right one, and nothing is left."""
+"""Random protocol histories (10,000 with --full): each command gets its one reply, each answer is the right one, and
+nothing is left."""
 
 from __future__ import annotations
 
@@ -40,9 +41,7 @@ def test_random_histories(
     alone.close()
     n_batches, n_histories = (50, BATCH) if full else (2, 6 if family == "tiny" else 20)
     for batch in range(n_batches):
-        play_batch(
-            start, model, references, ready, tmp_path, f"{family} {batch}", BATCH if full else 20, MODELS[family]
-        )
+        play_batch(start, model, references, ready, tmp_path, f"{family} {batch}", n_histories, MODELS[family])
 
 
 def play_batch(
