@@ -60,6 +60,8 @@ LaneId Engine::lowest_ranked_lane() const {
 
 // Suspended requests come first: they were admitted earlier. Only a higher priority overtakes them.
 void Engine::admit(std::vector<Event>& events) {
+    // Else the suspended lane would be resumed at once, and the same call fail again, for ever.
+    if (is_crowded_ && n_busy() > 0) return;
     while (!suspended_.empty()) {
         if (!resume_first()) break;
     }

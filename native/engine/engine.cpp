@@ -174,6 +174,7 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     // The books said that it fits, the device disagrees (a sliding window's cells, say): make room and plan anew.
     if (decoded.error().code == ErrorCode::no_room && n_busy() > 1) {
         suspend(lowest_ranked_lane());
+        is_crowded_ = true;
         return false;
     }
     ++n_failed_calls_;
@@ -255,6 +256,7 @@ void Engine::release(LaneId lane, std::span<const float> logits, bool is_valid) 
     memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.text(), g.n_computed(), logits, is_valid);
     decoder_.forget(lane);
     at(lane).reset();
+    is_crowded_ = false;
 }
 
 Result<Position> Engine::snapshot(std::int32_t slot, std::optional<RequestKey> of) {

@@ -144,7 +144,8 @@ private:
     std::vector<std::unique_ptr<Generation>> lanes_;  // null: free
     std::list<Suspended> suspended_;                  // highest priority first, then oldest
     static constexpr int kMaxFailedCalls = 3;
-    int n_failed_calls_ = 0;  // in a row
+    int n_failed_calls_ = 0;   // in a row
+    bool is_crowded_ = false;  // the device had no room for the lanes of late: no more of them until one has ended
     std::uint64_t n_steps_ = 0;
     std::uint64_t n_arrivals_ = 0;
     EngineStatus totals_;

@@ -124,20 +124,22 @@ void PageTree::retire(Page& page) {
     if (is_needed(page) || ghost_places_.contains(&page)) return;
     ghosts_.push_back(&page);
     ghost_places_.emplace(&page, std::prev(ghosts_.end()));
-    while (ghosts_.size() > kMaxGhosts) {
-        Page& oldest = *ghosts_.front();
-        ghost_places_.erase(&oldest);
-        ghosts_.pop_front();
-        if (!is_needed(oldest)) erase(oldest);
-    }
+    while (ghosts_.size() > kMaxGhosts) forget_oldest_ghost();
 }
 
 void PageTree::forget_ghosts() {
-    while (!ghosts_.empty()) {
-        Page& ghost = *ghosts_.front();
-        ghost_places_.erase(&ghost);
-        ghosts_.pop_front();
-        if (!is_needed(ghost)) erase(ghost);
+    while (!ghosts_.empty()) forget_oldest_ghost();
+}
+
+// And the pages before it that lived for it alone.
+void PageTree::forget_oldest_ghost() {
+    Page* page = ghosts_.front();
+    ghost_places_.erase(page);
+    ghosts_.pop_front();
+    while (!is_needed(*page)) {
+        Page* parent = page->parent;
+        erase(*page);
+        page = parent;
     }
 }
 
@@ -154,8 +156,6 @@ void PageTree::erase(Page& page) {
         break;
     }
     --n_pages_;
-    // The parent may have lived for this child alone.
-    retire(*parent);
 }
 
 void PageTree::for_each(const std::function<void(Page&)>& visit) {

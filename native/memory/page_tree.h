@@ -120,6 +120,7 @@ public:
 
 private:
     static bool is_needed(const Page& page);
+    void forget_oldest_ghost();
     void erase(Page& page);
 
     std::unique_ptr<Page> root_;

@@ -293,6 +293,19 @@ TEST_CASE("a failing computation fails its requests and not the engine; a device
     CHECK(s.engine.is_broken());
 }
 
+TEST_CASE("a device that never has room for two lanes serves them one after the other") {
+    Setup s(limits(256), {256, 2, 8});
+    s.decoder.n_most_lanes = 1;
+    REQUIRE(s.engine.submit(request(1, Tokens(10, 1), 5)));
+    REQUIRE(s.engine.submit(request(2, Tokens(10, 2), 5)));
+    Outcome outcome;
+    for (int i = 0; i < 100 && !s.engine.is_idle(); ++i) outcome.take(s.engine.step());
+    REQUIRE(s.engine.is_idle());
+    CHECK(outcome.tokens.at(RequestKey{1}) == expected_answer(Tokens(10, 1), 5, 256));
+    CHECK(outcome.tokens.at(RequestKey{2}) == expected_answer(Tokens(10, 2), 5, 256));
+    CHECK(s.engine.status().n_suspensions <= 2);
+}
+
 TEST_CASE("a long prompt does not keep a running lane waiting: each step brings it a token") {
     Setup s(limits(4096), {2048, 2, 8});
     REQUIRE(s.engine.submit(request(1, Tokens(4, 1), 100)));

@@ -59,7 +59,7 @@ public:
         std::int32_t n_new = 0;
         for (const engine::Slice& slice : slices) n_new += static_cast<std::int32_t>(slice.tokens.size());
         if (n_new > limits_.n_batch) return internal("the batch is too large");
-        if (n_new > n_free_cells()) return Error{ErrorCode::no_room, "no cells"};
+        if (n_new > n_free_cells() || slices.size() > n_most_lanes) return Error{ErrorCode::no_room, "no cells"};
         logits_.clear();
         for (const engine::Slice& slice : slices) {
             const std::optional<Tokens> before = text_of(slice.lane);
@@ -209,7 +209,8 @@ public:
 
     std::vector<engine::Slice> last_call;  // the spans in it are not to be read
     std::optional<Error> fail_next;
-    std::size_t n_logits = 4;  // the hash fills four; what checks files expects as many as the vocabulary has
+    std::size_t n_most_lanes = 1000;  // in one call; with more the device says that it has no room
+    std::size_t n_logits = 4;         // the hash fills four; what checks files expects as many as the vocabulary has
     bool cannot_save = false;
     bool cannot_load = false;
     bool cannot_read = false;

@@ -1,4 +1,5 @@
-"""Random protocol histories: each command gets its one reply, each answer is the right one, and nothing is left."""
+"""Random protocol histories (10,000 with --full): each command gets its one reply, each answer is the right one, and
+nothing is left."""
 
 from __future__ import annotations
 
@@ -38,11 +39,9 @@ def test_random_histories(
     references = make_references(alone, make_prompts(1, 230))
     ready = alone.ready
     alone.close()
-    n_batches = 50 if full else 2
+    n_batches, n_histories = (50, BATCH) if full else (2, 6 if family == "tiny" else 20)
     for batch in range(n_batches):
-        play_batch(
-            start, model, references, ready, tmp_path, f"{family} {batch}", BATCH if full else 20, MODELS[family]
-        )
+        play_batch(start, model, references, ready, tmp_path, f"{family} {batch}", n_histories, MODELS[family])
 
 
 def play_batch(

@@ -142,7 +142,8 @@ class Tiers:
         before = int(status_of(self.daemon)["suspensions"])
         n = 160
         prompts = OTHERS[:2]
-        longer = Checked(self.checked.noise)
+        # Long answers from scattered cells: 1.5 was measured on random experts with nothing suspended or restored.
+        longer = Checked(2 * self.checked.noise)
         longer.learn(self.daemon, *prompts, n=n)
         self.daemon.send(*(gen_line(30 + i, n, p, "ignore_eos=1") for i, p in enumerate(prompts)))
         answers = self.daemon.collect(len(prompts))
