@@ -7,6 +7,7 @@ has died and when there will be none any more.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -35,6 +36,9 @@ class KeeperListener(Protocol):
 
     def engine_is_late(self, keeper: EngineKeeper, now_s: float) -> str | None:
         """What a request of this engine has waited for in vain."""
+
+
+_LOADING = re.compile(r"loading: (\d{1,3}) %")
 
 
 class EngineKeeper:
@@ -101,6 +105,14 @@ class EngineKeeper:
     def log_tail(self) -> list[str]:
         """The last lines of the running engine's log."""
         return [] if self._process is None else self._process.log_tail()
+
+    @property
+    def load_percent(self) -> int | None:
+        """How much of the model an engine that is starting has read, as it says in its log; None: it does not say."""
+        if self._guard.state is not EngineState.STARTING:
+            return None
+        said = (_LOADING.search(line) for line in reversed(self.log_tail()))
+        return next((int(found[1]) for found in said if found), None)
 
     def wake(self) -> None:
         """There are requests: watch closely from now on."""

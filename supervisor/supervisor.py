@@ -37,6 +37,7 @@ class EngineStatus:
     slot_bytes_used: int
     slowest_step_s: float  # the longest silence that ended well: deadlines follow it
     last_failure: str | None
+    load_percent: int | None  # while it starts: how much of the model it has read
     log_tail: tuple[str, ...]
 
 
@@ -153,6 +154,7 @@ class Supervisor:
             slot_bytes_used=0 if slots is None else slots.bytes_used,
             slowest_step_s=keeper.slowest_step_s,
             last_failure=None if keeper.last_failure is None else str(keeper.last_failure),
+            load_percent=keeper.load_percent,
             log_tail=tuple(keeper.log_tail()[-20:]),
         )
 

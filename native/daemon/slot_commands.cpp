@@ -36,6 +36,10 @@ wire::Reply SlotCommands::snapshot(const wire::Snapshot& command, std::optional<
 }
 
 wire::Reply SlotCommands::thin(const wire::ThinSnapshot& command, std::optional<engine::RequestKey> of) {
+    // Rows are cut out of a page as the device lays them out, and it is gone.
+    if (is_parked_) {
+        return wire::Err{command.id, {ErrorCode::parked, "the model's memory was given back (park): unpark first"}};
+    }
     const Result<void> taken = engine_.snapshot_thin(command.slot, of, command.begin, command.end);
     if (!taken) return wire::Err{command.id, taken.error()};
     return wire::ThinTaken{command.id, command.slot, command.begin, command.end};

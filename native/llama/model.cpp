@@ -21,8 +21,19 @@ std::string metadata(const llama_model* model, const char* key) {
     return n < 0 ? std::string() : std::string(text);
 }
 
-bool on_load_progress(float, void* user) {
-    (*static_cast<const std::function<void()>*>(user))();
+// Where loading stands: told to who waits for a sign of life, and every tenth of it to the log.
+struct LoadProgress {
+    const std::function<void()>& on_progress;
+    int n_tenths = 0;
+};
+
+bool on_load_progress(float part, void* user) {
+    auto& progress = *static_cast<LoadProgress*>(user);
+    progress.on_progress();
+    if (const int n_tenths = static_cast<int>(part * 10.0F); n_tenths > progress.n_tenths) {
+        progress.n_tenths = n_tenths;
+        log_info("loading: " + std::to_string(10 * n_tenths) + " %");
+    }
     return true;
 }
 
@@ -83,7 +94,8 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = n_gpu_layers;
     params.progress_callback = on_load_progress;
-    params.progress_callback_user_data = const_cast<std::function<void()>*>(&on_progress);
+    LoadProgress progress{on_progress};
+    params.progress_callback_user_data = &progress;
     try {
         loaded.model_.reset(llama_model_load_from_file(options.path.c_str(), params));
     } catch (const std::exception& e) {

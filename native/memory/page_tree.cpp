@@ -8,7 +8,9 @@
 namespace luce::memory {
 namespace {
 
-constexpr std::size_t kMaxGhosts = 1 << 16;  // about 30 MB
+// Ghosts that nothing stands behind, and pages of any kind at which ghosts have to go: about half a kilobyte each.
+constexpr std::size_t kMaxGhosts = std::size_t{1} << 16;
+constexpr std::size_t kMaxPages = std::size_t{1} << 19;
 
 std::uint64_t hash_of(std::span<const Token, kPageSize> tokens) {
     std::uint64_t h = 0x9e3779b97f4a7c15ULL;
@@ -124,7 +126,7 @@ void PageTree::retire(Page& page) {
     if (is_needed(page) || ghost_places_.contains(&page)) return;
     ghosts_.push_back(&page);
     ghost_places_.emplace(&page, std::prev(ghosts_.end()));
-    while (ghosts_.size() > kMaxGhosts) forget_oldest_ghost();
+    while (!ghosts_.empty() && (ghosts_.size() > kMaxGhosts || n_pages_ > kMaxPages)) forget_oldest_ghost();
 }
 
 void PageTree::forget_ghosts() {

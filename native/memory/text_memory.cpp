@@ -90,6 +90,8 @@ Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const 
     }
     // Before anything has to make way: what this one goes on from is worth more now.
     ConversationRef conversation = arrive(policy_, known_pages, text.size() / kPageSize);
+    // Those that were found by name on disk alone, and are not read, count as ghosts.
+    if (!known_pages.empty()) tree_.retire(*known_pages.back());
     clear_the_way(beginning, static_cast<std::int32_t>(text.size()));
     if (Result<void> attached = attach(lane, beginning, text); !attached) {
         if (request.restore_slot) return attached.error();

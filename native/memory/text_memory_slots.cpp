@@ -186,11 +186,12 @@ Result<Beginning> TextMemory::restore(std::span<const Token> text, const MemoryR
     }
     const std::int32_t named = request.chain.empty() ? *request.restore_slot : request.chain.back();
     const Position position = request.restore_at.value_or(last->position);
-    if (position > last->position || position < 1) {
+    if (position > last->position) {
         return Error{ErrorCode::bad_args, "slot " + std::to_string(named) + " ends at " +
                                               std::to_string(last->position) +
                                               ", before restore_at=" + std::to_string(position)};
     }
+    if (position == 0) return Beginning{};
     if (position > static_cast<Position>(text.size())) return mismatch(named);
     if (!std::equal(known.begin(), known.begin() + position, text.begin())) return mismatch(named);
     const std::vector<Page*> path = path_to(*last->page);
