@@ -92,7 +92,6 @@ Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const 
     ConversationRef conversation = arrive(policy_, known_pages, text.size() / kPageSize);
     // Those that were found by name on disk alone, and are not read, count as ghosts.
     if (!known_pages.empty()) tree_.retire(*known_pages.back());
-    clear_the_way(beginning, static_cast<std::int32_t>(text.size()));
     if (Result<void> attached = attach(lane, beginning, text); !attached) {
         if (request.restore_slot) return attached.error();
         log_warn("a known beginning of " + std::to_string(beginning.n) +
@@ -135,7 +134,10 @@ Begun TextMemory::to_begun(const Beginning& beginning) const {
 // Put the beginning into the lane. Making room for what has to come from elsewhere must not take it away: its pages and
 // its tail wait meanwhile, as what it takes from others is held by its blob.
 Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<const Token> text) {
-    if (beginning.n == 0) return {};
+    if (beginning.n == 0) {
+        clear_the_way(beginning, static_cast<std::int32_t>(text.size()));
+        return {};
+    }
     const TailBlob tail = beginning.tail != nullptr ? beginning.tail->data : nullptr;
     const Tokens tail_rest = beginning.tail != nullptr ? beginning.tail->rest : Tokens{};
     beginning.data = tail;
@@ -147,6 +149,7 @@ Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<con
     }
     for (Page* page : beginning.pages) cache_.wait_for(*page);
     if (beginning.tail != nullptr) cache_.wait_for(*beginning.tail);
+    clear_the_way(beginning, static_cast<std::int32_t>(text.size()));
     std::vector<Page*> entered;
     const auto put = [&]() -> Result<void> {
         // Those that are there first: from then on they stay.

@@ -11,10 +11,16 @@ namespace luce::memory {
 // room, like anything else.
 class TextMemory::Fetch {
 public:
-    Fetch(PageCache& cache, std::weak_ptr<const bool> alive) : cache_(cache), alive_(std::move(alive)) {}
+    // `last`: the last page that is known of the text; none of its path is forgotten before this is.
+    Fetch(PageTree& tree, PageCache& cache, Page& last, std::weak_ptr<const bool> alive)
+        : tree_(tree), cache_(cache), last_(last), alive_(std::move(alive)) {
+        ++last_.n_handles;
+    }
     ~Fetch() {
         if (alive_.expired()) return;
         for (Page* page : pages) cache_.stop_waiting_for(*page);
+        --last_.n_handles;
+        tree_.retire(last_);
     }
     Fetch(const Fetch&) = delete;
     Fetch& operator=(const Fetch&) = delete;
@@ -29,7 +35,9 @@ public:
     std::int32_t n_read = 0;
 
 private:
+    PageTree& tree_;
     PageCache& cache_;
+    Page& last_;
     std::weak_ptr<const bool> alive_;
 };
 
@@ -88,11 +96,15 @@ std::shared_ptr<TextMemory::Fetch> TextMemory::fetch(std::span<const Token> text
         if (!device_.traits().has_state()) break;
     }
     if (device_.traits().has_state()) {
-        if (!wanted) return nullptr;
+        if (!wanted) {
+            if (!known.pages.empty()) tree_.retire(*known.pages.back());
+            return nullptr;
+        }
         n_pages = static_cast<std::size_t>(wanted->page->index + 1);
     }
 
-    auto fetch = std::make_shared<Fetch>(cache_, alive_);
+    Page& last = known.pages.empty() ? tree_.root() : *known.pages.back();
+    auto fetch = std::make_shared<Fetch>(tree_, cache_, last, alive_);
     for (std::size_t i = 0; i < n_pages; ++i) {
         Page& page = *known.pages[i];
         fetch->add(page);

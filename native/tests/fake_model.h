@@ -39,11 +39,13 @@ inline Token next_token(const Tokens& text) { return next_of(hash_text(text)); }
 // A row of the cache: token and position. The state: hash and length of the text.
 class FakeModel final : public engine::Decoder, public memory::KvDevice {
 public:
-    explicit FakeModel(engine::DecoderLimits limits, bool has_state = false)
+    // `is_host_memory`: texts that nobody runs make way for one that begins.
+    explicit FakeModel(engine::DecoderLimits limits, bool has_state = false, bool is_host_memory = false)
         : limits_(limits), cells_(static_cast<std::size_t>(limits.n_pool)) {
         traits_.n_cells = limits.n_pool;
         traits_.row_bytes = sizeof(Row);
         traits_.state_bytes = has_state ? sizeof(State) : 0;
+        traits_.is_host_memory = is_host_memory;
         traits_.kind = has_state ? "hybrid" : "attention";
     }
 

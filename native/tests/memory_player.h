@@ -22,7 +22,7 @@ public:
     Player(const PlayOptions& options, std::uint64_t seed)
         : options_(options),
           random_(seed),
-          model_({kVocab, options.n_pool, 32, 32, seed % 2 == 0}, options.has_state),
+          model_({kVocab, options.n_pool, 32, 32, seed % 2 == 0}, options.has_state, seed / 2 % 2 == 0),
           samplers_(model_) {
         if (options.folder) {
             model_.n_logits = kVocab;

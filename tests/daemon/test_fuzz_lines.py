@@ -10,7 +10,15 @@ import random
 import threading
 from pathlib import Path
 
-from luce.protocol import GenerateOk, Logprobs, Pong, PrefillProgress, parse_reply
+from luce.protocol import (
+    GenerateOk,
+    InlineSnapshot,
+    InlineSnapshotFailed,
+    Logprobs,
+    Pong,
+    PrefillProgress,
+    parse_reply,
+)
 from tests.daemon_driver import DaemonDriver
 
 WORDS = [
@@ -64,7 +72,7 @@ def run(luced: Path, model: Path, n_lines: int, seed: int, *, mux: bool) -> None
             n_replies = 0
             while n_replies < n_wanted:
                 reply = parse_reply(daemon.next_line())
-                n_replies += not isinstance(reply, Logprobs | PrefillProgress)
+                n_replies += not isinstance(reply, Logprobs | PrefillProgress | InlineSnapshot | InlineSnapshotFailed)
                 n_generated += isinstance(reply, GenerateOk)
         assert n_generated > n_lines // 50  # the lines were not all nonsense
         # Nothing came twice: the next reply is the next command's.
