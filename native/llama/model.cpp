@@ -6,6 +6,7 @@
 #include <exception>
 #include <filesystem>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "common.h"
 #include "llama/gguf_preflight.h"
@@ -21,18 +22,23 @@ std::string metadata(const llama_model* model, const char* key) {
     return n < 0 ? std::string() : std::string(text);
 }
 
-// Where loading stands: told to who waits for a sign of life, and every tenth of it to the log.
+constexpr double kLoadProgress_s = 1.0;  // between two lines about it
+
+// Where loading stands: told to who waits for a sign of life, and to the log where it takes long.
 struct LoadProgress {
+    explicit LoadProgress(const std::function<void()>& on_progress) : on_progress(on_progress) {}
+
     const std::function<void()>& on_progress;
-    int n_tenths = 0;
+    SteadyClock clock;
+    double said_s = clock.now_s();
 };
 
 bool on_load_progress(float part, void* user) {
     auto& progress = *static_cast<LoadProgress*>(user);
     progress.on_progress();
-    if (const int n_tenths = static_cast<int>(part * 10.0F); n_tenths > progress.n_tenths) {
-        progress.n_tenths = n_tenths;
-        log_info("loading: " + std::to_string(10 * n_tenths) + " %");
+    if (const double now_s = progress.clock.now_s(); now_s - progress.said_s >= kLoadProgress_s) {
+        progress.said_s = now_s;
+        log_info("loading: " + std::to_string(static_cast<int>(part * 100.0F)) + " %");
     }
     return true;
 }
@@ -94,7 +100,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = n_gpu_layers;
     params.progress_callback = on_load_progress;
-    LoadProgress progress{on_progress};
+    LoadProgress progress(on_progress);
     params.progress_callback_user_data = &progress;
     try {
         loaded.model_.reset(llama_model_load_from_file(options.path.c_str(), params));
