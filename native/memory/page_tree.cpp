@@ -106,14 +106,12 @@ Tail& PageTree::add_tail(Page& page, std::span<const Token> rest, TailKind kind,
     tail.name = tail_name(page.name, rest);
     tail.kind = kind;
     tail.data = std::move(data);
-    ++n_tails_;
     return tail;
 }
 
 void PageTree::remove_tail(Tail& tail) {
     Page& page = *tail.page;
     page.tails.remove_if([&tail](const Tail& other) { return &other == &tail; });
-    --n_tails_;
     retire(page);
 }
 

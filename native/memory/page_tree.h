@@ -114,7 +114,6 @@ public:
     void forget_ghosts();
 
     std::size_t n_pages() const { return n_pages_; }
-    std::size_t n_tails() const { return n_tails_; }
 
     void for_each(const std::function<void(Page&)>& visit);
 
@@ -127,7 +126,6 @@ private:
     std::list<Page*> ghosts_;  // in the order in which they became ones; may hold pages that got data again
     std::unordered_map<Page*, std::list<Page*>::iterator> ghost_places_;
     std::size_t n_pages_ = 0;
-    std::size_t n_tails_ = 0;
 };
 
 // The path from the first page to `page`, the root left out.

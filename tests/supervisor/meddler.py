@@ -153,8 +153,14 @@ actions = {
 for number, action in actions.items():
     signal.signal(number, lambda *_, action=action: action())
 signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-for pump, arguments in ((pump_commands, ()), (pump_replies, ()), (pump_tokens, (read_end, stream_fd))):
-    threading.Thread(target=pump, args=arguments, daemon=True).start()
+threading.Thread(target=pump_commands, daemon=True).start()
+outward = [
+    threading.Thread(target=pump_replies, daemon=True),
+    threading.Thread(target=pump_tokens, args=(read_end, stream_fd), daemon=True),
+]
+for pump in outward:
+    pump.start()
 code = child.wait()
-time.sleep(0.05)  # what it has said last is still on its way through the pumps
+for pump in outward:  # what it has said last is still on its way through them
+    pump.join(timeout=5)
 os._exit(code if code >= 0 else 70)
