@@ -5,7 +5,10 @@
 #include <cmath>
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -18,15 +21,20 @@
 #include "daemon/slot_commands.h"
 #include "daemon/startup.h"
 #include "engine/engine.h"
+#include "engine/speculator.h"
 #include "llama/backend.h"
+#include "llama/draft_sources.h"
+#include "llama/joint_kv_device.h"
 #include "llama/kv_device.h"
 #include "llama/llama_decoder.h"
 #include "llama/llama_sampler.h"
 #include "llama/load_guard.h"
 #include "llama/model.h"
+#include "llama/model_identity.h"
 #include "memory/disk_store.h"
 #include "memory/io_worker.h"
 #include "memory/text_memory.h"
+#include "speculation/ngram_lookup.h"
 #include "wire/reply.h"
 
 #ifndef LUCE_VERSION
@@ -46,6 +54,25 @@ constexpr int kBadArguments = 64;
 constexpr int kStartFailed = 2;
 constexpr int kProtocolVersion = 2;
 constexpr std::size_t kMaxQueuedFileBytes = std::size_t{1} << 30;  // rows that wait for the disk
+
+// Drafted tokens a lane and step where nobody says otherwise: what a block of 16 holds beside the lane's own token.
+constexpr std::int32_t kDraftMost = 15;
+
+// For recurrent states that a rollback may need: with a draft model more, since it is asked for speed.
+constexpr std::uint64_t kRollbackBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kDraftRollbackBytes = std::uint64_t{2} << 30;
+
+bool speculates(const Options& options) { return options.draft || options.mtp || options.draft_ngram; }
+
+std::int32_t n_draft_most(const Options& options) {
+    return speculates(options) ? options.n_draft_most.value_or(kDraftMost) : 0;
+}
+
+// Drafted tokens a lane and step in all branches of a tree; 0: chains.
+std::int32_t n_draft_tree(const Options& options) {
+    const bool has_model = options.draft || options.mtp;
+    return has_model && n_draft_most(options) > 0 ? options.draft_tree.value_or(0) : 0;
+}
 
 int refuse_to_start(int reply_fd, const Error& error, int status) {
     luce::log_error(error.text);
@@ -80,11 +107,28 @@ luce::llama::ModelOptions to_model_options(const Options& options) {
     model.cache_type_k = options.cache_type_k;
     model.cache_type_v = options.cache_type_v;
     model.flash_attention = to_llama(options.flash_attention);
+    model.n_draft_most = n_draft_most(options);
+    model.n_tree = n_draft_tree(options);
+    model.loads_heads = options.mtp && !options.draft;
+    model.rollback_bytes = options.spec_memory_bytes.value_or(options.draft ? kDraftRollbackBytes : kRollbackBytes);
     return model;
 }
 
+luce::llama::DraftModelOptions to_draft_options(const Options& options, const ModelInfo& info) {
+    luce::llama::DraftModelOptions draft;
+    draft.path = options.draft.value_or("");  // with --mtp the model's own heads
+    draft.n_lanes = options.n_lanes;
+    draft.n_most = n_draft_most(options);
+    draft.n_tree = info.n_tree;
+    draft.n_threads = options.n_draft_threads.value_or(info.n_threads);
+    draft.n_gpu_layers = options.n_draft_gpu_layers;
+    draft.cache_type_k = options.draft_cache_type_k;
+    draft.cache_type_v = options.draft_cache_type_v;
+    return draft;
+}
+
 luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, const luce::memory::TextMemory& memory,
-                                 std::uint64_t host_bytes) {
+                                 std::uint64_t host_bytes, const luce::engine::Speculator* speculator) {
     const bool has_pages = !memory.refusal();
     const luce::memory::MemoryStatus status = memory.status();
     luce::wire::ReadyLine line;
@@ -107,7 +151,7 @@ luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, 
         add("tail_bytes", std::to_string(status.tail_bytes));
         add("prefix_cache", options.reuses_prefixes ? "on" : "off");
     }
-    add("spec", "none");
+    add("spec", speculator == nullptr ? "none" : speculator->description());
     add("pid", std::to_string(::getpid()));
     return line;
 }
@@ -154,12 +198,16 @@ void on_fatal_abort(const char* message) {
     ::_exit(luce::daemon::EventLoop::kEngineFailure);
 }
 
+luce::llama::LoadGuardOptions to_guard_options(const Options& options, int reply_fd) {
+    luce::llama::LoadGuardOptions guard;
+    guard.seconds = options.load_timeout_s;
+    guard.reply_fd = reply_fd;
+    guard.exit_status = kStartFailed;
+    return guard;
+}
+
 Result<luce::llama::Model> load_model(const Options& options, const luce::llama::Backend& backend, int reply_fd) {
-    luce::llama::LoadGuardOptions guard_options;
-    guard_options.seconds = options.load_timeout_s;
-    guard_options.reply_fd = reply_fd;
-    guard_options.exit_status = kStartFailed;
-    luce::llama::LoadGuard guard(guard_options);
+    luce::llama::LoadGuard guard(to_guard_options(options, reply_fd));
     const auto on_progress = [&guard, reply_fd] {
         guard.progress();
         if (!luce::daemon::is_stop_pending()) return;
@@ -170,28 +218,102 @@ Result<luce::llama::Model> load_model(const Options& options, const luce::llama:
 
 // The disk cache, if one was asked for and the model's memory can be cut into pages.
 Result<std::unique_ptr<luce::memory::DiskStore>> open_disk(const Options& options, const ModelInfo& info,
-                                                           const luce::memory::DeviceTraits& traits,
+                                                           luce::memory::KvDevice& device,
                                                            luce::memory::IoWorker& files, const luce::Clock& clock) {
+    const luce::memory::DeviceTraits& traits = device.traits();
     if (!options.disk_cache || traits.refusal) return std::unique_ptr<luce::memory::DiskStore>();
     luce::memory::DiskOptions disk;
     disk.directory = *options.disk_cache;
     disk.budget_bytes = options.disk_budget_bytes;
     disk.identity = info.identity;
     disk.limits = {traits.row_bytes, traits.max_state_bytes(), info.n_vocab};
+    disk.settle = [&device] { device.settle(); };
     return luce::memory::DiskStore::open(std::move(disk), files, clock);
 }
 
+// Who drafts, cheapest first, and what the draft model remembers: null without one.
+struct Drafting {
+    std::unique_ptr<luce::engine::Speculator> speculator;  // null: each token is decoded alone
+    luce::llama::DraftMemory* memory = nullptr;            // the speculator's
+};
+
+// Why drafts are chains although trees were asked for.
+std::optional<std::string> why_chains(const Options& options, const ModelInfo& info,
+                                      const luce::engine::DecoderLimits& limits,
+                                      const luce::engine::SpeculationConfig& config) {
+    if (options.draft_tree.value_or(0) == 0) return std::nullopt;
+    if (info.tree_refusal) return "this model (" + info.architecture + ") takes no branches: " + *info.tree_refusal;
+    bool can_branch = false;
+    std::string names;
+    for (const auto& source : config.sources) {
+        can_branch = can_branch || source->traits().can_branch;
+        names += (names.empty() ? "" : "+") + source->traits().name;
+    }
+    if (!can_branch) return "what drafts (" + names + ") names one token a place; DFlash drafts name several";
+    if (limits.n_branches == 0) return "a tree of one token has no branches, or no sequences are left for them";
+    return std::nullopt;
+}
+
+Result<Drafting> open_drafting(const Options& options, const luce::llama::Model& model,
+                               const luce::engine::DecoderLimits& limits, const luce::Clock& clock, int reply_fd) {
+    luce::engine::SpeculationConfig config;
+    config.n_most = n_draft_most(options);
+    config.has_gate = options.draft_gate;
+    config.draws = options.draft_rejection;
+    config.wants_equal_widths = model.info().has_recurrent;
+    Drafting drafting;
+    if (config.n_most == 0) {
+        if (options.draft || options.mtp) luce::log_warn("--draft-max 0: nothing is drafted, and no draft is loaded");
+        return drafting;
+    }
+    if (options.draft_rejection && !options.draft && !options.mtp) {
+        luce::log_warn("--draft-accept rejection: without a draft model no draft is drawn, and all are matched");
+    }
+    if (options.draft_ngram) {
+        config.sources.push_back(std::make_unique<luce::speculation::NgramLookup>(config.n_most));
+    }
+    if (options.draft || options.mtp) {
+        const luce::llama::LoadGuard guard(to_guard_options(options, reply_fd));
+        Result<luce::llama::OpenedDraft> opened =
+            luce::llama::open_draft_model(to_draft_options(options, model.info()), model);
+        if (!opened) return opened.error();
+        drafting.memory = opened.value().memory;
+        config.sources.push_back(std::move(opened.value().source));
+    }
+    if (const auto reason = why_chains(options, model.info(), limits, config)) {
+        luce::log_warn("--draft-tree: drafts are chains: " + *reason);
+    } else {
+        config.n_tree = model.info().n_tree;
+        config.n_branches = limits.n_branches;
+        if (config.draws && config.n_tree > 0) {
+            luce::log_warn("--draft-accept rejection: requests that sample are drafted chains, not trees");
+        }
+    }
+    drafting.speculator = std::make_unique<luce::engine::Speculator>(std::move(config), options.n_lanes, clock);
+    return drafting;
+}
+
 int serve(const Options& options, luce::llama::Model& model, const luce::llama::Backend& backend, int reply_fd) {
-    const ModelInfo info = model.info();
+    ModelInfo info = model.info();
+    const std::string model_identity = info.identity;
     const luce::SteadyClock clock;
     const double started_s = clock.now_s();
     luce::llama::LlamaDecoder decoder(model, options.n_lanes);
-    luce::llama::LlamaKvDevice device(model, options.n_lanes);
-    if (device.traits().refusal) luce::log_warn("texts are not kept: " + *device.traits().refusal);
+    luce::llama::LlamaKvDevice target_device(model, options.n_lanes);
+    if (const auto& refusal = target_device.traits().refusal) luce::log_warn("texts are not kept: " + *refusal);
+    Result<Drafting> opened = open_drafting(options, model, decoder.limits(), clock, reply_fd);
+    if (!opened) return refuse_to_start(reply_fd, opened.error(), exit_status_of(opened.error()));
+    const Drafting drafting = std::move(opened).value();
+    std::optional<luce::llama::JointKvDevice> joint_device;
+    if (drafting.memory != nullptr && drafting.memory->has_cells() && !target_device.traits().refusal) {
+        joint_device.emplace(target_device, *drafting.memory);
+        info.identity = luce::llama::joint_identity(model_identity, drafting.memory->identity());
+    }
+    luce::memory::KvDevice& device = joint_device ? static_cast<luce::memory::KvDevice&>(*joint_device) : target_device;
 
     const auto files = luce::memory::IoWorker::start(kMaxQueuedFileBytes);
     if (!files) return refuse_to_start(reply_fd, files.error(), kStartFailed);
-    const auto disk = open_disk(options, info, device.traits(), *files.value(), clock);
+    const auto disk = open_disk(options, info, device, *files.value(), clock);
     if (!disk) return refuse_to_start(reply_fd, disk.error(), kStartFailed);
     luce::memory::MemoryConfig config;
     config.identity = info.identity;
@@ -202,32 +324,39 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     luce::memory::TextMemory memory(device, disk.value().get(), config, clock);
 
     luce::llama::LlamaSamplerFactory samplers(model, decoder);
-    luce::engine::Engine engine(decoder, samplers, memory, clock, {info.n_ctx, options.n_lanes, options.n_queue});
+    luce::engine::Engine engine(decoder, samplers, memory, clock, {info.n_ctx, options.n_lanes, options.n_queue},
+                                drafting.speculator.get());
     luce::daemon::Output output(reply_fd, options.stream_fd,
                                 options.multiplexed ? luce::wire::Dialect::multiplexed : luce::wire::Dialect::plain);
     luce::daemon::RequestBuilder requests(info.n_ctx, options.seed);
     const luce::daemon::Parking parking = {
         [&]() -> Result<void> {
-            device.unbind();
+            if (drafting.memory != nullptr) drafting.memory->unload();
+            target_device.unbind();
             model.unload();
             return {};
         },
         [&]() -> Result<void> {
             Result<luce::llama::Model> loaded = load_model(options, backend, reply_fd);
             if (!loaded) return loaded.error();
-            if (loaded.value().info().identity != info.identity) {
+            if (loaded.value().info().identity != model_identity) {
                 return Error{luce::ErrorCode::start_failed, "the model's file has changed since the model was parked"};
             }
             model = std::move(loaded).value();
-            device.rebind();
+            target_device.rebind();
+            if (drafting.memory != nullptr) {
+                if (Result<void> back = drafting.memory->reload(); !back) return back;
+            }
+            if (joint_device) joint_device->refresh();
             return {};
-        }};
+        },
+        drafting.memory != nullptr};
     luce::daemon::SlotCommands slots(engine, memory, *files.value(), info.identity, parking);
     luce::daemon::Dispatcher dispatcher(
         engine, slots, output, clock, requests, static_cast<std::size_t>(options.n_queue) + 1,
         [&] { return describe(info, options, memory, disk.value().get(), clock.now_s() - started_s); });
     luce::daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output, *files.value());
-    output.send_reply(ready_line(info, options, memory, config.host_budget));
+    output.send_reply(ready_line(info, options, memory, config.host_budget, drafting.speculator.get()));
     return loop.run();
 }
 

@@ -253,12 +253,30 @@ def _encode(line: str) -> bytes:
         raise LocalProtocolError(f"not representable as UTF-8: {error}") from None
 
 
-def _check_reads_back(command: Command) -> None:
-    """A long prompt is checked by its range and read back by its first id alone: it may have millions."""
-    if isinstance(command, Generate) and len(command.prompt) > 1:
+def _shortened(command: Generate) -> Generate:
+    """As far as it has to be read back. Of a long prompt that is the first id, once its range is known to be right: it
+    may have millions. Of a long grammar it is the first character, where its coding leaves no doubt."""
+    if len(command.prompt) > 1:
         if min(command.prompt) < 0 or max(command.prompt) > MAX_INT32:
             raise LocalProtocolError("a token id of the prompt is outside 0 .. 2^31-1")
         command = replace(command, prompt=command.prompt[:1])
+    grammar = command.constraint.grammar
+    if grammar is not None and len(grammar) > 1 and _is_plain_text(grammar):
+        command = replace(command, constraint=replace(command.constraint, grammar=grammar[0]))
+    return command
+
+
+def _is_plain_text(text: str) -> bool:
+    """Whether it comes back from percent-encoding as it was, and the daemon takes it."""
+    try:
+        return b"\0" not in text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+
+
+def _check_reads_back(command: Command) -> None:
+    if isinstance(command, Generate):
+        command = _shortened(command)
     line = _encode(_line_of(command))
     try:
         understood = parse_command(line)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote_from_bytes, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:,@+="
+_ESCAPES = {byte: chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256)}
 
 
 def percent_encode(text: str) -> str:
     """Letters, digits and `-._~/:,@+=` stay; every other byte of the UTF-8 becomes %XX."""
-    return quote_from_bytes(text.encode("utf-8", "replace"), safe="-._~/:,@+=")
+    data = text.encode("utf-8", "replace")
+    if not data.translate(None, _PLAIN):
+        return data.decode("ascii")
+    return data.decode("latin-1").translate(_ESCAPES)
 
 
 def percent_decode(text: bytes) -> bytes | None:

@@ -19,6 +19,46 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """What speculation did. A step is a call of the model behind the one that gave the first token."""
+
+    n_drafted: int = 0
+    """Tokens that were proposed and checked."""
+    n_accepted: int = 0
+    n_steps: int = 0
+    n_speculated_steps: int = 0
+    """Of them, those that checked drafted tokens."""
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    """Of the speculated steps."""
+
+    @property
+    def acceptance(self) -> float | None:
+        """None: nothing was drafted."""
+        return self.n_accepted / self.n_drafted if self.n_drafted > 0 else None
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Those that a step has accepted, and the one that it gives anyway. None: there was no step."""
+        return 1 + self.n_accepted / self.n_steps if self.n_steps > 0 else None
+
+    @property
+    def speculated_share(self) -> float | None:
+        """Of the steps. None: there was none."""
+        return self.n_speculated_steps / self.n_steps if self.n_steps > 0 else None
+
+    def __add__(self, other: Speculation) -> Speculation:
+        return Speculation(
+            self.n_drafted + other.n_drafted,
+            self.n_accepted + other.n_accepted,
+            self.n_steps + other.n_steps,
+            self.n_speculated_steps + other.n_speculated_steps,
+            self.draft_s + other.draft_s,
+            self.verify_s + other.verify_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateOk:
     """The final reply of a generating command."""
 
@@ -34,8 +74,8 @@ class GenerateOk:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     decode_tokens_per_s: float = 0.0
-    acceptance: float | None = None
-    """Only where speculation ran."""
+    speculation: Speculation | None = None
+    """Only where the engine speculates, and there was a step."""
     output_path: str | None = None
     """`generate` only."""
     stop: StopReason = StopReason.LIMIT

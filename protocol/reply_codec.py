@@ -32,6 +32,7 @@ from .replies import (
     SlotSaved,
     SnapReply,
     SnapshotTaken,
+    Speculation,
     StatusLine,
     StopReason,
     ThinTaken,
@@ -75,10 +76,10 @@ def _measure(fields: dict[str, str], key: str) -> float:
     return parse_any_real(fields[key].encode())
 
 
-def _bytes(fields: dict[str, str]) -> int:
-    if "bytes" not in fields:
-        raise RefusedError("bytes= is missing")
-    return parse_integer(fields["bytes"].encode(), 0, MAX_UINT64)
+def _large(fields: dict[str, str], key: str) -> int:
+    if key not in fields:
+        raise RefusedError(f"{key}= is missing")
+    return parse_integer(fields[key].encode(), 0, MAX_UINT64)
 
 
 def _text(value: str) -> str:
@@ -96,7 +97,9 @@ def _split_fields(words: Iterable[str]) -> dict[str, str] | None:
     return fields
 
 
+_SPECULATION_KEYS = ("drafted", "accepted", "steps", "spec_steps", "draft_s", "verify_s")
 _OK_KEYS = {
+    *_SPECULATION_KEYS,
     "id",
     "N",
     "gen",
@@ -152,10 +155,26 @@ def _parse_generate_ok(fields: dict[str, str]) -> GenerateOk:
         prefill_s=_measure(fields, "prefill_s"),
         decode_s=_measure(fields, "decode_s"),
         decode_tokens_per_s=_measure(fields, "decode_tok_s"),
-        acceptance=_measure(fields, "accept") if "accept" in fields else None,
+        speculation=_parse_speculation(fields),
         output_path=_text(fields["out"]) if "out" in fields else None,
         stop=StopReason(stop),
         extra=tuple((key, _text(value)) for key, value in fields.items() if key not in _OK_KEYS),
+    )
+
+
+def _parse_speculation(fields: dict[str, str]) -> Speculation | None:
+    """All of it or nothing; `accept` is worked out."""
+    if "accept" in fields:
+        _measure(fields, "accept")
+    if not any(key in fields for key in _SPECULATION_KEYS):
+        return None
+    return Speculation(
+        n_drafted=_large(fields, "drafted"),
+        n_accepted=_large(fields, "accepted"),
+        n_steps=_large(fields, "steps"),
+        n_speculated_steps=_large(fields, "spec_steps"),
+        draft_s=_measure(fields, "draft_s"),
+        verify_s=_measure(fields, "verify_s"),
     )
 
 
@@ -222,7 +241,7 @@ def _parse_snap(words: list[str]) -> SnapReply | None:
         case ["freed"]:
             return SlotFreed(_count(fields, "slot"), request_id)
         case ["saved"]:
-            return SlotSaved(_count(fields, "slot"), _bytes(fields), request_id)
+            return SlotSaved(_count(fields, "slot"), _large(fields, "bytes"), request_id)
         case ["inline"]:
             return InlineSnapshot(_count(fields, "slot"), _count(fields, "cur_pos"), request_id)
         case ["failed", code]:
@@ -302,11 +321,22 @@ def _id_field(request_id: int | None) -> list[tuple[str, str | int]]:
     return [] if request_id is None else [("id", request_id)]
 
 
+def _speculation_fields(speculation: Speculation) -> list[tuple[str, str | int]]:
+    acceptance = speculation.acceptance
+    return [
+        *([] if acceptance is None else [("accept", _fixed(acceptance, 4))]),
+        ("drafted", speculation.n_drafted),
+        ("accepted", speculation.n_accepted),
+        ("steps", speculation.n_steps),
+        ("spec_steps", speculation.n_speculated_steps),
+        ("draft_s", _fixed(speculation.draft_s, 6)),
+        ("verify_s", _fixed(speculation.verify_s, 6)),
+    ]
+
+
 def _ok_line(ok: GenerateOk) -> str:
     restored: list[tuple[str, str | int]] = [] if ok.restored is None else [("restored", ok.restored)]
-    optional: list[tuple[str, str | int]] = []
-    if ok.acceptance is not None:
-        optional.append(("accept", _fixed(ok.acceptance, 4)))
+    optional = [] if ok.speculation is None else _speculation_fields(ok.speculation)
     if ok.output_path is not None:
         optional.append(("out", ok.output_path))
     return _fields_line(

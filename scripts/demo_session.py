@@ -13,7 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from luce.protocol import Generate, GenerateOk
-from luce.supervisor import DaemonConfig, EngineClient, EngineProcess, TokenEvent, find_luced, packaged_model
+from luce.supervisor import (
+    DaemonConfig,
+    EngineClient,
+    EngineProcess,
+    TokenEvent,
+    find_luced,
+    packaged_draft,
+    packaged_model,
+)
 from luce.supervisor.text import TextModel
 
 LANES = 4
@@ -64,12 +72,16 @@ async def ask(client: EngineClient, text: TextModel, question: str, console: Con
 
 def numbers(answers: list[Answer]) -> Table:
     """One row an answer."""
-    table = Table(title="One at a time (tokens, milliseconds, tokens a second)", title_justify="left")
-    table.add_column("question", max_width=18, no_wrap=True)
-    for heading in ("prompt", "answer", "first ms", "read/s", "decode/s", "end"):
+    table = Table(
+        title="One at a time (first: ms to the first token; step: tokens that each gave)",
+        title_justify="left",
+    )
+    table.add_column("question", max_width=15, no_wrap=True)
+    for heading in ("prompt", "answer", "first", "read/s", "decode/s", "step", "end"):
         table.add_column(heading, justify="right", no_wrap=True)
     for answer in answers:
         final = answer.final
+        step = None if final.speculation is None else final.speculation.tokens_per_step
         read_per_s = final.n_prompt / final.prefill_s if final.prefill_s > 0 else 0.0
         table.add_row(
             answer.question.splitlines()[0],
@@ -78,6 +90,7 @@ def numbers(answers: list[Answer]) -> Table:
             f"{1000 * answer.first_token_s:.1f}",
             f"{read_per_s:,.0f}",
             f"{final.decode_tokens_per_s:,.0f}",
+            "-" if step is None else f"{step:.2f}",
             final.stop.value,
         )
     return table
@@ -85,14 +98,14 @@ def numbers(answers: list[Answer]) -> Table:
 
 async def demo(console: Console) -> None:
     begin_s = time.monotonic()
-    config = DaemonConfig(model=packaged_model(), lanes=LANES, log_level="warn")
+    config = DaemonConfig(model=packaged_model(), draft=packaged_draft(), lanes=LANES, log_level="warn")
     with TextModel(config.model) as text:
         async with await EngineProcess.spawn(find_luced(), config) as process:
             ready = dict((await process.wait_ready(START_TIMEOUT_S)).fields)
             console.print(
                 f"luced (pid {process.pid}) is ready after {1000 * (time.monotonic() - begin_s):.0f} ms: "
                 f"{ready['model']}, {ready['arch']}, context {ready['ctx']}, "
-                f"cache {ready['kv']}, {ready['lanes']} lanes",
+                f"cache {ready['kv']}, {ready['lanes']} lanes, drafts by {ready['spec']}",
                 highlight=False,
             )
             async with EngineClient(process) as client:

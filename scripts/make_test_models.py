@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tiny random-weight GGUF models, one for each model family that the tests need, and larger ones to measure.
+"""Writes tiny random-weight GGUF models, one for each model family that the tests need, drafts for them (in drafts/),
+and larger ones to measure.
 
 Random weights make no sense of a text, but they run every kernel and every cache that the real family uses. The
 weights are seeded and scaled so that logits are spread (a greedy step is rarely a tie) and the text is not constant.
@@ -14,118 +15,41 @@ import os
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import ExpertGatingFuncType, GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
+from gguf import ExpertGatingFuncType, GGUFReader, GGUFValueType, GGUFWriter
 
-GENERATOR_VERSION = 2
-BLOCK = 32  # weights in one Q8_0 block
-MAX_DRAWN_BLOCKS = 1 << 18  # a larger tensor repeats them: only models made to be measured have such
-STEPS_PER_STD = 40  # a standard deviation in Q8_0 steps: +-3 of them fit into int8
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from scripts.draft_models import (  # noqa: E402
+    Builder,
+    dflash,
+    eagle3,
+    gemma4_assistant,
+    mtp_head_alone,
+    with_mtp_head,
+    with_rope_base,
+)
+from scripts.gguf_weights import (  # noqa: E402
+    Sizes,
+    Weights,
+    add_attention,
+    add_common_keys,
+    add_dense,
+    add_ends,
+    add_experts,
+)
+
+# Raise it with any change of what is written, here or in draft_models.py and gguf_weights.py: files of other versions
+# are written anew, and the tests look at this file alone to see whether there are any.
+GENERATOR_VERSION = 3
 DEFAULT_TOKENIZER = ROOT / "models" / "luce-tiny-Q8_0.gguf"
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The numbers that a family's builder needs; what a family lacks stays at its default."""
-
-    arch: str
-    n_embd: int = 128
-    n_layer: int = 4
-    n_ff: int = 256
-    n_head: int = 4
-    n_head_kv: int = 2
-    head: int = 64
-    n_expert: int = 0
-    n_expert_used: int = 2
-    n_ff_expert: int = 64
-    n_ff_shared: int = 64
-    state_heads_k: int = 2
-    state_heads_v: int = 4
-    state: int = 32
-    window: int = 128
-    n_ctx: int = 8192
-    has_vocab: bool = True
-
-
-class Weights:
-    """Draws tensors and gives them to the writer. Dimensions are in ggml's order, the fastest first."""
-
-    def __init__(self, writer: GGUFWriter, seed: int) -> None:
-        self._writer = writer
-        self._random = np.random.default_rng(seed)
-
-    def matrix(self, name: str, *dims: int, gain: float = 1.0) -> None:
-        """Q8_0 weights with a deviation of gain / sqrt(inputs), so that a product keeps the size of its input."""
-        n_blocks = math.prod(dims) // BLOCK
-        n_drawn = min(n_blocks, MAX_DRAWN_BLOCKS)
-        steps = self._random.standard_normal((n_drawn, BLOCK), dtype=np.float32) * STEPS_PER_STD
-        blocks = np.empty((n_drawn, BLOCK + 2), np.uint8)
-        blocks[:, :2] = np.frombuffer(np.float16(gain / math.sqrt(dims[0]) / STEPS_PER_STD).tobytes(), np.uint8)
-        blocks[:, 2:] = np.clip(np.rint(steps), -127, 127).astype(np.int8).view(np.uint8)
-        rows = (*reversed(dims[1:]), dims[0] // BLOCK * (BLOCK + 2))
-        data = np.resize(blocks, (n_blocks, BLOCK + 2)).reshape(rows)
-        self._writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType.Q8_0)
-
-    def norm(self, name: str, n: int) -> None:
-        self.plain(name, 1 + 0.1 * self._random.standard_normal(n))
-
-    def normal(self, name: str, *dims: int, deviation: float, mean: float = 0.0) -> None:
-        self.plain(name, mean + deviation * self._random.standard_normal(tuple(reversed(dims))))
-
-    def plain(self, name: str, values: np.ndarray[Any, Any]) -> None:
-        self._writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
-
-
-def add_common_keys(w: GGUFWriter, s: Sizes) -> None:
-    w.add_block_count(s.n_layer)
-    w.add_context_length(s.n_ctx)
-    w.add_embedding_length(s.n_embd)
-    w.add_head_count(s.n_head)
-    w.add_head_count_kv(s.n_head_kv)
-    w.add_key_length(s.head)
-    w.add_value_length(s.head)
-    w.add_layer_norm_rms_eps(1e-6)
-    w.add_rope_freq_base(1e6)
-    w.add_feed_forward_length(s.n_ff)
-    if s.n_expert:
-        w.add_expert_count(s.n_expert)
-        w.add_expert_used_count(s.n_expert_used)
-        w.add_expert_feed_forward_length(s.n_ff_expert)
-
-
-def add_ends(t: Weights, s: Sizes, n_vocab: int) -> None:
-    """Embedding and output are apart: tied random ones would mostly repeat the last token."""
-    t.matrix("token_embd.weight", s.n_embd, n_vocab, gain=math.sqrt(s.n_embd))
-    t.matrix("output.weight", s.n_embd, n_vocab, gain=6.0)
-    t.norm("output_norm.weight", s.n_embd)
-
-
-def add_attention(t: Weights, b: str, s: Sizes, *, n_head: int, n_head_kv: int, head: int, n_out_q: int) -> None:
-    t.matrix(b + "attn_q.weight", s.n_embd, n_out_q)
-    t.matrix(b + "attn_k.weight", s.n_embd, n_head_kv * head)
-    t.matrix(b + "attn_v.weight", s.n_embd, n_head_kv * head)
-    t.matrix(b + "attn_output.weight", n_head * head, s.n_embd)
-    t.norm(b + "attn_q_norm.weight", head)
-    t.norm(b + "attn_k_norm.weight", head)
-
-
-def add_dense(t: Weights, b: str, n_embd: int, n_ff: int, suffix: str = "") -> None:
-    t.matrix(f"{b}ffn_gate{suffix}.weight", n_embd, n_ff)
-    t.matrix(f"{b}ffn_up{suffix}.weight", n_embd, n_ff)
-    t.matrix(f"{b}ffn_down{suffix}.weight", n_ff, n_embd)
-
-
-def add_experts(t: Weights, b: str, s: Sizes) -> None:
-    t.normal(b + "ffn_gate_inp.weight", s.n_embd, s.n_expert, deviation=2 / math.sqrt(s.n_embd))
-    t.matrix(b + "ffn_gate_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert)
-    t.matrix(b + "ffn_up_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert)
-    t.matrix(b + "ffn_down_exps.weight", s.n_ff_expert, s.n_embd, s.n_expert)
 
 
 def build_qwen3(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
@@ -156,7 +80,7 @@ def add_recurrent(t: Weights, b: str, s: Sizes) -> None:
     t.matrix(b + "ssm_out.weight", inner, s.n_embd)
 
 
-def build_qwen35(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
+def add_qwen35_keys(w: GGUFWriter, s: Sizes) -> None:
     add_common_keys(w, s)
     w.add_rope_dimension_count(s.head // 4)
     w.add_array(f"{s.arch}.rope.dimension_sections", [3, 3, 2, 0])
@@ -168,6 +92,10 @@ def build_qwen35(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
     w.add_uint32(f"{s.arch}.full_attention_interval", 4)
     if s.n_expert:
         w.add_expert_shared_feed_forward_length(s.n_ff_shared)
+
+
+def build_qwen35(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
+    add_qwen35_keys(w, s)
     add_ends(t, s, n_vocab)
     for i in range(s.n_layer):
         b = f"blk.{i}."
@@ -252,21 +180,46 @@ def build_laguna(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
         add_dense(t, b, s.n_embd, s.n_ff_shared, "_shexp")
 
 
-Builder = Callable[[GGUFWriter, Weights, Sizes, int], None]
+QWEN3 = Sizes("qwen3")
+QWEN35 = Sizes("qwen35", n_layer=8)
+GEMMA4 = Sizes("gemma4", n_layer=6)
+DRAFT = Sizes("dflash", n_layer=2)
+HEAD = Sizes("eagle3", n_layer=1)
 
 MODELS: dict[str, tuple[Builder, Sizes]] = {
-    "qwen3": (build_qwen3, Sizes("qwen3")),
+    "qwen3": (build_qwen3, QWEN3),
     "qwen3moe": (build_qwen3, Sizes("qwen3moe", n_expert=8)),
-    "qwen35": (build_qwen35, Sizes("qwen35", n_layer=8)),
+    "qwen35": (build_qwen35, QWEN35),
     "qwen35moe": (build_qwen35, Sizes("qwen35moe", n_layer=8, n_expert=8)),
-    "gemma4": (build_gemma4, Sizes("gemma4", n_layer=6)),
+    "gemma4": (build_gemma4, GEMMA4),
     "laguna": (build_laguna, Sizes("laguna", n_layer=5, n_expert=8)),
     "no_vocab": (build_qwen3, Sizes("qwen3", has_vocab=False)),
+    # qwen35 with a head that drafts.
+    "qwen35_mtp": (with_mtp_head(build_qwen35), replace(QWEN35, seed="qwen35")),
+    # Drafts, each with its target's name at the end.
+    "drafts/dflash-qwen3": (dflash([0, 2, 3]), DRAFT),
+    "drafts/dflash-qwen3moe": (dflash([1, 2, 3]), DRAFT),
+    "drafts/dflash-qwen35": (dflash([1, 3, 5, 7], sections=True), DRAFT),
+    "drafts/dflash-qwen35moe": (dflash([1, 4, 7], sections=True), DRAFT),
+    "drafts/dflash-gemma4": (dflash([1, 3, 5], embedding_scale=math.sqrt(DRAFT.n_embd)), DRAFT),
+    "drafts/dflash-laguna": (dflash([1, 2, 4], window=64), replace(DRAFT, n_layer=3)),
+    "drafts/eagle3-qwen3": (eagle3([1, 2, 3], n_embd_target=QWEN3.n_embd), HEAD),
+    "drafts/eagle3-qwen35": (eagle3([2, 4, 8], n_embd_target=QWEN35.n_embd, is_reduced=True), replace(HEAD, n_embd=64)),
+    "drafts/mtp-qwen35": (mtp_head_alone(add_qwen35_keys), replace(QWEN35, seed="qwen35")),
+    "drafts/assistant-gemma4": (gemma4_assistant(GEMMA4), Sizes("gemma4-assistant", n_embd=64, n_layer=3)),
+    "drafts/simple-qwen3": (with_rope_base(9e5, build_qwen3), replace(QWEN3, seed="qwen3")),
+    # Drafts that fit no target here: another vocabulary, a narrower hidden size, a layer that none has.
+    "drafts/other-vocabulary": (build_qwen3, Sizes("qwen3", n_embd=64, n_layer=1, swaps_tokens=True)),
+    "drafts/dflash-narrow": (dflash([0, 2, 3]), replace(DRAFT, n_embd=64)),
+    "drafts/dflash-deep": (dflash([0, 2, 99]), DRAFT),
+    "drafts/eagle3-deep": (eagle3([1, 2, 99], n_embd_target=QWEN3.n_embd), HEAD),
 }
 
 BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
     "bench-attention-small": (build_qwen3, Sizes("qwen3", 256, 3, 2048, n_head_kv=1, n_ctx=65536)),
     "bench-window-small": (build_gemma4, Sizes("gemma4", 256, 6, 1536, n_head_kv=1, window=512, n_ctx=65536)),
+    # One small layer of attention, so that a token costs little late in an answer, too.
+    "bench-answers": (build_qwen35, Sizes("qwen35", 64, 4, 256, n_head=1, n_head_kv=1, n_ctx=65536)),
     "bench-150m": (build_qwen3, Sizes("qwen3", n_embd=768, n_layer=16, n_ff=3072, n_head=12, n_head_kv=4)),
     "bench-hybrid-150m": (
         build_qwen35,
@@ -279,6 +232,7 @@ BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
 }
 
 
+@cache
 def read_tokenizer(path: Path) -> list[tuple[str, Any, GGUFValueType, GGUFValueType | None]]:
     """All tokenizer.* pairs of a model: key, value, type, element type (arrays)."""
     found = []
@@ -304,6 +258,7 @@ def is_current(path: Path, name: str) -> bool:
 
 def write_model(path: Path, name: str, tokenizer: Path) -> None:
     build, sizes = {**MODELS, **BENCH_SHAPES}[name]
+    path.parent.mkdir(parents=True, exist_ok=True)
     handle, scratch = tempfile.mkstemp(dir=path.parent, suffix=".part")
     os.close(handle)
     try:
@@ -313,12 +268,16 @@ def write_model(path: Path, name: str, tokenizer: Path) -> None:
         n_vocab = 512
         if sizes.has_vocab:
             for key, value, kind, element in read_tokenizer(tokenizer):
-                writer.add_key_value(key, value, kind, element)
-                n_vocab = len(value) if key == "tokenizer.ggml.tokens" else n_vocab
+                if key == "tokenizer.ggml.tokens":
+                    n_vocab = len(value)
+                    texts = [*value[:300], value[301], value[300], *value[302:]] if sizes.swaps_tokens else value
+                    writer.add_array(key, texts)
+                else:
+                    writer.add_key_value(key, value, kind, element)
         else:
             writer.add_string("tokenizer.ggml.model", "no_vocab")
         writer.add_vocab_size(n_vocab)
-        build(writer, Weights(writer, zlib.crc32(name.encode())), sizes, n_vocab)
+        build(writer, Weights(writer, zlib.crc32((sizes.seed or name).encode())), sizes, n_vocab)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -7,7 +7,7 @@ from luce.supervisor.client import EngineClient
 from luce.supervisor.config import ConfigError, DaemonConfig, EngineConfig, SupervisorConfig
 from luce.supervisor.generation import DeathCause, EngineDied, EngineError, Event, Generation, TokenEvent
 from luce.supervisor.guard import EngineState
-from luce.supervisor.locate import NotInstalledError, find_luced, packaged_model
+from luce.supervisor.locate import NotInstalledError, find_luced, packaged_draft, packaged_model
 from luce.supervisor.process import EngineProcess, StartError, StopDeadlines
 from luce.supervisor.requests import (
     DeadlineError,
@@ -23,7 +23,7 @@ from luce.supervisor.requests import (
     RequestRefusedError,
     SupervisorClosedError,
 )
-from luce.supervisor.supervisor import EngineStatus, Supervisor, SupervisorStatus
+from luce.supervisor.supervisor import EngineStatus, LaneStatus, Supervisor, SupervisorStatus
 
 __all__ = [
     "ConfigError",
@@ -43,6 +43,7 @@ __all__ = [
     "FinishedEvent",
     "GenerateRequest",
     "Generation",
+    "LaneStatus",
     "NotInstalledError",
     "PrefillEvent",
     "PromptTooLongError",
@@ -58,5 +59,6 @@ __all__ = [
     "SupervisorStatus",
     "TokenEvent",
     "find_luced",
+    "packaged_draft",
     "packaged_model",
 ]

@@ -169,7 +169,8 @@ class Berth:
         marks = sorted({position for position in flight.request.boundaries if 0 < position <= n_prompt})[-MAX_MARKS:]
         reservations = self._reserve(flight, set(marks[:1] + marks[-1:]))
         points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
-        return MemoryArgs(marks=tuple(marks), snapshots=points), reservations
+        reuse = None if flight.request.reuse else False
+        return MemoryArgs(marks=tuple(marks), snapshots=points, reuse=reuse), reservations
 
     def _reserve(self, flight: Flight, positions: set[int]) -> dict[int, Reservation]:
         slots = self.slots  # gone from here if the engine dies while it is told what to free

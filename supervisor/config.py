@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]
 LogLevel = Literal["error", "warn", "info", "debug"]
 OnOff = Literal["on", "off"]
+DraftAccept = Literal["match", "rejection"]
+ByteCount = Annotated[int, "bytes"]  # written 8G for short where people write it
 
 CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTENTION: tuple[FlashAttention, ...] = ("auto", "on", "off")
@@ -53,10 +55,22 @@ class DaemonConfig:
     cache_type_v: CacheType | None = None
     flash_attn: FlashAttention | None = None
     slots: int | None = None  # snapshots that can be kept
-    host_cache: int | None = None  # bytes of host memory for pages and tails
+    host_cache: ByteCount | None = None  # bytes of host memory for pages and tails
     disk_cache: Path | None = None  # folder where pages and tails outlive the daemon
-    disk_budget: int | None = None  # bytes in that folder
+    disk_budget: ByteCount | None = None  # bytes in that folder
     prefix_cache: OnOff | None = None  # whether beginnings that are known are not computed again
+    draft: Path | None = None  # GGUF file of a draft model, or with `mtp` of an assistant; a folder with one
+    mtp: bool = False  # draft with multi-token heads: the model's own, or the assistant's
+    draft_max: int | None = None  # tokens that are drafted at once; 0: no speculation
+    draft_gate: OnOff | None = None  # whether drafting stops where it does not pay
+    draft_accept: DraftAccept | None = None  # how a drafted token is judged where a request samples
+    draft_ngram: OnOff | None = None  # whether what followed the same words earlier is drafted
+    draft_tree: int | None = None  # tokens of a draft tree; 0: chains
+    spec_memory: ByteCount | None = None  # bytes for states to go back to after a wrong draft
+    draft_cache_type_k: CacheType | None = None
+    draft_cache_type_v: CacheType | None = None
+    draft_gpu_layers: int | None = None
+    draft_threads: int | None = None
     seed: int | None = None  # of requests that bring none
     log_level: LogLevel | None = None
     load_timeout: int | None = None  # seconds without progress after which loading is given up
@@ -84,6 +98,17 @@ class DaemonConfig:
             ("--disk-cache", self.disk_cache),
             ("--disk-budget", self.disk_budget),
             ("--prefix-cache", self.prefix_cache),
+            ("--draft", self.draft),
+            ("--draft-max", self.draft_max),
+            ("--draft-gate", self.draft_gate),
+            ("--draft-accept", self.draft_accept),
+            ("--draft-ngram", self.draft_ngram),
+            ("--draft-tree", self.draft_tree),
+            ("--spec-memory", self.spec_memory),
+            ("--draft-cache-type-k", self.draft_cache_type_k),
+            ("--draft-cache-type-v", self.draft_cache_type_v),
+            ("--draft-gpu-layers", self.draft_gpu_layers),
+            ("--draft-threads", self.draft_threads),
             ("--seed", self.seed),
             ("--log-level", self.log_level),
             ("--load-timeout", self.load_timeout),
@@ -93,6 +118,8 @@ class DaemonConfig:
         for flag, value in valued:
             if value is not None:
                 argv += [flag, str(value)]
+        if self.mtp:
+            argv.append("--mtp")
         if self.mux:
             argv.append("--mux")
         if self.die_with_parent:
@@ -136,7 +163,6 @@ class EngineConfig:
 class SupervisorConfig(DaemonConfig):
     """What a Supervisor is made with. All options of DaemonConfig, for every engine, and the supervisor's own."""
 
-    draft: Path | None = None  # reserved: no engine drafts yet
     engines: Sequence[EngineConfig | Mapping[str, Any]] = ()  # none: one engine as above; else one for each
     binary: Path | None = None  # luced; None: the one that is installed
 
@@ -161,12 +187,10 @@ class SupervisorConfig(DaemonConfig):
 
     pin_min_tokens: int = 256  # shortest beginning that is worth a slot
     pin_half_life_s: float = 600.0  # of a slot's worth while nobody uses it
-    slot_budget: int | None = None  # bytes of pages and tails that slots may hold; None: what the engine has
+    slot_budget: ByteCount | None = None  # bytes of pages and tails that slots may hold; None: what the engine has
     share_min_tokens: int = 256  # a request waits for another that is reading so much of the same beginning
 
     def __post_init__(self) -> None:
-        if self.draft is not None:
-            raise ConfigError("draft: this version does not speculate yet; leave it out")
         if self.max_queue < 0:
             raise ConfigError(f"max_queue={self.max_queue}: it must be 0 or more")
         for name in ("ping_interval_s", "idle_ping_interval_s", "start_timeout_s", "final_timeout_s"):

@@ -27,6 +27,7 @@ class EngineInfo:
     page_bytes: int | None  # said by engines that keep pages: only they take marks
     tail_bytes: int
     reuses: bool  # whether it goes on from beginnings that it knows
+    speculation: str = "none"  # where its drafts come from: ngram, ngram+dflash, …
 
     @classmethod
     def of(cls, ready: ReadyLine) -> Self:
@@ -49,6 +50,7 @@ class EngineInfo:
             page_bytes=number("page_bytes"),
             tail_bytes=number("tail_bytes") or 0,
             reuses="page_bytes" in fields and fields.get("prefix_cache") != "off",
+            speculation=fields.get("spec", "none"),
         )
 
     @property

@@ -36,8 +36,8 @@ class Flight:
     """One reader. Compared and hashed by identity."""
 
     __slots__ = (
-        "_items", "_waiter", "asked_s", "diverged", "failure", "finished", "first_token_s", "identity", "key",
-        "n_attempts", "prompt", "request", "seed", "serial", "started_s", "tokens",
+        "_items", "_waiter", "asked_s", "diverged", "failure", "finished", "first_token_s", "identity", "is_enough",
+        "key", "n_attempts", "prompt", "request", "seed", "serial", "started_s", "tokens",
     )  # fmt: skip
 
     def __init__(self, serial: int, request: GenerateRequest, prompt: tuple[int, ...], seed: int) -> None:
@@ -49,6 +49,8 @@ class Flight:
         self.tokens: list[int] = []
         self.diverged = False
         """The last attempt did not repeat the last token: the next one takes it as given."""
+        self.is_enough = False
+        """Its caller wants no further token, but still to know what it took."""
         self.identity: str | None = None
         """Of the model that has begun it."""
         self.n_attempts = 0
@@ -68,6 +70,10 @@ class Flight:
         items = self._items
         self._items = []
         return items
+
+    @property
+    def has_items(self) -> bool:
+        return bool(self._items)
 
     async def wait(self) -> None:
         """Returns once there is something to take, or the flight has finished. How long that may be is the engines'
@@ -95,7 +101,7 @@ class Flight:
 
     def show(self, event: TokenEvent | PrefillEvent | FinishedEvent) -> None:
         self._items.append(event)
-        self._wake()
+        self.wake()
 
     def finish(self, event: FinishedEvent) -> None:
         if not self.finished:
@@ -107,9 +113,10 @@ class Flight:
         if not self.finished:
             self.finished = True
             self.failure = failure
-            self._wake()
+            self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Whoever waits looks again."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -161,7 +168,7 @@ class Flight:
             decode_s=now_s - first_token_s,
             seed=self.seed,
             n_resumes=max(self.n_attempts - 1, 0),
-            acceptance=None if final is None else final.acceptance,
+            speculation=None if final is None else final.speculation,
         )
         if final is None or self.n_attempts != 1:
             return event

@@ -11,15 +11,19 @@ from __future__ import annotations
 import mmap
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
+
+_T = TypeVar("_T")
 
 MetadataValue = bool | int | float | str | tuple[bool | int | float | str, ...]
 
 _MAX_KEPT_ELEMENTS = 4096  # a longer array is a vocabulary: its length is kept, not its elements
+_MAX_WHOLE_ELEMENTS = 1 << 22  # of an array that is read whole: far more than any vocabulary has
 _MAX_DIMENSIONS = 4
 _SCALARS: dict[GGUFValueType, struct.Struct] = {
     GGUFValueType.UINT8: struct.Struct("<B"),
@@ -65,6 +69,7 @@ class GgufHeader:
     metadata: dict[str, MetadataValue]
     array_lengths: dict[str, int]
     tensors: tuple[TensorInfo, ...]
+    n_header_bytes: int
     n_file_bytes: int
 
 
@@ -80,8 +85,23 @@ def read_gguf_header(path: Path) -> GgufHeader:
         header.metadata,
         header.array_lengths,
         tuple(tensor for part in parts for tensor in part.tensors),
+        sum(part.n_header_bytes for part in parts),
         sum(part.n_file_bytes for part in parts),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class GgufEntry:
+    """One metadata entry as the file has it, texts as bytes; `element` is the type of an array's elements."""
+
+    kind: GGUFValueType
+    element: GGUFValueType | None
+    value: bool | int | float | bytes | tuple[bool | int | float | bytes, ...]
+
+
+def read_gguf_entries(path: Path, prefix: str) -> dict[str, GgufEntry]:
+    """The entries whose keys begin so, whole, vocabularies too; in the file's order. Raises GgufError."""
+    return _with_reader(path, lambda reader: reader.entries(prefix))
 
 
 def _further_parts(path: Path, n_parts: int) -> Iterator[Path]:
@@ -95,9 +115,13 @@ def _further_parts(path: Path, n_parts: int) -> Iterator[Path]:
 
 
 def _read_file(path: Path) -> GgufHeader:
+    return _with_reader(path, lambda reader: reader.read())
+
+
+def _with_reader(path: Path, read: Callable[[_HeaderReader], _T]) -> _T:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _HeaderReader(data).read()
+            return read(_HeaderReader(data))
     except ValueError as error:  # of mmap
         raise GgufError(f"{path}: the file is empty") from error
     except OSError as error:
@@ -117,13 +141,7 @@ class _HeaderReader:
         self._at = 0
 
     def read(self) -> GgufHeader:
-        if self._take(4) != b"GGUF":
-            raise _BrokenError("no GGUF file (it does not begin with the letters GGUF)")
-        version = self._uint32()
-        if version not in (2, 3):
-            raise _BrokenError(f"GGUF version {version}: only 2 and 3 (little endian) are known")
-        n_tensors = self._count("tensors", least_bytes=24)
-        n_entries = self._count("metadata entries", least_bytes=13)
+        version, n_tensors, n_entries = self._counts()
         metadata: dict[str, MetadataValue] = {}
         lengths: dict[str, int] = {}
         for _ in range(n_entries):
@@ -136,7 +154,30 @@ class _HeaderReader:
             if value is not None:
                 metadata[key] = value
         tensors = tuple(self._tensor() for _ in range(n_tensors))
-        return GgufHeader(version, metadata, lengths, tensors, self._size)
+        return GgufHeader(version, metadata, lengths, tensors, self._at, self._size)
+
+    def entries(self, prefix: str) -> dict[str, GgufEntry]:
+        _, _, n_entries = self._counts()
+        entries: dict[str, GgufEntry] = {}
+        for _ in range(n_entries):
+            key = self._text("a metadata key")
+            if not key.startswith(prefix):
+                self._value(key)
+                continue
+            if key in entries:
+                raise _BrokenError(f"metadata key {key!r} stands twice")
+            entries[key] = self._entry(key)
+        return entries
+
+    def _counts(self) -> tuple[int, int, int]:
+        """Version, tensors and metadata entries."""
+        if self._take(4) != b"GGUF":
+            raise _BrokenError("no GGUF file (it does not begin with the letters GGUF)")
+        version = self._uint32()
+        if version not in (2, 3):
+            raise _BrokenError(f"GGUF version {version}: only 2 and 3 (little endian) are known")
+        n_tensors = self._count("tensors", least_bytes=24)
+        return version, n_tensors, self._count("metadata entries", least_bytes=13)
 
     def _take(self, n_bytes: int) -> bytes:
         if n_bytes > self._size - self._at:
@@ -158,8 +199,10 @@ class _HeaderReader:
         return count
 
     def _text(self, what: str) -> str:
-        raw = self._take(self._count(f"bytes of {what}", least_bytes=1))
-        return raw.decode("utf-8", errors="replace")
+        return self._bytes(what).decode("utf-8", errors="replace")
+
+    def _bytes(self, what: str) -> bytes:
+        return self._take(self._count(f"bytes of {what}", least_bytes=1))
 
     def _type(self, key: str) -> GGUFValueType:
         number = self._uint32()
@@ -196,6 +239,23 @@ class _HeaderReader:
         else:
             self._take(length * n_bytes)
         return None, length
+
+    def _entry(self, key: str) -> GgufEntry:
+        kind = self._type(key)
+        if kind is GGUFValueType.STRING:
+            return GgufEntry(kind, None, self._bytes(key))
+        if kind is not GGUFValueType.ARRAY:
+            return GgufEntry(kind, None, self._scalar(kind))
+        element = self._type(key)
+        if element is GGUFValueType.ARRAY:
+            raise _BrokenError(f"metadata key {key!r} is an array of arrays, which GGUF models do not use")
+        n_bytes = 8 if element is GGUFValueType.STRING else _SCALARS[element].size
+        length = self._count(f"elements of {key!r}", least_bytes=n_bytes)
+        if length > _MAX_WHOLE_ELEMENTS:
+            raise _BrokenError(f"metadata key {key!r} has {length} elements, more than any vocabulary")
+        if element is GGUFValueType.STRING:
+            return GgufEntry(kind, element, tuple(self._bytes(key) for _ in range(length)))
+        return GgufEntry(kind, element, tuple(self._scalar(element) for _ in range(length)))
 
     def _tensor(self) -> TensorInfo:
         name = self._text("a tensor's name")

@@ -114,6 +114,15 @@ class EngineKeeper:
         said = (_LOADING.search(line) for line in reversed(self.log_tail()))
         return next((int(found[1]) for found in said if found), None)
 
+    async def engine_status(self, timeout_s: float) -> dict[str, str]:
+        """The engine's own figures; none while there is no engine that answers."""
+        if self._client is None:
+            return {}
+        try:
+            return dict((await self._client.status(timeout_s)).fields)
+        except (EngineDied, TimeoutError):
+            return {}
+
     def wake(self) -> None:
         """There are requests: watch closely from now on."""
         self._has_work.set()

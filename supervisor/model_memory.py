@@ -21,6 +21,8 @@ CACHE_TYPES: tuple[str, ...] = tuple(_CACHE_BLOCKS)
 _SLICE_TOKENS = 512  # a prompt is read in slices of this size: a window holds one more slice than its width
 _CELL_PADDING = 256  # llama.cpp rounds the number of cells up to this
 _MAX_LAYERS = 4096
+_ROLLBACK_STATES = 15  # a recurrent lane keeps a state for each token that may be drafted at once …
+_ROLLBACK_BYTES = 256 << 20  # … as long as they fit into luced's default for --spec-memory
 
 # Architectures whose files give a window but not its pattern: (every how many layers one is full, is it the first?).
 _WINDOW_PATTERNS: dict[str, tuple[int, bool]] = {
@@ -68,7 +70,7 @@ class ModelMemory:
     n_vocabulary: int
     n_parameters: int
     weight_bytes: int
-    recurrent_bytes: int  # of one lane, all layers
+    recurrent_bytes: int  # a state of one lane, all layers
     notes: tuple[str, ...]
 
     def count(self, kind: LayerKind) -> int:
@@ -78,11 +80,17 @@ class ModelMemory:
         """What each further token of a text costs."""
         return sum(layer.token_bytes(cache_type) for layer in self.layers if layer.kind is LayerKind.ATTENTION)
 
+    @property
+    def n_rollback(self) -> int:
+        """Recurrent states that a lane which runs alone keeps to go back to after a wrong draft, as luced has it where
+        nothing else is said."""
+        return min(_ROLLBACK_STATES, _ROLLBACK_BYTES // self.recurrent_bytes) if self.recurrent_bytes > 0 else 0
+
     def bytes_per_lane(self, cache_type: str) -> int:
         """What a lane costs whatever the length of its text: recurrent states and sliding windows."""
         n_cells = -(-(self.n_window + _SLICE_TOKENS) // _CELL_PADDING) * _CELL_PADDING
         window = sum(layer.token_bytes(cache_type) for layer in self.layers if layer.kind is LayerKind.WINDOW)
-        return self.recurrent_bytes + window * n_cells
+        return self.recurrent_bytes * (1 + self.n_rollback) + window * n_cells
 
     @property
     def working_bytes(self) -> int:

@@ -34,7 +34,7 @@ from luce.supervisor.requests import (
     RequestRefusedError,
     SupervisorClosedError,
 )
-from luce.supervisor.router import Candidate, choose
+from luce.supervisor.router import Candidate, RecentSessions, choose
 from luce.supervisor.suspects import Suspects
 
 _MAX_COST_TOKENS = 1024  # of an answer, as long as nobody knows how long it will be
@@ -70,6 +70,7 @@ class Multiplexer:
         self._tickets: dict[Flight, Ticket] = {}
         self._resumed: list[Flight] = []  # those that have run before come first, oldest first
         self._suspects: Suspects[Flight] = Suspects()
+        self._sessions = RecentSessions()
         self._timers: dict[Flight, list[asyncio.TimerHandle]] = {}
         self._serials = itertools.count(1)
         self._pump_is_due = False
@@ -87,7 +88,7 @@ class Multiplexer:
             raise RequestRefusedError(ErrorCode.EMPTY_PROMPT, "a prompt needs at least one token")
         self._check_length(prompt)
         self._check_hope()
-        seed = secrets.randbits(63) if request.seed is None else request.seed
+        seed = self._seed_of(request)
         try:
             flight = Flight(next(self._serials), request, prompt, seed)
         except (OverflowError, TypeError):
@@ -110,11 +111,31 @@ class Multiplexer:
         self._schedule_pump()
         return flight
 
+    def _seed_of(self, request: GenerateRequest) -> int:
+        if request.seed is not None:
+            return request.seed
+        return secrets.randbits(63) if self._config.seed is None else self._config.seed
+
     def cancel(self, flight: Flight) -> None:
         """Its caller is gone: safe at any time."""
         if not flight.finished:
             self.totals.n_cancelled += 1
             self._give_up(flight, SupervisorClosedError("the request was cancelled"))
+
+    def end(self, flight: Flight) -> None:
+        """Its caller wants no further token: it is finished with what it took once its engine has stopped."""
+        if flight.finished or flight.is_enough:
+            return
+        flight.is_enough = True
+        for berth in self._berths.values():
+            for attempt in berth.attempts:
+                if attempt.flight is flight:
+                    berth.post(Cancel(id=attempt.id))
+                    return
+        self._admission.remove(flight)
+        if flight in self._resumed:
+            self._resumed.remove(flight)
+        self._complete(flight, None)
 
     @property
     def n_waiting(self) -> int:
@@ -279,10 +300,17 @@ class Multiplexer:
         def accept(flight: Flight) -> bool:
             nonlocal chosen
             candidates = [
-                Candidate(berth, len(berth.attempts), berth.n_lanes, berth.n_held(flight.key)) for berth in berths
+                Candidate(
+                    berth,
+                    len(berth.attempts),
+                    berth.n_lanes,
+                    berth.n_held(flight.key),
+                    self._sessions.is_home(flight.request.session, berth),
+                )
+                for berth in berths
             ]
             berth = choose(candidates)
-            if berth is None or berth.is_reading_what(flight.key):
+            if berth is None or (flight.request.reuse and berth.is_reading_what(flight.key)):
                 return False  # another is reading the same: it waits rather than read it twice
             chosen = berth
             return True
@@ -312,6 +340,7 @@ class Multiplexer:
         attempt = Attempt(flight, self, n_to_acquittal=self._n_to_acquittal(flight))
         attempt.is_alone = alone
         flight.n_attempts += 1
+        self._sessions.note(flight.request.session, berth)
         try:
             berth.start(attempt, flight)
         except EngineDied:
@@ -336,6 +365,9 @@ class Multiplexer:
     def _requeue(self, flight: Flight) -> None:
         """It goes on with the next engine."""
         if flight.finished:
+            return
+        if flight.is_enough:
+            self._complete(flight, None)
             return
         self.totals.n_resumes += 1
         self._resumed.append(flight)

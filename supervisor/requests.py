@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from luce.protocol import MAX_LOGPROBS, ConstraintArgs, ErrorCode, SamplingArgs, StopReason
+from luce.protocol import MAX_LOGPROBS, ConstraintArgs, ErrorCode, SamplingArgs, Speculation, StopReason
 from luce.supervisor.generation import TokenEvent
 
 MAX_SEED = 2**64 - 1
@@ -41,7 +41,9 @@ class GenerateRequest:
     boundaries: Sequence[int] = ()
     """Positions in the prompt at which messages begin, ascending: where later prompts may part from this one. The text
     layer's `RenderedChat.marks` has them."""
+    reuse: bool = True  # False: no beginning of the prompt is taken from what the engine remembers
     client: str = ""  # who asks: the engine's time is shared fairly among clients
+    session: str = ""  # what belongs together: with several engines, one that served it before is preferred
     priority: int = 0  # higher first
     queue_timeout_s: float | None = None  # how long it may wait for its turn; None: as the supervisor is configured
     timeout_s: float | None = None  # how long it may take in all; None: as long as it takes
@@ -93,7 +95,7 @@ class FinishedEvent:
     decode_s: float  # after it
     seed: int
     n_resumes: int = 0  # engines that were lost under it
-    acceptance: float | None = None  # part of the drafted tokens that was accepted
+    speculation: Speculation | None = None  # on the last engine; None: no step of it could speculate
 
     @property
     def decode_tokens_per_s(self) -> float:
@@ -135,6 +137,12 @@ class EngineFailedError(RequestError):
     """There is no engine, and none will be started any more."""
 
     code = "engine_failed"
+
+
+class SupersededError(RequestError):
+    """The same request was sent again, and there was room for one of the two only."""
+
+    code = "superseded"
 
 
 class SupervisorClosedError(RequestError):

@@ -1,6 +1,7 @@
-"""Which engine takes a request: the one that holds the longest beginning of it, then the least loaded. Pure.
+"""Which engine takes a request: the one that holds the longest beginning of it, then the one that served its session
+last (its older texts may be in that engine's host memory), then the least loaded. Pure.
 
-Also remembers which texts an engine has read lately. It must not know what an engine is.
+Also remembers which texts and sessions an engine has served lately. It must not know what an engine is.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from luce.supervisor.prefix_index import PrefixIndex
 E = TypeVar("E")
 
 _MAX_TEXTS = 256
+_MAX_SESSIONS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +27,14 @@ class Candidate(Generic[E]):
     n_running: int
     n_lanes: int
     n_held: int  # tokens of the request's beginning that it has read
+    is_home: bool = False  # it has served the request's session
 
 
 def choose(candidates: Sequence[Candidate[E]]) -> E | None:
     """The engine for a request; the first one among equals."""
     if not candidates:
         return None
-    return max(candidates, key=lambda c: (c.n_held, -c.n_running / c.n_lanes)).engine
+    return max(candidates, key=lambda c: (c.n_held, c.is_home, -c.n_running / c.n_lanes)).engine
 
 
 class RecentTexts:
@@ -60,3 +63,21 @@ class RecentTexts:
     def clear(self) -> None:
         self._index = PrefixIndex()
         self._order.clear()
+
+
+class RecentSessions:
+    """The sessions that have been served, each by the engine that served it last."""
+
+    def __init__(self) -> None:
+        self._homes: OrderedDict[str, object] = OrderedDict()
+
+    def note(self, session: str, engine: object) -> None:
+        if session == "":
+            return
+        self._homes[session] = engine
+        self._homes.move_to_end(session)
+        if len(self._homes) > _MAX_SESSIONS:
+            self._homes.popitem(last=False)
+
+    def is_home(self, session: str, engine: object) -> bool:
+        return session != "" and self._homes.get(session) is engine

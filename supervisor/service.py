@@ -1,4 +1,5 @@
-"""Service: `generate(request)` -> events. All that HTTP and embedders see of the engine's side.
+"""Service: `generate(request)` -> events, and `submit(request)` for those who have to know at once whether it is taken.
+All that HTTP and embedders see of the engine's side.
 
 Below it there are only token ids; here a text becomes ids, and a flight's items become events. It must not know
 engines.
@@ -7,16 +8,84 @@ engines.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from luce.protocol import ErrorCode
+from luce.supervisor.flight import Flight, Item
 from luce.supervisor.generation import TokenEvent
 from luce.supervisor.multiplexer import Multiplexer
-from luce.supervisor.requests import GenerateRequest, RequestEvent, RequestRefusedError
+from luce.supervisor.requests import GenerateRequest, RequestEvent, RequestRefusedError, SupersededError
 
 if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
+
+
+class Submission:
+    """A request that has been taken in. One reader, who closes it."""
+
+    def __init__(self, multiplexer: Multiplexer, flight: Flight) -> None:
+        self._multiplexer = multiplexer
+        self._flight = flight
+        self._is_superseded = False
+
+    @property
+    def n_prompt(self) -> int:
+        return len(self._flight.prompt)
+
+    @property
+    def is_silent(self) -> bool:
+        """No token of it has come yet, and it still runs or waits."""
+        return not (self._flight.tokens or self._flight.finished or self._is_superseded)
+
+    async def take(self) -> Sequence[Item]:
+        """All that has come since the last call, once there is something: tokens (plain numbers, or TokenEvents where
+        logprobs were asked for), PrefillEvents, and FinishedEvent last. Nothing after that. Raises RequestError."""
+        while True:
+            if self._is_superseded:
+                raise SupersededError("the same request was sent again, and the newer one has taken its place")
+            flight = self._flight
+            items = flight.take()
+            if items:
+                return items
+            if flight.finished:
+                if flight.failure is not None:
+                    raise flight.failure
+                return ()
+            await flight.wait()
+
+    async def begun(self) -> None:
+        """Returns once there is something to take. Raises RequestError where nothing will ever be."""
+        while not (self._is_superseded or self._flight.has_items):
+            if self._flight.finished:
+                if self._flight.failure is not None:
+                    raise self._flight.failure
+                return
+            await self._flight.wait()
+
+    def end(self) -> None:
+        """The reader has enough: FinishedEvent comes as soon as the engine has stopped, with what it took."""
+        self._multiplexer.end(self._flight)
+
+    def close(self) -> None:
+        """Nobody reads it any more: what is not finished is cancelled, wherever it is. Safe at any time."""
+        if not self._is_superseded:
+            self._multiplexer.cancel(self._flight)
+
+    def exchange(self, other: Submission) -> None:
+        """Each goes on where the other one was. REQUIRES: both ask for the same, and are silent."""
+        assert self.is_silent
+        assert other.is_silent
+        self._flight, other._flight = other._flight, self._flight
+        self._flight.wake()
+        other._flight.wake()
+
+    def supersede(self) -> Submission:
+        """One that goes on where this one was; this one has failed. REQUIRES: it is silent."""
+        assert self.is_silent
+        self._is_superseded = True
+        self._flight.wake()
+        return Submission(self._multiplexer, self._flight)
 
 
 class Service:
@@ -27,33 +96,30 @@ class Service:
         self._text: TextModel | None = None
         self._text_lock = asyncio.Lock()
 
+    async def submit(self, request: GenerateRequest) -> Submission:
+        """Take a request in: when this returns it has its place in the queue, and must be closed. Raises RequestError
+        where it cannot be served."""
+        prompt = await self._prompt_ids(request)
+        return Submission(self._multiplexer, self._multiplexer.submit(request, prompt))
+
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestEvent, None]:
         """The events of one request: prefill progress and tokens, FinishedEvent last. Raises RequestError.
 
         Leaving it early, or cancelling the task that reads it, cancels the request wherever it is. A slow reader stalls
         nobody else.
         """
-        prompt = await self._prompt_ids(request)
-        flight = self._multiplexer.submit(request, prompt)
+        submission = await self.submit(request)
         index = 0
         try:
-            while True:
-                items = flight.take()
+            while items := await submission.take():
                 for item in items:
                     if isinstance(item, int):
                         yield TokenEvent(item, index)
                         index += 1
                     else:
                         yield item
-                if items:
-                    continue
-                if flight.finished:
-                    break
-                await flight.wait()
-            if flight.failure is not None:
-                raise flight.failure
         finally:
-            self._multiplexer.cancel(flight)
+            submission.close()
 
     async def text(self) -> TextModel:
         """The model's text side, opened on first use."""

@@ -12,16 +12,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from luce.supervisor.config import SupervisorConfig
+from luce.supervisor.config import EngineConfig, SupervisorConfig
+from luce.supervisor.engine_info import EngineInfo
+from luce.supervisor.flight import Attempt, Flight
 from luce.supervisor.guard import EngineState
 from luce.supervisor.keeper import EngineKeeper
 from luce.supervisor.locate import find_luced
 from luce.supervisor.multiplexer import Multiplexer
+from luce.supervisor.process import StartError
 from luce.supervisor.requests import GenerateRequest, RequestEvent
-from luce.supervisor.service import Service
+from luce.supervisor.service import Service, Submission
 
 if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStatus:
+    """A lane at work."""
+
+    n_prompt: int
+    n_read: int  # of the prompt, as far as the engine has said so
+    n_generated: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +44,7 @@ class EngineStatus:
     n_deaths: int
     lanes: int
     n_running: int
+    running: tuple[LaneStatus, ...]  # those that somebody waits for
     slots: int
     n_slots_used: int
     slot_bytes_used: int
@@ -39,6 +52,7 @@ class EngineStatus:
     last_failure: str | None
     load_percent: int | None  # while it starts: how much of the model it has read
     log_tail: tuple[str, ...]
+    info: EngineInfo | None  # what it said of itself when it was ready; the last one's, while there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +75,8 @@ class SupervisorStatus:
 class Supervisor:
     """One model behind one or more engines, for any asyncio program. Use as a context manager.
 
-    Entering it waits until an engine is ready; raises StartError when none can be started, NotInstalledError when there
-    is no luced. `on_log` gets each line of the engines' logs.
+    Entering it waits until an engine is ready; raises StartError when none can be started, or a draft does not fit its
+    model, NotInstalledError when there is no luced. `on_log` gets each line of the engines' logs.
     """
 
     def __init__(self, config: SupervisorConfig, *, on_log: Callable[[str], None] | None = None) -> None:
@@ -77,9 +91,10 @@ class Supervisor:
     async def __aenter__(self) -> Self:
         if self._group is not None:
             raise RuntimeError("a Supervisor is entered once")
+        engines = await asyncio.to_thread(self._engines_with_drafts, asyncio.get_running_loop())
         self._keepers = [
             EngineKeeper(f"engine {number}", engine.binary or self._binary(), self.config, engine, on_log=self._on_log)
-            for number, engine in enumerate(self.config.engine_configs())
+            for number, engine in enumerate(engines)
         ]
         self._multiplexer = Multiplexer(self.config, self._keepers)
         self._service = Service(self._multiplexer, self._open_text)
@@ -117,6 +132,17 @@ class Supervisor:
         """
         return self._service.generate(request)
 
+    async def submit(self, request: GenerateRequest) -> Submission:
+        """The same in two steps: when this returns the request has its place in the queue, or RequestError was raised.
+        The submission has to be closed."""
+        return await self._service.submit(request)
+
+    @property
+    def n_ctx(self) -> int | None:
+        """Tokens that a text may have, its prompt included: the roomiest engine's. None: no engine has said it."""
+        limits = [self._multiplexer.berth(keeper).n_ctx for keeper in self._keepers]
+        return max((limit for limit in limits if limit is not None), default=None)
+
     def engine_pids(self) -> list[int]:
         """Of the engines that run now."""
         return [keeper.pid for keeper in self._keepers if keeper.pid is not None]
@@ -149,6 +175,11 @@ class Supervisor:
             n_deaths=keeper.n_deaths,
             lanes=berth.n_lanes,
             n_running=len(berth.attempts),
+            running=tuple(
+                _lane_status(attempt, attempt.flight)
+                for attempt in sorted(berth.attempts, key=lambda attempt: attempt.id)
+                if attempt.flight is not None
+            ),
             slots=0 if berth.info is None else berth.info.slots,
             n_slots_used=0 if slots is None else slots.n_used,
             slot_bytes_used=0 if slots is None else slots.bytes_used,
@@ -156,7 +187,13 @@ class Supervisor:
             last_failure=None if keeper.last_failure is None else str(keeper.last_failure),
             load_percent=keeper.load_percent,
             log_tail=tuple(keeper.log_tail()[-20:]),
+            info=berth.info,
         )
+
+    async def engine_status(self, timeout_s: float = 1.0) -> list[dict[str, str]]:
+        """Each engine's own figures, as PROTOCOL.md names them, in the order of `status().engines`; an empty dict for
+        one that is not there, or does not answer within `timeout_s`."""
+        return await asyncio.gather(*(keeper.engine_status(timeout_s) for keeper in self._keepers))
 
     async def _wait_until_ready(self) -> None:
         """Returns when the first engine is ready and every other one has been tried once."""
@@ -165,6 +202,27 @@ class Supervisor:
         if len(failures) == len(errors):
             raise failures[0]
 
+    def _engines_with_drafts(self, loop: asyncio.AbstractEventLoop) -> list[EngineConfig]:
+        """Each with the file of its draft, which may have to be converted first. In a thread; raises StartError."""
+
+        def on_convert(text: str) -> None:
+            if self._on_log is not None:
+                loop.call_soon_threadsafe(self._on_log, text)
+
+        engines = []
+        found: dict[tuple[Path, Path], Path] = {}
+        for engine in self.config.engine_configs():
+            config = self.config.daemon_config(engine)
+            if config.draft is None:
+                engines.append(engine)
+                continue
+            pair = (config.draft, config.model)
+            if pair not in found:
+                found[pair] = _draft_file(*pair, on_convert)
+            options = {**engine.options, "draft": found[pair]}
+            engines.append(EngineConfig(environment=engine.environment, binary=engine.binary, **options))
+        return engines
+
     def _binary(self) -> Path:
         return find_luced() if self.config.binary is None else self.config.binary
 
@@ -172,3 +230,20 @@ class Supervisor:
         from luce.supervisor.text import TextModel
 
         return TextModel(self._keepers[0].daemon_config.model)
+
+
+def _lane_status(attempt: Attempt, flight: Flight) -> LaneStatus:
+    n_prompt = len(flight.prompt)
+    n_read = min(attempt.n_read, n_prompt) if attempt.is_reading else n_prompt
+    return LaneStatus(n_prompt=n_prompt, n_read=n_read, n_generated=len(flight.tokens))
+
+
+def _draft_file(draft: Path, model: Path, on_convert: Callable[[str], None]) -> Path:
+    from luce.supervisor.drafts import DraftError, check_fits, resolve_draft
+
+    try:
+        file = resolve_draft(draft, model, on_convert=on_convert)
+        check_fits(file, model)
+    except DraftError as error:
+        raise StartError(f"draft: {error}") from error
+    return file

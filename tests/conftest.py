@@ -69,6 +69,12 @@ def tiny_model() -> Path:
 
 
 @pytest.fixture(scope="session")
+def packaged_draft() -> Path:
+    """Its drafter."""
+    return ROOT / "models" / "luce-tiny-dflash-Q8_0.gguf"
+
+
+@pytest.fixture(scope="session")
 def data_models() -> Path:
     """The models and checkpoints that are test data."""
     return ROOT / "tests" / "data" / "models"

@@ -25,6 +25,10 @@ wire::StopReason to_wire(engine::Finish reason) {
     return wire::StopReason::limit;
 }
 
+wire::Speculation to_wire(const engine::SpeculationStats& stats) {
+    return {stats.n_drafted, stats.n_accepted, stats.n_steps, stats.n_speculated_steps, stats.draft_s, stats.verify_s};
+}
+
 wire::GenerateOk to_wire(const engine::FinishedStats& stats) {
     wire::GenerateOk ok;
     ok.n_prompt = stats.n_prompt;
@@ -36,6 +40,7 @@ wire::GenerateOk to_wire(const engine::FinishedStats& stats) {
     ok.prefill_s = stats.prefill_s;
     ok.decode_s = stats.decode_s;
     ok.decode_tokens_per_s = stats.decode_tokens_per_s();
+    if (stats.speculation) ok.speculation = to_wire(*stats.speculation);
     ok.stop = to_wire(stats.reason);
     return ok;
 }
@@ -310,6 +315,7 @@ void Dispatcher::on_status(const wire::Status& command) {
     add("tokens_reused", status.n_reused_tokens);
     add("tokens_out", status.n_generated_tokens);
     add("suspensions", status.n_suspensions);
+    if (status.speculation) wire::append_speculation(line, to_wire(*status.speculation));
     add("backlog_bytes", output_.backlog_bytes());
     for (auto& field : describe_()) line.fields.push_back(std::move(field));
     if (command.check) line.fields.emplace_back("integrity", engine_.check_integrity().value_or("ok"));

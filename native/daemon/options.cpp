@@ -103,9 +103,11 @@ Setter bytes(Field Options::* field) {
 constexpr std::int32_t kMaxInt = std::numeric_limits<std::int32_t>::max();
 constexpr std::int32_t kMaxCells = 1 << 28;
 constexpr std::int32_t kMaxThreads = 512;  // as many as ggml is built for
+constexpr std::int32_t kMaxDraft = 64;     // a step that verifies more pays on no machine
+constexpr std::int32_t kMaxTree = 256;
 
-const std::vector<OptionSpec>& specs() {
-    static const std::vector<OptionSpec> all = {
+std::vector<OptionSpec> model_specs() {
+    return {
         {"--model", "FILE", "the model, a GGUF file (of a split model: its first part)", text(&Options::model)},
         {"--ctx", "N",
          "longest text of one lane in tokens, prompt included (default: the model's, at most 32768 and --pool)",
@@ -134,6 +136,11 @@ const std::vector<OptionSpec>& specs() {
          choice<FlashAttentionChoice>(&Options::flash_attention, {{"auto", FlashAttentionChoice::automatic},
                                                                   {"on", FlashAttentionChoice::on},
                                                                   {"off", FlashAttentionChoice::off}})},
+    };
+}
+
+std::vector<OptionSpec> memory_specs() {
+    return {
         {"--slots", "N", "numbered snapshots (default 256); they live within --host-cache",
          number<std::int32_t>(&Options::n_slots, 0, 1 << 20)},
         {"--host-cache", "BYTES",
@@ -148,6 +155,55 @@ const std::vector<OptionSpec>& specs() {
         {"--prefix-cache", "on|off",
          "look for known beginnings of prompts, so that they need not be read again (default on)",
          choice<bool>(&Options::reuses_prefixes, {{"on", true}, {"off", false}})},
+    };
+}
+
+std::vector<OptionSpec> draft_specs() {
+    return {
+        {"--draft", "FILE",
+         "a draft model, a GGUF file: it proposes tokens that the model checks several at a time; the text stays the "
+         "same",
+         text(&Options::draft)},
+        {"--mtp", "", "draft with the model's own multi-token heads, or with those of the assistant that --draft names",
+         flag(&Options::mtp)},
+        {"--draft-max", "N",
+         "most tokens drafted at once, up to 64; 0: never speculate (default: as many as the gate finds worth it)",
+         number<std::int32_t>(&Options::n_draft_most, 0, kMaxDraft)},
+        {"--draft-gate", "on|off",
+         "measure what a draft costs and brings, and draft only as far as it pays; off: always as far as it goes "
+         "(default on)",
+         choice<bool>(&Options::draft_gate, {{"on", true}, {"off", false}})},
+        {"--draft-accept", "match|rejection",
+         "match: keep a drafted token if it is the one that would have come without drafts; rejection: where a request "
+         "samples, draw the draft and keep more of it, which leaves the tokens' distribution as it is, but not the "
+         "tokens of a seed (default match)",
+         choice<bool>(&Options::draft_rejection, {{"match", false}, {"rejection", true}})},
+        {"--draft-ngram", "on|off",
+         "draft what followed the same words earlier in the text, which needs no model (default on)",
+         choice<bool>(&Options::draft_ngram, {{"on", true}, {"off", false}})},
+        {"--draft-tree", "BUDGET",
+         "draft a tree of at most so many tokens a step, up to 256, where the draft model names several tokens a place "
+         "(DFlash) and the model has no recurrent state; elsewhere, and with 0, a chain (default 0)",
+         number<std::int32_t>(&Options::draft_tree, 0, kMaxTree)},
+        {"--spec-memory", "BYTES",
+         "most memory for the states that a recurrent model goes back to when a draft was wrong, one a token, lane and "
+         "step; longer drafts cost a copy of the state and computing again what was right (default 2 GiB with a draft "
+         "model, else 256 MiB)",
+         bytes(&Options::spec_memory_bytes)},
+        {"--draft-cache-type-k", "TYPE", "type of the draft model's cached keys (default: as the daemon would choose)",
+         text(&Options::draft_cache_type_k)},
+        {"--draft-cache-type-v", "TYPE", "type of its cached values (default: as for its keys)",
+         text(&Options::draft_cache_type_v)},
+        {"--draft-gpu-layers", "N",
+         "layers of the draft model on the GPU; 0: none (default: all, where there is a GPU)",
+         number<std::int32_t>(&Options::n_draft_gpu_layers, 0, kMaxInt)},
+        {"--draft-threads", "N", "CPU threads of the draft model (default: --threads)",
+         number<std::int32_t>(&Options::n_draft_threads, 1, kMaxThreads)},
+    };
+}
+
+std::vector<OptionSpec> process_specs() {
+    return {
         {"--stream-fd", "FD", "open file descriptor that tokens are written to, as int32 little endian",
          number<int>(&Options::stream_fd, 3, 1 << 20)},
         {"--mux", "", "multiplexed dialect: token records carry their request's id, requests run side by side",
@@ -166,6 +222,16 @@ const std::vector<OptionSpec>& specs() {
         {"--version", "", "print version, build and devices, and exit", flag(&Options::wants_version)},
         {"--help", "", "print this text and exit", flag(&Options::wants_help)},
     };
+}
+
+const std::vector<OptionSpec>& specs() {
+    static const std::vector<OptionSpec> all = [] {
+        std::vector<OptionSpec> joined;
+        for (const auto& part : {model_specs(), memory_specs(), draft_specs(), process_specs()}) {
+            joined.insert(joined.end(), part.begin(), part.end());
+        }
+        return joined;
+    }();
     return all;
 }
 
@@ -178,6 +244,20 @@ const OptionSpec* find(std::string_view name) {
 
 Error bad_args(std::string text) { return {ErrorCode::bad_args, std::move(text)}; }
 
+// How a draft model is to be loaded says nothing where there is none.
+Result<void> check_draft(const Options& options) {
+    if (options.draft || options.mtp) return {};
+    const std::pair<const char*, bool> given[] = {{"--draft-cache-type-k", options.draft_cache_type_k.has_value()},
+                                                  {"--draft-cache-type-v", options.draft_cache_type_v.has_value()},
+                                                  {"--draft-gpu-layers", options.n_draft_gpu_layers.has_value()},
+                                                  {"--draft-threads", options.n_draft_threads.has_value()}};
+    for (const auto& [name, is_given] : given) {
+        if (is_given)
+            return bad_args(std::string(name) + " is for a draft model: name one with --draft, or give --mtp");
+    }
+    return {};
+}
+
 Result<void> check_together(const Options& options) {
     if (options.wants_help || options.wants_version) return {};
     if (options.model.empty()) return bad_args("--model FILE is missing");
@@ -189,7 +269,7 @@ Result<void> check_together(const Options& options) {
     if (options.n_lanes > n_call) {
         return bad_args("--lanes " + std::to_string(options.n_lanes) + " needs --ubatch and --batch of at least that");
     }
-    return {};
+    return check_draft(options);
 }
 
 }  // namespace

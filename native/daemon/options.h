@@ -36,6 +36,18 @@ struct Options {
     std::optional<std::string> disk_cache;
     std::uint64_t disk_budget_bytes = std::uint64_t{32} << 30;
     bool reuses_prefixes = true;
+    std::optional<std::string> draft;  // a GGUF file: a draft model, or with `mtp` the assistant that has the heads
+    bool mtp = false;
+    std::optional<std::int32_t> n_draft_most;  // 0: never speculate; unset: as each source does best
+    bool draft_gate = true;
+    bool draft_rejection = false;  // drafts are drawn and judged by rejection sampling where a request samples
+    bool draft_ngram = true;
+    std::optional<std::int32_t> draft_tree;          // nodes a step; 0: no tree
+    std::optional<std::uint64_t> spec_memory_bytes;  // most that the states of a rollback may take; unset: a share
+    std::optional<std::string> draft_cache_type_k;
+    std::optional<std::string> draft_cache_type_v;
+    std::optional<std::int32_t> n_draft_gpu_layers;
+    std::optional<std::int32_t> n_draft_threads;
     bool dies_with_parent = false;
     bool wants_version = false;
     bool wants_help = false;

@@ -102,9 +102,15 @@ void SlotCommands::load(const wire::LoadSlot& command, Done done) {
     });
 }
 
+// Pages hold the rows of both, so that a text that one of them does not know would be nobody's.
+Error SlotCommands::draft_alone() const {
+    if (!parking_.has_draft) return {ErrorCode::no_draft, "there is no draft model"};
+    return {ErrorCode::unsupported, "the draft model is parked together with its target: park"};
+}
+
 wire::Reply SlotCommands::park(const wire::Park& command) {
     if (command.what == wire::Park::What::draft) {
-        return wire::Err{command.id, {ErrorCode::no_draft, "there is no draft model"}};
+        return wire::Err{command.id, draft_alone()};
     }
     if (is_parked_) return wire::Parked{command.id, command.what};
     if (memory_.refusal()) return wire::Err{command.id, {ErrorCode::unsupported, *memory_.refusal()}};
@@ -119,7 +125,7 @@ wire::Reply SlotCommands::park(const wire::Park& command) {
 
 wire::Reply SlotCommands::unpark(const wire::Unpark& command) {
     if (command.what == wire::Park::What::draft) {
-        return wire::Err{command.id, {ErrorCode::no_draft, "there is no draft model"}};
+        return wire::Err{command.id, draft_alone()};
     }
     if (is_parked_) {
         if (const Result<void> loaded = parking_.reload(); !loaded) return wire::Err{command.id, loaded.error()};

@@ -24,6 +24,7 @@ concept IsSlotCommand = requires(T command) { SlotCommand(command); };
 struct Parking {
     std::function<Result<void>()> unload;
     std::function<Result<void>()> reload;
+    bool has_draft = false;  // a draft model goes and comes with the target
 };
 
 class SlotCommands {
@@ -46,6 +47,7 @@ private:
     wire::Reply free(const wire::FreeSlot& command);
     void save(const wire::SaveSlot& command, Done done);
     void load(const wire::LoadSlot& command, Done done);
+    Error draft_alone() const;
     wire::Reply park(const wire::Park& command);
     wire::Reply unpark(const wire::Unpark& command);
     wire::Reply clear(const wire::Clear& command);

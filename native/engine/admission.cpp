@@ -106,6 +106,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
         return;
     }
     g.begin(begun.value());
+    if (speculator_ != nullptr) speculator_->begin(lane, g.text(), g.n_computed());
     totals_.n_reused_tokens += static_cast<std::uint64_t>(g.n_computed());
     const memory::TailBlob& known = begun.value().logits;
     const std::span<const float> logits = known ? std::span<const float>(known->logits) : std::span<const float>{};
@@ -120,7 +121,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
         fail(lane, recalled.error(), events);
         return;
     }
-    sample(0, lane, events);
+    sample_first(0, lane, events);
 }
 
 bool Engine::resume_first() {
@@ -130,6 +131,7 @@ bool Engine::resume_first() {
     if (!fits_beside_others(first.generation->n_text())) return false;
     first.generation->begin(memory_.resume(*lane, first.generation->text(), first.memory));
     at(*lane) = std::move(first.generation);
+    if (speculator_ != nullptr) speculator_->begin(*lane, at(*lane)->text(), at(*lane)->n_computed());
     suspended_.pop_front();
     return true;
 }
@@ -139,6 +141,7 @@ void Engine::suspend(LaneId lane) {
     suspended.memory = memory_.suspend(lane, at(lane)->text(), at(lane)->n_computed());
     suspended.generation = std::move(at(lane));
     decoder_.forget(lane);
+    if (speculator_ != nullptr) speculator_->forget(lane);
     const auto rank = [](const Suspended& s) {
         return std::pair(-std::int64_t{s.generation->request().priority}, s.generation->arrival());
     };

@@ -11,15 +11,19 @@
 
 #include "base/result.h"
 #include "engine/request.h"
+#include "speculation/rejection.h"
 
 namespace luce::engine {
 
 // Consecutive tokens of one lane's text: positions begin .. begin + tokens.size() - 1, following what the lane holds.
+// Or a tree: the first token is the root, at `begin`; each other one follows its parent, a token before it, and sees of
+// the slice only what leads to it.
 struct Slice {
     LaneId lane{};
     Position begin = 0;
     std::span<const Token> tokens;
-    bool wants_logits = false;  // of the last token
+    std::int32_t n_logits = 0;                   // wanted of so many tokens, the last ones
+    std::span<const std::int32_t> parents = {};  // of a tree: of each token, the root's counts for nothing
 };
 
 struct DecoderLimits {
@@ -28,6 +32,8 @@ struct DecoderLimits {
     std::int32_t n_ubatch = 0;      // most tokens that one pass over the weights takes
     std::int32_t n_batch = 0;       // most tokens of one decode call
     bool separate_prefill = false;  // decode tokens and prefill run faster in calls of their own
+    std::int32_t n_logits = 0;      // most tokens of a call whose logits may be wanted
+    std::int32_t n_branches = 0;    // most ends of a call's trees beside one a tree; 0: no trees
 };
 
 class Decoder {
@@ -36,11 +42,17 @@ public:
 
     virtual const DecoderLimits& limits() const = 0;
 
-    // Compute the slices in one call. After it, row i of the logits belongs to slices[i] (if it wanted them), until
-    // the next call. Errors: no_room (nothing has changed: free some cells and call again), internal.
+    // Compute the slices in one call. After it the rows of logits stand in the slices' order until the next call: as
+    // many for a slice as it wanted, but one at least (empty where it wanted none). Errors: no_room (nothing has
+    // changed: free some cells and call again), internal.
     virtual Result<void> decode(std::span<const Slice> slices) = 0;
 
-    // Row `row` of the last call: n_vocab floats, valid until the next one; none if it wanted no logits.
+    // Of the lane's tree in the last call only this way through it was the text: indices of tokens, the root first.
+    // REQUIRES: called once for each tree before anything else is done with the lane's memory. Errors: internal; the
+    // lane has to be forgotten then.
+    virtual Result<void> keep(LaneId lane, std::span<const std::int32_t> path) = 0;
+
+    // Row `row` of the last call: n_vocab floats, valid until the next one; none if no logits were wanted.
     virtual std::span<const float> logits(std::size_t row) const = 0;
 
     // Make these the logits of row 0, as if a call had just computed them. Errors: internal.
@@ -66,6 +78,11 @@ public:
     // Pick from row `row` of the last decode call and advance the state. Errors: internal (no finite logits),
     // bad_grammar (nothing that the grammar allows).
     virtual Result<Token> sample(std::size_t row) = 0;
+
+    // The same with a token that was drafted by a draw: it is picked with the chance that rejection sampling gives it,
+    // which leaves the distribution of what is picked as it is. A sampler that cannot say its distribution, or whose
+    // constraints make it one that changes by being looked at, picks as without.
+    virtual Result<Token> sample_drafted(std::size_t row, const speculation::DrawnToken&) { return sample(row); }
 
     // The natural-log probabilities at temperature 1 before any penalty: `chosen` first, then the n likeliest.
     virtual std::vector<TokenLogprob> logprobs(std::size_t row, Token chosen, std::int32_t n) const = 0;

@@ -19,15 +19,17 @@ constexpr std::size_t kBehindIdleBytes = std::size_t{16} << 20;
 }  // namespace
 
 Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::TextMemory& memory, const Clock& clock,
-               EngineConfig config)
+               EngineConfig config, Speculator* speculator)
     : decoder_(decoder),
       samplers_(samplers),
       memory_(memory),
       clock_(clock),
+      speculator_(speculator),
       config_(config),
       sizer_(std::min(decoder.limits().n_ubatch, decoder.limits().n_batch)),
       lanes_(static_cast<std::size_t>(config.n_lanes)) {
     assert(decoder.limits().n_pool >= config.n_ctx);
+    if (speculator != nullptr) totals_.speculation.emplace();
 }
 
 Result<void> Engine::check(const Request& request) const {
@@ -110,6 +112,7 @@ std::vector<Event> Engine::step() {
     memory_.work_behind(is_busy ? kBehindBusyBytes : kBehindIdleBytes);
     if (is_busy) {
         ++n_steps_;
+        propose();
         const StepPlan step_plan = plan();
         for (const LaneId lane : step_plan.suspend) suspend(lane);
         for (const PlannedCall& call : step_plan.calls) {
@@ -126,6 +129,7 @@ LaneView Engine::view_of(LaneId lane, bool is_tight) const {
     view.n_cells = is_tight ? memory_.n_private_cells(lane, g.n_computed()) : 0;
     view.n_pending = g.n_pending();
     view.n_slice = memory_.n_until_cut(lane, g.n_computed());
+    view.n_draft = n_drafted(lane);
     view.is_prefilling = g.is_prefilling();
     view.priority = g.request().priority;
     view.arrival = g.arrival();
@@ -157,24 +161,29 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     std::vector<Slice> slices;
     slices.reserve(call.size());
     std::int32_t n_tokens = 0;
+    bool has_drafts = false;
     for (const PlannedSlice& planned : call) {
-        const Generation& g = *at(planned.lane);
-        const bool reaches_end = planned.n_tokens == g.n_pending();
-        slices.push_back({planned.lane, g.n_computed(), g.pending(planned.n_tokens), reaches_end});
+        slices.push_back(slice_of(planned));
         n_tokens += planned.n_tokens;
+        has_drafts = has_drafts || (!planned.is_prefill && planned.n_tokens > 1);
     }
     const double started_s = clock_.now_s();
+    if (!keep_states(call)) return false;
     Result<void> decoded = memory_.make_room(n_tokens);
     if (decoded) decoded = decoder_.decode(slices);
     if (decoded) {
         n_failed_calls_ = 0;
-        after_call(call, clock_.now_s() - started_s, events);
+        after_call(call, slices, clock_.now_s() - started_s, events);
         return true;
     }
     // The books said that it fits, the device disagrees (a sliding window's cells, say): make room and plan anew.
-    if (decoded.error().code == ErrorCode::no_room && n_busy() > 1) {
-        suspend(lowest_ranked_lane());
-        is_crowded_ = true;
+    if (decoded.error().code == ErrorCode::no_room && (has_drafts || n_busy() > 1)) {
+        if (has_drafts) {
+            is_withdrawn_ = true;
+        } else {
+            suspend(lowest_ranked_lane());
+            is_crowded_ = true;
+        }
         return false;
     }
     ++n_failed_calls_;
@@ -183,7 +192,8 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     return false;
 }
 
-void Engine::after_call(const PlannedCall& call, double seconds, std::vector<Event>& events) {
+void Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds,
+                        std::vector<Event>& events) {
     std::int32_t n_tokens = 0;
     bool is_whole_slice = false;
     for (const PlannedSlice& planned : call) {
@@ -194,25 +204,43 @@ void Engine::after_call(const PlannedCall& call, double seconds, std::vector<Eve
         is_whole_slice = is_whole_slice || (planned.is_prefill && planned.n_tokens < n_most);
     }
     if (is_whole_slice) sizer_.observe(n_tokens, seconds);
-    for (std::size_t row = 0; row < call.size(); ++row) advance(row, call[row], events);
+    const std::optional<speculation::StepCost> cost = cost_of(call, seconds);
+    CalledSlice called;
+    called.seconds = seconds / static_cast<double>(call.size());
+    for (std::size_t i = 0; i < call.size(); ++i) {
+        called.planned = call[i];
+        called.tokens = slices[i].tokens;
+        called.parents = slices[i].parents;
+        if (called.planned.is_prefill) {
+            advance(called, events);
+        } else {
+            verify(called, events);
+        }
+        called.row += static_cast<std::size_t>(std::max(1, slices[i].n_logits));
+        called.batch_row += called.planned.n_tokens;
+    }
+    measure(cost);
+    finish_short_ones(events);
 }
 
-void Engine::advance(std::size_t row, const PlannedSlice& slice, std::vector<Event>& events) {
-    Generation& g = *at(slice.lane);
-    const bool was_answering = g.n_generated() > 0;
-    g.mark_computed(slice.n_tokens);
-    if (slice.is_prefill) {
-        g.last_served = n_steps_;
-        totals_.n_prompt_tokens += static_cast<std::uint64_t>(slice.n_tokens);
-        if (!was_answering) events.push_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
+void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
+    const LaneId lane = called.planned.lane;
+    Generation& g = *at(lane);
+    g.mark_computed(called.planned.n_tokens);
+    g.last_served = n_steps_;
+    totals_.n_prompt_tokens += static_cast<std::uint64_t>(called.planned.n_tokens);
+    if (g.n_generated() == 0) events.push_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
+    if (speculator_ != nullptr) {
+        speculator_->follow(lane, g.text(), g.n_computed(), called.planned.n_tokens, called.batch_row);
     }
     const bool reaches_end = g.n_pending() == 0;
-    remember(slice.lane, reaches_end ? decoder_.logits(row) : std::span<const float>{}, events);
+    const std::span<const float> logits = reaches_end ? decoder_.logits(called.row) : std::span<const float>{};
+    remember(lane, logits, events);
     if (!reaches_end) return;
     if (g.request().n_generate == 0) {
-        finish(slice.lane, Finish::limit, decoder_.logits(row), events);
+        finish(lane, Finish::limit, logits, events);
     } else {
-        sample(row, slice.lane, events);
+        sample_first(called.row, lane, events);
     }
 }
 
@@ -223,20 +251,31 @@ void Engine::remember(LaneId lane, std::span<const float> logits, std::vector<Ev
     }
 }
 
-void Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events) {
+// The lane's next token, reported and appended to its text.
+Result<Token> Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events,
+                             const std::optional<speculation::DrawnToken>& drafted) {
     Generation& g = *at(lane);
-    const Result<Token> sampled = g.sampler().sample(row);
-    if (!sampled) {
-        fail(lane, sampled.error(), events);
-        return;
-    }
+    const Result<Token> sampled = drafted ? g.sampler().sample_drafted(row, *drafted) : g.sampler().sample(row);
+    if (!sampled) return sampled;
     const Token token = sampled.value();
     TokenEvent event{g.request().key, token, g.n_generated(), {}};
     if (g.request().n_logprobs > 0) event.logprobs = g.sampler().logprobs(row, token, g.request().n_logprobs);
     events.push_back(std::move(event));
     g.append(token, clock_.now_s());
     ++totals_.n_generated_tokens;
-    if (const auto reason = g.finish_after(token, decoder_.is_end_of_generation(token), config_.n_ctx)) {
+    return token;
+}
+
+// The token after a prompt, or after what had to be computed again.
+void Engine::sample_first(std::size_t row, LaneId lane, std::vector<Event>& events) {
+    const Result<Token> sampled = sample(row, lane, events);
+    if (!sampled) {
+        fail(lane, sampled.error(), events);
+        return;
+    }
+    const Generation& g = *at(lane);
+    if (const auto reason =
+            g.finish_after(sampled.value(), decoder_.is_end_of_generation(sampled.value()), config_.n_ctx)) {
         finish(lane, *reason, decoder_.logits(row), events);
     }
 }
@@ -255,6 +294,7 @@ void Engine::release(LaneId lane, std::span<const float> logits, bool is_valid) 
     const Generation& g = *at(lane);
     memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.text(), g.n_computed(), logits, is_valid);
     decoder_.forget(lane);
+    if (speculator_ != nullptr) speculator_->forget(lane);
     at(lane).reset();
     is_crowded_ = false;
 }

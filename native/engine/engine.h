@@ -22,6 +22,7 @@
 #include "engine/generation.h"
 #include "engine/scheduler.h"
 #include "engine/slice_sizer.h"
+#include "engine/speculator.h"
 #include "engine/waiting_queue.h"
 #include "memory/text_memory.h"
 
@@ -63,18 +64,19 @@ struct EngineStatus {
     std::int32_t n_queued = 0;
     std::int32_t n_suspended = 0;
     std::int32_t n_cells_used = 0;
-    std::uint64_t n_prompt_tokens = 0;     // computed since the start
-    std::uint64_t n_reused_tokens = 0;     // prompt tokens that were not, since the start
-    std::uint64_t n_generated_tokens = 0;  // since the start
-    std::uint64_t n_suspensions = 0;       // since the start
+    std::uint64_t n_prompt_tokens = 0;            // computed since the start
+    std::uint64_t n_reused_tokens = 0;            // prompt tokens that were not, since the start
+    std::uint64_t n_generated_tokens = 0;         // since the start
+    std::uint64_t n_suspensions = 0;              // since the start
+    std::optional<SpeculationStats> speculation;  // since the start; unset: this engine does not speculate
 };
 
 class Engine {
 public:
-    // All must outlive the engine. REQUIRES: decoder.limits().n_pool >= config.n_ctx; the memory's device is the
-    // decoder's.
+    // All must outlive the engine; without a speculator each token is decoded alone. REQUIRES: decoder.limits().n_pool
+    // >= config.n_ctx; the memory's device is the decoder's.
     Engine(Decoder& decoder, SamplerFactory& samplers, memory::TextMemory& memory, const Clock& clock,
-           EngineConfig config);
+           EngineConfig config, Speculator* speculator = nullptr);
 
     // Errors: empty_prompt, prompt_too_long, token_out_of_range, queue_full, bad_args, and the sampler factory's.
     Result<void> submit(Request request);
@@ -109,6 +111,16 @@ private:
         memory::Suspended memory;
     };
 
+    // A slice whose call has been computed.
+    struct CalledSlice {
+        PlannedSlice planned;
+        std::span<const Token> tokens;
+        std::span<const std::int32_t> parents;  // as in Slice
+        std::size_t row = 0;                    // its first row of logits
+        std::int32_t batch_row = 0;             // the place of its first token in the call
+        double seconds = 0;                     // its share of what the call took
+    };
+
     Result<void> check(const Request& request) const;
     std::int32_t n_busy() const;
     bool has_decoding_lane() const;
@@ -127,9 +139,22 @@ private:
     void suspend(LaneId lane);
     StepPlan plan() const;
     bool run_call(const PlannedCall& call, std::vector<Event>& events);
-    void after_call(const PlannedCall& call, double seconds, std::vector<Event>& events);
-    void advance(std::size_t row, const PlannedSlice& slice, std::vector<Event>& events);
-    void sample(std::size_t row, LaneId lane, std::vector<Event>& events);
+    void after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, std::vector<Event>& events);
+    void advance(const CalledSlice& called, std::vector<Event>& events);
+    Result<Token> sample(std::size_t row, LaneId lane, std::vector<Event>& events,
+                         const std::optional<speculation::DrawnToken>& drafted = std::nullopt);
+    void sample_first(std::size_t row, LaneId lane, std::vector<Event>& events);
+    void propose();
+    std::int32_t n_drafted(LaneId lane) const;
+    std::optional<speculation::DrawRule> draw_rule(const Generation& g) const;
+    Slice slice_of(const PlannedSlice& planned);
+    bool keep_states(const PlannedCall& call);
+    Result<void> go_back(LaneId lane, std::int32_t n_right, std::optional<Finish> finished);
+    void finish_short_ones(std::vector<Event>& events);
+    std::optional<speculation::StepCost> cost_of(const PlannedCall& call, double seconds);
+    void measure(std::optional<speculation::StepCost> cost);
+    void verify(const CalledSlice& called, std::vector<Event>& events);
+    Result<void> take_back(const CalledSlice& called, std::span<const std::int32_t> path);
     void finish(LaneId lane, Finish reason, std::span<const float> logits, std::vector<Event>& events);
     void fail(LaneId lane, const Error& error, std::vector<Event>& events);
     void release(LaneId lane, std::span<const float> logits, bool is_valid);
@@ -138,14 +163,21 @@ private:
     SamplerFactory& samplers_;
     memory::TextMemory& memory_;
     const Clock& clock_;
+    Speculator* speculator_;  // null: none
     EngineConfig config_;
     SliceSizer sizer_;
     WaitingQueue queue_;
     std::vector<std::unique_ptr<Generation>> lanes_;  // null: free
     std::list<Suspended> suspended_;                  // highest priority first, then oldest
     static constexpr int kMaxFailedCalls = 3;
-    int n_failed_calls_ = 0;   // in a row
-    bool is_crowded_ = false;  // the device had no room for the lanes of late: no more of them until one has ended
+    int n_failed_calls_ = 0;     // in a row
+    bool is_crowded_ = false;    // the device had no room for the lanes of late: no more of them until one has ended
+    bool is_withdrawn_ = false;  // the device had no room for drafts of late: none in the next step
+    bool cannot_keep_ = false;   // states to go back to: there was no memory
+    // Of the running call: lanes that went back.
+    std::int32_t n_redone_ = 0;  // tokens that were right and are computed again
+    double going_back_s_ = 0;
+    std::vector<std::pair<LaneId, Finish>> ended_short_;  // they are not, and no token follows
     std::uint64_t n_steps_ = 0;
     std::uint64_t n_arrivals_ = 0;
     EngineStatus totals_;

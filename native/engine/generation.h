@@ -65,6 +65,11 @@ public:
         return std::nullopt;
     }
 
+    void count(const SpeculationStats& step) {
+        if (!speculation_) speculation_.emplace();
+        *speculation_ += step;
+    }
+
     FinishedStats stats(Finish reason, double now_s) const {
         const double prefilled_s = n_generated() > 0 ? first_token_s_ : now_s;
         FinishedStats stats;
@@ -77,6 +82,7 @@ public:
         stats.restored = begun_.restored;
         stats.prefill_s = prefilled_s - started_s_;
         stats.decode_s = now_s - prefilled_s;
+        stats.speculation = speculation_;
         return stats;
     }
 
@@ -92,6 +98,7 @@ private:
     std::int32_t n_computed_ = 0;
     bool has_begun_ = false;
     memory::Begun begun_;
+    std::optional<SpeculationStats> speculation_;
 };
 
 }  // namespace luce::engine

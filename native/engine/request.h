@@ -29,6 +29,10 @@ struct SamplingParams {
     std::uint64_t seed = 0;
     std::vector<std::pair<Token, float>> logit_bias;
 
+    // Below it, dividing by the temperature overflows; what is left there is the largest logit anyway.
+    static constexpr float kMinTemperature = 1e-6F;
+    bool is_greedy() const { return temperature < kMinTemperature; }
+
     bool has_penalties() const {
         return repeat_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F;
     }
@@ -72,6 +76,27 @@ struct Request {
 
 enum class Finish { eos, limit, stop, cancel };
 
+// What speculation did for a request, or for all since the start. A step is a call of the model that gave the lane at
+// least one token; times are wall seconds, a lane's share of a call that served several.
+struct SpeculationStats {
+    std::int64_t n_steps = 0;
+    std::int64_t n_speculated_steps = 0;  // of them, those that verified drafted tokens
+    std::int64_t n_drafted = 0;           // tokens verified
+    std::int64_t n_accepted = 0;
+    double draft_s = 0;
+    double verify_s = 0;  // of the speculated steps
+
+    SpeculationStats& operator+=(const SpeculationStats& other) {
+        n_steps += other.n_steps;
+        n_speculated_steps += other.n_speculated_steps;
+        n_drafted += other.n_drafted;
+        n_accepted += other.n_accepted;
+        draft_s += other.draft_s;
+        verify_s += other.verify_s;
+        return *this;
+    }
+};
+
 // Counts are tokens, times are seconds by the clock: from the lane to the first token, and from there to the end.
 struct FinishedStats {
     Finish reason = Finish::limit;
@@ -83,6 +108,7 @@ struct FinishedStats {
     std::optional<Position> restored;
     double prefill_s = 0;
     double decode_s = 0;
+    std::optional<SpeculationStats> speculation;  // unset: this engine does not speculate
 
     // The first token comes out of prefill, so n_generated - 1 of them were decoded.
     double decode_tokens_per_s() const { return decode_s > 0 ? (n_generated - 1) / decode_s : 0; }

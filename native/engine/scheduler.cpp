@@ -32,6 +32,19 @@ std::vector<LaneView> keep_what_fits(std::span<const LaneView> lanes, std::int32
     return kept;
 }
 
+// Drafts are a bet: all of them are dropped before a lane has to make room for one.
+bool fits_with_drafts(std::span<const LaneView> lanes, const StepBudget& budget) {
+    std::int64_t n_cells = 0;
+    std::int64_t n_tokens = 0;
+    for (const LaneView& lane : lanes) {
+        n_cells += lane.n_cells + 1;
+        if (lane.is_prefilling) continue;
+        n_cells += lane.n_draft;
+        n_tokens += 1 + lane.n_draft;
+    }
+    return n_cells <= budget.n_pool && n_tokens <= budget.n_call;
+}
+
 std::vector<PlannedSlice> plan_prefill(std::vector<LaneView> lanes, std::int32_t budget) {
     std::sort(lanes.begin(), lanes.end(), is_served_before);
     std::vector<PlannedSlice> slices;
@@ -54,17 +67,19 @@ StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget) {
     PlannedCall decoding;
     std::vector<LaneView> prefilling;
     std::int64_t n_used = 0;
+    std::int32_t n_decoding = 0;
+    const bool with_drafts = fits_with_drafts(kept, budget);
     for (const LaneView& lane : kept) {
         assert(lane.n_pending >= 1 && lane.n_slice >= 1);
         n_used += lane.n_cells;
         if (lane.is_prefilling) {
             prefilling.push_back(lane);
         } else {
-            decoding.push_back({lane.lane, 1, false});
-            n_used += 1;
+            decoding.push_back({lane.lane, 1 + (with_drafts ? lane.n_draft : 0), false});
+            n_used += decoding.back().n_tokens;
+            n_decoding += decoding.back().n_tokens;
         }
     }
-    const auto n_decoding = static_cast<std::int32_t>(decoding.size());
     const auto n_free = static_cast<std::int32_t>(std::max<std::int64_t>(0, budget.n_pool - n_used));
     std::int32_t n_prefill = std::min(budget.n_prefill, n_free);
     n_prefill = std::min(n_prefill, budget.separate_prefill ? budget.n_call : budget.n_call - n_decoding);

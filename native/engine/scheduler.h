@@ -2,7 +2,7 @@
 //
 // A lane's text is what it has to know: prompt and answer so far. What of it is not yet computed is pending. A lane
 // with one pending token that has finished its prompt decodes; any other is prefilling. A step serves
-//   - every decoding lane with its one token, always, and
+//   - every decoding lane with its one token, always, and the tokens drafted after it where there is room, and
 //   - up to a budget of pending prompt tokens: highest priority first, then the lane that was served longest ago, so
 //     that a short prompt waits for one slice of a long one and not for its end.
 // When the pool cannot hold what the step adds, the youngest lane of the lowest priority is suspended.
@@ -21,6 +21,7 @@ struct LaneView {
     std::int32_t n_cells = 0;    // that the lane occupies and shares with no other
     std::int32_t n_pending = 0;  // tokens still to be computed, >= 1
     std::int32_t n_slice = 0;    // of them, most that the next slice may have, >= 1
+    std::int32_t n_draft = 0;    // of a decoding lane: tokens that were drafted to come after the pending one
     bool is_prefilling = false;
     std::int32_t priority = 0;
     std::uint64_t arrival = 0;      // order of admission; smaller is older

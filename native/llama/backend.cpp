@@ -4,6 +4,8 @@
 #include <ggml.h>
 #include <llama.h>
 
+#include <string_view>
+
 #include "base/log.h"
 
 namespace luce::llama {
@@ -20,8 +22,11 @@ LogLevel level_of(ggml_log_level level) {
     }
 }
 
+// A context's size is that of its pool: a text that goes beyond the training is warned of where --ctx is read.
+bool is_about_the_pool(std::string_view text) { return text.find("possible training context overflow") != text.npos; }
+
 void forward_log(ggml_log_level level, const char* text, void*) {
-    if (text != nullptr) log_line(level_of(level), text);
+    if (text != nullptr) log_line(is_about_the_pool(text) ? LogLevel::debug : level_of(level), text);
 }
 
 std::string kind_of(ggml_backend_dev_t device) {

@@ -4,6 +4,7 @@
 #include "llama/grammar_probe.h"
 
 #include <array>
+#include <cstdint>
 #include <set>
 #include <vector>
 

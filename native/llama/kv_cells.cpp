@@ -4,6 +4,7 @@
 #include <cassert>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "llama-kv-cache.h"
 #include "llama-kv-cells.h"
@@ -77,6 +78,14 @@ void KvCells::remove(std::int32_t sequence, std::span<const Cell> removed) {
     }
 }
 
+void KvCells::remove_from(std::int32_t sequence, Position begin) {
+    if (cache_ == nullptr) return;
+    const auto& by_position = cells().seq_pos_get(sequence);
+    std::vector<Cell> removed;
+    for (auto at = by_position.lower_bound({begin, 0}); at != by_position.end(); ++at) removed.push_back(at->second);
+    remove(sequence, removed);
+}
+
 // llama_kv_cells::seq_rm for all of a sequence, which is searched for nothing.
 void KvCells::remove_all(std::int32_t sequence) {
     if (cache_ == nullptr) return;
@@ -89,6 +98,50 @@ void KvCells::remove_all(std::int32_t sequence) {
         all.rm(cell);
         search_start() = std::min(search_start(), cell);
     }
+}
+
+// A bit in each cell, which is all that attention asks for; the books of positions would take a search for each. Of
+// these libllama asks the first and the last one, which have to be the sequence's, before it takes a batch.
+void KvCells::lend(std::int32_t sequence, std::span<const std::int32_t> branches, Position from) {
+    if (cache_ == nullptr) return;
+    llama_kv_cells& all = cells();
+    auto& sequences = all.*member_of(SequencesOfCells{});
+    auto& by_position = all.*member_of(CellsOfSequences{});
+    const auto& lent = by_position[sequence];
+    if (lent.empty()) return;
+    auto bits = sequences.front();
+    bits.reset();
+    for (const std::int32_t branch : branches) bits.set(static_cast<std::size_t>(branch));
+    for (auto at = lent.lower_bound({from, 0}); at != lent.end(); ++at) sequences[at->second] |= bits;
+    for (const std::int32_t branch : branches) by_position[branch] = {*lent.begin(), *lent.rbegin()};
+}
+
+Result<void> KvCells::take_back(std::int32_t sequence, std::span<const std::int32_t> branches, Position begin,
+                                std::int32_t along, Position end) {
+    if (cache_ == nullptr) return {};
+    llama_kv_cells& all = cells();
+    auto& sequences = all.*member_of(SequencesOfCells{});
+    auto& by_position = all.*member_of(CellsOfSequences{});
+    std::vector<Cell> kept(static_cast<std::size_t>(end - begin));
+    const Result<void> found = find(along, begin, kept);
+    if (!found) kept.clear();
+    for (const Cell cell : kept) {
+        if (!all.seq_has(cell, sequence)) all.seq_add(cell, sequence);
+    }
+    std::vector<Cell> beside;
+    for (auto at = by_position[sequence].lower_bound({begin, 0}); at != by_position[sequence].end(); ++at) {
+        if (std::find(kept.begin(), kept.end(), at->second) == kept.end()) beside.push_back(at->second);
+    }
+    remove(sequence, beside);
+    auto bits = sequences.front();
+    bits.reset();
+    for (const std::int32_t branch : branches) {
+        remove_from(branch, begin);
+        by_position[branch].clear();
+        bits.set(static_cast<std::size_t>(branch));
+    }
+    for (const auto& [position, cell] : by_position[sequence]) sequences[cell] &= ~bits;
+    return found;
 }
 
 void KvCells::lowest_free(std::span<Cell> found) const {

@@ -32,7 +32,19 @@ public:
     Result<void> find(std::int32_t sequence, Position begin, std::span<memory::Cell> cells) const;
     void add(std::int32_t sequence, std::span<const memory::Cell> cells);
     void remove(std::int32_t sequence, std::span<const memory::Cell> cells);
+    void remove_from(std::int32_t sequence, Position begin);  // the positions from `begin` on
     void remove_all(std::int32_t sequence);
+
+    // For one computation the branches, which hold nothing, see what the sequence sees from the position `from` on.
+    // They are none of the sequence's equals: of what lies before its last position libllama may only ask the first
+    // one.
+    void lend(std::int32_t sequence, std::span<const std::int32_t> branches, Position from);
+
+    // The end of it: of what was computed from `begin` on the sequence keeps the positions before `end` as one of them
+    // (or itself) has them, and the branches hold nothing any more. Errors: internal (it does not have them all; then
+    // the sequence keeps none).
+    Result<void> take_back(std::int32_t sequence, std::span<const std::int32_t> branches, Position begin,
+                           std::int32_t along, Position end);
 
     // The lowest free cells, in ascending order; they stay free. REQUIRES: there are as many.
     void lowest_free(std::span<memory::Cell> cells) const;

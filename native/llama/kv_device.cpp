@@ -1,9 +1,15 @@
 #include "llama/kv_device.h"
 
+#include <algorithm>
+#include <iterator>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include <llama.h>
 
+#include "llama-kv-cache.h"
+#include "llama-memory-recurrent.h"
 #include "llama-model.h"
 
 namespace luce::llama {
@@ -19,43 +25,79 @@ Error wrong_size(std::size_t n_bytes, std::size_t expected) {
             "rows of " + std::to_string(n_bytes) + " bytes where " + std::to_string(expected) + " were expected"};
 }
 
+// What can be staged on a device on its way to the host: states of lanes that end together, up to so many bytes but one
+// at least, and some pages. Each piece begins at a multiple of the alignment.
+constexpr std::size_t kStagedStates = 4;
+constexpr std::size_t kStagedStates_bytes = std::size_t{256} << 20;
+constexpr std::size_t kStagedPages = 8;
+constexpr std::size_t kStagedAlignment = 256;
+
+std::size_t n_staged_bytes(const memory::DeviceTraits& traits, std::size_t n_tensors) {
+    const std::size_t state_bytes = traits.state_bytes + n_tensors * kStagedAlignment;
+    const std::size_t states_bytes = std::max(state_bytes, std::min(kStagedStates * state_bytes, kStagedStates_bytes));
+    return states_bytes + kStagedPages * (memory::kPageSize * traits.row_bytes + n_tensors * kStagedAlignment);
+}
+
+std::vector<ggml_tensor*> state_tensors(const MemoryParts& parts) {
+    std::vector<ggml_tensor*> tensors;
+    if (parts.window != nullptr) tensors = KvRows(*parts.window).tensors();
+    if (parts.recurrent != nullptr) {
+        for (const auto* of_layers : {&parts.recurrent->r_l, &parts.recurrent->s_l, &parts.recurrent->p_l}) {
+            std::copy_if(of_layers->begin(), of_layers->end(), std::back_inserter(tensors),
+                         [](const ggml_tensor* tensor) { return tensor != nullptr; });
+        }
+    }
+    return tensors;
+}
+
 // Tokens' places in an image are noted in a cell where a position has three parts or more.
 bool has_2d_positions(const llama_model* model) { return model->hparams.n_pos_per_embd() >= 3; }
 
 }  // namespace
 
-LlamaKvDevice::LlamaKvDevice(const Model& model, std::int32_t n_lanes) : model_(model), n_lanes_(n_lanes) { rebind(); }
+LlamaKvDevice::LlamaKvDevice(const ContextOwner& owner, std::int32_t n_lanes) : owner_(owner), n_lanes_(n_lanes) {
+    rebind();
+}
 
 void LlamaKvDevice::unbind() {
+    copies_.close();
     traits_.n_cells = 0;
+    parts_ = {};
     cells_ = {};
     rows_ = {};
     tail_ = {};
 }
 
 void LlamaKvDevice::rebind() {
-    const MemoryParts parts = memory_parts(model_.context(), model_.info().architecture, n_lanes_);
+    copies_.close();
+    parts_ = memory_parts(owner_.context(), owner_.architecture(), n_lanes_);
     traits_ = {};
-    traits_.kind = parts.kind;
-    traits_.refusal = parts.refusal;
+    traits_.kind = parts_.kind;
+    traits_.refusal = parts_.refusal;
     cells_ = {};
     rows_ = {};
     tail_ = {};
-    if (parts.refusal) return;
-    if (parts.paged != nullptr) {
-        cells_ = KvCells(*parts.paged, has_2d_positions(model_.model()));
-        rows_ = KvRows(*parts.paged);
+    if (parts_.refusal) return;
+    if (parts_.paged != nullptr) {
+        cells_ = KvCells(*parts_.paged, has_2d_positions(llama_get_model(owner_.context())));
+        rows_ = KvRows(*parts_.paged);
     }
-    tail_ = TailState(model_.context(), parts);
+    tail_ = TailState(owner_.context(), parts_);
     traits_.n_cells = cells_.size();
     traits_.row_bytes = rows_.row_bytes();
     traits_.is_host_memory = rows_.is_host_memory();
     traits_.state_bytes = tail_.n_bytes();
+    traits_.n_rollback = parts_.recurrent == nullptr ? std::numeric_limits<std::int32_t>::max()
+                                                     : static_cast<std::int32_t>(parts_.recurrent->n_rs_seq);
+    std::vector<ggml_tensor*> tensors = rows_.tensors();
+    const std::vector<ggml_tensor*> of_state = state_tensors(parts_);
+    tensors.insert(tensors.end(), of_state.begin(), of_state.end());
+    copies_.open(tensors, n_staged_bytes(traits_, tensors.size()));
 }
 
 KvUsage LlamaKvDevice::usage() const { return {cells_.n_used(), cells_.n_spanned(), rows_.n_tensors()}; }
 
-Result<void> LlamaKvDevice::find(LaneId lane, Position begin, std::span<Cell> cells) const {
+Result<void> LlamaKvDevice::find(LaneId lane, Position begin, std::span<Cell> cells) {
     return cells_.find(sequence(lane), begin, cells);
 }
 
@@ -64,12 +106,18 @@ void LlamaKvDevice::release(std::span<const Cell> cells) { cells_.remove(holder_
 void LlamaKvDevice::show(LaneId lane, std::span<const Cell> cells) { cells_.add(sequence(lane), cells); }
 void LlamaKvDevice::hide(LaneId lane, std::span<const Cell> cells) { cells_.remove(sequence(lane), cells); }
 
-Result<void> LlamaKvDevice::read(std::span<const Cell> cells, std::span<std::uint8_t> out) const {
+Result<void> LlamaKvDevice::read(std::span<const Cell> cells, std::span<std::uint8_t> out,
+                                 std::shared_ptr<const void> owner) {
     const std::size_t n_bytes = cells.size() * traits_.row_bytes;
     if (out.size() != n_bytes) return wrong_size(out.size(), n_bytes);
-    llama_synchronize(model_.context());  // GPUs may still be computing the rows
-    rows_.read(cells, out.data());
+    llama_synchronize(owner_.context());  // GPUs may still be computing the rows
+    copies_.start(rows_.pieces(cells, out.data()), owner);
     return {};
+}
+
+Bytes LlamaKvDevice::first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) {
+    settle();
+    return rows_.first(rows, n_rows, n);
 }
 
 Result<void> LlamaKvDevice::write(LaneId lane, Position begin, std::span<const Token> tokens,
@@ -82,24 +130,56 @@ Result<void> LlamaKvDevice::write(LaneId lane, Position begin, std::span<const T
     if (cells.size() > static_cast<std::size_t>(n_free_cells())) {
         return Error{ErrorCode::no_room, "no free cells for " + std::to_string(cells.size()) + " positions"};
     }
+    settle();
     cells_.lowest_free(cells);
-    llama_synchronize(model_.context());  // a computation that runs may still be reading what those cells held before
+    llama_synchronize(owner_.context());  // a computation that runs may still be reading what those cells held before
     rows_.write(cells, rows.data(), static_cast<std::size_t>(n_rows));
     cells_.fill(sequence(lane), begin, tokens, cells);
     return {};
 }
 
-Result<Bytes> LlamaKvDevice::save_state(LaneId lane) { return tail_.save(sequence(lane)); }
+Result<void> LlamaKvDevice::save_state(LaneId lane, Bytes& state, std::shared_ptr<const void> owner) {
+    state.clear();
+    return append_state(lane, state, std::move(owner));
+}
+
+Result<void> LlamaKvDevice::append_state(LaneId lane, Bytes& state, std::shared_ptr<const void> owner) {
+    const Result<TailState::Saving> saving = tail_.save(sequence(lane), state);
+    if (!saving) return saving.error();
+    using Kept = std::pair<std::shared_ptr<const void>, std::shared_ptr<const std::vector<std::uint8_t>>>;
+    copies_.start(saving.value().pieces, std::make_shared<const Kept>(std::move(owner), saving.value().heads));
+    return {};
+}
 
 Result<void> LlamaKvDevice::load_state(LaneId lane, std::span<const std::uint8_t> state) {
+    settle();
     return tail_.load(sequence(lane), state);
+}
+
+// libllama's own removal from a position on searches all cells of the pool.
+Result<void> LlamaKvDevice::drop(LaneId lane, Position begin) {
+    cells_.remove_from(sequence(lane), begin);
+    const bool has_window = parts_.window == nullptr || parts_.window->seq_rm(sequence(lane), begin, -1);
+    const bool has_state = parts_.recurrent == nullptr || parts_.recurrent->seq_rm(sequence(lane), begin, -1);
+    if (has_window && has_state) return {};
+    return Error{ErrorCode::internal, "lane " + std::to_string(sequence(lane)) +
+                                          " could not be taken back to position " + std::to_string(begin)};
+}
+
+Result<void> LlamaKvDevice::save_point(LaneId lane, Bytes& point, std::shared_ptr<const void> owner) {
+    return save_state(lane, point, std::move(owner));
+}
+
+Result<void> LlamaKvDevice::return_to(LaneId lane, Position begin, std::span<const std::uint8_t> point) {
+    cells_.remove_from(sequence(lane), begin);
+    return load_state(lane, point);
 }
 
 // libllama's own removal knows all the parts, but searches the cells one by one; the holder's bit is none of the
 // lane's.
 void LlamaKvDevice::forget(LaneId lane) {
     cells_.remove_all(sequence(lane));
-    llama_memory_seq_rm(llama_get_memory(model_.context()), sequence(lane), -1, -1);
+    llama_memory_seq_rm(llama_get_memory(owner_.context()), sequence(lane), -1, -1);
 }
 
 }  // namespace luce::llama

@@ -8,9 +8,11 @@
 // itself must be there, because libllama asks that texts go on where they end.
 #pragma once
 
+#include "llama/context_owner.h"
 #include "llama/kv_cells.h"
 #include "llama/kv_rows.h"
-#include "llama/model.h"
+#include "llama/memory_parts.h"
+#include "llama/outbound_copies.h"
 #include "llama/tail_state.h"
 #include "memory/kv_device.h"
 
@@ -25,8 +27,8 @@ struct KvUsage {
 
 class LlamaKvDevice final : public memory::KvDevice {
 public:
-    // The model must outlive the device.
-    LlamaKvDevice(const Model& model, std::int32_t n_lanes);
+    // The owner must outlive the device.
+    LlamaKvDevice(const ContextOwner& owner, std::int32_t n_lanes);
 
     // Before the model is unloaded: no cell is free nor used any more. traits() stays.
     void unbind();
@@ -38,28 +40,35 @@ public:
 
     const memory::DeviceTraits& traits() const override { return traits_; }
     std::int32_t n_free_cells() const override { return cells_.size() - cells_.n_used(); }
-    Result<void> find(LaneId lane, Position begin, std::span<memory::Cell> cells) const override;
+    Result<void> find(LaneId lane, Position begin, std::span<memory::Cell> cells) override;
     void hold(std::span<const memory::Cell> cells) override;
     void release(std::span<const memory::Cell> cells) override;
     void show(LaneId lane, std::span<const memory::Cell> cells) override;
     void hide(LaneId lane, std::span<const memory::Cell> cells) override;
-    Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out) const override;
-    memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) const override {
-        return rows_.first(rows, n_rows, n);
-    }
+    Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out,
+                      std::shared_ptr<const void> owner) override;
+    void settle() override { copies_.wait(); }
+    memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) override;
     Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
                        std::int32_t n_rows, std::span<memory::Cell> cells) override;
-    Result<memory::Bytes> save_state(LaneId lane) override;
+    Result<void> save_state(LaneId lane, memory::Bytes& state, std::shared_ptr<const void> owner) override;
+    // save_state() at the end of what `state` holds already.
+    Result<void> append_state(LaneId lane, memory::Bytes& state, std::shared_ptr<const void> owner);
     Result<void> load_state(LaneId lane, std::span<const std::uint8_t> state) override;
+    Result<void> drop(LaneId lane, Position begin) override;
+    Result<void> save_point(LaneId lane, memory::Bytes& point, std::shared_ptr<const void> owner) override;
+    Result<void> return_to(LaneId lane, Position begin, std::span<const std::uint8_t> point) override;
     void forget(LaneId lane) override;
 
 private:
-    const Model& model_;
+    const ContextOwner& owner_;
     std::int32_t n_lanes_;
     memory::DeviceTraits traits_;
+    MemoryParts parts_;
     KvCells cells_;
     KvRows rows_;
     TailState tail_;
+    OutboundCopies copies_;
 };
 
 }  // namespace luce::llama

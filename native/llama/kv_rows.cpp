@@ -48,14 +48,19 @@ bool KvRows::is_host_memory() const {
                        [](const Column& column) { return ggml_backend_buffer_is_host(column.tensor->buffer); });
 }
 
-void KvRows::read(std::span<const Cell> cells, std::uint8_t* out) const {
+std::vector<OutboundCopies::Piece> KvRows::pieces(std::span<const Cell> cells, std::uint8_t* out) const {
+    std::vector<OutboundCopies::Piece> pieces;
     for (const Column& column : columns_) {
-        for_each_run(cells, [&](std::size_t first, std::size_t n) {
-            ggml_backend_tensor_get(column.tensor, out + first * column.row_bytes, cells[first] * column.row_bytes,
-                                    n * column.row_bytes);
-        });
+        pieces.push_back({.tensor = column.tensor, .out = out, .row_bytes = column.row_bytes, .rows = cells});
         out += cells.size() * column.row_bytes;
     }
+    return pieces;
+}
+
+std::vector<ggml_tensor*> KvRows::tensors() const {
+    std::vector<ggml_tensor*> tensors;
+    for (const Column& column : columns_) tensors.push_back(column.tensor);
+    return tensors;
 }
 
 memory::Bytes KvRows::first(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) const {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "llama/outbound_copies.h"
 #include "memory/kv_device.h"
 
 class llama_kv_cache;
@@ -23,11 +24,13 @@ public:
     std::size_t n_tensors() const { return columns_.size(); }
     bool is_host_memory() const;
 
-    // Tensor by tensor, and in each the cells in the order given: a run of neighbours is one copy.
-    void read(std::span<const memory::Cell> cells, std::uint8_t* out) const;
-    // The first n of n_rows rows that read() gave, as if only they had been read.
+    // What has to be copied to `out`: tensor by tensor, and in each the cells in the order given. `cells` is looked at
+    // later.
+    std::vector<OutboundCopies::Piece> pieces(std::span<const memory::Cell> cells, std::uint8_t* out) const;
+    std::vector<ggml_tensor*> tensors() const;
+    // The first n of n_rows rows of such a copy, as if only they had been read.
     memory::Bytes first(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) const;
-    // The first cells.size() of n_rows rows that read() gave.
+    // The first cells.size() of n_rows rows of such a copy.
     void write(std::span<const memory::Cell> cells, const std::uint8_t* rows, std::size_t n_rows) const;
 
 private:

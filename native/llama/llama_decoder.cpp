@@ -6,6 +6,7 @@
 #include <string>
 
 #include "llama-context.h"
+#include "llama-cparams.h"
 #include "llama/private_member.h"
 
 namespace luce::llama {
@@ -56,12 +57,16 @@ Error decode_error(int code) {
 }  // namespace
 
 LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
-    : model_(model), batch_(llama_batch_init(static_cast<std::int32_t>(llama_n_batch(model.context())), 0, 1)) {
+    : model_(model),
+      branches_(model, n_lanes),
+      batch_(llama_batch_init(static_cast<std::int32_t>(llama_n_batch(model.context())), 0, branches_.n_token_ids())) {
     const ModelInfo& info = model.info();
     limits_.n_vocab = info.n_vocab;
     limits_.n_pool = info.n_pool;
     limits_.n_ubatch = static_cast<std::int32_t>(llama_n_ubatch(model.context()));
     limits_.n_batch = static_cast<std::int32_t>(llama_n_batch(model.context()));
+    limits_.n_logits = info.n_logits;
+    limits_.n_branches = branches_.n_most();
     // libllama cuts a batch of unequal lanes into groups of equal length on models with recurrent state, a pass over
     // the weights each; so a mixed call gains nothing there and only keeps the decoding lanes waiting.
     limits_.separate_prefill = info.has_recurrent && n_lanes > 1;
@@ -72,29 +77,106 @@ LlamaDecoder::~LlamaDecoder() { llama_batch_free(batch_); }
 Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices) {
     batch_.n_tokens = 0;
     rows_.clear();
+    branches_.close_all();
+    std::int32_t n_logits_most = 1;
+    if (Result<void> opened = branches_.open(slices); !opened) return opened;
     for (const engine::Slice& slice : slices) {
+        add(slice);
+        n_logits_most = std::max(n_logits_most, slice.n_logits);
+    }
+    keep_states_for(n_logits_most - 1);
+    const Result<void> computed = compute(slices);
+    if (!computed) branches_.close_all();
+    return computed;
+}
+
+void LlamaDecoder::add(const engine::Slice& slice) {
+    if (!slice.parents.empty()) {
+        add_tree(slice);
+    } else {
         Position position = slice.begin;
         for (const Token token : slice.tokens) {
-            const std::int32_t i = batch_.n_tokens++;
-            batch_.token[i] = token;
-            batch_.pos[i] = position++;
+            const std::int32_t i = add_token(token, position++);
             batch_.n_seq_id[i] = 1;
             batch_.seq_id[i][0] = sequence(slice.lane);
-            batch_.logits[i] = 0;
         }
-        if (slice.wants_logits) batch_.logits[batch_.n_tokens - 1] = 1;
-        rows_.push_back(slice.wants_logits ? batch_.n_tokens - 1 : -1);
     }
+    for (std::int32_t i = batch_.n_tokens - slice.n_logits; i < batch_.n_tokens; ++i) {
+        batch_.logits[i] = 1;
+        rows_.push_back(i);
+    }
+    if (slice.n_logits == 0) rows_.push_back(-1);
+}
+
+// Each token is of all the sequences that its way leads on to; so each sees what leads to it.
+void LlamaDecoder::add_tree(const engine::Slice& slice) {
+    const TreeBranches::Tree& opened = branches_.tree_of(slice.lane);
+    for (speculation::NodeIndex node = 0; node < slice.tokens.size(); ++node) {
+        const auto depth = static_cast<Position>(opened.tree.nodes()[node].depth);
+        const std::int32_t i = add_token(slice.tokens[node], slice.begin + depth);
+        const std::span<const std::int32_t> sequences = opened.sequences_with(node);
+        batch_.n_seq_id[i] = static_cast<std::int32_t>(sequences.size());
+        std::copy(sequences.begin(), sequences.end(), batch_.seq_id[i]);
+    }
+}
+
+// On models with recurrent state the graph depends on which lanes take part, and with how many tokens each; with trees
+// on how many sequences these are.
+CallShape LlamaDecoder::shape_of(std::span<const engine::Slice> slices) const {
+    CallShape shape;
+    shape.n_tokens = batch_.n_tokens;
+    for (const engine::Slice& slice : slices) shape.n_outputs += slice.n_logits;
+    shape.variant = static_cast<std::uint64_t>(branches_.n_borrowed());
+    if (!model_.info().has_recurrent) return shape;
+    shape.n_sequences = static_cast<std::int32_t>(slices.size());
+    constexpr std::uint64_t kPrime = 0x100000001b3;  // FNV-1a's
+    for (const engine::Slice& slice : slices) {
+        for (const std::size_t part :
+             {static_cast<std::size_t>(slice.lane), slice.tokens.size(), static_cast<std::size_t>(slice.n_logits)}) {
+            shape.variant = (shape.variant ^ (part + 1)) * kPrime;
+        }
+    }
+    return shape;
+}
+
+std::int32_t LlamaDecoder::add_token(Token token, Position position) {
+    const std::int32_t i = batch_.n_tokens++;
+    batch_.token[i] = token;
+    batch_.pos[i] = position;
+    batch_.logits[i] = 0;
+    return i;
+}
+
+// A context with a number of sequences that takes all branches would reserve a window's cells for each of them; for the
+// cells themselves it is a number to check batches by.
+Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices) {
+    auto& params = const_cast<llama_cparams&>(model_.context()->get_cparams());
+    const std::uint32_t n_sequences = params.n_seq_max;
+    params.n_seq_max = std::max(n_sequences, static_cast<std::uint32_t>(branches_.n_ids()));
+    Result<void> done;
     try {
-        if (const int code = llama_decode(model_.context(), batch_); code != 0) return decode_error(code);
+        const GraphCache::Lease graph = model_.graphs().lease(shape_of(slices));
+        if (const int code = llama_decode(model_.context(), batch_); code != 0) done = decode_error(code);
         // GPUs compute behind the call's back; the engine measures what a step costs.
-        llama_synchronize(model_.context());
+        if (done) llama_synchronize(model_.context());
     } catch (const std::bad_alloc&) {
-        return decode_error(-2);
+        done = decode_error(-2);
     } catch (const std::exception& e) {
-        return internal(std::string("the computation failed: ") + e.what());
+        done = internal(std::string("the computation failed: ") + e.what());
     }
-    return {};
+    params.n_seq_max = n_sequences;
+    return done;
+}
+
+Result<void> LlamaDecoder::keep(LaneId lane, std::span<const std::int32_t> path) { return branches_.close(lane, path); }
+
+// How many recurrent states a computation leaves behind, one a token back, is part of its graph, and each costs time.
+// Only tokens that may be taken back need them, and those are the tokens whose logits are wanted: so a graph of the
+// same shape keeps as many, and libllama may use it again.
+void LlamaDecoder::keep_states_for(std::int32_t n_tokens_back) {
+    const std::uint32_t n_most = model_.info().n_rollback;
+    auto& params = const_cast<llama_cparams&>(model_.context()->get_cparams());
+    params.n_rs_seq = std::min(n_most, static_cast<std::uint32_t>(n_tokens_back));
 }
 
 void LlamaDecoder::forget(LaneId lane) {

@@ -8,6 +8,7 @@
 
 #include "engine/decoder.h"
 #include "llama/model.h"
+#include "llama/tree_branches.h"
 
 namespace luce::llama {
 
@@ -21,6 +22,7 @@ public:
 
     const engine::DecoderLimits& limits() const override { return limits_; }
     Result<void> decode(std::span<const engine::Slice> slices) override;
+    Result<void> keep(LaneId lane, std::span<const std::int32_t> path) override;
     void forget(LaneId lane) override;
     bool is_end_of_generation(Token token) const override;
 
@@ -35,10 +37,18 @@ public:
     std::int32_t batch_index(std::size_t row) const { return rows_[row]; }
 
 private:
+    CallShape shape_of(std::span<const engine::Slice> slices) const;
+    void add(const engine::Slice& slice);
+    void add_tree(const engine::Slice& slice);
+    std::int32_t add_token(Token token, Position position);
+    Result<void> compute(std::span<const engine::Slice> slices);
+    void keep_states_for(std::int32_t n_tokens_back);
+
     const Model& model_;
     engine::DecoderLimits limits_;
+    TreeBranches branches_;
     llama_batch batch_;
-    std::vector<std::int32_t> rows_;  // slice -> index of its last token in the batch; -1: no logits
+    std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
 };
 
 }  // namespace luce::llama

@@ -50,11 +50,6 @@ std::uint32_t draw_seed(std::uint64_t seed, std::uint64_t index) {
     return mixed == LLAMA_DEFAULT_SEED ? 0 : mixed;  // llama.cpp takes that value for "choose one yourself"
 }
 
-// Below it, dividing by the temperature overflows; what is left there is the largest logit anyway.
-constexpr float kMinTemperature = 1e-6F;
-
-bool is_greedy(const SamplingParams& sampling) { return sampling.temperature < kMinTemperature; }
-
 double thread_cpu_s() {
     timespec now{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -87,7 +82,8 @@ public:
           model_(model),
           decoder_(decoder),
           seed_(request.sampling.seed),
-          draws_(!is_greedy(request.sampling)),
+          draws_(!request.sampling.is_greedy()),
+          is_constrained_(request.constraint.any()),
           matches_patterns_(has_trigger_patterns(request.constraint)) {}
 
     // Bring the state to where it is after the prompt. Throws what llama.cpp's grammar throws.
@@ -107,14 +103,26 @@ public:
         return {};
     }
 
-    Result<Token> sample(std::size_t row) override {
+    Result<Token> sample(std::size_t row) override { return choose(row, nullptr); }
+
+    Result<Token> sample_drafted(std::size_t row, const speculation::DrawnToken& drafted) override {
+        return choose(row, draws_ && !is_constrained_ ? &drafted : nullptr);
+    }
+
+    std::vector<TokenLogprob> logprobs(std::size_t row, Token chosen, std::int32_t n) const override {
+        return top_logprobs(decoder_.logits(row), chosen, n);
+    }
+
+private:
+    Result<Token> choose(std::size_t row, const speculation::DrawnToken* drafted) {
         if (const Result<Token> checked = argmax(decoder_.logits(row)); !checked) return checked;
         try {
             cpu_s_ = -thread_cpu_s();
             if (draws_) reseed();
-            const Token token = common_sampler_sample(sampler_.get(), model_.context(), decoder_.batch_index(row));
+            Token token = common_sampler_sample(sampler_.get(), model_.context(), decoder_.batch_index(row));
             cpu_s_ += thread_cpu_s();
             if (Result<void> picked = check_picked(); !picked) return picked.error();
+            if (drafted != nullptr) token = judge(*drafted);
             if (Result<void> accepted = accept(token, true); !accepted) return accepted.error();
             ++n_drawn_;
             if (cpu_s_ <= kMaxSampleCpu_s) return token;
@@ -127,11 +135,19 @@ public:
         }
     }
 
-    std::vector<TokenLogprob> logprobs(std::size_t row, Token chosen, std::int32_t n) const override {
-        return top_logprobs(decoder_.logits(row), chosen, n);
+    // Sampling has left the target's distribution behind, cut off and tempered.
+    Token judge(const speculation::DrawnToken& drafted) {
+        const llama_token_data_array* candidates = common_sampler_get_candidates(sampler_.get(), false);
+        distribution_.clear();
+        for (std::size_t i = 0; i < candidates->size; ++i) {
+            const llama_token_data& candidate = candidates->data[i];
+            if (candidate.p > 0.0F) distribution_.push_back({candidate.id, candidate.p});
+        }
+        return speculation::keep_or_replace(distribution_, drafted,
+                                            speculation::uniform_at(seed_, n_drawn_, speculation::Draw::keep),
+                                            speculation::uniform_at(seed_, n_drawn_, speculation::Draw::replace));
     }
 
-private:
     // The draw is the chain's last link: put one with this token's own seed in its place.
     void reseed() {
         llama_sampler* chain = common_sampler_get(sampler_.get());
@@ -169,7 +185,7 @@ private:
         if (n_text_bytes_ <= kMaxModerateText_bytes)
             body();
         else
-            run_on_own_stack(kBaseStack_bytes + n_text_bytes_ * kStackPerByte_bytes, body);
+            stack_.run(kBaseStack_bytes + n_text_bytes_ * kStackPerByte_bytes, body);
         return {};
     }
 
@@ -178,10 +194,13 @@ private:
     const LlamaDecoder& decoder_;
     std::uint64_t seed_;
     bool draws_;
+    bool is_constrained_;
     bool matches_patterns_;  // the grammar is lazy and has a trigger that is a regular expression
     std::uint64_t n_drawn_ = 0;
     std::size_t n_text_bytes_ = 0;
-    double cpu_s_ = 0;  // of the call that runs
+    OwnStack stack_;                          // of the trigger patterns
+    double cpu_s_ = 0;                        // of the call that runs
+    speculation::Distribution distribution_;  // that a drafted token is held against
 };
 
 common_grammar_trigger to_common(const Trigger& trigger) {
@@ -201,7 +220,7 @@ common_grammar_trigger to_common(const Trigger& trigger) {
 constexpr float kMaxBias = 1e9F;
 
 void apply_sampling(const SamplingParams& from, common_params_sampling& to) {
-    to.temp = is_greedy(from) ? 0.0F : from.temperature;
+    to.temp = from.is_greedy() ? 0.0F : from.temperature;
     to.top_k = from.top_k;
     to.top_p = from.top_p;
     to.min_p = from.min_p;
@@ -264,7 +283,7 @@ Result<std::unique_ptr<engine::TokenSampler>> LlamaSamplerFactory::create(const 
     if (Result<void> checked = check_sampling(sampling); !checked) return checked.error();
     std::int32_t n_suppressed = 0;
     if (info.has_text) llama_vocab_get_suppress_tokens(model_.vocab(), &n_suppressed);
-    const bool is_plain = is_greedy(sampling) && !sampling.has_penalties() && sampling.logit_bias.empty() &&
+    const bool is_plain = sampling.is_greedy() && !sampling.has_penalties() && sampling.logit_bias.empty() &&
                           !request.constraint.any() && n_suppressed == 0;
     if (is_plain) return std::unique_ptr<engine::TokenSampler>(std::make_unique<GreedySampler>(decoder_));
 

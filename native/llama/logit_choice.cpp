@@ -1,4 +1,4 @@
-// argmax and top_logprobs: see the header.
+// argmax, likeliest, likeliest_few and top_logprobs: see the header.
 #include "llama/logit_choice.h"
 
 #include <algorithm>
@@ -42,6 +42,37 @@ Result<Token> argmax(std::span<const float> logits) {
     if (!std::isfinite(peak)) return no_finite_logits();
     const auto found = std::find(logits.begin() + static_cast<std::ptrdiff_t>(peak_block), logits.end(), peak);
     return static_cast<Token>(found - logits.begin());
+}
+
+Likeliest likeliest(std::span<const float> logits) {
+    const Result<Token> token = argmax(logits);
+    if (!token) return {};
+    const float peak = logits[static_cast<std::size_t>(token.value())];
+    float sum = 0;
+    for (const float logit : logits) {
+        if (logit > peak - 16.0F) sum += std::exp(logit - peak);
+    }
+    return {token.value(), 1.0F / sum};
+}
+
+std::vector<speculation::Candidate> likeliest_few(std::span<const float> logits, std::size_t n) {
+    const Result<Token> best = argmax(logits);
+    if (!best || n == 0) return {};
+    const float peak = logits[static_cast<std::size_t>(best.value())];
+    float sum = 0;
+    std::vector<speculation::Candidate> few;  // by their logits until all are seen
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+        if (!(logits[i] > peak - 16.0F)) continue;
+        sum += std::exp(logits[i] - peak);
+        if (few.size() == n && logits[i] <= few.back().probability) continue;
+        const auto place = std::find_if(few.begin(), few.end(), [&](const speculation::Candidate& candidate) {
+            return candidate.probability < logits[i];
+        });
+        few.insert(place, {static_cast<Token>(i), logits[i]});
+        if (few.size() > n) few.pop_back();
+    }
+    for (speculation::Candidate& candidate : few) candidate.probability = std::exp(candidate.probability - peak) / sum;
+    return few;
 }
 
 std::vector<engine::TokenLogprob> top_logprobs(std::span<const float> logits, Token chosen, std::int32_t n) {

@@ -9,6 +9,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "common.h"
+#include "llama-hparams.h"
+#include "llama-model.h"
 #include "llama/gguf_preflight.h"
 #include "llama/kv_cache_type.h"
 #include "llama/model_identity.h"
@@ -70,6 +72,39 @@ Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions
     return types;
 }
 
+// How many recurrent states each lane keeps to go back to when drafted tokens are rejected: one a token, as many as the
+// budget holds. libllama refuses a context whose ubatch does not take them all.
+std::uint32_t n_rollback_states(const llama_model* model, const ModelOptions& options) {
+    if (options.n_draft_most == 0) return 0;
+    if (!llama_model_is_recurrent(model) && !llama_model_is_hybrid(model)) return 0;
+    const llama_hparams& hparams = model->hparams;
+    std::size_t state_bytes = 0;
+    for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
+        if (hparams.is_recr(il)) state_bytes += sizeof(float) * (hparams.n_embd_r() + hparams.n_embd_s());
+    }
+    const std::size_t all_lanes_bytes =
+        std::max<std::size_t>(1, state_bytes * static_cast<std::size_t>(options.n_lanes));
+    const auto n_affordable = static_cast<std::int64_t>(options.rollback_bytes / all_lanes_bytes);
+    const std::int64_t n = std::min<std::int64_t>({options.n_draft_most, n_affordable, options.n_ubatch - 2});
+    if (n < options.n_draft_most) {
+        log_warn("drafts of more than " + std::to_string(std::max<std::int64_t>(0, n)) +
+                 " tokens cost a copy of the state and computing again what was right: a state of " +
+                 std::to_string(state_bytes) + " bytes is kept for each token up to there, in each of " +
+                 std::to_string(options.n_lanes) + " lanes (--spec-memory " + std::to_string(options.rollback_bytes) +
+                 ")");
+    }
+    return static_cast<std::uint32_t>(std::max<std::int64_t>(0, n));
+}
+
+// Why drafts with branches cannot be verified, for models that these are asked of.
+std::optional<std::string> tree_refusal(const llama_model* model) {
+    if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model)) {
+        return "each branch would need a recurrent state of its own";
+    }
+    if (model->hparams.ple_n_heads > 0) return "its embeddings look back along a text, which has to be one";
+    return std::nullopt;
+}
+
 // The kinds of model that this engine has no use for, each named.
 Result<void> check_is_decoder(const llama_model* model) {
     if (llama_model_has_encoder(model)) return start_failed("the model has an encoder; luced runs decoder-only models");
@@ -84,6 +119,7 @@ void LlamaModelDeleter::operator()(llama_model* model) const { llama_model_free(
 void LlamaContextDeleter::operator()(llama_context* context) const { llama_free(context); }
 
 void Model::unload() {
+    graphs_.reset();
     context_.reset();
     model_.reset();
 }
@@ -99,6 +135,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     const std::int32_t n_gpu_layers = options.n_gpu_layers.value_or(has_gpu ? -1 : 0);
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = n_gpu_layers;
+    params.load_mtp = options.loads_heads;
     params.progress_callback = on_load_progress;
     LoadProgress progress(on_progress);
     params.progress_callback_user_data = &progress;
@@ -150,8 +187,14 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     params.n_batch = static_cast<std::uint32_t>(options.n_batch);
     params.n_ubatch = static_cast<std::uint32_t>(std::min(options.n_ubatch, options.n_batch));
     params.n_seq_max = static_cast<std::uint32_t>(options.n_lanes);
-    // Each lane has at most one row of logits in a call: without this, buffers for a row a token are reserved.
-    params.n_outputs_max = static_cast<std::uint32_t>(options.n_lanes);
+    if (options.n_tree > 0) info_.tree_refusal = tree_refusal(model_.get());
+    info_.n_tree = info_.tree_refusal ? 0 : options.n_tree;
+    const std::int32_t n_verified = 1 + std::max(options.n_draft_most, info_.n_tree);
+    // A lane has a row of logits for its token and each drafted one: without this, buffers for a row a token of any
+    // call are reserved.
+    info_.n_logits = std::min(options.n_lanes * n_verified, options.n_batch);
+    params.n_outputs_max = static_cast<std::uint32_t>(info_.n_logits);
+    params.n_rs_seq = n_rollback_states(model_.get(), options);
     params.n_threads = params.n_threads_batch = info_.n_threads;
     params.type_k = types.value().k;
     params.type_v = types.value().v;
@@ -170,6 +213,8 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
                             std::to_string(options.n_lanes) +
                             " lanes could be made (too little memory? a smaller --ctx, --pool or --lanes needs less)");
     }
+    info_.n_rollback = llama_n_rs_seq(context_.get());
+    graphs_ = std::make_unique<GraphCache>(*context_, kMostGraphs);
     return {};
 }
 

@@ -9,6 +9,8 @@
 #include <string>
 
 #include "base/result.h"
+#include "llama/context_owner.h"
+#include "llama/graph_cache.h"
 
 struct llama_model;
 struct llama_context;
@@ -32,6 +34,10 @@ struct ModelOptions {
     std::optional<std::string> cache_type_k;   // unset: see kv_cache_type.h
     std::optional<std::string> cache_type_v;
     FlashAttention flash_attention = FlashAttention::automatic;
+    std::int32_t n_draft_most = 0;   // tokens that a lane verifies beside its next one
+    std::int32_t n_tree = 0;         // the same in all branches of a tree; 0: no trees
+    bool loads_heads = false;        // heads for drafting (MTP), where the file has them
+    std::size_t rollback_bytes = 0;  // most memory for states to go back to, of models with recurrent state
 };
 
 inline constexpr std::int32_t kDefaultMaxCtx = 32768;
@@ -49,8 +55,12 @@ struct ModelInfo {
     std::int32_t n_vocab = 0;
     std::int32_t n_threads = 0;
     std::int32_t n_gpu_layers = 0;
-    bool has_text = false;       // a vocabulary with texts, not ids only
-    bool has_recurrent = false;  // recurrent or hybrid: state that cannot be cut by position
+    std::int32_t n_logits = 0;  // most tokens of one call whose logits are computed
+    std::int32_t n_tree = 0;    // drafted tokens of a lane's tree; 0: none was asked for, or see tree_refusal
+    std::optional<std::string> tree_refusal;  // why this model takes no trees
+    std::uint32_t n_rollback = 0;             // tokens that a recurrent state can be taken back by
+    bool has_text = false;                    // a vocabulary with texts, not ids only
+    bool has_recurrent = false;               // recurrent or hybrid: state that cannot be cut by position
 };
 
 struct LlamaModelDeleter {
@@ -60,7 +70,7 @@ struct LlamaContextDeleter {
     void operator()(llama_context* context) const;
 };
 
-class Model {
+class Model final : public ContextOwner {
 public:
     // Checks the file's metadata, loads it and runs a first computation, so that the first request finds all warm.
     // `on_progress` is called now and then while the weights are read. Errors: start_failed, bad_args.
@@ -72,7 +82,9 @@ public:
 
     const ModelInfo& info() const { return info_; }
     llama_model* model() const { return model_.get(); }
-    llama_context* context() const { return context_.get(); }
+    llama_context* context() const override { return context_.get(); }
+    GraphCache& graphs() const { return *graphs_; }
+    const std::string& architecture() const override { return info_.architecture; }
     const llama_vocab* vocab() const;
 
 private:
@@ -83,6 +95,7 @@ private:
 
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;
     std::unique_ptr<llama_context, LlamaContextDeleter> context_;  // goes before the model
+    std::unique_ptr<GraphCache> graphs_;                           // goes before the context
     ModelInfo info_;
 };
 

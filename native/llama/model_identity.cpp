@@ -80,4 +80,13 @@ Result<std::string> memory_identity(const std::vector<std::string>& shards, cons
     return to_hex(hash.finish()).substr(0, 32);
 }
 
+std::string joint_identity(const std::string& model, const std::string& draft) {
+    Sha256 hash;
+    for (const std::string& part : {model, draft}) {
+        hash_number(hash, part.size());
+        hash.update(part);
+    }
+    return to_hex(hash.finish()).substr(0, 32);
+}
+
 }  // namespace luce::llama

@@ -15,4 +15,7 @@ namespace luce::llama {
 // every tensor, the KV types, the page size and the format version. Errors: start_failed.
 Result<std::string> memory_identity(const std::vector<std::string>& shards, const ModelInfo& info);
 
+// Of the memory that a model and its draft keep together.
+std::string joint_identity(const std::string& model, const std::string& draft);
+
 }  // namespace luce::llama

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "llama-io.h"
 #include "llama-kv-cache.h"
 #include "llama-memory-recurrent.h"
 #include "llama-model.h"
@@ -17,6 +18,9 @@ namespace luce::llama {
 namespace {
 
 constexpr llama_state_seq_flags kPartial = LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY;
+
+// llama_context's io_magic: what a sequence's state begins with, and its reader compares.
+constexpr std::uint32_t kMagic = 0xaf143cd8;
 
 // libllama's format (llama_context::state_seq_write_data and the two memories' state_write), all integers in the
 // host's order: magic, sequence; the window: streams, cells, for each cell position, sequences, ext where the cache has
@@ -65,6 +69,57 @@ public:
 
 private:
     std::span<const std::uint8_t> bytes_;
+};
+
+// Takes down what libllama would write, so that the tensors can be copied beside the computation.
+class StateWriter final : public llama_io_write_i {
+public:
+    void write(const void* source, std::size_t n_bytes) override {
+        const auto* bytes = static_cast<const std::uint8_t*>(source);
+        if (parts_.empty() || parts_.back().tensor != nullptr) parts_.push_back({nullptr, 0, 0});
+        parts_.back().n_bytes += n_bytes;
+        heads_.insert(heads_.end(), bytes, bytes + n_bytes);
+        n_bytes_ += n_bytes;
+    }
+
+    void write_tensor(ggml_tensor* tensor, std::size_t offset, std::size_t n_bytes) override {
+        parts_.push_back({tensor, offset, n_bytes});
+        n_bytes_ += n_bytes;
+    }
+
+    std::size_t n_bytes() override { return n_bytes_; }
+
+    // Makes room at the end of `state`; what has to be copied into it.
+    TailState::Saving place(memory::Bytes& state) {
+        const std::size_t begin = state.size();
+        state.resize(begin + n_bytes_);
+        TailState::Saving saving;
+        saving.heads = std::make_shared<const std::vector<std::uint8_t>>(std::move(heads_));
+        const std::uint8_t* head = saving.heads->data();
+        std::uint8_t* out = state.data() + begin;
+        for (const Part& part : parts_) {
+            if (part.tensor == nullptr) {
+                saving.pieces.push_back({.host = head, .out = out, .n_bytes = part.n_bytes});
+                head += part.n_bytes;
+            } else {
+                saving.pieces.push_back(
+                    {.tensor = part.tensor, .out = out, .offset = part.offset, .n_bytes = part.n_bytes});
+            }
+            out += part.n_bytes;
+        }
+        return saving;
+    }
+
+private:
+    struct Part {
+        ggml_tensor* tensor;  // null: bytes of the heads
+        std::size_t offset;
+        std::size_t n_bytes;
+    };
+
+    std::vector<Part> parts_;
+    std::vector<std::uint8_t> heads_;
+    std::size_t n_bytes_ = 0;
 };
 
 bool is_position(std::optional<Position> position) { return position && *position >= 0 && *position <= kMaxPosition; }
@@ -126,17 +181,17 @@ std::size_t TailState::n_bytes() const {
     return n_bytes;
 }
 
-Result<memory::Bytes> TailState::save(std::int32_t sequence) const {
-    std::size_t n_bytes = 0;
+Result<TailState::Saving> TailState::save(std::int32_t sequence, memory::Bytes& state) const {
+    StateWriter writer;
     try {
-        n_bytes = llama_state_seq_get_size_ext(context_, sequence, kPartial);
-        memory::Bytes state(n_bytes);
-        if (llama_state_seq_get_data_ext(context_, state.data(), n_bytes, sequence, kPartial) != n_bytes) {
-            return internal("libllama saved less of a lane's state than it announced");
-        }
-        return state;
+        llama_synchronize(context_);
+        writer.write(&kMagic, sizeof kMagic);
+        writer.write(&sequence, sizeof sequence);
+        llama_get_memory(context_)->state_write(writer, sequence, kPartial);
+        return writer.place(state);
     } catch (const std::bad_alloc&) {
-        return Error{ErrorCode::out_of_memory, "no memory for a lane's state of " + std::to_string(n_bytes) + " bytes"};
+        return Error{ErrorCode::out_of_memory,
+                     "no memory for a lane's state of " + std::to_string(writer.n_bytes()) + " bytes"};
     } catch (const std::exception& e) {
         return internal(std::string("a lane's state could not be saved: ") + e.what());
     }

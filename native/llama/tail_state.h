@@ -5,10 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "llama/memory_parts.h"
+#include "llama/outbound_copies.h"
 #include "memory/blob.h"
 
 namespace luce::llama {
@@ -21,8 +24,15 @@ public:
     // Of a lane whose window is full; exact where there is no window. 0: the memory has no such part.
     std::size_t n_bytes() const;
 
-    // Errors: internal, out_of_memory.
-    Result<memory::Bytes> save(std::int32_t sequence) const;
+    // What has to be copied where so that the lane's stands at the end of `state`; `heads` is what stands between the
+    // tensors' bytes.
+    struct Saving {
+        std::vector<OutboundCopies::Piece> pieces;
+        std::shared_ptr<const std::vector<std::uint8_t>> heads;
+    };
+
+    // Gives `state` its size. Errors: internal, out_of_memory.
+    Result<Saving> save(std::int32_t sequence, memory::Bytes& state) const;
     // Errors: internal. Before libllama is asked nothing has changed; after its failure the lane has to be forgotten.
     Result<void> load(std::int32_t sequence, std::span<const std::uint8_t> state) const;
 

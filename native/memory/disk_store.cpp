@@ -146,7 +146,8 @@ void DiskStore::write(DiskFile file, Encode encode, OnWritten on_done) {
         n_writing_bytes_ += n_bytes;
     }
     auto job = [this, alive = std::weak_ptr(alive_), path = path_of(file), file, evicted = std::move(evicted),
-                encode = std::move(encode)]() -> IoWorker::Completion {
+                encode = std::move(encode), settle = options_.settle]() -> IoWorker::Completion {
+        if (settle) settle();
         for (const std::string& old : evicted) remove_cache_file(old);
         Result<void> written = as_result([&] { return write_cache_file(path, file.n_bytes, encode); });
         return [this, alive, file, written = std::move(written)] {

@@ -39,6 +39,7 @@ struct DiskOptions {
     std::uint64_t budget_bytes = 0;  // 0: nothing is written
     std::string identity;            // of the memory: 32 hexadecimal digits
     TierLimits limits;
+    std::function<void()> settle = {};  // called by the worker before it reads what is to be written: it may be coming
 };
 
 struct DiskStats {

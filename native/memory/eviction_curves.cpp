@@ -9,6 +9,7 @@ namespace {
 
 constexpr double kPriorWeight = 4;     // conversations that the first guess counts for
 constexpr double kBorrow = 4;          // conversations' worth of the common curve in each pace's own
+constexpr double kPaceWeight = 30;     // of a conversation's own gaps that its pace counts for
 constexpr double kOldQuantile = 0.98;  // of the returns seen: idle for longer counts as given up
 
 constexpr std::size_t kBuckets = ReuseCurves::kBuckets;
@@ -29,14 +30,17 @@ const std::array<double, kBuckets>& widths_s() {
 // max over h of P(return in buckets from..h) / E[time kept]
 double best_rate(const std::array<double, kBuckets>& chance, std::size_t from) {
     const auto& width_s = widths_s();
-    double best = 0, waiting = 1, returned = 0, kept_s = 0;
+    double waiting = 1, returned = 0, kept_s = 0;
+    double best_returned = 0, best_kept_s = 1;
     for (std::size_t b = from; b < kBuckets && waiting > 1e-3; ++b) {
         kept_s += waiting * width_s[b] * (1 - chance[b] / 2);
         returned += waiting * chance[b];
         waiting *= 1 - chance[b];
-        best = std::max(best, returned / kept_s);
+        if (returned * best_kept_s <= best_returned * kept_s) continue;
+        best_returned = returned;
+        best_kept_s = kept_s;
     }
-    return best;
+    return best_returned / best_kept_s;
 }
 
 }  // namespace
@@ -73,24 +77,49 @@ void ReuseCurves::count_returned(Pace pace, std::size_t bucket) {
 }
 
 void ReuseCurves::relearn() {
-    std::array<double, kBuckets> chance{};
+    ++n_relearnt_;
+    old_age_s_ = quantile_of_gaps_s(kOldQuantile);
+    n_young_ = std::min(kBuckets, bucket_of(old_age_s_) + kPerOctave);
     for (std::size_t pace = 0; pace < kPaces; ++pace) {
         const Curve& own = of_pace_[pace];
         for (std::size_t b = 0; b < kBuckets; ++b) {
             const double common = all_.returned[b] / all_.reached[b];
-            chance[b] = std::min(1.0, (own.returned[b] + kBorrow * common) / (own.reached[b] + kBorrow));
+            chances_[pace][b] = std::min(1.0, (own.returned[b] + kBorrow * common) / (own.reached[b] + kBorrow));
         }
-        for (std::size_t b = 0; b < kBuckets; ++b) worth_[pace][b] = best_rate(chance, b);
-        worth_[pace][kBuckets] = worth_[pace][kBuckets - 1];
+        worths_[pace] = worths(chances_[pace]);
     }
-    old_age_s_ = quantile_of_gaps_s(kOldQuantile);
 }
 
-double ReuseCurves::worth(Pace pace, double age_s) const {
+ReuseCurves::Worths ReuseCurves::worths(Pace pace, const RecentGaps& gaps) const {
+    std::array<double, kBuckets + 1> reached{}, returned{};
+    for (const std::size_t bucket : gaps.all()) {
+        reached[bucket] += 1;
+        // Nobody is as punctual as a bucket is narrow.
+        for (const std::size_t b : {bucket - std::min<std::size_t>(1, bucket), bucket, bucket + 1}) {
+            returned[b] += 1.0 / 3;
+        }
+    }
+    Chances chances = chances_[static_cast<std::size_t>(pace)];
+    double n_reached = 0;
+    for (std::size_t b = kBuckets; b-- > 0;) {
+        n_reached += reached[b];
+        chances[b] = std::min(1.0, (returned[b] + kPaceWeight * chances[b]) / (n_reached + kPaceWeight));
+    }
+    return worths(chances);
+}
+
+// At old ages it is not asked for: there the order is by age alone.
+ReuseCurves::Worths ReuseCurves::worths(const Chances& chances) const {
+    Worths worths{};
+    for (std::size_t b = 0; b < n_young_; ++b) worths[b] = static_cast<float>(best_rate(chances, b));
+    for (std::size_t b = n_young_; b <= kBuckets; ++b) worths[b] = worths[n_young_ - 1];
+    return worths;
+}
+
+double ReuseCurves::worth_at(const Worths& worths, double age_s) {
     const double at = age_s < 1 ? std::max(0.0, age_s) : std::min(1 + kPerOctave * std::log2(age_s), kBuckets - 1.0);
     const auto bucket = static_cast<std::size_t>(at);
-    const auto& w = worth_[static_cast<std::size_t>(pace)];
-    return w[bucket] + (at - static_cast<double>(bucket)) * (w[bucket + 1] - w[bucket]);
+    return worths[bucket] + (at - static_cast<double>(bucket)) * (worths[bucket + 1] - worths[bucket]);
 }
 
 double ReuseCurves::quantile_of_gaps_s(double quantile) const {

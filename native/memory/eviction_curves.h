@@ -8,11 +8,14 @@
 // to be back soon than one that has just been answered.
 //
 // Learnt for each pace (mean gap between a conversation's requests) apart: paces differ more than anything else known.
+// A conversation's own last gaps then speak with growing weight: some wait for the same build or timer again and again.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace luce::memory {
 
@@ -20,6 +23,21 @@ namespace luce::memory {
 // s, longer ones.
 enum class Pace : std::uint8_t { departed, unknown, up_to_5s, up_to_10s, up_to_20s, up_to_40s, longer };
 inline constexpr std::size_t kPaces = 7;
+
+// The buckets of a conversation's last gaps.
+class RecentGaps {
+public:
+    void add(std::size_t bucket) {
+        buckets_[n_added_ % kMost] = static_cast<std::uint8_t>(bucket);
+        ++n_added_;
+    }
+    std::span<const std::uint8_t> all() const { return std::span(buckets_).first(std::min(n_added_, kMost)); }
+
+private:
+    static constexpr std::size_t kMost = 32;
+    std::array<std::uint8_t, kMost> buckets_{};
+    std::size_t n_added_ = 0;
+};
 
 class ReuseCurves {
 public:
@@ -34,11 +52,19 @@ public:
     void count_reached(Pace pace, std::size_t bucket);
     void count_returned(Pace pace, std::size_t bucket);
 
-    // Bring worth() up to date with what was counted: some 50 us.
+    // Bring what follows up to date with what was counted: some 30 us.
     void relearn();
+    std::uint64_t n_relearnt() const { return n_relearnt_; }
 
-    // Expected hits per page and second of keeping.
-    double worth(Pace pace, double age_s) const;
+    // Expected hits per page and second of keeping, at the start of each bucket and at the end of the last.
+    using Worths = std::array<float, kBuckets + 1>;
+    const Worths& worths(Pace pace) const { return worths_[static_cast<std::size_t>(pace)]; }
+
+    // The same for a conversation of that pace whose own last gaps are known: some 2 us.
+    Worths worths(Pace pace, const RecentGaps& gaps) const;
+
+    static double worth_at(const Worths& worths, double age_s);
+    double worth(Pace pace, double age_s) const { return worth_at(worths(pace), age_s); }
 
     // Idle for longer than this, nearly nobody ever came back.
     double old_age_s() const { return old_age_s_; }
@@ -50,12 +76,18 @@ private:
         std::array<double, kBuckets> returned{};
     };
 
+    using Chances = std::array<double, kBuckets>;  // of a return within a bucket, for those who were idle up to it
+
     double quantile_of_gaps_s(double quantile) const;
+    Worths worths(const Chances& chances) const;
 
     Curve all_;
     std::array<Curve, kPaces> of_pace_;
-    std::array<std::array<double, kBuckets + 1>, kPaces> worth_{};
+    std::array<Chances, kPaces> chances_{};
+    std::array<Worths, kPaces> worths_{};
     double old_age_s_ = 0;
+    std::size_t n_young_ = kBuckets;  // buckets below that age, and the next few
+    std::uint64_t n_relearnt_ = 0;
 };
 
 }  // namespace luce::memory

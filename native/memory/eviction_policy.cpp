@@ -61,6 +61,8 @@ void EvictionPolicy::on_return(Conversation& conversation) {
     conversation.log2_gap =
         conversation.has_gap ? conversation.log2_gap + kSmoothing * (gap - conversation.log2_gap) : gap;
     conversation.has_gap = true;
+    conversation.gaps.add(bucket);
+    conversation.worths.reset();
     conversation.pace = ReuseCurves::pace_of(conversation.log2_gap);
     conversation.last_use_s = now;
     conversation.n_settled = 0;
@@ -77,6 +79,7 @@ ConversationRef EvictionPolicy::on_fork(Conversation& conversation) {
     next.last_use_s = conversation.last_use_s;
     next.log2_gap = conversation.log2_gap;
     next.has_gap = true;
+    next.gaps = conversation.gaps;
     next.pace = conversation.pace;
     conversation.last_use_s = left_s;
     conversation.pace = Pace::departed;
@@ -99,12 +102,23 @@ void EvictionPolicy::on_end(Conversation& conversation, std::int32_t n_pages) {
     --conversation.n_running;
 }
 
-double EvictionPolicy::worth(const Conversation& conversation, double now_s) const {
+double EvictionPolicy::worth(Conversation& conversation, double now_s) const {
     const double age = age_s(conversation, now_s);
     if (kind_ == EvictionKind::lru) return conversation.last_use_s - now_s;
     if (age > curves_.old_age_s()) return -age;
     // Among equals the older one.
-    return curves_.worth(conversation.pace, age) - 1e-12 * age;
+    return ReuseCurves::worth_at(worths_of(conversation), age) - 1e-12 * age;
+}
+
+// What was left behind does not come back when its conversation does.
+const ReuseCurves::Worths& EvictionPolicy::worths_of(Conversation& conversation) const {
+    if (!conversation.has_gap || conversation.pace == Pace::departed) return curves_.worths(conversation.pace);
+    if (conversation.worths == nullptr || conversation.n_relearnt != curves_.n_relearnt()) {
+        conversation.n_relearnt = curves_.n_relearnt();
+        if (conversation.worths == nullptr) conversation.worths = std::make_unique<ReuseCurves::Worths>();
+        *conversation.worths = curves_.worths(conversation.pace, conversation.gaps);
+    }
+    return *conversation.worths;
 }
 
 double EvictionPolicy::age_s(const Conversation& conversation, double now_s) const {

@@ -12,6 +12,7 @@
 #include <deque>
 #include <limits>
 #include <list>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -34,8 +35,11 @@ struct Conversation {
     float log2_gap = 0;  // mean of the gaps between its requests, smoothed
     bool has_gap = false;
     Pace pace = Pace::unknown;
-    std::size_t n_settled = 0;  // buckets of this idle time that the curves have counted
-    bool is_watched = false;    // counted at all
+    RecentGaps gaps;
+    std::unique_ptr<ReuseCurves::Worths> worths;  // by its own gaps; null: not asked for since it came back
+    std::uint64_t n_relearnt = 0;                 // as of which the curves they are
+    std::size_t n_settled = 0;                    // buckets of this idle time that the curves have counted
+    bool is_watched = false;                      // counted at all
     std::list<Conversation*>::iterator watch;
 
     // Its pages that could be evicted, by queue: EvictionQueue's own.
@@ -77,11 +81,15 @@ struct EvictionCosts {
     double deciding_s = 0;
     std::uint64_t n_choices = 0;  // among conversations or tails
     std::uint64_t n_moves = 0;    // into or out of a queue
+    std::uint64_t n_timed = 0;    // spans that deciding_s is the sum of
 
     class Timed {
     public:
         explicit Timed(EvictionCosts& costs) : costs_(costs), started_s_(now_s()) {}
-        ~Timed() { costs_.deciding_s += now_s() - started_s_; }
+        ~Timed() {
+            costs_.deciding_s += now_s() - started_s_;
+            ++costs_.n_timed;
+        }
         Timed(const Timed&) = delete;
         Timed& operator=(const Timed&) = delete;
 
@@ -125,7 +133,7 @@ public:
     // Expected hits per page and second of keeping: the lowest goes first. Below zero, the oldest first, once it is
     // idle for longer than nearly all who ever came back: with little pressure that is least recently used, which
     // cannot be beaten then, only lost to.
-    double worth(const Conversation& conversation, double now_s) const;
+    double worth(Conversation& conversation, double now_s) const;
 
     // Owns the pages of which there is no hope; worth less than anything.
     Conversation& nobody() { return nobody_; }
@@ -143,6 +151,7 @@ private:
     void settle(Conversation& conversation, std::size_t n_buckets);
     void count_request();
     double age_s(const Conversation& conversation, double now_s) const;
+    const ReuseCurves::Worths& worths_of(Conversation& conversation) const;
 
     const Clock& clock_;
     EvictionKind kind_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "memory/page_tree.h"
 
@@ -25,44 +26,65 @@ QueueLink& PageQueue::link(Page& page) const { return page.queued[kind_]; }
 const Conversation* PageQueue::conversation_of(const Page& page) const { return page.queued[kind_].of; }
 
 void PageQueue::move(Page& page, Conversation* of) {
-    ++policy_.costs().n_moves;
     QueueLink& own = link(page);
     if (own.of != nullptr) {
-        Conversation::Candidates& left = own.of->candidates[kind_];
-        if (own.before != nullptr) {
-            link(*own.before).after = own.after;
+        if (&page == in_hand_) {
+            in_hand_ = nullptr;
         } else {
-            left.first = own.after;
-        }
-        if (own.after != nullptr) link(*own.after).before = own.before;
-        if (left.first == nullptr) {
-            conversations_[left.place] = conversations_.back();
-            conversations_[left.place]->candidates[kind_].place = left.place;
-            conversations_.pop_back();
+            take_out(page);
         }
         --size_;
     }
     own = {of, nullptr, nullptr};
     if (of == nullptr) return;
+    put_down();
+    in_hand_ = &page;
+    ++size_;
+}
+
+void PageQueue::take_out(Page& page) {
+    ++policy_.costs().n_moves;
+    const QueueLink& own = link(page);
+    Conversation::Candidates& left = own.of->candidates[kind_];
+    if (own.before != nullptr) {
+        link(*own.before).after = own.after;
+    } else {
+        left.first = own.after;
+    }
+    if (own.after != nullptr) link(*own.after).before = own.before;
+    if (left.first != nullptr) return;
+    conversations_[left.place] = conversations_.back();
+    conversations_[left.place]->candidates[kind_].place = left.place;
+    conversations_.pop_back();
+}
+
+void PageQueue::put_down() {
+    if (in_hand_ == nullptr) return;
+    ++policy_.costs().n_moves;
+    Page& page = *std::exchange(in_hand_, nullptr);
+    QueueLink& own = link(page);
     // In front: when a page has gone, the one before it on the same text is the next.
-    Conversation::Candidates& joined = of->candidates[kind_];
+    Conversation::Candidates& joined = own.of->candidates[kind_];
     if (joined.first == nullptr) {
         joined.place = conversations_.size();
-        conversations_.push_back(of);
+        conversations_.push_back(own.of);
     } else {
         link(*joined.first).before = &page;
     }
     own.after = joined.first;
     joined.first = &page;
-    ++size_;
 }
 
 Page& PageQueue::lowest(double now_s) {
     assert(!empty());
+    const Conversation* of_hand = in_hand_ != nullptr ? link(*in_hand_).of : nullptr;
+    if (of_hand == &policy_.nobody()) return *in_hand_;
     if (Page* hopeless = policy_.nobody().candidates[kind_].first) return *hopeless;
-    const bool holds = chosen_ != nullptr && chosen_->candidates[kind_].first != nullptr &&
-                       chosen_->last_use_s == chosen_last_use_s_ && now_s - chosen_at_s_ < kChoiceHolds_s;
-    if (!holds) {
+    const bool holds =
+        chosen_ != nullptr && chosen_->last_use_s == chosen_last_use_s_ && now_s - chosen_at_s_ < kChoiceHolds_s;
+    if (holds && of_hand == chosen_) return *in_hand_;
+    put_down();
+    if (!holds || chosen_->candidates[kind_].first == nullptr) {
         chosen_ = &choose(now_s);
         chosen_last_use_s_ = chosen_->last_use_s;
         chosen_at_s_ = now_s;
@@ -89,6 +111,7 @@ Conversation& PageQueue::choose(double now_s) {
 
 std::vector<Page*> PageQueue::all() const {
     std::vector<Page*> pages;
+    if (in_hand_ != nullptr) pages.push_back(in_hand_);
     for (const Conversation* conversation : conversations_) {
         for (Page* page = conversation->candidates[kind_].first; page != nullptr; page = link(*page).after) {
             pages.push_back(page);
@@ -97,11 +120,22 @@ std::vector<Page*> PageQueue::all() const {
     return pages;
 }
 
+void TailQueue::add(Tail& tail) {
+    if (!has_state_) return;
+    const EvictionCosts::Timed timed(policy_.costs());
+    order_.link(tail);
+}
+
+void TailQueue::remove(Tail& tail) {
+    if (!has_state_) return;
+    const EvictionCosts::Timed timed(policy_.costs());
+    order_.unlink(tail);
+}
+
 void TailQueue::set(Tail& tail, bool is_candidate) {
     if (tail.is_queued == is_candidate) return;
     tail.is_queued = is_candidate;
     if (is_candidate) {
-        measure(tail);
         tail.place = tails_.size();
         tails_.push_back(&tail);
     } else {
@@ -111,36 +145,15 @@ void TailQueue::set(Tail& tail, bool is_candidate) {
     }
 }
 
-// How far it is to the tail before, and how many of those pages would be of no use without this one.
-void TailQueue::measure(Tail& tail) const {
-    const auto n_rest = static_cast<double>(tail.rest.size());
-    tail.n_freed = 0;
-    tail.n_saved = n_rest / kPageSize;
-    if (!has_state_) return;
-    bool is_alone = tail.page->tails.size() == 1 && tail.page->n_kept == 0;
-    for (const Tail& other : tail.page->tails) {
-        if (other.rest.size() >= tail.rest.size()) continue;
-        tail.n_saved = std::min(tail.n_saved, (n_rest - static_cast<double>(other.rest.size())) / kPageSize);
-    }
-    if (tail.n_saved < n_rest / kPageSize) return;
-    for (const Page* page = tail.page; !page->is_root(); page = page->parent) {
-        if (page != tail.page) {
-            if (!page->tails.empty()) break;
-            is_alone = is_alone && page->n_kept <= 1;
-        }
-        tail.n_saved += 1;
-        tail.n_freed += is_alone ? 1 : 0;
-    }
-}
-
 double TailQueue::worth_per_byte(const Tail& tail, double use, double now_s) const {
     const double worth = policy_.worth(tail.owner ? *tail.owner : policy_.nobody(), now_s);
     const auto unit = static_cast<double>(std::max<std::size_t>(1, page_bytes_));
     if (!policy_.learns()) return worth / unit;
     if (worth < 0) return worth * (2 - use) / unit;
     const double n_bytes = static_cast<double>(std::max<std::size_t>(1, tail.data->n_bytes()));
-    const double n_freed_bytes = use < 1 ? 0 : tail.n_freed * static_cast<double>(page_bytes_);
-    return worth * use * tail.n_saved / (n_bytes + n_freed_bytes);
+    const double n_saved = has_state_ ? n_saved_pages(tail) : static_cast<double>(tail.rest.size()) / kPageSize;
+    const double n_freed = has_state_ && use >= 1 ? n_freed_pages(tail) : 0;
+    return worth * use * n_saved / (n_bytes + n_freed * static_cast<double>(page_bytes_));
 }
 
 double TailQueue::worth_per_byte(const Tail& tail, double now_s) const {
@@ -148,8 +161,7 @@ double TailQueue::worth_per_byte(const Tail& tail, double now_s) const {
     return worth_per_byte(tail, is_last ? 1 : kMiddleUse, now_s);
 }
 
-double TailQueue::worth_of_new(Tail& tail, double now_s) const {
-    measure(tail);
+double TailQueue::worth_of_new(const Tail& tail, double now_s) const {
     const bool is_end = tail.kind == TailKind::prompt_end || tail.kind == TailKind::answer_end;
     return worth_per_byte(tail, is_end ? 1 : kMiddleUse, now_s);
 }
@@ -160,19 +172,13 @@ std::optional<TailQueue::Lowest> TailQueue::lowest(double now_s) {
     const EvictionCosts::Timed timed(policy_.costs());
     ++policy_.costs().n_choices;
     const bool draws = policy_.learns() && n > kMaxCompared;
-    // What a tail saves grows when the one before it goes, so the choice is measured again.
-    for (int attempt = 0;; ++attempt) {
-        Lowest lowest;
-        for (std::size_t i = 0; i < (draws ? kMaxCompared : n); ++i) {
-            Tail* tail = tails_[draws ? draw(lot_, n) : i];
-            const double worth = worth_per_byte(*tail, now_s);
-            if (lowest.tail == nullptr || worth < lowest.worth_per_byte) lowest = {tail, worth};
-        }
-        if (!policy_.learns()) return lowest;
-        measure(*lowest.tail);
-        const double worth = worth_per_byte(*lowest.tail, now_s);
-        if (worth <= lowest.worth_per_byte || attempt == 3) return Lowest{lowest.tail, worth};
+    Lowest lowest;
+    for (std::size_t i = 0; i < (draws ? kMaxCompared : n); ++i) {
+        Tail* tail = tails_[draws ? draw(lot_, n) : i];
+        const double worth = worth_per_byte(*tail, now_s);
+        if (lowest.tail == nullptr || worth < lowest.worth_per_byte) lowest = {tail, worth};
     }
+    return lowest;
 }
 
 }  // namespace luce::memory

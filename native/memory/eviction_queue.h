@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "memory/eviction_policy.h"
+#include "memory/eviction_tail_order.h"
 
 namespace luce::memory {
 
@@ -38,7 +39,7 @@ public:
     }
     const Conversation* conversation_of(const Page& page) const;
 
-    bool empty() const { return conversations_.empty(); }
+    bool empty() const { return size_ == 0; }
     std::size_t size() const { return size_; }
 
     // Worth least. REQUIRES: not empty.
@@ -49,11 +50,15 @@ public:
 private:
     QueueLink& link(Page& page) const;
     void move(Page& page, Conversation* of);
+    void take_out(Page& page);
+    void put_down();
     Conversation& choose(double now_s);
 
     EvictionPolicy& policy_;
     std::size_t kind_;
-    std::vector<Conversation*> conversations_;  // that have candidates
+    std::vector<Conversation*> conversations_;  // that have candidates, the one in hand left out
+    // Queued last and linked nowhere yet: most are asked for at once (the page before one that has gone) or taken back.
+    Page* in_hand_ = nullptr;
     std::size_t size_ = 0;
     Conversation* chosen_ = nullptr;
     double chosen_last_use_s_ = 0;
@@ -67,8 +72,13 @@ public:
     TailQueue(EvictionPolicy& policy, std::size_t page_bytes, bool has_state)
         : policy_(policy), page_bytes_(page_bytes), has_state_(has_state) {}
 
+    // A tail has been put behind its page, or is about to leave it. REQUIRES: to leave, no candidate.
+    void add(Tail& tail);
+    void remove(Tail& tail);
+
     void set(Tail& tail, bool is_candidate);
     std::size_t size() const { return tails_.size(); }
+    bool is_in_order(const Tail& tail) const { return !has_state_ || TailOrder::is_right(tail); }
 
     struct Lowest {
         Tail* tail = nullptr;
@@ -80,17 +90,17 @@ public:
     double worth_per_byte(const Tail& tail, double now_s) const;
 
     // Of one that has just been taken: its text may go on.
-    double worth_of_new(Tail& tail, double now_s) const;
+    double worth_of_new(const Tail& tail, double now_s) const;
 
     std::vector<Tail*> all() const { return tails_; }
 
 private:
-    void measure(Tail& tail) const;
     double worth_per_byte(const Tail& tail, double use, double now_s) const;
 
     EvictionPolicy& policy_;
     std::size_t page_bytes_;
     bool has_state_;
+    TailOrder order_;
     std::vector<Tail*> tails_;
     std::uint64_t lot_ = 1;
 };

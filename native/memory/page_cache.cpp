@@ -223,7 +223,7 @@ Result<Blob> PageCache::rows_of(Page& page) {
     if (page.host != nullptr) return page.host;
     try {
         auto rows = std::make_shared<Bytes>(page_bytes_);
-        if (Result<void> read = device_.read(page.cells, *rows); !read) return read.error();
+        if (Result<void> read = device_.read(page.cells, *rows, rows); !read) return read.error();
         return Blob(std::move(rows));
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, "no memory for a page of " + std::to_string(page_bytes_) + " bytes"};
@@ -307,11 +307,13 @@ Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kin
     const std::size_t n_bytes = data->n_bytes();
     tail = &tree_.add_tail(page, rest, kind, std::move(data));
     tail->owner = owner;
+    tails_.add(*tail);
     const double worth = tails_.worth_of_new(*tail, policy_.now_s());
     ++tail->n_waiting;
     const bool has_room = make_host_room(n_bytes, worth, Claim::worth);
     --tail->n_waiting;
     if (!has_room) {
+        tails_.remove(*tail);
         tree_.remove_tail(*tail);
         return nullptr;
     }
@@ -329,6 +331,7 @@ void PageCache::drop(Tail& tail) {
     tails_.set(tail, false);
     usage_.host_bytes -= tail.data->n_bytes();
     --usage_.n_host_tails;
+    tails_.remove(tail);
     tree_.remove_tail(tail);
     if (!page.is_root()) update(page);
 }

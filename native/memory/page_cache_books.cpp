@@ -32,6 +32,7 @@ std::optional<std::string> PageCache::check_integrity() const {
             if (tail.n_pins > 0) seen.pinned_bytes += tail.data->n_bytes();
             const bool leaves = tail.n_pins == 0 && tail.n_waiting == 0;
             expect(leaves == tail.is_queued, "a tail's place in the queue is wrong");
+            expect(tails_.is_in_order(tail), "a tail's links are wrong");
             n_tails += leaves ? 1 : 0;
         }
         if (page.is_root()) return;

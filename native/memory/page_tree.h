@@ -41,8 +41,7 @@ struct Tail {
     ConversationRef owner;   // that used it last
     bool is_queued = false;  // for eviction; this and the rest are TailQueue's
     std::size_t place = 0;
-    double n_saved = 0;  // pages between it and the tail before
-    double n_freed = 0;  // of them, pages that are of no use without it
+    TailLink link;  // which tail stands before it
 
     Position position() const;
 };

@@ -66,10 +66,11 @@ Result<void> write_section(const WriteBytes& write, std::span<const std::uint8_t
 Result<void> read_section(ByteSource& source, std::span<std::uint8_t> out);
 
 // A section of n values. REQUIRES: n was checked against what is there and what may be, as this allocates.
-template <typename T>
-Result<std::vector<T>> read_section_of(ByteSource& source, std::size_t n) {
-    std::vector<T> values(n);
-    Result<void> read = read_section(source, {reinterpret_cast<std::uint8_t*>(values.data()), n * sizeof(T)});
+template <typename Values>
+Result<Values> read_section_of(ByteSource& source, std::size_t n) {
+    Values values(n);
+    const std::size_t n_bytes = n * sizeof(typename Values::value_type);
+    Result<void> read = read_section(source, {reinterpret_cast<std::uint8_t*>(values.data()), n_bytes});
     if (!read) return read.error();
     return values;
 }

@@ -94,12 +94,12 @@ Result<SnapshotContents> read_contents(ByteSource& source, const Header& header,
     SnapshotContents contents;
     contents.root = header.root;
     contents.begin = static_cast<Position>(header.begin);
-    Result<Tokens> tokens = read_section_of<Token>(source, header.n_tokens);
+    Result<Tokens> tokens = read_section_of<Tokens>(source, header.n_tokens);
     if (!tokens) return tokens.error();
     contents.tokens = std::move(tokens).value();
     if (!in_vocabulary(contents.tokens, limits.n_vocab)) return bad("it has tokens outside the vocabulary");
     for (std::uint32_t i = 0; i < header.n_pages; ++i) {
-        Result<Bytes> rows = read_section_of<std::uint8_t>(source, kPageSize * limits.row_bytes);
+        Result<Bytes> rows = read_section_of<Bytes>(source, kPageSize * limits.row_bytes);
         if (!rows) return rows.error();
         contents.pages.push_back(std::make_shared<const Bytes>(std::move(rows).value()));
     }

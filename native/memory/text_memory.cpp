@@ -27,6 +27,7 @@ std::span<const Token> part(std::span<const Token> text, Position begin, Positio
 TextMemory::TextMemory(KvDevice& device, DiskStore* disk, MemoryConfig config, const Clock& clock,
                        EvictionKind eviction)
     : device_(device),
+      points_(device),
       disk_(disk),
       config_(std::move(config)),
       policy_(clock, eviction),
@@ -307,13 +308,11 @@ Result<Tail*> TextMemory::take_tail(LaneId id, Page& page, std::span<const Token
             const auto cells = std::span(buffer).first(rest.size());
             if (Result<void> found = device_.find(id, page.end(), cells); !found) return found.error();
             data->rows.resize(rest.size() * device_.traits().row_bytes);
-            if (Result<void> read = device_.read(cells, data->rows); !read) return read.error();
+            if (Result<void> read = device_.read(cells, data->rows, data); !read) return read.error();
         }
         if (device_.traits().has_state()) {
             assert(position == n_computed);
-            Result<Bytes> state = device_.save_state(id);
-            if (!state) return state.error();
-            data->state = std::move(state).value();
+            if (Result<void> saved = device_.save_state(id, data->state, data); !saved) return saved.error();
         }
         data->logits.assign(logits.begin(), logits.end());
     } catch (const std::bad_alloc&) {
@@ -361,10 +360,11 @@ void TextMemory::thin(Page& last, Position end) {
     };
     collect(tree_.root());
     for (Page* page : path) collect(*page);
-    // While they are small beside the budget all may stand: a text may be edited anywhere.
+    // While there is room for them all may stand: a text may be edited anywhere.
     std::size_t n_bytes = 0;
     for (const Tail* tail : tails) n_bytes += tail->data->n_bytes();
     if (n_bytes <= cache_.host_budget() / kTailsShare) return;
+    if (cache_.usage().host_bytes <= cache_.host_budget() / 2) return;
     for (const std::size_t i : thin_tails(standing, end)) cache_.drop(*tails[i]);
 }
 

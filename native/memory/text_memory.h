@@ -22,6 +22,7 @@
 #include "memory/kv_device.h"
 #include "memory/page_cache.h"
 #include "memory/page_tree.h"
+#include "memory/return_points.h"
 #include "memory/slots.h"
 #include "memory/snapshot_file.h"
 #include "memory/tail_plan.h"
@@ -115,6 +116,18 @@ public:
     std::vector<SnapshotOutcome> advance(LaneId lane, std::span<const Token> text, Position n_computed,
                                          std::span<const float> logits);
 
+    // Drafted tokens from `begin` on were wrong: the lane's last computation holds good up to there only. At most
+    // n_rollback() of them. Errors: internal; the lane has to be given up then.
+    Result<void> drop(LaneId lane, Position begin) { return device_.drop(lane, begin); }
+    std::int32_t n_rollback() const { return refusal() ? 0 : device_.traits().n_rollback; }
+
+    // Where more may be taken back: keep the lane's state before the computation, and put it back. What was right of
+    // the computed tokens has to be computed again. Errors: internal, out_of_memory; after a failed go_back() the lane
+    // has to be given up.
+    bool can_go_back() const { return !refusal() && device_.traits().has_state(); }
+    Result<void> keep(LaneId lane) { return points_.keep(lane); }
+    Result<void> go_back(LaneId lane, Position n_computed) { return points_.go_back(lane, n_computed); }
+
     // The lane's request has ended, or was cancelled; `owner` names it for snapshot_ended(). A failed one (is_valid
     // false) leaves nothing behind but the pages it had filled.
     void end(LaneId lane, std::uint64_t owner, std::span<const Token> text, Position n_computed,
@@ -203,6 +216,7 @@ private:
     Lane& at(LaneId lane) { return *lanes_.at(lane); }
 
     KvDevice& device_;
+    ReturnPoints points_;
     DiskStore* disk_;
     MemoryConfig config_;
     EvictionPolicy policy_;

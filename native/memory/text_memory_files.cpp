@@ -28,6 +28,7 @@ Result<SnapshotContents> TextMemory::contents_of(std::int32_t number) {
         contents.tokens.insert(contents.tokens.end(), tail->rest.begin(), tail->rest.end());
         contents.tail = tail->data;
     }
+    device_.settle();  // others read the bytes
     return contents;
 }
 

@@ -147,7 +147,8 @@ Result<Tail*> TextMemory::tail_within(Page& last, Tail* behind, Page& page, Posi
                                                  ": this model (" + device_.traits().kind +
                                                  ") cannot go on from attention rows alone"};
     }
-    Result<Blob> rows = in_page ? cache_.rows_of(*next) : Result<Blob>(std::make_shared<Bytes>(behind->data->rows));
+    // Seen where they lie, not copied: they may still be on their way from the device, and first_rows() waits.
+    Result<Blob> rows = in_page ? cache_.rows_of(*next) : Result<Blob>(Blob(behind->data, &behind->data->rows));
     if (!rows) return rows.error();
     auto data = std::make_shared<TailData>();
     data->rows = device_.first_rows(*rows.value(), rows.value()->size() / device_.traits().row_bytes,

@@ -82,7 +82,7 @@ struct Sections {
 };
 
 Result<Sections> read_sections(ByteSource& source, const Header& header, std::int32_t n_vocab) {
-    Result<Tokens> tokens = read_section_of<Token>(source, header.n_tokens);
+    Result<Tokens> tokens = read_section_of<Tokens>(source, header.n_tokens);
     if (!tokens) return tokens.error();
     if (!in_vocabulary(tokens.value(), n_vocab)) return bad("it has tokens outside the vocabulary");
     Result<TailBlob> data = read_tail_sections(source, header.n_state, header.n_rows, header.n_logits);
@@ -135,11 +135,11 @@ Result<void> check_tail_sizes(std::size_t n_rest, std::uint64_t n_state, std::ui
 Result<TailBlob> read_tail_sections(ByteSource& source, std::uint64_t n_state, std::uint64_t n_rows,
                                     std::uint64_t n_logits) {
     auto tail = std::make_shared<TailData>();
-    Result<Bytes> state = read_section_of<std::uint8_t>(source, n_state);
+    Result<Bytes> state = read_section_of<Bytes>(source, n_state);
     if (!state) return state.error();
-    Result<Bytes> rows = read_section_of<std::uint8_t>(source, n_rows);
+    Result<Bytes> rows = read_section_of<Bytes>(source, n_rows);
     if (!rows) return rows.error();
-    Result<std::vector<float>> logits = read_section_of<float>(source, n_logits / sizeof(float));
+    Result<std::vector<float>> logits = read_section_of<std::vector<float>>(source, n_logits / sizeof(float));
     if (!logits) return logits.error();
     tail->state = std::move(state).value();
     tail->rows = std::move(rows).value();

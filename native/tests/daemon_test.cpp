@@ -82,11 +82,133 @@ TEST_CASE("options: what is wrong is named") {
     CHECK(text_of({"--model", "m", "--stream-fd", "1"}).find("--stream-fd") != std::string::npos);
 }
 
+TEST_CASE("options: speculation") {
+    const Result<Options> plain = parse({"--model", "m.gguf"});
+    REQUIRE(plain);
+    CHECK_FALSE(plain.value().draft);
+    CHECK_FALSE(plain.value().mtp);
+    CHECK_FALSE(plain.value().n_draft_most);
+    CHECK(plain.value().draft_gate);
+    CHECK_FALSE(plain.value().draft_rejection);
+    CHECK(plain.value().draft_ngram);
+    CHECK_FALSE(plain.value().draft_tree);
+    CHECK_FALSE(plain.value().spec_memory_bytes);
+
+    const Result<Options> all = parse({"--model",
+                                       "m",
+                                       "--draft",
+                                       "d.gguf",
+                                       "--mtp",
+                                       "--draft-max",
+                                       "64",
+                                       "--draft-gate=off",
+                                       "--draft-accept",
+                                       "rejection",
+                                       "--draft-ngram",
+                                       "off",
+                                       "--draft-tree",
+                                       "12",
+                                       "--spec-memory",
+                                       "2G",
+                                       "--draft-cache-type-k",
+                                       "f16",
+                                       "--draft-cache-type-v",
+                                       "q8_0",
+                                       "--draft-gpu-layers",
+                                       "0",
+                                       "--draft-threads",
+                                       "3"});
+    REQUIRE(all);
+    CHECK(all.value().draft == "d.gguf");
+    CHECK(all.value().mtp);
+    CHECK(all.value().n_draft_most == 64);
+    CHECK_FALSE(all.value().draft_gate);
+    CHECK(all.value().draft_rejection);
+    CHECK_FALSE(all.value().draft_ngram);
+    CHECK(all.value().draft_tree == 12);
+    CHECK(all.value().spec_memory_bytes == std::uint64_t{2} << 30);
+    CHECK(all.value().draft_cache_type_k == "f16");
+    CHECK(all.value().draft_cache_type_v == "q8_0");
+    CHECK(all.value().n_draft_gpu_layers == 0);
+    CHECK(all.value().n_draft_threads == 3);
+
+    const Result<Options> none = parse({"--model", "m", "--draft-max", "0", "--draft-tree", "0", "--spec-memory", "0"});
+    REQUIRE(none);
+    CHECK(none.value().n_draft_most == 0);
+    CHECK(none.value().draft_tree == 0);
+    CHECK(none.value().spec_memory_bytes == 0);
+}
+
+TEST_CASE("options: speculation that cannot be") {
+    const std::vector<std::vector<std::string>> wrong = {
+        {"--draft-max", "65"},
+        {"--draft-max", "-1"},
+        {"--draft-max", ""},
+        {"--draft-gate", "maybe"},
+        {"--draft-accept", "always"},
+        {"--draft-ngram", ""},
+        {"--draft-ngram=1"},
+        {"--draft-tree", "257"},
+        {"--draft-tree", "-1"},
+        {"--spec-memory", "2X"},
+        {"--spec-memory", "-1"},
+        {"--draft", ""},
+        {"--draft"},
+        {"--mtp=on"},
+        {"--draft-threads", "0"},
+        {"--draft-gpu-layers", "x"},
+    };
+    for (const std::vector<std::string>& words : wrong) {
+        std::vector<std::string> line = {"--model", "m", "--mtp"};
+        line.insert(line.end(), words.begin(), words.end());
+        const Result<Options> parsed = parse(line);
+        REQUIRE_FALSE(parsed);
+        CHECK(parsed.error().text.find(words[0].substr(0, words[0].find('='))) != std::string::npos);
+    }
+    for (const char* option :
+         {"--draft-cache-type-k", "--draft-cache-type-v", "--draft-gpu-layers", "--draft-threads"}) {
+        const std::string value = std::string(option).find("type") == std::string::npos ? "1" : "f16";
+        const Result<Options> parsed = parse({"--model", "m", option, value});
+        REQUIRE_FALSE(parsed);
+        CHECK(parsed.error().text.find(option) != std::string::npos);
+        CHECK(parsed.error().text.find("--mtp") != std::string::npos);
+        CHECK(parse({"--model", "m", "--draft", "d", option, value}));
+    }
+}
+
 TEST_CASE("options: the help names every option") {
     const std::string help = help_text();
-    for (const char* name : {"--model", "--ctx", "--pool", "--lanes", "--queue", "--batch", "--ubatch", "--threads",
-                             "--gpu-layers", "--cache-type-k", "--cache-type-v", "--flash-attn", "--stream-fd", "--mux",
-                             "--seed", "--log-level", "--die-with-parent", "--version", "--help"}) {
+    for (const char* name : {"--model",
+                             "--ctx",
+                             "--pool",
+                             "--lanes",
+                             "--queue",
+                             "--batch",
+                             "--ubatch",
+                             "--threads",
+                             "--gpu-layers",
+                             "--cache-type-k",
+                             "--cache-type-v",
+                             "--flash-attn",
+                             "--stream-fd",
+                             "--mux",
+                             "--seed",
+                             "--log-level",
+                             "--die-with-parent",
+                             "--version",
+                             "--help",
+                             "--draft",
+                             "--mtp",
+                             "--draft-max",
+                             "--draft-gate",
+                             "--draft-accept",
+                             "--draft-ngram",
+                             "--draft-tree",
+                             "--spec-memory",
+                             "--draft-cache-type-k",
+                             "--draft-cache-type-v",
+                             "--draft-gpu-layers",
+                             "--draft-threads"}) {
         CHECK(help.find(name) != std::string::npos);
     }
 }

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "engine/engine.h"
+#include "tests/engine_outcome.h"
 #include "tests/fake_model.h"
 
 TEST_SUITE_BEGIN("engine");
@@ -33,20 +34,6 @@ struct Setup {
 
 DecoderLimits limits(int n_pool, bool separate = false) { return {kVocab, n_pool, 32, 32, separate}; }
 
-Request request(std::uint64_t key, Tokens prompt, int n_generate) {
-    Request r;
-    r.key = static_cast<RequestKey>(key);
-    r.prompt = std::move(prompt);
-    r.n_generate = n_generate;
-    return r;
-}
-
-Tokens random_prompt(std::mt19937& random, int n) {
-    Tokens tokens;
-    for (int i = 0; i < n; ++i) tokens.push_back(static_cast<Token>(random() % kVocab));
-    return tokens;
-}
-
 Tokens expected_answer(Tokens text, int n_generate, int n_ctx) {
     Tokens answer;
     while (static_cast<int>(answer.size()) < n_generate && static_cast<int>(text.size()) < n_ctx) {
@@ -55,26 +42,6 @@ Tokens expected_answer(Tokens text, int n_generate, int n_ctx) {
     }
     return answer;
 }
-
-struct Outcome {
-    std::map<RequestKey, Tokens> tokens;
-    std::map<RequestKey, FinishedStats> finished;
-    std::map<RequestKey, Error> failed;
-
-    void take(const std::vector<Event>& events) {
-        for (const Event& event : events) {
-            if (const auto* token = std::get_if<TokenEvent>(&event)) {
-                REQUIRE(!finished.contains(token->key));
-                REQUIRE(static_cast<std::size_t>(token->index) == tokens[token->key].size());
-                tokens[token->key].push_back(token->token);
-            } else if (const auto* end = std::get_if<FinishedEvent>(&event)) {
-                REQUIRE(finished.emplace(end->key, end->stats).second);
-            } else if (const auto* failure = std::get_if<FailedEvent>(&event)) {
-                REQUIRE(failed.emplace(failure->key, failure->error).second);
-            }
-        }
-    }
-};
 
 Outcome run_all(Engine& engine) {
     Outcome outcome;

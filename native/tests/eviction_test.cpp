@@ -94,6 +94,27 @@ TEST_CASE("each pace has its own curve") {
     CHECK(curves.old_age_s() < 600);
 }
 
+TEST_CASE("a conversation's own gaps outweigh its pace's, the last ones") {
+    ReuseCurves curves;
+    learn(curves, Pace::longer, 40, 1000);
+    const auto worth = [&](const RecentGaps& gaps, double age_s) {
+        return ReuseCurves::worth_at(curves.worths(Pace::longer, gaps), age_s);
+    };
+    RecentGaps timer;
+    CHECK(worth(timer, 30) == doctest::Approx(curves.worth(Pace::longer, 30)));
+    for (int i = 0; i < 32; ++i) timer.add(ReuseCurves::bucket_of(20));
+    CHECK(worth(timer, 16) > 1.5 * curves.worth(Pace::longer, 16));
+    RecentGaps changed = timer;
+    for (int i = 0; i < 32; ++i) changed.add(ReuseCurves::bucket_of(40));
+    CHECK(changed.all().size() == 32);
+    CHECK(worth(changed, 16) < worth(timer, 16) / 1.5);
+    // The last bucket has no next one to smear into.
+    RecentGaps endless;
+    endless.add(ReuseCurves::kBuckets - 1);
+    endless.add(0);
+    for (const double age_s : {0.0, 1.0, 1e9}) CHECK(worth(endless, age_s) >= 0);
+}
+
 TEST_CASE("an age of any size is in some bucket") {
     for (const double age : {-1.0, 0.0, 0.5, 1.0, 3.0, 1e4, 1e9, std::numeric_limits<double>::infinity()}) {
         CHECK(ReuseCurves::bucket_of(age) < ReuseCurves::kBuckets);
@@ -202,6 +223,59 @@ TEST_CASE("the queue gives what a plain search gives") {
         CHECK(queue.all().size() == model.size());
         for (Page& page : pages) queue.set(page, nullptr);
         CHECK(queue.empty());
+    }
+}
+
+TEST_CASE("which tail stands before which is what a walk finds, in whatever order they come and go") {
+    std::mt19937 random(5);
+    for (int round = 0; round < 20; ++round) {
+        PageTree tree("test");
+        std::vector<Page*> pages = {&tree.root()};
+        for (Token i = 0; i < 60; ++i) {
+            std::array<Token, kPageSize> tokens{};
+            tokens.fill(i);
+            Page& parent = *pages[pages.size() - 1 - random() % std::min<std::size_t>(pages.size(), 4)];
+            pages.push_back(&tree.add(parent, tokens));
+            ++parent.n_kept;
+        }
+        TailOrder order;
+        std::vector<Tail*> tails;
+        const auto expected = [](const Tail& tail) {
+            const Tail* found = nullptr;
+            for (const Page* page = tail.page; page != nullptr && found == nullptr; page = page->parent) {
+                for (const Tail& other : page->tails) {
+                    if (page == tail.page && other.rest.size() >= tail.rest.size()) continue;
+                    if (found == nullptr || other.rest.size() > found->rest.size()) found = &other;
+                }
+            }
+            return found;
+        };
+        for (int step = 0; step < 300; ++step) {
+            if (tails.size() < 25 && random() % 2 == 0) {
+                Page& page = *pages[random() % pages.size()];
+                const Tokens rest(random() % 4, static_cast<Token>(random() % 3));
+                if (tree.find_tail(page, rest) != nullptr) continue;
+                Tail& tail = tree.add_tail(page, rest, TailKind::mark, std::make_shared<TailData>());
+                order.link(tail);
+                tails.push_back(&tail);
+            } else if (!tails.empty()) {
+                std::swap(tails[random() % tails.size()], tails.back());
+                order.unlink(*tails.back());
+                tree.remove_tail(*tails.back());
+                tails.pop_back();
+            }
+            for (const Tail* tail : tails) {
+                const Tail* before = expected(*tail);
+                REQUIRE(TailOrder::is_right(*tail));
+                REQUIRE((before == nullptr) == (tail->link.before == nullptr));
+                if (before == nullptr) continue;
+                REQUIRE(before->page == tail->link.before->page);
+                REQUIRE(before->rest.size() == tail->link.before->rest.size());
+                if (before->page == tail->page) continue;
+                CHECK(n_saved_pages(*tail) ==
+                      tail->page->index - before->page->index + static_cast<double>(tail->rest.size()) / kPageSize);
+            }
+        }
     }
 }
 

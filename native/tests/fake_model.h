@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/decoder.h"
@@ -40,11 +43,13 @@ inline Token next_token(const Tokens& text) { return next_of(hash_text(text)); }
 class FakeModel final : public engine::Decoder, public memory::KvDevice {
 public:
     // `is_host_memory`: texts that nobody runs make way for one that begins.
-    explicit FakeModel(engine::DecoderLimits limits, bool has_state = false, bool is_host_memory = false)
+    explicit FakeModel(engine::DecoderLimits limits, bool has_state = false, bool is_host_memory = false,
+                       std::int32_t n_rollback = 16)
         : limits_(limits), cells_(static_cast<std::size_t>(limits.n_pool)) {
         traits_.n_cells = limits.n_pool;
         traits_.row_bytes = sizeof(Row);
         traits_.state_bytes = has_state ? sizeof(State) : 0;
+        traits_.n_rollback = n_rollback;
         traits_.is_host_memory = is_host_memory;
         traits_.kind = has_state ? "hybrid" : "attention";
     }
@@ -63,6 +68,8 @@ public:
         if (n_new > limits_.n_batch) return internal("the batch is too large");
         if (n_new > n_free_cells() || slices.size() > n_most_lanes) return Error{ErrorCode::no_room, "no cells"};
         logits_.clear();
+        n_branches_ = 0;
+        row_hashes.clear();
         for (const engine::Slice& slice : slices) {
             const std::optional<Tokens> before = text_of(slice.lane);
             if (!before) return internal("the lane's positions have holes or doubles");
@@ -73,17 +80,55 @@ public:
             if (traits_.has_state() && (state.n != slice.begin || state.hash != hash_text(*before))) {
                 return internal("the state is not that of the rows");
             }
+            before_last_[slice.lane] = {slice.begin, {}};
+            if (!slice.parents.empty()) {
+                if (const Result<void> grown = grow(slice); !grown) return grown;
+                continue;
+            }
+            std::size_t n_left = slice.tokens.size();
+            if (slice.n_logits == 0) logits_.emplace_back();
             for (const Token token : slice.tokens) {
+                before_last_[slice.lane].second.push_back(state);
                 Cell& cell = lowest_free();
                 cell.row = {token, state.n};
                 cell.lanes.insert(slice.lane);
                 state = {hash_on(state.hash, token), state.n + 1};
+                row_hashes.push_back(state.hash);
+                if (n_left-- <= static_cast<std::size_t>(slice.n_logits)) logits_.push_back(to_logits(state.hash));
             }
-            logits_.push_back(slice.wants_logits ? to_logits(state.hash) : std::vector<float>{});
         }
         last_call.assign(slices.begin(), slices.end());
+        if (on_decode) on_decode(n_new);
         n_computed += n_new;
         max_cells = std::max(max_cells, traits_.n_cells - n_free_cells());
+        return {};
+    }
+
+    // Of a tree's cells only those on the path stay.
+    Result<void> keep(LaneId lane, std::span<const std::int32_t> path) override {
+        const auto found = trees_.find(lane);
+        if (found == trees_.end()) misuse = "a tree is kept that is not there";
+        if (path.empty() || path.front() != 0) misuse = "a way through a tree does not begin at its root";
+        if (misuse) return internal("not to be kept");
+        const Tree tree = std::move(found->second);
+        trees_.erase(found);
+        std::int32_t at = -1;
+        for (const std::int32_t node : path) {
+            if (tree.parents.at(static_cast<std::size_t>(node)) != std::exchange(at, node)) {
+                misuse = "a way through a tree leaves it";
+            }
+        }
+        for (std::size_t node = 0; node < tree.cells.size(); ++node) {
+            const bool stays = std::find(path.begin(), path.end(), static_cast<std::int32_t>(node)) != path.end();
+            if (!stays) cells_[tree.cells[node]].lanes.erase(lane);
+        }
+        states_[lane] = tree.states[static_cast<std::size_t>(path.back())];
+        n_dropped += static_cast<std::int64_t>(tree.cells.size() - path.size());
+        // A child that was not its parent's first: a chain of the first ones would have lost it.
+        for (std::size_t i = 1; i < path.size(); ++i) {
+            const auto first = std::find(tree.parents.begin() + 1, tree.parents.end(), path[i - 1]);
+            n_kept_others += path[i] != first - tree.parents.begin() ? 1 : 0;
+        }
         return {};
     }
 
@@ -98,6 +143,7 @@ public:
     void forget(LaneId lane) override {
         for (Cell& cell : cells_) cell.lanes.erase(lane);
         states_.erase(lane);
+        trees_.erase(lane);
     }
 
     bool is_end_of_generation(Token token) const override { return token == kEndToken; }
@@ -110,7 +156,7 @@ public:
             std::count_if(cells_.begin(), cells_.end(), [](const Cell& cell) { return cell.is_free(); }));
     }
 
-    Result<void> find(LaneId lane, Position begin, std::span<memory::Cell> found) const override {
+    Result<void> find(LaneId lane, Position begin, std::span<memory::Cell> found) override {
         std::vector<bool> seen(found.size());
         for (std::size_t i = 0; i < cells_.size(); ++i) {
             const Position at = cells_[i].row.position - begin;
@@ -142,20 +188,32 @@ public:
         }
     }
 
-    Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out) const override {
+    // Bytes come when somebody waits for them, and are garbage before.
+    Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out,
+                      std::shared_ptr<const void> owner) override {
         if (cannot_read) return internal("unreadable");
+        std::vector<std::uint8_t> rows(out.size());
         for (std::size_t i = 0; i < cells.size(); ++i) {
-            std::memcpy(out.data() + i * sizeof(Row), &cells_.at(cells[i]).row, sizeof(Row));
+            std::memcpy(rows.data() + i * sizeof(Row), &cells_.at(cells[i]).row, sizeof(Row));
         }
+        send(std::move(rows), out, std::move(owner));
         return {};
     }
 
-    memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t, std::size_t n) const override {
+    void settle() override {
+        const std::lock_guard lock(under_way_mutex_);
+        for (const UnderWay& copy : under_way_) std::copy(copy.bytes.begin(), copy.bytes.end(), copy.out);
+        under_way_.clear();
+    }
+
+    memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t, std::size_t n) override {
+        settle();
         return {rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(n * sizeof(Row))};
     }
 
     Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
                        std::int32_t n_rows, std::span<memory::Cell> cells) override {
+        settle();
         if (cannot_write) return internal("unwritable");
         if (static_cast<std::int32_t>(cells.size()) > n_free_cells()) return Error{ErrorCode::no_room, "no cells"};
         if (rows.size() != static_cast<std::size_t>(n_rows) * sizeof(Row)) return internal("odd rows");
@@ -174,16 +232,50 @@ public:
         return {};
     }
 
-    Result<memory::Bytes> save_state(LaneId lane) override {
+    Result<void> save_state(LaneId lane, memory::Bytes& state, std::shared_ptr<const void> owner) override {
         if (cannot_save) return Error{ErrorCode::out_of_memory, "no memory to save into"};
-        memory::Bytes bytes(sizeof(State));
+        std::vector<std::uint8_t> bytes(sizeof(State));
         std::memcpy(bytes.data(), &states_[lane], sizeof(State));
-        return bytes;
+        state.resize(bytes.size());
+        send(std::move(bytes), state, std::move(owner));
+        return {};
     }
 
     Result<void> load_state(LaneId lane, std::span<const std::uint8_t> bytes) override {
+        settle();
         if (cannot_load || bytes.size() != sizeof(State)) return internal("refused");
         std::memcpy(&states_[lane], bytes.data(), sizeof(State));
+        return {};
+    }
+
+    Result<void> drop(LaneId lane, Position begin) override {
+        const auto& [first, states] = before_last_[lane];
+        const auto n_kept = static_cast<std::size_t>(begin - first);
+        if (begin <= first || n_kept >= states.size()) misuse = "what was not computed in the last call is dropped";
+        if (static_cast<std::int32_t>(states.size() - n_kept) > traits_.n_rollback) misuse = "too much is dropped";
+        if (misuse) return internal("not to be dropped");
+        for (Cell& cell : cells_) {
+            if (cell.row.position >= begin) cell.lanes.erase(lane);
+        }
+        states_[lane] = states[n_kept];
+        n_dropped += static_cast<std::int64_t>(states.size() - n_kept);
+        before_last_.erase(lane);
+        return {};
+    }
+
+    Result<void> save_point(LaneId lane, memory::Bytes& point, std::shared_ptr<const void> owner) override {
+        ++n_points;
+        return save_state(lane, point, std::move(owner));
+    }
+
+    Result<void> return_to(LaneId lane, Position begin, std::span<const std::uint8_t> point) override {
+        if (Result<void> loaded = load_state(lane, point); !loaded) return loaded;
+        if (states_[lane].n != begin) misuse = "a point of another position";
+        for (Cell& cell : cells_) {
+            if (cell.row.position >= begin) cell.lanes.erase(lane);
+        }
+        ++n_returns;
+        before_last_.erase(lane);
         return {};
     }
 
@@ -209,7 +301,9 @@ public:
         return lanes.size();
     }
 
-    std::vector<engine::Slice> last_call;  // the spans in it are not to be read
+    std::vector<engine::Slice> last_call;   // the spans in it are not to be read
+    std::vector<std::uint64_t> row_hashes;  // of the text up to each token of the last call: what drafts would read
+    std::function<void(std::int32_t n_tokens)> on_decode;  // such a call has been computed
     std::optional<Error> fail_next;
     std::size_t n_most_lanes = 1000;  // in one call; with more the device says that it has no room
     std::size_t n_logits = 4;         // the hash fills four; what checks files expects as many as the vocabulary has
@@ -220,6 +314,12 @@ public:
     std::optional<std::string> misuse;
     int n_calls = 0;
     std::int64_t n_computed = 0;
+    std::int64_t n_dropped = 0;
+    int n_points = 0;
+    int n_returns = 0;
+    std::int64_t n_trees = 0;
+    std::int64_t n_kept_others = 0;  // tokens of trees that stayed although a sibling was likelier
+    std::int32_t most_branches = 0;  // in a call
     std::int32_t max_cells = 0;
 
 private:
@@ -238,6 +338,41 @@ private:
         Position n = 0;
         std::int32_t unused = 0;
     };
+
+    struct Tree {
+        std::vector<std::int32_t> parents;  // of the root: -1
+        std::vector<std::size_t> cells;
+        std::vector<State> states;
+    };
+
+    // Until it is known which way the text goes all of its cells are the lane's, which is no text.
+    Result<void> grow(const engine::Slice& slice) {
+        if (slice.parents.size() != slice.tokens.size()) return internal("a tree without parents");
+        if (static_cast<std::size_t>(slice.n_logits) != slice.tokens.size()) return internal("a tree without logits");
+        Tree tree;
+        tree.parents.assign(slice.parents.begin(), slice.parents.end());
+        tree.parents[0] = -1;
+        std::set<std::int32_t> inner;
+        for (std::size_t i = 0; i < slice.tokens.size(); ++i) {
+            const std::int32_t parent = tree.parents[i];
+            if (i > 0 && (parent < 0 || parent >= static_cast<std::int32_t>(i))) return internal("an odd parent");
+            if (i > 0) inner.insert(parent);
+            const State before = i == 0 ? states_[slice.lane] : tree.states[static_cast<std::size_t>(parent)];
+            Cell& cell = lowest_free();
+            cell.row = {slice.tokens[i], before.n};
+            cell.lanes.insert(slice.lane);
+            tree.cells.push_back(static_cast<std::size_t>(&cell - cells_.data()));
+            tree.states.push_back({hash_on(before.hash, slice.tokens[i]), before.n + 1});
+            row_hashes.push_back(tree.states.back().hash);
+            logits_.push_back(to_logits(tree.states.back().hash));
+        }
+        n_branches_ += static_cast<std::int32_t>(slice.tokens.size() - inner.size()) - 1;
+        most_branches = std::max(most_branches, n_branches_);
+        if (n_branches_ > limits_.n_branches) return internal("too many branches");
+        trees_[slice.lane] = std::move(tree);
+        ++n_trees;
+        return {};
+    }
 
     static Error internal(const char* what) { return {ErrorCode::internal, what}; }
 
@@ -261,6 +396,12 @@ private:
         cell.is_held = held;
     }
 
+    void send(std::vector<std::uint8_t> bytes, std::span<std::uint8_t> out, std::shared_ptr<const void> owner) {
+        std::fill(out.begin(), out.end(), std::uint8_t{0xa5});
+        const std::lock_guard lock(under_way_mutex_);
+        under_way_.push_back({std::move(bytes), out.data(), std::move(owner)});
+    }
+
     Cell& lowest_free() {
         return *std::find_if(cells_.begin(), cells_.end(), [](const Cell& cell) { return cell.is_free(); });
     }
@@ -269,7 +410,18 @@ private:
     memory::DeviceTraits traits_;
     std::vector<Cell> cells_;
     std::map<LaneId, State> states_;
+    std::map<LaneId, std::pair<Position, std::vector<State>>> before_last_;  // of the last call: its begin, its states
+    std::map<LaneId, Tree> trees_;  // of the last call, until it is said what stays
+    std::int32_t n_branches_ = 0;   // in the last call
     std::vector<std::vector<float>> logits_;
+
+    struct UnderWay {
+        std::vector<std::uint8_t> bytes;
+        std::uint8_t* out;
+        std::shared_ptr<const void> owner;
+    };
+    std::mutex under_way_mutex_;
+    std::vector<UnderWay> under_way_;
 };
 
 class FakeSampler final : public engine::TokenSampler {

@@ -189,8 +189,9 @@ TEST_CASE("rows for more cells than are free are no_room and change nothing") {
     CHECK(s.device.n_free_cells() == 0);
     Bytes rows(fewer.size() * s.device.traits().row_bytes);
     Bytes original(rows.size());
-    REQUIRE(s.device.read(fewer, rows));
-    REQUIRE(s.device.read(s.find(kFirst, 0, fewer.size()), original));
+    REQUIRE(s.device.read(fewer, rows, nullptr));
+    REQUIRE(s.device.read(s.find(kFirst, 0, fewer.size()), original, nullptr));
+    s.device.settle();
     CHECK(rows == original);
 
     // Rows that are not what they are said to be.
@@ -201,7 +202,7 @@ TEST_CASE("rows for more cells than are free are no_room and change nothing") {
     CHECK(!s.device.write(kSecond, 0, tokens.first(10), page, kPageSize, std::span(fewer).first(11)));
     CHECK(!s.device.write(kSecond, 0, tokens.first(10), page, -1, std::span(fewer).first(10)));
     CHECK(!s.device.write(kSecond, 0, tokens.first(10), {}, 0, std::span(fewer).first(10)));
-    CHECK(!s.device.read(fewer, std::span(rows).first(rows.size() - 1)));
+    CHECK(!s.device.read(fewer, std::span(rows).first(rows.size() - 1), nullptr));
     CHECK(s.device.n_free_cells() == n_free);
 }
 

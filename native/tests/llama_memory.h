@@ -111,7 +111,7 @@ struct Setup {
         return all;
     }
 
-    Cells find(LaneId lane, Position begin, std::size_t n) const {
+    Cells find(LaneId lane, Position begin, std::size_t n) {
         Cells cells(n);
         REQUIRE(device.find(lane, begin, cells));
         return cells;
@@ -123,13 +123,12 @@ struct Setup {
             const Cells cells =
                 find(lane, static_cast<Position>(begin), std::min<std::size_t>(kPageSize, text.size() - begin));
             snapshot.pages.emplace_back(cells.size() * device.traits().row_bytes);
-            REQUIRE(device.read(cells, snapshot.pages.back()));
+            REQUIRE(device.read(cells, snapshot.pages.back(), nullptr));
         }
         if (device.traits().has_state()) {
-            Result<Bytes> state = device.save_state(lane);
-            REQUIRE(state);
-            snapshot.state = std::move(state).value();
+            REQUIRE(device.save_state(lane, snapshot.state, nullptr));
         }
+        device.settle();
         return snapshot;
     }
 

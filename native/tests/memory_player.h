@@ -28,9 +28,9 @@ public:
             model_.n_logits = kVocab;
             worker_ = std::move(memory::IoWorker::start(1 << 20)).value();
             const memory::TierLimits limits{model_.traits().row_bytes, model_.traits().max_state_bytes(), kVocab};
-            auto opened = memory::DiskStore::open(
-                {options.folder->string(), std::uint64_t{1} << (10 + pick(10)), memory::samples::kIdentity, limits},
-                *worker_, clock_);
+            auto opened = memory::DiskStore::open({options.folder->string(), std::uint64_t{1} << (10 + pick(10)),
+                                                   memory::samples::kIdentity, limits, [this] { model_.settle(); }},
+                                                  *worker_, clock_);
             REQUIRE(opened);
             disk_ = std::move(opened).value();
         }

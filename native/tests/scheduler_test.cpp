@@ -15,12 +15,12 @@ using namespace luce::engine;
 namespace {
 
 LaneView decoding(int lane, int n_computed, std::uint64_t arrival, int priority = 0) {
-    return {static_cast<LaneId>(lane), n_computed, 1, 1, false, priority, arrival, 0};
+    return {static_cast<LaneId>(lane), n_computed, 1, 1, 0, false, priority, arrival, 0};
 }
 
 LaneView prefilling(int lane, int n_computed, int n_pending, std::uint64_t arrival, std::uint64_t last_served = 0,
                     int priority = 0) {
-    return {static_cast<LaneId>(lane), n_computed, n_pending, n_pending, true, priority, arrival, last_served};
+    return {static_cast<LaneId>(lane), n_computed, n_pending, n_pending, 0, true, priority, arrival, last_served};
 }
 
 int n_tokens(const StepPlan& plan) {
@@ -87,7 +87,7 @@ TEST_CASE("any state: the plan fits the pool and the call, each lane once, nothi
             const bool is_prefilling = random() % 2 == 0;
             const int n_pending = is_prefilling ? 1 + static_cast<int>(random() % 60) : 1;
             const int n_computed = static_cast<int>(random() % static_cast<unsigned>(n_pool - n_pending));
-            lanes.push_back({static_cast<LaneId>(i), n_computed, n_pending, n_pending, is_prefilling,
+            lanes.push_back({static_cast<LaneId>(i), n_computed, n_pending, n_pending, 0, is_prefilling,
                              static_cast<int>(random() % 3), static_cast<std::uint64_t>(i), random() % 5});
         }
         const StepBudget budget{n_pool, 1 + static_cast<int>(random() % 64), 16 + static_cast<int>(random() % 64),

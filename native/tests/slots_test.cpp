@@ -115,6 +115,16 @@ TEST_CASE("restore_at within the rows behind a slot's last page, where no page g
     CHECK(stats->restored == 80);
 }
 
+TEST_CASE("a beginning is cut from rows that are still on their way") {
+    Play play;
+    const Tokens text = counting(1, 8);
+    REQUIRE(play.run(text, 0));
+    REQUIRE(play.engine.snapshot_thin(0, RequestKey{1}, 0, 5));
+    const auto stats = play.run(joined(Tokens(text.begin(), text.begin() + 5), {7}), 3, restoring(0));
+    REQUIRE(stats);
+    CHECK(stats->restored == 5);
+}
+
 TEST_CASE("a restore at the end of the prompt computes nothing but the answer") {
     for (const bool has_state : {false, true}) {
         Play play(has_state);

@@ -239,6 +239,17 @@ inline wire::StopReason stop_reason_from(const std::string& name) {
     throw std::runtime_error("no stop reason " + name);
 }
 
+inline wire::Speculation speculation_from(const json& object) {
+    wire::Speculation speculation;
+    speculation.n_drafted = object.value("n_drafted", std::int64_t{0});
+    speculation.n_accepted = object.value("n_accepted", std::int64_t{0});
+    speculation.n_steps = object.value("n_steps", std::int64_t{0});
+    speculation.n_speculated_steps = object.value("n_speculated_steps", std::int64_t{0});
+    speculation.draft_s = number_from(object.value("draft_s", json(0.0)));
+    speculation.verify_s = number_from(object.value("verify_s", json(0.0)));
+    return speculation;
+}
+
 inline wire::GenerateOk generate_ok_from(const json& object) {
     wire::GenerateOk ok;
     ok.id = optional_from<wire::RequestId>(object, "id");
@@ -251,7 +262,7 @@ inline wire::GenerateOk generate_ok_from(const json& object) {
     ok.prefill_s = number_from(object.value("prefill_s", json(0.0)));
     ok.decode_s = number_from(object.value("decode_s", json(0.0)));
     ok.decode_tokens_per_s = number_from(object.value("decode_tokens_per_s", json(0.0)));
-    ok.acceptance = optional_from<double>(object, "acceptance");
+    if (object.contains("speculation")) ok.speculation = speculation_from(object.at("speculation"));
     ok.output_path = optional_from<std::string>(object, "output_path");
     ok.stop = stop_reason_from(object.value("stop", "limit"));
     return ok;

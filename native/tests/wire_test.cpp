@@ -232,4 +232,17 @@ TEST_CASE("percent: every byte survives the round trip") {
     CHECK(percent_decode("%g0") == std::nullopt);
 }
 
+TEST_CASE("status: speculation since the start") {
+    StatusLine line{{{"lanes_busy", "0"}}};
+    append_speculation(line, {});
+    CHECK(format_reply(line) ==
+          "[status] lanes_busy=0 spec_drafted=0 spec_accepted=0 spec_steps=0 spec_draft_s=0.000000 "
+          "spec_verify_s=0.000000\n");
+    StatusLine busy;
+    append_speculation(busy, {8, 5, 6, 2, 0.25, 1.5});
+    CHECK(format_reply(busy) ==
+          "[status] spec_drafted=8 spec_accepted=5 spec_steps=6 spec_share=0.3333 spec_tokens_per_step=1.8333 "
+          "spec_draft_s=0.250000 spec_verify_s=1.500000\n");
+}
+
 TEST_SUITE_END();

@@ -59,6 +59,22 @@ std::string start_line(std::string_view start, const std::optional<RequestId>& i
     return line;
 }
 
+std::string ratio(std::int64_t part, std::int64_t whole) {
+    return measure(static_cast<double>(part) / static_cast<double>(whole), kRatioDigits);
+}
+
+void append_speculation_fields(std::string& line, const Speculation& speculation) {
+    if (speculation.n_drafted > 0) {
+        append_field(line, "accept", ratio(speculation.n_accepted, speculation.n_drafted));
+    }
+    append_field(line, "drafted", speculation.n_drafted);
+    append_field(line, "accepted", speculation.n_accepted);
+    append_field(line, "steps", speculation.n_steps);
+    append_field(line, "spec_steps", speculation.n_speculated_steps);
+    append_field(line, "draft_s", measure(speculation.draft_s, kSecondsDigits));
+    append_field(line, "verify_s", measure(speculation.verify_s, kSecondsDigits));
+}
+
 void append_fields(std::string& line, const std::vector<std::pair<std::string, std::string>>& fields) {
     for (const auto& [key, value] : fields) append_field(line, key, percent_encode(value));
 }
@@ -94,7 +110,7 @@ struct Formatter {
         append_field(line, "prefill_s", measure(ok.prefill_s, kSecondsDigits));
         append_field(line, "decode_s", measure(ok.decode_s, kSecondsDigits));
         append_field(line, "decode_tok_s", measure(ok.decode_tokens_per_s, kRateDigits));
-        if (ok.acceptance) append_field(line, "accept", measure(*ok.acceptance, kRatioDigits));
+        if (ok.speculation) append_speculation_fields(line, *ok.speculation);
         if (ok.output_path) append_field(line, "out", percent_encode(*ok.output_path));
         append_field(line, "stop", name_of(ok.stop));
         return line;
@@ -226,6 +242,20 @@ std::string_view name_of(StopReason reason) {
 }
 
 std::string_view name_of(Park::What what) { return what == Park::What::draft ? "draft" : "target"; }
+
+void append_speculation(StatusLine& line, const Speculation& speculation) {
+    const auto add = [&line](const char* key, std::string value) { line.fields.emplace_back(key, std::move(value)); };
+    add("spec_drafted", std::to_string(speculation.n_drafted));
+    add("spec_accepted", std::to_string(speculation.n_accepted));
+    add("spec_steps", std::to_string(speculation.n_steps));
+    if (speculation.n_steps > 0) {
+        // Each step gives one token of the model's own besides those that it accepts.
+        add("spec_share", ratio(speculation.n_speculated_steps, speculation.n_steps));
+        add("spec_tokens_per_step", ratio(speculation.n_steps + speculation.n_accepted, speculation.n_steps));
+    }
+    add("spec_draft_s", measure(speculation.draft_s, kSecondsDigits));
+    add("spec_verify_s", measure(speculation.verify_s, kSecondsDigits));
+}
 
 std::string format_reply(const Reply& reply) { return std::visit(Formatter{}, reply) + '\n'; }
 

@@ -18,7 +18,18 @@ enum class StopReason { eos, limit, stop, cancel };
 std::string_view name_of(StopReason reason);
 std::string_view name_of(Park::What what);
 
-// `ok [id=] N= gen= reused= tier= miss= [restored=] prefill_s= decode_s= decode_tok_s= [accept=] [out=] stop=`
+// What speculation did: `[accept=] drafted= accepted= steps= spec_steps= draft_s= verify_s=`. `accept` is worked out,
+// and missing where nothing was drafted.
+struct Speculation {
+    std::int64_t n_drafted = 0;
+    std::int64_t n_accepted = 0;
+    std::int64_t n_steps = 0;
+    std::int64_t n_speculated_steps = 0;
+    double draft_s = 0;
+    double verify_s = 0;
+};
+
+// `ok [id=] N= gen= reused= tier= miss= [restored=] prefill_s= decode_s= decode_tok_s= [speculation] [out=] stop=`
 struct GenerateOk {
     std::optional<RequestId> id;
     std::int32_t n_prompt = 0;
@@ -30,7 +41,7 @@ struct GenerateOk {
     double prefill_s = 0;
     double decode_s = 0;
     double decode_tokens_per_s = 0;
-    std::optional<double> acceptance;
+    std::optional<Speculation> speculation;  // only where the engine speculates
     std::optional<std::string> output_path;  // percent-encoded on the wire
     StopReason stop = StopReason::limit;
 };
@@ -138,6 +149,10 @@ struct ReadyLine {
 using Reply = std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine,
                            Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot,
                            InlineSnapshotFailed>;
+
+// Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
+// [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.
+void append_speculation(StatusLine& line, const Speculation& speculation);
 
 // The line with its `\n`.
 std::string format_reply(const Reply& reply);

@@ -64,8 +64,12 @@ def n_cells(args: argparse.Namespace, n_lanes: int) -> int:
 class BarePrefill:
     """What libllama itself needs for so many tokens behind so many others. Use as a context manager."""
 
-    def __init__(self, binary: Path, model: Path, n_ctx: int, n_ubatch: int, n_threads: int, cache_type: str) -> None:
-        command = [str(binary), str(model), str(n_ctx), str(n_ubatch), str(n_threads), cache_type, "0"]
+    def __init__(
+        self, binary: Path, model: Path, n_ctx: int, n_ubatch: int, n_threads: int, cache_type: str, n_gpu_layers: int
+    ) -> None:
+        command = [
+            str(binary), str(model), str(n_ctx), str(n_ubatch), str(n_threads), cache_type, str(n_gpu_layers)
+        ]  # fmt: skip
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._folder = tempfile.TemporaryDirectory()
         self._path = Path(self._folder.name, "text.bin")

@@ -30,7 +30,7 @@ from tests.daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes 
 def measure_luced(daemon: DaemonDriver, args: argparse.Namespace, prompt: Path, n_lanes: int) -> Sample:
     """From the moment that every lane has its first token to the end of the first lane."""
     started_s = time.monotonic()
-    daemon.send(*(gen_line(i, args.tokens, prompt, "ignore_eos=1") for i in range(n_lanes)))
+    daemon.send(*(gen_line(i, args.tokens, prompt, "ignore_eos=1 reuse=0") for i in range(n_lanes)))
     first_token_s = 0.0
     n_of_lane = [0] * n_lanes
     while not all(n_of_lane):

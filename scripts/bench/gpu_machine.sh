@@ -1,47 +1,96 @@
 #!/usr/bin/env bash
-# All that is measured on a GPU machine, in one call; it needs no package index there.
-#   scripts/bench/gpu_machine.sh LLAMA_CPP_DIR LIBGGML_CUDA_SO [OUT_DIR]
+# All that is measured on a GPU machine; it needs no package index there.
+#   scripts/bench/gpu_machine.sh LLAMA_CPP_DIR LIBGGML_CUDA_SO OUT_DIR STEP...
 #
 # LLAMA_CPP_DIR     llama.cpp's sources, the pinned build
 # LIBGGML_CUDA_SO   ggml's CUDA backend as a loadable library, built from the same sources
-# OUT_DIR           where the figures go (default build/gpu); the packages of python3 must hold numpy, gguf and pytest
-#
-# Builds luced with LUCE_BACKEND_DL, measures the noise, runs the daemon's tests with --gpu, and compares decoding and
-# streaming with the bare loop on a model of 8 GB.
+# OUT_DIR           where the figures go; the packages of python3 must hold numpy, gguf, rich and pytest
+# STEP              any of, in the order that is wanted:
+#   build           luced with LUCE_BACKEND_DL, what it is compared with, llama-server too if its sources are there
+#   noise           what another way of batching changes in the logits: tests/daemon/same_tokens.py allows for it
+#   decode          decoding against the bare loop, on a random model of 8 GB (made here)
+#   streaming       the gaps of a running lane beside a long prompt, on the same
+#   transfer        what pages and states cost on their way between device and host
+#   prefix          an agent's session against the bare loop and llama-server, what restoring costs; $MODELS or the same
+#   tests           the daemon's tests with --gpu (PYTEST_ADDOPTS="-n 8" where pytest-xdist is installed)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-[ $# -ge 2 ] || { sed -n '2,10s/^# \?//p' "$0"; exit 64; }
-llama=$(realpath "$1") backend=$(realpath "$2") out=$(realpath -m "${3:-build/gpu}")
+[ $# -ge 4 ] || { sed -n '2,17s/^# \?//p' "$0"; exit 64; }
+llama=$(realpath "$1") backend=$(realpath "$2") out=$(realpath -m "$3")
+shift 3
 build=build/gpu-dl
+model=build/bench-models/bench-8b.gguf
 mkdir -p "$out" build/gpu-import/luce
 ln -sfn "$PWD/protocol" build/gpu-import/luce/protocol
 ln -sfn "$PWD/supervisor" build/gpu-import/luce/supervisor
 
-cmake -G Ninja -S . -B $build -DCMAKE_BUILD_TYPE=Release -DLUCE_BACKEND_DL=ON -DLLAMA_CPP_DIR="$llama" \
-    -DLUCE_BUILD_BENCH=ON -DGGML_NATIVE=OFF -DGGML_CPU_ALL_VARIANTS=OFF \
-    -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON >"$out/build.txt" 2>&1 &&
-    ninja -C $build luced bare_decode luce_text ggml-cpu >>"$out/build.txt" 2>&1 ||
-    { tail -30 "$out/build.txt"; exit 1; }
-
-LUCE_DAEMON_BINARY=$PWD/$(find $build -name luced -type f)
-LUCE_TEXT_LIBRARY=$PWD/$(find $build -name 'libluce_text.so' | head -1)
-bare=$(find $build -name bare_decode -type f)
-export LUCE_DAEMON_BINARY LUCE_TEXT_LIBRARY GGML_BACKEND_PATH=$backend PYTHONUNBUFFERED=1
+luced=$PWD/$build/bin/luced bare=$build/bin
+server=$PWD/build/gpu-server/bin/llama-server
+export LUCE_DAEMON_BINARY=$luced LUCE_TEXT_LIBRARY=$PWD/$build/native/llama/text/libluce_text.so
+export GGML_BACKEND_PATH=$backend PYTHONUNBUFFERED=1
 export PYTHONPATH=$PWD/build/gpu-import:$PWD${PYTHONPATH:+:$PYTHONPATH}
+cpu=(-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
 
-{ nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; git rev-parse HEAD; "$LUCE_DAEMON_BINARY" --version; } \
-    2>/dev/null | tee "$out/machine.txt"
-python3 scripts/make_test_models.py build/test-models
-cp scripts/make_test_models.py build/test-models/made-by.py
-python3 scripts/bench/noise.py --luced "$LUCE_DAEMON_BINARY" build/test-models/*.gguf models/luce-tiny-Q8_0.gguf |
-    tee "$out/noise.md"
-python3 -m pytest -q -p no:cacheprovider --gpu tests/daemon >"$out/tests.txt" 2>&1
-tail -15 "$out/tests.txt"
-python3 scripts/make_test_models.py build/bench-models --shape bench-8b
-for program in decode streaming; do
+build() {
+    cmake -G Ninja -S . -B $build "${cpu[@]}" -DLUCE_BACKEND_DL=ON -DLLAMA_CPP_DIR="$llama" \
+        -DLUCE_BUILD_BENCH=ON -DGGML_CPU_ALL_VARIANTS=OFF >"$out/build.txt" 2>&1 &&
+        ninja -C $build luced bare_decode bare_prefill kv_transfer luce_text ggml-cpu >>"$out/build.txt" 2>&1 ||
+        { tail -30 "$out/build.txt"; exit 1; }
+    if [ -d "$llama/tools/server" ]; then
+        cmake -G Ninja -S "$llama" -B build/gpu-server "${cpu[@]}" -DGGML_BACKEND_DL=ON -DBUILD_SHARED_LIBS=ON \
+            -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+            -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF \
+            -DLLAMA_USE_PREBUILT_UI=OFF >"$out/build-server.txt" 2>&1 &&
+            ninja -C build/gpu-server llama-server ggml-cpu >>"$out/build-server.txt" 2>&1 ||
+            tail -30 "$out/build-server.txt"
+    fi
+    { nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; "$luced" --version; } 2>/dev/null |
+        tee "$out/machine.txt"
+}
+
+models() {
+    [ -e build/test-models/made-by.py ] && return
+    python3 scripts/make_test_models.py build/test-models
+    cp scripts/make_test_models.py build/test-models/made-by.py
+    python3 scripts/make_test_models.py build/bench-models --shape bench-8b
+}
+
+noise() {
+    python3 scripts/bench/noise.py --luced "$luced" build/test-models/*.gguf models/luce-tiny-Q8_0.gguf |
+        tee "$out/noise.md"
+}
+
+compare() { # PROGRAM
     for type in f16 q8_0; do
-        echo "$program, $type KV" | tee -a "$out/$program.md"
-        python3 scripts/bench/$program.py --luced "$LUCE_DAEMON_BINARY" --bare "$bare" --threads 8 --gpu-layers 99 \
-            --model build/bench-models/bench-8b.gguf --cache-type $type | tee -a "$out/$program.md"
+        echo "$1, $type KV" | tee -a "$out/$1.md"
+        python3 "scripts/bench/$1.py" --luced "$luced" --bare "$bare/bare_decode" --threads 8 --gpu-layers 99 \
+            --model $model --cache-type $type | tee -a "$out/$1.md"
     done
+}
+
+transfer() {
+    for type in f16 q8_0; do "$bare/kv_transfer" $model 99 $type 2>/dev/null | tee -a "$out/transfer.md"; done
+}
+
+prefix() {
+    local peer=()
+    [ -x "$server" ] && peer=(--vs "$server")
+    for one in ${MODELS:-$model}; do
+        python3 scripts/bench/prefix.py --luced "$luced" --bare "$bare/bare_prefill" "${peer[@]}" --threads 8 \
+            --gpu-layers 99 --models "$one" --cache-type f16 --json "$out/prefix-$(basename "$one" .gguf).json" |
+            tee -a "$out/prefix.txt"
+    done
+}
+
+tests() {
+    python3 -m pytest -q -p no:cacheprovider --gpu tests/daemon 2>&1 | tee "$out/tests.txt" | tail -15
+}
+
+for step in "$@"; do
+    [ "$step" = build ] || { [ -x "$luced" ] && models; } || exit 1
+    case $step in
+        build | noise | prefix | tests | transfer) $step ;;
+        decode | streaming) compare "$step" ;;
+        *) echo "no step $step" >&2; exit 64 ;;
+    esac
 done

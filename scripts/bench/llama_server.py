@@ -6,16 +6,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-START_DEADLINE_S = 120.0
+from scripts.bench.server_process import ServerProcess, free_port
+
 REQUEST_DEADLINE_S = 600.0
 
 
@@ -30,50 +28,14 @@ class Completion:
     tokens: list[int]
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-class LlamaServer:
-    """Use as a context manager: leaving it ends the server and reaps it."""
+class LlamaServer(ServerProcess):
+    """Use as a context manager."""
 
     def __init__(self, binary: Path, model: Path, *arguments: str) -> None:
-        self._port = free_port()
-        command = [str(binary), "--model", str(model), "--host", "127.0.0.1", "--port", str(self._port), *arguments]
-        self._child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def __enter__(self) -> Self:
-        until_s = time.monotonic() + START_DEADLINE_S
-        while not self._is_healthy():
-            if self._child.poll() is not None:
-                raise RuntimeError(f"llama-server ended with status {self._child.returncode} before it was ready")
-            if time.monotonic() > until_s:
-                self._child.kill()
-                raise TimeoutError("llama-server was not ready in time")
-            time.sleep(0.1)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._child.terminate()
-        try:
-            self._child.wait(30)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
-
-    def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == http.client.OK
-        except OSError:
-            return False
-        finally:
-            connection.close()
+        port = free_port()
+        super().__init__(
+            [str(binary), "--model", str(model), "--host", "127.0.0.1", "--port", str(port), *arguments], port
+        )
 
     def complete(self, prompt: Sequence[int], n: int) -> Completion:
         """One greedy completion of exactly n tokens, streamed."""

@@ -34,11 +34,13 @@ class LucedSettings:
     n_ubatch: int
     n_threads: int
     cache_type: str
+    n_gpu_layers: int
 
     def arguments(self, n_pool: int, *more: str) -> list[str]:
         return [
             "--ctx", str(self.n_ctx), "--pool", str(max(n_pool, self.n_ctx)), "--lanes", "4",
-            "--ubatch", str(self.n_ubatch), "--threads", str(self.n_threads), "--gpu-layers", "0",
+            "--ubatch", str(self.n_ubatch), "--threads", str(self.n_threads),
+            "--gpu-layers", str(self.n_gpu_layers),
             "--cache-type-k", self.cache_type, "--cache-type-v", self.cache_type, "--flash-attn", "on",
             "--host-cache", "4G", *more,
         ]  # fmt: skip

@@ -136,7 +136,7 @@ def run_model(args: argparse.Namespace, model: Path, console: Console) -> list[l
         bare = None
         if args.bare.exists():
             sizes = (settings.n_ctx, args.ubatch, args.threads)
-            bare = stack.enter_context(BarePrefill(args.bare, model, *sizes, args.cache_type))
+            bare = stack.enter_context(BarePrefill(args.bare, model, *sizes, args.cache_type, args.gpu_layers))
         server = None
         if args.vs is not None:
             server = stack.enter_context(LlamaServer(args.vs, model, *server_arguments(args)))
@@ -155,13 +155,14 @@ def run_model(args: argparse.Namespace, model: Path, console: Console) -> list[l
 
 def luced_settings(args: argparse.Namespace, model: Path) -> LucedSettings:
     n_ctx = -(-(args.tokens * 5 // 4) // 256) * 256
-    return LucedSettings(args.luced, model, n_ctx, args.ubatch, args.threads, args.cache_type)
+    return LucedSettings(args.luced, model, n_ctx, args.ubatch, args.threads, args.cache_type, args.gpu_layers)
 
 
 def server_arguments(args: argparse.Namespace) -> list[str]:
     return [
         "--ctx-size", str(args.pool), "--batch-size", str(args.ubatch), "--ubatch-size", str(args.ubatch),
-        "--threads", str(args.threads), "--threads-batch", str(args.threads), "--gpu-layers", "0",
+        "--threads", str(args.threads), "--threads-batch", str(args.threads),
+        "--gpu-layers", str(args.gpu_layers),
         "--cache-type-k", args.cache_type, "--cache-type-v", args.cache_type, "-fa", "on",
         "--override-kv", "qwen35.context_length=int:65536",
     ]  # fmt: skip
@@ -257,6 +258,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ubatch", type=int, default=512)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--cache-type", default="q8_0")
+    parser.add_argument("--gpu-layers", type=int, default=0)
     parser.add_argument("--no-session", action="store_true", help="what restoring and keeping costs only")
     parser.add_argument("--no-costs", action="store_true", help="the session only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, and every sample")

@@ -50,6 +50,8 @@ class Prompt:
     n_answer: int
     """Tokens of the recorded answer."""
     think_s: float | None
+    messages: Sequence[Message] = field(default=(), repr=False)
+    tools: Sequence[Message] = field(default=(), repr=False)
 
 
 @dataclass
@@ -154,13 +156,15 @@ class PromptMaker:
 
     def _prompt(self, session: Session, number: int, turn: Turn) -> Prompt:
         tools = self._tools[session.client] if turn.kind != "title" else []
-        chat = self._model.render(self.messages(session, turn), tools=tools or None)
+        messages = self.messages(session, turn)
+        chat = self._model.render(messages, tools=tools or None)
         try:
             boundaries = tuple(sorted({mark.token for mark in chat.marks if 0 < mark.token < len(chat.tokens)}))
             ids = array("i", chat.tokens)
         finally:
             chat.close()
-        return Prompt(session.name, number, turn.kind, ids, boundaries, self._n_tokens(turn), turn.think_s)
+        n_answer = self._n_tokens(turn)
+        return Prompt(session.name, number, turn.kind, ids, boundaries, n_answer, turn.think_s, messages, tools)
 
     def _n_tokens(self, turn: Turn) -> int:
         """Of the recorded answer by this model's vocabulary: what the transcript says is of another."""

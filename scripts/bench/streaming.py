@@ -44,7 +44,7 @@ class Sample:
 
 def prefill_alone(daemon: DaemonDriver, prompt: Path) -> float:
     started_s = time.monotonic()
-    daemon.send(gen_line(LONG, 1, prompt, "ignore_eos=1"))
+    daemon.send(gen_line(LONG, 1, prompt, "ignore_eos=1 reuse=0"))
     daemon.next_ok()
     seconds = time.monotonic() - started_s
     while not isinstance(daemon.next_token(), End):
@@ -57,7 +57,7 @@ def measure(daemon: DaemonDriver, short: Path, prompt: Path) -> Sample:
     daemon.send(gen_line(STREAMING, 100_000, short, "ignore_eos=1"))
     for _ in range(32):
         daemon.next_token()
-    daemon.send(gen_line(LONG, 1, prompt, "ignore_eos=1"))
+    daemon.send(gen_line(LONG, 1, prompt, "ignore_eos=1 reuse=0"))
     started_s = last_s = time.monotonic()
     gaps = []
     while True:

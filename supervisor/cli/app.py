@@ -10,10 +10,13 @@ from luce.supervisor.cli.entry import run_command
 
 # Command name -> (module, one line of help); modules load late, so that `luce --help` is fast.
 _COMMANDS = {
+    "serve": ("luce.supervisor.cli.serve", "Serve the OpenAI and Anthropic APIs, for agents and programs."),
+    "chat": ("luce.supervisor.cli.chat", "Talk to a model in the terminal."),
     "run": ("luce.supervisor.cli.run", "Generate text for a prompt."),
     "tokenize": ("luce.supervisor.cli.tokens", "Turn text into token ids."),
     "detokenize": ("luce.supervisor.cli.tokens", "Turn token ids into text, as they come."),
     "inspect": ("luce.supervisor.cli.inspect", "Show what a model file is and what it costs in memory."),
+    "convert": ("luce.supervisor.cli.convert", "Convert a DFlash drafter's checkpoint to a GGUF file for --draft."),
     "doctor": ("luce.supervisor.cli.doctor", "Check this installation, with a generation through the real daemon."),
 }
 _ATTRIBUTES = {"tokenize": "tokenize", "detokenize": "detokenize"}

@@ -10,13 +10,11 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_START_FAILED, Failure, OutputClosedError, run_command, say
-from luce.supervisor.cli.model_files import check_draft
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_START_FAILED, Failure, OutputClosedError, run_command
 from luce.supervisor.cli.options import (
     NOT_NEGATIVE,
     engine_options,
@@ -55,13 +53,6 @@ def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: b
 )
 @engine_options
 @click.option(
-    "--draft",
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="Drafter for speculation: a GGUF file or a folder with config.json and model.safetensors. This version checks"
-    " that it is one and decodes without it.",
-)
-@click.option(
     "--stream-fd",
     type=click.IntRange(min=3),
     metavar="FD",
@@ -91,15 +82,12 @@ def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: b
 @click.option("--text-ids", is_flag=True, help="With --pipe: ids are decimal numbers, one a line on stdout.")
 @click.option("--ignore-eos", is_flag=True, help="With --pipe: go on to -n past an end-of-text token.")
 @sampling_options
-def command(draft: Path | None, stream_fd: int | None, mux: bool, die_with_parent: bool, **values: Any) -> int:
+def command(stream_fd: int | None, mux: bool, die_with_parent: bool, **values: Any) -> int:
     """Run the native daemon: commands on stdin, replies on stdout, tokens on --stream-fd, the log on stderr.
 
     The commands are described in protocol/PROTOCOL.md; `ping hello` is a first one to try. The end of stdin lets what
     runs finish and then ends the daemon.
     """
-    if draft is not None:
-        check_draft(draft)
-        say(f"luce-daemon: the drafter {draft} is not used: this version decodes without speculation")
     if values["pipe"]:
         if stream_fd is not None or mux:
             raise Failure("--pipe writes its tokens to stdout: leave --stream-fd and --mux out", EXIT_BAD_ARGS)

@@ -81,6 +81,8 @@ def _as_json(account: ModelMemory, budget: int) -> dict[str, Any]:
         "sliding_window": account.n_window,
         "layers": {kind.value: account.count(kind) for kind in LayerKind if account.count(kind) > 0},
         "memory_bytes": budget,
+        "recurrent_state_bytes": account.recurrent_bytes,
+        "rollback_states": account.n_rollback,
         "working_bytes_estimate": account.working_bytes,
         "cache": {
             cache_type: {
@@ -108,6 +110,9 @@ def _print_tables(console: Console, model: Path, account: ModelMemory, budget: i
     about.add_row("layers", f"{len(account.layers)}: {layers}")
     if account.n_window > 0:
         about.add_row("sliding window", f"{account.n_window:,} tokens")
+    if account.recurrent_bytes > 0:
+        cost = format_bytes(account.recurrent_bytes)
+        about.add_row("recurrent state", f"{cost} a lane, and {account.n_rollback} more for drafts (--spec-memory)")
     about.add_row("trained context", f"{account.n_context_trained:,} tokens")
     about.add_row("vocabulary", f"{account.n_vocabulary:,} tokens")
     console.print(about)

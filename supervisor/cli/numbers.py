@@ -1,5 +1,5 @@
 """Numbers as the daemon takes them. Real: one with a fraction, finite, and within what a binary32 holds. Bytes: a count
-of them, 8G for short."""
+of them, 8G for short. Seconds: a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import struct
 from typing import Any
 
 import click
+
+from luce.supervisor.configuration_values import byte_count
 
 
 class Real(click.FloatRange):
@@ -35,9 +37,26 @@ class Bytes(click.IntRange):
         super().__init__(min=0, max=1 << 50)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        text = str(value).strip()
-        shift = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper(), 0)
-        digits = text[:-1] if shift else text
-        if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-            self.fail(f"{value!r} is no number of bytes: 1000, 64M or 8G, say", param, ctx)
-        return int(super().convert(int(digits) << shift, param, ctx))
+        try:
+            count = byte_count(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return int(super().convert(count, param, ctx))
+
+
+class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """A time above 0; with `or_none`, also the word none: without bounds."""
+
+    name = "seconds"
+
+    def __init__(self, *, max_s: float | None = None, or_none: bool = False) -> None:
+        self._range = click.FloatRange(min=0, min_open=True, max=max_s)
+        self._or_none = or_none
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | None:
+        if self._or_none and value == "none":
+            return None
+        seconds = float(self._range.convert(value, param, ctx))
+        if not math.isfinite(seconds):
+            self.fail(f"{value} is no time that ends" + (": say none" if self._or_none else ""), param, ctx)
+        return seconds

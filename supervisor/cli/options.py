@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure
-from luce.supervisor.cli.model_files import read_model
+from luce.supervisor.cli.model_files import NO_DRAFT, read_draft, read_model, read_packaged_draft
 from luce.supervisor.cli.numbers import Bytes, Real
 from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, LOG_LEVELS, DaemonConfig
 from luce.supervisor.locate import NotInstalledError, find_luced
@@ -112,13 +112,82 @@ _ENGINE_OPTIONS = (
         metavar="DIR",
         help="Keep pages and tails in files there, found again after a restart. Default: nowhere.",
     ),
-    click.option(
-        "--disk-budget", type=Bytes(), metavar="BYTES", help="Most bytes of all files there. Default: 32G."
-    ),
+    click.option("--disk-budget", type=Bytes(), metavar="BYTES", help="Most bytes of all files there. Default: 32G."),
     click.option(
         "--prefix-cache",
         type=click.Choice(["on", "off"]),
         help="Look for known beginnings of prompts, so that they need not be read again. Default: on.",
+    ),
+    click.option(
+        "--draft",
+        type=click.Path(path_type=Path),
+        metavar="PATH",
+        help="Draft model, which proposes tokens that the model checks several at a time; the text stays the same: a"
+        " GGUF file, a folder with one, or the folder of a DFlash checkpoint from Hugging Face, converted once."
+        " Default: none; for the packaged model the packaged one (none: without it).",
+    ),
+    click.option(
+        "--mtp",
+        is_flag=True,
+        help="Draft with the model's own multi-token heads, or with those of the assistant that --draft names.",
+    ),
+    click.option(
+        "--draft-max",
+        type=click.IntRange(min=0, max=64),
+        metavar="N",
+        help="Most tokens that are drafted at once; 0: never speculate. Default: as many as the gate finds worth it.",
+    ),
+    click.option(
+        "--draft-gate",
+        type=click.Choice(["on", "off"]),
+        help="Measure what drafts cost and bring, and draft only as far as it pays; off: always as far as it goes."
+        " Default: on.",
+    ),
+    click.option(
+        "--draft-accept",
+        type=click.Choice(["match", "rejection"]),
+        help="match: keep a drafted token if it is the one that would have come without drafts. rejection: where a"
+        " request samples, draw the draft and keep more of it, which leaves the tokens' distribution as it is, but not"
+        " the tokens of a seed. Default: match.",
+    ),
+    click.option(
+        "--draft-ngram",
+        type=click.Choice(["on", "off"]),
+        help="Draft what followed the same words earlier in the text, which needs no model. Default: on.",
+    ),
+    click.option(
+        "--draft-tree",
+        type=click.IntRange(min=0, max=256),
+        metavar="BUDGET",
+        help="Draft a tree of at most so many tokens a step, where the draft model names several tokens a place"
+        " (DFlash) and the model has no recurrent state; elsewhere, and with 0, a chain. Default: 0.",
+    ),
+    click.option(
+        "--spec-memory",
+        type=Bytes(),
+        metavar="BYTES",
+        help="Most memory for the states that a recurrent model goes back to when a draft was wrong, one a token, lane"
+        " and step; longer drafts cost a copy of the state and computing again what was right. Default: 2 GiB with a"
+        " draft model, else 256 MiB.",
+    ),
+    click.option(
+        "--draft-cache-type-k",
+        type=click.Choice(CACHE_TYPES),
+        help="Number format of the draft model's cached keys. Default: the daemon chooses.",
+    ),
+    click.option(
+        "--draft-cache-type-v",
+        type=click.Choice(CACHE_TYPES),
+        help="The same for its values. Default: as for its keys.",
+    ),
+    click.option(
+        "--draft-gpu-layers",
+        type=NOT_NEGATIVE,
+        metavar="N",
+        help="Layers of the draft model that lie on the GPU; 0: none. Default: all, where there is a GPU.",
+    ),
+    click.option(
+        "--draft-threads", type=POSITIVE, metavar="N", help="CPU threads of the draft model. Default: --threads."
     ),
     click.option("--seed", type=SEED, metavar="N", help="Seed of requests that bring none. Default: random ones."),
     click.option(
@@ -174,11 +243,23 @@ def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:
         key: values[key]
         for key in (
             "ctx", "pool", "lanes", "queue", "batch", "ubatch", "threads", "gpu_layers", "cache_type_k", "cache_type_v",
-            "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "seed", "log_level",
-            "load_timeout",
+            "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "mtp", "draft_max",
+            "draft_gate", "draft_accept", "draft_ngram", "draft_tree", "spec_memory", "draft_cache_type_k",
+            "draft_cache_type_v", "draft_gpu_layers", "draft_threads", "seed", "log_level", "load_timeout",
         )
     }  # fmt: skip
-    return DaemonConfig(model=read_model(values["model"]), **(shaped | fixed))
+    model = read_model(values["model"])
+    draft = values["draft"]
+    if draft is not None:
+        shaped["draft"] = None if draft == NO_DRAFT else read_draft(draft, model)
+    elif values["model"] is None and wants_packaged_draft(mtp=values["mtp"], draft_max=values["draft_max"]):
+        shaped["draft"] = read_packaged_draft()
+    return DaemonConfig(model=model, **(shaped | fixed))
+
+
+def wants_packaged_draft(*, mtp: bool, draft_max: int | None) -> bool:
+    """Whether the packaged model is to have its drafter: not if drafts come from elsewhere, or from nowhere."""
+    return not mtp and draft_max != 0
 
 
 def read_sampling(values: Mapping[str, Any]) -> SamplingArgs:

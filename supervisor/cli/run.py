@@ -29,6 +29,7 @@ from luce.supervisor.cli.output import OutputPipe
 from luce.supervisor.cli.text_model import text_model
 from luce.supervisor.config import DaemonConfig
 from luce.supervisor.generation import Generation, TokenEvent
+from luce.supervisor.http.answer import speculation_fields
 from luce.supervisor.text import TextModel
 
 
@@ -144,6 +145,7 @@ def _report(request: Generate, answer: Answer, figures: Figures) -> str:
                     "decode_tokens_per_s": final.decode_tokens_per_s,
                     "n_reused": final.n_reused,
                 },
+                "speculation": None if final.speculation is None else speculation_fields(final.speculation),
             },
             ensure_ascii=False,
             indent=2,

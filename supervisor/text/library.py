@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from luce.supervisor.locate import NotInstalledError, find_text_library
 from luce.supervisor.text.errors import (
@@ -28,7 +28,7 @@ from luce.supervisor.text.errors import (
 )
 
 LIBRARY_VARIABLE = "LUCE_TEXT_LIBRARY"
-ABI_VERSION = 1
+ABI_VERSION = 2
 
 _ERRORS: dict[int, type[TextError]] = {
     1: BadRequestError,
@@ -39,6 +39,8 @@ _ERRORS: dict[int, type[TextError]] = {
     6: AnswerFormatError,
     7: TextError,
 }
+
+_decode_json = json.JSONDecoder().raw_decode  # json.loads also looks for what never stands around it here
 
 _HANDLE = ctypes.c_void_p
 _OUT = ctypes.POINTER(ctypes.c_void_p)
@@ -60,6 +62,7 @@ _CALLS: dict[str, list[Any]] = {
     "schema_to_grammar": [_TEXT, _SIZE, _OUT],
     "parser_open": [_HANDLE, _OUT],
     "parser_feed_token": [_HANDLE, ctypes.c_int32, _OUT],
+    "parser_feed_tokens": [_HANDLE, ctypes.POINTER(ctypes.c_int32), _SIZE, _OUT],
     "parser_feed_text": [_HANDLE, _TEXT, _SIZE, _OUT],
     "parser_message": [_HANDLE, _OUT],
     "parser_finish": [_HANDLE, ctypes.c_int, _OUT],
@@ -82,12 +85,13 @@ class Library:
             raise NotInstalledError(
                 f"{path} is luce_text {version}, but {ABI_VERSION} is needed: install them together"
             )
+        self._calls: dict[str, Any] = {}
         for name, arguments in _CALLS.items():
-            function = self._function(name)
+            self._calls[name] = function = self._function(name)
             function.argtypes = [*arguments, _OUT]
             function.restype = ctypes.c_int
         for name in _CLOSERS:
-            function = self._function(name)
+            self._calls[name] = function = self._function(name)
             function.argtypes = [_HANDLE]
             function.restype = None
 
@@ -98,10 +102,13 @@ class Library:
     def call(self, name: str, *arguments: Any) -> None:
         """One call; a failed one raises the exception that its status stands for."""
         message = ctypes.c_void_p()
-        status = self._function(name)(*arguments, ctypes.byref(message))
+        status = self._calls[name](*arguments, ctypes.byref(message))
         if status != 0:
-            text = self._take(message).decode(errors="replace")
-            raise _ERRORS.get(status, TextError)(text)
+            self._raise(status, message)
+
+    def _raise(self, status: int, message: ctypes.c_void_p) -> NoReturn:
+        text = self._take(message).decode(errors="replace")
+        raise _ERRORS.get(status, TextError)(text)
 
     def close(self, name: str, handle: int) -> None:
         self._function(f"{name}_close")(handle)
@@ -115,13 +122,18 @@ class Library:
 
     def json_of(self, name: str, *arguments: Any) -> Any:
         """A call whose one result is JSON."""
-        return json.loads(self.text_of(name, *arguments))
+        value, _ = _decode_json(self.text_of(name, *arguments).decode())
+        return value
 
     def text_of(self, name: str, *arguments: Any) -> bytes:
-        """A call whose one result is a text."""
-        out = ctypes.c_void_p()
-        self.call(name, *arguments, ctypes.byref(out))
-        return self._take(out)
+        """A call whose one result is a text. Each token of an answer makes one."""
+        out, message = ctypes.c_void_p(), ctypes.c_void_p()
+        status = self._calls[name](*arguments, ctypes.byref(out), ctypes.byref(message))
+        if status != 0:
+            self._raise(status, message)
+        text = ctypes.string_at(out)
+        self._calls["free"](out)
+        return text
 
     def bytes_of(self, name: str, *arguments: Any) -> bytes:
         """A call whose one result is a string of any bytes."""

@@ -65,6 +65,16 @@ def test_the_modules_of_the_supervisor_are_described() -> None:
     assert described == {path.stem for path in parts} - {"__init__", "__pycache__"}
 
 
+def test_the_modules_of_http_are_described() -> None:
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
+    tree = text.split("### supervisor/http/", 1)[1].split("```")[1]
+    described = {
+        name for line in tree.splitlines() for name in re.findall(r"[a-z_]+", line.split("  ")[0].split(" /")[0])
+    }
+    there = {path.stem for path in (ROOT / "supervisor" / "http").glob("*.py")} - {"__init__"}
+    assert described == there
+
+
 def test_links_lead_somewhere() -> None:
     for document in (ROOT / "README.md", ROOT / "docs" / "ARCHITECTURE.md"):
         for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):

@@ -76,6 +76,7 @@ def test_the_tables_and_the_json(run: Run, tiny_model: Path) -> None:
     table = run("luce", "inspect", tiny_model, "--memory", "2G")
     assert table.returncode == 0
     assert b"3 attention, 9 recurrent" in table.stdout
+    assert b"15 more for drafts" in table.stdout
     assert b"2.0 GiB" in table.stdout
     values = json.loads(run("luce", "inspect", tiny_model, "--memory", "2G", "--json").stdout)
     assert values["architecture"] == "qwen35"

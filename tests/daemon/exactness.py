@@ -62,6 +62,13 @@ class Told:
         return self.reply.code
 
 
+def drafted(told: Told) -> tuple[int, int]:
+    """How many tokens were drafted for it, and how many of them were right."""
+    speculation = told.ok.speculation
+    assert speculation is not None
+    return speculation.n_drafted, speculation.n_accepted
+
+
 def generate(daemon: DaemonDriver, prompt: Sequence[int], extra: str = "", n: int = N_ANSWER) -> Told:
     """One request by itself, in the multiplexed dialect."""
     daemon.send(gen_line(1, n, prompt, f"ignore_eos=1 {extra}"))

@@ -67,7 +67,7 @@ def damage(rng: random.Random, path: Path, other: Path) -> None:
         path.write_bytes(data + rng.randbytes(rng.randrange(1, 1 << 16)))
     elif kind == 3:
         path.write_bytes(rng.randbytes(len(data)))
-    elif kind == 4:
+    elif kind == 4 and other != path:
         shutil.copy(other, path)
     else:
         path.write_bytes(data[:at] + bytes(len(data) - at))

@@ -11,11 +11,11 @@ import pytest
 from luce.protocol import ReadyLine
 from tests.daemon.conftest import Start
 from tests.daemon.histories import N_SLOTS, Player, Reference, make_prompts, make_references
-from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_RANDOM
+from tests.daemon.same_tokens import NOISE_CUTS, NOISE_GPU, NOISE_RANDOM
 
 N_COMMANDS = 30
 BATCH = 50
-MODELS = {"tiny": NOISE_BATCHING, "qwen3": NOISE_RANDOM, "gemma4": NOISE_RANDOM, "qwen35": NOISE_RANDOM}
+MODELS = {"tiny": NOISE_CUTS, "qwen3": NOISE_RANDOM, "gemma4": NOISE_RANDOM, "qwen35": NOISE_RANDOM}
 
 
 def small_budgets(rng: random.Random, ready: ReadyLine, folder: Path) -> list[str]:
@@ -32,7 +32,7 @@ def small_budgets(rng: random.Random, ready: ReadyLine, folder: Path) -> list[st
 
 @pytest.mark.parametrize("family", MODELS)
 def test_random_histories(
-    start: Start, tiny_model: Path, test_models: Path, tmp_path: Path, family: str, full: bool
+    start: Start, tiny_model: Path, test_models: Path, tmp_path: Path, family: str, full: bool, gpu: bool
 ) -> None:
     model = tiny_model if family == "tiny" else test_models / f"{family}.gguf"
     alone = start("--lanes", "1", "--ctx", "256", model=model)
@@ -41,12 +41,14 @@ def test_random_histories(
     alone.close()
     n_batches, n_histories = (50, BATCH) if full else (2, 6 if family == "tiny" else 20)
     for batch in range(n_batches):
-        play_batch(start, model, references, ready, tmp_path, f"{family} {batch}", n_histories, MODELS[family])
+        play_batch(
+            start, model, references, ready, tmp_path, f"{family} {batch}", n_histories, MODELS[family], gpu, full
+        )
 
 
 def play_batch(
     start: Start, model: Path, references: list[Reference], ready: ReadyLine, tmp_path: Path, seed: str, n: int,
-    noise: float,
+    noise: float, gpu: bool, full: bool,
 ) -> None:  # fmt: skip
     rng = random.Random(seed)
     folder = tmp_path / seed.replace(" ", "-")
@@ -54,7 +56,8 @@ def play_batch(
     arguments = small_budgets(rng, ready, folder)
     print(f"batch {seed!r}: {' '.join(arguments)}")
     daemon = start(*arguments, model=model, mux=rng.random() < 0.6)
-    player = Player(daemon, references, folder, rng.randrange(1 << 30), noise)
+    noise = max(noise, NOISE_GPU) if gpu else noise
+    player = Player(daemon, references, folder, rng.randrange(1 << 30), noise, may_all_part=gpu or full)
     try:
         for _ in range(n):
             player.play(N_COMMANDS)

@@ -5,6 +5,7 @@ llama.cpp runs on the daemon's one thread: each test asks for another answer fro
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tests.daemon.conftest import Start
 from tests.daemon_driver import Answer, DaemonDriver, gen_line
 
 DEADLINE_S = 20.0
+SMALL_STACK_BYTES = 3 << 20
 PROMPT = [60, 61, 62, 63]
 DIGITS = encode("root ::= [0-9]+")
 LAZY = f"grammar={DIGITS} grammar_lazy=1"
@@ -102,10 +104,19 @@ def test_a_hostile_trigger_is_refused(daemon: DaemonDriver, pattern: str) -> Non
     assert_refused(daemon, f"{LAZY} triggers=pattern:{encode(pattern)}", ErrorCode.BAD_GRAMMAR)
 
 
-def test_a_trigger_waits_through_a_long_answer(start: Start, text: TextModel) -> None:
-    """std::regex recurses once a character: 40 kB of answer took more stack than there is."""
+@pytest.fixture
+def small_stack() -> Iterator[int]:
+    """What is started meanwhile has a main stack of so many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    resource.setrlimit(resource.RLIMIT_STACK, (SMALL_STACK_BYTES, hard))
+    yield SMALL_STACK_BYTES
+    resource.setrlimit(resource.RLIMIT_STACK, (soft, hard))
+
+
+def test_a_trigger_waits_through_a_long_answer(small_stack: int, start: Start, text: TextModel) -> None:
+    """std::regex recurses once a character, 200 bytes deep: a long answer took more stack than there was."""
     longest = max((i for i in range(60, text.n_vocab) if text.piece(i).isascii()), key=lambda i: len(text.piece(i)))
-    n_resumed = 50_000 // len(text.piece(longest))
+    n_resumed = small_stack // 160 // len(text.piece(longest))
     daemon = start("--ctx", str(n_resumed + 1000))
     pattern = encode("^[^Q]*?(Q#Q)[^Q]*$")
     extra = f"{LAZY} triggers=full:{pattern} logit_bias={longest}:1000 generated={n_resumed}"

@@ -63,6 +63,11 @@ def test_identity_is_of_the_content_and_not_of_the_path(luced: Path, tiny_model:
         (["--model", "{model}", "--cache-type-k", "q99"], 64, "q99"),
         (["--model", "{model}", "--flash-attn", "off", "--cache-type-v", "q8_0"], 64, "flash"),
         (["--model", "{model}", "--lanes", "257"], 64, "--lanes"),
+        (["--model", "{model}", "--draft-max", "65"], 64, "--draft-max"),
+        (["--model", "{model}", "--draft-tree", "257"], 64, "--draft-tree"),
+        (["--model", "{model}", "--draft-gate", "maybe"], 64, "on, off"),
+        (["--model", "{model}", "--draft", ""], 64, "--draft"),
+        (["--model", "{model}", "--draft-threads", "2"], 64, "--mtp"),
         (["--model", "{model}", "--pool", "10", "--ctx", "20"], 64, "--pool"),
     ],
 )

@@ -25,6 +25,14 @@ def text(tiny_model: Path) -> Iterator[TextModel]:
         yield model
 
 
+@pytest.fixture
+def exact_logits(gpu: bool) -> None:
+    """For tests that draw tokens: a draw near a border falls to the other side if a logit is rounded otherwise."""
+    if gpu:
+        pytest.skip("CUDA's kernels round by the batch's size, so that drawn texts part; the greedy ones are compared")
+
+
+@pytest.mark.usefixtures("exact_logits")
 def test_a_seed_gives_the_same_tokens_alone_and_among_others(start: Start, golden: list[GoldenCase]) -> None:
     prompt = golden[0].prompt_ids
     daemon = start("--lanes", "4")
@@ -48,6 +56,7 @@ def test_without_a_seed_requests_differ_and_the_daemons_seed_makes_them_equal(
     assert seeded.generate(prompt, 30, hot).tokens == seeded.generate(prompt, 30, hot + " seed=5").tokens
 
 
+@pytest.mark.usefixtures("exact_logits")
 @pytest.mark.parametrize("extra", [SAMPLED, SAMPLED + f" grammar={encode('root ::= [a-z ]+')}", "repeat=1.3"])
 def test_a_resumed_request_goes_on_as_if_it_had_never_stopped(
     start: Start, golden: list[GoldenCase], extra: str

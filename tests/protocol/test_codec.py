@@ -291,6 +291,7 @@ UNSENDABLE: dict[str, Command] = {
     "a budget without marks": named(constraint=ConstraintArgs(think_budget=1)),
     "an empty grammar": named(constraint=ConstraintArgs(grammar="")),
     "a NUL in a grammar": named(constraint=ConstraintArgs(grammar="a\0b")),
+    "half a surrogate pair in a grammar": named(constraint=ConstraintArgs(grammar="a\ud800b")),
     "two grammars": named(constraint=ConstraintArgs(grammar="a", grammar_path="b")),
     "an empty trigger": named(constraint=ConstraintArgs(triggers=(GrammarTrigger(TriggerKind.WORD),))),
     "a word trigger with a token": named(

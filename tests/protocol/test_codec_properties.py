@@ -54,6 +54,7 @@ from luce.protocol import (
     Snapshot,
     SnapshotPoint,
     SnapshotTaken,
+    Speculation,
     Status,
     StatusLine,
     StopReason,
@@ -215,6 +216,9 @@ keys = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=8)
 status_fields = st.dictionaries(keys, texts, max_size=4).map(lambda fields: tuple(fields.items()))
 
 
+large_counts = st.integers(0, (1 << 63) - 1)
+
+
 def measures(n_digits: int) -> st.SearchStrategy[float]:
     return st.integers(0, 10**9).map(lambda value: float(f"{value / 10**n_digits:.{n_digits}f}"))
 
@@ -234,7 +238,17 @@ replies: st.SearchStrategy[Reply] = st.one_of(
         prefill_s=measures(6),
         decode_s=measures(6),
         decode_tokens_per_s=measures(2),
-        acceptance=maybe(measures(4)),
+        speculation=maybe(
+            st.builds(
+                Speculation,
+                n_drafted=large_counts,
+                n_accepted=large_counts,
+                n_steps=large_counts,
+                n_speculated_steps=large_counts,
+                draft_s=measures(6),
+                verify_s=measures(6),
+            )
+        ),
         output_path=maybe(texts),
         stop=st.sampled_from(StopReason),
     ),
@@ -310,6 +324,16 @@ def test_replies_read_back(reply: Reply) -> None:
     line = format_reply(reply)
     assert line.count(b"\n") == 1
     assert parse_reply(line[:-1]) == reply
+
+
+def test_what_was_not_measured_is_no_number() -> None:
+    nothing = Speculation()
+    assert (nothing.acceptance, nothing.tokens_per_step, nothing.speculated_share) == (None, None, None)
+    plain = Speculation(n_steps=4)
+    assert (plain.acceptance, plain.tokens_per_step, plain.speculated_share) == (None, 1.0, 0.0)
+    some = Speculation(n_drafted=8, n_accepted=6, n_steps=4, n_speculated_steps=2, draft_s=0.5, verify_s=1.0)
+    assert (some.acceptance, some.tokens_per_step, some.speculated_share) == (0.75, 2.5, 0.5)
+    assert some + plain == Speculation(8, 6, 8, 2, 0.5, 1.0)
 
 
 @unhurried

@@ -98,6 +98,8 @@ def reply_from_json(value: dict[str, Any]) -> protocol.Reply:
         arguments["what"] = protocol.Weights(arguments["what"])
     if "stop" in arguments:
         arguments["stop"] = protocol.StopReason(arguments["stop"])
+    if "speculation" in arguments:
+        arguments["speculation"] = protocol.Speculation(**arguments["speculation"])
     reply: protocol.Reply = REPLY_TYPE_NAMES[value["type"]](**arguments)
     return reply
 
@@ -105,4 +107,6 @@ def reply_from_json(value: dict[str, Any]) -> protocol.Reply:
 def _from_json(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(map(_from_json, value))
+    if isinstance(value, dict):
+        return {name: _from_json(item) for name, item in value.items()}
     return {"inf": inf, "-inf": -inf}.get(value, value) if isinstance(value, str) else value

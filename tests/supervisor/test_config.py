@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.supervisor import DaemonConfig, NotInstalledError, find_luced
+from luce.supervisor import DaemonConfig, NotInstalledError, SupervisorConfig, find_luced
 from luce.supervisor.config import engine_environment
 
 
@@ -19,6 +19,28 @@ def test_zero_is_a_value() -> None:
     argv = DaemonConfig(model=Path("m.gguf"), queue=0, gpu_layers=0, seed=0, load_timeout=0).to_argv()
     for flag in ("--queue", "--gpu-layers", "--seed", "--load-timeout"):
         assert argv[argv.index(flag) + 1] == "0"
+
+
+def test_speculation_becomes_arguments() -> None:
+    config = DaemonConfig(
+        model=Path("m"),
+        draft=Path("d.gguf"),
+        mtp=True,
+        draft_max=0,
+        draft_gate="off",
+        draft_tree=0,
+        spec_memory=1 << 30,
+    )
+    assert config.to_argv() == [
+        "--model", "m", "--draft", "d.gguf", "--draft-max", "0", "--draft-gate", "off", "--draft-tree", "0",
+        "--spec-memory", "1073741824", "--mtp",
+    ]  # fmt: skip
+    supervisor = SupervisorConfig(
+        model=Path("m"), draft=Path("d"), engines=[{}, {"model": Path("n"), "draft": None, "mtp": True}]
+    )
+    first, second = map(supervisor.daemon_config, supervisor.engine_configs())
+    assert (first.draft, first.mtp) == (Path("d"), False)
+    assert (second.model, second.draft, second.mtp) == (Path("n"), None, True)
 
 
 def test_every_field_becomes_an_argument() -> None:

@@ -103,7 +103,9 @@ async def test_an_end_token_is_an_end_also_after_a_crash(meddled: Meddled, tmp_p
     ids=["stopped", "garbage", "stdout closed", "stdin closed", "tokens closed", "tokens garbage"],
 )
 async def test_an_engine_that_cannot_go_on_is_a_pause(meddled: Meddled, number: int) -> None:
-    async with Supervisor(meddled()) as supervisor:
+    # Rejected drafts leave cells to other lanes, so that a text's rows lie, and are added up, in another order from run
+    # to run: many draws would fall at an edge. The greedy tests run with drafts.
+    async with Supervisor(dataclasses.replace(meddled(), draft_max=0)) as supervisor:
         asked = [request(max_tokens=200, temperature=0.6, seed=seed) for seed in range(6)]  # more than lanes
         expected = await asyncio.gather(*(collect(supervisor, one) for one in asked))
         first = supervisor.engine_pids()

@@ -16,7 +16,7 @@ from luce.supervisor.guard import (
     RestartPolicy,
 )
 from luce.supervisor.prefix_index import pack
-from luce.supervisor.router import Candidate, RecentTexts, choose
+from luce.supervisor.router import Candidate, RecentSessions, RecentTexts, choose
 from luce.supervisor.suspects import Suspects
 from luce.supervisor.token_records import TokenRecords
 
@@ -204,6 +204,24 @@ def test_the_longest_beginning_wins_then_the_least_load() -> None:
     assert choose([Candidate("a", 3, 4, 10), Candidate("b", 2, 4, 10)]) == "b"
     assert choose([Candidate("a", 2, 4, 0), Candidate("b", 3, 8, 0)]) == "b"
     assert choose([Candidate("a", 0, 4, 0), Candidate("b", 0, 4, 0)]) == "a"
+
+
+def test_a_session_goes_home_among_equals() -> None:
+    home = Candidate("home", 3, 4, 64, is_home=True)
+    assert choose([Candidate("idle", 0, 4, 64), home]) == "home"
+    assert choose([Candidate("longer", 3, 4, 128), home]) == "longer"
+    sessions = RecentSessions()
+    engines = [object(), object()]
+    sessions.note("a", engines[0])
+    sessions.note("", engines[0])
+    assert sessions.is_home("a", engines[0])
+    assert not sessions.is_home("a", engines[1])
+    assert not sessions.is_home("", engines[0])
+    sessions.note("a", engines[1])
+    assert sessions.is_home("a", engines[1])
+    for i in range(5000):
+        sessions.note(f"other {i}", engines[0])
+    assert not sessions.is_home("a", engines[1])
 
 
 def test_recent_texts_are_bounded() -> None:

@@ -73,6 +73,13 @@ async def test_a_seed_is_picked_told_and_enough(supervisor: Supervisor) -> None:
     assert first.tokens != other.tokens
 
 
+async def test_a_seed_of_the_configuration_is_that_of_requests_without_one(settings: SupervisorConfig) -> None:
+    async with Supervisor(dataclasses.replace(settings, seed=0)) as supervisor:
+        answers = [await collect(supervisor, request(temperature=1.5, seed=seed)) for seed in (None, None, 0, 1)]
+    assert [answer.end.seed for answer in answers] == [0, 0, 0, 1]
+    assert answers[0].tokens == answers[1].tokens == answers[2].tokens != answers[3].tokens
+
+
 async def test_zero_tokens_are_an_answer(supervisor: Supervisor) -> None:
     assert (await collect(supervisor, request(max_tokens=0))).tokens == []
 
@@ -219,8 +226,6 @@ def test_a_request_is_checked_where_it_is_made(values: dict[str, object]) -> Non
 
 
 def test_a_configuration_is_checked_where_it_is_made(tiny_model: Path) -> None:
-    with pytest.raises(ConfigError, match="draft"):
-        SupervisorConfig(model=tiny_model, draft=Path("draft.gguf"))
     with pytest.raises(ConfigError, match="no option lane"):
         EngineConfig(lane=3)
     with pytest.raises(ConfigError, match="no option mux"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,6 +15,7 @@ from luce.supervisor.text import (
     AnswerParser,
     BadRequestError,
     ClosedError,
+    Delta,
     RenderedChat,
     TextModel,
     ToolCall,
@@ -89,6 +91,34 @@ def check_every_split(chat: RenderedChat, text: str, n_splits: int) -> None:
         assert added_up([*deltas, *finished.deltas]) == whole
 
 
+def check_many_at_once(model: TextModel, chat: RenderedChat, text: str) -> None:
+    """The same as one by one: what is there after each batch, and what each token was taken for."""
+    ids = model.tokenize(text, parse_special=True)
+    for size in (1, 2, 3, 7, len(ids) + 1):
+        with AnswerParser(chat) as single, AnswerParser(chat) as many:
+            one_by_one, steps = [], []
+            for at in range(0, len(ids), size):
+                batch = ids[at : at + size]
+                one_by_one += [(1, single.feed(token)) for token in batch]
+                steps += many.feed_many(batch)
+                assert many.message == single.message
+                assert sum(n_tokens for n_tokens, _ in steps) == len(one_by_one)
+                assert many.work[0] == single.work[0]
+                assert many.work[1] <= single.work[1] * 2
+            assert _taken_for(steps) == _taken_for(one_by_one)
+            assert many.finish(truncated=True).message == single.finish(truncated=True).message
+
+
+def _taken_for(steps: Sequence[tuple[int, Sequence[Delta]]]) -> list[type[Delta] | None]:
+    """What each token was part of, as far as anything had been shown by then."""
+    kinds: list[type[Delta] | None] = []
+    kind = None
+    for n_tokens, deltas in steps:
+        kind = type(deltas[-1]) if deltas else kind
+        kinds += [kind] * n_tokens
+    return kinds
+
+
 @pytest.mark.parametrize("name", SELF_DESCRIBING)
 def test_templates(open_with: OpenWith, name: str, full: bool) -> None:
     model = open_with(name)
@@ -117,6 +147,7 @@ def test_templates(open_with: OpenWith, name: str, full: bool) -> None:
         else:
             assert message.content.strip().startswith(str(answer["content"]))
         check_every_split(chat, text, 400 if full else 40)
+        check_many_at_once(model, chat, text)
 
 
 @pytest.mark.parametrize(
@@ -138,6 +169,7 @@ def test_reasoning(open_with: OpenWith, name: str, text: str, reasoning: str) ->
     model = open_with(name)
     chat = model.render(HELLO)
     check_every_split(chat, text, 200)
+    check_many_at_once(model, chat, text)
     with AnswerParser(chat) as parser:
         parser.feed_text(text)
         message = parser.finish().message
@@ -160,6 +192,36 @@ def test_tool_calls_stream_as_they_form(model: TextModel) -> None:
     assert message.tool_calls == (ToolCall("", "read_file", '{"path": "src/app.py", "lines": 12}'),)
     assert seen[0][1].name == "read_file"
     assert any(delta.arguments == "app" == piece for piece, delta in seen)
+
+
+def test_many_tokens_of_one_field_are_parsed_once(model: TextModel) -> None:
+    """Over the whole length of a long answer, also where its middle is left out of what is parsed."""
+    chat = model.render(HELLO, tools=TOOLS)
+    text = "".join(f"Line {number}: é {{ 'and' [so]\n" for number in range(500))
+    text += '<tool_call>\n{"name": "read_file", "arguments": {"path": "a", "lines": 1}}\n</tool_call>'
+    ids = model.tokenize(text, parse_special=True)
+    with AnswerParser(chat) as single, AnswerParser(chat) as many:
+        for token in ids:
+            single.feed(token)
+        steps = [step for at in range(0, len(ids), 8) for step in many.feed_many(ids[at : at + 8])]
+        assert many.message == single.message
+        assert many.work[1] < single.work[1] / 4
+        assert len(steps) < len(ids) / 4
+        finished = many.finish()
+        assert finished.consistent
+        assert finished.message == single.finish().message
+
+
+def test_many_tokens_one_of_which_there_is_not(model: TextModel) -> None:
+    with AnswerParser(model.render(HELLO)) as parser:
+        assert parser.feed_many([]) == []
+        parser.feed_many(model.tokenize("Well, then"))
+        before = parser.message
+        with pytest.raises(BadRequestError):
+            parser.feed_many([*model.tokenize(" I see"), model.n_vocab])
+        assert parser.message.content.startswith(before.content)
+        with pytest.raises(BadRequestError):
+            parser.feed_many([1, 2**31])
 
 
 def test_a_name_that_begins_another(model: TextModel) -> None:

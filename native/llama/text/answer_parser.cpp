@@ -2,6 +2,7 @@
 #include "llama/text/answer_parser.h"
 
 #include <exception>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -59,12 +60,14 @@ common_chat_msg AnswerParser::parse(const common_chat_input& input, bool is_part
     return message;
 }
 
-std::vector<AnswerDelta> AnswerParser::feed(llama_token id) {
+common_chat_input AnswerParser::chunk_of(llama_token id) const {
     const bool is_marker = chat_->preserved.count(id) > 0;
     common_chat_input chunk;
     chunk.append(chat_->chat_template->vocabulary().piece(id, is_marker), id);
-    return feed(chunk);
+    return chunk;
 }
+
+std::vector<AnswerDelta> AnswerParser::feed(llama_token id) { return feed(chunk_of(id)); }
 
 std::vector<AnswerDelta> AnswerParser::feed(std::string_view bytes) {
     return feed(common_chat_input(std::string(bytes)));
@@ -88,6 +91,51 @@ std::vector<AnswerDelta> AnswerParser::feed(const common_chat_input& chunk) {
     return is_due() ? parse_window() : std::vector<AnswerDelta>();
 }
 
+std::vector<AnswerStep> AnswerParser::feed(const std::vector<llama_token>& ids) {
+    if (ids.size() > 1) {
+        if (auto step = feed_at_once(ids)) {
+            return {std::move(*step)};
+        }
+    }
+    std::vector<AnswerStep> steps;
+    for (const llama_token id : ids) {
+        steps.push_back({1, feed(id)});
+    }
+    return steps;
+}
+
+// Nothing, and nothing is changed, where the tokens have to be looked at one by one.
+std::optional<AnswerStep> AnswerParser::feed_at_once(const std::vector<llama_token>& ids) {
+    common_chat_input fed = held_;
+    for (const llama_token id : ids) {
+        fed.append(chunk_of(id));
+    }
+    const size_t n_complete = complete_utf8(fed.text);
+    common_chat_input longer = window_;
+    longer.append(fed.substr(0, n_complete));
+    if (is_finished_ || !last_ || n_complete == 0 || longer.size() > kAlwaysParseBytes) {
+        return std::nullopt;
+    }
+    common_chat_msg now;
+    try {
+        now = parse(longer, true);
+    } catch (const std::exception&) {
+        return std::nullopt;
+    }
+    common_chat_msg shown = window_message_;
+    const std::vector<AnswerDelta> deltas = advance(shown, now);
+    if (deltas.size() != 1 || deltas[0].kind != last_->kind || deltas[0].tool_index != last_->tool_index ||
+        !deltas[0].tool_name.empty() || !deltas[0].tool_id.empty()) {
+        return std::nullopt;
+    }
+    n_bytes_fed_ += fed.size() - held_.size();
+    whole_.append(fed.substr(0, n_complete));
+    held_ = fed.substr(n_complete);
+    window_ = std::move(longer);
+    n_unparsed_ = 0;
+    return AnswerStep{ids.size(), show(now)};
+}
+
 bool AnswerParser::is_due() const {
     return window_.size() <= kAlwaysParseBytes || n_unparsed_ * kGrowthDivisor >= window_.size();
 }
@@ -100,8 +148,16 @@ std::vector<AnswerDelta> AnswerParser::parse_window() {
     } catch (const std::exception&) {
         return {};  // not yet readable; if it never is, finish() says so
     }
+    return show(now);
+}
+
+// What the window now says, and a shorter window if it can be had.
+std::vector<AnswerDelta> AnswerParser::show(const common_chat_msg& now) {
     std::vector<AnswerDelta> deltas = advance(window_message_, now);
     extend(streamed_, deltas);
+    if (!deltas.empty()) {
+        last_ = AnswerDelta{deltas.back().kind, "", deltas.back().tool_index, "", ""};
+    }
     if (may_elide_ && same_answer(window_message_, now)) {
         if (whole_.size() >= check_at_ && window_.size() < whole_.size()) {
             check_whole();

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -23,12 +24,21 @@ struct FinishedAnswer {
     bool is_consistent = true;  // all deltas together are the message
 };
 
+// Tokens, and the deltas that came with them.
+struct AnswerStep {
+    size_t n_tokens;
+    std::vector<AnswerDelta> deltas;
+};
+
 class AnswerParser {
 public:
     explicit AnswerParser(std::shared_ptr<const RenderedChat> chat);
 
     std::vector<AnswerDelta> feed(llama_token id);
     std::vector<AnswerDelta> feed(std::string_view bytes);
+    // Several tokens, which are parsed once where they only go on with the field that the last ones belonged to; else
+    // one after the other, so that each delta is that of a token.
+    std::vector<AnswerStep> feed(const std::vector<llama_token>& ids);
 
     // truncated: the output was cut off, so it may end inside a tool call. Throws TextFailure(BAD_ANSWER) when the
     // output does not follow the format; message() then still has what was read.
@@ -42,8 +52,11 @@ public:
 
 private:
     common_chat_msg parse(const common_chat_input& input, bool is_partial);
+    common_chat_input chunk_of(llama_token id) const;
     std::vector<AnswerDelta> feed(const common_chat_input& chunk);
+    std::optional<AnswerStep> feed_at_once(const std::vector<llama_token>& ids);
     std::vector<AnswerDelta> parse_window();
+    std::vector<AnswerDelta> show(const common_chat_msg& now);
     bool is_due() const;
     void check_whole();
     void shorten_window();
@@ -53,14 +66,15 @@ private:
     std::shared_ptr<const RenderedChat> chat_;
     common_chat_msg prefill_;  // what the prompt already has of this message
 
-    common_chat_input held_;          // an incomplete UTF-8 sequence
-    common_chat_input whole_;         // all output
-    common_chat_input window_;        // the output without what was elided
-    common_chat_msg window_message_;  // what of the window was shown
-    common_chat_msg streamed_;        // the sum of all deltas
-    size_t n_unparsed_ = 0;           // bytes at the window's end
-    size_t shorten_at_;               // window size at which the next elision is tried
-    size_t check_at_;                 // output size at which the whole is parsed next
+    common_chat_input held_;           // an incomplete UTF-8 sequence
+    common_chat_input whole_;          // all output
+    common_chat_input window_;         // the output without what was elided
+    common_chat_msg window_message_;   // what of the window was shown
+    common_chat_msg streamed_;         // the sum of all deltas
+    std::optional<AnswerDelta> last_;  // delta, without its text
+    size_t n_unparsed_ = 0;            // bytes at the window's end
+    size_t shorten_at_;                // window size at which the next elision is tried
+    size_t check_at_;                  // output size at which the whole is parsed next
     bool may_elide_ = true;
     bool is_finished_ = false;
 

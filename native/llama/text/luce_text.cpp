@@ -231,6 +231,21 @@ luce_text_status luce_text_parser_feed_token(luce_text_parser* parser, int32_t i
     });
 }
 
+luce_text_status luce_text_parser_feed_tokens(luce_text_parser* parser, const int32_t* ids, size_t n_ids, char** steps,
+                                              char** error) {
+    return guarded(error, [&] {
+        require(parser, steps);
+        if (n_ids > 0) {
+            require(ids);
+        }
+        common_json list = common_json::array();
+        for (const AnswerStep& step : parser->parser.feed(std::vector<llama_token>(ids, ids + n_ids))) {
+            list.push_back(common_json{{"n", step.n_tokens}, {"deltas", to_json(step.deltas)}});
+        }
+        *steps = copy_out(list.dump_safe());
+    });
+}
+
 luce_text_status luce_text_parser_feed_text(luce_text_parser* parser, const char* bytes, size_t n_bytes, char** deltas,
                                             char** error) {
     return guarded(error, [&] {

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LUCE_TEXT_ABI_VERSION 1
+#define LUCE_TEXT_ABI_VERSION 2
 
 #if defined(_WIN32)
 #define LUCE_TEXT_API __declspec(dllexport)
@@ -101,6 +101,10 @@ LUCE_TEXT_API luce_text_status luce_text_parser_open(const luce_text_chat* chat,
                                                      char** error);
 LUCE_TEXT_API luce_text_status luce_text_parser_feed_token(luce_text_parser* parser, int32_t id, char** deltas,
                                                            char** error);
+/* Several tokens: [{"n": number of tokens, "deltas": [...]}]. Tokens that only go on with the field that those before
+ * them belonged to are one step, parsed once; any others are a step each. */
+LUCE_TEXT_API luce_text_status luce_text_parser_feed_tokens(luce_text_parser* parser, const int32_t* ids, size_t n_ids,
+                                                            char** steps, char** error);
 LUCE_TEXT_API luce_text_status luce_text_parser_feed_text(luce_text_parser* parser, const char* bytes, size_t n_bytes,
                                                           char** deltas, char** error);
 LUCE_TEXT_API luce_text_status luce_text_parser_message(const luce_text_parser* parser, char** message, char** error);

@@ -1,0 +1,197 @@
+// The part of Engine that speculates: what lanes may draft, and what becomes of the drafted tokens of a call.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/engine.h"
+#include "speculation/draft_tree.h"
+
+namespace luce::engine {
+
+// Drafts never cross the place of a tail, the request's end or the context's end, however many branches they have; all
+// tokens of all branches need a cell and a row of logits.
+void Engine::propose() {
+    if (speculator_ == nullptr) return;
+    std::vector<Speculator::Candidate> candidates;
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        if (lanes_[i] && !lanes_[i]->is_prefilling()) {
+            candidates.push_back({static_cast<LaneId>(i), lanes_[i]->text(), 0, 0, draw_rule(*lanes_[i])});
+        }
+    }
+    if (candidates.empty()) return;
+    const DecoderLimits& limits = decoder_.limits();
+    const bool can_go_back = memory_.can_go_back() && !cannot_keep_;
+    const std::int32_t n_back = can_go_back ? speculator_->n_most() : memory_.n_rollback();
+    const auto n_lanes = static_cast<std::int32_t>(candidates.size());
+    const std::int32_t n_share =
+        std::min({memory_.n_available_cells(), limits.n_logits, limits.n_ubatch, limits.n_batch}) / n_lanes - 1;
+    for (Speculator::Candidate& candidate : candidates) {
+        const Generation& g = *at(candidate.lane);
+        const std::int32_t n_left = g.request().n_generate - g.n_generated();
+        const std::int32_t n_room = config_.n_ctx - g.n_text();
+        const std::int32_t n_cut = memory_.n_until_cut(candidate.lane, g.n_computed());
+        candidate.n_most = std::max(0, n_share);
+        candidate.n_deepest = std::max(0, std::min({n_left - 1, n_room - 1, n_cut - 1, n_back}));
+    }
+    if (is_withdrawn_) {
+        is_withdrawn_ = false;
+        speculator_->withdraw();
+        return;
+    }
+    speculator_->propose(candidates);
+}
+
+// How the request's drafts are drawn; unset: they are matched. Constraints go with the text, and looking at what they
+// leave of a distribution would change them.
+std::optional<speculation::DrawRule> Engine::draw_rule(const Generation& g) const {
+    const Request& request = g.request();
+    const SamplingParams& sampling = request.sampling;
+    if (!speculator_->draws() || sampling.is_greedy() || request.constraint.any()) return std::nullopt;
+    return speculation::DrawRule{
+        sampling.temperature, sampling.top_k, sampling.top_p,
+        sampling.min_p,       sampling.seed,  static_cast<std::uint64_t>(request.n_generated_before + g.n_generated())};
+}
+
+std::int32_t Engine::n_drafted(LaneId lane) const {
+    if (speculator_ == nullptr) return 0;
+    return std::max(0, static_cast<std::int32_t>(speculator_->proposed(lane).size()) - 1);
+}
+
+Slice Engine::slice_of(const PlannedSlice& planned) {
+    const Generation& g = *at(planned.lane);
+    if (!planned.is_prefill && planned.n_tokens > 1) {
+        return {planned.lane, g.n_computed(), speculator_->proposed(planned.lane), planned.n_tokens,
+                speculator_->parents(planned.lane)};
+    }
+    const bool reaches_end = planned.n_tokens == g.n_pending();
+    return {planned.lane, g.n_computed(), g.pending(planned.n_tokens), reaches_end ? 1 : 0};
+}
+
+// The state of each lane that the call may have to take back further than the model can. Returns whether it is kept.
+bool Engine::keep_states(const PlannedCall& call) {
+    for (const PlannedSlice& planned : call) {
+        if (planned.is_prefill || planned.n_tokens - 1 <= memory_.n_rollback()) continue;
+        if (!speculator_->parents(planned.lane).empty()) continue;  // Decoder::keep() takes all of it back
+        const Result<void> kept = memory_.keep(planned.lane);
+        if (kept) continue;
+        log_warn("drafts are shorter from now on, because states cannot be kept for longer ones: " + kept.error().text);
+        cannot_keep_ = true;
+        is_withdrawn_ = true;
+        return false;
+    }
+    return true;
+}
+
+// The lane as it was before the call. What was right of it is computed again with the token that follows; where none
+// does, once the others' rows of logits are no longer needed.
+Result<void> Engine::go_back(LaneId lane, std::int32_t n_right, std::optional<Finish> finished) {
+    const double started_s = clock_.now_s();
+    n_redone_ += n_right;
+    if (finished) ended_short_.push_back({lane, *finished});
+    const Result<void> back = memory_.go_back(lane, at(lane)->n_computed());
+    going_back_s_ += clock_.now_s() - started_s;
+    return back;
+}
+
+void Engine::finish_short_ones(std::vector<Event>& events) {
+    for (const auto& [lane, reason] : std::exchange(ended_short_, {})) {
+        Generation& g = *at(lane);
+        const std::int32_t n = g.n_pending() - 1;  // the last token is nobody's to compute
+        const Slice slice{lane, g.n_computed(), g.pending(n), 1};
+        const Result<void> decoded = decoder_.decode(std::span(&slice, 1));
+        std::span<const float> logits;
+        if (decoded) {
+            g.mark_computed(n);
+            speculator_->follow(lane, g.text(), g.n_computed(), n, 0);
+            logits = decoder_.logits(0);
+            remember(lane, logits, events);
+        }
+        finish(lane, reason, logits, events);  // without it the answer is whole, but its end is not kept
+    }
+}
+
+// Only calls of nothing but decoding lanes say what a step costs.
+std::optional<speculation::StepCost> Engine::cost_of(const PlannedCall& call, double seconds) {
+    if (speculator_ == nullptr) return std::nullopt;
+    speculation::StepCost cost;
+    for (const PlannedSlice& planned : call) {
+        if (planned.is_prefill) return std::nullopt;
+        ++cost.n_lanes;
+        cost.n_tokens += planned.n_tokens;
+        cost.n_longest = std::max(cost.n_longest, at(planned.lane)->n_text());
+    }
+    cost.seconds = seconds;
+    return cost;
+}
+
+void Engine::measure(std::optional<speculation::StepCost> cost) {
+    const std::int32_t n_redone = std::exchange(n_redone_, 0);
+    const double going_back_s = std::exchange(going_back_s_, 0.0);
+    if (!cost) return;
+    cost->n_redone = n_redone;
+    cost->seconds += going_back_s;
+    speculator_->measured(*cost);
+}
+
+// One token after the other is sampled as if it had been decoded alone, as long as the draft has foreseen it. A drafted
+// one that was drawn has its own chance of being what is sampled.
+void Engine::verify(const CalledSlice& called, std::vector<Event>& events) {
+    const LaneId lane = called.planned.lane;
+    Generation& g = *at(lane);
+    const auto tree = speculation::DraftTree::of(called.tokens, called.parents);
+    std::vector<std::int32_t> path = {0};
+    std::optional<Finish> finished;
+    std::optional<Error> failed;
+    while (true) {
+        const auto node = static_cast<std::size_t>(path.back());
+        const auto drawn = node + 1 < called.tokens.size() ? speculator_->drawn(lane, node) : std::nullopt;
+        const Result<Token> sampled = sample(called.row + node, lane, events, drawn);
+        if (!sampled) {
+            failed = sampled.error();
+            break;
+        }
+        finished = g.finish_after(sampled.value(), decoder_.is_end_of_generation(sampled.value()), config_.n_ctx);
+        const auto next = tree.child(node, sampled.value());
+        if (finished || !next) break;
+        path.push_back(static_cast<std::int32_t>(*next));
+    }
+    const auto n_kept = static_cast<std::int32_t>(path.size());
+    const std::int32_t n_matched = n_kept - 1;
+    const bool goes_back = called.parents.empty() && called.planned.n_tokens - n_kept > memory_.n_rollback();
+    if (!goes_back) g.mark_computed(n_kept);
+    if (speculator_ != nullptr) {
+        const auto n_got = static_cast<std::size_t>(failed ? n_matched : n_kept);
+        const std::int32_t n_seen = finished || failed ? n_matched : called.planned.n_tokens - 1;
+        const SpeculationStats step =
+            speculator_->judged(lane, g.text().last(n_got), n_matched, n_seen, called.seconds);
+        g.count(step);
+        *totals_.speculation += step;
+    }
+    if (goes_back && !failed) {
+        if (const Result<void> back = go_back(lane, n_kept, finished); !back) fail(lane, back.error(), events);
+        return;
+    }
+    if (!goes_back) {
+        if (const Result<void> taken_back = take_back(called, path); !taken_back) failed = taken_back.error();
+    }
+    if (failed) {
+        fail(lane, *failed, events);
+        return;
+    }
+    const std::span<const std::int32_t> offsets = called.parents.empty() ? std::span<const std::int32_t>() : path;
+    if (speculator_ != nullptr) {
+        speculator_->follow(lane, g.text(), g.n_computed(), n_kept, {called.batch_row, offsets});
+    }
+    const std::span<const float> logits = decoder_.logits(called.row + static_cast<std::size_t>(path.back()));
+    remember(lane, logits, events);
+    if (finished) finish(lane, *finished, logits, events);
+}
+
+// What was computed beside the path was none of the text.
+Result<void> Engine::take_back(const CalledSlice& called, std::span<const std::int32_t> path) {
+    if (!called.parents.empty()) return decoder_.keep(called.planned.lane, path);
+    if (path.size() == called.tokens.size()) return {};
+    return memory_.drop(called.planned.lane, at(called.planned.lane)->n_computed());
+}
+
+}  // namespace luce::engine

@@ -1,0 +1,277 @@
+#include "engine/speculator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace luce::engine {
+namespace {
+
+using speculation::Choice;
+using speculation::Draft;
+using speculation::DraftAsk;
+using speculation::LaneSituation;
+using speculation::Proposal;
+using speculation::SourceIndex;
+
+constexpr int kMaxFailures = 3;  // in a row; then a source is asked no more
+
+std::vector<LaneSituation> situations_of(std::span<const Speculator::Candidate> lanes, bool has_trees) {
+    std::vector<LaneSituation> situations;
+    situations.reserve(lanes.size());
+    for (const Speculator::Candidate& lane : lanes) {
+        const std::int32_t n_tree = lane.n_deepest > 0 ? lane.n_most : 0;
+        situations.push_back({lane.lane, static_cast<std::int32_t>(lane.text.size()),
+                              has_trees ? n_tree : std::min(lane.n_most, lane.n_deepest)});
+    }
+    return situations;
+}
+
+// What is verified of a tree, after the token that comes before it. Chosen so that it has no branches: no parents.
+void take_nodes(const Draft& draft, std::span<const std::size_t> nodes, Tokens& tokens,
+                std::vector<std::int32_t>& parents) {
+    std::vector<std::int32_t> places(draft.tokens.size() + 1);  // in `tokens`, by the index in the draft + 1
+    parents.assign(1, -1);
+    bool has_branches = false;
+    for (const std::size_t node : nodes) {
+        const auto place = static_cast<std::int32_t>(tokens.size());
+        const std::int32_t parent = places[static_cast<std::size_t>(draft.parents[node] + 1)];
+        has_branches = has_branches || parent + 1 != place;
+        places[node + 1] = place;
+        tokens.push_back(draft.tokens[node]);
+        parents.push_back(parent);
+    }
+    if (!has_branches) parents.clear();
+}
+
+}  // namespace
+
+Speculator::Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clock& clock)
+    : clock_(clock),
+      n_most_(config.n_most),
+      n_tree_(config.n_tree),
+      n_branches_(config.n_branches),
+      wants_equal_widths_(config.wants_equal_widths && n_lanes > 1),
+      draws_(config.draws),
+      plans_(static_cast<std::size_t>(n_lanes)) {
+    speculation::GateConfig gate;
+    gate.n_lanes = n_lanes;
+    gate.n_most = std::max(config.n_most, config.n_tree);
+    gate.is_on = config.has_gate;
+    gate.wants_equal_widths = wants_equal_widths_;
+    for (auto& drafts : config.sources) {
+        gate.sources.push_back(drafts->traits());
+        sources_.push_back({std::move(drafts), 0, false});
+    }
+    gate_ = std::make_unique<speculation::Gate>(std::move(gate));
+}
+
+Speculator::~Speculator() = default;
+
+std::string Speculator::description() const {
+    std::string names;
+    for (const Source& source : sources_) names += (names.empty() ? "" : "+") + source.drafts->traits().name;
+    return names;
+}
+
+void Speculator::withdraw() {
+    drafts_.clear();
+    proposals_.clear();
+    for (Plan& plan : plans_) {
+        plan.tokens.clear();
+        plan.parents.clear();
+        plan.width = 0;
+        plan.proposal.reset();
+        plan.draft_s = 0;
+    }
+}
+
+void Speculator::propose(std::span<const Candidate> lanes) {
+    withdraw();
+    if (n_most_ == 0) return;
+    const std::vector<LaneSituation> situations = situations_of(lanes, n_tree_ > 0);
+    if (std::all_of(situations.begin(), situations.end(), [](const auto& lane) { return lane.n_most == 0; })) return;
+    for (SourceIndex i = 0; i < sources_.size(); ++i) {
+        if (!sources_[i].drafts->traits().is_free) continue;
+        std::vector<DraftAsk> asks;
+        for (const Candidate& lane : lanes) {
+            const DraftAsk of_lane = ask_for(lane, i, std::max(n_most_, n_tree_), lanes.size());
+            if (of_lane.n_most > 0) asks.push_back(of_lane);
+        }
+        if (!asks.empty()) ask(i, asks);
+    }
+    const std::vector<speculation::Ask> wanted = gate_->asks(situations, proposals_);
+    for (SourceIndex i = 0; i < sources_.size(); ++i) {
+        std::vector<DraftAsk> of_source;
+        for (const speculation::Ask& want : wanted) {
+            if (want.source != i) continue;
+            const auto lane = std::find_if(lanes.begin(), lanes.end(),
+                                           [&](const Candidate& candidate) { return candidate.lane == want.lane; });
+            of_source.push_back(ask_for(*lane, i, want.n_tokens, lanes.size()));
+        }
+        if (!of_source.empty()) ask(i, of_source);
+    }
+    choose(lanes);
+    if (wants_equal_widths_) pad(lanes);
+}
+
+// Of a source that has no alternatives a chain is wanted, and where it draws: rejection sampling judges one draw a
+// place.
+DraftAsk Speculator::ask_for(const Candidate& lane, SourceIndex source, std::int32_t n_tokens,
+                             std::size_t n_lanes) const {
+    const std::int32_t n_deepest = std::min(lane.n_deepest, n_most_);
+    const bool is_tree = n_tree_ > 0 && sources_[source].drafts->traits().can_branch && n_deepest > 0 && !lane.draw;
+    DraftAsk ask{lane.lane, lane.text, std::min({n_tokens, lane.n_most, n_deepest})};
+    ask.draw = lane.draw;
+    if (!is_tree) return ask;
+    const std::int32_t n_leaves = 1 + n_branches_ / static_cast<std::int32_t>(n_lanes);
+    return {lane.lane, lane.text, std::min({n_tokens, lane.n_most, n_tree_}), n_leaves, n_deepest};
+}
+
+// Adds to drafts_ and proposals_; a source that fails proposes nothing.
+void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks) {
+    Source& source = sources_[i];
+    if (source.is_out) return;
+    const double started_s = clock_.now_s();
+    std::vector<Draft> drafts;
+    if (const Result<void> drafted = source.drafts->draft(asks, drafts); !drafted) {
+        if (source.n_failures++ == 0) {
+            log_warn("no drafts from " + source.drafts->traits().name + ": " + drafted.error().text);
+        }
+        source.is_out = source.n_failures >= kMaxFailures;
+        if (source.is_out) log_warn(source.drafts->traits().name + " is asked for drafts no more");
+        return;
+    }
+    source.n_failures = 0;
+    const double seconds = clock_.now_s() - started_s;
+    std::int32_t n_tokens = 0;
+    for (const Draft& draft : drafts) {
+        n_tokens += static_cast<std::int32_t>(draft.tokens.size());
+        at(draft.lane).draft_s += seconds / static_cast<double>(drafts.size());
+    }
+    if (!source.drafts->traits().is_free) {
+        gate_->observe_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, seconds);
+    }
+    for (Draft& draft : drafts) {
+        if (draft.tokens.empty()) continue;
+        drafts_.push_back(std::move(draft));
+        proposals_.push_back({drafts_.back().lane, i, {}});
+    }
+    // The drafts may have moved; their confidences are looked at where they lie now.
+    for (std::size_t k = 0; k < drafts_.size(); ++k) {
+        proposals_[k].confidence = drafts_[k].confidence;
+        proposals_[k].parents = drafts_[k].parents;
+    }
+}
+
+void Speculator::choose(std::span<const Candidate> lanes) {
+    const std::vector<Choice> choices = gate_->choose(situations_of(lanes, n_tree_ > 0), proposals_);
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+        const Choice& choice = choices[i];
+        if (choice.width == 0) continue;
+        const Draft& draft = drafts_[choice.proposal];
+        Plan& plan = at(choice.lane);
+        plan.tokens.assign(1, lanes[i].text.back());
+        if (draft.parents.empty()) {
+            plan.tokens.insert(plan.tokens.end(), draft.tokens.begin(), draft.tokens.begin() + choice.width);
+        } else {
+            std::vector<std::size_t> nodes = choice.nodes;
+            for (std::size_t n = 0; choice.nodes.empty() && n < static_cast<std::size_t>(choice.width); ++n) {
+                nodes.push_back(n);
+            }
+            take_nodes(draft, nodes, plan.tokens, plan.parents);
+        }
+        plan.width = choice.width;
+        plan.proposal = choice.proposal;
+    }
+}
+
+// All lanes as long as the longest, by tokens that nobody expects: cheaper than another pass over the weights.
+void Speculator::pad(std::span<const Candidate> lanes) {
+    std::size_t n_longest = 0;
+    for (const Candidate& lane : lanes) n_longest = std::max(n_longest, at(lane.lane).tokens.size());
+    if (n_longest < 2) return;
+    for (const Candidate& lane : lanes) {
+        Plan& plan = at(lane.lane);
+        if (static_cast<std::size_t>(std::min(lane.n_most, lane.n_deepest)) + 1 < n_longest) continue;
+        if (plan.tokens.empty()) plan.tokens.assign(1, lane.text.back());
+        plan.tokens.resize(n_longest, lane.text.back());
+    }
+}
+
+std::span<const Token> Speculator::proposed(LaneId lane) const { return plans_[static_cast<std::size_t>(lane)].tokens; }
+
+std::span<const std::int32_t> Speculator::parents(LaneId lane) const {
+    return plans_[static_cast<std::size_t>(lane)].parents;
+}
+
+std::optional<speculation::DrawnToken> Speculator::drawn(LaneId lane, std::size_t i) const {
+    const Plan& plan = plans_[static_cast<std::size_t>(lane)];
+    if (!plan.proposal || i >= static_cast<std::size_t>(plan.width)) return std::nullopt;
+    const Draft& draft = drafts_[*plan.proposal];
+    if (draft.drawn_from.empty()) return std::nullopt;
+    return speculation::DrawnToken{draft.tokens[i], draft.drawn_from[i]};
+}
+
+SpeculationStats Speculator::judged(LaneId lane, std::span<const Token> got, std::int32_t n_matched,
+                                    std::int32_t n_seen, double seconds) {
+    Plan& plan = at(lane);
+    SpeculationStats stats;
+    stats.n_steps = 1;
+    stats.draft_s = std::exchange(plan.draft_s, 0.0);
+    judge_unused(lane, got);
+    const std::int32_t width = std::min(plan.width, n_seen);
+    if (width == 0) return stats;
+    stats.n_speculated_steps = 1;
+    stats.n_drafted = width;
+    stats.n_accepted = std::min(n_matched, width);
+    stats.verify_s = seconds;
+    if (proposals_[*plan.proposal].parents.empty()) {
+        gate_->observe_verdict(proposals_[*plan.proposal], width, std::min(n_matched, width));
+    } else {
+        judge(*plan.proposal, got);
+    }
+    return stats;
+}
+
+// What came says of every part of a draft whether it would have been right, verified or not.
+void Speculator::judge(std::size_t proposal, std::span<const Token> got) {
+    const Draft& draft = drafts_[proposal];
+    if (!draft.parents.empty()) {
+        gate_->observe_verdicts(proposals_[proposal], speculation::verdicts_of(draft.tokens, draft.parents, got));
+        return;
+    }
+    const Tokens& drafted = draft.tokens;
+    const std::size_t width = std::min(drafted.size(), got.size());
+    const auto end = std::mismatch(drafted.begin(), drafted.begin() + static_cast<std::ptrdiff_t>(width), got.begin());
+    const auto n_right = static_cast<std::int32_t>(end.first - drafted.begin());
+    if (width > 0) gate_->observe_verdict(proposals_[proposal], static_cast<std::int32_t>(width), n_right);
+}
+
+// A draft that was not verified can be held against what came instead: so it is noticed when a source becomes right.
+void Speculator::judge_unused(LaneId lane, std::span<const Token> got) {
+    const Plan& plan = at(lane);
+    for (std::size_t i = 0; i < proposals_.size(); ++i) {
+        if (proposals_[i].lane != lane || (plan.width > 0 && plan.proposal == i)) continue;
+        if (!drafts_[i].drawn_from.empty()) continue;  // that two draws are equal says little of what one is worth
+        judge(i, got);
+    }
+}
+
+void Speculator::follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
+                        speculation::BatchRows rows) {
+    for (Source& source : sources_) source.drafts->follow(lane, text, n_computed, n_new, rows);
+}
+
+void Speculator::begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) {
+    gate_->begin(lane);
+    for (Source& source : sources_) source.drafts->begin(lane, text, n_computed);
+}
+
+void Speculator::forget(LaneId lane) {
+    at(lane) = {};
+    for (Source& source : sources_) source.drafts->forget(lane);
+}
+
+}  // namespace luce::engine

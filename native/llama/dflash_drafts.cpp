@@ -1,0 +1,213 @@
+#include "llama/dflash_drafts.h"
+
+#include <llama.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "common.h"
+#include "llama-ext.h"
+#include "llama/draft_fit.h"
+#include "llama/drafted_token.h"
+#include "llama/logit_choice.h"
+#include "speculation/tree_drafts.h"
+
+namespace luce::llama {
+namespace {
+
+using speculation::Draft;
+using speculation::DraftAsk;
+
+// Features wait until so many positions are there, or somebody needs them: one injection costs about what a page does.
+constexpr std::size_t kMostPending = 64;
+
+// Tokens of a place that a tree may take: those after them are hardly ever right.
+constexpr std::size_t kAlternatives = 8;
+
+llama_seq_id sequence(LaneId lane) { return static_cast<llama_seq_id>(lane); }
+
+}  // namespace
+
+DflashDrafts::DflashDrafts(const Model& target) : target_(target) {}
+
+DflashDrafts::~DflashDrafts() = default;
+
+Result<std::unique_ptr<DflashDrafts>> DflashDrafts::load(DraftModelOptions options, const Model& target) {
+    std::unique_ptr<DflashDrafts> drafts(new DflashDrafts(target));
+    Result<std::unique_ptr<DraftContext>> model = DraftContext::load(options, target);
+    if (!model) return model.error();
+    drafts->model_ = std::move(model).value();
+    const llama_model* weights = drafts->model_->model();
+    drafts->layers_ = drafts->model_->target_layers();
+    drafts->n_embd_ = llama_model_n_embd(target.model());
+    drafts->mask_ = llama_vocab_mask(llama_model_get_vocab(weights));
+    drafts->traits_.name = "dflash";
+    drafts->n_block_ = std::min(options.n_most, dflash_block_size(weights) - 1);
+    drafts->traits_.can_branch = options.n_tree > 0;
+    drafts->traits_.n_most = options.n_tree > 0 ? options.n_tree : drafts->n_block_;
+    drafts->pending_.resize(static_cast<std::size_t>(options.n_lanes));
+    drafts->open();
+    drafts->device_ = std::make_unique<LlamaKvDevice>(*drafts->model_, options.n_lanes);
+    if (const auto& refusal = drafts->device_->traits().refusal) {
+        return Error{ErrorCode::start_failed, "the draft's memory cannot be kept: " + *refusal};
+    }
+    return drafts;
+}
+
+// What belongs to the contexts, which go and come back.
+void DflashDrafts::open() {
+    llama_set_causal_attn(model_->context(), false);  // a block's tokens see each other
+    batch_ = std::make_unique<common_batch>(model_->context());
+}
+
+void DflashDrafts::unload() {
+    device_->unbind();
+    batch_.reset();
+    model_->unload();
+    for (Pending& pending : pending_) pending = {};
+}
+
+Result<void> DflashDrafts::reload() {
+    if (Result<void> loaded = model_->reload(); !loaded) return loaded;
+    open();
+    device_->rebind();
+    return {};
+}
+
+std::size_t DflashDrafts::n_pending(LaneId lane) const {
+    return pending_[static_cast<std::size_t>(lane)].rows.size() / (layers_.size() * static_cast<std::size_t>(n_embd_));
+}
+
+void DflashDrafts::follow(LaneId lane, std::span<const Token>, std::int32_t n_computed, std::int32_t n_new,
+                          speculation::BatchRows rows) {
+    Pending& pending = pending_[static_cast<std::size_t>(lane)];
+    if (pending.rows.empty()) pending.begin = n_computed - n_new;
+    const auto n_embd = static_cast<std::size_t>(n_embd_);
+    const std::size_t n_old = n_pending(lane);
+    const std::size_t stride = layers_.size() * n_embd;
+    pending.rows.resize((n_old + static_cast<std::size_t>(n_new)) * stride);
+    for (std::size_t k = 0; k < layers_.size(); ++k) {
+        const float* features =
+            llama_get_embeddings_layer_inp(target_.context(), static_cast<std::uint32_t>(layers_[k]));
+        for (std::size_t i = 0; i < static_cast<std::size_t>(n_new); ++i) {
+            std::memcpy(pending.rows.data() + (n_old + i) * stride + k * n_embd, features + rows[i] * n_embd,
+                        n_embd * sizeof(float));
+        }
+    }
+    if (n_pending(lane) < kMostPending) return;
+    if (const Result<void> injected = inject(std::span(&lane, 1)); !injected && !has_warned_) {
+        log_warn("the draft model lost a text: " + injected.error().text);
+        has_warned_ = true;
+    }
+}
+
+Result<void> DflashDrafts::catch_up(LaneId lane) { return inject(std::span(&lane, 1)); }
+
+// One call a ubatch for all lanes together. What could not be injected is lost to the drafter: its memory of the lane
+// has a gap then, which find() of its cells reports.
+Result<void> DflashDrafts::inject(std::span<const LaneId> lanes) {
+    const std::size_t stride = layers_.size() * static_cast<std::size_t>(n_embd_);
+    const auto n_most = static_cast<std::int32_t>(llama_n_ubatch(model_->context()));
+    Result<void> result;
+    batch_->clear();
+    for (const LaneId lane : lanes) {
+        Pending& pending = pending_[static_cast<std::size_t>(lane)];
+        const std::size_t n = n_pending(lane);
+        for (std::size_t i = 0; i < n && result; ++i) {
+            const Position position = pending.begin + static_cast<Position>(i);
+            const std::array<llama_pos, 4> positions = {position, position, position, 0};
+            batch_->add_embd({pending.rows.data() + i * stride, 1, stride}, positions.data(), sequence(lane), false);
+            if (batch_->size() < n_most) continue;
+            result = run("injecting features", 0);
+            batch_->clear();
+        }
+    }
+    if (result && batch_->size() > 0) result = run("injecting features", 0);
+    for (const LaneId lane : lanes) pending_[static_cast<std::size_t>(lane)].rows.clear();
+    return result;
+}
+
+Result<void> DflashDrafts::draft(std::span<const DraftAsk> asks, std::vector<Draft>& drafts) {
+    std::vector<LaneId> lanes;
+    for (const DraftAsk& ask : asks) lanes.push_back(ask.lane);
+    if (Result<void> injected = inject(lanes); !injected) return injected;
+    batch_->clear();
+    for (const DraftAsk& ask : asks) {
+        const auto last = static_cast<Position>(ask.text.size()) - 1;
+        for (std::int32_t i = 0; i <= n_places(ask); ++i) {
+            // The graph gives logits of all its tokens whatever is asked for: with fewer, rows would be another's.
+            batch_->add(i == 0 ? ask.text.back() : mask_, last + i, sequence(ask.lane), true);
+        }
+    }
+    const Result<void> computed = run("drafting", batch_->size());
+    if (computed) {
+        std::int32_t row = 0;
+        for (const DraftAsk& ask : asks) {
+            drafts.push_back(read_draft(ask, row + 1));
+            row += 1 + n_places(ask);
+        }
+    }
+    // The block was a question; what the text becomes is injected when it is known.
+    for (const DraftAsk& ask : asks) {
+        const auto last = static_cast<Position>(ask.text.size()) - 1;
+        if (Result<void> dropped = device_->drop(ask.lane, last); !dropped) return dropped;
+    }
+    return computed;
+}
+
+// Nodes of a tree are no more places than there are nodes.
+std::int32_t DflashDrafts::n_places(const DraftAsk& ask) const {
+    return std::min({ask.n_most, ask.n_deepest, n_block_});
+}
+
+// What the last call says from its row `row` on. The places of a block know nothing of each other's tokens: all ways
+// through their likeliest ones are drafts, and a tree takes the best of these.
+Draft DflashDrafts::read_draft(const DraftAsk& ask, std::int32_t row) const {
+    const auto n_vocab = static_cast<std::size_t>(target_.info().n_vocab);
+    const bool is_tree = traits_.can_branch && ask.n_leaves > 1;
+    std::vector<std::vector<speculation::Candidate>> places;
+    Draft chain;
+    chain.lane = ask.lane;
+    for (std::int32_t i = 0; i < n_places(ask); ++i) {
+        const float* logits = llama_get_logits_ith(model_->context(), row + i);
+        if (is_tree) {
+            places.push_back(logits == nullptr ? std::vector<speculation::Candidate>(1)
+                                               : likeliest_few({logits, n_vocab}, kAlternatives));
+        } else if (logits == nullptr || !add_token({logits, n_vocab}, ask, chain)) {
+            break;
+        }
+    }
+    return is_tree ? speculation::tree_draft(ask, places) : chain;
+}
+
+Result<void> DflashDrafts::run(const char* what, std::int32_t n_outputs) {
+    try {
+        const auto variant = n_outputs > 0 ? std::uint64_t{0} : std::uint64_t{1};  // tokens, or features
+        const GraphCache::Lease graph = model_->graphs().lease({batch_->size(), n_outputs, 1, variant});
+        const int code = llama_process(model_->context(), LLAMA_PROCESS_TYPE_DECODE, batch_->get());
+        llama_synchronize(model_->context());
+        if (code == 0) return {};
+        return Error{ErrorCode::internal, std::string(what) + " failed (llama_process: " + std::to_string(code) + ")"};
+    } catch (const std::bad_alloc&) {
+        return Error{ErrorCode::out_of_memory, std::string("no memory for ") + what};
+    } catch (const std::exception& e) {
+        return Error{ErrorCode::internal, std::string(what) + " failed: " + e.what()};
+    }
+}
+
+void DflashDrafts::begin(LaneId lane, std::span<const Token>, std::int32_t) {
+    pending_[static_cast<std::size_t>(lane)].rows.clear();
+}
+
+void DflashDrafts::forget(LaneId lane) {
+    pending_[static_cast<std::size_t>(lane)].rows.clear();
+    device_->forget(lane);
+}
+
+}  // namespace luce::llama

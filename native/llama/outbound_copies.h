@@ -1,0 +1,37 @@
+// OutboundCopies: bytes of any tensors to the host, beside the computation where a device can do that, at once where it
+// cannot. Knows which device each tensor lies on; must not know what the bytes mean.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "llama/device_copies.h"
+
+namespace luce::llama {
+
+class OutboundCopies {
+public:
+    using Piece = DeviceCopies::Piece;
+
+    // Beside computations on all devices on which one of the tensors lies; n_staged_bytes of memory on each.
+    void open(std::span<ggml_tensor* const> tensors, std::size_t n_staged_bytes);
+
+    // Waits for what is under way and gives the memory back.
+    void close();
+
+    // When it returns the tensors may change; the bytes are at the pieces' `out`, which belongs to `owner`, after
+    // wait(). REQUIRES: nobody computes into the tensors meanwhile.
+    void start(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner);
+
+    // Until everything that was started has arrived. From any thread, also beside close().
+    void wait();
+
+private:
+    std::mutex mutex_;  // for those who wait on other threads
+    std::vector<std::shared_ptr<DeviceCopies>> devices_;
+};
+
+}  // namespace luce::llama

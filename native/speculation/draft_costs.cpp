@@ -1,0 +1,85 @@
+#include "speculation/draft_costs.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+
+namespace luce::speculation {
+namespace {
+
+constexpr double kGuessedShare = 0.3;
+constexpr double kGuessedShareVariance = 0.1;
+constexpr double kCertainty = 2;      // deviations
+constexpr double kLeastShare = 0.15;  // below, it may as well be none
+constexpr double kMostShare = 0.98;
+constexpr double kShareDrift = 1e-6;  // variances gained a draft
+constexpr double kCostDrift = 3e-4;
+constexpr double kLaneSlope = 0.15;  // a further lane's cost before it was measured, in drafts for one
+constexpr double kLaneSpread = 0.1;  // that guess's variance, times ln(lanes)
+constexpr double kFirstVariance = 0.25;
+constexpr double kShort = 0.6;             // of the most tokens: fewer tell what tokens cost
+constexpr std::uint64_t kFirstDrafts = 3;  // full ones, before short ones are tried
+constexpr std::uint64_t kShortDrafts = 6;  // enough to know
+constexpr double kLongest_s = 1e6;
+
+}  // namespace
+
+DraftCosts::DraftCosts(std::int32_t n_lanes, std::int32_t n_most)
+    : n_lanes_(std::max(n_lanes, 1)), n_most_(std::max(n_most, 1)), state_(static_cast<std::size_t>(n_lanes_) + 1) {
+    state_.set_mean(0, kGuessedShare);
+    state_.add_covariance(0, 0, kGuessedShareVariance);
+    for (std::size_t i = 1; i < state_.size(); ++i) {
+        state_.set_mean(i, std::log1p(kLaneSlope * static_cast<double>(i - 1)));
+        for (std::size_t j = 1; j < state_.size(); ++j) {
+            const double common = kFirstVariance + kLaneSpread * std::log(static_cast<double>(std::min(i, j)));
+            state_.add_covariance(i, j, common);
+        }
+    }
+}
+
+std::size_t DraftCosts::lanes_index(std::int32_t n_lanes) const {
+    return static_cast<std::size_t>(std::clamp(n_lanes, 1, n_lanes_));
+}
+
+double DraftCosts::share() const {
+    const bool is_certain = state_.mean(0) - kCertainty * std::sqrt(state_.variance(0)) >= kLeastShare;
+    return is_certain ? std::min(state_.mean(0), kMostShare) : 0;
+}
+
+// In turn with full ones, which the short ones are compared with.
+bool DraftCosts::wants_short_draft() const {
+    return n_full_ >= kFirstDrafts && n_short_ < kShortDrafts && was_full_ && is_flat();
+}
+
+void DraftCosts::observe(std::int32_t n_lanes, std::int32_t n_tokens, double seconds) {
+    const bool can_be = n_lanes >= 1 && n_lanes <= n_lanes_ && n_tokens >= 0 && seconds > 0 && seconds < kLongest_s;
+    if (!can_be) return;  // NaN too
+    const std::size_t lanes = lanes_index(n_lanes);
+    const double log_s = std::log(seconds);
+    if (n_measured_ == 0) {
+        const double first = log_s - state_.mean(lanes);
+        for (std::size_t i = 1; i < state_.size(); ++i) state_.set_mean(i, state_.mean(i) + first);
+    }
+    ++n_measured_;
+    state_.add_covariance(0, 0, kShareDrift);
+    // All numbers of lanes drift together.
+    for (std::size_t i = 1; state_.variance(lanes) < kFirstVariance && i < state_.size(); ++i) {
+        for (std::size_t j = 1; j < state_.size(); ++j) state_.add_covariance(i, j, kCostDrift);
+    }
+    const double part = std::min(static_cast<double>(std::max(n_tokens, n_lanes)) / n_lanes / n_most_, 1.0);
+    was_full_ = part > kShort;
+    ++(was_full_ ? n_full_ : n_short_);
+    const double left = 1 - std::clamp(state_.mean(0), 0.0, kMostShare) * (1 - part);
+    const std::array<LogFilter::Term, 2> terms = {{{lanes, 1}, {0, -(1 - part) / left}}};
+    state_.observe(std::span(terms), state_.mean(lanes) + std::log(left), log_s, 1, state_.size() - 1, noise_);
+    state_.set_mean(0, std::clamp(state_.mean(0), 0.0, kMostShare));
+}
+
+std::optional<double> DraftCosts::cost_s(std::int32_t n_lanes, std::int32_t n_tokens_each) const {
+    if (n_measured_ == 0) return std::nullopt;
+    const double part = std::min(static_cast<double>(n_tokens_each) / n_most_, 1.0);
+    return std::exp(state_.mean(lanes_index(n_lanes))) * (1 - share() * (1 - part));
+}
+
+}  // namespace luce::speculation

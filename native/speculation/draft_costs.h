@@ -1,0 +1,46 @@
+// DraftCosts: what asking one source costs on this machine, by how many lanes are asked together and how many tokens of
+// each. A block draft costs the same however many of its tokens are wanted; a model that drafts token by token does
+// not: which of the two it is, is measured, as the share of a full draft's cost that goes with its tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "speculation/log_filter.h"
+
+namespace luce::speculation {
+
+class DraftCosts {
+public:
+    // At most so many lanes, and so many tokens of each.
+    DraftCosts(std::int32_t n_lanes, std::int32_t n_most);
+
+    // Measurements that cannot be are left out.
+    void observe(std::int32_t n_lanes, std::int32_t n_tokens, double seconds);
+
+    // Unset: never measured. REQUIRES: n_tokens_each >= 1.
+    std::optional<double> cost_s(std::int32_t n_lanes, std::int32_t n_tokens_each) const;
+
+    // It is not known yet whether fewer tokens cost less: worth a try.
+    bool wants_short_draft() const;
+    // The same cost however many tokens, as far as is known.
+    bool is_flat() const { return share() == 0; }
+
+private:
+    double share() const;
+    std::size_t lanes_index(std::int32_t n_lanes) const;
+
+    std::int32_t n_lanes_;
+    std::int32_t n_most_;
+    // At 0 the tokens' share; at n the logarithm of what a full draft for n lanes costs.
+    LogFilter state_;
+    LogNoise noise_;
+    std::uint64_t n_measured_ = 0;
+    std::uint64_t n_full_ = 0;
+    std::uint64_t n_short_ = 0;
+    bool was_full_ = false;  // the last one
+};
+
+}  // namespace luce::speculation

@@ -1,0 +1,317 @@
+#include "speculation/gate.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "speculation/gate_state.h"
+
+namespace luce::speculation {
+namespace {
+
+constexpr double kStartGrant = 6;    // plain steps that may go into finding out at first
+constexpr double kStayShare = 0.01;  // of a step's worth: better by less is no reason to change the width
+// Everything is compared with the plain call: it is measured again after so many others, or sooner if it can be
+// afforded and the ratio to it is not known well.
+constexpr std::uint64_t kPlainInterval = 128;
+constexpr std::uint64_t kFirstInterval = 8;  // for each time that it was measured before
+constexpr std::uint64_t kVagueInterval = 16;
+constexpr double kVague = 0.04;
+constexpr double kKnown = 0.2;  // the deviation at which a ratio may be told to people
+
+constexpr double kLongest_s = 1e6;
+
+GateConfig checked(GateConfig config) {
+    config.n_lanes = std::max(config.n_lanes, 1);
+    config.n_most = std::max(config.n_most, 0);
+    return config;
+}
+
+}  // namespace
+
+Gate::State::State(GateConfig given)
+    : config(checked(std::move(given))),
+      call_costs(config.n_lanes, config.n_most),
+      acceptance(static_cast<std::size_t>(config.n_lanes), config.sources.size()),
+      tree_chances(static_cast<std::size_t>(config.n_lanes), config.sources.size()),
+      draft_worth(static_cast<std::size_t>(config.n_lanes), config.sources.size(), config.n_most),
+      last_drafted(static_cast<std::size_t>(config.n_lanes) + 1),
+      seat_of_lane(static_cast<std::size_t>(config.n_lanes), -1) {
+    for (const SourceTraits& traits : config.sources) {
+        draft_costs.emplace_back(config.n_lanes, std::min(traits.n_most, config.n_most));
+    }
+}
+
+void Gate::State::seat(std::span<const LaneSituation> lanes) {
+    seats.assign(lanes.size(), {});
+    std::fill(seat_of_lane.begin(), seat_of_lane.end(), -1);
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+        if (is_lane(lanes[i].lane))
+            seat_of_lane[static_cast<std::size_t>(lanes[i].lane)] = static_cast<std::int32_t>(i);
+    }
+}
+
+bool Gate::State::is_stake(std::span<const LaneSituation> lanes, const Proposal& proposal) const {
+    if (!is_lane(proposal.lane) || proposal.source >= config.sources.size() || proposal.confidence.empty())
+        return false;
+    const std::int32_t seat = seat_of_lane[static_cast<std::size_t>(proposal.lane)];
+    return seat >= 0 && n_most_of(lanes[static_cast<std::size_t>(seat)]) > 0;
+}
+
+Gate::State::Going Gate::State::going(std::span<const LaneSituation> lanes) {
+    n_longest = 0;
+    for (const LaneSituation& lane : lanes) n_longest = std::max(n_longest, lane.n_text);
+    const auto n_lanes = std::min(static_cast<std::int32_t>(lanes.size()), config.n_lanes);
+    const CostCurve& costs = call_costs.curve(n_lanes, n_longest);
+    const double rate = costs.is_known() ? speed_up.value() * n_lanes / costs.plain_s() : 0;
+    if (costs.is_known() && !std::exchange(was_granted, true)) budget.grant(kStartGrant * costs.plain_s());
+    return {costs, rate};
+}
+
+// Finds each lane's best proposal. `hears_answers`: all are there, so sources that were asked have answered.
+void Gate::State::weigh(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals, const Going& going,
+                        bool hears_answers) {
+    std::size_t n_chances = 0;
+    std::int32_t n_staked = 0;
+    for (const Proposal& proposal : proposals) {
+        if (!is_stake(lanes, proposal)) continue;
+        n_chances += std::min(proposal.confidence.size(), static_cast<std::size_t>(config.n_most));
+        ++n_staked;
+    }
+    chances.resize(n_chances);
+    const auto n_lanes = static_cast<std::int32_t>(lanes.size());
+    const std::int32_t n_alike = std::clamp(hears_answers ? n_staked : std::max(n_staked, n_sharing), 1, n_lanes);
+    if (hears_answers) n_sharing = n_alike;
+    std::size_t n_used = 0;
+    for (std::size_t i = 0; i < proposals.size(); ++i) {
+        const Proposal& proposal = proposals[i];
+        if (!is_stake(lanes, proposal)) continue;
+        const auto at = static_cast<std::size_t>(seat_of_lane[static_cast<std::size_t>(proposal.lane)]);
+        const auto n = std::min(proposal.confidence.size(), static_cast<std::size_t>(n_most_of(lanes[at])));
+        const std::span<float> here = std::span(chances).subspan(n_used, n);
+        n_used += n;
+        std::vector<std::size_t> nodes = weigh_one(proposal, here);
+        const BestPart part = best_part(here, going.costs, going.rate, n_alike);
+        if (!seats[at].best || part.worth > seats[at].best->part.worth) {
+            seats[at].best = {i, here, part, std::move(nodes)};
+        }
+        if (hears_answers && draft_worth.is_asked(proposal.lane, proposal.source)) {
+            const Taken taken = {part.n_right, part.width > 0 ? 1.0 : 0.0, static_cast<double>(part.width)};
+            draft_worth.observe(proposal.lane, proposal.source, part.worth, taken, here);
+        }
+    }
+    if (!hears_answers) return;
+    for (const LaneSituation& lane : lanes) {
+        for (SourceIndex s = 0; is_lane(lane.lane) && s < config.sources.size(); ++s) {
+            if (draft_worth.is_asked(lane.lane, s)) draft_worth.observe(lane.lane, s, 0, {}, {});
+        }
+    }
+}
+
+std::vector<Ask> Gate::State::first_asks(std::span<const LaneSituation> lanes,
+                                         std::span<const Proposal> free_proposals) {
+    for (const Proposal& proposal : free_proposals) {
+        if (!is_stake(lanes, proposal)) continue;
+        const auto at = seat_of_lane[static_cast<std::size_t>(proposal.lane)];
+        seats[static_cast<std::size_t>(at)].best.emplace();
+    }
+    std::vector<Ask> asks;
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+        for (SourceIndex s = 0; is_lane(lanes[i].lane) && !seats[i].best && s < config.sources.size(); ++s) {
+            if (config.sources[s].is_free || n_most_of(lanes[i], s) < 1) continue;
+            asks.push_back({lanes[i].lane, s, n_most_of(lanes[i], s)});
+            break;
+        }
+    }
+    return asks;
+}
+
+std::int32_t Gate::State::n_equal_most(std::span<const LaneSituation> lanes) const {
+    std::int32_t most = config.n_most;
+    for (const LaneSituation& lane : lanes) most = std::min(most, n_most_of(lane));
+    return most;
+}
+
+void Gate::State::lay_out(std::span<const LaneSituation> lanes) {
+    best_chances.clear();
+    for (const Seat& seat : seats) best_chances.push_back(seat.best ? seat.best->chances : Chances{});
+    if (config.wants_equal_widths)
+        options.lay_out_equal(best_chances, n_equal_most(lanes));
+    else
+        options.lay_out(best_chances);
+}
+
+// The option worth most; if another one is to be measured, that one.
+StepOption Gate::State::decide(const Going& going, std::size_t n_lanes) {
+    const auto worth = [&](const StepOption& option) {
+        return option.n_right - going.rate * going.costs.expected_s(option.n_drafted);
+    };
+    const auto all = options.all();
+    std::int32_t& last = last_drafted[std::min(n_lanes, last_drafted.size() - 1)];
+    std::size_t best = 0, as_before = all.size();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        if (all[i].n_drafted == last) as_before = i;
+        if (worth(all[i]) > worth(all[best])) best = i;
+    }
+    // A call of as many tokens as before can reuse its graph.
+    if (as_before < all.size()) {
+        const double least = kStayShare * going.rate * going.costs.expected_s(all[best].n_drafted);
+        if (worth(all[best]) - worth(all[as_before]) < least) best = as_before;
+    }
+    last = all[best].n_drafted;
+    return all[try_cost(going, best)];
+}
+
+// The option to run instead of the best one because what it costs should be known.
+std::size_t Gate::State::try_cost(const Going& going, std::size_t best) {
+    const auto all = options.all();
+    const auto worth = [&](std::size_t i) {
+        return all[i].n_right - going.rate * going.costs.expected_s(all[i].n_drafted);
+    };
+    // One call in so many: too little to ask the budget, which others may have used up.
+    const std::uint64_t n_since_plain = going.costs.n_calls_since_plain();
+    const std::uint64_t interval = std::min(kPlainInterval, kFirstInterval * going.costs.n_plain());
+    if (best != 0 && n_since_plain >= interval) return 0;
+    if (best != 0 && n_since_plain >= kVagueInterval && going.costs.deviation(all[best].n_drafted) > kVague) {
+        if (budget.take((worth(best) - worth(0)) / going.rate)) return 0;
+    }
+    std::size_t hoped = best;
+    double most = worth(best);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        const double hopeful_s = going.costs.hopeful_s(all[i].n_drafted);
+        if (!(hopeful_s < going.costs.expected_s(all[i].n_drafted))) continue;
+        const double here = all[i].n_right - going.rate * hopeful_s;
+        if (here <= most) continue;
+        most = here;
+        hoped = i;
+    }
+    if (hoped == best) return best;
+    const double lost = worth(best) - (worth(hoped) + most) / 2;
+    return budget.take(std::max(lost, 0.0) / going.rate) ? hoped : best;
+}
+
+std::vector<Choice> Gate::State::choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals) {
+    std::vector<Choice> choices;
+    for (const LaneSituation& lane : lanes) choices.push_back({lane.lane, 0, 0});
+    if (lanes.empty() || config.n_most == 0) return choices;
+    seat(lanes);
+    if (!config.is_on) return first_choices(lanes, proposals);
+    const Going now = going(lanes);
+    if (!now.costs.is_known()) return choices;
+    weigh(lanes, proposals, now, true);
+
+    lay_out(lanes);
+    const StepOption chosen = decide(now, lanes.size());
+    widths.assign(lanes.size(), 0);
+    options.widths(chosen, widths);
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+        if (widths[i] > 0) {
+            std::vector<std::size_t>& nodes = seats[i].best->nodes;
+            nodes.resize(std::min(nodes.size(), static_cast<std::size_t>(widths[i])));
+            std::sort(nodes.begin(), nodes.end());
+            choices[i] = {lanes[i].lane, seats[i].best->proposal, widths[i], std::move(nodes)};
+        }
+        if (!is_lane(lanes[i].lane)) continue;
+        acceptance.fade(lanes[i].lane);
+        tree_chances.fade(lanes[i].lane);
+    }
+
+    const double step_s = now.costs.expected_s(chosen.n_drafted) + std::exchange(asked_s, 0);
+    const double plain_s = now.costs.plain_s();
+    speed_up.observe(1 + chosen.n_right / static_cast<double>(lanes.size()), step_s / plain_s);
+    budget.earn(step_s, kMostCredit * plain_s);
+    return choices;
+}
+
+std::vector<Choice> Gate::State::first_choices(std::span<const LaneSituation> lanes,
+                                               std::span<const Proposal> proposals) {
+    const std::int32_t n_equal = config.wants_equal_widths ? n_equal_most(lanes) : config.n_most;
+    std::vector<Choice> choices;
+    for (const LaneSituation& lane : lanes) choices.push_back({lane.lane, 0, 0});
+    for (std::size_t p = 0; p < proposals.size(); ++p) {
+        if (!is_stake(lanes, proposals[p])) continue;
+        const auto at = static_cast<std::size_t>(seat_of_lane[static_cast<std::size_t>(proposals[p].lane)]);
+        Choice& choice = choices[at];
+        if (choice.width > 0 && proposals[choice.proposal].source <= proposals[p].source) continue;
+        const auto length = static_cast<std::int32_t>(
+            std::min(proposals[p].confidence.size(), static_cast<std::size_t>(config.n_most)));
+        choice.proposal = p;
+        choice.width = std::min({length, n_most_of(lanes[at]), n_equal});
+    }
+    return choices;
+}
+
+void Gate::State::observe_verdict(const Proposal& proposal, std::int32_t width, std::int32_t n_accepted) {
+    if (!is_lane(proposal.lane) || proposal.source >= config.sources.size() || width < 1) return;
+    const auto n = std::min(static_cast<std::size_t>(width), proposal.confidence.size());
+    acceptance.observe(proposal.lane, proposal.source, proposal.confidence.first(n), n_accepted);
+}
+
+// The chances of a proposal's tokens, of a tree's likeliest ones, which it returns.
+std::vector<std::size_t> Gate::State::weigh_one(const Proposal& proposal, std::span<float> chances) const {
+    if (proposal.parents.empty()) {
+        acceptance.chances(proposal.lane, proposal.source, proposal.confidence.first(chances.size()), chances);
+        return {};
+    }
+    const std::vector<float> all =
+        tree_chances.chances(acceptance, proposal.lane, proposal.source, proposal.confidence, proposal.parents);
+    std::vector<std::size_t> nodes = likeliest_nodes(all, chances.size());
+    for (std::size_t i = 0; i < nodes.size(); ++i) chances[i] = all[nodes[i]];
+    return nodes;
+}
+
+Gate::Gate(GateConfig config) : state_(std::make_unique<State>(std::move(config))) {}
+Gate::~Gate() = default;
+
+std::vector<Ask> Gate::asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals) {
+    return state_->asks(lanes, free_proposals);
+}
+
+std::vector<Choice> Gate::choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals) {
+    return state_->choose(lanes, proposals);
+}
+
+void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds) {
+    if (source >= state_->draft_costs.size()) return;
+    state_->draft_costs[source].observe(n_lanes, n_tokens, seconds);
+    const std::optional<State::Tried> tried = std::exchange(state_->tried, std::nullopt);
+    if (!tried || tried->source != source || !(seconds > 0 && seconds < kLongest_s)) return;
+    state_->budget.settle(tried->untaken_s + seconds - tried->expected_s);
+}
+
+void Gate::observe_step(const StepCost& step) {
+    if (step.n_lanes < 1 || step.n_tokens < step.n_lanes) return;
+    double seconds = step.seconds;
+    if (step.n_redone > 0 && step.n_lanes <= state_->config.n_lanes) {
+        // By one lane alone: it catches up before it decodes with the others again.
+        const CostCurve& alone = state_->call_costs.curve(1, step.n_longest);
+        if (alone.is_known()) seconds += alone.expected_s(step.n_redone) - (step.n_lanes == 1 ? alone.plain_s() : 0);
+    }
+    state_->call_costs.observe(step.n_lanes, step.n_tokens - step.n_lanes, step.n_longest, seconds);
+}
+
+void Gate::observe_verdict(const Proposal& proposal, std::int32_t width, std::int32_t n_accepted) {
+    state_->observe_verdict(proposal, width, n_accepted);
+}
+
+void Gate::observe_verdicts(const Proposal& proposal, std::span<const TreeVerdict> verdicts) {
+    if (!state_->is_lane(proposal.lane) || proposal.source >= state_->config.sources.size()) return;
+    state_->tree_chances.observe(state_->acceptance, proposal.lane, proposal.source, proposal.confidence,
+                                 proposal.parents, verdicts);
+}
+
+void Gate::begin(LaneId lane) {
+    if (!state_->is_lane(lane)) return;
+    state_->acceptance.begin(lane);
+    state_->tree_chances.begin(lane);
+    state_->draft_worth.begin(lane);
+    state_->speed_up.forget(1.0 / state_->config.n_lanes);
+}
+
+std::optional<double> Gate::relative_cost(std::int32_t n_lanes, std::int32_t n_tokens) const {
+    if (n_lanes < 1 || n_lanes > state_->config.n_lanes || n_tokens < n_lanes) return std::nullopt;
+    const CostCurve& costs = state_->call_costs.curve(n_lanes, state_->n_longest);
+    if (!costs.is_known() || costs.deviation(n_tokens - n_lanes) > kKnown) return std::nullopt;
+    return costs.expected_s(n_tokens - n_lanes) / costs.plain_s();
+}
+
+}  // namespace luce::speculation

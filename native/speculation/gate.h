@@ -1,0 +1,120 @@
+// Gate: decides step by step whether, from which source and how far to speculate, so that tokens come as fast as they
+// can and never slower than without. Pure: it is told what was proposed, what was accepted and what it cost in time.
+//
+// The rule: a step that verifies T tokens in all lanes together costs C(T) seconds; a drafted token is accepted with
+// probability p (given that those before it were). With r the tokens a second that the last steps brought (at least
+// plain decoding's), a step is worth
+//     (n_lanes + sum of the products of p) - r * C(T)
+// (of a tree: the products along the way to each token, which are taken likeliest first)
+// and the gate takes the width that is worth most, none included. A draft is asked for when what it is expected to add
+// to that is more than r times what it costs. So all steps together, good drafts and bad ones, bring the most tokens a
+// second; each step's own ratio would not. C and the drafts' costs are measured on this machine while it runs and kept
+// current as contexts grow and lanes come and go; p is learnt for each source from its confidence and for each lane
+// from what was accepted of late. What has not been tried for long is tried again now and then, from a budget of less
+// than one percent of the time. Nothing is known at first: the gate decodes plainly until two plain steps were
+// measured, and may then spend some two dozen steps on finding out.
+//
+// Sources: adaptive draft lengths as in Lucebox pull request 430 (commit-EMA gate); the objective is that of
+// "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput" (Liu et al., 2024), as a rate
+// (Dinkelbach, 1967).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/token.h"
+#include "speculation/draft_source.h"
+#include "speculation/tree_chances.h"
+
+namespace luce::speculation {
+
+struct GateConfig {
+    std::int32_t n_lanes = 1;
+    std::int32_t n_most = 0;  // drafted tokens a lane, whatever the source; 0: never speculate
+    bool is_on = true;        // off: always the first source that proposes something, as long as it goes
+    // Lanes of different lengths take a pass over the weights each (models with recurrent state): choose one width for
+    // all lanes of a step, or none. Lanes with shorter drafts, or none, get choices as long as these; the caller fills
+    // all lanes up to the widest choice. No width is beyond the smallest n_most of the step's lanes.
+    bool wants_equal_widths = false;
+    std::vector<SourceTraits> sources;
+};
+
+// A lane that decodes in this step.
+struct LaneSituation {
+    LaneId lane{};
+    std::int32_t n_text = 0;
+    std::int32_t n_most = 0;  // drafted tokens that it could take (room in the context, the request's limit); 0: none
+};
+
+struct Ask {
+    LaneId lane{};
+    SourceIndex source = 0;
+    std::int32_t n_tokens = 0;
+};
+
+// What lies on the table: a draft by its confidences.
+struct Proposal {
+    LaneId lane{};
+    SourceIndex source = 0;
+    std::span<const float> confidence;
+    std::span<const std::int32_t> parents = {};  // of a tree, as in Draft
+};
+
+// What a lane verifies: the first `width` tokens of proposals[proposal]; width 0: it decodes plainly.
+struct Choice {
+    LaneId lane{};
+    std::size_t proposal = 0;
+    std::int32_t width = 0;
+    // Of a tree: which tokens instead, if others than the first: as many, in rising order, none without its parent.
+    std::vector<std::size_t> nodes = {};
+};
+
+// What a call took that served decoding lanes and nothing else.
+struct StepCost {
+    std::int32_t n_lanes = 0;
+    std::int32_t n_tokens = 0;   // in all, filling included; a plain step: n_lanes
+    std::int32_t n_longest = 0;  // the longest text among them
+    double seconds = 0;
+    std::int32_t n_redone = 0;  // tokens that it got right and the next one has to compute again beside its own
+};
+
+class Gate {
+public:
+    explicit Gate(GateConfig config);
+    ~Gate();
+
+    // Which lanes to ask a source that is not free, given what the free ones have proposed. At most one a lane.
+    std::vector<Ask> asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);
+
+    // One choice for each lane, in their order, from all proposals (none or several a lane).
+    std::vector<Choice> choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
+
+    // A source drafted for n_lanes lanes, n_tokens in all, in so much time.
+    void observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds);
+
+    // Impossible seconds are left out.
+    void observe_step(const StepCost& step);
+
+    // Of the first `width` tokens of the proposal n_accepted were right (a request that ends early counts the tokens it
+    // took, with width cut to them). Proposals that were not chosen may be judged, too, by the tokens that came
+    // instead, with width cut to their number: then a source that is not used is known to have become right the sooner.
+    void observe_verdict(const Proposal& proposal, std::int32_t width, std::int32_t n_accepted);
+
+    // The same of a tree, as verdicts_of() makes them, whatever part of it was verified.
+    void observe_verdicts(const Proposal& proposal, std::span<const TreeVerdict> verdicts);
+
+    // The lane serves another text now.
+    void begin(LaneId lane);
+
+    // For status and logs: what a call of n_tokens costs relative to a plain step of as many lanes; unset: not known.
+    std::optional<double> relative_cost(std::int32_t n_lanes, std::int32_t n_tokens) const;
+
+private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace luce::speculation

@@ -1,0 +1,143 @@
+// Gate::State: what the gate knows and what the running call looks at. gate.cpp learns and chooses by it, gate_asks.cpp
+// decides by it who is asked for a draft; nobody else includes this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "speculation/acceptance.h"
+#include "speculation/call_costs.h"
+#include "speculation/draft_costs.h"
+#include "speculation/draft_worth.h"
+#include "speculation/gate.h"
+#include "speculation/probe_budget.h"
+#include "speculation/speed_up.h"
+#include "speculation/step_options.h"
+#include "speculation/tree_chances.h"
+
+namespace luce::speculation {
+
+inline constexpr double kMostCredit = 4;  // plain steps' worth that is put by for trials
+
+struct Gate::State {
+    using Chances = StepOptions::Chances;
+
+    // What a step is decided by.
+    struct Going {
+        const CostCurve& costs;
+        double rate;  // tokens that a second is worth
+    };
+    // A proposal with what it promises.
+    struct Stake {
+        std::size_t proposal = 0;
+        Chances chances;
+        BestPart part;
+        std::vector<std::size_t> nodes = {};  // of a tree, whose the chances are
+    };
+    // An ask that may be made.
+    struct Wish {
+        SourceIndex source = 0;
+        std::int32_t n_tokens = 0;
+        Taken taken;
+        double value = 0;  // tokens, alone: less the draft's cost and what the free ones offer
+    };
+    // Wishes for the same source, together.
+    struct Party {
+        std::int32_t n_lanes = 0;
+        std::int32_t n_tokens = 0;  // asked of each
+        double n_right = 0;         // over what the free ones offer
+        double n_taking = 0;        // lanes that will take something
+        double n_drafted = 0;       // tokens that these verify
+        double n_beside = 0;        // tokens that the other lanes verify
+    };
+    struct Kept {  // of a party's wishes
+        double value = 0;
+        std::size_t n_lanes = 0;
+        std::int32_t n_tokens = 0;
+    };
+    struct Tried {  // a draft that was asked for on trial
+        SourceIndex source = 0;
+        double expected_s = 0;
+        double untaken_s = 0;  // of its expected loss, by the budget
+    };
+    struct Seat {  // a lane of this step
+        std::optional<Stake> best;
+
+        // What it would verify if nobody were asked for a draft, and how much of that is right.
+        std::int32_t free_width = 0;
+        double free_right = 0;
+        std::optional<Wish> wish;
+    };
+
+    explicit State(GateConfig given);
+
+    std::vector<Ask> asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);
+    std::vector<Choice> choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
+    void observe_verdict(const Proposal& proposal, std::int32_t width, std::int32_t n_accepted);
+
+    std::vector<std::size_t> weigh_one(const Proposal& proposal, std::span<float> chances) const;
+
+    bool is_lane(LaneId lane) const { return static_cast<std::int32_t>(lane) >= 0 && lane < LaneId{config.n_lanes}; }
+    std::int32_t n_most_of(const LaneSituation& lane) const { return std::clamp(lane.n_most, 0, config.n_most); }
+    std::int32_t n_most_of(const LaneSituation& lane, SourceIndex source) const {
+        return std::min(n_most_of(lane), config.sources[source].n_most);
+    }
+    std::int32_t n_equal_most(std::span<const LaneSituation> lanes) const;
+
+    void seat(std::span<const LaneSituation> lanes);
+    bool is_stake(std::span<const LaneSituation> lanes, const Proposal& proposal) const;
+    void weigh(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals, const Going& going,
+               bool hears_answers);
+    Going going(std::span<const LaneSituation> lanes);
+
+    double draft_s(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, const Going& going) const;
+    void settle_free(std::span<const LaneSituation> lanes, const Going& going);
+    void join(Party& party, const Wish& wish, const Seat& seat) const;
+    double value(const Party& party, SourceIndex source, const Going& going) const;
+    Wish wish(const LaneSituation& lane, const Seat& seat, SourceIndex source, std::int32_t n_tokens,
+              const Going& going) const;
+    std::vector<std::int32_t> lengths(const LaneSituation& lane, SourceIndex source) const;
+    Wish best_wish(const LaneSituation& lane, const Seat& seat, SourceIndex source, const Going& going) const;
+    void wish_alone(std::span<const LaneSituation> lanes, const Going& going);
+    Kept gather(std::span<const LaneSituation> lanes, SourceIndex source, std::int32_t n_tokens, const Going& going);
+    void keep_worthwhile(std::span<const LaneSituation> lanes, const Going& going);
+    void try_others(std::span<const LaneSituation> lanes, const Going& going);
+    std::vector<Ask> book_asks(std::span<const LaneSituation> lanes, const Going& going);
+    std::vector<Ask> first_asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);
+
+    void lay_out(std::span<const LaneSituation> lanes);
+    StepOption decide(const Going& going, std::size_t n_lanes);
+    std::size_t try_cost(const Going& going, std::size_t best);
+    std::vector<Choice> first_choices(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
+
+    GateConfig config;
+    CallCosts call_costs;
+    std::vector<DraftCosts> draft_costs;  // by source
+    Acceptance acceptance;
+    TreeChances tree_chances;
+    DraftWorth draft_worth;
+    ProbeBudget budget;
+    SpeedUp speed_up;
+    StepOptions options;
+    bool was_granted = false;
+    std::optional<Tried> tried;              // in this step, the last one
+    double asked_s = 0;                      // what this step's drafts are expected to take
+    std::vector<std::int32_t> last_drafted;  // by lanes of the step
+    std::int32_t n_sharing = 1;              // lanes with a proposal in the last step
+    std::int32_t n_free_drafted = 0;         // that all lanes would verify if nobody were asked
+    std::int32_t n_longest = 0;              // in the last step
+    std::size_t n_turns = 0;
+
+    // Of the running call; members to save allocations.
+    std::vector<Seat> seats;                 // as the lanes
+    std::vector<std::int32_t> seat_of_lane;  // -1: not in this step
+    std::vector<float> chances;
+    std::vector<std::size_t> order;
+    std::vector<Chances> best_chances;
+    std::vector<std::int32_t> widths;
+};
+
+}  // namespace luce::speculation

@@ -1,0 +1,379 @@
+// Tests of the gate: what its parts learn from measurements, and that it survives whatever it is told
+// (gate_promise_test.cpp: what it is for).
+#include <doctest/doctest.h>
+#include <malloc.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "speculation/acceptance.h"
+#include "speculation/call_costs.h"
+#include "speculation/draft_costs.h"
+#include "speculation/gate.h"
+#include "speculation/probe_budget.h"
+#include "speculation/step_options.h"
+#include "tests/speculation_world.h"
+
+TEST_SUITE_BEGIN("speculation");
+
+using namespace luce;
+using namespace luce::speculation;
+using namespace luce::tests;
+
+namespace {
+
+constexpr auto kLane = static_cast<LaneId>(0);
+
+// A machine's calls with noise, and now and then one that takes ten times too long.
+struct Calls {
+    explicit Calls(CallCosts& costs) : costs(costs) {}
+
+    void measure(std::int32_t n_lanes, std::int32_t n_drafted, std::int32_t n_longest, double true_s) {
+        const double noisy_s = true_s * std::exp(0.05 * normal(random));
+        costs.observe(n_lanes, n_drafted, n_longest, ++n % 50 == 0 ? 10 * noisy_s : noisy_s);
+    }
+
+    CallCosts& costs;
+    std::mt19937 random{7};
+    std::normal_distribution<double> normal;
+    int n = 0;
+};
+
+double call_s(std::int32_t n_drafted, double plain_s = 0.01) { return plain_s * (1 + 0.2 * n_drafted); }
+
+double ratio(CallCosts& costs, std::int32_t n_lanes, std::int32_t n_drafted, std::int32_t n_longest) {
+    const CostCurve& curve = costs.curve(n_lanes, n_longest);
+    return curve.expected_s(n_drafted) / curve.plain_s();
+}
+
+}  // namespace
+
+TEST_CASE("the ladder's rungs are found again") {
+    for (std::int32_t n = 0; n < 2000; ++n) {
+        const std::size_t index = TokenLadder::index_below(n);
+        CHECK(TokenLadder::rung(index) <= n);
+        CHECK(TokenLadder::rung(index + 1) > n);
+    }
+}
+
+TEST_CASE("costs of calls are learnt through noise and outliers") {
+    CallCosts costs(1, 15);
+    Calls calls(costs);
+    CHECK(!costs.curve(1, 100).is_known());
+    calls.measure(1, 0, 100, call_s(0));
+    CHECK(!costs.curve(1, 100).is_known());
+    for (int i = 0; i < 400; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
+    CHECK(costs.curve(1, 100).plain_s() == doctest::Approx(0.01).epsilon(0.1));
+    for (const std::int32_t n : {1, 4, 8, 15})
+        CHECK(ratio(costs, 1, n, 100) == doctest::Approx(1 + 0.2 * n).epsilon(0.1));
+}
+
+TEST_CASE("one call refreshes what is believed of all the others") {
+    CallCosts costs(1, 15);
+    Calls calls(costs);
+    for (int i = 0; i < 400; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
+    // The machine is half as fast now; only plain calls show it.
+    for (int i = 0; i < 10; ++i) calls.measure(1, 0, 100, call_s(0, 0.02));
+    CHECK(costs.curve(1, 100).plain_s() == doctest::Approx(0.02).epsilon(0.15));
+    CHECK(costs.curve(1, 100).expected_s(8) == doctest::Approx(call_s(8, 0.02)).epsilon(0.15));
+}
+
+TEST_CASE("seldom measured calls are not believed dearer because others are measured more") {
+    CallCosts costs(1, 15);
+    Calls calls(costs);
+    for (int i = 0; i < 64; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
+    for (int i = 0; i < 5000; ++i) calls.measure(1, i % 128 == 0 ? 0 : 3, 100, call_s(i % 128 == 0 ? 0 : 3));
+    CHECK(ratio(costs, 1, 3, 100) == doctest::Approx(1.6).epsilon(0.06));
+    CHECK(ratio(costs, 1, 12, 100) == doctest::Approx(3.4).epsilon(0.12));
+}
+
+TEST_CASE("a first measurement that took far too long does not keep a width from being tried again") {
+    CallCosts costs(1, 15);
+    for (int i = 0; i < 20; ++i) costs.observe(1, 0, 100, call_s(0));
+    costs.observe(1, 8, 100, 10 * call_s(8));
+    const CostCurve& curve = costs.curve(1, 100);
+    CHECK(curve.hopeful_s(8) < curve.expected_s(8));
+    CHECK(curve.expected_s(8) < 5 * call_s(8));
+    for (int i = 0; i < 4; ++i) costs.observe(1, 8, 100, call_s(8));
+    CHECK(ratio(costs, 1, 8, 100) == doctest::Approx(2.6).epsilon(0.2));
+}
+
+TEST_CASE("first plain calls that took far too long do not make plain decoding look dear") {
+    for (const std::vector<double>& first : {std::vector{0.006, 0.0138, 0.0061}, {0.03, 0.006, 0.012}}) {
+        CallCosts costs(4, 15);
+        Calls calls(costs);
+        for (int i = 0; i < 100; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
+        for (const double seconds : first) costs.observe(4, 0, 100, seconds);
+        CHECK(costs.curve(4, 100).plain_s() == doctest::Approx(0.006).epsilon(0.05));
+    }
+}
+
+TEST_CASE("other contexts and other numbers of lanes start from what is known") {
+    CallCosts costs(4, 15);
+    Calls calls(costs);
+    for (int i = 0; i < 400; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
+    CHECK(costs.curve(1, 5000).is_known());
+    CHECK(ratio(costs, 1, 8, 5000) == doctest::Approx(2.6).epsilon(0.1));
+    // Four lanes and four drafted tokens are eight tokens, as one lane and seven; what four lanes cost without is
+    // measured.
+    CHECK(!costs.curve(4, 100).is_known());
+    for (int i = 0; i < 3; ++i) costs.observe(4, 0, 100, call_s(3));
+    CHECK(costs.curve(4, 100).is_known());
+    CHECK(ratio(costs, 4, 4, 100) == doctest::Approx(call_s(7) / call_s(3)).epsilon(0.1));
+    // Long contexts cost more; only calls of one width tell, and ratios stay.
+    for (int i = 0; i < 10; ++i) calls.measure(1, 8, 5000, call_s(8, 0.03));
+    CHECK(costs.curve(1, 5000).plain_s() == doctest::Approx(0.03).epsilon(0.15));
+    CHECK(costs.curve(1, 100).plain_s() == doctest::Approx(0.01).epsilon(0.1));
+}
+
+TEST_CASE("costs never fall as tokens are added") {
+    std::mt19937 random(3);
+    std::uniform_real_distribution<double> any(0.001, 0.1);
+    CallCosts costs(3, 15);
+    for (int i = 0; i < 2000; ++i) {
+        costs.observe(1 + i % 3,
+                      static_cast<std::int32_t>(random() % (15U * (1U + static_cast<unsigned>(i) % 3U) + 1U)), 10,
+                      any(random));
+    }
+    for (std::int32_t n_lanes = 1; n_lanes <= 3; ++n_lanes) {
+        const CostCurve& curve = costs.curve(n_lanes, 10);
+        for (std::int32_t n = 0; n < 15 * n_lanes; ++n) {
+            CHECK(curve.expected_s(n + 1) >= curve.expected_s(n));
+            CHECK(curve.hopeful_s(n) <= curve.expected_s(n));
+        }
+    }
+}
+
+TEST_CASE("a source that drafts token by token is told from one that drafts a block") {
+    DraftCosts block(2, 16), chain(2, 16);
+    CHECK(!block.cost_s(1, 16));
+    for (int i = 0; i < 8; ++i) {
+        for (DraftCosts* costs : {&block, &chain}) costs->observe(1, 16, 0.01);
+    }
+    CHECK(chain.wants_short_draft());
+    for (int i = 0; i < 6; ++i) {
+        for (DraftCosts* costs : {&block, &chain}) costs->observe(1, 16, 0.01);
+        block.observe(1, 4, 0.01);
+        chain.observe(1, 4, 0.0025);
+    }
+    CHECK(!block.wants_short_draft());
+    CHECK(!chain.wants_short_draft());
+    CHECK(block.is_flat());
+    CHECK(!chain.is_flat());
+    CHECK(*block.cost_s(1, 4) == doctest::Approx(0.01).epsilon(0.1));
+    CHECK(*chain.cost_s(1, 4) == doctest::Approx(0.0025).epsilon(0.1));
+    CHECK(*chain.cost_s(2, 16) > 0.01);
+    CHECK(*chain.cost_s(2, 16) < 0.02);
+}
+
+TEST_CASE("confidence is worth what came true of it") {
+    Acceptance acceptance(2, 1);
+    std::mt19937 random(5);
+    const std::vector<float> confidence = {0.95F, 0.95F};
+    const auto first = [&](LaneId lane) {
+        std::vector<float> chances(2);
+        acceptance.chances(lane, 0, confidence, chances);
+        CHECK(chances[1] <= chances[0]);
+        return static_cast<double>(chances[0]);
+    };
+    CHECK(first(kLane) == doctest::Approx(0.95));
+    for (int i = 0; i < 600; ++i) acceptance.observe(kLane, 0, confidence, random() % 10 < 3 ? 2 : 0);
+    CHECK(first(kLane) == doctest::Approx(0.3).epsilon(0.5));
+    // Here everything is right: the lane's own offset.
+    const auto other = static_cast<LaneId>(1);
+    for (int i = 0; i < 20; ++i) acceptance.observe(other, 0, confidence, 2);
+    CHECK(first(other) > 0.8);
+    CHECK(first(kLane) < 0.6);
+    acceptance.begin(other);
+    CHECK(first(other) < 0.6);
+}
+
+TEST_CASE("the likeliest tokens of all lanes come first") {
+    StepOptions options;
+    const std::vector<float> sure = {0.9F, 0.8F, 0.7F}, unsure = {0.5F, 0.1F};
+    const std::vector<StepOptions::Chances> lanes = {unsure, sure, {}};
+    options.lay_out(lanes);
+    REQUIRE(options.all().size() == 6);
+    CHECK(options.all()[4].n_right == doctest::Approx(0.9 + 0.8 + 0.7 + 0.5));
+    std::vector<std::int32_t> widths(3);
+    options.widths(options.all()[4], widths);
+    CHECK(widths == std::vector<std::int32_t>{1, 3, 0});
+    options.lay_out_equal(lanes, 2);
+    REQUIRE(options.all().size() == 3);
+    CHECK(options.all()[2].n_drafted == 6);
+    CHECK(options.all()[2].n_right == doctest::Approx(0.9 + 0.8 + 0.5 + 0.1));
+    options.lay_out_equal(lanes, 3);
+    options.widths(options.all()[3], widths);
+    CHECK(widths == std::vector<std::int32_t>{2, 3, 0});
+}
+
+TEST_CASE("trials never take more than the budget's share") {
+    ProbeBudget budget;
+    double taken_s = 0;
+    for (int i = 0; i < 10000; ++i) {
+        budget.earn(1, 4);
+        if (budget.take(0.7)) taken_s += 0.7;
+    }
+    CHECK(taken_s > 0);
+    CHECK(taken_s <= ProbeBudget::kShare * 10000);
+    CHECK(!budget.take(std::numeric_limits<double>::quiet_NaN()));
+}
+
+TEST_CASE("without a gate the first source that proposes something is taken as it is") {
+    GateConfig config = config_of(2);
+    config.is_on = false;
+    Gate gate(config);
+    const auto other = static_cast<LaneId>(1);
+    const std::vector<LaneSituation> lanes = {{kLane, 100, 15}, {other, 100, 3}};
+    const std::vector<float> confidence(8, 0.01F);
+    const std::vector<Proposal> free = {{kLane, kNgram, confidence}};
+    const std::vector<Ask> asks = gate.asks(lanes, free);
+    REQUIRE(asks.size() == 1);
+    CHECK(asks[0].lane == other);
+    CHECK(asks[0].source == kBlockDraft);
+    CHECK(asks[0].n_tokens == 3);
+    const std::vector<Proposal> all = {{other, kBlockDraft, confidence}, {kLane, kNgram, confidence}};
+    const std::vector<Choice> choices = gate.choose(lanes, all);
+    CHECK(choices[0].proposal == 1);
+    CHECK(choices[0].width == 8);
+    CHECK(choices[1].proposal == 0);
+    CHECK(choices[1].width == 3);
+}
+
+TEST_CASE("nothing is drafted where nothing may be, or before plain steps were measured") {
+    GateConfig config = config_of(1);
+    const std::vector<LaneSituation> lanes = {{kLane, 100, 15}};
+    const std::vector<float> confidence(8, 0.99F);
+    const std::vector<Proposal> proposals = {{kLane, kNgram, confidence}};
+    Gate gate(config);
+    CHECK(gate.asks(lanes, {}).empty());
+    CHECK(gate.choose(lanes, proposals)[0].width == 0);
+    CHECK(!gate.relative_cost(1, 4));
+    for (int i = 0; i < 3; ++i) gate.observe_step({1, 1, 100, 0.01});
+    CHECK(gate.asks(lanes, {}).size() == 1);
+    CHECK(gate.choose(lanes, proposals)[0].width > 0);
+    config.n_most = 0;
+    Gate none(config);
+    for (int i = 0; i < 3; ++i) none.observe_step({1, 1, 100, 0.01});
+    CHECK(none.asks(lanes, {}).empty());
+    CHECK(none.choose(lanes, proposals)[0].width == 0);
+}
+
+TEST_CASE("whatever the gate is told, it asks and chooses within what there is") {
+    std::mt19937 random(11);
+    const auto below = [&](unsigned n) { return static_cast<std::int32_t>(random() % n); };
+    const std::vector<double> seconds = {0,    -1,     0.01,
+                                         1e9,  1e-300, std::numeric_limits<double>::infinity(),
+                                         0.02, 1e-3,   std::numeric_limits<double>::quiet_NaN()};
+    const std::vector<float> claims = {0.0F,
+                                       1.0F,
+                                       0.5F,
+                                       0.9F,
+                                       -3.0F,
+                                       7.0F,
+                                       1e30F,
+                                       std::numeric_limits<float>::quiet_NaN(),
+                                       std::numeric_limits<float>::infinity()};
+    for (int world = 0; world < 12; ++world) {
+        GateConfig config = config_of(1 + world % 6, world % 2 == 1);
+        config.is_on = world % 4 != 3;
+        config.n_most = 1 + below(15);
+        config.sources.push_back({"third", 1 + below(30), false});
+        Gate gate(config);
+        for (int step = 0; step < 1500; ++step) {
+            std::vector<LaneSituation> lanes;
+            for (std::int32_t lane = 0; lane < config.n_lanes; ++lane) {
+                if (below(4) > 0) lanes.push_back({static_cast<LaneId>(lane), below(9000) - 5, below(20) - 2});
+            }
+            std::vector<std::vector<float>> confidences(lanes.size() * 2 + 2);
+            std::vector<Proposal> proposals;
+            for (std::size_t i = 0; i < confidences.size(); ++i) {
+                for (std::int32_t n = below(20); n > 0; --n) confidences[i].push_back(claims[random() % claims.size()]);
+                proposals.push_back(
+                    {static_cast<LaneId>(below(9) - 1), static_cast<SourceIndex>(below(5)), confidences[i]});
+            }
+            std::vector<Proposal> free;
+            for (const Proposal& proposal : proposals) {
+                if (proposal.source == kNgram) free.push_back(proposal);
+            }
+            const auto situation = [&](LaneId lane) {
+                return std::find_if(lanes.begin(), lanes.end(), [&](const auto& other) { return other.lane == lane; });
+            };
+            std::vector<LaneId> asked;
+            for (const Ask& ask : gate.asks(lanes, free)) {
+                const auto lane = situation(ask.lane);
+                REQUIRE(lane != lanes.end());
+                REQUIRE(ask.source < config.sources.size());
+                CHECK(!config.sources[ask.source].is_free);
+                CHECK(ask.n_tokens >= 1);
+                CHECK(ask.n_tokens <= std::min({lane->n_most, config.n_most, config.sources[ask.source].n_most}));
+                CHECK(std::find(asked.begin(), asked.end(), ask.lane) == asked.end());
+                asked.push_back(ask.lane);
+            }
+            const std::vector<Choice> choices = gate.choose(lanes, proposals);
+            REQUIRE(choices.size() == lanes.size());
+            for (std::size_t i = 0; i < choices.size(); ++i) {
+                CHECK(choices[i].lane == lanes[i].lane);
+                CHECK(choices[i].width >= 0);
+                if (choices[i].width == 0) continue;
+                REQUIRE(choices[i].proposal < proposals.size());
+                const Proposal& proposal = proposals[choices[i].proposal];
+                CHECK(proposal.lane == lanes[i].lane);
+                CHECK(choices[i].width <= static_cast<std::int32_t>(proposal.confidence.size()));
+                CHECK(choices[i].width <= std::min(lanes[i].n_most, config.n_most));
+                for (const LaneSituation& lane : lanes) {
+                    if (config.wants_equal_widths) CHECK(choices[i].width <= std::max(lane.n_most, 0));
+                }
+                gate.observe_verdict(proposal, below(20) - 2, below(20) - 2);
+            }
+            gate.observe_draft(static_cast<SourceIndex>(below(5)), below(9) - 1, below(60) - 2,
+                               seconds[random() % seconds.size()]);
+            gate.observe_step({below(9) - 1, below(60) - 2, below(9000) - 5, seconds[random() % seconds.size()]});
+            if (const auto cost = gate.relative_cost(below(9) - 1, below(60) - 2)) CHECK(std::isfinite(*cost));
+            if (below(50) == 0) gate.begin(static_cast<LaneId>(below(9) - 1));
+        }
+    }
+}
+
+TEST_CASE("a lane's next text starts without the last one's luck") {
+    WorldTraits traits;
+    traits.shape = CostShape::flat;
+    traits.kinds = {Kind::noise};
+    const World world(traits);
+    Gate gate(config_of(1));
+    Player(world).with_gate(gate, 3000, 0);
+    const std::vector<LaneSituation> lanes = {{kLane, 100, kBlock}};
+    // Nothing was ever right here, and it was asked a while ago only; a new text is asked about at once.
+    gate.begin(kLane);
+    bool was_asked = false;
+    for (int i = 0; i < 400 && !was_asked; ++i) {
+        was_asked = !gate.asks(lanes, {}).empty();
+        gate.choose(lanes, {});
+    }
+    CHECK(was_asked);
+}
+
+TEST_CASE("memory does not grow with steps") {
+    Gate gate(config_of(2));
+    const std::vector<LaneSituation> lanes = {{kLane, 100, 4}, {static_cast<LaneId>(1), 2000, 4}};
+    const std::vector<float> confidence = {0.9F, 0.8F, 0.7F, 0.2F};
+    const std::vector<Proposal> proposals = {{kLane, kNgram, confidence}};
+    const auto run = [&](int n_steps) {
+        for (int i = 0; i < n_steps; ++i) {
+            const std::vector<Ask> asks = gate.asks(lanes, proposals);
+            if (!asks.empty()) gate.observe_draft(kBlockDraft, static_cast<std::int32_t>(asks.size()), 4, 0.004);
+            const std::vector<Choice> choices = gate.choose(lanes, proposals);
+            gate.observe_step(
+                {2, 2 + choices[0].width + choices[1].width, 100 + i % 3000, 0.01 + 0.001 * choices[0].width});
+            if (choices[0].width > 0) gate.observe_verdict(proposals[0], choices[0].width, i % (choices[0].width + 1));
+            if (i % 1000 == 0) gate.begin(kLane);
+        }
+    };
+    run(20000);
+    const std::size_t before = mallinfo2().uordblks;
+    run(kIsSlow ? 20000 : 1000000);
+    CHECK(mallinfo2().uordblks <= before + 1024);
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,211 @@
+// Tests of what a drafted tree's tokens are worth: that chances are those of a tree, that they become true, and that
+// the gate takes the likeliest of them.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <random>
+
+#include "speculation/gate.h"
+#include "speculation/tree_chances.h"
+#include "speculation/tree_drafts.h"
+
+TEST_SUITE_BEGIN("speculation");
+
+using namespace luce;
+using namespace luce::speculation;
+
+namespace {
+
+constexpr LaneId kLane{0};
+
+struct Tree {
+    Tokens tokens;
+    std::vector<std::int32_t> parents;
+    std::vector<float> confidence;
+
+    Proposal proposal() const { return {kLane, 0, confidence, parents}; }
+};
+
+Tree random_tree(std::mt19937& random, int n) {
+    Tree tree;
+    for (int i = 0; i < n; ++i) {
+        tree.tokens.push_back(static_cast<Token>(i));  // no token twice
+        tree.parents.push_back(static_cast<std::int32_t>(random() % static_cast<unsigned>(i + 1)) - 1);
+        tree.confidence.push_back(static_cast<float>(random() % 101) / 100.0F);
+    }
+    return tree;
+}
+
+// Two tokens at each of two places: 0 or 1, and then 2 or 3 behind 0, 4 or 5 behind 1.
+Tree two_places() { return {{0, 1, 2, 3, 4, 5}, {-1, -1, 0, 0, 1, 1}, {0.8F, 0.1F, 0.8F, 0.1F, 0.8F, 0.1F}}; }
+
+}  // namespace
+
+TEST_CASE("verdicts are told of the children on the way, up to the right one") {
+    const Tree tree = two_places();
+    const auto verdicts = [&](const Tokens& got) {
+        std::vector<std::pair<std::size_t, bool>> told;
+        for (const TreeVerdict& verdict : verdicts_of(tree.tokens, tree.parents, got)) {
+            told.emplace_back(verdict.node, verdict.was_right);
+        }
+        return told;
+    };
+    using Told = std::vector<std::pair<std::size_t, bool>>;
+    CHECK(verdicts({0, 2, 9}) == Told{{0, true}, {2, true}});
+    CHECK(verdicts({1, 5}) == Told{{0, false}, {1, true}, {4, false}, {5, true}});
+    CHECK(verdicts({1, 9}) == Told{{0, false}, {1, true}, {4, false}, {5, false}});
+    CHECK(verdicts({9, 2}) == Told{{0, false}, {1, false}});
+    CHECK(verdicts({0}) == Told{{0, true}});
+    CHECK(verdicts({}).empty());
+}
+
+TEST_CASE("a tree without branches has the chances of the chain, and is learnt from as the chain is") {
+    std::mt19937 random(3);
+    Acceptance of_chains(1, 1);
+    Acceptance of_first(1, 1);
+    TreeChances trees(1, 1);
+    for (int round = 0; round < 50; ++round) {
+        Tree tree;
+        for (std::int32_t i = 0; i < 8; ++i) {
+            tree.tokens.push_back(i);
+            tree.parents.push_back(i - 1);
+            tree.confidence.push_back(static_cast<float>(random() % 101) / 100.0F);
+        }
+        std::vector<float> of_chain(tree.tokens.size());
+        of_chains.chances(kLane, 0, tree.confidence, of_chain);
+        const std::vector<float> of_tree = trees.chances(of_first, kLane, 0, tree.confidence, tree.parents);
+        for (std::size_t i = 0; i < of_chain.size(); ++i) CHECK(of_tree[i] == doctest::Approx(of_chain[i]));
+
+        const auto n_right = static_cast<std::int32_t>(random() % 9);
+        Tokens got(tree.tokens.begin(), tree.tokens.begin() + n_right);
+        got.push_back(99);
+        of_chains.observe(kLane, 0, tree.confidence, n_right);
+        trees.observe(of_first, kLane, 0, tree.confidence, tree.parents, verdicts_of(tree.tokens, tree.parents, got));
+    }
+}
+
+TEST_CASE("the children of a token are never likelier together than the token") {
+    std::mt19937 random(5);
+    Acceptance acceptance(1, 1);
+    TreeChances trees(1, 1);
+    for (int round = 0; round < 300; ++round) {
+        const Tree tree = random_tree(random, 1 + static_cast<int>(random() % 24));
+        const auto chances = trees.chances(acceptance, kLane, 0, tree.confidence, tree.parents);
+        REQUIRE(chances.size() == tree.tokens.size());
+        std::vector<double> of_children(chances.size() + 1);
+        for (std::size_t i = 0; i < chances.size(); ++i) {
+            CHECK(chances[i] >= 0);
+            of_children[static_cast<std::size_t>(tree.parents[i] + 1)] += static_cast<double>(chances[i]);
+        }
+        CHECK(of_children[0] <= 1 + 1e-6);
+        for (std::size_t i = 0; i < chances.size(); ++i) {
+            CHECK(of_children[i + 1] <= static_cast<double>(chances[i]) + 1e-6);
+        }
+        Tokens got;
+        for (int i = 0; i < 6; ++i) got.push_back(static_cast<Token>(random() % 24));
+        trees.observe(acceptance, kLane, 0, tree.confidence, tree.parents, verdicts_of(tree.tokens, tree.parents, got));
+
+        const std::size_t n = random() % (chances.size() + 1);
+        std::vector<std::size_t> nodes = likeliest_nodes(chances, n);
+        REQUIRE(nodes.size() == n);
+        std::vector<bool> is_in(chances.size());
+        for (const std::size_t node : nodes) {
+            CHECK((tree.parents[node] < 0 || is_in[static_cast<std::size_t>(tree.parents[node])]));
+            is_in[node] = true;
+        }
+    }
+}
+
+TEST_CASE("chances become what comes true, whatever the source says") {
+    std::mt19937 random(7);
+    std::uniform_real_distribution<double> uniform;
+    Acceptance acceptance(1, 1);
+    TreeChances trees(1, 1);
+    const Tree tree = two_places();
+    // The first is right in 3 of 10 places, the second in 6.
+    for (int i = 0; i < 2000; ++i) {
+        Tokens got;
+        for (int place = 0; place < 2; ++place) {
+            const double draw = uniform(random);
+            if (draw >= 0.9) {
+                got.push_back(9);
+                break;
+            }
+            const Token second = draw < 0.3 ? 0 : 1;
+            got.push_back(place == 0 ? second : 2 + 2 * got[0] + second);
+        }
+        trees.observe(acceptance, kLane, 0, tree.confidence, tree.parents, verdicts_of(tree.tokens, tree.parents, got));
+    }
+    const auto chances = trees.chances(acceptance, kLane, 0, tree.confidence, tree.parents);
+    const std::vector<double> truth = {0.3, 0.6, 0.09, 0.18, 0.18, 0.36};
+    for (std::size_t i = 0; i < truth.size(); ++i) CHECK(std::abs(static_cast<double>(chances[i]) - truth[i]) < 0.1);
+    const std::vector<std::size_t> likeliest = likeliest_nodes(chances, 3);
+    CHECK(likeliest == std::vector<std::size_t>{1, 5, 0});
+}
+
+TEST_CASE("a draft is the best tree within what was asked, and says so in its confidences") {
+    const Tokens text = {7, 8};
+    const std::vector<std::vector<Candidate>> places = {{{1, 0.6F}, {2, 0.29F}}, {{3, 0.5F}, {4, 0.4F}}, {{5, 0.9F}}};
+    DraftAsk ask{kLane, text, 5, 3, 3};
+    const Draft draft = tree_draft(ask, places);
+    CHECK(draft.tokens == Tokens{1, 3, 2, 5, 4});  // 0.6, 0.3, 0.29, 0.27, 0.24
+    CHECK(draft.parents == std::vector<std::int32_t>{-1, 0, -1, 1, 0});
+    const std::vector<float> confidence = {0.6F, 0.5F, 0.29F, 0.9F, 0.4F};
+    for (std::size_t i = 0; i < confidence.size(); ++i) CHECK(draft.confidence[i] == doctest::Approx(confidence[i]));
+    ask.n_leaves = 1;
+    CHECK(tree_draft(ask, places).parents == std::vector<std::int32_t>{-1, 0, 1});
+    ask.n_most = 2;
+    CHECK(tree_draft(ask, places).tokens == Tokens{1, 3});
+}
+
+// Calls cost little more for more tokens, so a token that comes true six times in ten pays.
+TEST_CASE("the gate takes the likeliest tokens of a tree, none without its parent") {
+    GateConfig config;
+    config.n_most = 6;
+    config.sources = {{"trees", 6, false, true}};
+    Gate gate(config);
+    const Tree tree = two_places();
+    std::int32_t n_trees = 0;
+    std::int32_t n_second = 0;
+    for (int step = 0; step < 600; ++step) {
+        const LaneSituation lane{kLane, 100 + step, 6};
+        std::vector<Proposal> proposals;
+        for (const Ask& ask : gate.asks(std::span(&lane, 1), {})) {
+            gate.observe_draft(ask.source, 1, ask.n_tokens, 0.0001);
+            proposals.push_back(tree.proposal());
+        }
+        const std::vector<Choice> choices = gate.choose(std::span(&lane, 1), proposals);
+        REQUIRE(choices.size() == 1);
+        const Choice& choice = choices[0];
+        gate.observe_step({1, 1 + choice.width, lane.n_text, 0.01 + 0.0001 * choice.width});
+        if (!proposals.empty())
+            gate.observe_verdicts(proposals[0], verdicts_of(tree.tokens, tree.parents, Tokens{1, 5}));
+        if (choice.width == 0) continue;
+        ++n_trees;
+        REQUIRE(choice.nodes.size() == static_cast<std::size_t>(choice.width));
+        std::vector<bool> is_in(tree.tokens.size());
+        for (std::size_t i = 0; i < choice.nodes.size(); ++i) {
+            const std::size_t node = choice.nodes[i];
+            CHECK((i == 0 || choice.nodes[i - 1] < node));
+            CHECK((tree.parents[node] < 0 || is_in[static_cast<std::size_t>(tree.parents[node])]));
+            is_in[node] = true;
+        }
+        n_second += is_in[1] ? 1 : 0;
+    }
+    CHECK(n_trees > 400);
+    CHECK(10 * n_second > 9 * n_trees);
+}
+
+TEST_CASE("what is odd in a tree's verdict is left out") {
+    Gate gate(GateConfig{1, 4, true, false, {{"trees", 4, false, true}}});
+    const Tree tree = two_places();
+    const std::vector<TreeVerdict> verdicts = {{0, true}};
+    gate.observe_verdicts({LaneId{7}, 0, tree.confidence, tree.parents}, verdicts);
+    gate.observe_verdicts({LaneId{-1}, 0, tree.confidence, tree.parents}, verdicts);
+    gate.observe_verdicts({kLane, 3, tree.confidence, tree.parents}, verdicts);
+    gate.observe_verdicts({kLane, 0, tree.confidence, tree.parents}, {});
+    const LaneSituation lane{kLane, 10, 4};
+    CHECK(gate.choose(std::span(&lane, 1), {}).size() == 1);
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,103 @@
+# Sourced by the scripts beside it: a client of a pinned version, a server for it, two turns and a second session, and
+# what must be true of them (verdict.py). It must not know which client that is.
+#
+#   LUCE_URL         a running server to take in place of one of our own
+#   LUCE             the program (default: .venv/bin/luce, else luce from the path)
+#   CLIENT_TIMEOUT   seconds that one run of the client may take (default 600)
+#   CLIENT_TOKENS    longest answer, in tokens (default 64)
+#
+# Whatever the client writes lies in a folder of its own that is removed at the end; nothing is installed outside of
+# build/clients. Tools that change anything are not allowed to the model: it is asked for nothing but an answer.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+PYTHON=$ROOT/.venv/bin/python
+[ -x "$PYTHON" ] || PYTHON=python3
+TIMEOUT=${CLIENT_TIMEOUT:-600}
+TOKENS=${CLIENT_TOKENS:-64}
+FIRST_MESSAGE='Say hello in one word.'
+SECOND_MESSAGE='And now say it in another language.'
+OTHER_FIRST_MESSAGE='Which file is the readme?'
+
+say() { printf '%s\n' "$*" >&2; }
+
+fail() { say "${0##*/}: $*"; exit 1; }
+
+# The client cannot be had here: exit code 77, which tests take for a reason to leave it out.
+no_client() { say "${0##*/}: $*"; exit 77; }
+
+# need_client PACKAGE VERSION PROGRAM: sets CLIENT to the program's path.
+need_client() {
+    local folder=$ROOT/build/clients/$3-$2
+    CLIENT=$folder/node_modules/.bin/$3
+    [ -x "$CLIENT" ] && return
+    command -v npm >/dev/null || no_client "npm is missing: install Node.js 20 or newer"
+    say "installing $1@$2"
+    mkdir -p "$folder"
+    npm install --prefix "$folder" --no-audit --no-fund --loglevel=error "$1@$2" >"$folder/install.log" 2>&1 ||
+        { tail -n 20 "$folder/install.log" >&2; rm -f "$CLIENT"; no_client "npm could not install $1@$2"; }
+    "$CLIENT" --version >/dev/null 2>&1 || { rm -f "$CLIENT"; fail "$1@$2 does not run here: see $folder/install.log"; }
+}
+
+# begin: a scratch home, a server, and the witness between the client and it; sets URL to the witness's.
+begin() {
+    SCRATCH=$(mktemp -d)
+    SERVER_PID='' WITNESS_PID=''
+    trap finish EXIT
+    RECORDS=$SCRATCH/records.jsonl
+    : >"$RECORDS"
+    export HOME=$SCRATCH/home
+    mkdir -p "$HOME" "$SCRATCH/project"
+    local server=${LUCE_URL:-}
+    [ -n "$server" ] || start_server
+    "$PYTHON" "$ROOT/scripts/clients/witness.py" --to "${server:-$SERVER_URL}" --records "$RECORDS" \
+        --max-tokens "$TOKENS" >"$SCRATCH/witness" &
+    WITNESS_PID=$!
+    until URL=$(head -n 1 "$SCRATCH/witness") && [ -n "$URL" ]; do
+        kill -0 "$WITNESS_PID" 2>/dev/null || fail "the witness ended"
+        sleep 0.05
+    done
+    cd "$SCRATCH/project"
+    printf '# A project\n\nNothing in it yet.\n' >README.md
+}
+
+# start_server: sets SERVER_URL.
+start_server() {
+    local luce=${LUCE:-$ROOT/.venv/bin/luce} port
+    [ -x "$luce" ] || luce=luce
+    port=$("$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+    SERVER_URL=http://127.0.0.1:$port
+    "$luce" serve --ctx 65536 --host 127.0.0.1 --port "$port" >"$SCRATCH/server.log" 2>&1 &
+    SERVER_PID=$!
+    until "$PYTHON" -c "import urllib.request; urllib.request.urlopen('$SERVER_URL/health', timeout=5)" 2>/dev/null; do
+        kill -0 "$SERVER_PID" 2>/dev/null || { cat "$SCRATCH/server.log" >&2; fail "the server ended"; }
+        sleep 0.2
+    done
+}
+
+# turn STEP COMMAND…: runs the client once; the requests that it makes are this step's.
+turn() {
+    local step=$1
+    shift
+    say "$step"
+    printf '{"step": "%s"}\n' "$step" >>"$RECORDS"
+    if ! timeout "$TIMEOUT" "$@" </dev/null >"$SCRATCH/$step.out" 2>"$SCRATCH/$step.err"; then
+        tail -c 2000 "$SCRATCH/$step.out" "$SCRATCH/$step.err" >&2
+        [ ! -f "$SCRATCH/server.log" ] || tail -n 30 "$SCRATCH/server.log" >&2
+        "$PYTHON" "$ROOT/scripts/clients/verdict.py" "$RECORDS" >&2 || true
+        fail "$step: the client failed"
+    fi
+}
+
+verdict() { "$PYTHON" "$ROOT/scripts/clients/verdict.py" "$RECORDS"; }
+
+finish() {
+    local status=$? pid
+    for pid in $WITNESS_PID $SERVER_PID; do
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+    done
+    cd /
+    rm -rf "$SCRATCH"
+    exit "$status"
+}

@@ -1,0 +1,128 @@
+"""Conversation: what has been said so far, as the messages that are sent with each turn. Pure.
+
+Knows the shapes of chat completions' messages; knows no terminal and no server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Message = dict[str, Any]
+
+_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+
+class NotAConversationError(ValueError):
+    """The text says why it is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(slots=True)
+class Answer:
+    """What has come of one answer."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.reasoning or self.calls)
+
+
+class Conversation:
+    def __init__(self, system: str | None = None) -> None:
+        self._system = system
+        self._messages: list[Message] = []
+
+    @property
+    def system(self) -> str | None:
+        return self._system
+
+    @property
+    def messages(self) -> list[Message]:
+        """All of them, the system message first."""
+        first = [] if self._system is None else [{"role": "system", "content": self._system}]
+        return [*first, *self._messages]
+
+    def set_system(self, text: str | None) -> None:
+        self._system = text
+
+    def reset(self) -> None:
+        """The system message stays."""
+        self._messages.clear()
+
+    def say(self, text: str) -> None:
+        """The user's next message. A turn before it that was not answered to its end is forgotten: no template knows
+        what to make of it."""
+        if self._messages and not self._is_answered():
+            self._drop_turn()
+        self._messages.append({"role": "user", "content": text})
+
+    def take(self, answer: Answer) -> None:
+        message: Message = {"role": "assistant", "content": answer.content}
+        if answer.reasoning:
+            message["reasoning_content"] = answer.reasoning
+        if answer.calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in answer.calls
+            ]
+        self._messages.append(message)
+
+    def give_result(self, call: ToolCall, text: str) -> None:
+        self._messages.append({"role": "tool", "tool_call_id": call.id, "name": call.name, "content": text})
+
+    def retry(self) -> bool:
+        """Back to the last thing that the user said; False: there is none."""
+        text = self._drop_turn()
+        if text is None:
+            return False
+        self._messages.append({"role": "user", "content": text})
+        return True
+
+    def _is_answered(self) -> bool:
+        last = self._messages[-1]
+        return last["role"] == "assistant" and not last.get("tool_calls")
+
+    def _drop_turn(self) -> Any:
+        for index in range(len(self._messages) - 1, -1, -1):
+            if self._messages[index]["role"] == "user":
+                text = self._messages[index]["content"]
+                del self._messages[index:]
+                return text
+        return None
+
+    def to_json(self) -> str:
+        return json.dumps({"messages": self.messages}, ensure_ascii=False, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Conversation:
+        """Raises NotAConversationError."""
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise NotAConversationError(f"it is not JSON: {error}") from None
+        messages = value.get("messages") if isinstance(value, dict) else value
+        if not isinstance(messages, list):
+            raise NotAConversationError('it has no list of "messages"')
+        conversation = cls()
+        conversation._load(messages)
+        return conversation
+
+    def _load(self, messages: Sequence[Any]) -> None:
+        for number, message in enumerate(messages):
+            if not isinstance(message, dict) or message.get("role") not in _ROLES:
+                raise NotAConversationError(f"message {number} has no role of {', '.join(sorted(_ROLES))}")
+            if number == 0 and message["role"] == "system" and isinstance(message.get("content"), str):
+                self._system = message["content"]
+            else:
+                self._messages.append(message)

@@ -1,0 +1,183 @@
+"""`luce serve`: the OpenAI and Anthropic APIs on a port. The command line; gathers the configuration.
+
+Knows flags and exit codes; what is done with the configuration is in serve_start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
+from luce.supervisor.cli.model_files import NO_DRAFT, read_model, read_packaged_draft
+from luce.supervisor.cli.numbers import Seconds
+from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
+from luce.supervisor.cli.output import write_output
+from luce.supervisor.config import ConfigError
+from luce.supervisor.configuration import Configuration, Flag, known_options, read_configuration
+
+_EPILOG = """\b
+Each option can stand in the environment as LUCE_<OPTION> (LUCE_HOST_CACHE=8G, LUCE_SHARED_PREFIXES=off; lists with
+commas), and in a TOML file (host_cache = "8G", alias = ["a", "b"]). A flag comes before the environment, that before
+the file. Keys belong into LUCE_API_KEY or a file: other users of this machine see flags.
+
+\b
+Examples:
+  luce serve
+  luce serve --model m.gguf --ctx 65536 --lanes 4 --disk-cache ~/.cache/luce
+  LUCE_API_KEY=… luce serve --model m.gguf --host 0.0.0.0
+  luce serve --config luce.toml --print-config
+
+\b
+Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 the engine failed for good.
+"""
+
+
+@click.command("serve", epilog=_EPILOG)
+@engine_options
+@click.option(
+    "--host",
+    metavar="HOST",
+    help="Address to listen at. Others than this machine's own need --api-key. Default: 127.0.0.1.",
+)
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port; 0 takes a free one. Default: 8080.")
+@click.option(
+    "--api-key",
+    "api_keys",
+    multiple=True,
+    metavar="KEY",
+    help="Lets requests in that bring it; may be given several times. Better in LUCE_API_KEY or --api-key-file, which"
+    " no list of processes shows. Default: everybody who reaches the address is let in.",
+)
+@click.option(
+    "--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="File with further keys, one a line."
+)
+@click.option(
+    "--alias",
+    "aliases",
+    multiple=True,
+    metavar="NAME",
+    help="Name under which the model is listed; may be given several times. Requests may name any model.",
+)
+@click.option(
+    "--chat-template",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Jinja template in place of the model's own.",
+)
+@click.option(
+    "--shared-prefixes/--no-shared-prefixes",
+    "shares_prefixes",
+    default=None,
+    help="Whether clients with other keys may be served from each other's cached beginnings, which lets them find out"
+    " by the time it takes whether somebody has sent the same. Default: they may.",
+)
+@click.option(
+    "--cors-origin",
+    "cors_origins",
+    multiple=True,
+    metavar="ORIGIN",
+    help="Web origin whose pages may call this server (https://chat.example; * for all); may be given several times."
+    " Default: none.",
+)
+@click.option(
+    "--keep-alive",
+    "keep_alive_s",
+    type=Seconds(max_s=10),
+    metavar="S",
+    help="Seconds between signs of life in a stream while a prompt is read; at most 10. Default: 5.",
+)
+@click.option(
+    "--max-queue",
+    type=NOT_NEGATIVE,
+    metavar="N",
+    help="Requests that may wait for a lane; one more is answered 429. Default: 256.",
+)
+@click.option(
+    "--queue-timeout",
+    "queue_timeout_s",
+    type=Seconds(or_none=True),
+    metavar="S",
+    help="Seconds that a request may wait for a lane, or none for as long as it takes. Default: 600.",
+)
+@click.option(
+    "--shutdown-grace",
+    "shutdown_grace_s",
+    type=Seconds(),
+    metavar="S",
+    help="Seconds that running answers get to end after SIGTERM or Ctrl-C. Default: 30.",
+)
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with options; LUCE_CONFIG names one too.",
+)
+@click.option("--print-config", is_flag=True, help="Show every option's value and where it came from, as a TOML file.")
+@click.pass_context
+def command(context: click.Context, /, config_file: Path | None, print_config: bool, **values: Any) -> int:
+    """Serve the OpenAI and Anthropic APIs: chat completions, completions, responses, messages; and a status page.
+
+    Point Claude Code, Codex, opencode, pi, Open WebUI or any SDK at it: what to tell each is shown once it is ready.
+    """
+    given = {name: None if value == NO_DRAFT else value for name, value in values.items() if _is_given(context, name)}
+    try:
+        configuration = read_configuration(known_flags(), given, os.environ, config_file)
+        if print_config:
+            return _print(configuration)
+        settings = configuration.serve_settings()
+        model = read_model(configuration["model"])
+        config = configuration.supervisor_config(model=model, draft=_draft(configuration))
+    except ConfigError as error:
+        raise Failure(str(error), EXIT_BAD_ARGS) from error
+    from luce.supervisor.cli.serve_start import check_settings, serve_until_stopped
+
+    check_settings(settings)
+    return run_async(lambda: serve_until_stopped(config, settings))
+
+
+def _draft(configuration: Configuration) -> Path | None:
+    """The packaged model comes with its drafter, where nothing is said of either. Raises Failure."""
+    is_packaged = configuration["model"] is None and all("model" not in one.options for one in configuration["engines"])
+    is_silent = configuration.settings["draft"].origin == "default"
+    is_wanted = wants_packaged_draft(mtp=configuration["mtp"], draft_max=configuration["draft_max"])
+    draft: Path | None = read_packaged_draft() if is_packaged and is_silent and is_wanted else configuration["draft"]
+    return draft
+
+
+def known_flags() -> dict[str, Flag]:
+    """What the command line has of the options, by their field."""
+    fields = known_options({})
+    return {
+        option.name: Flag(option.opts[0].removeprefix("--"), _checker(option))
+        for option in command.params
+        if isinstance(option, click.Option) and option.name in fields
+    }
+
+
+def _checker(option: click.Option) -> Callable[[object], object]:
+    def check(value: object) -> object:
+        try:
+            return option.type.convert(value, option, None)
+        except click.UsageError as error:
+            raise ValueError(error.message) from None
+
+    return check
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _print(configuration: Configuration) -> int:
+    from luce.supervisor.configuration_text import configuration_text
+
+    configuration.check()
+    write_output(configuration_text(configuration).encode(errors="backslashreplace"))
+    return EXIT_OK

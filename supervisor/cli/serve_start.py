@@ -1,0 +1,156 @@
+"""From a configuration to a running server: the address is tried, the model loaded in sight, the clients told.
+
+Turns what goes wrong on the way into exit codes. Knows nothing of flags, nor of what the server answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import sys
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from luce.supervisor.cli.entry import (
+    EXIT_BAD_ARGS,
+    EXIT_ENGINE,
+    EXIT_OK,
+    EXIT_START_FAILED,
+    Failure,
+    OutputClosedError,
+    say,
+)
+from luce.supervisor.cli.input import read_file, utf8
+from luce.supervisor.cli.output import write_output
+from luce.supervisor.cli.serve_banner import start_banner
+from luce.supervisor.cli.serve_loading import loading_shown
+from luce.supervisor.config import ConfigError, SupervisorConfig
+from luce.supervisor.guard import EngineState
+from luce.supervisor.http.server import require_keys_if_exposed, serve
+from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.locate import NotInstalledError
+from luce.supervisor.process import StartError
+from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.text import TextError
+
+_LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
+_LOOK_S = 1.0
+_SMALL_CTX = 4096  # of an engine that does not say
+_BIND_REASONS = {
+    errno.EADDRINUSE: "it is in use: stop the other program, or choose another --port (0 takes a free one)",
+    errno.EACCES: "ports below 1024 need privileges: choose another --port",
+    errno.EADDRNOTAVAIL: "this machine has no such address: choose another --host",
+}
+
+
+def check_settings(settings: ServeSettings) -> None:
+    """What can be found wrong before a model is loaded for minutes. Raises Failure."""
+    if settings.chat_template is not None:
+        utf8(read_file(settings.chat_template), f"--chat-template {settings.chat_template}")
+    _check_address(settings)
+
+
+def _check_address(settings: ServeSettings) -> None:
+    host, port = settings.host, settings.port
+    if host == "":
+        raise Failure("--host is empty: 127.0.0.1 is this machine alone, 0.0.0.0 everybody", EXIT_BAD_ARGS)
+    try:
+        require_keys_if_exposed(settings)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except ConfigError as error:
+        hint = "; set LUCE_API_KEY, or name a file with --api-key-file"
+        raise Failure(f"{error}{hint}", EXIT_BAD_ARGS) from None
+    except (socket.gaierror, UnicodeError):
+        raise Failure(f"--host {host}: there is no such address", EXIT_BAD_ARGS) from None
+    for family, _, _, _, address in found:
+        try:
+            _try_to_bind(family, address)
+        except OSError as error:
+            raise _bind_failure(settings, error) from None
+
+
+def _try_to_bind(family: int, address: object) -> None:
+    with socket.socket(family, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            tried.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        tried.bind(address)  # type: ignore[arg-type]  # as getaddrinfo gave it
+        tried.listen(1)
+
+
+def _bind_failure(settings: ServeSettings, error: OSError) -> Failure:
+    reason = _BIND_REASONS.get(error.errno or 0, error.strerror or str(error))
+    return Failure(f"{settings.host}:{settings.port}: {reason}", EXIT_START_FAILED)
+
+
+async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings) -> int:
+    """Returns the exit code. Raises Failure."""
+    _start_logging(config.log_level)
+    model = settings.aliases[0] if settings.aliases else config.model.stem
+    try:
+        async with AsyncExitStack() as stack:
+            supervisor = Supervisor(config, on_log=say)
+            async with loading_shown(supervisor, config.model.name):
+                await stack.enter_async_context(supervisor)
+            await _while_engines_last(
+                supervisor,
+                serve(supervisor, settings, on_ready=lambda url: _announce(url, model, supervisor, settings)),
+            )
+    except StartError as error:
+        code = EXIT_BAD_ARGS if error.exit_code == EXIT_BAD_ARGS else EXIT_START_FAILED
+        raise Failure(str(error), code) from error
+    except (NotInstalledError, TextError) as error:
+        raise Failure(str(error), EXIT_START_FAILED) from error
+    except ConfigError as error:
+        raise Failure(str(error), EXIT_BAD_ARGS) from error
+    except OSError as error:
+        if error.filename is not None or error.errno not in _BIND_REASONS:
+            raise
+        raise _bind_failure(settings, error) from error  # somebody was faster
+    say("luce serve: stopped")
+    return EXIT_OK
+
+
+async def _while_engines_last(supervisor: Supervisor, serving: Coroutine[Any, Any, None]) -> None:
+    """A server whose engines have all been given up answers nothing any more: whoever started it may start it again.
+    Raises Failure."""
+    server = asyncio.create_task(serving, name="the server")
+    try:
+        while not server.done():
+            engines = supervisor.status().engines
+            if all(engine.state is EngineState.FAILED for engine in engines):
+                reason = next((engine.last_failure for engine in engines if engine.last_failure), "it did not start")
+                raise Failure(f"no engine is left: {reason}", EXIT_ENGINE)
+            await asyncio.wait([server], timeout=_LOOK_S)
+    finally:
+        server.cancel()
+        await asyncio.wait([server])
+    server.result()
+
+
+def _announce(url: str, model: str, supervisor: Supervisor, settings: ServeSettings) -> None:
+    key = None
+    if settings.api_keys:
+        # Shown to the one who sits there, but not to a journal.
+        key = settings.api_keys[0] if sys.stdout.isatty() else "YOUR_KEY"
+    with suppress(OutputClosedError, Failure):  # nobody has to read it
+        banner = start_banner(_reachable(url), model, key, n_ctx=supervisor.n_ctx or _SMALL_CTX)
+        write_output(banner.encode(errors="backslashreplace"))
+
+
+def _reachable(url: str) -> str:
+    """An address that stands for all of them is no address to give away."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+    return f"http://{socket.gethostname()}:{port}" if host in {"0.0.0.0", "[::]"} else url  # noqa: S104
+
+
+def _start_logging(level: str | None) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=_LEVELS.get(level or "info", logging.INFO),
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)

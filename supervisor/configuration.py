@@ -1,0 +1,278 @@
+"""Configuration: what `luce serve` is made with, gathered from the command line, the environment and a TOML file.
+
+Names, types and defaults are those of SupervisorConfig and ServeSettings, read from the classes themselves: an option
+that is added there is known here. The first of these that names an option decides: a flag, LUCE_<OPTION>, the file, the
+default. It must not know click; a command hands in what its flags are called and how they check a value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar, get_origin, get_type_hints
+
+from luce.supervisor.config import ConfigError, DaemonConfig, EngineConfig, SupervisorConfig
+from luce.supervisor.configuration_values import read_environment_table, read_item, read_text
+from luce.supervisor.http.settings import ServeSettings
+
+PREFIX = "LUCE_"
+CONFIG_VARIABLE = "LUCE_CONFIG"
+
+_T = TypeVar("_T", SupervisorConfig, ServeSettings)
+
+# What the supervisor gives its engines itself.
+_NOT_SETTABLE = frozenset({"stream_fd", "mux", "die_with_parent"})
+# Variables of ours that are no options.
+_OTHER_VARIABLES = frozenset({"LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY", CONFIG_VARIABLE})
+_ENGINES = "engines"
+_SECRETS = frozenset({"api_keys"})
+_UNITS = re.compile(r"_(s|bytes)$")
+_NEAR = 0.8  # how alike a variable's name has to be for it to be taken for a slip of the pen
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """An option's place on the command line."""
+
+    name: str
+    """Without its dashes in front: `host-cache`. The file and the environment call the option by it too."""
+    check: Callable[[object], object]
+    """Raises ValueError where the flag would refuse the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyFile:
+    """The one option that is neither class's: it adds to ServeSettings.api_keys."""
+
+    api_key_file: Path | None = None  # one key a line; empty lines and those that begin with # do not count
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    field: str
+    name: str
+    """As it is written in a file, and with LUCE_ before it, in capitals, in the environment."""
+    annotation: Any
+    default: object
+    check: Callable[[object], object]
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    @property
+    def is_secret(self) -> bool:
+        return self.field in _SECRETS
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option's value, and who gave it: `--port`, `LUCE_PORT`, `luce.toml`, `default`."""
+
+    option: Option
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    """By field; every option is here."""
+
+    def supervisor_config(self, *, model: Path, **fixed: object) -> SupervisorConfig:
+        """Raises ConfigError."""
+        return self._build(SupervisorConfig, model=model, **fixed)
+
+    def serve_settings(self, **fixed: object) -> ServeSettings:
+        """Raises ConfigError."""
+        keys = (*self["api_keys"], *_keys_in(self["api_key_file"]))
+        return self._build(ServeSettings, **({"api_keys": keys} | fixed))
+
+    def check(self) -> None:
+        """Whether both could be made. Raises ConfigError."""
+        self.serve_settings()
+        self.supervisor_config(model=self["model"] or Path())
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name].value
+
+    def _build(self, kind: type[_T], **fixed: object) -> _T:
+        values = {entry.name: self[entry.name] for entry in fields(kind) if entry.name in self.settings}
+        try:
+            return kind(**(values | fixed))
+        except ConfigError as error:
+            named = re.match(r"[a-z_]+", str(error))
+            setting = None if named is None else self.settings.get(named[0])
+            if setting is None or setting.origin == "default":
+                raise
+            raise ConfigError(f"{setting.origin}: {error}") from error
+
+
+def known_options(flags: Mapping[str, Flag]) -> dict[str, Option]:
+    """All options by their field. `flags` are those that the command line has, by field."""
+    options = {}
+    for kind in (SupervisorConfig, ServeSettings, ApiKeyFile):
+        annotations = get_type_hints(kind, include_extras=True)
+        for entry in fields(kind):
+            if entry.name not in _NOT_SETTABLE:
+                options[entry.name] = _option(entry, annotations[entry.name], flags.get(entry.name))
+    return options
+
+
+def _option(entry: Field[Any], annotation: Any, flag: Flag | None) -> Option:
+    name = _UNITS.sub("", entry.name) if flag is None else flag.name.replace("-", "_")
+    # Only the model has no default of its own: without one, the packaged one is meant.
+    default = None if entry.default is MISSING else entry.default
+    if entry.name == "model":
+        annotation = Path | None
+    return Option(entry.name, name, annotation, default, (lambda value: value) if flag is None else flag.check)
+
+
+def read_configuration(
+    flags: Mapping[str, Flag], given: Mapping[str, object], environ: Mapping[str, str], file: Path | None
+) -> Configuration:
+    """`given` are the values of the flags that were used, by field; `file` comes before what LUCE_CONFIG names. Raises
+    ConfigError."""
+    options = known_options(flags)
+    if file is None and environ.get(CONFIG_VARIABLE, "") != "":
+        file = Path(environ[CONFIG_VARIABLE])
+    settings = {name: Setting(option, option.default, "default") for name, option in options.items()}
+    if file is not None:
+        settings |= _from_file(options, file)
+    settings |= _from_environment(options, environ)
+    for name, value in given.items():
+        settings[name] = Setting(options[name], value, "--" + options[name].name.replace("_", "-"))
+    return Configuration(settings)
+
+
+# The environment
+
+
+def _from_environment(options: Mapping[str, Option], environ: Mapping[str, str]) -> dict[str, Setting]:
+    by_variable = {option.variable: option for option in options.values() if option.field != _ENGINES}
+    settings = {}
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX) or variable in _OTHER_VARIABLES:
+            continue
+        option = by_variable.get(variable)
+        if option is None:
+            _refuse_slip(variable, by_variable)
+        elif text != "":  # as if it were not set: what launchers leave where they have no value …
+            settings[option.field] = Setting(option, _from_text(option, text), variable)
+        elif option.is_secret:  # … but whoever wants keys must not be served without
+            raise ConfigError(f"{variable} is empty: unset it, or give it a key")
+    return settings
+
+
+def _from_text(option: Option, text: str) -> object:
+    try:
+        return _checked(option, read_text(option.annotation, text))
+    except ValueError as error:
+        shown = "" if option.is_secret else f"={text}"
+        raise ConfigError(f"{option.variable}{shown}: {error}") from None
+
+
+def _refuse_slip(variable: str, known: Iterable[str]) -> None:
+    """The environment is not ours alone: only what is nearly an option of ours is refused."""
+    near = difflib.get_close_matches(variable, known, n=1, cutoff=_NEAR)
+    if near and not variable.startswith(near[0] + "_"):  # LUCE_PORT_80_TCP and the like are a container host's
+        raise ConfigError(f"{variable}: there is no such option; did you mean {near[0]}?")
+
+
+# The file
+
+
+def _from_file(options: Mapping[str, Option], file: Path) -> dict[str, Setting]:
+    names = _names_in_files(options.values())
+    settings: dict[str, Setting] = {}
+    for key, item in _read_toml(file).items():
+        option = names.get(key.replace("-", "_"))
+        if option is None:
+            raise ConfigError(f"{file}: {_unknown(key, names)}")
+        if option.field in settings:
+            raise ConfigError(f"{file}: {option.name} is given twice, under two of its names")
+        if option.field == _ENGINES:
+            value: object = _engines(options, item, file)
+        else:
+            value = _from_item(option, item, file, key)
+        settings[option.field] = Setting(option, value, str(file))
+    return settings
+
+
+def _names_in_files(options: Iterable[Option]) -> dict[str, Option]:
+    """An option answers to its own name and to its field's."""
+    return {name: option for option in options for name in (_UNITS.sub("", option.field), option.field, option.name)}
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as opened:
+            return tomllib.load(opened)
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{file} is not TOML: it is nested too deep") from None
+
+
+def _from_item(option: Option, item: object, file: Path, key: str) -> object:
+    try:
+        return _checked(option, read_item(option.annotation, item, file.absolute().parent))
+    except ValueError as error:
+        raise ConfigError(f"{file}: {key}: {error}") from None
+
+
+def _checked(option: Option, value: object) -> object:
+    if value is not None and get_origin(option.annotation) is not tuple:
+        option.check(value)
+    return value
+
+
+def _unknown(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
+    return f"there is no option {key}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _engines(options: Mapping[str, Option], item: object, file: Path) -> tuple[EngineConfig, ...]:
+    if not isinstance(item, list) or not all(isinstance(table, dict) for table in item):
+        raise ConfigError(f"{file}: engines: each engine is a table of its own, under [[engines]]")
+    of_engine = {entry.name for entry in fields(DaemonConfig)} - _NOT_SETTABLE | {"binary"}
+    names = _names_in_files(option for option in options.values() if option.field in of_engine)
+    return tuple(_engine(names, table, file, f"engines[{number}]") for number, table in enumerate(item))
+
+
+def _engine(names: Mapping[str, Option], table: Mapping[str, Any], file: Path, place: str) -> EngineConfig:
+    values: dict[str, Any] = {}
+    for key, item in table.items():
+        if key in {"env", "environment"}:
+            try:
+                values["environment"] = read_environment_table(item)
+            except ValueError as error:
+                raise ConfigError(f"{file}: {place}.{key}: {error}") from None
+        elif (option := names.get(key.replace("-", "_"))) is not None:
+            values[option.field] = _from_item(option, item, file, f"{place}.{key}")
+        else:
+            raise ConfigError(f"{file}: {place}: {_unknown(key, [*names, 'env'])}")
+    return EngineConfig(**values)
+
+
+def _keys_in(file: Path | None) -> list[str]:
+    if file is None:
+        return []
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except OSError as error:
+        raise ConfigError(f"api_key_file {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"api_key_file {file} is not UTF-8 text") from None
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise ConfigError(f"api_key_file {file} holds no key: write one a line")
+    return keys

@@ -1,0 +1,55 @@
+"""A configuration as a TOML file that says where each value came from. Reading it gives the same configuration again,
+but for the keys, which it does not show.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from luce.supervisor.config import EngineConfig
+from luce.supervisor.configuration import Configuration, Setting
+
+
+def configuration_text(configuration: Configuration) -> str:
+    lines = [_line(setting) for name, setting in configuration.settings.items() if name != "engines"]
+    tables = [line for engine in configuration["engines"] for line in _engine_lines(engine)]
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _line(setting: Setting) -> str:
+    option, value = setting.option, setting.value
+    if option.is_secret:
+        said = f"# {option.name}: {len(value)} of them, not shown"
+    elif value is None and setting.origin == "default":
+        said = f"# {option.name} is not set"
+    else:
+        said = f"{option.name} = {_toml(value)}"
+    return f"{said:<40}  # {setting.origin}"
+
+
+def _engine_lines(engine: EngineConfig) -> Iterator[str]:
+    yield "\n[[engines]]"
+    if engine.environment:
+        yield "env = { " + ", ".join(f"{_toml(key)} = {_toml(text)}" for key, text in engine.environment.items()) + " }"
+    if engine.binary is not None:
+        yield f"binary = {_toml(engine.binary)}"
+    for key, value in engine.options.items():
+        yield f"{key} = {_toml(value)}"
+
+
+def _toml(value: object) -> str:
+    match value:
+        case None:
+            return '"none"'
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case Path():
+            return json.dumps(str(value), ensure_ascii=False)
+        case tuple():
+            return "[" + ", ".join(map(_toml, value)) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,102 @@
+"""What the routes of admin and admin_text take and give: models of their bodies, schemas of their answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+Token = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
+
+
+class TokenizeBody(BaseModel):
+    """`content` is a text, or a list of texts and ids that are taken as they stand; without one there are no tokens."""
+
+    model_config = ConfigDict(extra="allow")
+
+    content: StrictStr | list[StrictStr | Token] | None = None
+    add_special: StrictBool = Field(default=False, description="with BOS and EOS, where the model wants them")
+    parse_special: StrictBool = Field(default=True, description="spellings of control tokens become those tokens")
+    with_pieces: StrictBool = Field(default=False, description="tokens as objects with their text")
+
+
+class DetokenizeBody(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    tokens: list[Token] = Field(default_factory=list)
+
+
+def record(properties: dict[str, Any], *, optional: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The schema of an object; what is not optional is required."""
+    required = [name for name in properties if name not in optional]
+    return {"type": "object", "properties": properties, "required": required}
+
+
+TEXT = {"type": "string"}
+NUMBER = {"type": "integer"}
+_N_CTX = {"type": ["integer", "null"]}
+
+HEALTH = record(
+    {
+        "status": {"enum": ["ok", "degraded", "failed"]},
+        "live": {"const": True},
+        "ready": {"type": "boolean"},
+        "engines": {
+            "type": "array",
+            "items": {"enum": ["starting", "ready", "backoff", "stopping", "failed"]},
+        },
+    }
+)
+MODEL = record(
+    {
+        "id": TEXT,
+        "object": {"const": "model"},
+        "created": NUMBER,
+        "owned_by": TEXT,
+        "aliases": {"type": "array", "items": TEXT},
+        "type": {"const": "model"},
+        "display_name": TEXT,
+        "created_at": {"type": "string", "format": "date-time"},
+        "lifecycle": {"const": "active"},
+        "max_input_tokens": _N_CTX,
+        "max_tokens": _N_CTX,
+        "meta": record({"n_ctx": _N_CTX, "n_ctx_train": NUMBER, "n_vocab": NUMBER}),
+    }
+)
+MODELS = record(
+    {
+        "object": {"const": "list"},
+        "data": {"type": "array", "items": MODEL, "minItems": 1},
+        "has_more": {"const": False},
+        "first_id": TEXT,
+        "last_id": TEXT,
+    }
+)
+LANES = {
+    "type": "array",
+    "items": record({"id": NUMBER, "n_ctx": _N_CTX, "is_processing": {"type": "boolean"}}),
+}
+PROPS = record(
+    {
+        "model": TEXT,
+        "model_alias": TEXT,
+        "model_path": TEXT,
+        "architecture": TEXT,
+        "n_ctx": _N_CTX,
+        "n_ctx_train": NUMBER,
+        "n_vocab": NUMBER,
+        "total_slots": NUMBER,
+        "default_generation_settings": record({"n_ctx": _N_CTX, "params": {"type": "object"}}),
+        "modalities": record({"vision": {"const": False}, "audio": {"const": False}}),
+        "bos_token": TEXT,
+        "eos_token": TEXT,
+        "chat_template": TEXT,
+        "chat_template_caps": {"type": "object"},
+        "speculation": TEXT,
+        "build_info": TEXT,
+    }
+)
+_PIECE = record({"id": NUMBER, "piece": {"anyOf": [TEXT, {"type": "array", "items": NUMBER}]}})
+TOKENS = record({"tokens": {"type": "array", "items": {"anyOf": [NUMBER, _PIECE]}}})
+CONTENT = record({"content": TEXT})
+PROMPT = record({"prompt": TEXT})

@@ -1,0 +1,149 @@
+"""What Anthropic's clients send to `/v1/messages`: the body's shape, as pydantic reads it.
+
+Fields that are not named here are tolerated. Content blocks stay dictionaries: what becomes of each kind is
+anthropic_conversion's to say. Knows nothing of what a request turns into.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+MAX_INT32 = 2**31 - 1
+
+Count = Annotated[int, Field(ge=0, le=MAX_INT32)]
+
+
+def _text_or_blocks(value: object) -> object:
+    if isinstance(value, str) or (isinstance(value, list) and all(isinstance(block, dict) for block in value)):
+        return value
+    raise PydanticCustomError("content", "Input should be a string or a list of content blocks")
+
+
+Blocks = list[dict[str, Any]]
+_BLOCK_SCHEMA = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
+Content = Annotated[
+    str | Blocks,
+    BeforeValidator(_text_or_blocks),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _BLOCK_SCHEMA}]}),
+]
+
+
+class Shape(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class InputMessage(Shape):
+    role: Literal["user", "assistant", "system"]
+    content: Content = ""
+    clear_at: str | None = None
+
+
+class Tool(Shape):
+    """Without an input_schema it is one that Anthropic's own servers carry out or define."""
+
+    name: str | None = None
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class ToolChoice(Shape):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class ThinkingConfig(Shape):
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Count | None = None
+    display: str | None = None
+
+
+class OutputFormat(Shape):
+    type: Literal["json_schema"]
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Shape):
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class Metadata(Shape):
+    user_id: str | None = None
+
+
+class CountTokensRequest(Shape):
+    """What a prompt is made of."""
+
+    model: str = ""
+    messages: list[InputMessage]
+    system: Content | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: ThinkingConfig | None = None
+    output_config: OutputConfig | None = None
+    output_format: OutputFormat | None = None  # where output_config.format was before
+    chat_template_kwargs: dict[str, Any] | None = None  # not Anthropic's: handed to the template as they are
+
+
+class MessagesRequest(CountTokensRequest):
+    max_tokens: Count
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    top_k: Count | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None  # not Anthropic's
+    metadata: Metadata | None = None
+
+
+class TextBlock(Shape):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ThinkingBlock(Shape):
+    type: Literal["thinking"] = "thinking"
+    thinking: str
+    signature: str
+
+
+class ToolUseBlock(Shape):
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class OutputTokensDetails(Shape):
+    thinking_tokens: int
+
+
+class UsageShape(Shape):
+    """The prompt's length is input_tokens + cache_creation_input_tokens + cache_read_input_tokens."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class MessageResponse(Shape):
+    """For the OpenAPI document: answers are written by anthropic_events."""
+
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[TextBlock | ThinkingBlock | ToolUseBlock]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: UsageShape
+
+
+class TokenCount(Shape):
+    input_tokens: int

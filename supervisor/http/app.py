@@ -1,0 +1,78 @@
+"""create_app: the whole of the HTTP side as one aiohttp application, for a server of ours or under a path of another.
+
+Puts the parts together; knows no policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import metadata
+from types import ModuleType
+
+from aiohttp import web
+
+from luce.supervisor.http import (
+    admin,
+    admin_text,
+    anthropic_messages,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    status_page,
+)
+from luce.supervisor.http.answering import ChatAnswerer
+from luce.supervisor.http.gate import Gate
+from luce.supervisor.http.metrics import Metrics
+from luce.supervisor.http.middleware import keep_books
+from luce.supervisor.http.middleware_access import API_KEYS, ApiKeys, add_headers, check_access
+from luce.supervisor.http.openapi import Operation
+from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.http.site import SITE, Site
+from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.text import TextModel
+
+GATE = web.AppKey("gate", Gate)
+_MODULES: tuple[ModuleType, ...] = (
+    admin,
+    admin_text,
+    openai_chat,
+    openai_completions,
+    openai_responses,
+    anthropic_messages,
+    status_page,
+)
+
+
+async def create_app(supervisor: Supervisor, settings: ServeSettings | None = None) -> web.Application:
+    """The application over a supervisor that has been entered and outlives it. Mount it under a path with add_subapp.
+
+    Raises TextError or OSError if the chat template cannot be used.
+    """
+    chosen = ServeSettings() if settings is None else settings
+    text = await _open_text(supervisor, chosen)
+    metrics = Metrics(version=metadata.version("luce-daemon"), model=admin.model_name(supervisor))
+    gate = Gate(ChatAnswerer(supervisor, text, chosen, metrics))
+    app = web.Application(middlewares=[keep_books, check_access], client_max_size=chosen.max_body_bytes)
+    app[SITE] = Site(supervisor=supervisor, text=text, settings=chosen, answerer=gate, metrics=metrics)
+    app[GATE] = gate
+    app[API_KEYS] = ApiKeys(chosen.api_keys)
+    app.on_response_prepare.append(add_headers)
+    if chosen.chat_template is not None:  # else the text is the supervisor's
+
+        async def close_text(_: web.Application) -> None:
+            await asyncio.to_thread(text.close)
+
+        app.on_cleanup.append(close_text)
+    operations: list[Operation] = []
+    for module in _MODULES:
+        module.add_routes(app.router)
+        operations += module.OPERATIONS
+    admin.set_up(app, operations)
+    return app
+
+
+async def _open_text(supervisor: Supervisor, settings: ServeSettings) -> TextModel:
+    if settings.chat_template is None:
+        return await supervisor.text()
+    template = await asyncio.to_thread(settings.chat_template.read_text, "utf-8")
+    return await asyncio.to_thread(TextModel, supervisor.config.model, chat_template=template)

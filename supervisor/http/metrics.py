@@ -1,0 +1,219 @@
+"""Metrics: what the HTTP side counts and measures, and how the supervisor stands, in Prometheus' text format.
+
+docs/METRICS.md says what each name means. All of it is touched by the event loop's thread alone, so that counting costs
+no lock; it must not know who counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from luce.protocol import Speculation
+from luce.supervisor.guard import EngineState
+
+if TYPE_CHECKING:
+    from luce.supervisor.supervisor import SupervisorStatus
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
+_GAP_SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.012, 0.016, 0.024, 0.032, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+_TOKENS = (16, 64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
+_STEP_TOKENS = (1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
+_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+
+
+class Distribution:
+    """A histogram that takes many equal values at once."""
+
+    def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
+        self.name = name
+        self.text = text
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, value: float, n_times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += n_times
+        self._sum += value * n_times
+
+    def family(self) -> HistogramMetricFamily:
+        buckets = []
+        total = 0
+        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound == float("inf") else str(float(bound)), float(total)))
+        return HistogramMetricFamily(self.name, self.text, buckets=buckets, sum_value=self._sum)
+
+
+class Metrics:
+    def __init__(self, *, version: str = "", model: str = "") -> None:
+        self._info = {"version": version, "model": model}
+        self._n_started: Counter[str] = Counter()
+        self._n_ended: Counter[tuple[str, str]] = Counter()
+        self._n_prompt_tokens = 0
+        self._n_cached_tokens = 0
+        self._n_generated_tokens = 0
+        self._first_token = Distribution(
+            "luce_http_time_to_first_token_seconds", "From a request's arrival to its first token", _SECONDS
+        )
+        self._gaps = Distribution(
+            "luce_http_inter_token_latency_seconds", "Between tokens of one answer, one value a token", _GAP_SECONDS
+        )
+        self._queue = Distribution("luce_http_queue_time_seconds", "Waited for a lane, one value a request", _SECONDS)
+        self._prompt = Distribution("luce_http_prompt_tokens", "Length of prompts", _TOKENS)
+        self._cached = Distribution(
+            "luce_http_cached_share_ratio", "Part of a prompt that did not have to be computed", _SHARES
+        )
+        self._acceptance = Distribution(
+            "luce_http_draft_acceptance_ratio", "Part of the drafted tokens that was accepted", _SHARES
+        )
+        self._tokens_per_step = Distribution(
+            "luce_http_tokens_per_step", "Tokens that a step of the model gave an answer", _STEP_TOKENS
+        )
+        self._speculation: Speculation | None = None
+        self._status: SupervisorStatus | None = None
+        self._registry = CollectorRegistry()
+        self._registry.register(_Families(self))
+
+    def request_started(self, api: str) -> None:
+        self._n_started[api] += 1
+
+    def request_ended(self, api: str, outcome: str) -> None:
+        """`outcome`: ok, refused, overloaded, failed or gone. Each request that was started ends once."""
+        self._n_ended[api, outcome] += 1
+
+    def first_token(self, seconds: float) -> None:
+        self._first_token.add(seconds)
+
+    def token_gaps(self, seconds_per_token: float, n_tokens: int) -> None:
+        self._gaps.add(seconds_per_token, n_tokens)
+
+    def queued(self, seconds: float) -> None:
+        self._queue.add(seconds)
+
+    def prompt(self, n_prompt: int, n_cached: int) -> None:
+        self._prompt.add(n_prompt)
+        self._n_prompt_tokens += n_prompt
+        self._n_cached_tokens += n_cached
+        if n_prompt > 0:
+            self._cached.add(n_cached / n_prompt)
+
+    def generated(self, n_tokens: int) -> None:
+        self._n_generated_tokens += n_tokens
+
+    def speculated(self, speculation: Speculation) -> None:
+        if speculation.acceptance is not None:
+            self._acceptance.add(speculation.acceptance)
+        if speculation.tokens_per_step is not None:
+            self._tokens_per_step.add(speculation.tokens_per_step)
+        self._speculation = speculation if self._speculation is None else self._speculation + speculation
+
+    def render(self, status: SupervisorStatus) -> bytes:
+        """Prometheus' text format."""
+        self._status = status
+        try:
+            return generate_latest(self._registry)
+        finally:
+            self._status = None
+
+    def families(self) -> Iterator[Metric]:
+        yield from self._requests()
+        for distribution in (
+            self._first_token,
+            self._gaps,
+            self._queue,
+            self._prompt,
+            self._cached,
+            self._acceptance,
+            self._tokens_per_step,
+        ):
+            yield distribution.family()
+        yield CounterMetricFamily(
+            "luce_http_read_tokens", "Tokens of prompts, cached ones too", value=self._n_prompt_tokens
+        )
+        yield CounterMetricFamily(
+            "luce_http_cached_tokens", "Tokens of prompts that did not have to be computed", value=self._n_cached_tokens
+        )
+        yield CounterMetricFamily("luce_http_generated_tokens", "Tokens of answers", value=self._n_generated_tokens)
+        yield from _speculation_families(self._speculation)
+        yield InfoMetricFamily("luce_build", "What is running", value=self._info)
+        if self._status is not None:
+            yield from _supervisor_families(self._status)
+
+    def _requests(self) -> Iterator[Metric]:
+        ended = CounterMetricFamily("luce_http_requests", "Requests that have ended", labels=["api", "outcome"])
+        running = GaugeMetricFamily("luce_http_requests_in_progress", "Requests being answered", labels=["api"])
+        n_ended: Counter[str] = Counter()
+        for (api, outcome), count in sorted(self._n_ended.items()):
+            ended.add_metric([api, outcome], count)
+            n_ended[api] += count
+        for api, count in sorted(self._n_started.items()):
+            running.add_metric([api], count - n_ended[api])
+        yield ended
+        yield running
+
+
+class _Families(Collector):
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return self._metrics.families()
+
+
+def _speculation_families(speculation: Speculation | None) -> Iterator[Metric]:
+    """Names without numbers until an answer comes from an engine that speculates: nothing was measured."""
+    measured = Speculation() if speculation is None else speculation
+    for name, text, value in (
+        ("luce_http_steps", "Steps of the model for answers, where engines speculate", measured.n_steps),
+        ("luce_http_speculated_steps", "Of them, those that checked drafted tokens", measured.n_speculated_steps),
+        ("luce_http_drafted_tokens", "Tokens that were drafted and checked", measured.n_drafted),
+        ("luce_http_accepted_tokens", "Drafted tokens that were accepted", measured.n_accepted),
+        ("luce_http_draft_seconds", "Time that drafting took", measured.draft_s),
+        ("luce_http_verify_seconds", "Time of the steps that checked drafted tokens", measured.verify_s),
+    ):
+        yield CounterMetricFamily(name, text, value=None if speculation is None else value)
+
+
+def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
+    engines = status.engines
+    for name, text, value in (
+        ("luce_supervisor_lanes", "Answers that can be computed at once", sum(e.lanes for e in engines)),
+        ("luce_supervisor_running", "Answers being computed", sum(e.n_running for e in engines)),
+        ("luce_supervisor_waiting", "Requests that wait for a lane", status.n_waiting),
+        ("luce_supervisor_slots", "Beginnings of texts that can be pinned", sum(e.slots for e in engines)),
+        ("luce_supervisor_slots_used", "Beginnings of texts that are pinned", sum(e.n_slots_used for e in engines)),
+        ("luce_supervisor_slot_bytes", "Memory of what is pinned", sum(e.slot_bytes_used for e in engines)),
+        (
+            "luce_supervisor_slowest_step_seconds",
+            "Slowest step seen",
+            max((e.slowest_step_s for e in engines), default=0.0),
+        ),
+    ):
+        yield GaugeMetricFamily(name, text, value=value)
+    states = GaugeMetricFamily("luce_supervisor_engines", "Engines by state", labels=["state"])
+    for state in EngineState:
+        states.add_metric([state.value], sum(engine.state is state for engine in engines))
+    yield states
+    yield CounterMetricFamily(
+        "luce_supervisor_engine_deaths", "Engines that died", value=sum(engine.n_deaths for engine in engines)
+    )
+    yield CounterMetricFamily("luce_supervisor_resumes", "Answers carried on by another engine", value=status.n_resumes)
+    answers = CounterMetricFamily("luce_supervisor_requests", "Requests to engines by outcome", labels=["outcome"])
+    answers.add_metric(["finished"], status.n_finished)
+    answers.add_metric(["failed"], status.n_failed)
+    answers.add_metric(["cancelled"], status.n_cancelled)
+    yield answers
+    yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)

@@ -1,0 +1,163 @@
+"""A server of our own around the application: its limits, its signals and how it stops.
+
+It knows sockets and signals; it must not know requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Self
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from luce.supervisor.config import ConfigError
+from luce.supervisor.http.app import GATE, create_app
+from luce.supervisor.http.gate import Gate
+from luce.supervisor.http.middleware_access import refuse_foreign_names
+from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.http.stalled_readers import StalledReaders
+from luce.supervisor.supervisor import Supervisor
+
+MAX_HEADER_BYTES = 16 * 1024  # of one line; clients send cookies and long beta lists
+MAX_HEADERS = 128
+LAST_EVENTS_S = 3.0  # for streams that were told to end, and for their readers
+_LOG = logging.getLogger("luce.http.server")
+
+
+def require_keys_if_exposed(settings: ServeSettings) -> None:
+    """Raises ConfigError for an address that others can reach without a key."""
+    if not settings.api_keys and not is_loopback(settings.host):
+        raise ConfigError(f"others can reach {settings.host}: name an API key, or serve 127.0.0.1 only")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it. Names other than localhost are not asked for their addresses."""
+    if host.lower().rstrip(".") in {"localhost", "ip6-localhost"}:
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+@asynccontextmanager
+async def listening(app: web.Application, settings: ServeSettings) -> AsyncIterator[tuple[web.AppRunner, str]]:
+    """The application on its port, and the address to put into a client. Raises OSError, ConfigError."""
+    require_keys_if_exposed(settings)
+    if not settings.api_keys:
+        app.middlewares.append(refuse_foreign_names)
+    runner = web.AppRunner(
+        app,
+        handle_signals=False,
+        handler_cancellation=True,
+        access_log=None,  # the application keeps its own
+        logger=_protocol_log(),
+        keepalive_timeout=settings.idle_timeout_s,
+        max_line_size=MAX_HEADER_BYTES,
+        max_field_size=MAX_HEADER_BYTES,
+        max_headers=MAX_HEADERS,
+        shutdown_timeout=LAST_EVENTS_S,
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, settings.host, settings.port, backlog=512)
+        await site.start()
+        assert runner.server is not None
+        watch = asyncio.create_task(StalledReaders(runner.server, settings.stalled_reader_s).run())
+        try:
+            yield runner, _url(runner)
+        finally:
+            watch.cancel()
+            await asyncio.wait([watch])
+    finally:
+        await runner.cleanup()
+
+
+async def serve(supervisor: Supervisor, settings: ServeSettings, *, on_ready: Callable[[str], None]) -> None:
+    """Until SIGTERM or SIGINT. Then nothing new is taken; answers may finish for `shutdown_grace_s`, or until a second
+    signal, and those that have not by then end with an error that their clients understand.
+
+    `on_ready` is told the server's address. Raises ConfigError, OSError, TextError.
+    """
+    require_keys_if_exposed(settings)
+    app = await create_app(supervisor, settings)
+    with _Signals() as signals:
+        async with listening(app, settings) as (runner, url):
+            on_ready(url)
+            await signals.first.wait()
+            await _stop(runner, app[GATE], settings, signals)
+
+
+async def _stop(runner: web.AppRunner, gate: Gate, settings: ServeSettings, signals: _Signals) -> None:
+    gate.close()
+    for site in tuple(runner.sites):
+        await site.stop()
+    if not gate.is_idle:
+        _LOG.info("stopping: answers have %g s to finish; a second signal ends them at once", settings.shutdown_grace_s)
+    await _first_of(gate.wait_idle(), signals.second.wait(), timeout_s=settings.shutdown_grace_s)
+    if not gate.is_idle:
+        _LOG.warning("stopping: %d answers are ended before they are complete", gate.n_open)
+        gate.interrupt()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_EVENTS_S):
+                await gate.wait_idle()
+
+
+async def _first_of(*waits: object, timeout_s: float) -> None:
+    tasks = [asyncio.ensure_future(wait) for wait in waits]  # type: ignore[call-overload]
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Unreadable(logging.Filter):
+    """aiohttp tells of requests that are no HTTP as of errors of ours, with a traceback: anyone could fill the log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError | web.RequestPayloadError):
+            return True
+        _LOG.debug("a request could not be read: %s", error)
+        return False
+
+
+def _protocol_log() -> logging.Logger:
+    log = logging.getLogger("luce.http.protocol")
+    if not log.filters:
+        log.addFilter(_Unreadable())
+    return log
+
+
+class _Signals:
+    """SIGTERM and SIGINT as events, while its block lasts."""
+
+    def __init__(self) -> None:
+        self.first = asyncio.Event()
+        self.second = asyncio.Event()
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+
+    def _note(self) -> None:
+        (self.second if self.first.is_set() else self.first).set()
+
+
+def _url(runner: web.AppRunner) -> str:
+    address = runner.addresses[0]
+    host, port = address[0], address[1]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,43 @@
+"""ServeSettings: what the HTTP side is made with, frozen. The engine's own options are in SupervisorConfig."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from luce.supervisor.config import ByteCount, ConfigError
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()  # any of them lets a request in; none: everybody who reaches the address
+    aliases: tuple[str, ...] = ()  # names under which /v1/models lists the model; any name is accepted
+    chat_template: Path | None = None  # in place of the model's own
+    shares_prefixes: bool = True  # whether clients with other keys may be served from each other's cached prefixes
+    cors_origins: tuple[str, ...] = ()  # "*" for all; none: no CORS headers
+    max_body_bytes: ByteCount = 32 * MIB
+    max_choices: int = 16  # of one request (`n`)
+    keep_alive_s: float = 5.0  # between signs of life in a stream: clients wait 300 s at most, proxies 60 s or less
+    stalled_reader_s: float = 300.0  # after so long without reading, a client is taken for gone
+    body_timeout_s: float = 60.0  # for a body to arrive
+    idle_timeout_s: float = 120.0  # of a connection without a request; also for the head of one to arrive
+    request_timeout_s: float | None = None  # for a whole request; None: as long as it takes
+    shutdown_grace_s: float = 30.0  # for streams to end by themselves
+    temperature: float = 0.8  # of requests that do not say; so are the next three
+    top_p: float = 0.95
+    top_k: int = 40
+    min_p: float = 0.05
+    answers_kept_bytes: ByteCount = 64 * MIB  # ids of answers, so that they come back as they were generated
+    responses_kept_bytes: ByteCount = 64 * MIB  # of /v1/responses, in memory, for previous_response_id; 0: none
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port={self.port}: it must be from 0 to 65535")
+        if not 0 < self.keep_alive_s <= 10:
+            raise ConfigError(f"keep_alive_s={self.keep_alive_s}: it must be above 0 and at most 10")
+        if any(not key for key in self.api_keys):
+            raise ConfigError("an API key is empty: leave it out, or name one")

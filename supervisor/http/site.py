@@ -1,0 +1,61 @@
+"""Site: what every handler needs, in one value; and what a dialect may ask of that which answers.
+
+The one thing that dialects and the rest of this package have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aiohttp import web
+
+from luce.supervisor.http.answer import AnswerEvent
+from luce.supervisor.http.ask import Ask
+from luce.supervisor.http.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from luce.supervisor.http.metrics import Metrics
+    from luce.supervisor.supervisor import Supervisor
+    from luce.supervisor.text import TextModel
+
+
+class Answering(Protocol):
+    """An answer that is being made: its prompt is known and fits, and it has its place in the queue."""
+
+    @property
+    def n_prompt(self) -> int: ...
+
+    def events(self) -> AsyncIterator[AnswerEvent]:
+        """AnswerFinished last. Raises ApiError where the answer cannot be served to its end."""
+
+
+class Answerer(Protocol):
+    def open(self, ask: Ask) -> AbstractAsyncContextManager[Answering]:
+        """Entering it raises ApiError where the request cannot be served: nothing has been sent to the client by then.
+        Leaving it early cancels what is still being computed."""
+
+    async def count_tokens(self, ask: Ask) -> int:
+        """Length of the prompt in tokens. Raises ApiError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    supervisor: Supervisor
+    text: TextModel
+    settings: ServeSettings
+    answerer: Answerer
+    metrics: Metrics
+
+
+SITE = web.AppKey("site", Site)
+CLIENT = web.RequestKey("client", str)
+"""Of a request: its API key's digest; empty without keys. Set by middleware."""
+REQUEST_ID = web.RequestKey("request_id", str)
+"""Of a request: its id in headers and log. Set by middleware."""
+BODY = web.RequestKey("body", dict[str, Any])
+"""Of a request: its body as it came. Set by read_body."""
+STREAMS = web.RequestKey("streams", bool)
+"""Of a request: whether its answer is a stream that has begun. Set by EventStream."""

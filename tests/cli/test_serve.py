@@ -1,0 +1,349 @@
+"""`luce serve` as a process: what it says, what it refuses, how it ends. Real sockets, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import textwrap
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import psutil
+import pytest
+
+from luce.supervisor.cli.serve import known_flags
+from luce.supervisor.configuration import read_configuration
+from tests.cli.conftest import TIMEOUT_S, Run
+
+ROOT = Path(__file__).resolve().parents[2]
+READY = re.compile(rb"^luce serve is ready: (\S+) at (\S+)", re.MULTILINE)
+
+Serving = Callable[..., Any]
+
+
+class Process:
+    def __init__(self, popen: subprocess.Popen[bytes], banner: bytes) -> None:
+        self.popen = popen
+        self.banner = banner.decode()
+        found = READY.search(banner)
+        assert found is not None
+        self.model, self.url = found[1].decode(), found[2].decode()
+
+    def get(self, path: str, key: str | None = None) -> tuple[int, bytes]:
+        asked = urllib.request.Request(self.url + path)  # noqa: S310
+        if key is not None:
+            asked.add_header("Authorization", f"Bearer {key}")
+        try:
+            with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    def chat(self, text: str) -> dict[str, Any]:
+        body = json.dumps({"messages": [{"role": "user", "content": text}], "max_tokens": 32}).encode()
+        asked = urllib.request.Request(  # noqa: S310
+            self.url + "/v1/chat/completions", data=body, headers={"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
+            return json.loads(answer.read())  # type: ignore[no-any-return]
+
+    def end(self, number: int) -> int:
+        self.popen.send_signal(number)
+        return self.popen.wait(TIMEOUT_S)
+
+
+@pytest.fixture
+def serving(bin_dir: Path, tmp_path: Path) -> Serving:
+    """with serving("--lanes", "2", LUCE_PORT="0") as process: …"""
+
+    @contextmanager
+    def start(*arguments: str, **variables: str) -> Iterator[Process]:
+        command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--ctx", "1024", *arguments]
+        if "--port" not in arguments and "LUCE_PORT" not in variables and "--config" not in arguments:
+            command += ["--port", "0"]
+        with (
+            (tmp_path / "stderr").open("wb") as stderr,
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL, env={**clean(), **variables}
+            ) as popen,
+        ):
+            try:
+                yield Process(popen, read_banner(popen, tmp_path / "stderr"))
+            finally:
+                popen.kill()
+
+    return start
+
+
+def clean() -> dict[str, str]:
+    """Without options; which build is tested stays."""
+    kept = {"LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY"}
+    return {name: text for name, text in os.environ.items() if not name.startswith("LUCE_") or name in kept}
+
+
+def read_banner(popen: subprocess.Popen[bytes], stderr: Path) -> bytes:
+    assert popen.stdout is not None
+    lines = []
+    for line in popen.stdout:
+        lines.append(line)
+        if b"Ctrl-C ends" in line:
+            return b"".join(lines)
+    raise AssertionError(f"it is not ready: {b''.join(lines)!r}\n{stderr.read_text()}")
+
+
+def test_the_packaged_model_is_served_and_ends_with_its_engine(serving: Serving, tmp_path: Path) -> None:
+    with serving() as process:
+        assert process.model == "luce-tiny-Q8_0"
+        assert process.url.startswith("http://127.0.0.1:")
+        assert process.get("/health")[0] == 200
+        assert "Luce" in process.chat("Who are you?")["choices"][0]["message"]["content"]
+        (engine,) = [child for child in psutil.Process(process.popen.pid).children() if child.name() == "luced"]
+        assert process.end(signal.SIGTERM) == 0
+        assert not psutil.pid_exists(engine.pid)
+    assert "loading luce-tiny-Q8_0.gguf" in (tmp_path / "stderr").read_text()
+    assert "stopped" in (tmp_path / "stderr").read_text()
+
+
+def test_ctrl_c_ends_it_in_order(serving: Serving) -> None:
+    with serving() as process:
+        assert process.end(signal.SIGINT) == 0
+
+
+def test_a_hangup_stops_it_too(serving: Serving) -> None:
+    with serving() as process:
+        (engine,) = psutil.Process(process.popen.pid).children()
+        assert process.end(signal.SIGHUP) == 128 + signal.SIGHUP
+        assert not psutil.pid_exists(engine.pid)
+
+
+def test_without_any_engine_it_ends_and_says_so(bin_dir: Path, luced: Path, tmp_path: Path) -> None:
+    once = tmp_path / "luced-once"  # starts well the first time, and never again
+    once.write_text(f'#!/bin/sh\nmkdir "{tmp_path}/started" 2>/dev/null || exit 3\nexec "{luced}" "$@"\n')
+    once.chmod(0o755)
+    (tmp_path / "luce.toml").write_text(f'port = 0\nbinary = "{once}"\nrestart_limit = 2\nrestart_delay = 0.01\n')
+    command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--config", str(tmp_path / "luce.toml")]
+    with (
+        (tmp_path / "log").open("w+b") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, env=clean()) as popen,
+    ):
+        try:
+            read_banner(popen, tmp_path / "log")
+            (engine,) = psutil.Process(popen.pid).children()
+            engine.kill()
+            assert popen.wait(TIMEOUT_S) == 70
+            assert "no engine is left" in (tmp_path / "log").read_text()
+        finally:
+            popen.kill()
+
+
+def test_how_far_loading_is_can_be_watched(bin_dir: Path, luced: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "go")
+    slow = tmp_path / "luced-slow"
+    slow.write_text(f'#!/bin/sh\necho "loading: 53 %" >&2\ncat "{tmp_path}/go"\nexec "{luced}" "$@"\n')
+    slow.chmod(0o755)
+    (tmp_path / "luce.toml").write_text(f'port = 0\nbinary = "{slow}"\n')
+    command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--config", str(tmp_path / "luce.toml")]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=clean(), **pipes) as popen:  # type: ignore[call-overload]
+        try:
+            said = b""
+            while b"loading luce-tiny-Q8_0.gguf: 50 %" not in said:
+                line = popen.stderr.readline()
+                assert line != b"", said
+                said += line
+            (tmp_path / "go").write_text("")
+            assert any(b"Ctrl-C ends" in line for line in popen.stdout)
+            popen.terminate()
+            assert popen.wait(TIMEOUT_S) == 0
+        finally:
+            popen.kill()
+
+
+def test_flags_environment_and_file_together(serving: Serving, tmp_path: Path) -> None:
+    (tmp_path / "luce.toml").write_text('port = 0\nalias = ["from-the-file"]\nlanes = 1\nslots = 7\n')
+    with serving(
+        "--config", str(tmp_path / "luce.toml"), "--lanes", "3", LUCE_LANES="2", LUCE_ALIAS="mine,other"
+    ) as it:
+        assert it.model == "mine"
+        (engine,) = json.loads(it.get("/status.json")[1])["engines"]
+        assert (engine["lanes"], engine["slots"]) == (3, 7)
+
+
+def test_the_banner_is_for_every_client(serving: Serving) -> None:
+    with serving("--alias", "m", LUCE_API_KEY="secret") as process:
+        banner, url = process.banner, process.url
+        assert "secret" not in banner, "stdout is no terminal: it may be a journal"
+        assert f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN=YOUR_KEY claude --model m" in banner
+        assert f"OPENAI_BASE_URL={url}/v1" in banner
+        for client in ("Claude Code", "Codex", "opencode", "pi", "Open WebUI", "OpenAI SDKs", "Anthropic SDKs"):
+            assert re.search(rf"^{client}", banner, re.MULTILINE), client
+        assert process.get("/v1/models")[0] == 401
+        assert process.get("/v1/models", "wrong")[0] == 401
+        assert process.get("/v1/models", "secret")[0] == 200
+
+
+def test_what_the_banner_shows_is_what_clients_read() -> None:
+    from luce.supervisor.cli.serve_banner import client_lines
+
+    lines = client_lines("http://h:1", 'm"x', "k", n_ctx=32768)
+    by_name = {name.split(",", 1)[0]: text for name, text in lines.items()}
+    codex = tomllib.loads(by_name["Codex"])
+    assert codex["model"] == 'm"x'
+    assert codex["model_providers"][codex["model_provider"]]["base_url"] == "http://h:1/v1"
+    opencode = json.loads(by_name["opencode"])["provider"]["luce"]
+    assert opencode["options"] == {"baseURL": "http://h:1/v1", "apiKey": "k"}
+    assert opencode["models"]['m"x']["limit"]["context"] == 32768
+    pi = json.loads(by_name["pi"])["providers"]["luce"]
+    assert (pi["baseUrl"], pi["models"][0]["id"], pi["models"][0]["contextWindow"]) == ("http://h:1/v1", 'm"x', 32768)
+
+
+def section_of_readme() -> str:
+    return (ROOT / "README.md").read_text().split("## Serve agents", 1)[1].split("\n## ", 1)[0]
+
+
+def test_the_readme_names_every_flag() -> None:
+    from luce.supervisor.cli.daemon import command as daemon
+    from luce.supervisor.cli.serve import command
+
+    of_engine = {flag for option in daemon.params for flag in option.opts}
+    flags = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
+    missing = {flag for flag in flags - of_engine - {"--shared-prefixes"} if f"`{flag}`" not in section_of_readme()}
+    assert missing == set()
+    named = set(re.findall(r"`(--[a-z-]+)`", section_of_readme()))
+    assert named - flags == set()
+
+
+def test_every_flag_teaches() -> None:
+    from luce.supervisor.cli.chat import command as chat
+    from luce.supervisor.cli.serve import command
+
+    for option in (*command.params, *chat.params):
+        assert isinstance(option, click.Option)
+        assert len(option.help or "") >= 20, option.opts
+
+
+def test_the_file_in_the_readme_is_one(tmp_path: Path) -> None:
+    example = re.search(r"^    # luce\.toml.*?\n\n(?=###)", section_of_readme(), re.MULTILINE | re.DOTALL)
+    assert example is not None
+    file = tmp_path / "luce.toml"
+    file.write_text(textwrap.dedent(example[0]))
+    (tmp_path / "keys").write_text("secret\n")
+    configuration = read_configuration(known_flags(), {}, {}, file)
+    config = configuration.supervisor_config(model=configuration["model"])
+    assert (config.host_cache, config.engine_configs()[0].environment) == (16 << 30, {"CUDA_VISIBLE_DEVICES": "0"})
+    assert configuration.serve_settings().api_keys == ("secret",)
+
+
+def test_the_requests_in_the_readme_are_answered(serving: Serving) -> None:
+    with serving() as process:
+        asked = re.findall(
+            r"^    curl http://127\.0\.0\.1:8080(\S+)(?: -d '(.*)')?$", section_of_readme(), re.MULTILINE
+        )
+        assert [path for path, _ in asked] == ["/v1/chat/completions", "/v1/messages", "/health"]
+        for path, body in asked:
+            # As curl does it, content type included.
+            request = urllib.request.Request(process.url + path, data=body.encode() or None)  # noqa: S310
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:  # noqa: S310
+                assert answer.status == 200
+
+
+def test_a_port_in_use_is_said_before_anything_is_loaded(run: Run) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        result = run("luce", "serve", "--port", str(other.getsockname()[1]), env=clean())
+    assert result.returncode == 2
+    assert b"it is in use" in result.stderr
+    assert b"loading" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--host", "no.such.host.invalid", "--api-key", "k"], 64, "there is no such address"),
+        (["--host", ""], 64, "--host is empty"),
+        (["--host", "0.0.0.0"], 64, "LUCE_API_KEY"),  # noqa: S104
+        (["--host", "::"], 64, "LUCE_API_KEY"),
+        (["--host", "192.0.2.1", "--api-key", "k"], 2, "this machine has no such address"),
+        (["--port", "65536"], 64, "--port"),
+        (["--keep-alive", "0"], 64, "--keep-alive"),
+        (["--keep-alive", "11"], 64, "--keep-alive"),
+        (["--keep-alive", "nan"], 64, "--keep-alive"),
+        (["--queue-timeout", "inf"], 64, "say none"),
+        (["--api-key", ""], 64, "an API key is empty"),
+        (["--api-key-file", "/no/such"], 64, "/no/such: No such file"),
+        (["--draft", "/no/such.gguf"], 2, "there is no such file"),
+        (["--draft", "/etc/hostname"], 2, "is no GGUF file"),
+        (["--draft-max", "65"], 64, "--draft-max"),
+        (["--model", "/no/such.gguf"], 2, "there is no such file"),
+        (["--model", "/etc/hostname"], 2, "/etc/hostname"),
+        (["--config", "/no/such.toml"], 64, "/no/such.toml: No such file"),
+        (["--chat-template", "/no/such.jinja"], 64, "/no/such.jinja"),
+        (["--lanes", "100000"], 64, "--lanes"),
+        (["surplus"], 64, "surplus"),
+    ],
+)
+def test_what_cannot_be_is_refused(run: Run, arguments: list[str], code: int, said: str) -> None:
+    result = run("luce", "serve", "--port", "0", *arguments, env=clean())
+    assert (result.returncode, result.stdout) == (code, b"")
+    assert said in " ".join(result.stderr.decode().split())  # click breaks its lines
+
+
+def test_what_is_wrong_in_environment_and_file_is_refused(run: Run, tmp_path: Path) -> None:
+    by_variable = run("luce", "serve", env={**clean(), "LUCE_KEEP_ALIVE": "soon"})
+    assert (by_variable.returncode, by_variable.stdout) == (64, b"")
+    assert b"LUCE_KEEP_ALIVE=soon" in by_variable.stderr
+    (tmp_path / "luce.toml").write_text("prot = 1\n")
+    by_file = run("luce", "serve", env={**clean(), "LUCE_CONFIG": str(tmp_path / "luce.toml")})
+    assert by_file.returncode == 64
+    assert b"did you mean port?" in by_file.stderr
+
+
+def test_the_configuration_can_be_looked_at_without_serving(run: Run) -> None:
+    result = run("luce", "serve", "--port", "1", "--print-config", env={**clean(), "LUCE_API_KEY": "secret"})
+    assert result.returncode == 0, result.stderr
+    assert re.search(rb"^port = 1 +# --port$", result.stdout, re.MULTILINE)
+    assert b"secret" not in result.stdout
+    shown = tomllib.loads(result.stdout.decode())
+    assert (shown["host"], shown["max_queue"]) == ("127.0.0.1", 256)
+    refused = run("luce", "serve", "--draft-max", "x", "--print-config", env=clean())
+    assert refused.returncode == 64
+
+
+def test_nobody_has_to_read_the_banner(bin_dir: Path, tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--ctx", "1024", "--port", str(port)]
+    read, write = os.pipe()
+    os.close(read)
+    with (
+        (tmp_path / "log").open("w+b") as log,
+        subprocess.Popen(command, stdout=write, stderr=log, stdin=subprocess.DEVNULL, env=clean()) as popen,
+    ):
+        os.close(write)
+        try:
+            wait_until_listening(popen, port)
+            popen.send_signal(signal.SIGTERM)
+            assert popen.wait(TIMEOUT_S) == 0, (tmp_path / "log").read_text()
+        finally:
+            popen.kill()
+
+
+def wait_until_listening(popen: subprocess.Popen[bytes], port: int) -> None:
+    while popen.poll() is None:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S).close()
+        except ConnectionRefusedError:
+            with pytest.raises(subprocess.TimeoutExpired):
+                popen.wait(0.1)  # it ends, or there is another try
+        else:
+            return

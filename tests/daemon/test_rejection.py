@@ -1,0 +1,142 @@
+"""--draft-accept rejection: other tokens at a seed than plain decoding's, from the same distribution.
+
+The samples are drawn with fixed seeds, so what is tested comes out the same each time, but for roundings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from luce.protocol import GenerateOk
+from luce.protocol import percent_encode as encode
+from tests.conftest import GoldenCase
+from tests.daemon.chi_square import excess
+from tests.daemon.conftest import Start
+from tests.daemon.exactness import drafted, generate, status_of
+from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
+
+N_SAMPLES = 1_500
+N_SAMPLES_FULL = 20_000
+N_TOKENS = 4
+WAVE = 200
+REJECTION = ("--draft-accept", "rejection", "--draft-gate", "off", "--draft-ngram", "off")
+PLAIN = ("--draft-max", "0")
+SAMPLING = "temp=1 top_k=4"
+
+
+def samples(daemon: DaemonDriver, prompt: Sequence[int], extra: str, seeds: range) -> list[tuple[int, ...]]:
+    """The beginnings of as many answers."""
+    answers = []
+    for first in range(0, len(seeds), WAVE):
+        wave = seeds[first : first + WAVE]
+        daemon.send(*(gen_line(i, N_TOKENS, prompt, f"{extra} ignore_eos=1 seed={s}") for i, s in enumerate(wave)))
+        told = daemon.collect(len(wave))
+        answers += [tuple(told[i].tokens) for i in range(len(wave))]
+    assert all(len(answer) == N_TOKENS for answer in answers)
+    return answers
+
+
+def worst(first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]]) -> float:
+    """By position, and by what the first three are together: drafts begin behind the first."""
+    by_position = [excess([a[i] for a in first], [b[i] for b in second]) for i in range(N_TOKENS)]
+    return max(*by_position, excess([a[:3] for a in first], [b[:3] for b in second]))
+
+
+@pytest.fixture
+def open_ended(golden: list[GoldenCase]) -> tuple[int, ...]:
+    """A prompt that can go on in many ways."""
+    [case] = [case for case in golden if case.prompt == "for i in range(10):\n    print("]
+    return case.prompt_ids
+
+
+def test_tokens_are_distributed_as_plain_decodings(
+    start: Start, open_ended: tuple[int, ...], packaged_draft: Path, full: bool
+) -> None:
+    """A draft of a block: its places are drawn independently."""
+    n = N_SAMPLES_FULL if full else N_SAMPLES
+    with closing(start(*PLAIN, "--lanes", "8")) as daemon:
+        plain = samples(daemon, open_ended, SAMPLING, range(n))
+        hotter = samples(daemon, open_ended, "temp=2 top_k=4", range(n, n + n // 2))
+    assert worst(plain, hotter) > 1, "the test does not see another temperature"
+    with closing(start(*REJECTION, "--draft", str(packaged_draft), "--lanes", "2")) as daemon:
+        drawn = samples(daemon, open_ended, SAMPLING, range(2 * n, 3 * n))
+        fields = status_of(daemon)
+    assert worst(plain, drawn) < 1
+    assert int(fields["spec_drafted"]) > int(fields["spec_accepted"]) > n / 4
+
+
+def test_so_they_are_with_a_draft_token_by_token(start: Start, test_models: Path, full: bool) -> None:
+    """A random model with a draft model that knows a little of it: what it says itself, through cut-offs of its own."""
+    n = N_SAMPLES_FULL if full else N_SAMPLES
+    model = test_models / "qwen3.gguf"
+    prompt = random_prompt(12)
+    with closing(start(*PLAIN, "--lanes", "8", model=model)) as daemon:
+        plain = samples(daemon, prompt, "temp=0.5 top_k=4", range(n))
+    with closing(start(*REJECTION, "--draft", str(model), "--lanes", "8", model=model)) as daemon:
+        drawn = samples(daemon, prompt, "temp=0.5 top_k=4", range(n, 2 * n))
+        assert int(status_of(daemon)["spec_accepted"]) > n / 2
+    assert worst(plain, drawn) < 1
+
+
+def test_a_seed_gives_the_same_tokens_again(start: Start, golden: list[GoldenCase], packaged_draft: Path) -> None:
+    """Where the drafts are the same: alone and without the gate."""
+    extra = "temp=1 top_p=0.95 repeat=1.1 logprobs=2 seed=9"
+    with closing(start(*REJECTION, "--draft", str(packaged_draft))) as daemon:
+        told = [generate(daemon, golden[1].prompt_ids, extra, 48) for _ in range(2)]
+        other = generate(daemon, golden[1].prompt_ids, extra.replace("9", "10"), 48)
+        status_of(daemon)
+    assert told[0].tokens == told[1].tokens != other.tokens
+    assert drafted(told[0]) == drafted(told[1])
+    assert len(told[0].logprobs) == 48
+    assert all(line.entries[0][0] == token for line, token in zip(told[0].logprobs, told[0].tokens, strict=True))
+    n_drafted, n_accepted = drafted(told[0])
+    assert n_drafted > n_accepted > 0
+
+
+def test_a_request_that_is_taken_up_again_goes_on_with_its_draws(
+    start: Start, golden: list[GoldenCase], packaged_draft: Path
+) -> None:
+    """Behind a draft that was all kept comes a token without one: from there the drafts begin where they did before,
+    and so all is the same. From elsewhere on they are others, and so may the tokens be, but the same each time."""
+    prompt = golden[1].prompt_ids
+    with closing(start(*REJECTION, "--draft", str(packaged_draft))) as daemon:
+        whole = generate(daemon, prompt, "temp=1 seed=4", 24).tokens
+        n_same = 0
+        for n in range(1, 20):
+            extra = f"temp=1 seed=4 generated={n}"
+            rest, again = (generate(daemon, [*prompt, *whole[:n]], extra, 24 - n).tokens for _ in range(2))
+            assert rest == again
+            n_same += rest == whole[n:]
+        status_of(daemon)
+    assert 0 < n_same < 19
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ["temp=0", "temp=0 repeat=1.3", "temp=0.0000001", f"temp=1 seed=3 grammar={encode('root ::= [a-z 0-9]+')}"],
+)
+def test_who_does_not_sample_freely_is_matched(
+    start: Start, golden: list[GoldenCase], packaged_draft: Path, extra: str
+) -> None:
+    told = []
+    for arguments in (PLAIN, (*REJECTION, "--draft", str(packaged_draft))):
+        with closing(start(*arguments)) as daemon:
+            told.append(generate(daemon, golden[0].prompt_ids, extra, 40))
+    assert told[1].tokens == told[0].tokens
+    assert drafted(told[1])[0] > 0
+
+
+def test_what_followed_the_same_words_is_matched(start: Start, golden: list[GoldenCase]) -> None:
+    """It is drafted without a draw, and keeping it when it is what comes has the very chance that it should have."""
+    [copying] = [case for case in golden if case.kind == "copy"]
+    told = []
+    for arguments in (PLAIN, ("--draft-accept", "rejection", "--draft-gate", "off")):
+        with closing(start(*arguments)) as daemon:
+            told.append(generate(daemon, copying.prompt_ids, "temp=0.7 seed=5", 48))
+    assert isinstance(told[1].reply, GenerateOk)
+    assert told[1].tokens == told[0].tokens
+    assert drafted(told[1])[1] > 0

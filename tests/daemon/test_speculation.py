@@ -1,0 +1,267 @@
+"""Speculation changes when tokens come, never which: every architecture, every source, alone and beside others.
+
+Drafts are verified in batches of other sizes than plain decoding's, so the rule of same_tokens.py applies.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from luce.protocol import Err, GenerateOk
+from luce.protocol import percent_encode as encode
+from tests.conftest import GoldenCase
+from tests.daemon.conftest import Start, margins_of
+from tests.daemon.exactness import Told, drafted, generate, status_of
+from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_RANDOM, NOISE_RANDOM_MOE, Comparison, SampledComparison
+from tests.daemon_driver import DaemonDriver, gen_line
+
+N_TOKENS = 48
+N_TOKENS_FULL = 256
+ARCHITECTURES = ["qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "laguna"]
+MOE = {"qwen3moe", "qwen35moe", "laguna"}
+
+
+@dataclass(frozen=True)
+class Reference:
+    tokens: list[int]
+    margins: list[float]
+
+
+def random_prompts(n: int, seed: int) -> list[list[int]]:
+    """Some repeat themselves, so that the n-gram lookup has something to find."""
+    rng = random.Random(seed)
+    prompts = []
+    for i in range(n):
+        block = [rng.randrange(60, 900) for _ in range(rng.randrange(5, 40))]
+        prompts.append(block * (1 + i % 3) + [rng.randrange(60, 900)])
+    return prompts
+
+
+def plainly(daemon: DaemonDriver, prompts: Sequence[Sequence[int]], n: int) -> list[Reference]:
+    references = []
+    for prompt in prompts:
+        told = generate(daemon, prompt, "reuse=0 logprobs=2", n)
+        assert isinstance(told.reply, GenerateOk), told.reply
+        references.append(Reference(told.tokens, margins_of(told.logprobs)))
+    return references
+
+
+def all_at_once(daemon: DaemonDriver, prompts: Sequence[Sequence[int]], n: int) -> list[list[int]]:
+    """All prompts in flight together, in as many lanes as the daemon has."""
+    daemon.send(*(gen_line(i, n, prompt, "ignore_eos=1 reuse=0") for i, prompt in enumerate(prompts)))
+    answers = daemon.collect(len(prompts))
+    assert all(isinstance(answers[i].reply, GenerateOk) for i in range(len(prompts)))
+    return [answers[i].tokens for i in range(len(prompts))]
+
+
+@pytest.mark.parametrize("gate", ["off", "on"])
+def test_the_packaged_model_and_drafter(
+    start: Start, golden: list[GoldenCase], packaged_draft: Path, gate: str, full: bool
+) -> None:
+    n = N_TOKENS_FULL if full else N_TOKENS
+    prompts = [case.prompt_ids for case in golden if full or len(case.prompt_ids) < 1000]
+    references = plainly(start("--draft-ngram", "off"), prompts, n)
+    comparison = Comparison(NOISE_BATCHING)
+    with closing(start("--draft", str(packaged_draft), "--draft-gate", gate, "--lanes", "1")) as alone:
+        n_drafted = 0
+        for i, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
+            told = generate(alone, prompt, "reuse=0", n)
+            comparison.check(f"prompt {i} alone", told.tokens, reference.tokens, reference.margins)
+            n_drafted += drafted(told)[0]
+        assert n_drafted > 0
+        fields = status_of(alone)
+        assert int(fields["spec_drafted"]) == n_drafted
+    with closing(start("--draft", str(packaged_draft), "--draft-gate", gate, "--lanes", "8")) as busy:
+        for i, tokens in enumerate(all_at_once(busy, prompts, n)):
+            comparison.check(f"prompt {i} beside others", tokens, references[i].tokens, references[i].margins)
+        status_of(busy)
+    comparison.finish(max(1, comparison.n_sequences // 50))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_every_architecture_with_a_drafter(start: Start, test_models: Path, architecture: str, full: bool) -> None:
+    """Random drafts are nearly always wrong, so nearly every step goes back; the n-gram lookup's are often right."""
+    n = N_TOKENS_FULL if full else N_TOKENS
+    model = test_models / f"{architecture}.gguf"
+    draft = test_models / "drafts" / f"dflash-{architecture}.gguf"
+    prompts = random_prompts(100 if full else 9, seed=5)
+    references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
+    comparison = Comparison(NOISE_RANDOM_MOE if architecture in MOE else NOISE_RANDOM)
+    for lanes in ("1", "8"):
+        arguments = ("--draft", str(draft), "--draft-gate", "off", "--draft-max", "5")
+        with closing(start(*arguments, "--lanes", lanes, model=model)) as daemon:
+            for i, tokens in enumerate(all_at_once(daemon, prompts, n)):
+                name = f"prompt {i} in {lanes} lanes"
+                comparison.check(name, tokens, references[i].tokens, references[i].margins)
+            assert int(status_of(daemon)["spec_drafted"]) > 0
+    comparison.finish(comparison.n_sequences)  # random texts come to near-ties; what parts at a clear step fails above
+
+
+@pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
+def test_without_states_to_go_back_to(start: Start, test_models: Path, architecture: str) -> None:
+    """A copy of the state is taken instead, and what was right is computed again, at the end of an answer too."""
+    model = test_models / f"{architecture}.gguf"
+    draft = test_models / "drafts" / f"dflash-{architecture}.gguf"
+    prompts = random_prompts(6, seed=17)
+    references = plainly(start("--draft-ngram", "off", model=model), prompts, N_TOKENS)
+    comparison = Comparison(NOISE_RANDOM_MOE if architecture in MOE else NOISE_RANDOM)
+    for lanes in ("1", "3"):
+        arguments = ("--draft", str(draft), "--draft-gate", "off", "--draft-max", "5", "--spec-memory", "0")
+        with closing(start(*arguments, "--lanes", lanes, model=model)) as daemon:
+            for i, tokens in enumerate(all_at_once(daemon, prompts, N_TOKENS)):
+                comparison.check(f"prompt {i}, {lanes} lanes", tokens, references[i].tokens, references[i].margins)
+            prompt = [*prompts[0], *references[0].tokens, 77]
+            told = generate(daemon, prompt, "", N_TOKENS)
+            assert drafted(told)[0] > 0
+            if comparison.unclear == []:
+                assert told.ok.n_reused == len(prompt) - 2  # all of the answer but its last token
+            status_of(daemon)
+    comparison.finish(comparison.n_sequences)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "draft", "kind"),
+    [
+        ("qwen3", "simple-qwen3", "draft"),
+        ("qwen3", "eagle3-qwen3", "eagle3"),
+        ("qwen35", "eagle3-qwen35", "eagle3"),
+        ("qwen35", "mtp-qwen35", "mtp"),
+        ("qwen35_mtp", "", "mtp"),  # the heads in the model's own file
+        ("gemma4", "assistant-gemma4", "assistant"),
+    ],
+)
+def test_every_kind_of_draft_model(
+    start: Start, test_models: Path, architecture: str, draft: str, kind: str, full: bool
+) -> None:
+    """Each in the same engine, with texts that are reused: what the draft remembers of them comes back with them."""
+    n = N_TOKENS_FULL if full else N_TOKENS
+    model = test_models / f"{architecture}.gguf"
+    source = ("--draft", str(test_models / "drafts" / f"{draft}.gguf")) if draft else ("--mtp",)
+    prompts = random_prompts(6, seed=11)
+    references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
+    comparison = Comparison(NOISE_RANDOM)
+    arguments = (*source, "--draft-gate", "off", "--draft-max", "4", "--draft-ngram", "off", "--lanes", "3")
+    with closing(start(*arguments, model=model)) as daemon:
+        assert dict(daemon.ready.fields)["spec"] == kind
+        for i, tokens in enumerate(all_at_once(daemon, prompts, n)):
+            comparison.check(f"prompt {i}", tokens, references[i].tokens, references[i].margins)
+        for i, prompt in enumerate(prompts):
+            told = generate(daemon, prompt, "", n)
+            assert drafted(told)[0] > 0
+            comparison.check(f"prompt {i} again", told.tokens, references[i].tokens, references[i].margins)
+        status_of(daemon)
+    comparison.finish(comparison.n_sequences)
+
+
+def test_lookup_needs_no_draft_model(start: Start, golden: list[GoldenCase]) -> None:
+    [copying] = [case for case in golden if case.kind == "copy"]
+    with closing(start("--draft-gate", "off")) as daemon:
+        told = generate(daemon, copying.prompt_ids, "reuse=0", len(copying.tokens))
+        assert told.tokens == list(copying.tokens)
+        n_drafted, n_accepted = drafted(told)
+        assert n_drafted >= n_accepted > 0
+        assert dict(daemon.ready.fields)["spec"] == "ngram"
+
+
+def test_sampled_tokens_are_those_of_plain_decoding(
+    start: Start, golden: list[GoldenCase], packaged_draft: Path
+) -> None:
+    """Each token's draw depends on seed and place alone, however many were verified together."""
+    extra = "reuse=0 temp=0.8 top_p=0.95 seed=7 repeat=1.1 logprobs=4"
+    with closing(start("--draft-ngram", "off")) as plain:
+        expected = [generate(plain, case.prompt_ids, extra, N_TOKENS) for case in golden[:8]]
+    comparison = SampledComparison(NOISE_BATCHING)
+    with closing(start("--draft", str(packaged_draft), "--draft-gate", "off")) as daemon:
+        n_accepted = 0
+        for i, (case, reference) in enumerate(zip(golden[:8], expected, strict=True)):
+            told = generate(daemon, case.prompt_ids, extra, N_TOKENS)
+            comparison.check(
+                f"prompt {i}",
+                told.tokens,
+                reference.tokens,
+                [line.entries for line in told.logprobs],
+                [line.entries for line in reference.logprobs],
+            )
+            n_accepted += drafted(told)[1]
+    assert n_accepted > 0
+    comparison.finish()
+
+
+def test_grammar_and_logprobs_go_with_the_verified_tokens(
+    start: Start, golden: list[GoldenCase], packaged_draft: Path
+) -> None:
+    extra = f"reuse=0 logprobs=2 grammar={encode('root ::= [a-z 0-9]+')}"
+    told: list[Told] = []
+    for arguments in (("--draft-ngram", "off"), ("--draft", str(packaged_draft), "--draft-gate", "off")):
+        with closing(start(*arguments)) as daemon:
+            told.append(generate(daemon, golden[0].prompt_ids, extra, N_TOKENS))
+    plain, speculative = told
+    assert speculative.tokens == plain.tokens
+    assert drafted(speculative)[0] > 0
+    for of_plain, of_speculative in zip(plain.logprobs, speculative.logprobs, strict=True):
+        for (token, logprob), (other, its) in zip(of_plain.entries, of_speculative.entries, strict=True):
+            assert token == other
+            assert abs(logprob - its) < NOISE_BATCHING
+
+
+def test_limits_and_ends_inside_a_draft(start: Start, golden: list[GoldenCase], packaged_draft: Path) -> None:
+    """A request never gives more than it was asked for, and its end token ends it wherever it stands."""
+    with closing(start("--draft", str(packaged_draft), "--draft-gate", "off")) as daemon:
+        for case in golden[:4]:
+            for n in (1, 2, 3, 5, 9):
+                assert generate(daemon, case.prompt_ids, "reuse=0", n).tokens == list(case.tokens[:n])
+            stop = case.tokens[6]
+            daemon.send(gen_line(1, 40, case.prompt_ids, f"reuse=0 stop={stop}"))
+            tokens = daemon.tokens_until_end()
+            assert tokens == list(case.tokens[: case.tokens.index(stop) + 1])
+            assert isinstance(daemon.next_reply(), GenerateOk)
+
+
+def test_acceptance_after_a_restore_is_that_of_the_undisturbed_run(
+    start: Start, golden: list[GoldenCase], packaged_draft: Path, tmp_path: Path
+) -> None:
+    """Pages and tails hold what the drafter knows of a text; without it its drafts would be guesses."""
+    prompt = [token for case in golden[:6] for token in case.prompt_ids]
+    arguments = ("--draft", str(packaged_draft), "--draft-gate", "off", "--draft-ngram", "off")
+    with closing(start(*arguments, "--disk-cache", str(tmp_path))) as daemon:
+        fresh = generate(daemon, prompt, "", 64)
+        reused = generate(daemon, prompt, "", 64)
+        assert reused.ok.n_reused >= len(prompt) - 64
+        daemon.send("park")
+        daemon.next_reply()
+        daemon.send("unpark")
+        daemon.next_reply()
+        unparked = generate(daemon, prompt, "", 64)
+        assert unparked.ok.n_reused >= len(prompt) - 64
+    with closing(start(*arguments, "--disk-cache", str(tmp_path))) as daemon:
+        from_disk = generate(daemon, prompt, "", 64)
+        assert from_disk.ok.n_reused >= len(prompt) - 64
+    for told in (reused, unparked, from_disk):
+        assert told.tokens == fresh.tokens
+        assert drafted(told) == drafted(fresh)
+
+
+@pytest.mark.parametrize(
+    ("draft", "reason"),
+    [
+        ("dflash-narrow", "hidden size"),
+        ("dflash-deep", "layer"),
+        ("other-vocabulary", "vocabulary"),
+    ],
+)
+def test_a_draft_that_does_not_fit_is_refused_with_the_reason(
+    luced: Path, test_models: Path, draft: str, reason: str
+) -> None:
+    path = test_models / "drafts" / f"{draft}.gguf"
+    daemon = DaemonDriver(luced, test_models / "qwen3.gguf", "--draft", str(path))
+    refusal = daemon.next_reply()
+    assert isinstance(refusal, Err), refusal
+    assert reason in refusal.text
+    assert daemon.wait() == 2
+    daemon.close()

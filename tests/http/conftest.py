@@ -1,0 +1,40 @@
+"""Servers for the tests of the HTTP side: one that a module shares, and special ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.serving import Server
+
+MakeServer = Callable[..., AbstractAsyncContextManager[Server]]
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path) -> Iterator[Server]:
+    """A server over the packaged model: `url`, `supervisor`, `settings`."""
+    running = Server(tiny_model, {})
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+def make_server(tiny_model: Path) -> MakeServer:
+    """`async with make_server(lanes=1, api_keys=("key",)) as server`: fields of ServeSettings and SupervisorConfig."""
+
+    @asynccontextmanager
+    async def make(**options: Any) -> AsyncIterator[Server]:
+        running = Server(options.pop("model", tiny_model), options)
+        try:
+            yield await asyncio.to_thread(running.start)
+        finally:
+            await asyncio.to_thread(running.stop)
+
+    return make

@@ -1,0 +1,89 @@
+"""A real server over a real engine, in a thread with an event loop of its own: clients may be of any kind.
+
+Knows nothing of what is asked of it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from aiohttp import web
+
+from luce.supervisor import Supervisor, SupervisorConfig
+from luce.supervisor.http.app import create_app
+from luce.supervisor.http.server import listening
+from luce.supervisor.http.settings import ServeSettings
+
+START_S = 120.0
+CALL_S = 60.0
+
+_Result = TypeVar("_Result")
+_SETTINGS = frozenset(entry.name for entry in dataclasses.fields(ServeSettings))
+
+
+class Server:
+    """`url` has no slash at its end. `supervisor`, `app` and `loop` belong to the server's thread: look at them from
+    elsewhere (`supervisor.status()`), but act on them with `call`."""
+
+    def __init__(self, model: Path, options: dict[str, Any]) -> None:
+        self.settings = ServeSettings(
+            **{"port": 0, **{name: value for name, value in options.items() if name in _SETTINGS}}
+        )
+        engine: dict[str, Any] = {
+            "ctx": 4096,
+            "pool": 16384,
+            "lanes": 4,
+            "threads": 1,
+            "log_level": "warn",
+            "restart_delay_s": 0.01,
+        }
+        engine |= {name: value for name, value in options.items() if name not in _SETTINGS}
+        self.config = SupervisorConfig(**{"model": model, **engine})
+        self.url = ""
+        self.supervisor: Supervisor
+        self.app: web.Application
+        self.loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._started: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
+
+    def start(self) -> Server:
+        self._thread.start()
+        self._started.result(START_S)
+        return self
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(START_S)
+        assert not self._thread.is_alive(), "the server does not end"
+
+    def call(self, act: Callable[[], Awaitable[_Result]]) -> _Result:
+        """What `act()` gives, awaited in the server's loop."""
+
+        async def run() -> _Result:
+            return await act()
+
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(CALL_S)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        async with Supervisor(self.config) as self.supervisor:
+            self.app = await create_app(self.supervisor, self.settings)
+            async with listening(self.app, self.settings) as (_, self.url):
+                self._started.set_result(None)
+                await self._stop.wait()

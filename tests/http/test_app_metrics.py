@@ -1,0 +1,130 @@
+"""docs/METRICS.md and /metrics say the same, and the numbers are right."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from luce.protocol import Speculation
+from luce.supervisor.http.metrics import Distribution, Metrics
+from tests.http.serving import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+CHAT = "/v1/chat/completions"
+HELLO = {"model": "any", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
+ROW = re.compile(r"^\| `(luce_\w+)` \| (\w+) \| ([^|]*)\| ([^|]+) \|$", re.MULTILINE)
+
+Sample = tuple[str, tuple[tuple[str, str], ...]]
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=60) as connected:
+        yield connected
+
+
+def samples(client: httpx.Client) -> dict[Sample, float]:
+    found: dict[Sample, float] = {}
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def test_the_document_names_what_is_there(client: httpx.Client) -> None:
+    client.post(CHAT, json=HELLO)
+    answer = client.get("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    told = dict(re.findall(r"^# TYPE (\w+) (\w+)$", answer.text, re.MULTILINE))
+    told["luce_build_info"] = "info"  # a gauge in this format
+    rows = ROW.findall((ROOT / "docs" / "METRICS.md").read_text())
+    assert {name: kind for name, kind, *_ in rows} == told
+    labels = {name: set(re.findall(r"`(\w+)`", column)) for name, _, column, _ in rows}
+    for sample in (line for line in answer.text.splitlines() if not line.startswith("#")):
+        name, used = re.match(r"(\w+)(?:\{(.*)\})? ", sample).groups()  # type: ignore[union-attr]
+        base = re.sub(r"_(bucket|count|sum)$", "", name) if name not in labels else name
+        assert set(re.findall(r"(\w+)=", used or "")) - {"le"} <= labels[base] | ({"version", "model"} & labels[base])
+
+
+def test_what_a_request_counts(client: httpx.Client) -> None:
+    before = samples(client)
+    client.post(CHAT, json=HELLO)
+    client.post(CHAT, json={**HELLO, "stream": True})
+    client.post("/v1/messages", json={**HELLO, "messages": []})
+    client.post(CHAT, content=b"{")
+    after = samples(client)
+
+    def more(name: str, **labels: str) -> float:
+        key = (name, tuple(sorted(labels.items())))
+        return after[key] - before.get(key, 0.0)
+
+    assert more("luce_http_requests_total", api="chat_completions", outcome="ok") == 2
+    assert more("luce_http_requests_total", api="chat_completions", outcome="refused") == 1
+    assert more("luce_http_requests_total", api="messages", outcome="refused") == 1
+    assert more("luce_http_time_to_first_token_seconds_count") == 2
+    assert more("luce_http_queue_time_seconds_count") == 2
+    assert more("luce_http_prompt_tokens_count") == more("luce_http_cached_share_ratio_count") == 2
+    n_generated = more("luce_http_generated_tokens_total")
+    assert n_generated == more("luce_supervisor_tokens_total") > 0
+    assert more("luce_http_read_tokens_total") == more("luce_http_prompt_tokens_sum") > 0
+    assert more("luce_supervisor_requests_total", outcome="finished") == 2
+    assert after["luce_http_requests_in_progress", (("api", "chat_completions"),)] == 0
+    assert after["luce_http_requests_in_progress", (("api", "other"),)] == 1, "the scrape itself"
+    assert after["luce_supervisor_lanes", ()] == 4
+    assert after["luce_supervisor_engines", (("state", "ready"),)] == 1
+    assert after["luce_supervisor_engines", (("state", "failed"),)] == 0
+
+
+def test_names_of_clients_do_not_become_labels(client: httpx.Client) -> None:
+    n_before = len(samples(client))
+    for number in range(20):
+        client.get(f"/nowhere-{number}")
+        client.get(f"/v1/models/model-{number}")
+        client.request(f"METHOD{number}", CHAT)
+    assert len(samples(client)) <= n_before + 2
+
+
+def test_a_distribution_takes_many_at_once() -> None:
+    one, many = Distribution("a", "", (0.0, 1.0, 2.0)), Distribution("a", "", (0.0, 1.0, 2.0))
+    for value in (0.0, 1.0, 1.0, 1.0, 2.5):
+        one.add(value)
+    many.add(0.0)
+    many.add(1.0, 3)
+    many.add(2.5)
+    assert one.family().samples == many.family().samples
+    buckets = {sample.labels["le"]: sample.value for sample in one.family().samples if "le" in sample.labels}
+    assert buckets == {"0.0": 1, "1.0": 4, "2.0": 4, "+Inf": 5}
+
+
+def test_speculation_has_no_numbers_before_it_was_measured() -> None:
+    metrics = Metrics()
+
+    def values(name: str) -> list[float]:
+        return [
+            sample.value
+            for family in metrics.families()
+            for sample in family.samples
+            if sample.name == name and not sample.labels
+        ]
+
+    totals = ("steps", "speculated_steps", "drafted_tokens", "accepted_tokens", "draft_seconds", "verify_seconds")
+    assert [values(f"luce_http_{name}_total") for name in totals] == [[]] * 6
+    metrics.speculated(Speculation(n_steps=4))
+    assert [values(f"luce_http_{name}_total") for name in totals] == [[4], [0], [0], [0], [0], [0]]
+    assert values("luce_http_draft_acceptance_ratio_count") == [0], "nothing was drafted"
+    metrics.speculated(Speculation(8, 6, 4, 2, 0.5, 1.5))
+    assert [values(f"luce_http_{name}_total") for name in totals] == [[8], [2], [8], [6], [0.5], [1.5]]
+    assert values("luce_http_draft_acceptance_ratio_sum") == [0.75]
+    assert values("luce_http_tokens_per_step_count") == [2]
+    assert values("luce_http_tokens_per_step_sum") == [1 + 2.5]
+
+
+def test_each_server_has_numbers_of_its_own() -> None:
+    first, second = Metrics(), Metrics()
+    first.request_started("chat_completions")
+    assert [sample.value for family in second.families() for sample in family.samples if sample.labels.get("api")] == []

@@ -1,0 +1,52 @@
+"""What a supervisor says of its engines: the lanes at work, and each engine's own figures."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest
+
+from luce.supervisor import EngineState, Supervisor, SupervisorConfig
+from tests.supervisor.streams import PROMPT, collect, first_token, request
+
+
+@pytest.fixture
+async def supervisor(brisk: SupervisorConfig) -> AsyncIterator[Supervisor]:
+    async with Supervisor(brisk) as running:
+        yield running
+
+
+async def test_an_engine_says_how_it_stands(supervisor: Supervisor) -> None:
+    answer = await collect(supervisor, request())
+    (figures,) = await supervisor.engine_status()
+    assert (figures["lanes"], figures["pool"], figures["lanes_busy"]) == ("4", "8192", "0")
+    assert int(figures["tokens_in"]) == answer.end.n_prompt
+    info = supervisor.status().engines[0].info
+    assert info is not None
+    assert (info.pool, info.lanes) == (8192, 4)
+
+
+async def test_lanes_at_work_are_told(supervisor: Supervisor) -> None:
+    task, began = await first_token(supervisor, request(max_tokens=1500, ignore_eos=True))
+    await began.wait()
+    (engine,) = supervisor.status().engines
+    (lane,) = engine.running
+    assert (lane.n_prompt, lane.n_read) == (len(PROMPT), len(PROMPT))
+    assert lane.n_generated >= 1
+    task.cancel()
+    await collect(supervisor, request())
+    assert supervisor.status().engines[0].running == ()
+
+
+async def test_an_engine_that_does_not_answer_has_no_figures(supervisor: Supervisor) -> None:
+    (pid,) = supervisor.engine_pids()
+    os.kill(pid, signal.SIGSTOP)
+    assert await supervisor.engine_status(timeout_s=0.1) == [{}]
+    os.kill(pid, signal.SIGKILL)
+    assert await supervisor.engine_status(timeout_s=10) == [{}]  # it dies, and its figures with it
+    await collect(supervisor, request())
+    assert supervisor.status().engines[0].state is EngineState.READY
+    (figures,) = await supervisor.engine_status()
+    assert figures["lanes"] == "4"
