@@ -5,7 +5,6 @@
 // PROMPTS: a line each, the name of its set and its token ids (README.md has the command that makes them).
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -20,9 +19,12 @@
 #include "llama/llama_decoder.h"
 #include "llama/logit_choice.h"
 #include "llama/model.h"
+#include "needed.h"
 #include "speculation/tree_chances.h"
 
 using namespace luce;
+using bench::fail;
+using bench::need;
 
 namespace {
 
@@ -32,17 +34,6 @@ constexpr std::int32_t kBlock = 15;  // places after the first: what a block of 
 constexpr std::int32_t kMost = 64;
 constexpr std::size_t kAnswer = 128;
 constexpr std::size_t kSlice = 256;
-
-[[noreturn]] void fail(const std::string& text) {
-    std::fprintf(stderr, "draft_trees: %s\n", text.c_str());
-    std::exit(1);
-}
-
-template <typename T>
-T need(Result<T> result) {
-    if (!result) fail(result.error().text);
-    if constexpr (!std::is_void_v<T>) return std::move(result).value();
-}
 
 struct Text {
     std::string set;

@@ -76,7 +76,7 @@ async def test_warm_reuses_and_answers_the_same(settings: SupervisorConfig, sess
         assert len(before.tokens) == min(turn.prompt.n_answer, 6)
         assert before.n_prompt == after.n_prompt == len(turn.prompt.ids)
         comparison.check(f"{turn.prompt.session} {turn.prompt.number}", after.tokens, before.tokens, before.margins)
-    comparison.finish(1)
+    comparison.finish()
     # From the second request of a conversation on, all up to the last answer is there.
     agents = report.sessions[0].turns
     followed = [turn for turn in agents if turn.prompt.number in {3, 5, 6}]

@@ -42,7 +42,7 @@ def test_plain_dialect_gives_the_reference(start: Start, golden: list[GoldenCase
         ok = daemon.next_ok()
         assert ok.n_prompt == len(case.prompt_ids)
         assert ok.stop is (StopReason.EOS if case.text.endswith("<|im_end|>") else StopReason.LIMIT)
-    comparison.finish(n_allowed=1)
+    comparison.finish()
 
 
 def test_all_at_once_gives_the_reference(start: Start, golden: list[GoldenCase]) -> None:
@@ -52,7 +52,7 @@ def test_all_at_once_gives_the_reference(start: Start, golden: list[GoldenCase])
     comparison = Comparison(NOISE_GOLDEN)
     for i, case in enumerate(golden):
         comparison.check(f"{i} ({case.kind})", answers[i].tokens, case.tokens, case.margins)
-    comparison.finish(n_allowed=1)
+    comparison.finish()
 
 
 def alone(start: Start, prompts: list[list[int]], n: int, model: Path) -> list[Answer]:
@@ -76,7 +76,7 @@ def test_every_family_answers_the_same_alone_and_among_others(
     for i, reference in enumerate(references):
         assert len(set(reference.tokens)) > 8
         comparison.check(f"{family} {i}", answers[i].tokens, reference.tokens, margins_of(reference.logprobs))
-    comparison.finish(n_allowed=len(prompts) if gpu else 4)
+    comparison.finish(share_allowed=1)
 
 
 def test_a_pool_too_small_for_all_lanes_pauses_the_youngest_and_changes_no_answer(
@@ -96,7 +96,7 @@ def test_a_pool_too_small_for_all_lanes_pauses_the_youngest_and_changes_no_answe
     for i, reference in enumerate(references):
         assert isinstance(answers[i].reply, GenerateOk)
         comparison.check(str(i), answers[i].tokens, reference.tokens, margins_of(reference.logprobs))
-    comparison.finish(n_allowed=3 if gpu else 1)
+    comparison.finish()
 
 
 def test_models_that_are_not_in_the_repository(start: Start, shared_models: Path, golden: list[GoldenCase]) -> None:

@@ -81,7 +81,7 @@ def test_the_packaged_model_and_drafter(
         for i, tokens in enumerate(all_at_once(busy, prompts, n)):
             comparison.check(f"prompt {i} beside others", tokens, references[i].tokens, references[i].margins)
         status_of(busy)
-    comparison.finish(max(1, comparison.n_sequences // 50))
+    comparison.finish()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -100,7 +100,7 @@ def test_every_architecture_with_a_drafter(start: Start, test_models: Path, arch
                 name = f"prompt {i} in {lanes} lanes"
                 comparison.check(name, tokens, references[i].tokens, references[i].margins)
             assert int(status_of(daemon)["spec_drafted"]) > 0
-    comparison.finish(comparison.n_sequences)  # random texts come to near-ties; what parts at a clear step fails above
+    comparison.finish(share_allowed=1)  # random texts come to near-ties; what parts at a clear step fails above
 
 
 @pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
@@ -122,7 +122,7 @@ def test_without_states_to_go_back_to(start: Start, test_models: Path, architect
             if comparison.unclear == []:
                 assert told.ok.n_reused == len(prompt) - 2  # all of the answer but its last token
             status_of(daemon)
-    comparison.finish(comparison.n_sequences)
+    comparison.finish(share_allowed=1)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_every_kind_of_draft_model(
             assert drafted(told)[0] > 0
             comparison.check(f"prompt {i} again", told.tokens, references[i].tokens, references[i].margins)
         status_of(daemon)
-    comparison.finish(comparison.n_sequences)
+    comparison.finish(share_allowed=1)
 
 
 def test_lookup_needs_no_draft_model(start: Start, golden: list[GoldenCase]) -> None:

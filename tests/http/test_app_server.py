@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.http.conftest import MakeServer
-from tests.http.raw_client import get, post, raw_client
+from tests.http.raw_client import RawAnswer, RawClient, get, post, raw_client
 from tests.http.serving import Server
 
 CHAT = "/v1/chat/completions"
@@ -281,13 +281,20 @@ async def test_streams_that_do_not_finish_end_with_an_error(tiny_model: Path) ->
         assert await running.output() == "left\n"
 
 
+async def ask_briefly(connection: RawClient) -> RawAnswer:
+    await connection.send(post(CHAT, asked("late", max_tokens=1)))
+    return await connection.read_answer()
+
+
 async def test_a_second_signal_ends_the_grace(tiny_model: Path) -> None:
     async with program(tiny_model, grace_s=1000) as running, httpx.AsyncClient(timeout=60) as client:
         chat = await in_flight(client, running.url + CHAT, asked(max_tokens=3900))
         async with raw_client(running.url) as idle:
             running.process.send_signal(signal.SIGINT)
-            await idle.send(post(CHAT, asked("late", max_tokens=5)))
-            late = await idle.read_answer()
+            async with asyncio.timeout(DEADLINE_S):
+                late = await ask_briefly(idle)
+                while late.status == 200:  # the signal is still on its way
+                    late = await ask_briefly(idle)
             assert late.status == 503, "nothing new is taken"
             assert late.json()["error"]["code"] == "shutting_down"
             running.process.send_signal(signal.SIGINT)
