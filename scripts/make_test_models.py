@@ -229,6 +229,12 @@ BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
         build_qwen35,
         Sizes("qwen35", 4096, 32, 14336, 32, 8, head=128, state_heads_k=16, state_heads_v=32, state=128),
     ),
+    "bench-8b-attention": (build_qwen3, Sizes("qwen3", 4096, 36, 12288, 32, 8, head=128, n_ctx=65536)),
+    # bench-8b's drafter, which is never right: what the gate has to see.
+    "bench-8b-dflash": (
+        dflash([2, 10, 18, 26, 31], sections=True),
+        Sizes("dflash", 4096, 5, 14336, 32, 8, head=128),
+    ),
 }
 
 

@@ -15,6 +15,8 @@ from tests.daemon.same_tokens import NOISE_CUTS, NOISE_GPU, NOISE_RANDOM
 
 N_COMMANDS = 30
 BATCH = 50
+N_BATCHES = 5
+N_PARTS = 10
 MODELS = {"tiny": NOISE_CUTS, "qwen3": NOISE_RANDOM, "gemma4": NOISE_RANDOM, "qwen35": NOISE_RANDOM}
 
 
@@ -30,17 +32,23 @@ def small_budgets(rng: random.Random, ready: ReadyLine, folder: Path) -> list[st
     return arguments
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """In parts, so that several processes can share the 10,000."""
+    if "part" in metafunc.fixturenames:
+        metafunc.parametrize("part", range(N_PARTS if metafunc.config.getoption("--full") else 1))
+
+
 @pytest.mark.parametrize("family", MODELS)
 def test_random_histories(
-    start: Start, tiny_model: Path, test_models: Path, tmp_path: Path, family: str, full: bool, gpu: bool
+    start: Start, tiny_model: Path, test_models: Path, tmp_path: Path, family: str, part: int, full: bool, gpu: bool
 ) -> None:
     model = tiny_model if family == "tiny" else test_models / f"{family}.gguf"
     alone = start("--lanes", "1", "--ctx", "256", model=model)
     references = make_references(alone, make_prompts(1, 230))
     ready = alone.ready
     alone.close()
-    n_batches, n_histories = (50, BATCH) if full else (2, 6 if family == "tiny" else 20)
-    for batch in range(n_batches):
+    n_batches, n_histories = (N_BATCHES, BATCH) if full else (2, 6 if family == "tiny" else 20)
+    for batch in range(part * n_batches, (part + 1) * n_batches):
         play_batch(
             start, model, references, ready, tmp_path, f"{family} {batch}", n_histories, MODELS[family], gpu, full
         )
