@@ -1,3 +1,4 @@
+// Which of ggml's kernels a build of ours has.
 #include <doctest/doctest.h>
 #include <ggml-cpu.h>
 

@@ -152,7 +152,7 @@ private:
         options.n_pool = n_ctx * n_lanes;
         options.n_lanes = n_lanes;
         options.n_gpu_layers = n_gpu_layers;
-        options.n_draft_most = kWidest - 1;
+        options.n_draft_most = kWidest;  // all of a call is taken back, its first token, too
         options.n_tree = kWidest - 1;
         options.rollback_bytes = kStateBytes;
         return need(llama::Model::load(options, n_gpu_layers > 0, [] {}));
