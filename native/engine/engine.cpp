@@ -170,7 +170,11 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     const double started_s = clock_.now_s();
     if (!keep_states(call)) return false;
     Result<void> decoded = memory_.make_room(n_tokens);
-    if (decoded) decoded = decoder_.decode(slices);
+    if (decoded) {
+        decoded = decoder_.decode(slices, [this] {
+            if (speculator_ != nullptr && decoder_.limits().waits_for_device) speculator_->meanwhile();
+        });
+    }
     if (decoded) {
         n_failed_calls_ = 0;
         after_call(call, slices, clock_.now_s() - started_s, events);

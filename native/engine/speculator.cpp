@@ -264,6 +264,10 @@ void Speculator::follow(LaneId lane, std::span<const Token> text, std::int32_t n
     for (Source& source : sources_) source.drafts->follow(lane, text, n_computed, n_new, rows);
 }
 
+void Speculator::meanwhile() {
+    for (Source& source : sources_) source.drafts->meanwhile();
+}
+
 void Speculator::begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) {
     gate_->begin(lane);
     for (Source& source : sources_) source.drafts->begin(lane, text, n_computed);

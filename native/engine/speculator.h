@@ -70,6 +70,7 @@ public:
     // DraftSource's calls, to all sources.
     void follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                 speculation::BatchRows rows);
+    void meanwhile();
     void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed);
     void forget(LaneId lane);
 

@@ -26,6 +26,7 @@ using speculation::DraftAsk;
 
 // Features wait until so many positions are there, or somebody needs them: one injection costs about what a page does.
 constexpr std::size_t kMostPending = 64;
+constexpr Position kPortion = 16;  // of them that are injected at once while the target computes; divides a page
 
 // Tokens of a place that a tree may take: those after them are hardly ever right.
 constexpr std::size_t kAlternatives = 8;
@@ -46,7 +47,7 @@ Result<std::unique_ptr<DflashDrafts>> DflashDrafts::load(DraftModelOptions optio
     const llama_model* weights = drafts->model_->model();
     drafts->layers_ = drafts->model_->target_layers();
     drafts->n_embd_ = llama_model_n_embd(target.model());
-    drafts->mask_ = llama_vocab_mask(llama_model_get_vocab(weights));
+    drafts->mask_ = dflash_mask_token(weights);
     drafts->traits_.name = "dflash";
     drafts->n_block_ = std::min(options.n_most, dflash_block_size(weights) - 1);
     drafts->traits_.can_branch = options.n_tree > 0;
@@ -100,43 +101,68 @@ void DflashDrafts::follow(LaneId lane, std::span<const Token>, std::int32_t n_co
                         n_embd * sizeof(float));
         }
     }
-    if (n_pending(lane) < kMostPending) return;
-    if (const Result<void> injected = inject(std::span(&lane, 1)); !injected && !has_warned_) {
-        log_warn("the draft model lost a text: " + injected.error().text);
-        has_warned_ = true;
-    }
+    if (n_pending(lane) >= kMostPending) warn_of_loss(catch_up(lane));
 }
 
-Result<void> DflashDrafts::catch_up(LaneId lane) { return inject(std::span(&lane, 1)); }
+void DflashDrafts::warn_of_loss(const Result<void>& injected) {
+    if (injected || std::exchange(has_warned_, true)) return;
+    log_warn("the draft model lost a text: " + injected.error().text);
+}
+
+// All but one of each full portion: the position that ends it may end a page, too, which would have to wait for it.
+void DflashDrafts::meanwhile() {
+    std::vector<Portion> portions;
+    for (std::size_t i = 0; i < pending_.size(); ++i) {
+        const auto lane = static_cast<LaneId>(i);
+        const Position end = pending_[i].begin + static_cast<Position>(n_pending(lane));
+        const Position stop = (end + 1) / kPortion * kPortion - 1;
+        if (!pending_[i].rows.empty() && stop > pending_[i].begin) {
+            portions.push_back({lane, static_cast<std::size_t>(stop - pending_[i].begin)});
+        }
+    }
+    if (!portions.empty()) warn_of_loss(inject(portions));
+}
+
+Result<void> DflashDrafts::catch_up(LaneId lane) {
+    const Portion all{lane, n_pending(lane)};
+    return inject(std::span(&all, 1));
+}
 
 // One call a ubatch for all lanes together. What could not be injected is lost to the drafter: its memory of the lane
 // has a gap then, which find() of its cells reports.
-Result<void> DflashDrafts::inject(std::span<const LaneId> lanes) {
+Result<void> DflashDrafts::inject(std::span<const Portion> portions) {
     const std::size_t stride = layers_.size() * static_cast<std::size_t>(n_embd_);
     const auto n_most = static_cast<std::int32_t>(llama_n_ubatch(model_->context()));
     Result<void> result;
     batch_->clear();
-    for (const LaneId lane : lanes) {
-        Pending& pending = pending_[static_cast<std::size_t>(lane)];
-        const std::size_t n = n_pending(lane);
-        for (std::size_t i = 0; i < n && result; ++i) {
+    for (const Portion& portion : portions) {
+        Pending& pending = pending_[static_cast<std::size_t>(portion.lane)];
+        for (std::size_t i = 0; i < portion.n && result; ++i) {
             const Position position = pending.begin + static_cast<Position>(i);
             const std::array<llama_pos, 4> positions = {position, position, position, 0};
-            batch_->add_embd({pending.rows.data() + i * stride, 1, stride}, positions.data(), sequence(lane), false);
+            batch_->add_embd({pending.rows.data() + i * stride, 1, stride}, positions.data(), sequence(portion.lane),
+                             false);
             if (batch_->size() < n_most) continue;
             result = run("injecting features", 0);
             batch_->clear();
         }
     }
     if (result && batch_->size() > 0) result = run("injecting features", 0);
-    for (const LaneId lane : lanes) pending_[static_cast<std::size_t>(lane)].rows.clear();
+    for (const Portion& portion : portions) take_off(portion);
     return result;
 }
 
+void DflashDrafts::take_off(const Portion& portion) {
+    Pending& pending = pending_[static_cast<std::size_t>(portion.lane)];
+    const std::size_t n_floats = portion.n * layers_.size() * static_cast<std::size_t>(n_embd_);
+    pending.rows.erase(pending.rows.begin(), pending.rows.begin() + static_cast<std::ptrdiff_t>(n_floats));
+    pending.begin += static_cast<Position>(portion.n);
+}
+
 Result<void> DflashDrafts::draft(std::span<const DraftAsk> asks, std::vector<Draft>& drafts) {
-    std::vector<LaneId> lanes;
-    for (const DraftAsk& ask : asks) lanes.push_back(ask.lane);
-    if (Result<void> injected = inject(lanes); !injected) return injected;
+    std::vector<Portion> portions;
+    for (const DraftAsk& ask : asks) portions.push_back({ask.lane, n_pending(ask.lane)});
+    if (Result<void> injected = inject(portions); !injected) return injected;
     batch_->clear();
     for (const DraftAsk& ask : asks) {
         const auto last = static_cast<Position>(ask.text.size()) - 1;

@@ -3,7 +3,8 @@
 //
 // Source: "DFlash: Block Diffusion for Flash Speculative Decoding" (Chen et al., 2026); the graph is llama.cpp's.
 // Features are collected behind each computation of the target and injected together, when a draft or a page needs
-// them: a lane that does not speculate pays for copying them and little else.
+// them; on a device also while the target computes, so that what a page still waits for is little. A lane that does not
+// speculate pays for copying them and little else.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +33,7 @@ public:
     Result<void> draft(std::span<const speculation::DraftAsk> asks, std::vector<speculation::Draft>& drafts) override;
     void follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                 speculation::BatchRows rows) override;
+    void meanwhile() override;
     void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) override;
     void forget(LaneId lane) override;
 
@@ -47,10 +49,16 @@ private:
         Position begin = 0;
         std::vector<float> rows;
     };
+    struct Portion {  // the first n of a lane's
+        LaneId lane{};
+        std::size_t n = 0;
+    };
 
     explicit DflashDrafts(const Model& target);
     void open();
-    Result<void> inject(std::span<const LaneId> lanes);
+    Result<void> inject(std::span<const Portion> portions);
+    void take_off(const Portion& portion);
+    void warn_of_loss(const Result<void>& injected);
     Result<void> run(const char* what, std::int32_t n_outputs);
     std::size_t n_pending(LaneId lane) const;
     std::int32_t n_places(const speculation::DraftAsk& ask) const;

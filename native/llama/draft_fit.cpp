@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -180,6 +181,15 @@ Result<void> check_eagle3(const llama_model* draft, const llama_model* target) {
     return draft->d2t == nullptr ? Result<void>() : check_token_map(draft->d2t, n_vocab);
 }
 
+// None: the file says nonsense.
+std::optional<std::int32_t> metadata_number(const llama_model* model, const char* key, std::int32_t otherwise) {
+    char text[32] = {};
+    if (llama_model_meta_val_str(model, key, text, sizeof text) < 0) return otherwise;
+    std::int32_t n = 0;
+    const auto [end, error] = std::from_chars(text, text + std::strlen(text), n);
+    return error == std::errc() && *end == '\0' ? std::optional(n) : std::nullopt;
+}
+
 Result<void> check_dflash(const llama_model* draft, const llama_model* target) {
     const std::uint32_t n_read = llama_model_target_layer_ids_n(draft);
     if (n_read == 0) return does_not_fit("it names no layers of the target to read");
@@ -195,7 +205,7 @@ Result<void> check_dflash(const llama_model* draft, const llama_model* target) {
                             number(n_embd));
     }
     const std::int32_t n_vocab = llama_vocab_n_tokens(llama_model_get_vocab(draft));
-    const llama_token mask = llama_vocab_mask(llama_model_get_vocab(draft));
+    const llama_token mask = dflash_mask_token(draft);
     if (mask < 0 || mask >= n_vocab) return does_not_fit("it names no mask token (tokenizer.ggml.mask_token_id)");
     if (dflash_block_size(draft) < 2) {
         return does_not_fit("its block has no room for a drafted token (dflash.block_size)");
@@ -224,11 +234,14 @@ Result<void> check_draft_fits(DraftKind kind, const llama_model* draft, const ll
 }
 
 std::int32_t dflash_block_size(const llama_model* draft) {
-    char text[32] = {};
-    if (llama_model_meta_val_str(draft, "dflash.block_size", text, sizeof text) < 0) return kDefaultBlock;
-    std::int32_t n = 0;
-    const auto [end, error] = std::from_chars(text, text + std::strlen(text), n);
-    return error == std::errc() && *end == '\0' ? n : 0;
+    return metadata_number(draft, "dflash.block_size", kDefaultBlock).value_or(0);
+}
+
+llama_token dflash_mask_token(const llama_model* draft) {
+    const llama_token mask = llama_vocab_mask(llama_model_get_vocab(draft));
+    if (mask != LLAMA_TOKEN_NULL) return mask;
+    // Of a vocabulary without texts libllama reads no special tokens.
+    return metadata_number(draft, "tokenizer.ggml.mask_token_id", LLAMA_TOKEN_NULL).value_or(LLAMA_TOKEN_NULL);
 }
 
 Result<void> check_target_gives(llama_context* target, std::span<const std::int32_t> layers, bool wants_hidden) {

@@ -5,11 +5,10 @@
 #include <cstdint>
 #include <span>
 
+#include <llama.h>
+
 #include "base/result.h"
 #include "llama/draft_context.h"
-
-struct llama_context;
-struct llama_model;
 
 namespace luce::llama {
 
@@ -20,6 +19,9 @@ Result<void> check_draft_fits(DraftKind kind, const llama_model* draft, const ll
 // How many tokens a DFlash drafter computes at once, the one before the drafted ones included; 0: the file says
 // nonsense.
 std::int32_t dflash_block_size(const llama_model* draft);
+
+// What stands in a block for a token that is to be drafted; LLAMA_TOKEN_NULL: the file names none.
+llama_token dflash_mask_token(const llama_model* draft);
 
 // The target's graph hands out the inputs of these layers (its number of layers: the output of the last one), and, if
 // `wants_hidden`, each token's last hidden state. REQUIRES: nothing of it has been switched on yet. Errors:

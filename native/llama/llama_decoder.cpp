@@ -67,6 +67,7 @@ LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
     limits_.n_batch = static_cast<std::int32_t>(llama_n_batch(model.context()));
     limits_.n_logits = info.n_logits;
     limits_.n_branches = branches_.n_most();
+    limits_.waits_for_device = info.n_gpu_layers > 0;
     // libllama cuts a batch of unequal lanes into groups of equal length on models with recurrent state, a pass over
     // the weights each; so a mixed call gains nothing there and only keeps the decoding lanes waiting.
     limits_.separate_prefill = info.has_recurrent && n_lanes > 1;
@@ -74,7 +75,7 @@ LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
 
 LlamaDecoder::~LlamaDecoder() { llama_batch_free(batch_); }
 
-Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices) {
+Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices, const std::function<void()>& meanwhile) {
     batch_.n_tokens = 0;
     rows_.clear();
     branches_.close_all();
@@ -85,7 +86,7 @@ Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices) {
         n_logits_most = std::max(n_logits_most, slice.n_logits);
     }
     keep_states_for(n_logits_most - 1);
-    const Result<void> computed = compute(slices);
+    const Result<void> computed = compute(slices, meanwhile);
     if (!computed) branches_.close_all();
     return computed;
 }
@@ -149,7 +150,7 @@ std::int32_t LlamaDecoder::add_token(Token token, Position position) {
 
 // A context with a number of sequences that takes all branches would reserve a window's cells for each of them; for the
 // cells themselves it is a number to check batches by.
-Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices) {
+Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const std::function<void()>& meanwhile) {
     auto& params = const_cast<llama_cparams&>(model_.context()->get_cparams());
     const std::uint32_t n_sequences = params.n_seq_max;
     params.n_seq_max = std::max(n_sequences, static_cast<std::uint32_t>(branches_.n_ids()));
@@ -157,7 +158,8 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices) {
     try {
         const GraphCache::Lease graph = model_.graphs().lease(shape_of(slices));
         if (const int code = llama_decode(model_.context(), batch_); code != 0) done = decode_error(code);
-        // GPUs compute behind the call's back; the engine measures what a step costs.
+        if (done && meanwhile) meanwhile();
+        // The engine measures what a step costs.
         if (done) llama_synchronize(model_.context());
     } catch (const std::bad_alloc&) {
         done = decode_error(-2);

@@ -1,6 +1,7 @@
 // LlamaDecoder: the engine's Decoder on libllama. A lane is a sequence id. One thread only.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -21,7 +22,7 @@ public:
     LlamaDecoder& operator=(const LlamaDecoder&) = delete;
 
     const engine::DecoderLimits& limits() const override { return limits_; }
-    Result<void> decode(std::span<const engine::Slice> slices) override;
+    Result<void> decode(std::span<const engine::Slice> slices, const std::function<void()>& meanwhile = {}) override;
     Result<void> keep(LaneId lane, std::span<const std::int32_t> path) override;
     void forget(LaneId lane) override;
     bool is_end_of_generation(Token token) const override;
@@ -41,7 +42,7 @@ private:
     void add(const engine::Slice& slice);
     void add_tree(const engine::Slice& slice);
     std::int32_t add_token(Token token, Position position);
-    Result<void> compute(std::span<const engine::Slice> slices);
+    Result<void> compute(std::span<const engine::Slice> slices, const std::function<void()>& meanwhile);
     void keep_states_for(std::int32_t n_tokens_back);
 
     const Model& model_;

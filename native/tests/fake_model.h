@@ -56,7 +56,8 @@ public:
 
     const engine::DecoderLimits& limits() const override { return limits_; }
 
-    Result<void> decode(std::span<const engine::Slice> slices) override {
+    Result<void> decode(std::span<const engine::Slice> slices, const std::function<void()>& meanwhile = {}) override {
+        if (meanwhile) meanwhile();
         ++n_calls;
         if (fail_next) {
             const Error error = *fail_next;

@@ -51,6 +51,7 @@ public:
         if (n_computed > static_cast<std::int32_t>(text.size())) misuse = "more is computed than there is";
         n_followed_[lane] = n_computed;
     }
+    void meanwhile() override { ++n_meanwhile; }
     void begin(LaneId lane, std::span<const Token>, std::int32_t n_computed) override {
         n_followed_[lane] = n_computed;
     }
@@ -58,6 +59,7 @@ public:
 
     bool fails = false;
     int n_asked = 0;
+    int n_meanwhile = 0;
     std::optional<std::string> misuse;
 
 private:
@@ -125,6 +127,22 @@ TEST_CASE("right drafts save calls, and the answer is that of plain decoding") {
         CHECK(stats.n_steps + stats.n_accepted == 199);
         CHECK(s.engine->status().speculation->n_drafted == stats.n_drafted);
         CHECK(!s.decoder.misuse);
+        CHECK(!s.drafts->misuse);
+    }
+}
+
+TEST_CASE("sources work while the target computes where that takes no time of its own") {
+    for (const bool waits : {false, true}) {
+        DecoderLimits limits = limits_of(512);
+        limits.waits_for_device = waits;
+        SpeculativeSetup s(limits, {512, 1, 8}, true, 50);
+        std::mt19937 random(3);
+        const Tokens prompt = random_prompt(random, 40);
+        REQUIRE(s.engine->submit(request(1, prompt, 50)));
+        Outcome answers;
+        while (!s.engine->is_idle()) answers.take(s.engine->step());
+        CHECK(answers.tokens.at(RequestKey{1}) == plain_answer(prompt, 50, 512, std::nullopt));
+        CHECK(s.drafts->n_meanwhile == (waits ? s.decoder.n_calls : 0));
         CHECK(!s.drafts->misuse);
     }
 }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llama/backend.h"
@@ -34,6 +35,7 @@ constexpr std::int32_t kWidest = 16;
 constexpr std::int32_t kRounds = 15;
 constexpr std::int32_t kWarmUp = 3;  // rounds before: graphs are made
 constexpr std::int32_t kSlice = 512;
+constexpr std::int32_t kFeatures = 64;  // of so many tokens they are read at once where no draft is wanted
 constexpr double kAcceptances[] = {0.5, 0.7, 0.8, 0.9};
 constexpr std::int32_t kTypicalStep = 4;  // tokens whose features a drafter has to read before it drafts
 constexpr std::size_t kStateBytes = std::size_t{64} << 30;
@@ -144,6 +146,30 @@ public:
         return took_s;
     }
 
+    // What a lane's text costs the drafter that is not asked for drafts: handing over a token's features, in seconds, and
+    // reading those of kFeatures tokens.
+    std::pair<double, double> follow_costs() {
+        const auto begin = static_cast<std::int32_t>(texts_.front().size());
+        std::vector<double> handing, reading;
+        for (std::int32_t round = 0; round < kWarmUp + kRounds; ++round) {
+            Tokens text = texts_.front();
+            extend(text, static_cast<std::size_t>(begin + kFeatures));
+            const engine::Slice slice{LaneId{0}, begin, std::span(text).subspan(static_cast<std::size_t>(begin), 1), 1};
+            need(decoder_.decode(std::span(&slice, 1)));
+            const double started_s = now_s();
+            for (std::int32_t i = 1; i < kFeatures; ++i) drafts_->follow(LaneId{0}, text, begin + i, 1, 0);
+            const double handed_s = now_s();
+            need(drafts_->catch_up(LaneId{0}));
+            const double read_s = now_s();
+            need(device_.drop(LaneId{0}, begin));
+            need(drafts_->device().drop(LaneId{0}, begin));
+            if (round < kWarmUp) continue;
+            handing.push_back((handed_s - started_s) / (kFeatures - 1));
+            reading.push_back(read_s - handed_s);
+        }
+        return {median(handing), median(reading)};
+    }
+
 private:
     static llama::Model load(const char* path, std::int32_t n_gpu_layers, std::int32_t n_lanes, std::int32_t n_ctx) {
         llama::ModelOptions options;
@@ -249,5 +275,9 @@ int main(int argc, char** argv) {
     for (const std::int32_t n_context : contexts) {
         bench.fill(n_context);
         print(measure(bench), n_lanes, n_context);
+        if (!bench.has_draft()) continue;
+        const auto [handing_s, reading_s] = bench.follow_costs();
+        std::printf("\nA token's features are handed over in %.3f ms, those of %d read in %.2f ms.\n", 1000 * handing_s,
+                    kFeatures - 1, 1000 * reading_s);
     }
 }
