@@ -45,9 +45,9 @@ public:
     virtual const DecoderLimits& limits() const = 0;
 
     // Compute the slices in one call; `meanwhile` is called once when the work has been handed out, as devices compute
-    // behind the caller's back: nothing of the call may be used in it. After it the rows of logits stand in the slices' order until the next call: as
-    // many for a slice as it wanted, but one at least (empty where it wanted none). Errors: no_room (nothing has
-    // changed: free some cells and call again), internal.
+    // behind the caller's back: nothing of the call may be used in it. After it the rows of logits stand in the slices'
+    // order until the next call: as many for a slice as it wanted, but one at least (empty where it wanted none).
+    // Errors: no_room (nothing has changed: free some cells and call again), internal.
     virtual Result<void> decode(std::span<const Slice> slices, const std::function<void()>& meanwhile = {}) = 0;
 
     // Of the lane's tree in the last call only this way through it was the text: indices of tokens, the root first.

@@ -99,7 +99,7 @@ verify() {
 gate() {
     python3 scripts/make_test_models.py build/bench-models --shape bench-8b-dflash
     python3 scripts/bench/speculation.py --luced "$luced" --model $model --threads 8 --gpu-layers 99 --cache-type f16 \
-        --draft build/bench-models/bench-8b-dflash.gguf --only gate --sets code chat --prompts 4 --tokens 160 \
+        --draft build/bench-models/bench-8b-dflash.gguf --only gate --sets code --prompts 4 --tokens 400 \
         --pairs 3 --lanes 1 2 4 --json "$out/gate.json" | tee "$out/gate.txt"
 }
 

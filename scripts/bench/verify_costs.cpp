@@ -1,11 +1,12 @@
-// verify_costs MODEL DRAFT|none GPU_LAYERS LANES CONTEXT...: what a step that verifies costs beside a plain one, and what
-// speculation brings at a given acceptance. For models whose weights are random: speed does not depend on them, and the
-// acceptance, which does, is put in as a number.
+// verify_costs MODEL DRAFT|none GPU_LAYERS LANES CONTEXT...: what a step that verifies costs beside a plain one, and
+// what speculation brings at a given acceptance. For models whose weights are random: speed does not depend on them,
+// and the acceptance, which does, is put in as a number.
 //
 // For each context all lanes hold so many tokens, and calls of 1, 2, … 16 tokens a lane are timed in turns, each taken
 // back again; so are the drafter's (DFlash) drafts of as many, with the features of a step's tokens to read first.
 // Prints medians, and the tokens a second of all lanes that follow if each drafted token is right with probability p.
-// Where the model takes trees, also what a tree of as many tokens costs: half of them a chain, the others hanging on it.
+// Where the model takes trees, also what a tree of as many tokens costs: half of them a chain, the others hanging on
+// it.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -40,9 +41,7 @@ constexpr double kAcceptances[] = {0.5, 0.7, 0.8, 0.9};
 constexpr std::int32_t kTypicalStep = 4;  // tokens whose features a drafter has to read before it drafts
 constexpr std::size_t kStateBytes = std::size_t{64} << 30;
 
-double now_s() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> values) {
     const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -88,8 +87,8 @@ public:
             extend(text, static_cast<std::size_t>(n));
             for (std::size_t at = n_held; at < text.size(); at += kSlice) {
                 const std::size_t n_here = std::min<std::size_t>(kSlice, text.size() - at);
-                const engine::Slice slice{LaneId{lane}, static_cast<Position>(at),
-                                          std::span(text).subspan(at, n_here), 1};
+                const engine::Slice slice{LaneId{lane}, static_cast<Position>(at), std::span(text).subspan(at, n_here),
+                                          1};
                 need(decoder_.decode(std::span(&slice, 1)));
                 follow(lane, static_cast<std::int32_t>(at + n_here), static_cast<std::int32_t>(n_here));
             }
@@ -125,8 +124,8 @@ public:
         for (std::int32_t lane = 0; lane < n_lanes_; ++lane) {
             Tokens& text = texts_[static_cast<std::size_t>(lane)];
             extend(text, static_cast<std::size_t>(begin + kTypicalStep + 1));
-            slices.push_back({LaneId{lane}, begin, std::span(text).subspan(text.size() - kTypicalStep - 1, kTypicalStep),
-                              kTypicalStep});
+            slices.push_back({LaneId{lane}, begin,
+                              std::span(text).subspan(text.size() - kTypicalStep - 1, kTypicalStep), kTypicalStep});
             asks.push_back({LaneId{lane}, text, n_tokens});
         }
         need(decoder_.decode(slices));
@@ -146,8 +145,8 @@ public:
         return took_s;
     }
 
-    // What a lane's text costs the drafter that is not asked for drafts: handing over a token's features, in seconds, and
-    // reading those of kFeatures tokens.
+    // What a lane's text costs the drafter that is not asked for drafts: handing over a token's features, in seconds,
+    // and reading those of kFeatures tokens.
     std::pair<double, double> follow_costs() {
         const auto begin = static_cast<std::int32_t>(texts_.front().size());
         std::vector<double> handing, reading;
@@ -247,7 +246,8 @@ void print(const Costs& costs, std::int32_t n_lanes, std::int32_t n_context) {
         const auto tree = costs.tree.find(width);
         const auto draft = costs.draft.find(width);
         std::printf("| %d | %.2f |", width, chain_s / plain_s);
-        std::printf(tree == costs.tree.end() ? " - |" : " %.2f |", tree == costs.tree.end() ? 0 : tree->second / plain_s);
+        std::printf(tree == costs.tree.end() ? " - |" : " %.2f |",
+                    tree == costs.tree.end() ? 0 : tree->second / plain_s);
         std::printf(draft == costs.draft.end() ? " - |" : " %.2f |",
                     draft == costs.draft.end() ? 0 : draft->second / plain_s);
         const double step_s = chain_s + (draft == costs.draft.end() ? 0 : draft->second);
