@@ -2,11 +2,11 @@
 // what speculation brings at a given acceptance. For models whose weights are random: speed does not depend on them,
 // and the acceptance, which does, is put in as a number.
 //
-// For each context all lanes hold so many tokens, and calls of 1, 2, … 16 tokens a lane are timed in turns, each taken
-// back again; so are the drafter's (DFlash) drafts of as many, with the features of a step's tokens to read first.
-// Prints medians, and the tokens a second of all lanes that follow if each drafted token is right with probability p.
-// Where the model takes trees, also what a tree of as many tokens costs: half of them a chain, the others hanging on
-// it.
+// For each context all lanes hold so many tokens, and calls of 1, 2, … 16 tokens a lane are timed in turns with plain
+// ones, each taken back again; so are the drafter's (DFlash) drafts of as many, with the features of a step's tokens to
+// read first. Prints medians of the ratios, and the tokens a second of all lanes that follow if each drafted token is
+// right with probability p. Where the model takes trees, also what a tree of as many tokens costs: half of them a
+// chain, the others hanging on it.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -204,56 +204,65 @@ private:
     std::mt19937 random_{1};
 };
 
-// Medians by width, in seconds; taken in turns, so that what slows the machine down slows all of them.
+// Medians by width, in plain steps that were taken in turns with them: what slows the machine down slows both.
 struct Costs {
+    double plain_s = 0;
     std::map<std::int32_t, double> chain, tree, draft;
 };
 
+// One width after the other, so that no more graphs are in use than are kept.
 Costs measure(Bench& bench) {
-    std::map<std::int32_t, std::vector<double>> chains, trees, drafts;
-    for (std::int32_t round = 0; round < kWarmUp + kRounds; ++round) {
-        for (const std::int32_t width : kWidths) {
-            const bool counts = round >= kWarmUp;
-            const double chain_s = bench.verify(width, false);
-            if (counts) chains[width].push_back(chain_s);
-            if (bench.takes_trees() && width > 2) {
-                const double tree_s = bench.verify(width, true);
-                if (counts) trees[width].push_back(tree_s);
-            }
-            if (bench.has_draft() && width > 1 && width - 1 <= bench.n_most_drafted()) {
-                const double draft_s = bench.draft(width - 1);
-                if (counts) drafts[width].push_back(draft_s);
-            }
-        }
-    }
     Costs costs;
-    for (auto& [width, values] : chains) costs.chain[width] = median(values);
-    for (auto& [width, values] : trees) costs.tree[width] = median(values);
-    for (auto& [width, values] : drafts) costs.draft[width] = median(values);
+    std::vector<double> plain;
+    for (const std::int32_t width : kWidths) {
+        const bool has_tree = bench.takes_trees() && width > 2;
+        const bool has_draft = bench.has_draft() && width > 1 && width - 1 <= bench.n_most_drafted();
+        std::vector<double> chain, tree, draft;
+        for (std::int32_t round = -kWarmUp; round < kRounds; ++round) {
+            const double plain_s = bench.verify(1, false);
+            const double chain_s = bench.verify(width, false);
+            const double tree_s = has_tree ? bench.verify(width, true) : 0;
+            const double draft_s = has_draft ? bench.draft(width - 1) : 0;
+            if (round < 0) continue;
+            plain.push_back(plain_s);
+            chain.push_back(chain_s / plain_s);
+            tree.push_back(tree_s / plain_s);
+            draft.push_back(draft_s / plain_s);
+        }
+        costs.chain[width] = median(std::move(chain));
+        if (has_tree) costs.tree[width] = median(std::move(tree));
+        if (has_draft) costs.draft[width] = median(std::move(draft));
+    }
+    costs.plain_s = median(std::move(plain));
     return costs;
 }
 
+void print_cell(const std::map<std::int32_t, double>& costs, std::int32_t width) {
+    const auto cost = costs.find(width);
+    if (cost == costs.end()) {
+        std::printf(" - |");
+    } else {
+        std::printf(" %.2f |", cost->second);
+    }
+}
+
 void print(const Costs& costs, std::int32_t n_lanes, std::int32_t n_context) {
-    const double plain_s = costs.chain.at(1);
     std::printf("\n%d lanes of %d tokens: a plain step takes %.2f ms, %.1f tokens/s\n\n", n_lanes, n_context,
-                1000 * plain_s, n_lanes / plain_s);
+                1000 * costs.plain_s, n_lanes / costs.plain_s);
     std::printf("| tokens a lane | step / plain | tree / plain | draft / plain |");
     for (const double p : kAcceptances) std::printf(" speed-up at %.1f |", p);
     std::printf("\n|---|---|---|---|");
     for (std::size_t i = 0; i < std::size(kAcceptances); ++i) std::printf("---|");
     std::printf("\n");
-    for (const auto& [width, chain_s] : costs.chain) {
-        const auto tree = costs.tree.find(width);
+    for (const auto& [width, chain] : costs.chain) {
+        std::printf("| %d |", width);
+        print_cell(costs.chain, width);
+        print_cell(costs.tree, width);
+        print_cell(costs.draft, width);
         const auto draft = costs.draft.find(width);
-        std::printf("| %d | %.2f |", width, chain_s / plain_s);
-        std::printf(tree == costs.tree.end() ? " - |" : " %.2f |",
-                    tree == costs.tree.end() ? 0 : tree->second / plain_s);
-        std::printf(draft == costs.draft.end() ? " - |" : " %.2f |",
-                    draft == costs.draft.end() ? 0 : draft->second / plain_s);
-        const double step_s = chain_s + (draft == costs.draft.end() ? 0 : draft->second);
         for (const double p : kAcceptances) {
             const double n_expected = (1 - std::pow(p, width)) / (1 - p);  // the step's own token among them
-            std::printf(" %.2f |", n_expected * plain_s / step_s);
+            std::printf(" %.2f |", n_expected / (chain + (draft == costs.draft.end() ? 0 : draft->second)));
         }
         std::printf("\n");
     }
