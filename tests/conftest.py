@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +30,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="DIR",
         help="folder with the models that are not in the repository (luce-tiny-BF16.gguf, luce-tiny-moe-Q8_0.gguf, …)",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """What hangs on neither the machine nor the day: the same examples each time (--full draws new ones), as long as
+    they take; and programs that hear the signals they are sent."""
+    hypothesis.settings.register_profile(
+        "suite",
+        deadline=None,
+        derandomize=not config.getoption("--full"),
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    )
+    hypothesis.settings.load_profile("suite")
+    # In the background of a script, or under nohup, these are ignored, and so they would be by all that is started
+    # here. A handler of our own is not handed down: children begin with the default.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @dataclass(frozen=True)

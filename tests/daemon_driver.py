@@ -98,7 +98,7 @@ class DaemonDriver:
         """End of input, then the exit status; a daemon that does not end in time is killed."""
         self.close_input()
         try:
-            return self.wait(30)
+            return self.wait()
         except subprocess.TimeoutExpired:
             self.child.send_signal(signal.SIGKILL)
             return self.child.wait()

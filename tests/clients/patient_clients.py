@@ -16,7 +16,7 @@ from aiohttp import ClientResponse, ClientSession
 
 from tests.clients.recorded import recorded
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True)

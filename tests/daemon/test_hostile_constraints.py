@@ -19,7 +19,7 @@ from tests.conftest import GoldenCase
 from tests.daemon.conftest import Start
 from tests.daemon_driver import Answer, DaemonDriver, gen_line
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 SMALL_STACK_BYTES = 3 << 20
 PROMPT = [60, 61, 62, 63]
 DIGITS = encode("root ::= [0-9]+")

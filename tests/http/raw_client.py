@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True)

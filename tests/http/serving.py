@@ -20,7 +20,7 @@ from luce.supervisor.http.server import listening
 from luce.supervisor.http.settings import ServeSettings
 
 START_S = 120.0
-CALL_S = 60.0
+CALL_S = 120.0
 
 _Result = TypeVar("_Result")
 _SETTINGS = frozenset(entry.name for entry in dataclasses.fields(ServeSettings))
@@ -41,6 +41,7 @@ class Server:
             "threads": 1,
             "log_level": "warn",
             "restart_delay_s": 0.01,
+            "seed": 1,  # requests that bring none say the same each time
         }
         engine |= {name: value for name, value in options.items() if name not in _SETTINGS}
         self.config = SupervisorConfig(**{"model": model, **engine})

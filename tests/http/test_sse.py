@@ -17,7 +17,7 @@ from luce.supervisor.http.sse import COMMENT, EventStream, encode_event
 from tests.http.raw_client import get, raw_client
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 QUICK = ServeSettings(keep_alive_s=0.05, stalled_reader_s=0.5)
 PATIENT = ServeSettings(keep_alive_s=10)
 

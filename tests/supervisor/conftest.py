@@ -25,13 +25,13 @@ def own_temporary_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def config(tiny_model: Path) -> DaemonConfig:
-    return DaemonConfig(model=tiny_model, ctx=2048, lanes=4, threads=1, log_level="warn")
+    return DaemonConfig(model=tiny_model, ctx=16384, lanes=4, threads=1, log_level="warn")
 
 
 @pytest.fixture
 async def process(luced: Path, config: DaemonConfig) -> AsyncIterator[EngineProcess]:
     async with await EngineProcess.spawn(luced, config) as running:
-        await running.wait_ready(timeout_s=60)
+        await running.wait_ready(timeout_s=120)
         yield running
 
 
@@ -53,8 +53,7 @@ def brisk(tiny_model: Path) -> SupervisorConfig:
         log_level="warn",
         ping_interval_s=0.05,
         stopped_timeout_s=0.5,
-        asleep_timeout_s=2.0,
-        final_timeout_s=0.5,
+        asleep_timeout_s=4.0,
         restart_delay_s=0.01,
     )
 

@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +16,22 @@ from typing import Any
 
 import psutil
 
-from luce.supervisor import FinishedEvent, GenerateRequest, PrefillEvent, Supervisor, SupervisorConfig, TokenEvent
+from luce.supervisor import (
+    FinishedEvent,
+    GenerateRequest,
+    PrefillEvent,
+    RequestEvent,
+    Supervisor,
+    SupervisorConfig,
+    TokenEvent,
+)
+from tests.daemon.same_tokens import NOISE_CUTS, Comparison, SampledComparison
 
 Meddled = Callable[..., SupervisorConfig]
 PROMPT = (329, 285, 1420, 261, 1319)
 DEADLINE_S = 120.0
+N_LONG = 1500
+"""Tokens of an answer that is to be disturbed: it must not be done before its first tokens have been seen here."""
 
 
 @dataclass
@@ -31,6 +42,19 @@ class Answer:
     logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     progress: list[PrefillEvent] = field(default_factory=list)
     finished: FinishedEvent | None = None
+
+    def take(self, event: RequestEvent) -> None:
+        """Tokens have to come in order, and the last event last."""
+        assert self.finished is None, "an event after the last one"
+        if isinstance(event, TokenEvent):
+            assert event.index == len(self.tokens), "a token was lost or repeated"
+            self.tokens.append(event.token)
+            if event.logprobs is not None:
+                self.logprobs.append(event.logprobs)
+        elif isinstance(event, PrefillEvent):
+            self.progress.append(event)
+        else:
+            self.finished = event
 
     @property
     def end(self) -> FinishedEvent:
@@ -52,22 +76,37 @@ def request(**values: Any) -> GenerateRequest:
 
 
 async def collect(supervisor: Supervisor, asked: GenerateRequest, *, deadline_s: float = DEADLINE_S) -> Answer:
-    """The whole answer. Tokens have to come in order, and the last event last."""
+    """The whole answer."""
     answer = Answer()
     async with asyncio.timeout(deadline_s), aclosing(supervisor.generate(asked)) as events:
         async for event in events:
-            assert answer.finished is None, "an event after the last one"
-            if isinstance(event, TokenEvent):
-                assert event.index == len(answer.tokens), "a token was lost or repeated"
-                answer.tokens.append(event.token)
-                if event.logprobs is not None:
-                    answer.logprobs.append(event.logprobs)
-            elif isinstance(event, PrefillEvent):
-                answer.progress.append(event)
-            else:
-                answer.finished = event
+            answer.take(event)
     assert answer.end.n_generated == len(answer.tokens)
     return answer
+
+
+def check_same(
+    asked: Sequence[GenerateRequest], answers: Sequence[Answer], expected: Sequence[Answer], n_compared: int
+) -> None:
+    """The same texts, but for where rounding turns a near-tie or a draw at an edge: what one run has decoded token by
+    token, another reads in one piece, or beside others. Of drawn texts, which have no margins to go by, the first
+    `n_compared` tokens: so few that hardly any of them parts by chance, and all do that are drawn otherwise.
+
+    REQUIRES: they are all greedy, or all drawn; the expected ones, and drawn ones, have n_logprobs=4."""
+    greedy, drawn = Comparison(NOISE_CUTS), SampledComparison(NOISE_CUTS)
+    for number, (one, got, wanted) in enumerate(zip(asked, answers, expected, strict=True)):
+        name = f"answer {number} (seed {wanted.end.seed})"
+        assert len(got.tokens) == len(wanted.tokens), name
+        assert got.end.reason == wanted.end.reason, name
+        if one.n_logprobs:
+            assert [entries[0][0] for entries in got.logprobs] == got.tokens, name
+        if one.temperature is None:
+            greedy.check(name, got.tokens, wanted.tokens, wanted.margins)
+        else:
+            texts = (got.tokens[:n_compared], wanted.tokens[:n_compared])
+            drawn.check(name, *texts, got.logprobs, wanted.logprobs)
+    greedy.finish(share_allowed=1)
+    drawn.finish()
 
 
 async def first_token(supervisor: Supervisor, asked: GenerateRequest) -> tuple[asyncio.Task[Answer], asyncio.Event]:
@@ -78,12 +117,9 @@ async def first_token(supervisor: Supervisor, asked: GenerateRequest) -> tuple[a
         answer = Answer()
         async with asyncio.timeout(DEADLINE_S):
             async for event in supervisor.generate(asked):
-                if isinstance(event, TokenEvent):
-                    assert event.index == len(answer.tokens)
-                    answer.tokens.append(event.token)
+                answer.take(event)
+                if answer.tokens:
                     began.set()
-                elif isinstance(event, FinishedEvent):
-                    answer.finished = event
         return answer
 
     return asyncio.create_task(read()), began

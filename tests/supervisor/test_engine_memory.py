@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from luce.supervisor import Supervisor
-from tests.supervisor.streams import Meddled, collect, first_token, request
+from tests.supervisor.streams import DEADLINE_S, Meddled, collect, request
 
+PATIENT = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0}
+"""For tests that stop the engine: it is not taken for dead, however long they need."""
 SYSTEM = tuple(range(10, 310))  # longer than what is worth a slot
 
 
@@ -70,11 +72,11 @@ async def test_snapshots_that_fail_leave_their_slots_free(meddled: Meddled, tmp_
 
 
 async def test_a_cancelled_request_strands_no_slot(meddled: Meddled) -> None:
-    async with Supervisor(meddled(SLOTS=2)) as supervisor:
+    async with Supervisor(meddled(SLOTS=2, changes=PATIENT)) as supervisor:
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)  # nothing is confirmed
         task = asyncio.create_task(collect(supervisor, request(prompt_ids=conversation(0, 300), boundaries=(300, 590))))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             while supervisor.status().engines[0].slot_bytes_used == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         task.cancel()
@@ -113,15 +115,14 @@ async def test_a_new_engine_has_empty_slots(meddled: Meddled, tmp_path: Path) ->
     assert [snap for snap, _ in asked_for(log)] == ["300:0,590:1"] * 2
 
 
-async def test_what_another_is_reading_is_waited_for(meddled: Meddled, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    async with Supervisor(meddled(SLOTS=8, LOG=log)) as supervisor:
+async def test_what_another_is_reading_is_waited_for(meddled: Meddled) -> None:
+    async with Supervisor(meddled(SLOTS=8, changes=PATIENT)) as supervisor:
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)  # so that the first prompt is not read before the others come
         shared = (len(SYSTEM),)  # a boundary: the engine leaves a tail there, from which the others can go on
         asked = [request(prompt_ids=conversation(i, 200 + i), boundaries=shared) for i in range(3)] + [request()]
         tasks = [asyncio.create_task(collect(supervisor, one)) for one in asked]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             while supervisor.status().n_waiting != 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert supervisor.status().engines[0].n_running == 2  # the first, and the one that shares nothing
@@ -130,13 +131,13 @@ async def test_what_another_is_reading_is_waited_for(meddled: Meddled, tmp_path:
 
 
 async def test_a_beginning_without_a_tail_is_not_waited_for(meddled: Meddled) -> None:
-    async with Supervisor(meddled(SLOTS=8)) as supervisor:
+    async with Supervisor(meddled(SLOTS=8, changes=PATIENT)) as supervisor:
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)
         tasks = [
             asyncio.create_task(collect(supervisor, request(prompt_ids=conversation(i, 200 + i)))) for i in range(3)
         ]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(DEADLINE_S):
             while supervisor.status().engines[0].n_running != 3:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         os.kill(pid, signal.SIGCONT)
@@ -144,9 +145,12 @@ async def test_a_beginning_without_a_tail_is_not_waited_for(meddled: Meddled) ->
 
 
 async def test_without_pages_there_is_nothing_to_wait_for(meddled: Meddled) -> None:
-    async with Supervisor(meddled(SLOTS="none")) as supervisor:
-        tasks = [await first_token(supervisor, request(prompt_ids=SYSTEM, max_tokens=300)) for _ in range(4)]
-        for _, began in tasks:
-            await began.wait()
-        assert supervisor.status().n_waiting == 0
-        assert [len((await task).tokens) for task, _ in tasks] == [300] * 4
+    async with Supervisor(meddled(SLOTS="none", changes=PATIENT)) as supervisor:
+        (pid,) = supervisor.engine_pids()
+        os.kill(pid, signal.SIGSTOP)
+        tasks = [asyncio.create_task(collect(supervisor, request(prompt_ids=SYSTEM))) for _ in range(4)]
+        async with asyncio.timeout(DEADLINE_S):
+            while supervisor.status().engines[0].n_running != 4:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        os.kill(pid, signal.SIGCONT)
+        assert [len(answer.tokens) for answer in await asyncio.gather(*tasks)] == [20] * 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -9,12 +11,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from luce.supervisor import EngineState, Supervisor, SupervisorConfig
-from tests.supervisor.streams import PROMPT, collect, first_token, request
+from tests.supervisor.streams import DEADLINE_S, PROMPT, collect, first_token, request
 
 
 @pytest.fixture
 async def supervisor(brisk: SupervisorConfig) -> AsyncIterator[Supervisor]:
-    async with Supervisor(brisk) as running:
+    async with Supervisor(dataclasses.replace(brisk, stopped_timeout_s=600.0, asleep_timeout_s=600.0)) as running:
         yield running
 
 
@@ -29,7 +31,7 @@ async def test_an_engine_says_how_it_stands(supervisor: Supervisor) -> None:
 
 
 async def test_lanes_at_work_are_told(supervisor: Supervisor) -> None:
-    task, began = await first_token(supervisor, request(max_tokens=1500, ignore_eos=True))
+    task, began = await first_token(supervisor, request(max_tokens=2000))
     await began.wait()
     (engine,) = supervisor.status().engines
     (lane,) = engine.running
@@ -37,7 +39,9 @@ async def test_lanes_at_work_are_told(supervisor: Supervisor) -> None:
     assert lane.n_generated >= 1
     task.cancel()
     await collect(supervisor, request())
-    assert supervisor.status().engines[0].running == ()
+    async with asyncio.timeout(DEADLINE_S):
+        while supervisor.status().engines[0].running != ():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def test_an_engine_that_does_not_answer_has_no_figures(supervisor: Supervisor) -> None:
@@ -45,7 +49,7 @@ async def test_an_engine_that_does_not_answer_has_no_figures(supervisor: Supervi
     os.kill(pid, signal.SIGSTOP)
     assert await supervisor.engine_status(timeout_s=0.1) == [{}]
     os.kill(pid, signal.SIGKILL)
-    assert await supervisor.engine_status(timeout_s=10) == [{}]  # it dies, and its figures with it
+    assert await supervisor.engine_status(timeout_s=DEADLINE_S) == [{}]  # it dies, and its figures with it
     await collect(supervisor, request())
     assert supervisor.status().engines[0].state is EngineState.READY
     (figures,) = await supervisor.engine_status()

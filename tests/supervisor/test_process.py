@@ -17,7 +17,8 @@ import pytest
 from luce.supervisor import DaemonConfig, EngineProcess, StartError, StopDeadlines
 from luce.supervisor.process import describe_exit
 
-QUICK = StopDeadlines(quit_s=0.3, terminate_s=0.3, kill_s=10)
+DEADLINE_S = 120.0
+QUICK = StopDeadlines(quit_s=0.3, terminate_s=0.3, kill_s=DEADLINE_S)
 
 
 def script(tmp_path: Path, body: str) -> Path:
@@ -39,7 +40,7 @@ def _is_open(fd: str) -> bool:
 
 async def test_ready_says_what_runs(luced: Path, config: DaemonConfig) -> None:
     async with await EngineProcess.spawn(luced, config) as process:
-        fields = dict((await process.wait_ready(timeout_s=60)).fields)
+        fields = dict((await process.wait_ready(timeout_s=DEADLINE_S)).fields)
         assert fields["proto"] == "2"
         assert fields["lanes"] == "4"
         assert int(fields["pid"]) == process.pid
@@ -49,11 +50,11 @@ async def test_ready_says_what_runs(luced: Path, config: DaemonConfig) -> None:
 
 async def test_nothing_is_left_behind(luced: Path, config: DaemonConfig) -> None:
     async with await EngineProcess.spawn(luced, config) as process:
-        await process.wait_ready(timeout_s=60)
+        await process.wait_ready(timeout_s=DEADLINE_S)
     before = open_descriptors()
     for _ in range(3):
         async with await EngineProcess.spawn(luced, config) as process:
-            await process.wait_ready(timeout_s=60)
+            await process.wait_ready(timeout_s=DEADLINE_S)
         assert not psutil.pid_exists(process.pid)
     assert len(open_descriptors()) <= len(before)
     assert psutil.Process().children() == []
@@ -61,7 +62,7 @@ async def test_nothing_is_left_behind(luced: Path, config: DaemonConfig) -> None
 
 async def test_stop_climbs_to_sigkill(luced: Path, config: DaemonConfig) -> None:
     async with await EngineProcess.spawn(luced, config) as process:
-        await process.wait_ready(timeout_s=60)
+        await process.wait_ready(timeout_s=DEADLINE_S)
         os.kill(process.pid, signal.SIGSTOP)  # it can hear neither quit nor SIGTERM
         assert await process.stop(QUICK) == -signal.SIGKILL
         assert await process.stop(QUICK) == -signal.SIGKILL  # once more does no harm
@@ -76,7 +77,7 @@ async def test_an_exception_stops_the_child(luced: Path, config: DaemonConfig) -
 
 async def test_a_cancelled_stop_still_ends_the_child(luced: Path, config: DaemonConfig) -> None:
     process = await EngineProcess.spawn(luced, config)
-    await process.wait_ready(timeout_s=60)
+    await process.wait_ready(timeout_s=DEADLINE_S)
     os.kill(process.pid, signal.SIGSTOP)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
@@ -95,7 +96,7 @@ async def test_a_model_that_is_none(luced: Path, tmp_path: Path) -> None:
     model.write_bytes(b"GGUF" + bytes(100))
     async with await EngineProcess.spawn(luced, DaemonConfig(model=model)) as process:
         with pytest.raises(StartError) as failed:
-            await process.wait_ready(timeout_s=60)
+            await process.wait_ready(timeout_s=DEADLINE_S)
     assert failed.value.exit_code == 2
 
 
@@ -107,7 +108,7 @@ async def test_a_start_that_fails_leaves_asyncio_nothing_to_complain_of(luced: P
     for _ in range(20):
         async with await EngineProcess.spawn(luced, DaemonConfig(model=model)) as process:
             with pytest.raises(StartError):
-                await process.wait_ready(timeout_s=60)
+                await process.wait_ready(timeout_s=DEADLINE_S)
     assert complaints == []
 
 
@@ -116,7 +117,7 @@ async def test_a_program_that_is_not_luced(config: DaemonConfig, tmp_path: Path)
     seen: list[str] = []
     async with await EngineProcess.spawn(program, config, on_log=seen.append) as process:
         with pytest.raises(StartError, match="exit code 3") as failed:
-            await process.wait_ready(timeout_s=60)
+            await process.wait_ready(timeout_s=DEADLINE_S)
     assert failed.value.exit_code == 3
     assert seen == ["\ufffd\ufffd sorry", "last words"]
     assert process.log_tail() == seen
@@ -134,7 +135,7 @@ async def test_a_program_that_talks_garbage(config: DaemonConfig, tmp_path: Path
     program = script(tmp_path, "echo '[daemon] ready proto'; echo 'ok N=x'; exec cat")
     async with await EngineProcess.spawn(program, config) as process:
         with pytest.raises(StartError):
-            await process.wait_ready(timeout_s=10)
+            await process.wait_ready(timeout_s=DEADLINE_S)
         await process.stop(QUICK)
 
 
@@ -156,7 +157,7 @@ asyncio.run(main())
         pidfd = os.pidfd_open(pid)
         try:
             supervisor.kill()
-            gone, _, _ = select.select([pidfd], [], [], 10)
+            gone, _, _ = select.select([pidfd], [], [], DEADLINE_S)
             assert gone, f"luced {pid} outlived its supervisor"
         finally:
             os.close(pidfd)

@@ -87,7 +87,7 @@ async def test_an_answer_under_rejection_sampling_goes_on_after_a_crash(tiny_mod
         model=tiny_model, draft=tiny_model.with_name(DRAFT), draft_gate="off", draft_ngram="off", draft_max=4,
         draft_accept="rejection", lanes=1, threads=1, log_level="warn",
     )  # fmt: skip
-    request = GenerateRequest(prompt_ids=PROMPT, max_tokens=400, temperature=1, seed=seed, ignore_eos=True)
+    request = GenerateRequest(prompt_ids=PROMPT, max_tokens=500, temperature=1, seed=seed, ignore_eos=True)
     tokens: list[int] = []
     ends: list[FinishedEvent] = []
     async with Supervisor(config) as supervisor, aclosing(supervisor.generate(request)) as events:
@@ -100,8 +100,8 @@ async def test_an_answer_under_rejection_sampling_goes_on_after_a_crash(tiny_mod
                     os.kill(engine.pid, signal.SIGKILL)
             elif isinstance(event, FinishedEvent):
                 ends.append(event)
-    assert len(tokens) == 400
-    assert [end.n_generated for end in ends] == [400]
+    assert len(tokens) == 500
+    assert [end.n_generated for end in ends] == [500]
     assert ends[0].n_resumes in (1, 2)
     assert ends[0].speculation is not None
     assert ends[0].speculation.n_accepted > 0
