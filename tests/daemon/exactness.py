@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from luce.protocol import Err, ErrorCode, GenerateOk, InlineSnapshot, InlineSnapshotFailed, Logprobs, Reply, StatusLine
 from tests.daemon.conftest import margins_of
-from tests.daemon.same_tokens import Comparison
-from tests.daemon_driver import DaemonDriver, gen_line
+from tests.daemon.same_tokens import Comparison, SampledComparison
+from tests.daemon_driver import Answer, DaemonDriver, gen_line
 
 N_ANSWER = 16
 
@@ -83,6 +83,16 @@ def generate(daemon: DaemonDriver, prompt: Sequence[int], extra: str = "", n: in
             assert isinstance(reply, GenerateOk | Err), reply
             told.reply = reply
             return told
+
+
+def entries_of(answer: Answer | Told) -> list[Sequence[tuple[int, float]]]:
+    """Of each step, with logprobs=N: the chosen token and the likeliest, with their logprobs."""
+    return [line.entries for line in answer.logprobs]
+
+
+def compare_drawn(comparison: SampledComparison, name: str, got: Answer | Told, expected: Answer | Told) -> None:
+    """Texts that were drawn, or chosen under penalties or a grammar: no margin to go by, but logprobs=4."""
+    comparison.check(name, got.tokens, expected.tokens, entries_of(got), entries_of(expected))
 
 
 @dataclass

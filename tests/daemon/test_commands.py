@@ -174,8 +174,8 @@ def test_plain_commands_are_answered_in_order(start: Start, prompt_file: Path) -
 
 
 def test_ping_status_and_cancel_are_answered_while_generating(start: Start) -> None:
-    daemon = start("--ctx", "4096")
-    daemon.send(gen_line(5, 3000, [1, 2, 3], "ignore_eos=1"))
+    daemon = start("--ctx", "8192")
+    daemon.send(gen_line(5, 8000, [1, 2, 3], "ignore_eos=1"))
     daemon.next_token()
     daemon.send("ping now", "status id=3")
     assert daemon.next_reply() == Pong("now")
@@ -187,13 +187,13 @@ def test_ping_status_and_cancel_are_answered_while_generating(start: Start) -> N
     assert daemon.next_reply() == Cancelled(5)
     ok = daemon.next_ok()
     assert ok.stop is StopReason.CANCEL
-    assert 1 <= ok.n_generated < 3000
+    assert 1 <= ok.n_generated < 8000
     assert 1 + len(daemon.tokens_until_end()) == ok.n_generated
 
 
 def test_an_id_is_taken_until_its_request_ends(start: Start) -> None:
-    daemon = start("--ctx", "4096")
-    daemon.send(gen_line(5, 3000, [1, 2, 3], "ignore_eos=1"), gen_line(5, 1, [1]))
+    daemon = start("--ctx", "8192")
+    daemon.send(gen_line(5, 8000, [1, 2, 3], "ignore_eos=1"), gen_line(5, 1, [1]))
     reply = daemon.next_reply()
     assert isinstance(reply, Err)
     assert (reply.code, reply.id) == (ErrorCode.DUPLICATE_ID, 5)
@@ -205,8 +205,8 @@ def test_an_id_is_taken_until_its_request_ends(start: Start) -> None:
 
 
 def test_a_full_queue_refuses_and_loses_nothing(start: Start) -> None:
-    daemon = start("--lanes", "1", "--queue", "2", "--ctx", "2048")
-    daemon.send(gen_line(1, 1000, [1, 2, 3], "ignore_eos=1"))
+    daemon = start("--lanes", "1", "--queue", "2", "--ctx", "8192")
+    daemon.send(gen_line(1, 8000, [1, 2, 3], "ignore_eos=1"))
     daemon.next_token()  # it has its lane
     daemon.send(gen_line(2, 2, [1]), gen_line(3, 2, [1]), gen_line(4, 2, [1]))
     reply = daemon.next_reply()
@@ -241,10 +241,11 @@ def test_cancelling_a_waiting_request_ends_only_that_one(start: Start) -> None:
 
 
 def test_higher_priority_overtakes_in_the_queue(start: Start) -> None:
-    daemon = start("--lanes", "1", "--ctx", "2048")
-    daemon.send(gen_line(1, 40, [1, 2, 3], "ignore_eos=1"))
+    daemon = start("--lanes", "1", "--ctx", "8192")
+    daemon.send(gen_line(1, 8000, [1, 2, 3], "ignore_eos=1"))
     daemon.next_token()
-    daemon.send(gen_line(2, 1, [1]), gen_line(3, 1, [1], "priority=1"))
+    daemon.send(gen_line(2, 1, [1]), gen_line(3, 1, [1], "priority=1"), "cancel id=1")
+    assert daemon.next_reply() == Cancelled(1)
     assert [daemon.next_ok().id for _ in range(3)] == [1, 3, 2]
 
 

@@ -13,9 +13,13 @@ from luce.protocol import percent_encode as encode
 from luce.supervisor.text import TextModel
 from tests.conftest import GoldenCase
 from tests.daemon.conftest import Start
-from tests.daemon_driver import gen_line
+from tests.daemon.exactness import compare_drawn
+from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_CUTS, SampledComparison
+from tests.daemon_driver import Answer, gen_line
 
-SAMPLED = "temp=1.2 top_p=0.95 top_k=50 min_p=0.01 repeat=1.1 presence=0.2 frequency=0.1 seed=77 ignore_eos=1"
+SAMPLED = (
+    "temp=1.2 top_p=0.95 top_k=50 min_p=0.01 repeat=1.1 presence=0.2 frequency=0.1 seed=77 ignore_eos=1 logprobs=4"
+)
 DIGITS = encode('root ::= [0-9]{3} "-" [0-9]{4}')
 
 
@@ -41,7 +45,7 @@ def test_a_seed_gives_the_same_tokens_alone_and_among_others(start: Start, golde
     assert first.tokens == again.tokens
     daemon.send(*(gen_line(i, 40, prompt, SAMPLED.replace("77", "77" if i == 2 else str(i))) for i in range(4)))
     answers = daemon.collect(4)
-    assert answers[2].tokens == first.tokens
+    compare_drawn(SampledComparison(NOISE_BATCHING), "among others", answers[2], first)
     assert len({tuple(answer.tokens) for answer in answers.values()}) == 4
 
 
@@ -57,7 +61,9 @@ def test_without_a_seed_requests_differ_and_the_daemons_seed_makes_them_equal(
 
 
 @pytest.mark.usefixtures("exact_logits")
-@pytest.mark.parametrize("extra", [SAMPLED, SAMPLED + f" grammar={encode('root ::= [a-z ]+')}", "repeat=1.3"])
+@pytest.mark.parametrize(
+    "extra", [SAMPLED, SAMPLED + f" grammar={encode('root ::= [a-z ]+')}", "repeat=1.3 logprobs=4"]
+)
 def test_a_resumed_request_goes_on_as_if_it_had_never_stopped(
     start: Start, golden: list[GoldenCase], extra: str
 ) -> None:
@@ -65,9 +71,11 @@ def test_a_resumed_request_goes_on_as_if_it_had_never_stopped(
     daemon = start()
     whole = daemon.generate(prompt, 40, extra)
     assert len(whole.tokens) == 40
-    for k in (1, 13, 39):
+    comparison = SampledComparison(NOISE_CUTS)
+    for k in (1, 13, 20, 27, 34):
         rest = daemon.generate(prompt + whole.tokens[:k], 40 - k, f"{extra} generated={k}")
-        assert rest.tokens == whole.tokens[k:], k
+        compare_drawn(comparison, f"from token {k} on", rest, Answer(whole.tokens[k:], None, whole.logprobs[k:]))
+    comparison.finish()
 
 
 def test_a_grammar_is_obeyed_and_ends_the_answer(start: Start, golden: list[GoldenCase], text: TextModel) -> None:

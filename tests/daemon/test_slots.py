@@ -31,8 +31,8 @@ def ask(daemon: DaemonDriver, line: str) -> Reply:
 
 
 def test_a_command_cancelled_before_its_turn_tells_of_its_snapshots(start: Start) -> None:
-    daemon = start("--ctx", "4096", mux=False)
-    daemon.send(gen_line(1, 3000, [1, 2, 3], "ignore_eos=1"), gen_line(2, 5, [1, 2, 3, 4], "snap=2:1,4:3"))
+    daemon = start("--ctx", "8192", mux=False)
+    daemon.send(gen_line(1, 8000, [1, 2, 3], "ignore_eos=1"), gen_line(2, 5, [1, 2, 3, 4], "snap=2:1,4:3"))
     daemon.next_token()
     daemon.send("cancel id=2", "cancel id=1")
     assert daemon.next_reply() == Cancelled(2)
