@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 Shell = Callable[[str], subprocess.CompletedProcess[bytes]]

@@ -42,7 +42,7 @@ def wait_until_gone(pids: list[int]) -> None:
         except ProcessLookupError:
             continue
         try:
-            gone, _, _ = select.select([pidfd], [], [], 20)
+            gone, _, _ = select.select([pidfd], [], [], TIMEOUT_S)
             assert gone, f"process {pid} is still there"
         finally:
             os.close(pidfd)

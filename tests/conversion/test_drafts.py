@@ -158,7 +158,7 @@ def test_processes_do_not_clash(packaged_checkpoint: Path, tiny_model: Path, cac
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    outputs = [process.communicate(timeout=120)[0].splitlines() for process in processes]
+    outputs = [process.communicate(timeout=300)[0].splitlines() for process in processes]
     assert all(process.returncode == 0 for process in processes)
     (kept,) = cache.glob("*.gguf")
     assert {lines[-1] for lines in outputs} == {str(kept)}

@@ -96,6 +96,16 @@ def check_pieces(served: Served) -> None:
         assert shown == list(choice.logprobs)
 
 
+def tokens_of(choice: ChoiceFinished) -> list[int]:
+    """REQUIRES: logprobs were asked for."""
+    return [entry.chosen.token for entry in choice.logprobs]
+
+
+def entries_of(choice: ChoiceFinished) -> list[list[tuple[int, float]]]:
+    """As the engine tells them: the chosen token and the likeliest, with their logprobs."""
+    return [[(each.token, each.logprob) for each in (entry.chosen, *entry.likeliest)] for entry in choice.logprobs]
+
+
 async def read(answering: ChatAnswering) -> Served:
     served = Served()
     async for event in answering.events():

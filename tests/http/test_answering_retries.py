@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +17,8 @@ from luce.supervisor.http.ask import Ask
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from tests.http.answering_fixtures import DEADLINE_S, Answering, Served, chat, read, running, serve, system, take
 
-RULES = " ".join(f"Rule {n}: be kind to file number {n * 37 % 101}." for n in range(120))
+RULES = " ".join(f"Rule {n}: be kind to file number {n * 37 % 101}." for n in range(240))
+PATIENT: dict[str, Any] = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0, "stalled_timeout_s": 600.0}
 
 
 @pytest.fixture(autouse=True)
@@ -42,13 +46,18 @@ async def begun(answering: Answering, ask: Ask, stack: AsyncExitStack) -> asynci
 
     task = asyncio.create_task(follow())
     await is_reading.wait()
+    os.kill(answering.supervisor.engine_pids()[0], signal.SIGSTOP)  # it reads no further before others have come
     return task
+
+
+def go_on(answering: Answering) -> None:
+    os.kill(answering.supervisor.engine_pids()[0], signal.SIGCONT)
 
 
 @pytest.mark.parametrize("max_queue", [4, 0])
 async def test_a_retry_takes_the_place_of_the_first(tiny_model: Path, max_queue: int) -> None:
     async with (
-        running(tiny_model, ctx=4096, pool=8192, lanes=1, ubatch=64, max_queue=max_queue) as slow,
+        running(tiny_model, ctx=8192, lanes=1, ubatch=64, max_queue=max_queue, **PATIENT) as slow,
         asyncio.timeout(DEADLINE_S),
         AsyncExitStack() as stack,
     ):
@@ -56,6 +65,7 @@ async def test_a_retry_takes_the_place_of_the_first(tiny_model: Path, max_queue:
         n_read = slow.supervisor.status().engines[0].running[0].n_read
         assert n_read > 0
         async with slow.answerer.open(long_ask()) as answering:
+            go_on(slow)
             served = await read(answering)
         # The prompt was read once: by the first one's request, which the second one has taken over.
         assert served.usage.n_cached == 0
@@ -72,7 +82,7 @@ async def test_a_retry_takes_the_place_of_the_first(tiny_model: Path, max_queue:
 
 async def test_other_requests_are_no_retries(tiny_model: Path) -> None:
     async with (
-        running(tiny_model, ctx=4096, pool=8192, lanes=1, ubatch=64, max_queue=0) as slow,
+        running(tiny_model, ctx=8192, lanes=1, ubatch=64, max_queue=0, **PATIENT) as slow,
         asyncio.timeout(DEADLINE_S),
         AsyncExitStack() as stack,
     ):
@@ -87,6 +97,7 @@ async def test_other_requests_are_no_retries(tiny_model: Path) -> None:
                 async with slow.answerer.open(other):
                     pytest.fail("there was no room")
             assert raised.value.kind is ErrorKind.OVERLOADED
+        go_on(slow)
         assert (await first).finished is not None
 
 

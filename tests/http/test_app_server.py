@@ -17,12 +17,15 @@ import httpx2 as httpx
 import psutil
 import pytest
 
+from tests.daemon.same_tokens import NOISE_CUTS, Comparison
 from tests.http.conftest import MakeServer
 from tests.http.raw_client import RawAnswer, RawClient, get, post, raw_client
 from tests.http.serving import Server
 
 CHAT = "/v1/chat/completions"
 DEADLINE_S = 120.0
+PATIENT = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0, "stalled_timeout_s": 600.0}
+"""The supervisor takes an engine that a test has stopped for a slow one."""
 LONG_PROMPT = "All work and no play makes a dull day. " * 280  # thousands of tokens: prefill takes its time
 
 
@@ -67,7 +70,7 @@ async def test_clients_that_vanish_free_their_lanes(
             f"{footprint(server)} is at most {before} again",
         )
         assert server.supervisor.status().n_failed == 0
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
             assert (await client.post(server.url + CHAT, json=asked(max_tokens=2))).status_code == 200
 
 
@@ -106,20 +109,22 @@ async def test_readers_that_stall_cost_nobody_else(make_server: MakeServer) -> N
         for _ in range(3):
             stalled = await stack.enter_async_context(raw_client(server.url, receive_buffer=2048))
             await stalled.send(post(CHAT, asked(stream=True, max_tokens=300, logprobs=True, top_logprobs=20)))
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
             answer = await client.post(server.url + CHAT, json=asked(max_tokens=50, stream=True))
         assert lines_of(answer.content)[-1] == "[DONE]"
         await until(lambda: is_idle(server), "the others have finished or were ended")
 
 
 async def test_health_answers_while_prompts_are_read_and_the_queue_is_full(make_server: MakeServer) -> None:
-    async with make_server(lanes=1, max_queue=1) as server, AsyncExitStack() as stack:
+    async with make_server(lanes=1, max_queue=1, **PATIENT) as server, AsyncExitStack() as stack:
+        (pid,) = server.supervisor.engine_pids()
+        os.kill(pid, signal.SIGSTOP)  # whoever reads a prompt does so until the end of the test
         for number in range(2):
             busy = await stack.enter_async_context(raw_client(server.url))
             await busy.send(post(CHAT, asked(f"{number} {LONG_PROMPT}", stream=True, max_tokens=1000)))
             await busy.read_until(b"data: ")
         assert not is_idle(server)
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=DEADLINE_S) as client:
             assert (await client.get(f"{server.url}/health")).json()["status"] == "ok"
             for path in (CHAT, "/v1/messages"):
                 answer = await client.post(server.url + path, json=asked("2", stream=True, max_tokens=5))
@@ -127,35 +132,39 @@ async def test_health_answers_while_prompts_are_read_and_the_queue_is_full(make_
                 assert int(answer.headers["Retry-After"]) >= 1
                 assert answer.json()["error"]["type"] == "rate_limit_error"
         assert not is_idle(server)
+        os.kill(pid, signal.SIGCONT)
 
 
 async def test_an_engine_that_is_killed_is_a_pause(make_server: MakeServer) -> None:
     """The same text as without its death, and a health that says so."""
-    body = asked("Tell me a story", stream=True, max_tokens=200, temperature=0, seed=1)
-    async with make_server(prefix_cache="off") as server, httpx.AsyncClient(timeout=60) as client:
+    body = asked("Tell me a story", stream=True, max_tokens=1000, temperature=0, logprobs=True, top_logprobs=2)
+    async with make_server(prefix_cache="off") as server, httpx.AsyncClient(timeout=DEADLINE_S) as client:
 
-        def text(data: bytes) -> str:
+        def tokens(data: bytes) -> list[Any]:
             events = lines_of(data)
             assert events.pop() == "[DONE]"
-            deltas = [choice["delta"] for event in events for choice in event["choices"]]
-            return "".join(delta.get("content") or "" for delta in deltas)
+            told = [choice["logprobs"] for event in events for choice in event["choices"]]
+            return [token for logprobs in told if logprobs is not None for token in logprobs["content"]]
 
-        expected = text((await client.post(server.url + CHAT, json=body)).content)
+        expected = tokens((await client.post(server.url + CHAT, json=body)).content)
+        assert len(expected) == 1000
         data = bytearray()
         async with client.stream("POST", server.url + CHAT, json=body) as stream:
             async for piece in stream.aiter_bytes():
                 if not data:
                     os.kill(server.supervisor.engine_pids()[0], signal.SIGKILL)
                 data += piece
-        assert text(bytes(data)) == expected
+        margins = [token["top_logprobs"][0]["logprob"] - token["top_logprobs"][1]["logprob"] for token in expected]
+        got, wanted = ([token["id"] for token in told] for told in (tokens(bytes(data)), expected))
+        Comparison(NOISE_CUTS).check("after its death", got, wanted, margins)
         assert server.supervisor.status().n_resumes == 1
         await until(lambda: server.supervisor.status().is_healthy, "another engine is ready")
         assert (await client.get(f"{server.url}/health")).json()["status"] == "ok"
 
 
 async def test_health_while_there_is_no_engine(make_server: MakeServer) -> None:
-    slow_restart = {"restart_delay_s": 30.0, "max_restart_delay_s": 30.0, "restart_limit": 100}
-    async with make_server(**slow_restart) as server, httpx.AsyncClient(timeout=60) as client:
+    slow_restart = {"restart_delay_s": 3600.0, "max_restart_delay_s": 3600.0, "restart_limit": 100}
+    async with make_server(**slow_restart) as server, httpx.AsyncClient(timeout=DEADLINE_S) as client:
         os.kill(server.supervisor.engine_pids()[0], signal.SIGKILL)
         await until(lambda: not server.supervisor.status().is_healthy, "its death is seen")
         answer = await client.get(f"{server.url}/health")
@@ -164,7 +173,7 @@ async def test_health_while_there_is_no_engine(make_server: MakeServer) -> None:
 
 
 async def test_health_when_there_will_be_no_engine(make_server: MakeServer) -> None:
-    async with make_server(restart_limit=1) as server, httpx.AsyncClient(timeout=60) as client:
+    async with make_server(restart_limit=1) as server, httpx.AsyncClient(timeout=DEADLINE_S) as client:
         os.kill(server.supervisor.engine_pids()[0], signal.SIGKILL)
         await until(lambda: server.supervisor.status().engines[0].state == "failed", "it is given up")
         answer = await client.get(f"{server.url}/health")
@@ -186,7 +195,10 @@ from luce.supervisor.http.server import serve
 from luce.supervisor.http.settings import ServeSettings
 
 async def main():
-    config = SupervisorConfig(model=Path(sys.argv[1]), ctx=4096, lanes=2, threads=1, log_level="warn")
+    config = SupervisorConfig(
+        model=Path(sys.argv[1]), ctx=8192, lanes=2, threads=1, log_level="warn",
+        stopped_timeout_s=600.0, asleep_timeout_s=600.0,
+    )
     settings = ServeSettings(port=0, shutdown_grace_s=float(sys.argv[2]))
     async with Supervisor(config) as supervisor:
         await serve(supervisor, settings, on_ready=lambda url: print(url, flush=True))
@@ -248,7 +260,7 @@ async def in_flight(client: httpx.AsyncClient, url: str, body: dict[str, Any]) -
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_streams_may_finish_after_a_signal(tiny_model: Path, number: signal.Signals) -> None:
-    async with program(tiny_model, grace_s=100) as running, httpx.AsyncClient(timeout=60) as client:
+    async with program(tiny_model, grace_s=100) as running, httpx.AsyncClient(timeout=DEADLINE_S) as client:
         whole = await in_flight(client, running.url + CHAT, asked(max_tokens=100))
         running.process.send_signal(number)
         assert lines_of(await whole)[-1] == "[DONE]"
@@ -256,16 +268,19 @@ async def test_streams_may_finish_after_a_signal(tiny_model: Path, number: signa
 
 
 async def test_streams_that_do_not_finish_end_with_an_error(tiny_model: Path) -> None:
-    async with program(tiny_model, grace_s=0.1) as running, httpx.AsyncClient(timeout=60) as client:
-        chat = await in_flight(client, running.url + CHAT, asked(max_tokens=3900))
+    async with program(tiny_model, grace_s=0.1) as running, httpx.AsyncClient(timeout=DEADLINE_S) as client:
+        chat = await in_flight(client, running.url + CHAT, asked(max_tokens=8000))
+        (engine,) = psutil.Process(running.process.pid).children()
+        engine.suspend()  # nobody's answer ends before its time
         reading = await in_flight(client, running.url + CHAT, asked(LONG_PROMPT, max_tokens=900))
-        messages = await in_flight(client, f"{running.url}/v1/messages", asked(max_tokens=3900))  # waits for a lane
-        whole = asyncio.create_task(client.post(running.url + CHAT, json=asked("whole", max_tokens=3900)))
+        messages = await in_flight(client, f"{running.url}/v1/messages", asked(max_tokens=8000))  # waits for a lane
+        whole = asyncio.create_task(client.post(running.url + CHAT, json=asked("whole", max_tokens=8000)))
         async with raw_client(running.url) as idle:
             n_taken = b""
-            while b'luce_http_requests_in_progress{api="chat_completions"} 3.0' not in n_taken:
-                await idle.send(get("/metrics"))
-                n_taken = (await idle.read_answer()).body
+            async with asyncio.timeout(DEADLINE_S):
+                while b'luce_http_requests_in_progress{api="chat_completions"} 3.0' not in n_taken:
+                    await idle.send(get("/metrics"))
+                    n_taken = (await idle.read_answer()).body
             running.process.send_signal(signal.SIGTERM)
             for events in (lines_of(await chat), lines_of(await reading)):
                 assert events[-1]["error"]["code"] == "shutting_down"
@@ -278,6 +293,7 @@ async def test_streams_that_do_not_finish_end_with_an_error(tiny_model: Path) ->
             assert answer.status_code == 503
             assert answer.headers["Retry-After"]
             assert await idle.read_to_end() == b""
+        engine.resume()
         assert await running.output() == "left\n"
 
 
@@ -287,8 +303,8 @@ async def ask_briefly(connection: RawClient) -> RawAnswer:
 
 
 async def test_a_second_signal_ends_the_grace(tiny_model: Path) -> None:
-    async with program(tiny_model, grace_s=1000) as running, httpx.AsyncClient(timeout=60) as client:
-        chat = await in_flight(client, running.url + CHAT, asked(max_tokens=3900))
+    async with program(tiny_model, grace_s=1000) as running, httpx.AsyncClient(timeout=DEADLINE_S) as client:
+        chat = await in_flight(client, running.url + CHAT, asked(max_tokens=8000))
         async with raw_client(running.url) as idle:
             running.process.send_signal(signal.SIGINT)
             async with asyncio.timeout(DEADLINE_S):

@@ -88,7 +88,7 @@ async def test_spoilt_bodies(make_server: MakeServer, full: bool) -> None:
 
 
 async def check_nothing_is_left(server: Server) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not is_idle(server):  # noqa: ASYNC110  what another thread does
             await asyncio.sleep(0.05)
     status = server.supervisor.status()

@@ -163,7 +163,7 @@ async def test_bad_readers(make_server: MakeServer, full: bool) -> None:
         for each in steady:
             await each.aclose()
         assert n_steady > 0
-        assert await settle(server) <= before
+        await until_at_most(server, before)
         assert psutil.Process().memory_info().rss - memory < GROWTH_BYTES
         status = server.supervisor.status()
         assert status.engines[0].n_deaths == 0
@@ -178,6 +178,13 @@ async def settle(server: Server) -> tuple[int, int]:
             await asyncio.sleep(0.05)
     gc.collect()
     return await asyncio.to_thread(server.call, count_tasks), psutil.Process().num_fds()
+
+
+async def until_at_most(server: Server, before: tuple[int, int]) -> None:
+    """A connection that a steady client keeps for its next request may be one more, until it is given up."""
+    async with asyncio.timeout(DEADLINE_S):
+        while any(now > then for now, then in zip(await settle(server), before, strict=True)):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
 
 def is_settled(server: Server) -> bool:

@@ -304,7 +304,7 @@ async def test_reasoning_is_an_item_of_its_own(make_server: MakeServer, llama_te
 
 async def test_signs_of_life_while_a_request_waits(make_server: MakeServer) -> None:
     """Typed events, and the first ones before anything is computed: another request has the only lane."""
-    async with make_server(lanes=1, keep_alive_s=0.05) as server, aiohttp.ClientSession() as session:
+    async with make_server(lanes=1, ctx=8192, keep_alive_s=0.05) as server, aiohttp.ClientSession() as session:
         async with aclosing(raw_events(session, server.url, ENDLESS)) as other:
             async for event in other:
                 if event["type"] == "response.output_text.delta":

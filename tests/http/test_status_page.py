@@ -27,6 +27,7 @@ from tests.http.serving import Server
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+PATIENCE_MS = 120_000
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
 
 
@@ -89,12 +90,22 @@ async def test_the_figures_follow_what_runs(make_server: MakeServer) -> None:
         assert (before["model"], before["ready"], before["max_waiting"]) == ("tiny", True, 9)
         assert before["engines"][0]["running"] == []
         with generating(server, 3):
-            seen = await until(session, server.url, lambda seen: seen["waiting"] == 2 and written(seen) > 0)
+            seen = await until(session, server.url, is_under_way)
         (lane,) = seen["engines"][0]["running"]
         assert (lane["n_prompt"], lane["n_read"]) == (300, 300)
-        assert seen["engines"][0]["tiers"][0]["parts"][0]["n"] > 0
         ended = await until(session, server.url, lambda seen: seen["requests"]["cancelled"] == 3)
         assert ended["waiting"] == 0
+
+
+def is_under_way(seen: dict[str, Any]) -> bool:
+    """The engine's own figures are those of a moment earlier, and it may be too busy to tell them."""
+    (engine,) = seen["engines"]
+    return (
+        seen["waiting"] == 2
+        and written(seen) > 0
+        and engine["tiers"] != []
+        and parts(engine["tiers"][0])["running"] > 0
+    )
 
 
 def written(seen: dict[str, Any]) -> int:
@@ -102,7 +113,7 @@ def written(seen: dict[str, Any]) -> int:
 
 
 async def until(session: aiohttp.ClientSession, url: str, condition: Any) -> dict[str, Any]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while True:
             answer = await session.get(f"{url}/status.json")
             assert answer.status == 200
@@ -120,9 +131,10 @@ def generating(server: Server, n_requests: int) -> Iterator[None]:
         request = GenerateRequest(
             prompt_ids=[2 + (number * 7 + i) % 8000 for i in range(300)], max_tokens=3000, ignore_eos=True
         )
-        async with aclosing(server.supervisor.generate(request)) as events:
-            async for _ in events:
-                pass
+        while True:
+            async with aclosing(server.supervisor.generate(request)) as events:
+                async for _ in events:
+                    pass
 
     async def begin() -> None:
         tasks.extend(asyncio.create_task(read(number)) for number in range(n_requests))
@@ -201,6 +213,7 @@ def browser() -> Iterator[Browser]:
 def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
     """A page that has no errors of its own by the end."""
     page = browser.new_page(**options)
+    page.set_default_timeout(PATIENCE_MS)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if "Content Security Policy" in said.text else None)
@@ -215,7 +228,7 @@ def opened(browser: Browser, url: str, **options: Any) -> Iterator[Page]:
 def shows(page: Page, where: str, text: str | re.Pattern[str]) -> None:
     from playwright.sync_api import expect
 
-    expect(page.locator(where)).to_have_text(text, timeout=30_000)
+    expect(page.locator(where)).to_have_text(text, timeout=PATIENCE_MS)
 
 
 def test_the_page_shows_lanes_queue_speed_and_pages(browser: Browser, server: Server) -> None:
@@ -231,6 +244,7 @@ def test_the_page_shows_lanes_queue_speed_and_pages(browser: Browser, server: Se
             assert page.text_content("#running") == "4"
             page.wait_for_selector(".map i.running")
         shows(page, "#running", "0")
+        page.wait_for_selector(".map")
         labels = page.locator(".map").evaluate_all("maps => maps.map(map => map.getAttribute('aria-label'))")
         assert [label.split(":")[0] for label in labels] == ["Device", "Host memory", "Disk"]
         assert "kept" in labels[0]
@@ -285,7 +299,7 @@ def test_the_page_works_under_a_path(browser: Browser, tiny_model: Path) -> None
     thread = threading.Thread(target=lambda: asyncio.run(host()))
     thread.start()
     try:
-        assert ready.wait(60)
+        assert ready.wait(120)
         with opened(browser, found["url"], color_scheme="dark") as page:
             page.wait_for_selector(".lane")
             assert page.locator(".lane").count() == 2

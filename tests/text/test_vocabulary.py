@@ -220,5 +220,5 @@ def test_closing_while_other_threads_use_it(tiny_model: Path) -> None:
         started.wait()
         model.close()
         for thread in threads:
-            thread.join(30)
+            thread.join(120)
             assert not thread.is_alive()
