@@ -4,11 +4,15 @@ are commands. Knows nothing of what is done with them.
 
 from __future__ import annotations
 
+import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from luce.supervisor.cli.input import STDIN, utf8, utf8_argument
+
+_LOOK_S = 0.25
 
 COMMANDS = {
     "help": "show these commands",
@@ -53,6 +57,20 @@ class Lines:
             line = sys.stdin.buffer.readline() if sys.stdin is not None else b""
             return utf8(line, STDIN).rstrip("\r\n") if line else None
         try:
-            return utf8_argument(input(prompt), STDIN)
+            with _signals_are_noticed():
+                return utf8_argument(input(prompt), STDIN)
         except EOFError:
             return None
+
+
+@contextmanager
+def _signals_are_noticed() -> Iterator[None]:
+    """readline looks whether a signal has come and then waits for a key: one that comes in between would be noticed
+    with the next key only. A clock interrupts the wait, and readline looks again. REQUIRES the main thread."""
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

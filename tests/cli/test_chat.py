@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -294,6 +295,27 @@ def test_a_signal_ends_the_chat_and_its_engine(terminal: Start) -> None:
         it.popen.send_signal(signal.SIGTERM)
         assert it.popen.wait(TIMEOUT_S) == 128 + signal.SIGTERM
         assert not engines[0].is_running()
+
+
+MISSED = """
+import ctypes, functools, readline, signal, sys
+from luce.supervisor.cli.chat_input import Lines
+signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+# Called between the prompt and the wait for a key. No Python runs behind it that would notice the signal.
+readline.set_pre_input_hook(functools.partial(ctypes.PyDLL(None)["raise"], int(signal.SIGTERM)))
+Lines(is_terminal=True).read("> ")
+"""
+
+
+def test_a_signal_that_comes_before_readline_waits_is_noticed() -> None:
+    master, slave = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", MISSED], stdin=slave, stdout=slave, start_new_session=True) as popen:
+        os.close(slave)
+        try:
+            assert popen.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+        finally:
+            popen.kill()
+            os.close(master)
 
 
 # Without a process
