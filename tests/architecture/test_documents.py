@@ -15,7 +15,7 @@ FLAG = re.compile(r"--[a-z][a-z-]+")
 
 
 def flags_of_luced(luced: Path) -> set[str]:
-    text = subprocess.run([luced, "--help"], capture_output=True, text=True, timeout=30, check=True).stdout
+    text = subprocess.run([luced, "--help"], capture_output=True, text=True, timeout=120, check=True).stdout
     return set(re.findall(r"^\s+(--[a-z][a-z-]+)", text, re.MULTILINE))
 
 
@@ -86,6 +86,6 @@ def test_the_example_in_the_readme_runs(luced: Path) -> None:
     assert luced.is_file()
     section = (ROOT / "README.md").read_text().split("## From Python", 1)[1].split("\n## ", 1)[0]
     code = textwrap.dedent("\n".join(line for line in section.splitlines() if line.startswith("    ") or line == ""))
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.split()) == 16

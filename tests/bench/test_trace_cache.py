@@ -92,7 +92,7 @@ def test_a_broken_line_of_events_is_refused(replay_program: Path, tmp_path: Path
     events = tmp_path / "events.txt"
     events.write_text("0.0 100 1 5\n")
     result = subprocess.run(
-        [replay_program, events, "lru", "1000", "0"], capture_output=True, text=True, timeout=30, check=False
+        [replay_program, events, "lru", "1000", "0"], capture_output=True, text=True, timeout=120, check=False
     )
     assert result.returncode == 1
     assert "a broken line" in result.stderr

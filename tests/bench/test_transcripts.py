@@ -67,7 +67,7 @@ def shape(messages: list[Message]) -> str:
 
 def test_the_packaged_ones_are_what_their_script_makes(tmp_path: Path) -> None:
     script = ROOT / "scripts" / "make_transcripts.py"
-    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=60)
+    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=120)
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert made == {path.name: path.read_bytes() for path in FOLDER.iterdir()}
 

@@ -219,7 +219,7 @@ def test_pipe_says_what_is_wrong_with_its_prompt(
 
 
 def test_a_warning_of_luced_is_shown(run: Run, luced: Path, tiny_model: Path) -> None:
-    if b"kind=gpu" in subprocess.run([luced, "--version"], capture_output=True, timeout=60, check=True).stdout:
+    if b"kind=gpu" in subprocess.run([luced, "--version"], capture_output=True, timeout=120, check=True).stdout:
         pytest.skip("left out: it warns of a GPU that is not there, and here is one")
     piped = run("luce-daemon", "--model", tiny_model, "--pipe", "-n", "2", "--gpu-layers", "4", input=PROMPT_BYTES)
     typed = run("luce", "run", "x", "-n", "2", "--gpu-layers", "4", "--model", tiny_model)

@@ -17,7 +17,7 @@ def ready_fields(line: str) -> dict[str, str]:
 
 def test_the_ready_line_in_the_protocol(luced: Path, tiny_model: Path) -> None:
     command = [str(luced), "--model", str(tiny_model), "--gpu-layers", "0", "--threads", "1", "--host-cache", "1G"]
-    said = subprocess.run(command, input=b"", capture_output=True, timeout=60, check=True).stdout.decode()
+    said = subprocess.run(command, input=b"", capture_output=True, timeout=120, check=True).stdout.decode()
     documented = re.findall(r"^< (\[daemon\] ready .*)$", (ROOT / "protocol" / "PROTOCOL.md").read_text(), re.MULTILINE)
     assert len(documented) == 2
     for line in documented:

@@ -29,7 +29,7 @@ def engine_account(luced: Path, path: Path, cache_type: str) -> list[tuple[float
         [luced, "--model", path, *arguments, "--cache-type-k", cache_type, "--cache-type-v", cache_type],
         input=b"quit\n",
         capture_output=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     pattern = rb"llama_(?:kv_cache|memory_recurrent): size =\s+([\d.]+) MiB \(\s*\d+ cells,\s+(\d+) layers"

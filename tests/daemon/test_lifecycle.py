@@ -75,7 +75,9 @@ def test_a_start_that_fails_says_why_and_exits_with_its_code(
     luced: Path, tiny_model: Path, arguments: list[str], status: int, named: str
 ) -> None:
     filled = [argument.format(model=tiny_model) for argument in arguments]
-    done = subprocess.run([str(luced), *filled], capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    done = subprocess.run(
+        [str(luced), *filled], capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False
+    )
     lines = done.stdout.splitlines()
     assert len(lines) == 1
     reply = parse_reply(lines[0])
@@ -89,7 +91,7 @@ def test_a_token_fd_that_is_open_for_reading_only_is_refused(luced: Path, tiny_m
     with Path(os.devnull).open("rb") as reader:
         done = subprocess.run(
             [str(luced), "--model", str(tiny_model), "--stream-fd", str(reader.fileno())],
-            pass_fds=(reader.fileno(),), capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False,
+            pass_fds=(reader.fileno(),), capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False,
         )  # fmt: skip
     assert done.returncode == 64
     assert b"reading only" in done.stdout
@@ -99,7 +101,7 @@ def test_a_truncated_model_is_refused(luced: Path, tiny_model: Path, tmp_path: P
     half = tmp_path / "half.gguf"
     half.write_bytes(tiny_model.read_bytes()[: 8 << 20])
     done = subprocess.run(
-        [str(luced), "--model", str(half)], capture_output=True, stdin=subprocess.DEVNULL, timeout=60, check=False
+        [str(luced), "--model", str(half)], capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False
     )
     assert done.returncode == 2
     assert done.stdout.startswith(b"err start_failed ")
@@ -108,7 +110,7 @@ def test_a_truncated_model_is_refused(luced: Path, tiny_model: Path, tmp_path: P
 def test_nothing_but_replies_reaches_stdout(luced: Path, tiny_model: Path) -> None:
     done = subprocess.run(
         [str(luced), "--model", str(tiny_model), "--log-level", "debug"],
-        input=b"ping a\nping b\n", capture_output=True, timeout=60, check=True,
+        input=b"ping a\nping b\n", capture_output=True, timeout=120, check=True,
     )  # fmt: skip
     first, *others = done.stdout.splitlines()
     assert isinstance(parse_reply(first), ReadyLine)

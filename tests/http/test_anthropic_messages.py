@@ -32,7 +32,7 @@ SCHEMA: dict[str, object] = {
     "additionalProperties": False,
 }
 WEATHER: ToolParam = {"name": "weather", "description": "of a city", "input_schema": SCHEMA}
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 GREEDY: dict[str, Any] = {"temperature": 0}  # the SDK has no argument for it any more
 
 

@@ -37,7 +37,7 @@ POSTS = (
 
 @pytest.fixture
 def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=60) as connected:
+    with httpx.Client(base_url=server.url, timeout=120) as connected:
         yield connected
 
 
@@ -148,7 +148,7 @@ def test_anthropics_shape_elsewhere_for_their_sdk(client: httpx.Client) -> None:
 
 
 async def test_limits_of_size(make_server: MakeServer, caplog: pytest.LogCaptureFixture) -> None:
-    async with make_server(max_body_bytes=10_000) as server, httpx.AsyncClient() as client:
+    async with make_server(max_body_bytes=10_000) as server, httpx.AsyncClient(timeout=120) as client:
         answer = await client.post(server.url + CHAT, content=b"x" * 20_000)
         assert_error(answer, 413, anthropic_shape=False)
 
@@ -243,7 +243,7 @@ def test_models_by_either_sdk(server: Server) -> None:
 
 
 async def test_aliases_stand_for_the_model(make_server: MakeServer) -> None:
-    async with make_server(aliases=("one", "two", "one")) as server, httpx.AsyncClient() as client:
+    async with make_server(aliases=("one", "two", "one")) as server, httpx.AsyncClient(timeout=120) as client:
         listed = (await client.get(f"{server.url}/v1/models")).json()
         assert [model["id"] for model in listed["data"]] == ["one", "two"]
         assert all(model["aliases"] == ["one", "two"] for model in listed["data"])

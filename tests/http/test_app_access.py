@@ -47,7 +47,10 @@ async def test_nothing_without_a_key(make_server: MakeServer, caplog: pytest.Log
         {"Authorization": "Bearer"},
         {"Authorization": basic("key-2")},
     )
-    async with make_server(api_keys=(KEY, "key-2x")) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with (
+        make_server(api_keys=(KEY, "key-2x")) as server,
+        httpx.AsyncClient(base_url=server.url, timeout=120) as client,
+    ):
         for method, path in GUARDED:
             for headers in wrong:
                 answer = await client.request(method, path, headers=headers)
@@ -89,7 +92,7 @@ def page() -> dict[str, str]:
 
 @pytest.fixture
 async def open_server(make_server: MakeServer) -> AsyncIterator[httpx.AsyncClient]:
-    async with make_server() as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with make_server() as server, httpx.AsyncClient(base_url=server.url, timeout=120) as client:
         yield client
 
 
@@ -110,7 +113,7 @@ async def test_pages_of_others_get_nothing(open_server: httpx.AsyncClient, page:
 async def test_pages_that_are_allowed(make_server: MakeServer, page: dict[str, str]) -> None:
     mine = {**page, "Origin": "https://mine.example"}
     settings = {"cors_origins": ("https://mine.example",), "api_keys": ("key",)}
-    async with make_server(**settings) as server, httpx.AsyncClient(base_url=server.url) as client:
+    async with make_server(**settings) as server, httpx.AsyncClient(base_url=server.url, timeout=120) as client:
         asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "x-api-key,content-type"}
         answer = await client.options(CHAT, headers={**mine, **asked})
         assert answer.status_code == 200

@@ -24,7 +24,7 @@ Sample = tuple[str, tuple[tuple[str, str], ...]]
 
 @pytest.fixture
 def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=60) as connected:
+    with httpx.Client(base_url=server.url, timeout=120) as connected:
         yield connected
 
 

@@ -19,13 +19,13 @@ CODE = "def add(a, b):\n"
 
 @pytest.fixture
 def sdk(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         yield client
 
 
 @pytest.fixture
 async def async_sdk(server: Server) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60) as client:
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
         yield client
 
 
@@ -36,7 +36,7 @@ def ask(sdk: OpenAI, prompt: Any = CODE, **fields: Any) -> Any:
 def post(server: Server, path: str, body: Any) -> tuple[int, Any]:
     request = urllib.request.Request(server.url + path, json.dumps(body).encode())  # noqa: S310  our own server
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
             return response.status, json.loads(response.read())
     except urllib.error.HTTPError as error:
         with error:
@@ -243,7 +243,7 @@ def test_llama_servers_stream(server: Server) -> None:
     request = urllib.request.Request(  # noqa: S310  our own server
         f"{server.url}/completion", json.dumps({**fields, "stream": True}).encode()
     )
-    with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
         lines = response.read().decode().split("\n\n")
     *pieces, last = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
     assert "".join(piece["content"] for piece in pieces) == whole["content"]
@@ -257,7 +257,7 @@ def test_llama_servers_stream(server: Server) -> None:
 def llama_events(server: Server, **fields: Any) -> list[Any]:
     body = {"prompt": CODE, "temperature": 0, "stream": True, "ignore_eos": True, **fields}
     request = urllib.request.Request(f"{server.url}/completion", json.dumps(body).encode())  # noqa: S310
-    with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
         lines = response.read().decode().split("\n\n")
     return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 

@@ -33,7 +33,7 @@ UNLISTED = {
 
 @pytest.fixture(scope="module")
 def document(server: Server) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{server.url}/openapi.json", timeout=60).json()
+    found: dict[str, Any] = httpx.get(f"{server.url}/openapi.json", timeout=120).json()
     return found
 
 

@@ -41,7 +41,7 @@ def schema(server: Server) -> Any:
 
 
 def operations(server: Server) -> list[tuple[str, str]]:
-    paths = httpx.get(f"{server.url}/openapi.json", timeout=60).json()["paths"]
+    paths = httpx.get(f"{server.url}/openapi.json", timeout=120).json()["paths"]
     return [(method, path) for path, methods in paths.items() for method in methods]
 
 

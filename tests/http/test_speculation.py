@@ -54,7 +54,7 @@ def speculating(tiny_model: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def client(speculating: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=speculating.url, timeout=60) as connected:
+    with httpx.Client(base_url=speculating.url, timeout=120) as connected:
         yield connected
 
 
@@ -125,7 +125,7 @@ def test_the_engine_tells_what_it_has_done_so_far(client: httpx.Client) -> None:
 
 
 async def test_without_speculation_nothing_is_told(make_server: MakeServer) -> None:
-    async with make_server(draft_max=0) as server, httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+    async with make_server(draft_max=0) as server, httpx.AsyncClient(base_url=server.url, timeout=120) as client:
         answer = (await client.post("/v1/chat/completions", json=DIALECTS["/v1/chat/completions"])).json()
         assert answer["usage"]["luce"]["speculation"] is None
         assert "draft_n" not in answer["timings"]

@@ -162,5 +162,5 @@ for pump in outward:
     pump.start()
 code = child.wait()
 for pump in outward:  # what it has said last is still on its way through them
-    pump.join(timeout=5)
+    pump.join(timeout=60)
 os._exit(code if code >= 0 else 70)
