@@ -31,6 +31,11 @@ NOISE_GPU_MOE = 4.0
 that follow: 3.2 seen after 37. It tells a wrong text all the same, whose margins are of any size."""
 
 
+def noise_of_random(is_moe: bool, gpu: bool) -> float:
+    """Of a model with random weights."""
+    return (NOISE_GPU_MOE if gpu else NOISE_RANDOM_MOE) if is_moe else NOISE_RANDOM
+
+
 def parting(name: str, got: Sequence[int], reference: Sequence[int]) -> int | None:
     """The first step at which they differ; one that merely ends before the other is wrong."""
     pairs = zip(got, reference, strict=False)

@@ -15,7 +15,7 @@ from luce.protocol import GenerateOk
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import done, drafted, generate, status_of
 from tests.daemon.histories import make_prompts, make_references
-from tests.daemon.same_tokens import NOISE_CUTS, NOISE_RANDOM, NOISE_RANDOM_MOE, Comparison
+from tests.daemon.same_tokens import NOISE_CUTS, NOISE_RANDOM, Comparison, noise_of_random
 from tests.daemon.test_histories import play_batch
 from tests.daemon.test_speculation import Reference, all_at_once, plainly, random_prompts
 from tests.daemon_driver import DaemonDriver
@@ -32,8 +32,8 @@ def arguments_of(test_models: Path, architecture: str) -> tuple[str, ...]:
     return ("--draft", str(draft), "--draft-ngram", "off", "--draft-tree", str(TREE))
 
 
-def comparison_of(architecture: str) -> Comparison:
-    return Comparison(NOISE_RANDOM_MOE if architecture in MOE else NOISE_RANDOM)
+def comparison_of(architecture: str, gpu: bool) -> Comparison:
+    return Comparison(noise_of_random(architecture in MOE, gpu))
 
 
 def finish(comparison: Comparison) -> None:
@@ -47,13 +47,15 @@ def check_all(comparison: Comparison, name: str, texts: Sequence[Sequence[int]],
 
 
 @pytest.mark.parametrize("architecture", WITHOUT_STATE)
-def test_every_architecture_without_state(start: Start, test_models: Path, architecture: str, full: bool) -> None:
+def test_every_architecture_without_state(
+    start: Start, test_models: Path, architecture: str, full: bool, gpu: bool
+) -> None:
     """A tree of random guesses goes wrong at nearly every step, somewhere: nearly every step takes branches back."""
     n = N_TOKENS_FULL if full else N_TOKENS
     model = test_models / f"{architecture}.gguf"
     prompts = random_prompts(40 if full else 8, seed=3)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
-    comparison = comparison_of(architecture)
+    comparison = comparison_of(architecture, gpu)
     for gate in ("off", "on"):
         for lanes in ("1", "4"):
             arguments = (*arguments_of(test_models, architecture), "--draft-gate", gate, "--lanes", lanes)
@@ -69,22 +71,27 @@ def test_every_architecture_without_state(start: Start, test_models: Path, archi
 
 @pytest.mark.parametrize("architecture", ["qwen3", "gemma4"])
 def test_what_a_tree_leaves_is_reused_kept_and_put_back(
-    start: Start, test_models: Path, architecture: str, tmp_path: Path
+    start: Start, test_models: Path, architecture: str, tmp_path: Path, gpu: bool
 ) -> None:
     """Pages and tails that are taken right behind a tree's step hold the text's way through it and nothing else."""
     model = test_models / f"{architecture}.gguf"
     prompts = random_prompts(4, seed=17)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, N_TOKENS)
-    comparison = comparison_of(architecture)
+    comparison = comparison_of(architecture, gpu)
     arguments = (*arguments_of(test_models, architecture), "--draft-gate", "off", "--disk-cache", str(tmp_path))
 
     def check(daemon: DaemonDriver, name: str) -> None:
+        n_compared = 0
         for i, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
             first = N_TOKENS // 3
             begun = generate(daemon, prompt, "", first)
             done(daemon, f"snapshot id=2 slot={i} of=1")
             status_of(daemon)
-            going_on = [*prompt, *reference.tokens[:first]]
+            comparison.check(f"{name} {i}", begun.tokens, reference.tokens[:first], reference.margins)
+            if begun.tokens != reference.tokens[:first]:  # at a near-tie: it went on as another text
+                continue
+            n_compared += 1
+            going_on = [*prompt, *begun.tokens]
             for extra in (f"restore={i}", ""):
                 told = generate(daemon, going_on, extra, N_TOKENS - first)
                 assert told.ok.n_reused >= len(prompt)
@@ -92,7 +99,7 @@ def test_what_a_tree_leaves_is_reused_kept_and_put_back(
                     f"{name} {i} {extra}", told.tokens, reference.tokens[first:], reference.margins[first:]
                 )
                 status_of(daemon)
-            comparison.check(f"{name} {i}", begun.tokens, reference.tokens[:first], reference.margins)
+        assert n_compared > 0
 
     with closing(start(*arguments, model=model)) as daemon:
         check(daemon, "at first")
@@ -104,12 +111,12 @@ def test_what_a_tree_leaves_is_reused_kept_and_put_back(
     finish(comparison)
 
 
-def test_a_tree_stays_within_the_context_the_pool_and_the_request(start: Start, test_models: Path) -> None:
+def test_a_tree_stays_within_the_context_the_pool_and_the_request(start: Start, test_models: Path, gpu: bool) -> None:
     model = test_models / "qwen3.gguf"
     prompts = random_prompts(4, seed=23)
     n = 40
     references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
-    comparison = comparison_of("qwen3")
+    comparison = comparison_of("qwen3", gpu)
     n_ctx = max(len(prompt) for prompt in prompts) + n
     # Four lanes in a pool for two: trees are made smaller, withdrawn, and lanes suspended.
     arguments = (*arguments_of(test_models, "qwen3"), "--draft-gate", "off", "--lanes", "4")

@@ -21,9 +21,9 @@ from tests.daemon.exactness import Told, compare_drawn, drafted, generate, statu
 from tests.daemon.same_tokens import (
     NOISE_BATCHING,
     NOISE_RANDOM,
-    NOISE_RANDOM_MOE,
     Comparison,
     SampledComparison,
+    noise_of_random,
     parting,
 )
 from tests.daemon_driver import DaemonDriver, gen_line
@@ -92,14 +92,16 @@ def test_the_packaged_model_and_drafter(
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_every_architecture_with_a_drafter(start: Start, test_models: Path, architecture: str, full: bool) -> None:
+def test_every_architecture_with_a_drafter(
+    start: Start, test_models: Path, architecture: str, full: bool, gpu: bool
+) -> None:
     """Random drafts are nearly always wrong, so nearly every step goes back; the n-gram lookup's are often right."""
     n = N_TOKENS_FULL if full else N_TOKENS
     model = test_models / f"{architecture}.gguf"
     draft = test_models / "drafts" / f"dflash-{architecture}.gguf"
     prompts = random_prompts(100 if full else 9, seed=5)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
-    comparison = Comparison(NOISE_RANDOM_MOE if architecture in MOE else NOISE_RANDOM)
+    comparison = Comparison(noise_of_random(architecture in MOE, gpu))
     for lanes in ("1", "8"):
         arguments = ("--draft", str(draft), "--draft-gate", "off", "--draft-max", "5")
         with closing(start(*arguments, "--lanes", lanes, model=model)) as daemon:
@@ -111,13 +113,13 @@ def test_every_architecture_with_a_drafter(start: Start, test_models: Path, arch
 
 
 @pytest.mark.parametrize("architecture", ["qwen35", "qwen35moe"])
-def test_without_states_to_go_back_to(start: Start, test_models: Path, architecture: str) -> None:
+def test_without_states_to_go_back_to(start: Start, test_models: Path, architecture: str, gpu: bool) -> None:
     """A copy of the state is taken instead, and what was right is computed again, at the end of an answer too."""
     model = test_models / f"{architecture}.gguf"
     draft = test_models / "drafts" / f"dflash-{architecture}.gguf"
     prompts = random_prompts(6, seed=17)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, N_TOKENS)
-    comparison = Comparison(NOISE_RANDOM_MOE if architecture in MOE else NOISE_RANDOM)
+    comparison = Comparison(noise_of_random(architecture in MOE, gpu))
     for lanes in ("1", "3"):
         arguments = ("--draft", str(draft), "--draft-gate", "off", "--draft-max", "5", "--spec-memory", "0")
         with closing(start(*arguments, "--lanes", lanes, model=model)) as daemon:
