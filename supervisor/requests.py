@@ -94,7 +94,7 @@ class FinishedEvent:
     prefill_s: float  # from there to the first token
     decode_s: float  # after it
     seed: int
-    n_resumes: int = 0  # engines that were lost under it
+    n_resumes: int = 0  # times that it was begun again: engines lost under it, trials that it made way for
     speculation: Speculation | None = None  # on the last engine; None: no step of it could speculate
 
     @property
