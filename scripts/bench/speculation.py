@@ -7,10 +7,10 @@ tokens ("fixed N", with and without the n-gram source), and with --vs llama-serv
 --spec-type draft-dflash over a sweep of --spec-draft-n-max ("server N"). All are loaded at once and never run at the
 same time. Each set has fresh processes: its first pass is the cold one, --pairs further ones count.
 
-Only decoding counts, from the first token to the last, by each side's own clock where one prompt runs at a time
-(luced's decode_s, llama-server's predicted_ms). With several lanes so many prompts of a set run at once, those with
-answers of like length together; each has been read just before, and the time is from when they are sent, to be reused,
-until all have ended. Tokens a second of a set is the sum of its tokens by the sum of these times. --context N puts a
+Only decoding counts, from the first token to the last, by each side's own clock (luced's decode_s, llama-server's
+predicted_ms). With several lanes so many prompts of a set run at once, those with answers of like length together; each
+has been read just before and is reused, and the mean of their times counts. Tokens a second of a set is the sum of its
+tokens by the sum of these times. --context N puts a
 conversation before each prompt, so long that the longest one comes to N tokens with its answer; it is read once and
 reused.
 

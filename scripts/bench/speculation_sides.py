@@ -34,14 +34,15 @@ class Answered:
 
 @dataclass(frozen=True)
 class Wave:
-    """What one wave of prompts, served at once, took: one from its first token to its end, several, whose prompts have
-    been read, from when they were sent to the last one's end."""
+    """What one wave of prompts, served at once, took from their first tokens to their last ones: the mean of its
+    answers, each of which is somebody's who waits. (Until the last one ended is another question: lanes that drafts
+    carry ahead leave the others to calls for fewer lanes, which cost more a token.)"""
 
     seconds: float
     n_decoded: int
-    """Tokens in that time."""
+    """Tokens in that time, in all lanes together."""
     wall_s: float
-    """The same by the client's clock, where `seconds` is the side's own."""
+    """By the client's clock, until the last one ended; several from when they were sent, to be reused."""
     answers: tuple[Answered, ...]
 
 
@@ -137,9 +138,8 @@ class LucedSide:
         wall_s = monotonic() - opened_s
         while n_open:
             n_open -= keep(tokens, self._daemon.next_token())
-        # Of one lane luced knows the time to the microsecond; several at once have no prompts to read any more.
-        seconds = replies[0].decode_s if is_alone else wall_s
-        n_decoded = sum(map(len, tokens)) - (1 if is_alone else 0)
+        seconds = sum(reply.decode_s for reply in replies.values()) / len(replies)
+        n_decoded = sum(map(len, tokens)) - len(tokens)
         answers = tuple(
             Answered(prompt.name, tuple(tokens[i]), replies[i].speculation) for i, prompt in enumerate(wave)
         )
