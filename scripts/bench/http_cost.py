@@ -7,9 +7,7 @@ single request against luced's: within 3 ms. The sides take turns, pair by pair;
 
 All sides run the same model with the same threads, cache types and prompts' lengths, and begin each request with a
 prompt that none of them has seen. (1) runs on the packaged model, whose tokens come fast, and late in an answer on a
-model with next to no attention, whose tokens come fast there, too; (2) and (3) on --model. Such random text can mostly
-not be left out of what the answer parser reads (native/llama/text/elision.h), so late tokens come in few, long events
-there: that figure is the dear case, not that of a trained model's text.
+model with next to no attention, whose tokens come fast there, too; (2) and (3) on --model.
 """
 
 from __future__ import annotations

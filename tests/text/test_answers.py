@@ -25,7 +25,11 @@ from luce.supervisor.text import (
 from .conftest import OpenWith
 from .text_models import added_up, tool
 
-TOOLS = [tool("read_file", path="string", lines="integer"), tool("read", text="string")]
+TOOLS = [
+    tool("read_file", path="string", lines="integer"),
+    tool("read", text="string"),
+    tool("edit", edits="array"),
+]
 HELLO = [{"role": "user", "content": "Hello"}]
 PATH = 'src/"a\\b\n{é}.py'
 ARGUMENTS = {"path": PATH, "lines": 3}
@@ -194,8 +198,8 @@ def test_tool_calls_stream_as_they_form(model: TextModel) -> None:
     assert any(delta.arguments == "app" == piece for piece, delta in seen)
 
 
-def test_many_tokens_of_one_field_are_parsed_once(model: TextModel) -> None:
-    """Over the whole length of a long answer, also where its middle is left out of what is parsed."""
+def test_many_tokens_of_one_field_are_read_at_once(model: TextModel) -> None:
+    """Over the whole length of a long answer, and without parsing what only goes on with it."""
     chat = model.render(HELLO, tools=TOOLS)
     text = "".join(f"Line {number}: é {{ 'and' [so]\n" for number in range(500))
     text += '<tool_call>\n{"name": "read_file", "arguments": {"path": "a", "lines": 1}}\n</tool_call>'
@@ -205,7 +209,8 @@ def test_many_tokens_of_one_field_are_parsed_once(model: TextModel) -> None:
             single.feed(token)
         steps = [step for at in range(0, len(ids), 8) for step in many.feed_many(ids[at : at + 8])]
         assert many.message == single.message
-        assert many.work[1] < single.work[1] / 4
+        assert many.work[1] < 2 * many.work[0]
+        assert single.work[1] < 2 * single.work[0]
         assert len(steps) < len(ids) / 4
         finished = many.finish()
         assert finished.consistent
@@ -305,6 +310,8 @@ def long_answers(n_words: int) -> list[tuple[str, str]]:
     listed = json.dumps([{"a": prose(3, n), "n": n} for n in range(n_words // 8)])
     xml = f"<tool_call>\n<function=read>\n<parameter=text>\n{text}\n</parameter>\n</function>\n</tool_call>"
     glm = f"<tool_call>read\n<arg_key>text</arg_key>\n<arg_value>{text}</arg_value>\n</tool_call>"
+    quoted = ",".join(f'<|"|>{prose(3, n)}<|"|>' for n in range(n_words // 8))
+    kimi = '<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool="edit" index="1"<|sep|><|open|>argument key='
     channels = f"<|channel|>analysis<|message|>{text}<|end|><|start|>assistant<|channel|>final<|message|>{text}"
     return [
         ("Qwen-Qwen2.5-7B-Instruct", text),
@@ -316,27 +323,33 @@ def long_answers(n_words: int) -> list[tuple[str, str]]:
         ("openai-gpt-oss-120b", channels),
         ("google-gemma-4-31B-it", f'<|tool_call>call:read{{text:<|"|>{text}<|"|>}}<tool_call|>'),
         ("deepseek-ai-DeepSeek-V3.1", text),
+        ("Qwen-Qwen3-0.6B", f"<think>\n{text}"),
+        ("Qwen-Qwen2.5-7B-Instruct", text.replace("dogs", "\udcff\udce2\udc82")),
+        ("Qwen-Qwen2.5-7B-Instruct", json_call(json.dumps(text))[:-20]),
+        ("GLM-4.6", f"<think></think>\n<tool_call>edit\n<arg_key>edits</arg_key>\n<arg_value>{listed}</arg_value>\n"),
+        ("google-gemma-4-31B-it", f"<|tool_call>call:edit{{edits:[{quoted}]}}<tool_call|>"),
+        ("Kimi-K3", f'{kimi}"edits" type="array"<|sep|>{listed}<|close|>argument<|sep|><|close|>call<|sep|>'),
     ]
 
 
 def parsed_per_step(chat: RenderedChat, text: str, n_bytes: int = 4) -> float:
-    data = text.encode()
+    data = text.encode(errors="surrogateescape")
     with AnswerParser(chat) as parser:
         deltas = [delta for at in range(0, len(data), n_bytes) for delta in parser.feed_text(data[at : at + n_bytes])]
         n_fed, n_parsed = parser.work
         assert n_fed == len(data)
         # A delta for nearly every step: bounded cost is not bought by streaming in lumps.
         assert len(deltas) > 0.8 * len(data) / n_bytes
-        finished = parser.finish()
+        finished = parser.finish(truncated=True)
     with AnswerParser(chat) as whole:
         whole.feed_text(data)
-        assert whole.finish().message == finished.message
+        assert whole.finish(truncated=True).message == finished.message
     assert finished.consistent
     assert added_up([*deltas, *finished.deltas]) == finished.message
     return n_parsed / (len(data) / n_bytes)
 
 
-@pytest.mark.parametrize("index", range(9))
+@pytest.mark.parametrize("index", range(15))
 def test_cost_per_token_does_not_grow(open_with: OpenWith, index: int) -> None:
     """20,000 tokens cost as much each as 2,000 do, counted in bytes that the parser goes over."""
     name, short = long_answers(1600)[index]

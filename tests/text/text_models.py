@@ -62,7 +62,10 @@ def _finish(writer: gguf.GGUFWriter) -> None:
 
 def tool(name: str, /, **properties: str) -> dict[str, object]:
     """A function tool whose required parameters have the given JSON types."""
-    schema = {key: {"type": kind} for key, kind in properties.items()}
+    schema = {
+        key: {"type": kind, "items": {"type": "string"}} if kind == "array" else {"type": kind}
+        for key, kind in properties.items()
+    }
     parameters = {"type": "object", "properties": schema, "required": list(properties)}
     return {"type": "function", "function": {"name": name, "description": name, "parameters": parameters}}
 

@@ -1,6 +1,9 @@
 // advance, extend: see the header.
 #include "llama/text/answer_delta.h"
 
+#include <algorithm>
+#include <string_view>
+
 namespace luce::llama {
 
 namespace {
@@ -37,6 +40,33 @@ void advance_tool(std::vector<common_chat_tool_call>& shown, size_t index, const
     if (!delta.text.empty() || !delta.tool_name.empty() || !delta.tool_id.empty()) {
         deltas.push_back(std::move(delta));
     }
+}
+
+// What unfinished JSON is inside of at its end.
+struct JsonPlace {
+    std::string open_brackets;
+    bool in_string = false;
+    bool is_escaped = false;
+
+    bool operator==(const JsonPlace&) const = default;
+};
+
+JsonPlace json_place(std::string_view json) {
+    JsonPlace place;
+    for (const char c : json) {
+        if (place.is_escaped) {
+            place.is_escaped = false;
+        } else if (c == '\\' && place.in_string) {
+            place.is_escaped = true;
+        } else if (c == '"') {
+            place.in_string = !place.in_string;
+        } else if (!place.in_string && (c == '{' || c == '[')) {
+            place.open_brackets += c;
+        } else if (!place.in_string && (c == '}' || c == ']') && !place.open_brackets.empty()) {
+            place.open_brackets.pop_back();
+        }
+    }
+    return place;
 }
 
 }  // namespace
@@ -102,6 +132,52 @@ common_json message_json(const common_chat_msg& message) {
                        {"content", message.content},
                        {"reasoning_content", message.reasoning_content},
                        {"tool_calls", calls}};
+}
+
+bool continues(const common_chat_msg& shown, const common_chat_msg& now) {
+    const auto goes_on = [](const common_chat_tool_call& before, const common_chat_tool_call& after) {
+        return after.name.starts_with(before.name) && after.id.starts_with(before.id) &&
+               after.arguments.starts_with(before.arguments);
+    };
+    return now.content.starts_with(shown.content) && now.reasoning_content.starts_with(shown.reasoning_content) &&
+           now.tool_calls.size() >= shown.tool_calls.size() &&
+           std::equal(shown.tool_calls.begin(), shown.tool_calls.end(), now.tool_calls.begin(), goes_on);
+}
+
+std::string& text_of(common_chat_msg& message, const AnswerField& field) {
+    switch (field.kind) {
+        case AnswerDelta::Kind::reasoning: return message.reasoning_content;
+        case AnswerDelta::Kind::content: return message.content;
+        case AnswerDelta::Kind::tool_call: break;
+    }
+    return message.tool_calls[field.tool_index].arguments;
+}
+
+std::optional<LeftOut> left_out(const common_chat_msg& longer, const common_chat_msg& shorter) {
+    std::vector<AnswerField> fields = {{AnswerDelta::Kind::reasoning, 0}, {AnswerDelta::Kind::content, 0}};
+    for (size_t i = 0; i < longer.tool_calls.size(); ++i) {
+        fields.push_back({AnswerDelta::Kind::tool_call, i});
+    }
+    if (longer.tool_calls.size() != shorter.tool_calls.size()) {
+        return std::nullopt;
+    }
+    common_chat_msg a = longer;
+    common_chat_msg b = shorter;
+    for (const AnswerField& field : fields) {
+        std::string& before = text_of(a, field);
+        std::string& after = text_of(b, field);
+        if (before == after) {
+            continue;
+        }
+        const auto parted = std::mismatch(after.begin(), after.end(), before.begin(), before.end());
+        const auto begin = static_cast<size_t>(parted.first - after.begin());
+        const size_t n_bytes = before.size() - std::min(before.size(), after.size());
+        const bool is_one = n_bytes > 0 && std::string_view(before).ends_with(std::string_view(after).substr(begin));
+        const bool is_alike = field.kind != AnswerDelta::Kind::tool_call || json_place(before) == json_place(after);
+        before = after;
+        return is_one && is_alike && same_answer(a, b) ? std::optional(LeftOut{field, begin, n_bytes}) : std::nullopt;
+    }
+    return std::nullopt;
 }
 
 bool same_answer(const common_chat_msg& a, const common_chat_msg& b) {

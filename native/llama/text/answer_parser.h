@@ -1,7 +1,7 @@
 // AnswerParser: a model's output, token by token, into reasoning, content and tool calls, as llama.cpp's parser for
-// the template reads it. The final message is always that of one parse of the whole output; on the way, long texts are
-// left out of what is parsed (elision.h), so that a token costs about the same at any length of the answer. Belongs to
-// one thread.
+// the template reads it. The final message is always that of one parse of the whole output. On the way what comes
+// inside a free text is shown without parsing (text_run.h), and stretches of long texts are left out of what is parsed
+// (elision.h), so that a token costs about the same at any length of the answer. Belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@
 #include <chat.h>
 
 #include "llama/text/answer_delta.h"
+#include "llama/text/answer_place.h"
 #include "llama/text/chat_renderer.h"
-#include "llama/text/elision.h"
+#include "llama/text/text_run.h"
 
 namespace luce::llama {
 
@@ -55,12 +56,20 @@ private:
     common_chat_input chunk_of(llama_token id) const;
     std::vector<AnswerDelta> feed(const common_chat_input& chunk);
     std::optional<AnswerStep> feed_at_once(const std::vector<llama_token>& ids);
+    std::optional<std::vector<AnswerDelta>> parse_at_once(const common_chat_input& ready);
+    std::optional<std::vector<AnswerDelta>> pass_in_run(const common_chat_input& ready);
+    std::optional<common_chat_msg> try_parse(const common_chat_input& input);
     std::vector<AnswerDelta> parse_window();
-    std::vector<AnswerDelta> show(const common_chat_msg& now);
+    std::vector<AnswerDelta> show(common_chat_msg now);
     bool is_due() const;
     void check_whole();
-    void shorten_window();
-    bool try_elision(std::string& field, FieldSpelling spelling, bool field_is_json);
+    bool may_widen() const;
+    void widen_window();
+    AnswerPlace place_of(const common_chat_input& input);
+    void look_ahead(bool is_text);
+    void open_run(const OpenText& open);
+    bool shorten_window(const AnswerPlace& place);
+    bool try_without(const Stretch& stretch, const AnswerPlace& place);
     void remove_prefill(common_chat_msg& message) const;
 
     std::shared_ptr<const RenderedChat> chat_;
@@ -68,13 +77,17 @@ private:
 
     common_chat_input held_;           // an incomplete UTF-8 sequence
     common_chat_input whole_;          // all output
-    common_chat_input window_;         // the output without what was elided
-    common_chat_msg window_message_;   // what of the window was shown
+    common_chat_input window_;         // the output without what was elided or passed in a run
+    common_chat_msg read_;             // what the parser last made of the window that shows more
+    common_chat_msg shown_;            // what of that was shown
     common_chat_msg streamed_;         // the sum of all deltas
     std::optional<AnswerDelta> last_;  // delta, without its text
-    size_t n_unparsed_ = 0;            // bytes at the window's end
-    size_t shorten_at_;                // window size at which the next elision is tried
-    size_t check_at_;                  // output size at which the whole is parsed next
+    DelimiterTries tries_;
+    std::optional<TextRun> run_;  // that the output is in: all of the window is shown
+    size_t n_unparsed_ = 0;       // bytes at the window's end
+    size_t shorten_at_;           // window size at which the next elision is tried
+    size_t check_at_;             // output size at which the whole is parsed next
+    size_t n_bytes_widened_ = 0;  // parsed once more because the window had become the whole again
     bool may_elide_ = true;
     bool is_finished_ = false;
 
