@@ -130,7 +130,6 @@ std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTempla
     chat->parser.generation_prompt =
         common_chat_input_tokenize(chat->chat_template->vocabulary().text(), chat->params.generation_prompt);
     chat->parser.parser = chat->params.parser;
-    chat->content_is_json = !inputs.json_schema.empty();
     chat->continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
     return chat;
 }

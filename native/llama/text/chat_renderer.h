@@ -37,7 +37,6 @@ struct RenderedChat {
     std::set<llama_token> preserved;
 
     common_chat_parser_params parser;
-    bool content_is_json = false;  // a schema constrains the content
     bool continues = false;        // the answer goes on with the last message
 };
 
