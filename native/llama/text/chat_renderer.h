@@ -37,7 +37,7 @@ struct RenderedChat {
     std::set<llama_token> preserved;
 
     common_chat_parser_params parser;
-    bool continues = false;        // the answer goes on with the last message
+    bool continues = false;  // the answer goes on with the last message
 };
 
 // Throws TextFailure: BAD_ARGUMENT for the request, BAD_TEMPLATE when the template refuses it.
