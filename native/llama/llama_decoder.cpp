@@ -4,6 +4,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "llama-context.h"
 #include "llama-cparams.h"
@@ -157,6 +158,10 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     Result<void> done;
     try {
         const GraphCache::Lease graph = model_.graphs().lease(shape_of(slices));
+        std::optional<QueryProbe::Watch> watch;  // ends before the lease
+        if (auto sequences = watched(slices); !sequences.empty()) {
+            watch.emplace(*probe_, *model_.context(), std::move(sequences));
+        }
         if (const int code = llama_decode(model_.context(), batch_); code != 0) done = decode_error(code);
         if (done && meanwhile) meanwhile();
         // The engine measures what a step costs.
@@ -168,6 +173,23 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     }
     params.n_seq_max = n_sequences;
     return done;
+}
+
+// A tree's tokens may be its branches' alone.
+std::vector<QueryProbe::Sequence> LlamaDecoder::watched(std::span<const engine::Slice> slices) const {
+    std::vector<QueryProbe::Sequence> sequences;
+    if (probe_ == nullptr || !probe_->is_bound()) return sequences;
+    for (const engine::Slice& slice : slices) {
+        if (!probe_->is_watched(slice.lane)) continue;
+        if (slice.parents.empty()) {
+            sequences.push_back({sequence(slice.lane), slice.lane, slice.begin});
+        } else {
+            for (const std::int32_t id : branches_.tree_of(slice.lane).sequences) {
+                sequences.push_back({id, slice.lane, slice.begin});
+            }
+        }
+    }
+    return sequences;
 }
 
 Result<void> LlamaDecoder::keep(LaneId lane, std::span<const std::int32_t> path) { return branches_.close(lane, path); }

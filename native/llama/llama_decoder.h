@@ -9,6 +9,7 @@
 
 #include "engine/decoder.h"
 #include "llama/model.h"
+#include "llama/query_probe.h"
 #include "llama/tree_branches.h"
 
 namespace luce::llama {
@@ -20,6 +21,10 @@ public:
     ~LlamaDecoder() override;
     LlamaDecoder(const LlamaDecoder&) = delete;
     LlamaDecoder& operator=(const LlamaDecoder&) = delete;
+
+    // Queries of the lanes that it watches are noted from now on; none: of no lane. It must outlive the decoder or be
+    // taken away before.
+    void note_queries(QueryProbe* probe) { probe_ = probe; }
 
     const engine::DecoderLimits& limits() const override { return limits_; }
     Result<void> decode(std::span<const engine::Slice> slices, const std::function<void()>& meanwhile = {}) override;
@@ -43,11 +48,13 @@ private:
     void add_tree(const engine::Slice& slice);
     std::int32_t add_token(Token token, Position position);
     Result<void> compute(std::span<const engine::Slice> slices, const std::function<void()>& meanwhile);
+    std::vector<QueryProbe::Sequence> watched(std::span<const engine::Slice> slices) const;
     void keep_states_for(std::int32_t n_tokens_back);
 
     const Model& model_;
     engine::DecoderLimits limits_;
     TreeBranches branches_;
+    QueryProbe* probe_ = nullptr;
     llama_batch batch_;
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
 };

@@ -1,0 +1,57 @@
+// QueryScorer: the memory's PageScorer on libllama: pages are compared by the keys that one late attention layer keeps
+// of them, with that layer's queries of what a lane computes. Composes; the rules are in QueryProbe, LayerKeys and
+// KeyIndex. One thread only (it starts others for as long as scores() takes).
+//
+// Where a model rotates only some of a head's dimensions by position, the others alone are compared: what a text says
+// does not depend on where it stands. Where it rotates all, they are compared as they lie in the cache.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "llama/context_owner.h"
+#include "llama/key_index.h"
+#include "llama/layer_keys.h"
+#include "llama/query_probe.h"
+#include "memory/page_scorer.h"
+
+namespace luce::llama {
+
+class QueryScorer final : public memory::PageScorer {
+public:
+    // By the keys of this layer; unset: of the last one that has any. The owner must outlive it; no computation may be
+    // under way. Errors: unsupported (why this model's pages cannot be scored).
+    static Result<std::unique_ptr<QueryScorer>> create(const ContextOwner& owner, std::int32_t n_lanes,
+                                                       std::int32_t n_threads,
+                                                       std::optional<std::int32_t> layer = std::nullopt);
+
+    // Before the model is unloaded, and after it has been loaded anew: keys of before stay good. Nothing is noted in
+    // between, nor after an error. Errors: unsupported (it is not the model that it was).
+    void unbind();
+    Result<void> rebind();
+
+    // What LlamaDecoder notes the queries with.
+    QueryProbe& probe() { return probe_; }
+    const LayerKeys& keys() const { return keys_; }
+
+    std::size_t keys_bytes() const override { return index_->keys_bytes(); }
+    memory::PageKeys keys_of(std::span<const std::uint8_t> rows) override;
+    void watch(LaneId lane, bool is_watched) override { probe_.watch(lane, is_watched); }
+    std::vector<float> scores(LaneId lane, std::span<const memory::PageKeys> pages) override;
+    void forget(LaneId lane) override { probe_.forget(lane); }
+
+private:
+    QueryScorer(const ContextOwner& owner, std::int32_t n_lanes, LayerKeys keys, std::unique_ptr<KeyIndex> index);
+
+    const ContextOwner& owner_;
+    std::int32_t n_lanes_;
+    LayerKeys keys_;
+    QueryProbe probe_;
+    std::unique_ptr<KeyIndex> index_;
+};
+
+}  // namespace luce::llama
