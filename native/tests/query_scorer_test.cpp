@@ -345,6 +345,38 @@ TEST_CASE("tokens that were drafted and taken back are not asked by") {
     CHECK(s.noted(kFirst).positions == positions(50, 53));
 }
 
+TEST_CASE("a tree's tokens are noted on whichever branch they are") {
+    static const llama::Backend backend;
+    llama::ModelOptions options;
+    options.path = test_model("qwen3");
+    options.n_ctx = 1024;
+    options.n_lanes = kLanes;
+    options.n_threads = 1;
+    options.n_draft_most = options.n_tree = 8;
+    const Result<llama::Model> model = llama::Model::load(options, false, [] {});
+    REQUIRE(model.ok());
+    llama::LlamaDecoder decoder(model.value(), kLanes);
+    const auto scorer = QueryScorer::create(model.value(), kLanes, 1);
+    REQUIRE(scorer.ok());
+    QueryProbe& probe = scorer.value()->probe();
+    decoder.note_queries(&probe);
+    const Tokens text = some_tokens(50, 1);
+    const Slice begin{kFirst, 0, text, 1};
+    REQUIRE(decoder.decode(std::span(&begin, 1)));
+
+    scorer.value()->watch(kFirst, true);
+    const Tokens tokens = {20, 30, 40, 50};
+    const std::vector<std::int32_t> parents = {0, 0, 0, 1};
+    const std::array<Slice, 2> slices = {Slice{kSecond, 0, text, 1}, Slice{kFirst, 50, tokens, 4, parents}};
+    REQUIRE(decoder.decode(slices));
+    CHECK(probe.queries(kFirst).positions == std::vector<Position>{50, 51, 51, 52});
+    CHECK(probe.queries(kSecond).positions.empty());
+    REQUIRE(decoder.keep(kFirst, std::vector<std::int32_t>{0, 2}));
+    const Slice next{kFirst, 52, std::span(tokens).first(1), 1};
+    REQUIRE(decoder.decode(std::span(&next, 1)));
+    CHECK(probe.queries(kFirst).positions == std::vector<Position>{50, 51, 51, 52});
+}
+
 TEST_CASE("a model that was loaded anew scores by the keys of before") {
     Scored s;
     const Tokens text = some_tokens(300, 3);
