@@ -31,6 +31,7 @@
 #include "llama/load_guard.h"
 #include "llama/model.h"
 #include "llama/model_identity.h"
+#include "llama/query_scorer.h"
 #include "memory/disk_store.h"
 #include "memory/io_worker.h"
 #include "memory/text_memory.h"
@@ -55,9 +56,6 @@ constexpr int kStartFailed = 2;
 constexpr int kProtocolVersion = 2;
 constexpr std::size_t kMaxQueuedFileBytes = std::size_t{1} << 30;  // rows that wait for the disk
 
-// Drafted tokens a lane and step where nobody says otherwise: what a block of 16 holds beside the lane's own token.
-constexpr std::int32_t kDraftMost = 15;
-
 // For recurrent states that a rollback may need: with a draft model more, since it is asked for speed.
 constexpr std::uint64_t kRollbackBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kDraftRollbackBytes = std::uint64_t{2} << 30;
@@ -65,7 +63,7 @@ constexpr std::uint64_t kDraftRollbackBytes = std::uint64_t{2} << 30;
 bool speculates(const Options& options) { return options.draft || options.mtp || options.draft_ngram; }
 
 std::int32_t n_draft_most(const Options& options) {
-    return speculates(options) ? options.n_draft_most.value_or(kDraftMost) : 0;
+    return speculates(options) ? options.n_draft_most.value_or(luce::daemon::kDraftMost) : 0;
 }
 
 // Drafted tokens a lane and step in all branches of a tree; 0: chains.
@@ -98,7 +96,8 @@ luce::llama::ModelOptions to_model_options(const Options& options) {
     luce::llama::ModelOptions model;
     model.path = options.model;
     model.n_ctx = options.n_ctx;
-    model.n_pool = options.n_pool;
+    model.n_pool = options.n_kvflash ? options.n_kvflash : options.n_pool;
+    model.outgrows_pool = options.n_kvflash.has_value();
     model.n_lanes = options.n_lanes;
     model.n_ubatch = options.n_ubatch;
     model.n_batch = options.n_batch.value_or(options.n_ubatch);
@@ -140,6 +139,7 @@ luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, 
     add("vocab", std::to_string(info.n_vocab));
     add("ctx", std::to_string(info.n_ctx));
     add("pool", std::to_string(info.n_pool));
+    add("kvflash", options.n_kvflash && has_pages ? std::to_string(*options.n_kvflash) : "off");
     add("page", std::to_string(luce::memory::kPageSize));
     add("kv", info.cache_type_k + "/" + info.cache_type_v);
     add("lanes", std::to_string(options.n_lanes));
@@ -162,24 +162,34 @@ luce::daemon::StatusFields describe(const ModelInfo& info, const Options& option
     const luce::memory::MemoryStatus status = memory.status();
     const luce::memory::DiskStats on_disk = disk != nullptr ? disk->stats() : luce::memory::DiskStats{};
     const auto n = [](auto number) { return std::to_string(number); };
-    return {{"lanes", n(options.n_lanes)},
-            {"pool", n(info.n_pool)},
-            {"ctx", n(info.n_ctx)},
-            {"slots_used", n(status.n_slots_used)},
-            {"pages_resident", n(status.cache.n_resident)},
-            {"pages_host", n(status.cache.n_host)},
-            {"tails_host", n(status.cache.n_host_tails)},
-            {"host_bytes", n(status.cache.host_bytes)},
-            {"pinned_bytes", n(status.cache.pinned_bytes)},
-            {"pages_evicted", n(status.cache.n_evicted)},
-            {"pages_dropped", n(status.cache.n_dropped)},
-            {"disk_files", n(on_disk.n_files)},
-            {"disk_bytes", n(on_disk.n_bytes)},
-            {"disk_written", n(on_disk.n_written_files)},
-            {"disk_read", n(on_disk.n_read_files)},
-            {"disk_corrupt", n(on_disk.n_corrupt_files)},
-            {"disk_trouble", disk != nullptr && !disk->write_trouble().empty() ? disk->write_trouble() : "none"},
-            {"uptime_s", n(std::llround(uptime_s))}};
+    luce::daemon::StatusFields fields = {
+        {"lanes", n(options.n_lanes)},
+        {"pool", n(info.n_pool)},
+        {"ctx", n(info.n_ctx)},
+        {"slots_used", n(status.n_slots_used)},
+        {"pages_resident", n(status.cache.n_resident)},
+        {"pages_host", n(status.cache.n_host)},
+        {"tails_host", n(status.cache.n_host_tails)},
+        {"host_bytes", n(status.cache.host_bytes)},
+        {"pinned_bytes", n(status.cache.pinned_bytes)},
+        {"pages_evicted", n(status.cache.n_evicted)},
+        {"pages_dropped", n(status.cache.n_dropped)},
+        {"disk_files", n(on_disk.n_files)},
+        {"disk_bytes", n(on_disk.n_bytes)},
+        {"disk_written", n(on_disk.n_written_files)},
+        {"disk_read", n(on_disk.n_read_files)},
+        {"disk_corrupt", n(on_disk.n_corrupt_files)},
+        {"disk_trouble", disk != nullptr && !disk->write_trouble().empty() ? disk->write_trouble() : "none"},
+        {"uptime_s", n(std::llround(uptime_s))}};
+    if (const auto& residency = status.residency) {
+        fields.insert(fields.end(), {{"pages_out", n(residency->n_out)},
+                                     {"pages_moved_in", n(residency->n_moved_in)},
+                                     {"pages_moved_out", n(residency->n_moved_out)},
+                                     {"page_choices", n(residency->n_choices)},
+                                     {"page_keys_bytes", n(status.cache.keys_bytes)},
+                                     {"page_stall_s", n(residency->stall_s)}});
+    }
+    return fields;
 }
 
 void print_version() {
@@ -293,6 +303,44 @@ Result<Drafting> open_drafting(const Options& options, const luce::llama::Model&
     return drafting;
 }
 
+// By what the model's own queries ask for, where it lets them be seen. Null: the newest pages stay.
+Result<std::unique_ptr<luce::llama::QueryScorer>> open_scorer(const Options& options, const luce::llama::Model& model) {
+    using luce::daemon::KvflashPolicy;
+    if (!options.n_kvflash || options.kvflash_policy == KvflashPolicy::lru) {
+        return std::unique_ptr<luce::llama::QueryScorer>();
+    }
+    auto scorer = luce::llama::QueryScorer::create(model, options.n_lanes, model.info().n_threads);
+    if (scorer || options.kvflash_policy == KvflashPolicy::query) return scorer;
+    luce::log_warn("--kvflash-policy: lru, because " + scorer.error().text);
+    return std::unique_ptr<luce::llama::QueryScorer>();
+}
+
+// How lanes share a pool that need not hold their texts. Errors: the host has no room for what the pool does not hold.
+Result<void> bound_residency(const Options& options, const ModelInfo& info, const luce::memory::DeviceTraits& traits,
+                             luce::memory::MemoryConfig& config) {
+    if (!options.n_kvflash) return {};
+    if (traits.refusal) return Error{luce::ErrorCode::start_failed, "--kvflash: " + *traits.refusal};
+    if (traits.row_bytes == 0) {
+        return Error{luce::ErrorCode::start_failed,
+                     "--kvflash: this model (" + traits.kind + ") has no attention cache; its memory does not grow"};
+    }
+    luce::memory::ResidencyConfig residency;
+    residency.rules.tau = options.kvflash_tau;
+    residency.n_least = luce::memory::least_cells(residency.rules, options.n_ubatch);
+    config.residency = residency;
+    const std::size_t n_whole = traits.row_bytes * static_cast<std::size_t>(info.n_ctx);
+    if (config.host_budget >= n_whole) return {};
+    const std::string needed = "a text of --ctx " + std::to_string(info.n_ctx) + " tokens takes " +
+                               std::to_string(n_whole) + " bytes of the host's memory";
+    if (options.host_cache_bytes || n_whole > luce::daemon::available_bytes() / 4 * 3) {
+        return Error{luce::ErrorCode::bad_args,
+                     "--kvflash: " + needed + "; give --host-cache as much, or a smaller --ctx"};
+    }
+    luce::log_info("--host-cache is " + std::to_string(n_whole + n_whole / 4) + " bytes: " + needed);
+    config.host_budget = n_whole + n_whole / 4;
+    return {};
+}
+
 int serve(const Options& options, luce::llama::Model& model, const luce::llama::Backend& backend, int reply_fd) {
     ModelInfo info = model.info();
     const std::string model_identity = info.identity;
@@ -309,6 +357,8 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
         joint_device.emplace(target_device, *drafting.memory);
         info.identity = luce::llama::joint_identity(model_identity, drafting.memory->identity());
     }
+    // What was computed without seeing all of a text is not what others may go on from.
+    if (options.n_kvflash) info.identity = luce::llama::joint_identity(info.identity, "bounded residency");
     luce::memory::KvDevice& device = joint_device ? static_cast<luce::memory::KvDevice&>(*joint_device) : target_device;
 
     const auto files = luce::memory::IoWorker::start(kMaxQueuedFileBytes);
@@ -321,6 +371,15 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     config.n_slots = options.n_slots;
     config.n_vocab = info.n_vocab;
     config.reuses = options.reuses_prefixes;
+    if (const auto bounded = bound_residency(options, info, device.traits(), config); !bounded) {
+        return refuse_to_start(reply_fd, bounded.error(), exit_status_of(bounded.error()));
+    }
+    const auto scorer = open_scorer(options, model);
+    if (!scorer) return refuse_to_start(reply_fd, scorer.error(), kStartFailed);
+    if (luce::llama::QueryScorer* by_queries = scorer.value().get()) {
+        decoder.note_queries(&by_queries->probe());
+        config.residency->scorer = by_queries;
+    }
     luce::memory::TextMemory memory(device, disk.value().get(), config, clock);
 
     luce::llama::LlamaSamplerFactory samplers(model, decoder);
@@ -333,6 +392,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
         [&]() -> Result<void> {
             if (drafting.memory != nullptr) drafting.memory->unload();
             target_device.unbind();
+            if (scorer.value()) scorer.value()->unbind();
             model.unload();
             return {};
         },
@@ -348,7 +408,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
                 if (Result<void> back = drafting.memory->reload(); !back) return back;
             }
             if (joint_device) joint_device->refresh();
-            return {};
+            return scorer.value() ? scorer.value()->rebind() : Result<void>();
         },
         drafting.memory != nullptr};
     luce::daemon::SlotCommands slots(engine, memory, *files.value(), info.identity, parking);

@@ -5,7 +5,10 @@
 
 namespace luce::daemon {
 
-// A quarter of what the system says is available, at most 8 GiB; 1 GiB where it says nothing.
+// What processes could still take; a guess where the system does not say.
+std::size_t available_bytes();
+
+// A quarter of that, at most 8 GiB.
 std::size_t default_host_cache_bytes();
 
 }  // namespace luce::daemon

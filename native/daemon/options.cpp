@@ -7,6 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "memory/blob.h"
+#include "memory/residency.h"
+
 namespace luce::daemon {
 namespace {
 
@@ -105,6 +108,7 @@ constexpr std::int32_t kMaxCells = 1 << 28;
 constexpr std::int32_t kMaxThreads = 512;  // as many as ggml is built for
 constexpr std::int32_t kMaxDraft = 64;     // a step that verifies more pays on no machine
 constexpr std::int32_t kMaxTree = 256;
+constexpr std::int32_t kMaxTau = 1 << 16;
 
 std::vector<OptionSpec> model_specs() {
     return {
@@ -155,6 +159,25 @@ std::vector<OptionSpec> memory_specs() {
         {"--prefix-cache", "on|off",
          "look for known beginnings of prompts, so that they need not be read again (default on)",
          choice<bool>(&Options::reuses_prefixes, {{"on", true}, {"off", false}})},
+    };
+}
+
+std::vector<OptionSpec> residency_specs() {
+    return {
+        {"--kvflash", "N",
+         "tokens of KV cache on the device, for texts of any length up to --ctx: what does not fit lies in the host "
+         "(--host-cache) and comes back when it matters; a multiple of 64, and costs nothing while texts fit (default: "
+         "off, and texts have to fit --pool)",
+         number<std::int32_t>(&Options::n_kvflash, -kMaxCells, kMaxCells)},
+        {"--kvflash-tau", "N", "tokens of an answer after which it is looked anew at what matters (default 64)",
+         number<std::int32_t>(&Options::kvflash_tau, 1, kMaxTau)},
+        {"--kvflash-policy", "auto|query|lru",
+         "what stays: query: what the model's own attention asks for, and the newest; lru: the newest; auto: query "
+         "where "
+         "the model allows it (default auto)",
+         choice<KvflashPolicy>(
+             &Options::kvflash_policy,
+             {{"auto", KvflashPolicy::automatic}, {"query", KvflashPolicy::query}, {"lru", KvflashPolicy::lru}})},
     };
 }
 
@@ -227,7 +250,7 @@ std::vector<OptionSpec> process_specs() {
 const std::vector<OptionSpec>& specs() {
     static const std::vector<OptionSpec> all = [] {
         std::vector<OptionSpec> joined;
-        for (const auto& part : {model_specs(), memory_specs(), draft_specs(), process_specs()}) {
+        for (const auto& part : {model_specs(), memory_specs(), residency_specs(), draft_specs(), process_specs()}) {
             joined.insert(joined.end(), part.begin(), part.end());
         }
         return joined;
@@ -258,6 +281,28 @@ Result<void> check_draft(const Options& options) {
     return {};
 }
 
+// The smallest pool that every lane can go on in, and one of them can read its prompt.
+Result<void> check_residency(const Options& options) {
+    if (!options.n_kvflash) return {};
+    const std::int32_t n = *options.n_kvflash;
+    if (options.n_pool) return bad_args("--kvflash and --pool both name the size of the pool: give one of them");
+    if (options.flash_attention == FlashAttentionChoice::off) {
+        return bad_args("--kvflash needs flash attention: without it a position's values are not stored together");
+    }
+    const std::int64_t n_least = n_least_pool(options);
+    if (n < n_least) {
+        return bad_args("--kvflash " + std::to_string(n) + " is too small: " + std::to_string(options.n_lanes) +
+                        " lanes and slices of --ubatch " + std::to_string(options.n_ubatch) + " need at least " +
+                        std::to_string(n_least) + "; fewer --lanes or a smaller --ubatch need less");
+    }
+    if (n % memory::kPageSize != 0) {
+        return bad_args("--kvflash " + std::to_string(n) + " is no multiple of a page's " +
+                        std::to_string(memory::kPageSize) +
+                        " tokens: " + std::to_string((n / memory::kPageSize + 1) * memory::kPageSize) + " is");
+    }
+    return {};
+}
+
 Result<void> check_together(const Options& options) {
     if (options.wants_help || options.wants_version) return {};
     if (options.model.empty()) return bad_args("--model FILE is missing");
@@ -265,6 +310,7 @@ Result<void> check_together(const Options& options) {
         return bad_args("--pool " + std::to_string(*options.n_pool) + " is smaller than --ctx " +
                         std::to_string(*options.n_ctx) + ": a lane's text has to fit the pool");
     }
+    if (Result<void> checked = check_residency(options); !checked) return checked;
     const std::int32_t n_call = std::min(options.n_ubatch, options.n_batch.value_or(options.n_ubatch));
     if (options.n_lanes > n_call) {
         return bad_args("--lanes " + std::to_string(options.n_lanes) + " needs --ubatch and --batch of at least that");
@@ -273,6 +319,14 @@ Result<void> check_together(const Options& options) {
 }
 
 }  // namespace
+
+std::int64_t n_least_pool(const Options& options) {
+    const std::int32_t n_block = 1 + options.n_draft_most.value_or(kDraftMost);
+    const std::int32_t n_call = std::min(options.n_ubatch, options.n_batch.value_or(options.n_ubatch));
+    const std::int64_t n_cells =
+        std::int64_t{options.n_lanes} * memory::least_cells(memory::ResidencyRules{}, n_block) + n_call;
+    return (n_cells + memory::kPageSize - 1) / memory::kPageSize * memory::kPageSize;
+}
 
 Result<Options> parse_options(std::span<char* const> arguments) {
     Options options;

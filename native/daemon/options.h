@@ -11,12 +11,20 @@
 
 namespace luce::daemon {
 
+enum class KvflashPolicy { automatic, query, lru };
+
 enum class FlashAttentionChoice { automatic, on, off };
+
+// Drafted tokens a lane and step where nobody says otherwise: what a block of 16 holds beside the lane's own token.
+inline constexpr std::int32_t kDraftMost = 15;
 
 struct Options {
     std::string model;
     std::optional<std::int32_t> n_ctx;
     std::optional<std::int32_t> n_pool;
+    std::optional<std::int32_t> n_kvflash;  // tokens of a pool that texts need not fit
+    std::int32_t kvflash_tau = 64;
+    KvflashPolicy kvflash_policy = KvflashPolicy::automatic;
     std::int32_t n_lanes = 4;
     std::int32_t n_queue = 256;
     std::optional<std::int32_t> n_batch;  // unset: n_ubatch
@@ -55,6 +63,9 @@ struct Options {
 
 // `arguments`: without the program's name. Errors: bad_args, naming the option and what it takes.
 Result<Options> parse_options(std::span<char* const> arguments);
+
+// Tokens that --kvflash has to have at the least.
+std::int64_t n_least_pool(const Options& options);
 
 // The text of --help.
 std::string help_text();

@@ -28,7 +28,7 @@ Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::TextMemory& m
       config_(config),
       sizer_(std::min(decoder.limits().n_ubatch, decoder.limits().n_batch)),
       lanes_(static_cast<std::size_t>(config.n_lanes)) {
-    assert(decoder.limits().n_pool >= config.n_ctx);
+    assert(decoder.limits().n_pool >= config.n_ctx || memory.is_bounded());
     if (speculator != nullptr) totals_.speculation.emplace();
 }
 

@@ -5,8 +5,9 @@
 // Life of a request: submit() checks it and queues it; a free lane takes it up; its prompt is computed in slices; each
 // further token is sampled, reported and computed; then it finishes, fails or is cancelled, which is its last event.
 //
-// The text of a lane never exceeds n_ctx tokens, and n_pool >= n_ctx, so a lane that runs alone always fits the pool.
-// What lanes and slots remember is TextMemory's business; the engine says when a text begins, grows and ends.
+// The text of a lane never exceeds n_ctx tokens, and n_pool >= n_ctx, so a lane that runs alone always fits the pool;
+// or residency is bounded, and the memory makes it fit. What lanes and slots remember is TextMemory's business; the
+// engine says when a text begins, grows and ends.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +75,7 @@ struct EngineStatus {
 class Engine {
 public:
     // All must outlive the engine; without a speculator each token is decoded alone. REQUIRES: decoder.limits().n_pool
-    // >= config.n_ctx; the memory's device is the decoder's.
+    // >= config.n_ctx, or memory.is_bounded(); the memory's device is the decoder's.
     Engine(Decoder& decoder, SamplerFactory& samplers, memory::TextMemory& memory, const Clock& clock,
            EngineConfig config, Speculator* speculator = nullptr);
 
@@ -124,7 +125,7 @@ private:
     Result<void> check(const Request& request) const;
     std::int32_t n_busy() const;
     bool has_decoding_lane() const;
-    bool fits_beside_others(std::int64_t n_text) const;
+    bool fits_beside_others(std::int32_t n_text) const;
     LaneView view_of(LaneId lane, bool is_tight) const;
     Result<std::uint64_t> ended_owner(std::optional<RequestKey> of) const;
     std::optional<LaneId> free_lane() const;

@@ -151,7 +151,8 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     if (!has_gpu && n_gpu_layers != 0) log_warn("--gpu-layers is of no use: no GPU or no backend for one was found");
     loaded.info_.n_gpu_layers = uses_gpu ? n_gpu_layers : 0;
     if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();
-    if (Result<void> checked = loaded.check_context(file.value()); !checked) return checked.error();
+    if (Result<void> checked = loaded.check_context(file.value(), options.outgrows_pool); !checked)
+        return checked.error();
     if (Result<void> warmed = loaded.warm_up(); !warmed) return warmed.error();
     on_progress();
 
@@ -170,7 +171,8 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
 Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     info_.n_ctx_train = llama_model_n_ctx_train(model_.get());
     const std::int32_t n_default = std::min(kDefaultMaxCtx, options.n_pool.value_or(kDefaultMaxCtx));
-    info_.n_ctx = options.n_ctx.value_or(std::clamp(info_.n_ctx_train, 1, n_default));
+    const std::int32_t n_most = options.outgrows_pool ? std::max(info_.n_ctx_train, 1) : n_default;
+    info_.n_ctx = options.n_ctx.value_or(std::clamp(info_.n_ctx_train, 1, n_most));
     info_.n_pool = options.n_pool.value_or(info_.n_ctx);
     info_.n_threads = options.n_threads.value_or(common_cpu_get_num_physical_cores());
     if (info_.n_ctx > info_.n_ctx_train) {
@@ -219,9 +221,14 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
 }
 
 // What the context must have for lanes to mean anything; a warning where the pool's size changes the answers.
-Result<void> Model::check_context(const GgufFacts& file) const {
+Result<void> Model::check_context(const GgufFacts& file, bool outgrows_pool) const {
     if (llama_get_memory(context_.get()) == nullptr) {
         return start_failed("the model keeps no memory of its text (an embedding model?); luced runs causal ones");
+    }
+    if (file.has_longrope && outgrows_pool) {
+        return start_failed(
+            "--kvflash: this model chooses its rope factors by the size of the pool (LongRoPE), so long texts would be "
+            "read with those for short ones; give --pool instead");
     }
     if (file.has_longrope) {
         log_warn(

@@ -26,6 +26,7 @@ struct ModelOptions {
     std::string path;
     std::optional<std::int32_t> n_ctx;   // unset: the model's training context, at most kDefaultMaxCtx and n_pool
     std::optional<std::int32_t> n_pool;  // unset: n_ctx
+    bool outgrows_pool = false;          // texts may be longer than the pool: n_ctx unset is the training context then
     std::int32_t n_lanes = 1;
     std::int32_t n_batch = 512;
     std::int32_t n_ubatch = 512;
@@ -90,7 +91,7 @@ public:
 private:
     Model() = default;
     Result<void> create_context(const ModelOptions& options, bool uses_gpu);
-    Result<void> check_context(const GgufFacts& file) const;
+    Result<void> check_context(const GgufFacts& file, bool outgrows_pool) const;
     Result<void> warm_up();
 
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;

@@ -30,6 +30,7 @@ std::string_view to_string(Tier tier);
 struct Beginning {
     Position n = 0;            // positions that need not be computed
     std::vector<Page*> pages;  // the full pages of them
+    std::vector<bool> seen;    // which of those the lane is to see; empty: all
     Tail* tail = nullptr;      // where the rest, the state and the logits are taken from
     TailBlob data;             // the tail's, which may have to make way while the beginning is put in place
     Page* beside = nullptr;    // or: the page whose first rows are the rest (pure attention)
@@ -37,6 +38,8 @@ struct Beginning {
     bool has_logits = false;   // of position n - 1, in the tail: the next token can be chosen at once
     Miss miss;
     Tier tier = Tier::none;  // the furthest that a page has to come from
+
+    bool sees(std::size_t page) const { return seen.empty() || seen[page]; }
 };
 
 struct BeginningLimits {

@@ -52,7 +52,7 @@ Result<void> PageCache::evict(Page& page) {
         }
     }
     if (page.n_pins > 0 && page.host == nullptr) {
-        return Error{ErrorCode::no_room, "a page that a slot needs cannot leave the pool: the host has no room"};
+        return Error{ErrorCode::no_room, "a page that has to stay cannot leave the pool: --host-cache has no room"};
     }
     set_cells(page, {});
     ++usage_.n_evicted;
@@ -102,7 +102,8 @@ void PageCache::after_change(Page& page, bool was_kept) {
 }
 
 bool PageCache::leaves_pool(const Page& page) const {
-    return page.is_resident() && page.n_lanes == 0 && page.n_resident == 0;
+    // One behind it may be in use by a lane that does not see this one.
+    return page.is_resident() && page.n_lanes == 0 && (page.n_resident == 0 || page.n_out > 0);
 }
 
 bool PageCache::leaves_host(const Page& page) const {
@@ -178,6 +179,10 @@ void PageCache::enter(Page& page) {
 void PageCache::leave(Page& page, const ConversationRef& owner) {
     assert(page.n_lanes > 0);
     if (--page.n_lanes == 0 && page.is_resident()) ++n_idle_;
+    own(page, owner);
+}
+
+void PageCache::own(Page& page, const ConversationRef& owner) {
     ConversationRef before;  // stays until the queues know of the change
     if (owner && page.owner.get() != owner.get()) before = std::exchange(page.owner, owner);
     if (owner) {
@@ -272,6 +277,7 @@ void PageCache::drop_host(Page& page) {
 // It has left all memory: what stands behind it is of no use any more.
 void PageCache::after_drop(Page& page) {
     ++usage_.n_dropped;
+    set_keys(page, nullptr);
     for (auto it = page.tails.begin(); it != page.tails.end();) {
         Tail& tail = *it++;
         if (tail.n_pins == 0 && tail.n_waiting == 0) drop(tail);
@@ -434,6 +440,7 @@ void PageCache::clear() {
             if (page->n_pins > 0 || page->n_waiting > 0) continue;
             if (page->host != nullptr) set_host(*page, nullptr);
             set_cells(*page, {});
+            set_keys(*page, nullptr);
             tree_.retire(*page);
             has_dropped = true;
         }

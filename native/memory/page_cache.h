@@ -33,6 +33,7 @@ struct CacheUsage {
     std::int64_t n_host_tails = 0;
     std::size_t host_bytes = 0;
     std::size_t pinned_bytes = 0;
+    std::size_t keys_bytes = 0;   // of pages' keys, beside the host's budget
     std::uint64_t n_evicted = 0;  // pages that left the pool
     std::uint64_t n_dropped = 0;  // pages that left all memory
 };
@@ -60,6 +61,18 @@ public:
     // resident.
     void enter(Page& page);
     void leave(Page& page, const ConversationRef& owner);
+
+    // A running lane's text has the page, but the lane does not see it: then it stays in host or pool, pinned. Of a
+    // page that it sees (which leaves the pool if nobody else does); of one that it does not see yet; the end of it, by
+    // seeing it again, and by the lane's end. Errors: no_room, internal (nothing has changed). A page that is put out
+    // comes back from where it then lies.
+    Result<void> put_out(Page& page, LaneId lane);
+    Result<void> enter_out(Page& page);
+    Result<void> bring_back(Page& page, LaneId lane);
+    void leave_out(Page& page, const ConversationRef& owner);
+
+    // What a scorer made of the page's rows; it goes with them.
+    void set_keys(Page& page, PageKeys keys);
 
     // A request that has not begun will use the page: it stays in the host, if it is there, until that ends.
     void wait_for(Page& page);
@@ -118,6 +131,7 @@ private:
     Result<void> evict(Page& page);
     void set_cells(Page& page, std::span<const Cell> cells);
     void set_host(Page& page, Blob rows);
+    void own(Page& page, const ConversationRef& owner);
     void after_change(Page& page, bool was_kept);
     void update(Page& page);
     void update(Tail& tail);

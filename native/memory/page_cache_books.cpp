@@ -51,7 +51,12 @@ std::optional<std::string> PageCache::check_integrity() const {
         }
         expect(page.n_lanes == 0 || page.is_resident() || page_bytes_ == 0,
                "a lane uses a page that is not in the pool");
-        expect(page.n_lanes >= 0 && page.n_pins >= 0 && page.n_waiting >= 0, "a page has negative references");
+        expect(page.n_lanes >= 0 && page.n_pins >= page.n_out && page.n_out >= 0 && page.n_waiting >= 0,
+               "a page has negative references");
+        if (page.keys != nullptr) {
+            seen.keys_bytes += page.keys->size();
+            expect(page.is_kept(), "a page in no memory has keys");
+        }
         const auto queues_right = [&](const PageQueue& queue, bool leaves) {
             return queue.conversation_of(page) == (leaves ? &conversation_of(page) : nullptr);
         };
@@ -70,6 +75,7 @@ std::optional<std::string> PageCache::check_integrity() const {
     expect(seen.n_host_tails == usage_.n_host_tails, "the host's tails are miscounted");
     expect(seen.host_bytes == usage_.host_bytes, "the host's bytes are miscounted");
     expect(seen.pinned_bytes == usage_.pinned_bytes, "the pinned bytes are miscounted");
+    expect(seen.keys_bytes == usage_.keys_bytes, "the pages' keys are miscounted");
     expect(n_idle == n_idle_, "the idle pages are miscounted");
     expect(usage_.host_bytes <= host_budget_, "the host holds more than its budget");
     return wrong;

@@ -20,6 +20,7 @@
 #include "memory/blob.h"
 #include "memory/eviction_queue.h"
 #include "memory/kv_device.h"
+#include "memory/page_scorer.h"
 
 namespace luce::memory {
 
@@ -59,6 +60,7 @@ struct Page {
     Blob host;
 
     std::int32_t n_lanes = 0;     // running requests that see its cells: not evictable
+    std::int32_t n_out = 0;       // running requests whose text it is, but who do not see it: pinned for them
     std::int32_t n_pins = 0;      // slots and suspended requests: never dropped from all memory
     std::int32_t n_resident = 0;  // children with cells
     std::int32_t n_kept = 0;      // children with cells or a host copy
@@ -66,6 +68,9 @@ struct Page {
 
     std::int32_t n_handles = 0;  // who remembers this object; its rows may go
     bool is_double = false;      // in pool and host, as PageCache has noted
+
+    PageKeys keys;               // for a scorer; null: not made
+    std::optional<float> score;  // how much it mattered to whoever asked last; unset: never asked
 
     ConversationRef owner;              // that used it last
     ConversationRef ended;              // whose last request ended behind this page

@@ -1,4 +1,4 @@
-// The part of TextMemory that runs lanes: begin, advance, end, suspend.
+// The part of TextMemory that runs lanes: begin, advance, end.
 #include "memory/text_memory.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "memory/disk_store.h"
 #include "memory/eviction_arrival.h"
+#include "memory/page_scorer.h"
 
 namespace luce::memory {
 namespace {
@@ -33,7 +34,8 @@ TextMemory::TextMemory(KvDevice& device, DiskStore* disk, MemoryConfig config, c
       policy_(clock, eviction),
       tree_(config_.identity),
       cache_(tree_, device, disk, config_.host_budget, policy_),
-      slots_(cache_, config_.n_slots) {}
+      slots_(cache_, config_.n_slots),
+      clock_(clock) {}
 
 TextMemory::~TextMemory() = default;
 
@@ -151,24 +153,34 @@ Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<con
     for (Page* page : beginning.pages) cache_.wait_for(*page);
     if (beginning.tail != nullptr) cache_.wait_for(*beginning.tail);
     clear_the_way(beginning, static_cast<std::int32_t>(text.size()));
+    choose_seen(beginning, text);
     std::vector<Page*> entered;
+    std::vector<Page*> out;
     const auto put = [&]() -> Result<void> {
         // Those that are there first: from then on they stay.
-        for (Page* page : beginning.pages) {
-            if (!has_cells() || !page->is_resident()) continue;
-            device_.show(lane, page->cells);
-            cache_.enter(*page);
-            entered.push_back(page);
+        for (std::size_t i = 0; i < beginning.pages.size() && has_cells(); ++i) {
+            Page* page = beginning.pages[i];
+            if (!beginning.sees(i)) {
+                if (!page->is_kept()) return Error{ErrorCode::no_room, "a page left the memory meanwhile"};
+                if (Result<void> stays = cache_.enter_out(*page); !stays) return stays;
+                out.push_back(page);
+            } else if (page->is_resident()) {
+                device_.show(lane, page->cells);
+                cache_.enter(*page);
+                entered.push_back(page);
+            }
         }
-        for (Page* page : beginning.pages) {
-            if (!has_cells() || page->is_resident()) continue;
+        for (std::size_t i = 0; i < beginning.pages.size() && has_cells(); ++i) {
+            Page* page = beginning.pages[i];
+            if (!beginning.sees(i) || page->is_resident()) continue;
+            if (Result<void> room = make_room(kPageSize); !room) return room;
             if (page->host == nullptr) return Error{ErrorCode::no_room, "a page left the memory meanwhile"};
             if (Result<void> brought = cache_.bring_in(*page, lane); !brought) return brought;
             cache_.enter(*page);
             entered.push_back(page);
         }
         if (beginning.n_rest > 0 && has_cells()) {
-            if (Result<void> room = cache_.make_room(beginning.n_rest); !room) return room;
+            if (Result<void> room = make_room(beginning.n_rest); !room) return room;
             const Bytes& rows = tail != nullptr ? tail->rows : *beside;
             const auto n_rows = static_cast<std::int32_t>(rows.size() / device_.traits().row_bytes);
             std::array<Cell, kPageSize> cells{};
@@ -186,6 +198,7 @@ Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<con
     }
     if (!done) {
         for (Page* page : entered) cache_.leave(*page, {});
+        for (Page* page : out) cache_.leave_out(*page, {});
         device_.forget(lane);
     }
     if (beginning.tail != nullptr) cache_.stop_waiting_for(*beginning.tail);
@@ -197,6 +210,10 @@ void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Tok
                       ConversationRef conversation) {
     Lane lane;
     lane.page = beginning.pages.empty() ? &tree_.root() : beginning.pages.back();
+    for (std::size_t i = 0; i < beginning.pages.size(); ++i) {
+        lane.pages.push_back({beginning.pages[i], beginning.sees(i)});
+        if (!beginning.sees(i)) ++lane.n_out;
+    }
     if (!has_cells()) {
         for (Page* page : beginning.pages) cache_.enter(*page);
     }
@@ -220,13 +237,16 @@ void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Tok
                   [](const PlannedTail& a, const PlannedTail& b) { return a.position < b.position; });
     }
     lanes_[id] = std::move(lane);
+    watch_residency(id, beginning.n);
 }
 
 Position TextMemory::n_until_cut(LaneId id, Position n_computed) const {
-    for (const PlannedTail& tail : lanes_.at(id)->tails) {
-        if (tail.position > n_computed) return tail.position - n_computed;
+    const Lane& lane = *lanes_.at(id);
+    Position cut = next_choice(lane, n_computed);
+    for (const PlannedTail& tail : lane.tails) {
+        if (tail.position > n_computed) cut = std::min(cut, tail.position);
     }
-    return std::numeric_limits<Position>::max();
+    return cut == std::numeric_limits<Position>::max() ? cut : cut - n_computed;
 }
 
 std::vector<SnapshotOutcome> TextMemory::advance(LaneId id, std::span<const Token> text, Position n_computed,
@@ -257,6 +277,7 @@ std::vector<SnapshotOutcome> TextMemory::advance(LaneId id, std::span<const Toke
         outcomes.push_back({point, set ? std::nullopt : std::optional(set.error())});
     }
     lane.snapshots = std::move(later);
+    watch_residency(id, n_computed);
     return outcomes;
 }
 
@@ -287,6 +308,7 @@ bool TextMemory::seal(LaneId id, Lane& lane, std::span<const Token> text) {
         cache_.adopt_and_enter(*page, {});
     }
     lane.page = page;
+    lane.pages.push_back({page, true});
     return true;
 }
 
@@ -371,15 +393,23 @@ void TextMemory::thin(Page& last, Position end) {
 void TextMemory::detach(LaneId id) {
     Lane& lane = at(id);
     policy_.on_end(*lane.conversation, lane.page->index + 1);
-    for (Page* page = lane.page; !page->is_root(); page = page->parent) cache_.leave(*page, lane.conversation);
+    for (std::size_t i = lane.pages.size(); i-- > 0;) {
+        Page& page = *lane.pages[i].page;
+        if (lane.pages[i].is_seen) {
+            cache_.leave(page, lane.conversation);
+        } else {
+            cache_.leave_out(page, lane.conversation);
+        }
+    }
     if (!refusal()) device_.forget(id);
+    if (config_.residency && config_.residency->scorer != nullptr) config_.residency->scorer->forget(id);
     lanes_[id].reset();
 }
 
 void TextMemory::end(LaneId id, std::uint64_t owner, std::span<const Token> text, Position n_computed,
                      std::span<const float> logits, bool is_valid) {
     Lane& lane = at(id);
-    if (is_valid && !refusal() && !lane.is_lost) {
+    if (is_valid && !refusal() && !lane.is_lost && n_computed > 0) {
         // The logits of an answer's end are of use only where they cannot be computed again from the position before.
         const auto kept = device_.traits().has_state() ? logits : std::span<const float>{};
         keep_tail_here(id, text, n_computed, n_computed > lane.n_prompt ? TailKind::answer_end : TailKind::prompt_end,
@@ -389,81 +419,6 @@ void TextMemory::end(LaneId id, std::uint64_t owner, std::span<const Token> text
         touch_disk(*lane.page);
     }
     detach(id);
-}
-
-Suspended TextMemory::suspend(LaneId id, std::span<const Token> text, Position n_computed) {
-    Suspended suspended;
-    suspended.conversation = at(id).conversation;
-    suspended.n_prompt = at(id).n_prompt;
-    suspended.snapshots = std::move(at(id).snapshots);
-    suspended.tails = std::move(at(id).tails);
-    if (!refusal() && !at(id).is_lost && n_computed > 0) {
-        Result<Slot> place = place_at(id, text, n_computed, n_computed, {});
-        Result<void> held = place ? slots_.hold(place.value()) : Result<void>(place.error());
-        if (held) {
-            suspended.place = place.value();
-            suspended.is_held = true;
-        } else {
-            log_warn("a suspended request's memory is not held and may have to be computed again: " +
-                     held.error().text);
-        }
-    }
-    detach(id);
-    return suspended;
-}
-
-Begun TextMemory::resume(LaneId id, std::span<const Token> text, const Suspended& suspended) {
-    MemoryRequest request;
-    request.reuse = true;
-    request.snapshots = suspended.snapshots;
-    const Known known = refusal() ? Known{} : walk(text);
-    Beginning beginning;
-    if (suspended.is_held) {
-        const auto place =
-            beginning_at(known.pages, tree_.root(), suspended.place.position, text, device_.traits().has_state());
-        if (place) beginning = *place;
-    }
-    if (beginning.n == 0 && !refusal()) {
-        const Position n_limit = std::min(static_cast<Position>(text.size()) - 1, n_most(known, text, request));
-        beginning =
-            choose_beginning(known, tree_.root(), text, BeginningLimits{n_limit, true, device_.traits().has_state()});
-    }
-    if (const Result<void> attached = attach(id, beginning, text); !attached) {
-        log_warn("a suspended request's memory could not be put back and is computed again: " + attached.error().text);
-        beginning = {};
-    }
-    open(id, beginning, text, request, suspended.conversation);
-    at(id).n_prompt = suspended.n_prompt;
-    at(id).tails = suspended.tails;
-    let_go(suspended);
-    return to_begun(beginning);
-}
-
-void TextMemory::let_go(const Suspended& suspended) {
-    if (suspended.is_held) slots_.let_go(suspended.place);
-}
-
-Result<void> TextMemory::make_room(std::int32_t n_cells) {
-    if (refusal() || !has_cells()) return {};
-    return cache_.make_room(n_cells);
-}
-
-std::int32_t TextMemory::n_available_cells() const {
-    return has_cells() ? cache_.n_available_cells() : std::numeric_limits<std::int32_t>::max() / 2;
-}
-
-// Of the device's cells: it may have a few more than the pool was asked to have, and has none while it is parked.
-std::int32_t TextMemory::n_used_cells() const {
-    return has_cells() ? device_.traits().n_cells - cache_.n_available_cells() : 0;
-}
-
-std::int32_t TextMemory::n_private_cells(LaneId id, Position n_computed) const {
-    if (refusal()) return n_computed;
-    if (!has_cells()) return 0;
-    const Lane& lane = *lanes_.at(id);
-    const Page* page = lane.page;
-    while (!page->is_root() && page->n_lanes <= 1) page = page->parent;
-    return n_computed - page->end();
 }
 
 void TextMemory::clear(bool with_disk) {
@@ -480,11 +435,17 @@ MemoryStatus TextMemory::status() const {
     status.n_slots_used = slots_.n_used();
     status.page_bytes = cache_.page_bytes();
     status.tail_bytes = device_.traits().state_bytes;
+    if (config_.residency) {
+        status.residency = residency_totals_;
+        for (const auto& [id, lane] : lanes_)
+            status.residency->n_out += lane ? static_cast<std::int64_t>(lane->n_out) : 0;
+    }
     return status;
 }
 
 std::optional<std::string> TextMemory::check_integrity() const {
     if (std::optional<std::string> wrong = cache_.check_integrity()) return wrong;
+    if (std::optional<std::string> wrong = check_lanes()) return wrong;
     return slots_.check_integrity();
 }
 

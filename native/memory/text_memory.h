@@ -22,6 +22,7 @@
 #include "memory/kv_device.h"
 #include "memory/page_cache.h"
 #include "memory/page_tree.h"
+#include "memory/residency.h"
 #include "memory/return_points.h"
 #include "memory/slots.h"
 #include "memory/snapshot_file.h"
@@ -30,6 +31,14 @@
 namespace luce::memory {
 
 class DiskStore;
+class PageScorer;
+
+// Lanes need not see all of their texts: what the pool cannot hold lies in the host, and comes back when it matters.
+struct ResidencyConfig {
+    ResidencyRules rules;
+    std::int32_t n_least = 0;      // cells without which a lane cannot go on; see least_cells()
+    PageScorer* scorer = nullptr;  // must outlive the memory; null: the newest pages stay (LRU)
+};
 
 struct MemoryConfig {
     std::string identity;  // of the model and its KV types: texts of other identities are other texts
@@ -37,6 +46,7 @@ struct MemoryConfig {
     std::int32_t n_slots = 0;
     std::int32_t n_vocab = 0;
     bool reuses = true;  // whether begin() looks for a beginning where the request leaves it open
+    std::optional<ResidencyConfig> residency = std::nullopt;  // unset: a lane sees all of its text
 };
 
 struct SnapshotPoint {
@@ -77,8 +87,18 @@ struct Suspended {
     std::vector<PlannedTail> tails;
 };
 
+// What bounded residency does; counts since the start, where nothing else is said.
+struct ResidencyStatus {
+    std::int64_t n_out = 0;  // pages of running lanes' texts that those do not see now
+    std::uint64_t n_moved_in = 0;
+    std::uint64_t n_moved_out = 0;
+    std::uint64_t n_choices = 0;  // made by scores
+    double stall_s = 0;           // for which computing waited
+};
+
 struct MemoryStatus {
     CacheUsage cache;
+    std::optional<ResidencyStatus> residency;  // unset: not bounded
     std::size_t n_tree_pages = 0;
     std::int32_t n_slots_used = 0;
     std::size_t page_bytes = 0;
@@ -94,6 +114,9 @@ public:
 
     // Why this model's memory cannot be cut into pages; then every text is computed from its start, and slots refuse.
     const std::optional<std::string>& refusal() const { return device_.traits().refusal; }
+
+    // Whether a lane's text may be larger than the pool.
+    bool is_bounded() const { return config_.residency.has_value() && !refusal(); }
 
     // What a request needs from disk before it can begin well. Null: nothing. Keep it until begin().
     class Fetch;
@@ -137,10 +160,13 @@ public:
     Begun resume(LaneId lane, std::span<const Token> text, const Suspended& suspended);
     void let_go(const Suspended& suspended);
 
-    // Room for n more cells, and how much there could be.
+    // Room for n more cells, and how much there could be. Where residency is bounded, lanes give up pages for it.
     Result<void> make_room(std::int32_t n_cells);
     std::int32_t n_available_cells() const;
-    std::int32_t n_used_cells() const;  // by running lanes: not to be made free
+    std::int32_t n_used_cells() const;  // by running lanes
+
+    // Of n tokens to be computed, so many need room at once.
+    std::int32_t n_least_cells(std::int32_t n_tokens) const;
 
     // Cells of the lane that no other lane uses: what suspending it would free.
     std::int32_t n_private_cells(LaneId lane, Position n_computed) const;
@@ -174,12 +200,20 @@ public:
     std::optional<std::string> check_integrity() const;
 
 private:
+    struct LanePage {
+        Page* page = nullptr;
+        bool is_seen = true;
+    };
     struct Lane {
         Page* page = nullptr;            // the last full page; its path is the lane's
+        std::vector<LanePage> pages;     // the path, from the first
         std::vector<PlannedTail> tails;  // still to be taken, in rising order
         std::vector<SnapshotPoint> snapshots;
         Position n_prompt = 0;
-        bool is_lost = false;  // its cells could not be found: nothing more is named or kept
+        bool is_lost = false;     // its cells could not be found: nothing more is named or kept
+        bool is_watched = false;  // by the scorer
+        std::size_t n_out = 0;    // pages that it does not see
+        Position chosen_at = -1;  // tokens computed when its pages were chosen last, or all were seen
         ConversationRef conversation;
     };
     struct Ended {
@@ -194,6 +228,18 @@ private:
     Result<void> attach(LaneId lane, Beginning& beginning, std::span<const Token> text);
     void detach(LaneId lane);
     void clear_the_way(const Beginning& beginning, std::int32_t n_text);
+    void choose_seen(Beginning& beginning, std::span<const Token> text) const;
+    std::vector<PageView> views_of(const Lane& lane) const;
+    std::int32_t n_yieldable_pages() const;
+    Result<bool> put_one_out();
+    Result<void> put_out(LaneId id, std::size_t index);
+    Result<void> bring_back(LaneId id, std::size_t index);
+    bool outgrows_pool(const Lane& lane, Position n_computed) const;
+    Position next_choice(const Lane& lane, Position n_computed) const;
+    void watch_residency(LaneId id, Position n_computed);
+    void choose_anew(LaneId id, bool is_turn);
+    Result<bool> update_scores(LaneId id, bool is_turn);
+    Result<void> move_pages(LaneId id);
     void open(LaneId lane, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request,
               ConversationRef conversation);
     Begun to_begun(const Beginning& beginning) const;
@@ -213,6 +259,7 @@ private:
     void touch_disk(Page& last);
     bool has_foreign_disk() const;
     bool has_cells() const { return device_.traits().row_bytes > 0; }
+    std::optional<std::string> check_lanes() const;
     Lane& at(LaneId lane) { return *lanes_.at(lane); }
 
     KvDevice& device_;
@@ -223,6 +270,9 @@ private:
     PageTree tree_;
     PageCache cache_;
     Slots slots_;
+    const Clock& clock_;
+    ResidencyStatus residency_totals_;
+    bool has_warned_of_moves_ = false;
     std::map<LaneId, std::optional<Lane>> lanes_;
     std::deque<Ended> ended_;
     bool has_warned_of_tails_ = false;

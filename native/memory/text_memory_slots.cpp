@@ -41,7 +41,11 @@ Result<Slot> TextMemory::place_at(LaneId id, std::span<const Token> text, Positi
         if (slot.tail != nullptr) return slot;
         return Error{ErrorCode::unsupported, "the state at position " + std::to_string(position) + " is gone"};
     }
-    Result<Tail*> tail = take_tail(id, page, text, n_computed, position, TailKind::mark, logits);
+    // Rows that the lane does not see lie in the page that it has put out.
+    const auto next = static_cast<std::size_t>(page.index + 1);
+    const bool is_out = next < lane.pages.size() && !lane.pages[next].is_seen;
+    Result<Tail*> tail = is_out ? tail_within(*lane.page, nullptr, page, static_cast<Position>(rest.size()))
+                                : take_tail(id, page, text, n_computed, position, TailKind::mark, logits);
     if (!tail) return tail.error();
     slot.tail = tail.value();
     return slot;

@@ -39,7 +39,8 @@ inline std::uint64_t hash_text(const Tokens& text) {
 inline Token next_of(std::uint64_t hash) { return static_cast<Token>(hash % (kVocab - 1)); }
 inline Token next_token(const Tokens& text) { return next_of(hash_text(text)); }
 
-// A row of the cache: token and position. The state: hash and length of the text.
+// A row of the cache: token and position, and the hash of the text up to there, as a real row knows of what was before
+// it. The state: hash and length of the text.
 class FakeModel final : public engine::Decoder, public memory::KvDevice {
 public:
     // `is_host_memory`: texts that nobody runs make way for one that begins.
@@ -72,15 +73,8 @@ public:
         n_branches_ = 0;
         row_hashes.clear();
         for (const engine::Slice& slice : slices) {
-            const std::optional<Tokens> before = text_of(slice.lane);
-            if (!before) return internal("the lane's positions have holes or doubles");
-            if (static_cast<std::size_t>(slice.begin) != before->size()) {
-                return internal("a slice does not follow what the lane holds");
-            }
+            if (const Result<void> checked = check_rows(slice.lane, slice.begin); !checked) return checked;
             State& state = states_[slice.lane];
-            if (traits_.has_state() && (state.n != slice.begin || state.hash != hash_text(*before))) {
-                return internal("the state is not that of the rows");
-            }
             before_last_[slice.lane] = {slice.begin, {}};
             if (!slice.parents.empty()) {
                 if (const Result<void> grown = grow(slice); !grown) return grown;
@@ -91,9 +85,9 @@ public:
             for (const Token token : slice.tokens) {
                 before_last_[slice.lane].second.push_back(state);
                 Cell& cell = lowest_free();
-                cell.row = {token, state.n};
+                cell.row = {token, state.n, hash_on(state.hash, token)};
                 cell.lanes.insert(slice.lane);
-                state = {hash_on(state.hash, token), state.n + 1};
+                state = {cell.row.hash, state.n + 1};
                 row_hashes.push_back(state.hash);
                 if (n_left-- <= static_cast<std::size_t>(slice.n_logits)) logits_.push_back(to_logits(state.hash));
             }
@@ -307,6 +301,7 @@ public:
     std::function<void(std::int32_t n_tokens)> on_decode;  // such a call has been computed
     std::optional<Error> fail_next;
     std::size_t n_most_lanes = 1000;  // in one call; with more the device says that it has no room
+    bool may_have_holes = false;      // a lane need not see all of its text
     std::size_t n_logits = 4;         // the hash fills four; what checks files expects as many as the vocabulary has
     bool cannot_save = false;
     bool cannot_load = false;
@@ -327,6 +322,7 @@ private:
     struct Row {
         Token token = 0;
         Position position = 0;
+        std::uint64_t hash = 0;
     };
     struct Cell {
         Row row;
@@ -360,10 +356,10 @@ private:
             if (i > 0) inner.insert(parent);
             const State before = i == 0 ? states_[slice.lane] : tree.states[static_cast<std::size_t>(parent)];
             Cell& cell = lowest_free();
-            cell.row = {slice.tokens[i], before.n};
+            cell.row = {slice.tokens[i], before.n, hash_on(before.hash, slice.tokens[i])};
             cell.lanes.insert(slice.lane);
             tree.cells.push_back(static_cast<std::size_t>(&cell - cells_.data()));
-            tree.states.push_back({hash_on(before.hash, slice.tokens[i]), before.n + 1});
+            tree.states.push_back({cell.row.hash, before.n + 1});
             row_hashes.push_back(tree.states.back().hash);
             logits_.push_back(to_logits(tree.states.back().hash));
         }
@@ -383,12 +379,33 @@ private:
         return logits;
     }
 
-    // A lane on pure attention has no state of its own: what it is follows from the rows it is shown.
+    // A lane on pure attention has no state of its own: what it is follows from the last row it is shown.
     void note(LaneId lane, const Row& row) {
         if (traits_.has_state()) return;
         State& state = states_[lane];
-        if (row.position != state.n) return;
-        state = {hash_on(state.hash, row.token), state.n + 1};
+        if (row.position >= state.n) state = {row.hash, row.position + 1};
+    }
+
+    // The rows that the lane sees are those of one text that ends before `begin`, all of them unless it may have holes,
+    // and the state is that text's.
+    Result<void> check_rows(LaneId lane, Position begin) const {
+        std::map<Position, Row> rows;
+        for (const Cell& cell : cells_) {
+            if (!cell.lanes.contains(lane)) continue;
+            if (!rows.emplace(cell.row.position, cell.row).second) return internal("a lane sees a position twice");
+        }
+        const auto known = states_.find(lane);
+        const State state = known == states_.end() ? State{} : known->second;
+        Row before = {0, -1, kHashStart};
+        for (const auto& [position, row] : rows) {
+            const bool follows = position == before.position + 1;
+            if (!follows && !may_have_holes) return internal("the lane's positions have holes");
+            if (follows && row.hash != hash_on(before.hash, row.token)) return internal("rows of different texts");
+            before = row;
+        }
+        if (before.position + 1 != begin) return internal("a slice does not follow what the lane holds");
+        if (state.n != begin || state.hash != before.hash) return internal("the state is not that of the rows");
+        return {};
     }
 
     void set_held(memory::Cell i, bool held) {

@@ -26,6 +26,9 @@ struct PlayOptions {
     std::int32_t n_ctx = 0;
     std::int32_t n_pool = 0;
     std::int32_t n_lanes = 0;
+    std::int32_t n_text = kMaxText;                   // of the families of texts
+    std::optional<memory::ResidencyRules> residency;  // lanes need not see all of their texts
+    bool has_scorer = false;
 };
 
 struct HeldText {

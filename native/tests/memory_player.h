@@ -13,6 +13,7 @@
 #include "memory/snapshot_file.h"
 #include "tests/disk_samples.h"
 #include "tests/fake_model.h"
+#include "tests/fake_scorer.h"
 #include "tests/memory_books.h"
 
 namespace luce::tests {
@@ -34,11 +35,17 @@ public:
             REQUIRE(opened);
             disk_ = std::move(opened).value();
         }
-        memory_.emplace(model_, disk_.get(),
-                        memory::MemoryConfig{memory::samples::kIdentity, options.host_budget, kSlots, kVocab, true},
-                        clock_);
+        memory::MemoryConfig config{memory::samples::kIdentity, options.host_budget, kSlots, kVocab, true};
+        if (options.residency) {
+            model_.may_have_holes = true;
+            if (options.has_scorer) scorer_.emplace(model_.traits().row_bytes);
+            const std::int32_t n_least = memory::least_cells(*options.residency, 32);
+            config.residency = memory::ResidencyConfig{*options.residency, n_least, scorer_ ? &*scorer_ : nullptr};
+        }
+        memory_.emplace(model_, disk_.get(), config, clock_);
         engine_.emplace(model_, samplers_, *memory_, clock_, EngineConfig{options.n_ctx, options.n_lanes, 64});
-        for (int i = 0; i < 3; ++i) families_.push_back(random_tokens(kMaxText, kVocab - 1));
+        for (int i = 0; i < 3; ++i)
+            families_.push_back(random_tokens(static_cast<std::size_t>(options.n_text), kVocab - 1));
         // One that parts from the first within a page.
         families_.push_back(families_[0]);
         for (std::size_t i = 100; i < families_[3].size(); ++i) families_[3][i] = static_cast<Token>(pick(3));
@@ -57,6 +64,7 @@ public:
 
     std::uint64_t n_restored = 0;
     std::uint64_t n_suspensions() const { return engine_->status().n_suspensions; }
+    memory::ResidencyStatus residency() const { return memory_->status().residency.value(); }
 
 private:
     std::size_t pick(std::size_t n) { return random_() % n; }
@@ -389,6 +397,7 @@ private:
 
     void check() {
         REQUIRE(!model_.misuse);
+        if (scorer_) REQUIRE(!scorer_->misuse);
         const std::optional<std::string> wrong = engine_->check_integrity();
         INFO("integrity: " << wrong.value_or("ok"));
         REQUIRE(!wrong);
@@ -463,6 +472,7 @@ private:
     FakeSamplers samplers_;
     std::unique_ptr<memory::IoWorker> worker_;
     std::unique_ptr<memory::DiskStore> disk_;
+    std::optional<FakeScorer> scorer_;
     std::optional<memory::TextMemory> memory_;
     std::optional<Engine> engine_;
     std::vector<Tokens> families_;

@@ -239,8 +239,9 @@ TEST_CASE("many snapshots of one growing text cost its pages and their tails") {
         REQUIRE(play.run(text, 1, snapping({{static_cast<Position>(text.size()), slot}})));
         text = joined(text, {static_cast<Token>(slot), 5, 6});
     }
-    const std::size_t pages = 3 * 64 * 8;  // 192 positions that all of them share
-    const std::size_t tails = 16 * (60 * 8 + 4 * 4);
+    const std::size_t row = play.model.traits().row_bytes;
+    const std::size_t pages = 3 * 64 * row;  // 192 positions that all of them share
+    const std::size_t tails = 16 * (60 * row + 4 * 4);
     CHECK(play.memory.status().cache.pinned_bytes <= pages + tails);
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 PlayOptions some_options(std::uint64_t seed) {
     std::mt19937_64 random(seed * 7919);
-    static constexpr std::size_t kBudgets[] = {0, 700, 2000, 5000, 20000, 1 << 20};
+    static constexpr std::size_t kBudgets[] = {0, 1400, 4000, 10000, 40000, 1 << 20};
     PlayOptions options;
     options.has_state = random() % 2 == 0;
     options.host_budget = kBudgets[random() % std::size(kBudgets)];
@@ -66,5 +66,35 @@ TEST_CASE("random operations on a device that fails: what fails says so, the boo
 }
 
 TEST_CASE("random operations with a disk on a device that fails") { play_rounds(rounds(30), 300'000, true, true); }
+
+TEST_CASE("random operations with a pool that is smaller than the texts: the same answers") {
+    memory::ResidencyStatus moved;
+    for (int round = 0; round < rounds(40); ++round) {
+        const std::uint64_t seed = 400'000 + static_cast<std::uint64_t>(round);
+        INFO("seed " << seed);
+        std::mt19937_64 random(seed);
+        PlayOptions options;
+        options.has_state = random() % 2 == 0;
+        options.fails = random() % 4 == 0;
+        options.has_scorer = random() % 4 != 0;
+        options.host_budget = 1 << 22;
+        options.n_ctx = 300 + static_cast<std::int32_t>(random() % 1000);
+        options.n_text = options.n_ctx;
+        options.n_lanes = 1 + static_cast<std::int32_t>(random() % 3);
+        options.residency =
+            memory::ResidencyRules{random() % 3, 1 + random() % 2, 1 + static_cast<Position>(random() % 80)};
+        options.n_pool = options.n_lanes * memory::least_cells(*options.residency, 1) + 32 +
+                         static_cast<std::int32_t>(random() % 200);
+        Player player(options, seed);
+        player.play(150);
+        moved.n_moved_in += player.residency().n_moved_in;
+        moved.n_moved_out += player.residency().n_moved_out;
+        moved.n_choices += player.residency().n_choices;
+    }
+    const auto n_rounds = static_cast<std::uint64_t>(rounds(40));
+    CHECK(moved.n_moved_out > 20 * n_rounds);
+    CHECK(moved.n_moved_in > 5 * n_rounds);
+    CHECK(moved.n_choices > n_rounds);
+}
 
 TEST_SUITE_END();

@@ -1,0 +1,61 @@
+// The part of TextMemory that sets a running text aside, and goes on with it later.
+#include <algorithm>
+
+#include "base/log.h"
+#include "memory/text_memory.h"
+
+namespace luce::memory {
+
+Suspended TextMemory::suspend(LaneId id, std::span<const Token> text, Position n_computed) {
+    Suspended suspended;
+    suspended.conversation = at(id).conversation;
+    suspended.n_prompt = at(id).n_prompt;
+    suspended.snapshots = std::move(at(id).snapshots);
+    suspended.tails = std::move(at(id).tails);
+    if (!refusal() && !at(id).is_lost && n_computed > 0) {
+        Result<Slot> place = place_at(id, text, n_computed, n_computed, {});
+        Result<void> held = place ? slots_.hold(place.value()) : Result<void>(place.error());
+        if (held) {
+            suspended.place = place.value();
+            suspended.is_held = true;
+        } else {
+            log_warn("a suspended request's memory is not held and may have to be computed again: " +
+                     held.error().text);
+        }
+    }
+    detach(id);
+    return suspended;
+}
+
+Begun TextMemory::resume(LaneId id, std::span<const Token> text, const Suspended& suspended) {
+    MemoryRequest request;
+    request.reuse = true;
+    request.snapshots = suspended.snapshots;
+    const Known known = refusal() ? Known{} : walk(text);
+    Beginning beginning;
+    if (suspended.is_held) {
+        const auto place =
+            beginning_at(known.pages, tree_.root(), suspended.place.position, text, device_.traits().has_state());
+        if (place) beginning = *place;
+    }
+    if (beginning.n == 0 && !refusal()) {
+        const Position n_limit = std::min(static_cast<Position>(text.size()) - 1, n_most(known, text, request));
+        beginning =
+            choose_beginning(known, tree_.root(), text, BeginningLimits{n_limit, true, device_.traits().has_state()});
+    }
+    if (const Result<void> attached = attach(id, beginning, text); !attached) {
+        log_warn("a suspended request's memory could not be put back and is computed again: " + attached.error().text);
+        beginning = {};
+    }
+    open(id, beginning, text, request, suspended.conversation);
+    at(id).n_prompt = suspended.n_prompt;
+    at(id).tails = suspended.tails;
+    let_go(suspended);
+    return to_begun(beginning);
+}
+
+void TextMemory::let_go(const Suspended& suspended) {
+    if (suspended.is_held) slots_.let_go(suspended.place);
+}
+
+}  // namespace luce::memory
