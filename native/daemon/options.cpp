@@ -306,11 +306,11 @@ Result<void> check_residency(const Options& options) {
 Result<void> check_together(const Options& options) {
     if (options.wants_help || options.wants_version) return {};
     if (options.model.empty()) return bad_args("--model FILE is missing");
+    if (Result<void> checked = check_residency(options); !checked) return checked;
     if (options.n_pool && options.n_ctx && *options.n_pool < *options.n_ctx) {
         return bad_args("--pool " + std::to_string(*options.n_pool) + " is smaller than --ctx " +
                         std::to_string(*options.n_ctx) + ": a lane's text has to fit the pool");
     }
-    if (Result<void> checked = check_residency(options); !checked) return checked;
     const std::int32_t n_call = std::min(options.n_ubatch, options.n_batch.value_or(options.n_ubatch));
     if (options.n_lanes > n_call) {
         return bad_args("--lanes " + std::to_string(options.n_lanes) + " needs --ubatch and --batch of at least that");

@@ -1,0 +1,225 @@
+"""Texts that are longer than the pool (`--kvflash`): the same answers while they fit, answers that find what has left
+the pool where they do not, one memory whatever the length, and nothing lost on the way through slots, files, park and
+other lanes."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from luce.protocol import Err, ErrorCode
+from luce.supervisor.text import TextModel
+from tests.daemon.conftest import Start
+from tests.daemon.exactness import done, generate, refused, status_of
+from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
+
+FILLER = (
+    "The wind moved over the hills.",
+    "A train left the station on time.",
+    "Two boats crossed the bay.",
+    "The library was quiet that evening.",
+    "The market sold apples and bread.",
+    "A dog slept by the door.",
+    "The teacher closed the window.",
+    "Rain fell on the old roof.",
+)
+"""What the packaged model was trained to find facts in."""
+OWNERS = ("green owl", "red fox", "blue whale", "black cat")
+
+SMALL = ("--kvflash", "512", "--ctx", "8192", "--ubatch", "64", "--lanes", "1")
+N_CELLS = 512
+FAMILIES = ("tiny", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "laguna")
+
+
+class Facts:
+    """Prompts with one fact each, and whether an answer tells it."""
+
+    def __init__(self, text: TextModel, seed: int) -> None:
+        self.text = text
+        self.rng = random.Random(seed)
+
+    def prompt(self, n_sentences: int, depth: float) -> tuple[list[int], str]:
+        sentences = [self.rng.choice(FILLER) for _ in range(n_sentences)]
+        owner = self.rng.choice(OWNERS)
+        code = str(self.rng.randrange(10000, 99999))
+        sentences.insert(int(n_sentences * depth), f"The access code of the {owner} is {code}.")
+        asked = f"{' '.join(sentences)}\n\nWhat is the access code of the {owner}?"
+        return self.ids(f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n"), code
+
+    def ids(self, text: str) -> list[int]:
+        return self.text.tokenize(text, parse_special=True)
+
+    def tells(self, tokens: list[int], code: str) -> bool:
+        return code in self.text.detokenize(tokens).decode(errors="replace")
+
+
+@pytest.fixture
+def facts(tiny_model: Path) -> Facts:
+    return Facts(TextModel(tiny_model), seed=5)
+
+
+def model_of(family: str, tiny_model: Path, test_models: Path) -> Path:
+    return tiny_model if family == "tiny" else test_models / f"{family}.gguf"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_fits_is_computed_as_without(start: Start, family: str, tiny_model: Path, test_models: Path) -> None:
+    model = model_of(family, tiny_model, test_models)
+    same = ("--ctx", "512", "--ubatch", "64", "--lanes", "2")
+    bounded = start(*same, "--kvflash", "1024", model=model)
+    unbounded = start(*same, "--pool", "1024", model=model)
+    for seed in range(3):
+        prompt = random_prompt(100 + 90 * seed, seed=seed)
+        here, there = bounded.generate(prompt, 40, "ignore_eos=1"), unbounded.generate(prompt, 40, "ignore_eos=1")
+        assert here.tokens == there.tokens
+    status = status_of(bounded)
+    assert (status["pages_moved_out"], status["page_choices"], status["page_keys_bytes"]) == ("0", "0", "0")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_kind_of_model_writes_on_beyond_the_pool(
+    start: Start, family: str, tiny_model: Path, test_models: Path
+) -> None:
+    daemon = start(*SMALL, model=model_of(family, tiny_model, test_models))
+    prompt = random_prompt(1200, seed=3)
+    told = generate(daemon, prompt, "snap=1000:1")
+    assert told.ok.n_prompt == 1200
+    status = status_of(daemon)
+    assert int(status["pages_resident"]) * 64 <= N_CELLS
+    assert int(status["pages_moved_out"]) >= (1200 - N_CELLS) // 64
+    assert status["page_choices"] == "1"
+    # From the slot, from what is known by itself, and after a park: all of it or an error, never less in silence.
+    assert generate(daemon, prompt, "restore=1").ok.restored == 1000
+    assert generate(daemon, prompt).ok.n_reused == 1200
+    done(daemon, "park")
+    done(daemon, "unpark")
+    assert generate(daemon, [*prompt, 7]).ok.n_reused == 1200
+    assert status_of(daemon)["pages_out"] == "0"
+
+
+def recalled(daemon: DaemonDriver, facts: Facts, n: int) -> int:
+    n_told = 0
+    for i in range(n):
+        prompt, code = facts.prompt(140, (i + 0.5) / (n + 2))
+        n_told += facts.tells(daemon.generate(prompt, 24).tokens, code)
+    return n_told
+
+
+def test_a_fact_that_has_left_the_pool_comes_back_when_it_is_asked_for(
+    start: Start, facts: Facts, tiny_model: Path
+) -> None:
+    assert recalled(start(*SMALL, "--kvflash-policy", "query"), facts, 8) >= 6
+    # Control: without looking at what is asked for, it is gone.
+    lru = start(*SMALL, "--kvflash-policy", "lru")
+    assert recalled(lru, Facts(TextModel(tiny_model), seed=5), 8) <= 2
+    assert status_of(lru)["page_choices"] == "0"
+
+
+def test_facts_are_found_again_after_restore_file_and_park(start: Start, facts: Facts, tmp_path: Path) -> None:
+    daemon = start(*SMALL)
+    told = []
+    for i in range(6):
+        prompt, code = facts.prompt(140, (i + 0.5) / 8)
+        before = facts.tells(generate(daemon, prompt, "snap=900:2", 24).tokens, code)
+        done(daemon, f"SAVE 2 {tmp_path / 'slot'}")
+        done(daemon, "FREE_SNAPSHOT 2")
+        done(daemon, "CLEAR disk")
+        done(daemon, f"LOAD 3 {tmp_path / 'slot'}")
+        if i % 2:
+            done(daemon, "park")
+            done(daemon, "unpark")
+        again = generate(daemon, prompt, "restore=3", 24)
+        assert again.ok.restored == 900
+        told.append((before, facts.tells(again.tokens, code)))
+        done(daemon, "FREE_SNAPSHOT 3")
+    assert sum(before for before, _ in told) >= 4
+    assert sum(after for _, after in told) >= 4
+
+
+def test_a_fact_of_the_first_turn_is_found_in_a_later_one(start: Start, facts: Facts) -> None:
+    daemon = start(*SMALL)
+    n_told = 0
+    for i in range(4):
+        owner, code = OWNERS[i], str(40123 + 1111 * i)
+        text = facts.ids(
+            f"<|im_start|>user\nThe access code of the {owner} is {code}.<|im_end|>\n<|im_start|>assistant\n"
+        )
+        for _ in range(5):
+            text += daemon.generate(text, 16).tokens
+            filler = " ".join(facts.rng.choice(FILLER) for _ in range(30))
+            text += facts.ids(f"\n<|im_start|>user\n{filler}<|im_end|>\n<|im_start|>assistant\n")
+        text += daemon.generate(text, 16).tokens
+        question = f"\n<|im_start|>user\nWhat is the access code of the {owner}?<|im_end|>\n<|im_start|>assistant\n"
+        answer = daemon.generate(text + facts.ids(question), 24)
+        n_told += facts.tells(answer.tokens, code)
+        assert int(status_of(daemon)["pages_resident"]) * 64 <= N_CELLS
+    assert n_told >= 2
+
+
+def test_lanes_share_the_pool_and_none_starves(start: Start, facts: Facts) -> None:
+    daemon = start("--kvflash", "1664", "--ctx", "4096", "--ubatch", "64", "--lanes", "4")
+    prompts = {i: facts.prompt(90, 0.15 * i) for i in range(1, 6)}
+    daemon.send(*(gen_line(i, 24, prompt, "") for i, (prompt, _) in prompts.items()))
+    answers = daemon.collect(len(prompts))
+    assert sum(facts.tells(answers[i].tokens, code) for i, (_, code) in prompts.items()) >= 3
+    assert all(not isinstance(answer.reply, Err) for answer in answers.values())
+    # One that is cancelled in the middle leaves nothing behind.
+    daemon.send(gen_line(9, 2000, random_prompt(1500, seed=4), "ignore_eos=1"))
+    assert daemon.next_token().id == 9
+    daemon.send("cancel id=9")
+    assert 9 in daemon.collect(1)
+    status = status_of(daemon)
+    assert (status["lanes_busy"], status["pages_out"]) == ("0", "0")
+    assert int(status["pages_resident"]) * 64 <= 1664
+
+
+def test_drafts_go_with_a_text_that_outgrows_the_pool(start: Start, facts: Facts, packaged_draft: Path) -> None:
+    drafting = ("--draft", str(packaged_draft), "--draft-gate", "off")
+    daemon = start("--kvflash", "768", "--ctx", "8192", "--ubatch", "64", "--lanes", "1", *drafting)
+    n_told = 0
+    for i in range(6):
+        prompt, code = facts.prompt(140, (i + 0.5) / 8)
+        n_told += facts.tells(daemon.generate(prompt, 24).tokens, code)
+    assert n_told >= 4
+    status = status_of(daemon)
+    assert int(status["spec_accepted"]) > 0
+    assert int(status["pages_moved_in"]) > 0
+
+
+def test_what_was_computed_within_a_pool_is_not_taken_for_the_whole(start: Start, tmp_path: Path) -> None:
+    bounded = start(*SMALL)
+    generate(bounded, random_prompt(700, seed=3), "snap=700:1")
+    done(bounded, f"SAVE 1 {tmp_path / 'slot'}")
+    unbounded = start("--ctx", "1024", "--lanes", "1")
+    assert refused(unbounded, f"LOAD 1 {tmp_path / 'slot'}") is ErrorCode.BAD_SNAPSHOT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--kvflash", "0"), "need at least 512"),
+        (("--kvflash", "-64"), "need at least 512"),
+        (("--kvflash", "many"), "--kvflash takes a whole number"),
+        (("--kvflash", "448"), "need at least 512"),
+        (("--kvflash", "520"), "576 is"),
+        (("--kvflash", "99999999999"), "--kvflash takes a whole number"),
+        (("--kvflash", "512", "--pool", "1024"), "give one of them"),
+        (("--kvflash", "512", "--flash-attn", "off"), "needs flash attention"),
+        (("--kvflash", "512", "--host-cache", "1M"), "give --host-cache as much, or a smaller --ctx"),
+        (("--kvflash", "512", "--kvflash-tau", "0"), "--kvflash-tau takes a whole number from 1"),
+        (("--kvflash", "512", "--kvflash-policy", "none"), "--kvflash-policy takes one of auto, query, lru"),
+    ],
+)
+def test_a_pool_that_cannot_work_is_refused_with_what_would(
+    luced: Path, tiny_model: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    ended = subprocess.run(
+        [luced, "--model", tiny_model, "--ctx", "8192", "--ubatch", "64", "--lanes", "1", *arguments],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 64, ended
+    assert ended.stdout.startswith("err start_failed "), ended.stdout
+    assert says in ended.stdout
