@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/clock.h"
@@ -51,6 +51,7 @@ using luce::daemon::Options;
 using luce::llama::FlashAttention;
 using luce::llama::ModelInfo;
 
+constexpr int kOutputFailed = 1;
 constexpr int kBadArguments = 64;
 constexpr int kStartFailed = 2;
 constexpr int kProtocolVersion = 2;
@@ -74,8 +75,9 @@ std::int32_t n_draft_tree(const Options& options) {
 
 int refuse_to_start(int reply_fd, const Error& error, int status) {
     luce::log_error(error.text);
-    luce::daemon::write_line(
-        reply_fd, luce::wire::format_reply(luce::wire::Err{std::nullopt, {luce::ErrorCode::start_failed, error.text}}));
+    const luce::wire::Err reply{std::nullopt, {luce::ErrorCode::start_failed, error.text}};
+    // Who cannot be told sees the status and the log.
+    (void)luce::daemon::write_text(reply_fd, luce::wire::format_reply(reply));
     return status;
 }
 
@@ -192,14 +194,24 @@ luce::daemon::StatusFields describe(const ModelInfo& info, const Options& option
     return fields;
 }
 
-void print_version() {
-    std::printf("luced %s\nllama.cpp %s\nbuild %s\n", LUCE_VERSION, LUCE_LLAMA_BUILD, LUCE_BUILD_DESCRIPTION);
+std::string version_text() {
+    std::string text = "luced " LUCE_VERSION "\nllama.cpp " LUCE_LLAMA_BUILD "\nbuild " LUCE_BUILD_DESCRIPTION "\n";
     const luce::llama::Backend backend;
-    std::printf("system %s\n", backend.system_info().c_str());
+    text += "system " + backend.system_info() + "\n";
     for (const luce::llama::DeviceInfo& device : backend.devices()) {
-        std::printf("device kind=%s name=%s total_bytes=%zu free_bytes=%zu %s\n", device.kind.c_str(),
-                    device.name.c_str(), device.total_bytes, device.free_bytes, device.description.c_str());
+        text += "device kind=" + device.kind + " name=" + device.name;
+        text += " total_bytes=" + std::to_string(device.total_bytes) +
+                " free_bytes=" + std::to_string(device.free_bytes) + " " + device.description + "\n";
     }
+    return text;
+}
+
+// All that was asked for is this text: a program that takes a status of 0 for it must have got it.
+int print(std::string_view text) {
+    const Result<void> printed = luce::daemon::write_text(STDOUT_FILENO, text);
+    if (printed) return 0;
+    luce::log_error(printed.error().text);
+    return kOutputFailed;
 }
 
 // libllama and ggml abort on what they think impossible: say why and end with the status that callers know.
@@ -429,14 +441,8 @@ int run(int argc, char** argv) {
     if (!parsed) return refuse_to_start(STDOUT_FILENO, parsed.error(), kBadArguments);
     const Options& options = parsed.value();
     luce::set_log_level(options.log_level);
-    if (options.wants_help) {
-        std::fputs(luce::daemon::help_text().c_str(), stdout);
-        return 0;
-    }
-    if (options.wants_version) {
-        print_version();
-        return 0;
-    }
+    if (options.wants_help) return print(luce::daemon::help_text());
+    if (options.wants_version) return print(version_text());
     luce::daemon::block_stop_signals();
     if (options.dies_with_parent) {
         if (const auto set = luce::daemon::die_with_parent(); !set) {

@@ -366,8 +366,8 @@ std::string help_text() {
         text.append(left).append(spec.help).push_back('\n');
     }
     text +=
-        "\nExit status: 0 after quit or the end of input, 2 if it could not start, 64 for bad arguments, 70 after a\n"
-        "fatal error of the engine.\n";
+        "\nExit status: 0 after quit or the end of input, 1 if this text or the version could not be written, 2 if it\n"
+        "could not start, 64 for bad arguments, 70 after a fatal error of the engine.\n";
     return text;
 }
 

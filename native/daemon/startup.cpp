@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "base/nonblocking_fd.h"
@@ -57,14 +58,16 @@ Result<void> die_with_parent() {
     return {};
 }
 
-void write_line(int fd, const std::string& line) {
-    std::string_view left = line;
-    while (!left.empty()) {
-        const ssize_t n = ::write(fd, left.data(), left.size());
+Result<void> write_text(int fd, std::string_view text) {
+    while (!text.empty()) {
+        const ssize_t n = ::write(fd, text.data(), text.size());
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return;
-        left.remove_prefix(static_cast<std::size_t>(n));
+        if (n < 0) {
+            return Error{ErrorCode::io_error, std::string("the output could not be written: ") + std::strerror(errno)};
+        }
+        text.remove_prefix(static_cast<std::size_t>(n));
     }
+    return {};
 }
 
 }  // namespace luce::daemon

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <optional>
-#include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -26,7 +26,7 @@ Result<void> check_is_writable(int fd);
 // Have the kernel kill this process when its parent ends. Errors: start_failed if the parent is gone already.
 Result<void> die_with_parent();
 
-// Write all of `line` (blocking), for what is said before or instead of the event loop.
-void write_line(int fd, const std::string& line);
+// Write all of `text` (blocking), for what is said before or instead of the event loop. Errors: io_error.
+Result<void> write_text(int fd, std::string_view text);
 
 }  // namespace luce::daemon

@@ -29,6 +29,10 @@ def check(result: subprocess.CompletedProcess[bytes], code: int, text: bytes) ->
         "luce inspect $MODEL",
         "luce inspect $MODEL --json",
         "luce --help",
+        "luce --version",
+        "luce serve --help",
+        "luce run --help",
+        "luce-daemon --help",
         "echo hello | luce tokenize -",
         f"{IDS} | luce detokenize",
         RUN,
@@ -38,6 +42,12 @@ def check(result: subprocess.CompletedProcess[bytes], code: int, text: bytes) ->
 )
 def test_a_full_disk(shell: Shell, command: str) -> None:
     check(shell(f"{command} >/dev/full"), 1, b"No space left on device")
+
+
+def test_a_full_disk_under_the_daemons_version(shell: Shell) -> None:
+    result = shell("luce-daemon --version >/dev/full")
+    assert result.returncode == 1
+    assert b"No space left on device" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -278,6 +278,14 @@ def test_a_full_disk_under_the_token_fd_is_an_error(luced: Path, tiny_model: Pat
     assert child.returncode == 0
 
 
+@pytest.mark.parametrize("flag", ["--version", "--help"])
+def test_what_is_printed_gets_there_or_is_an_error(luced: Path, flag: str) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([str(luced), flag], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert b"No space left on device" in done.stderr
+
+
 def test_a_pool_alone_bounds_the_context(start: Start) -> None:
     daemon = start("--pool", "300")
     assert dict(daemon.ready.fields)["ctx"] == "300"
