@@ -1,0 +1,31 @@
+# luce_build_llama_lean(): llama.cpp's library `common` without what nothing of ours can reach, and in larger pieces.
+#
+# It holds the command lines of llama.cpp's own programs, downloads and an HTTP library as well: none of that is linked
+# into anything of ours, and all of it would be compiled. Its parsers and templates, which luce_text uses all of, are many
+# small files behind the same large headers: eight at a time they take a fraction. What luced links stays in files of its
+# own, so that it gets no more than it needs. All this fits the pinned build: a tree of the user's own is built as it is.
+
+set(LUCE_COMMON_UNUSED arg console debug download hf-cache imatrix-loader llguidance preset subproc)
+set(LUCE_COMMON_OF_LUCED
+    common fit json log ngram-cache ngram-map ngram-mod reasoning-budget sampling speculative trie unicode)
+
+function(luce_build_llama_lean)
+    if(LLAMA_CPP_DIR)
+        return()
+    endif()
+    list(JOIN LUCE_COMMON_UNUSED "|" unused)
+    get_target_property(sources llama-common SOURCES)
+    list(FILTER sources EXCLUDE REGEX "^(${unused})\\.cpp$")
+    # FILENAME: each of the template's files has its own.
+    set_target_properties(llama-common PROPERTIES SOURCES "${sources}"
+        UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_CODE_BEFORE_INCLUDE "#undef FILENAME")
+    foreach(name IN LISTS LUCE_COMMON_OF_LUCED)
+        set_source_files_properties("${LLAMA_CPP_SOURCE}/common/${name}.cpp" TARGET_DIRECTORY llama-common
+            PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endforeach()
+    foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
+        get_target_property(libraries llama-common ${property})
+        list(REMOVE_ITEM libraries cpp-httplib "$<LINK_ONLY:cpp-httplib>")
+        set_target_properties(llama-common PROPERTIES ${property} "${libraries}")
+    endforeach()
+endfunction()
