@@ -5,46 +5,79 @@ The samples are drawn with fixed seeds, so what is tested comes out the same eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
 from contextlib import closing
+from math import exp, sqrt
 from pathlib import Path
 
 import pytest
 
-from luce.protocol import GenerateOk
+from luce.protocol import GenerateOk, Logprobs
 from luce.protocol import percent_encode as encode
 from tests.conftest import GoldenCase
-from tests.daemon.chi_square import excess
+from tests.daemon.chi_square import Z, excess
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import compare_drawn, drafted, generate, status_of
 from tests.daemon.same_tokens import NOISE_BATCHING, SampledComparison
-from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
+from tests.daemon_driver import Answer, DaemonDriver, gen_line, random_prompt
 
 N_SAMPLES = 1_500
 N_SAMPLES_FULL = 20_000
 N_TOKENS = 4
 WAVE = 200
+LEAST_VARIANCE = 20.0
+"""Of a count that is taken for a normal variable."""
 REJECTION = ("--draft-accept", "rejection", "--draft-gate", "off", "--draft-ngram", "off")
 PLAIN = ("--draft-max", "0")
 SAMPLING = "temp=1 top_k=4"
 
 
-def samples(daemon: DaemonDriver, prompt: Sequence[int], extra: str, seeds: range) -> list[tuple[int, ...]]:
+def ask_all(daemon: DaemonDriver, prompt: Sequence[int], extra: str, seeds: range) -> list[Answer]:
     """The beginnings of as many answers."""
-    answers = []
+    answers: list[Answer] = []
     for first in range(0, len(seeds), WAVE):
         wave = seeds[first : first + WAVE]
         daemon.send(*(gen_line(i, N_TOKENS, prompt, f"{extra} ignore_eos=1 seed={s}") for i, s in enumerate(wave)))
         told = daemon.collect(len(wave))
-        answers += [tuple(told[i].tokens) for i in range(len(wave))]
-    assert all(len(answer) == N_TOKENS for answer in answers)
+        answers += [told[i] for i in range(len(wave))]
+    assert all(len(answer.tokens) == N_TOKENS for answer in answers)
     return answers
+
+
+def samples(daemon: DaemonDriver, prompt: Sequence[int], extra: str, seeds: range) -> list[tuple[int, ...]]:
+    return [tuple(answer.tokens) for answer in ask_all(daemon, prompt, extra, seeds)]
 
 
 def worst(first: Sequence[tuple[int, ...]], second: Sequence[tuple[int, ...]]) -> float:
     """By position, and by what the first three are together: drafts begin behind the first."""
     by_position = [excess([a[i] for a in first], [b[i] for b in second]) for i in range(N_TOKENS)]
     return max(*by_position, excess([a[:3] for a in first], [b[:3] for b in second]))
+
+
+def chances(line: Logprobs, temperature: float) -> dict[int, float]:
+    """Of the likeliest tokens, when no other can be drawn (top_k)."""
+    weights = {token: exp(logprob / temperature) for token, logprob in line.entries[1:]}
+    return {token: weight / sum(weights.values()) for token, weight in weights.items()}
+
+
+def misfit(answers: Sequence[Answer], temperature: float) -> float:
+    """How far the tokens are from the chances that their own steps gave them (logprobs of all that can be drawn), by
+    position and by the text before: above 1 is not by chance. No rounding matters here, however the steps batched."""
+    seen: Counter[Hashable] = Counter()
+    expected: defaultdict[Hashable, float] = defaultdict(float)
+    variance: defaultdict[Hashable, float] = defaultdict(float)
+    for answer in answers:
+        for i, line in enumerate(answer.logprobs):
+            for place in (i, tuple(answer.tokens[:i])):
+                seen[place, answer.tokens[i]] += 1
+                for token, chance in chances(line, temperature).items():
+                    expected[place, token] += chance
+                    variance[place, token] += chance * (1 - chance)
+    assert seen.keys() <= expected.keys(), "tokens that could not be drawn"
+    many = [cell for cell in expected if variance[cell] >= LEAST_VARIANCE]
+    assert len(many) > N_TOKENS
+    return max(abs(seen[cell] - expected[cell]) / sqrt(variance[cell]) for cell in many) / Z
 
 
 @pytest.fixture
@@ -70,17 +103,22 @@ def test_tokens_are_distributed_as_plain_decodings(
     assert int(fields["spec_drafted"]) > int(fields["spec_accepted"]) > n / 4
 
 
-def test_so_they_are_with_a_draft_token_by_token(start: Start, test_models: Path, full: bool) -> None:
-    """A random model with a draft model that knows a little of it: what it says itself, through cut-offs of its own."""
+def test_so_they_are_with_a_draft_token_by_token(start: Start, test_models: Path, full: bool, gpu: bool) -> None:
+    """A random model with a draft model that knows a little of it: what it says itself, through cut-offs of its own.
+    On a GPU its distributions move with the width of a step, so that plain decoding's, of other widths, are others."""
     n = N_SAMPLES_FULL if full else N_SAMPLES
     model = test_models / "qwen3.gguf"
     prompt = random_prompt(12)
+    with closing(start(*REJECTION, "--draft", str(model), "--lanes", "8", model=model)) as daemon:
+        drawn = ask_all(daemon, prompt, "temp=0.5 top_k=4 logprobs=4", range(n, 2 * n))
+        assert int(status_of(daemon)["spec_accepted"]) > n / 2
+    assert misfit(drawn, 0.5) < 1
+    assert misfit(drawn, 1.0) > 1, "the test does not see another temperature"
+    if gpu:
+        return
     with closing(start(*PLAIN, "--lanes", "8", model=model)) as daemon:
         plain = samples(daemon, prompt, "temp=0.5 top_k=4", range(n))
-    with closing(start(*REJECTION, "--draft", str(model), "--lanes", "8", model=model)) as daemon:
-        drawn = samples(daemon, prompt, "temp=0.5 top_k=4", range(n, 2 * n))
-        assert int(status_of(daemon)["spec_accepted"]) > n / 2
-    assert worst(plain, drawn) < 1
+    assert worst(plain, [tuple(answer.tokens) for answer in drawn]) < 1
 
 
 def test_a_seed_gives_the_same_tokens_again(start: Start, golden: list[GoldenCase], packaged_draft: Path) -> None:
