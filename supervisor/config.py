@@ -24,9 +24,10 @@ FLASH_ATTENTION: tuple[FlashAttention, ...] = ("auto", "on", "off")
 LOG_LEVELS: tuple[LogLevel, ...] = ("error", "warn", "info", "debug")
 
 
-OPENMP_SPIN_COUNT = 1000
-"""How long an idle OpenMP thread of luced spins before it sleeps. As fast as libgomp's own choice on an idle host; on
-a busy one, threads that spin for their turn take it from those that compute (measured: up to 50 times slower)."""
+OPENMP_SPIN_COUNT = 20_000
+"""How long an OpenMP thread of luced spins before it sleeps: some 0.3 ms, longer than threads that have a core each
+wait for each other. luced shortens it itself while other programs want the cores, where threads that spin for their
+turn take it from those that compute."""
 
 
 def engine_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 #include "llama/llama_decoder.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <new>
 #include <string>
@@ -60,7 +61,8 @@ Error decode_error(int code) {
 LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
     : model_(model),
       branches_(model, n_lanes),
-      batch_(llama_batch_init(static_cast<std::int32_t>(llama_n_batch(model.context())), 0, branches_.n_token_ids())) {
+      batch_(llama_batch_init(static_cast<std::int32_t>(llama_n_batch(model.context())), 0, branches_.n_token_ids())),
+      spin_(model.info().n_threads) {
     const ModelInfo& info = model.info();
     limits_.n_vocab = info.n_vocab;
     limits_.n_pool = info.n_pool;
@@ -156,6 +158,7 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     const std::uint32_t n_sequences = params.n_seq_max;
     params.n_seq_max = std::max(n_sequences, static_cast<std::uint32_t>(branches_.n_ids()));
     Result<void> done;
+    const auto begun = std::chrono::steady_clock::now();
     try {
         const GraphCache::Lease graph = model_.graphs().lease(shape_of(slices));
         std::optional<QueryProbe::Watch> watch;  // ends before the lease
@@ -172,6 +175,7 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
         done = internal(std::string("the computation failed: ") + e.what());
     }
     params.n_seq_max = n_sequences;
+    spin_.note(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
     return done;
 }
 

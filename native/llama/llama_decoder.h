@@ -10,6 +10,7 @@
 #include "engine/decoder.h"
 #include "llama/model.h"
 #include "llama/query_probe.h"
+#include "llama/thread_spin.h"
 #include "llama/tree_branches.h"
 
 namespace luce::llama {
@@ -57,6 +58,7 @@ private:
     QueryProbe* probe_ = nullptr;
     llama_batch batch_;
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
+    ThreadSpin spin_;
 };
 
 }  // namespace luce::llama
