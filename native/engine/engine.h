@@ -171,10 +171,12 @@ private:
     std::vector<std::unique_ptr<Generation>> lanes_;  // null: free
     std::list<Suspended> suspended_;                  // highest priority first, then oldest
     static constexpr int kMaxFailedCalls = 3;
-    int n_failed_calls_ = 0;     // in a row
-    bool is_crowded_ = false;    // the device had no room for the lanes of late: no more of them until one has ended
-    bool is_withdrawn_ = false;  // the device had no room for drafts of late: none in the next step
-    bool cannot_keep_ = false;   // states to go back to: there was no memory
+    int n_failed_calls_ = 0;        // in a row
+    bool is_crowded_ = false;       // the device had no room for the lanes of late: no more of them until one has ended
+    bool is_withdrawn_ = false;     // the device had no room for drafts of late: none in the next step
+    bool cannot_keep_ = false;      // states to go back to: there was no memory
+    bool has_read_prompt_ = false;  // the last call
+    std::int32_t n_matched_ = 0;    // drafted tokens, in the running call
     // Of the running call: lanes that went back.
     std::int32_t n_redone_ = 0;  // tokens that were right and are computed again
     double going_back_s_ = 0;

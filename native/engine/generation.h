@@ -57,10 +57,16 @@ public:
         text_.push_back(token);
     }
 
-    std::optional<Finish> finish_after(Token token, bool ends_generation, std::int32_t n_ctx) const {
-        if (ends_generation && !request_.ignores_eos) return Finish::eos;
+    // Whatever comes before it.
+    bool ends_with(Token token, bool ends_generation) const {
+        if (ends_generation && !request_.ignores_eos) return true;
         const Tokens& stops = request_.stop_tokens;
-        if (std::find(stops.begin(), stops.end(), token) != stops.end()) return Finish::stop;
+        return std::find(stops.begin(), stops.end(), token) != stops.end();
+    }
+
+    std::optional<Finish> finish_after(Token token, bool ends_generation, std::int32_t n_ctx) const {
+        if (ends_with(token, ends_generation))
+            return ends_generation && !request_.ignores_eos ? Finish::eos : Finish::stop;
         if (n_generated() >= request_.n_generate || n_text() >= n_ctx) return Finish::limit;
         return std::nullopt;
     }

@@ -32,6 +32,9 @@ void Engine::propose() {
         const std::int32_t n_cut = memory_.n_until_cut(candidate.lane, g.n_computed());
         candidate.n_most = std::max(0, n_share);
         candidate.n_deepest = std::max(0, std::min({n_left - 1, n_room - 1, n_cut - 1, n_back}));
+        candidate.ends_with = [this, &g](Token token) {
+            return g.ends_with(token, decoder_.is_end_of_generation(token));
+        };
     }
     if (is_withdrawn_) {
         is_withdrawn_ = false;
@@ -126,9 +129,13 @@ std::optional<speculation::StepCost> Engine::cost_of(const PlannedCall& call, do
 
 void Engine::measure(std::optional<speculation::StepCost> cost) {
     const std::int32_t n_redone = std::exchange(n_redone_, 0);
+    const std::int32_t n_matched = std::exchange(n_matched_, 0);
+    const bool follows_prompt = std::exchange(has_read_prompt_, !cost);
     const double going_back_s = std::exchange(going_back_s_, 0.0);
     if (!cost) return;
     cost->n_redone = n_redone;
+    cost->n_right = n_matched;
+    cost->follows_prompt = follows_prompt;
     cost->seconds += going_back_s;
     speculator_->measured(*cost);
 }
@@ -157,6 +164,7 @@ void Engine::verify(const CalledSlice& called, std::vector<Event>& events) {
     }
     const auto n_kept = static_cast<std::int32_t>(path.size());
     const std::int32_t n_matched = n_kept - 1;
+    n_matched_ += n_matched;
     const bool goes_back = called.parents.empty() && called.planned.n_tokens - n_kept > memory_.n_rollback();
     if (!goes_back) g.mark_computed(n_kept);
     if (speculator_ != nullptr) {

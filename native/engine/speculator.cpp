@@ -45,6 +45,22 @@ void take_nodes(const Draft& draft, std::span<const std::size_t> nodes, Tokens& 
     if (!has_branches) parents.clear();
 }
 
+// A chain is verified no further than to where the request would end. The token that ends it comes by itself, from the
+// row before it; only if it was drawn it is judged all the same, because no draw may decide what is verified of it.
+void cut_at_end(Draft& draft, const Speculator::Candidate& lane) {
+    if (!lane.ends_with || !draft.parents.empty()) return;
+    const auto end = std::find_if(draft.tokens.begin(), draft.tokens.end(), lane.ends_with);
+    if (end == draft.tokens.end()) return;
+    const auto n_kept = static_cast<std::size_t>(end - draft.tokens.begin()) + (draft.drawn_from.empty() ? 0 : 1);
+    draft.tokens.resize(n_kept);
+    draft.confidence.resize(n_kept);
+    if (!draft.drawn_from.empty()) draft.drawn_from.resize(n_kept);
+}
+
+const Speculator::Candidate& candidate_of(std::span<const Speculator::Candidate> lanes, LaneId lane) {
+    return *std::find_if(lanes.begin(), lanes.end(), [&](const auto& candidate) { return candidate.lane == lane; });
+}
+
 }  // namespace
 
 Speculator::Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clock& clock)
@@ -54,7 +70,8 @@ Speculator::Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clo
       n_branches_(config.n_branches),
       wants_equal_widths_(config.wants_equal_widths && n_lanes > 1),
       draws_(config.draws),
-      plans_(static_cast<std::size_t>(n_lanes)) {
+      plans_(static_cast<std::size_t>(n_lanes)),
+      declined_(static_cast<std::size_t>(n_lanes)) {
     speculation::GateConfig gate;
     gate.n_lanes = n_lanes;
     gate.n_most = std::max(config.n_most, config.n_tree);
@@ -99,18 +116,16 @@ void Speculator::propose(std::span<const Candidate> lanes) {
             const DraftAsk of_lane = ask_for(lane, i, std::max(n_most_, n_tree_), lanes.size());
             if (of_lane.n_most > 0) asks.push_back(of_lane);
         }
-        if (!asks.empty()) ask(i, asks);
+        if (!asks.empty()) ask(i, asks, lanes);
     }
     const std::vector<speculation::Ask> wanted = gate_->asks(situations, proposals_);
     for (SourceIndex i = 0; i < sources_.size(); ++i) {
         std::vector<DraftAsk> of_source;
         for (const speculation::Ask& want : wanted) {
             if (want.source != i) continue;
-            const auto lane = std::find_if(lanes.begin(), lanes.end(),
-                                           [&](const Candidate& candidate) { return candidate.lane == want.lane; });
-            of_source.push_back(ask_for(*lane, i, want.n_tokens, lanes.size()));
+            of_source.push_back(ask_for(candidate_of(lanes, want.lane), i, want.n_tokens, lanes.size()));
         }
-        if (!of_source.empty()) ask(i, of_source);
+        if (!of_source.empty()) ask(i, of_source, lanes);
     }
     choose(lanes);
     if (wants_equal_widths_) pad(lanes);
@@ -130,7 +145,7 @@ DraftAsk Speculator::ask_for(const Candidate& lane, SourceIndex source, std::int
 }
 
 // Adds to drafts_ and proposals_; a source that fails proposes nothing.
-void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks) {
+void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<const Candidate> lanes) {
     Source& source = sources_[i];
     if (source.is_out) return;
     const double started_s = clock_.now_s();
@@ -154,6 +169,7 @@ void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks) {
         gate_->observe_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, seconds);
     }
     for (Draft& draft : drafts) {
+        cut_at_end(draft, candidate_of(lanes, draft.lane));
         if (draft.tokens.empty()) continue;
         drafts_.push_back(std::move(draft));
         proposals_.push_back({drafts_.back().lane, i, {}});
@@ -169,6 +185,7 @@ void Speculator::choose(std::span<const Candidate> lanes) {
     const std::vector<Choice> choices = gate_->choose(situations_of(lanes, n_tree_ > 0), proposals_);
     for (std::size_t i = 0; i < choices.size(); ++i) {
         const Choice& choice = choices[i];
+        if (choice.declined) decline(choice);
         if (choice.width == 0) continue;
         const Draft& draft = drafts_[choice.proposal];
         Plan& plan = at(choice.lane);
@@ -185,6 +202,13 @@ void Speculator::choose(std::span<const Candidate> lanes) {
         plan.width = choice.width;
         plan.proposal = choice.proposal;
     }
+}
+
+void Speculator::decline(const Choice& choice) {
+    Declined& declined = declined_[static_cast<std::size_t>(choice.lane)];
+    const Draft& draft = drafts_[choice.proposal];
+    if (!declined.tokens.empty() || !draft.drawn_from.empty()) return;  // one at a time; what was drawn says little
+    declined = {{draft.tokens.begin(), draft.tokens.begin() + choice.declined->width}, *choice.declined};
 }
 
 // All lanes as long as the longest, by tokens that nobody expects: cheaper than another pass over the weights.
@@ -221,6 +245,7 @@ SpeculationStats Speculator::judged(LaneId lane, std::span<const Token> got, std
     stats.n_steps = 1;
     stats.draft_s = std::exchange(plan.draft_s, 0.0);
     judge_unused(lane, got);
+    judge_declined(lane, got);
     const std::int32_t width = std::min(plan.width, n_seen);
     if (width == 0) return stats;
     stats.n_speculated_steps = 1;
@@ -259,6 +284,21 @@ void Speculator::judge_unused(LaneId lane, std::span<const Token> got) {
     }
 }
 
+// Step by step, to the first token that is wrong.
+void Speculator::judge_declined(LaneId lane, std::span<const Token> got) {
+    Declined& declined = declined_[static_cast<std::size_t>(lane)];
+    if (declined.tokens.empty()) return;
+    bool is_right = true;
+    std::int32_t& n_right = declined.draft.n_right;
+    for (std::size_t i = 0; i < got.size() && is_right && n_right < declined.draft.width; ++i) {
+        is_right = declined.tokens[static_cast<std::size_t>(n_right)] == got[i];
+        n_right += is_right ? 1 : 0;
+    }
+    if (is_right && n_right < declined.draft.width) return;
+    gate_->observe_declined(declined.draft);
+    declined.tokens.clear();
+}
+
 void Speculator::follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                         speculation::BatchRows rows) {
     for (Source& source : sources_) source.drafts->follow(lane, text, n_computed, n_new, rows);
@@ -270,6 +310,7 @@ void Speculator::meanwhile() {
 
 void Speculator::begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) {
     gate_->begin(lane);
+    declined_[static_cast<std::size_t>(lane)] = {};
     for (Source& source : sources_) source.drafts->begin(lane, text, n_computed);
 }
 

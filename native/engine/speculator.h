@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,6 +45,8 @@ public:
         std::int32_t n_most = 0;                         // drafted tokens that it can take
         std::int32_t n_deepest = 0;                      // of them one after the other
         std::optional<speculation::DrawRule> draw = {};  // unset: its drafts are matched
+        // Whether the request ends with the token: nothing behind it is of use. Unset: with none.
+        std::function<bool(Token)> ends_with = {};
     };
 
     // Decide what each of them verifies in the next step. REQUIRES: each has been begun.
@@ -87,14 +90,22 @@ private:
         std::optional<std::size_t> proposal;  // that the drafted ones are of
         double draft_s = 0;                   // the lane's share of what drafting took in this step
     };
+    // A draft that the gate declined, on its way to what comes instead.
+    struct Declined {
+        Tokens tokens;
+        speculation::DeclinedDraft draft;
+    };
 
     speculation::DraftAsk ask_for(const Candidate& lane, speculation::SourceIndex source, std::int32_t n_tokens,
                                   std::size_t n_lanes) const;
-    void ask(speculation::SourceIndex source, std::span<const speculation::DraftAsk> asks);
+    void ask(speculation::SourceIndex source, std::span<const speculation::DraftAsk> asks,
+             std::span<const Candidate> lanes);
     void judge(std::size_t proposal, std::span<const Token> got);
     void choose(std::span<const Candidate> lanes);
+    void decline(const speculation::Choice& choice);
     void pad(std::span<const Candidate> lanes);
     void judge_unused(LaneId lane, std::span<const Token> got);
+    void judge_declined(LaneId lane, std::span<const Token> got);
     Plan& at(LaneId lane) { return plans_[static_cast<std::size_t>(lane)]; }
 
     const Clock& clock_;
@@ -106,6 +117,7 @@ private:
     std::vector<Source> sources_;
     std::unique_ptr<speculation::Gate> gate_;
     std::vector<Plan> plans_;  // of each lane
+    std::vector<Declined> declined_;
     // Of the step that is being decided.
     std::vector<speculation::Draft> drafts_;
     std::vector<speculation::Proposal> proposals_;

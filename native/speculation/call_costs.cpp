@@ -16,8 +16,9 @@ constexpr std::int32_t kRungsAnOctave = 8;
 constexpr std::int32_t kFirstOctave = 1024;  // tokens of context
 constexpr std::size_t kContexts = 8;
 
-// A drafted token's cost in plain calls before any was measured: low, so that the gate tries.
-constexpr double kGuessedSlope = 0.05;
+// A drafted token's cost in plain calls before any was measured: low, so that the gate tries, but not so low that wide
+// calls look as if they cost nothing.
+constexpr double kGuessedSlope = 0.08;
 constexpr double kGuessSpread = 0.12;    // the guess's variance, times ln(1 + drafted tokens)
 constexpr double kOwnSpread = 0.003;     // of each rung alone: kernels have steps
 constexpr double kInheritedShare = 0.2;  // of these variances, where another table's ratios are the guess
@@ -29,6 +30,7 @@ constexpr double kMostDrift = 0.25;
 
 constexpr double kLeastVariance = 0.0004;
 constexpr double kHopefulDeviations = 1;
+constexpr double kWorstDeviations = 1.5;  // times these
 constexpr double kKnownDeviation = 0.05;  // known well enough
 
 // All is held against the plain call, so it is measured so often first, whatever other numbers of lanes say. The first
@@ -198,6 +200,7 @@ void CallCosts::draw(Table& table) {
     const std::size_t n = table.state.size();
     curve.expected_.resize(n);
     curve.hopeful_.resize(n);
+    curve.worst_.resize(n);
     curve.deviation_.resize(n);
     blocks_.clear();
     for (std::size_t i = 0; i < n; ++i) {
@@ -219,6 +222,9 @@ void CallCosts::draw(Table& table) {
             curve.expected_[i] = block.cost;
             const double hope = kHopefulDeviations * std::max(curve.deviation_[i] - kKnownDeviation, 0.0);
             curve.hopeful_[i] = std::max(block.cost * std::exp(-hope), curve.expected_[0]);
+            const double one_each =
+                (1 + static_cast<double>(TokenLadder::rung(i)) / table.n_lanes) * curve.expected_[0];
+            curve.worst_[i] = std::max(block.cost, std::min(block.cost * std::exp(kWorstDeviations * hope), one_each));
         }
     }
 }

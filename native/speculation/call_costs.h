@@ -31,6 +31,8 @@ public:
     double expected_s(double n_drafted) const { return at(expected_, n_drafted); }
     // What it may well be at best, where it is not known well; elsewhere what is expected.
     double hopeful_s(double n_drafted) const { return at(hopeful_, n_drafted); }
+    // What it may well be at worst: where it is not known well no more than one plain call a token.
+    double worst_s(double n_drafted) const { return at(worst_, n_drafted); }
     double plain_s() const { return expected_.empty() ? 0 : expected_.front(); }
 
     // Enough is known to compare speculation with plain decoding.
@@ -47,6 +49,7 @@ private:
 
     std::vector<double> expected_;  // by rung
     std::vector<double> hopeful_;
+    std::vector<double> worst_;
     std::vector<double> deviation_;
     bool is_known_ = false;
     std::uint64_t n_calls_since_plain_ = 0;

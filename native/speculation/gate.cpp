@@ -18,6 +18,12 @@ constexpr std::uint64_t kVagueInterval = 16;
 constexpr double kVague = 0.04;
 constexpr double kKnown = 0.2;  // the deviation at which a ratio may be told to people
 
+constexpr double kMostBehind = 2;    // plain steps that a call can add to the one behind it
+constexpr double kMostOver = 3;      // times what a call should have taken: beyond, others have taken the processor
+constexpr double kMostDebt = 10;     // plain steps, by drafts that were declined
+constexpr double kMostDeclined = 4;  // and what they can earn: a try of a short draft
+constexpr double kMostEarned = 16;   // plain steps: the longest drafts may fail twice
+
 constexpr double kLongest_s = 1e6;
 
 GateConfig checked(GateConfig config) {
@@ -63,7 +69,10 @@ Gate::State::Going Gate::State::going(std::span<const LaneSituation> lanes) {
     const auto n_lanes = std::min(static_cast<std::int32_t>(lanes.size()), config.n_lanes);
     const CostCurve& costs = call_costs.curve(n_lanes, n_longest);
     const double rate = costs.is_known() ? speed_up.value() * n_lanes / costs.plain_s() : 0;
-    if (costs.is_known() && !std::exchange(was_granted, true)) budget.grant(kStartGrant * costs.plain_s());
+    if (costs.is_known() && !std::exchange(was_granted, true)) {
+        budget.grant(kStartGrant * costs.plain_s());
+        earnings.grant(kStartGrant * costs.plain_s());
+    }
     return {costs, rate};
 }
 
@@ -149,6 +158,7 @@ StepOption Gate::State::decide(const Going& going, std::size_t n_lanes) {
     std::int32_t& last = last_drafted[std::min(n_lanes, last_drafted.size() - 1)];
     std::size_t best = 0, as_before = all.size();
     for (std::size_t i = 0; i < all.size(); ++i) {
+        if (!covers(all[i], going)) continue;
         if (all[i].n_drafted == last) as_before = i;
         if (worth(all[i]) > worth(all[best])) best = i;
     }
@@ -178,7 +188,7 @@ std::size_t Gate::State::try_cost(const Going& going, std::size_t best) {
     double most = worth(best);
     for (std::size_t i = 0; i < all.size(); ++i) {
         const double hopeful_s = going.costs.hopeful_s(all[i].n_drafted);
-        if (!(hopeful_s < going.costs.expected_s(all[i].n_drafted))) continue;
+        if (!(hopeful_s < going.costs.expected_s(all[i].n_drafted)) || !covers(all[i], going)) continue;
         const double here = all[i].n_right - going.rate * hopeful_s;
         if (here <= most) continue;
         most = here;
@@ -187,6 +197,27 @@ std::size_t Gate::State::try_cost(const Going& going, std::size_t best) {
     if (hoped == best) return best;
     const double lost = worth(best) - (worth(hoped) + most) / 2;
     return budget.take(std::max(lost, 0.0) / going.rate) ? hoped : best;
+}
+
+// What would be verified if it could be afforded.
+void Gate::State::decline(const Going& going, std::span<Choice> choices) {
+    StepOption wanted;
+    const auto worth = [&](const StepOption& option) {
+        return option.n_right - going.rate * going.costs.expected_s(option.n_drafted);
+    };
+    for (const StepOption& option : options.all()) {
+        if (worth(option) > worth(wanted)) wanted = option;
+    }
+    if (covers(wanted, going)) return;
+    options.widths(wanted, widths);
+    const auto n_sharing = std::count_if(widths.begin(), widths.end(), [](auto width) { return width > 0; });
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+        if (widths[i] == 0 || !seats[i].best->nodes.empty()) continue;
+        choices[i].proposal = seats[i].best->proposal;
+        choices[i].declined = {
+            widths[i],        0,        static_cast<std::int32_t>(choices.size()), static_cast<std::int32_t>(n_sharing),
+            wanted.n_drafted, n_longest};
+    }
 }
 
 std::vector<Choice> Gate::State::choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals) {
@@ -214,6 +245,8 @@ std::vector<Choice> Gate::State::choose(std::span<const LaneSituation> lanes, st
         acceptance.fade(lanes[i].lane);
         tree_chances.fade(lanes[i].lane);
     }
+
+    if (chosen.n_drafted == 0) decline(now, choices);
 
     const double step_s = now.costs.expected_s(chosen.n_drafted) + std::exchange(asked_s, 0);
     const double plain_s = now.costs.plain_s();
@@ -259,6 +292,43 @@ std::vector<std::size_t> Gate::State::weigh_one(const Proposal& proposal, std::s
     return nodes;
 }
 
+// A plain call behind one of another shape is dearer than behind a plain one: graph and inputs are made anew.
+// Speculation is what brings that about, so the call before it is charged with the difference, and only plain calls
+// behind plain ones say what plain decoding costs.
+void Gate::State::observe_step(StepCost step) {
+    if (step.n_redone > 0) {
+        // By one lane alone: it catches up before it decodes with the others again.
+        const CostCurve& alone = call_costs.curve(1, step.n_longest);
+        if (alone.is_known())
+            step.seconds += alone.expected_s(step.n_redone) - (step.n_lanes == 1 ? alone.plain_s() : 0);
+    }
+    const std::optional<StepCost> before = std::exchange(last_call, step);
+    const double asked_for_s = std::exchange(drafts_s, 0);
+    const CostCurve& costs = call_costs.curve(step.n_lanes, step.n_longest);
+    const double plain_s = costs.plain_s();
+    const bool is_plain = step.n_tokens == step.n_lanes;
+    const bool was_drafted = before && before->n_tokens > before->n_lanes;
+    const bool is_behind = before && before->n_lanes == step.n_lanes && !step.follows_prompt;
+    double saved_s = -asked_for_s;
+    if (is_plain && is_behind && was_drafted && costs.is_known()) {
+        StepCost charged = *before;
+        const double more_s = std::clamp(step.seconds - plain_s, 0.0, kMostBehind * plain_s);
+        charged.seconds += more_s;
+        learn(charged);
+        saved_s -= more_s;
+    } else {
+        if (was_drafted) learn(*before);
+        const bool is_typical = before && !was_drafted && is_behind;
+        if (is_plain && (is_typical || !costs.is_known())) learn(step);
+    }
+    if (!costs.is_known()) return;
+    if (!is_plain) {
+        const double took_s = std::min(step.seconds, kMostOver * costs.expected_s(step.n_tokens - step.n_lanes));
+        saved_s += plain_s * (1 + static_cast<double>(step.n_right) / step.n_lanes) - took_s;
+    }
+    earnings.book(plain_s, saved_s, kMostEarned * plain_s);
+}
+
 Gate::Gate(GateConfig config) : state_(std::make_unique<State>(std::move(config))) {}
 Gate::~Gate() = default;
 
@@ -272,6 +342,7 @@ std::vector<Choice> Gate::choose(std::span<const LaneSituation> lanes, std::span
 
 void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds) {
     if (source >= state_->draft_costs.size()) return;
+    if (seconds > 0 && seconds < kLongest_s) state_->drafts_s += seconds;
     state_->draft_costs[source].observe(n_lanes, n_tokens, seconds);
     const std::optional<State::Tried> tried = std::exchange(state_->tried, std::nullopt);
     if (!tried || tried->source != source || !(seconds > 0 && seconds < kLongest_s)) return;
@@ -279,14 +350,9 @@ void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t 
 }
 
 void Gate::observe_step(const StepCost& step) {
-    if (step.n_lanes < 1 || step.n_tokens < step.n_lanes) return;
-    double seconds = step.seconds;
-    if (step.n_redone > 0 && step.n_lanes <= state_->config.n_lanes) {
-        // By one lane alone: it catches up before it decodes with the others again.
-        const CostCurve& alone = state_->call_costs.curve(1, step.n_longest);
-        if (alone.is_known()) seconds += alone.expected_s(step.n_redone) - (step.n_lanes == 1 ? alone.plain_s() : 0);
-    }
-    state_->call_costs.observe(step.n_lanes, step.n_tokens - step.n_lanes, step.n_longest, seconds);
+    if (step.n_lanes < 1 || step.n_lanes > state_->config.n_lanes || step.n_tokens < step.n_lanes) return;
+    if (!(step.seconds > 0 && step.seconds < kLongest_s)) return;
+    state_->observe_step(step);
 }
 
 void Gate::observe_verdict(const Proposal& proposal, std::int32_t width, std::int32_t n_accepted) {
@@ -297,6 +363,19 @@ void Gate::observe_verdicts(const Proposal& proposal, std::span<const TreeVerdic
     if (!state_->is_lane(proposal.lane) || proposal.source >= state_->config.sources.size()) return;
     state_->tree_chances.observe(state_->acceptance, proposal.lane, proposal.source, proposal.confidence,
                                  proposal.parents, verdicts);
+}
+
+void Gate::observe_declined(const DeclinedDraft& draft) {
+    const State& state = *state_;
+    const bool can_be = draft.n_lanes >= 1 && draft.n_lanes <= state.config.n_lanes && draft.n_sharing >= 1 &&
+                        draft.n_drafted >= 1 && draft.n_drafted <= draft.n_lanes * state.config.n_most;
+    if (!can_be) return;
+    const CostCurve& costs = state_->call_costs.curve(draft.n_lanes, draft.n_longest);
+    if (!costs.is_known()) return;
+    const double plain_s = costs.plain_s();
+    const double share_s = (costs.worst_s(draft.n_drafted) - plain_s) / draft.n_sharing;
+    const double saved_s = plain_s * std::clamp(draft.n_right, 0, draft.width) / draft.n_lanes - share_s;
+    state_->earnings.book_declined(saved_s, -kMostDebt * plain_s, kMostDeclined * plain_s);
 }
 
 void Gate::begin(LaneId lane) {

@@ -14,6 +14,15 @@
 // than one percent of the time. Nothing is known at first: the gate decodes plainly until two plain steps were
 // measured, and may then spend some two dozen steps on finding out.
 //
+// What is believed may be wrong, so there is an account besides of what speculation has really saved (Earnings): a step
+// may risk, should nothing of its draft be right, what lies there and no more. It begins with a few plain steps' worth
+// and gets one percent of the time, so little can be lost however wrong drafts are; after failures only short ones can
+// be afforded, until their success pays for longer ones. What is declined for want of earnings is held against what
+// comes instead and booked as if it had been verified, within bounds: so drafts that have become right are noticed.
+//
+// A plain call behind one of another shape is dearer: the call before it pays for that, and only plain calls behind
+// plain ones say what plain decoding costs.
+//
 // Sources: adaptive draft lengths as in Lucebox pull request 430 (commit-EMA gate); the objective is that of
 // "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput" (Liu et al., 2024), as a rate
 // (Dinkelbach, 1967).
@@ -63,6 +72,16 @@ struct Proposal {
     std::span<const std::int32_t> parents = {};  // of a tree, as in Draft
 };
 
+// A draft that the gate cannot afford, in a step of so many lanes.
+struct DeclinedDraft {
+    std::int32_t width = 0;
+    std::int32_t n_right = 0;    // of these tokens; to be found out
+    std::int32_t n_lanes = 0;    // of the step
+    std::int32_t n_sharing = 0;  // of them with a draft, which share what the call would have cost
+    std::int32_t n_drafted = 0;  // in all lanes, filling included
+    std::int32_t n_longest = 0;  // the longest text among them
+};
+
 // What a lane verifies: the first `width` tokens of proposals[proposal]; width 0: it decodes plainly.
 struct Choice {
     LaneId lane{};
@@ -70,6 +89,9 @@ struct Choice {
     std::int32_t width = 0;
     // Of a tree: which tokens instead, if others than the first: as many, in rising order, none without its parent.
     std::vector<std::size_t> nodes = {};
+    // Width 0 for want of earnings: what would have been verified of the proposal. Whoever holds it against what comes
+    // instead should say so (observe_declined).
+    std::optional<DeclinedDraft> declined = {};
 };
 
 // What a call took that served decoding lanes and nothing else.
@@ -78,7 +100,9 @@ struct StepCost {
     std::int32_t n_tokens = 0;   // in all, filling included; a plain step: n_lanes
     std::int32_t n_longest = 0;  // the longest text among them
     double seconds = 0;
-    std::int32_t n_redone = 0;  // tokens that it got right and the next one has to compute again beside its own
+    std::int32_t n_redone = 0;    // tokens that it got right and the next one has to compute again beside its own
+    std::int32_t n_right = 0;     // drafted tokens that were right, in all lanes
+    bool follows_prompt = false;  // the call before it served a prompt: that makes it dearer, whatever it does itself
 };
 
 class Gate {
@@ -105,6 +129,8 @@ public:
 
     // The same of a tree, as verdicts_of() makes them, whatever part of it was verified.
     void observe_verdicts(const Proposal& proposal, std::span<const TreeVerdict> verdicts);
+
+    void observe_declined(const DeclinedDraft& draft);
 
     // The lane serves another text now.
     void begin(LaneId lane);

@@ -49,7 +49,7 @@ void Gate::State::settle_free(std::span<const LaneSituation> lanes, const Going&
         return option.n_right - going.rate * going.costs.expected_s(option.n_drafted);
     };
     for (const StepOption& option : options.all()) {
-        if (worth(option) > worth(best)) best = option;
+        if (covers(option, going) && worth(option) > worth(best)) best = option;
     }
     n_free_drafted = best.n_drafted;
     widths.assign(lanes.size(), 0);
@@ -138,6 +138,7 @@ void Gate::State::keep_worthwhile(std::span<const LaneSituation> lanes, const Go
             const Kept kept = gather(lanes, s, n, going);
             if (kept.value > best.value) best = kept;
         }
+        if (!earnings.covers(draft_s(s, static_cast<std::int32_t>(best.n_lanes), best.n_tokens, going))) best = {};
         if (best.n_lanes > 0) gather(lanes, s, best.n_tokens, going);
         for (std::size_t k = 0; k < order.size(); ++k) {
             std::optional<Wish>& wish = seats[order[k]].wish;
@@ -163,6 +164,7 @@ void Gate::State::try_others(std::span<const LaneSituation> lanes, const Going& 
             std::int32_t n_beside = 0;
             for (const Seat& other : seats) n_beside += other.wish && other.wish->source == s ? 1 : 0;
             Wish trial = best_wish(lane, seat, s, going);
+            if (!earnings.covers(draft_s(s, 1, trial.n_tokens, going))) continue;
             // The draft costs only what a further lane does.
             trial.value +=
                 going.rate * (draft_s(s, 1, trial.n_tokens, going) + draft_s(s, n_beside, trial.n_tokens, going) -

@@ -12,6 +12,7 @@
 #include "speculation/call_costs.h"
 #include "speculation/draft_costs.h"
 #include "speculation/draft_worth.h"
+#include "speculation/earnings.h"
 #include "speculation/gate.h"
 #include "speculation/probe_budget.h"
 #include "speculation/speed_up.h"
@@ -108,7 +109,16 @@ struct Gate::State {
     std::vector<Ask> book_asks(std::span<const LaneSituation> lanes, const Going& going);
     std::vector<Ask> first_asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);
 
+    void observe_step(StepCost step);
+    void learn(const StepCost& step) {
+        call_costs.observe(step.n_lanes, step.n_tokens - step.n_lanes, step.n_longest, step.seconds);
+    }
+    bool covers(const StepOption& option, const Going& going) const {
+        return option.n_drafted == 0 || earnings.covers(going.costs.worst_s(option.n_drafted) - going.costs.plain_s());
+    }
+
     void lay_out(std::span<const LaneSituation> lanes);
+    void decline(const Going& going, std::span<Choice> choices);
     StepOption decide(const Going& going, std::size_t n_lanes);
     std::size_t try_cost(const Going& going, std::size_t best);
     std::vector<Choice> first_choices(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
@@ -120,6 +130,9 @@ struct Gate::State {
     TreeChances tree_chances;
     DraftWorth draft_worth;
     ProbeBudget budget;
+    Earnings earnings;
+    std::optional<StepCost> last_call;  // measured and not yet learnt from: the one behind it may add to its cost
+    double drafts_s = 0;                // what drafts took since the last call
     SpeedUp speed_up;
     StepOptions options;
     bool was_granted = false;

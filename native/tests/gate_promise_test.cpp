@@ -101,6 +101,29 @@ TEST_CASE("the start costs no more than it may") {
     }
 }
 
+TEST_CASE("drafts that are wrong cost little where calls of other shapes are dear") {
+    double gated = 0, plain = 0;
+    for (const std::int32_t n_lanes : {1, 4}) {
+        for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+            WorldTraits traits;
+            traits.seed = seed;
+            traits.n_lanes = n_lanes;
+            traits.change_share = 1;
+            traits.attention = 1;
+            traits.n_prompt = 8000;
+            traits.n_text = 17;
+            traits.kinds = {Kind::prose};
+            traits.are_equal = true;
+            const World world(traits);
+            Gate gate(config_of(n_lanes, true));
+            gated += Player(world).with_gate(gate, 500 * n_lanes, 130 * n_lanes).s_per_token();
+            plain += Player(world).plain(500 * n_lanes, 130 * n_lanes).s_per_token();
+        }
+    }
+    INFO("against plain ", plain / gated);
+    CHECK(plain / gated >= 0.98);
+}
+
 TEST_CASE("a draft model that goes token by token is asked for as many as pay") {
     for (const Kind kind : {Kind::tools, Kind::code, Kind::prose}) {
         WorldTraits traits;

@@ -10,6 +10,7 @@
 #include "speculation/acceptance.h"
 #include "speculation/call_costs.h"
 #include "speculation/draft_costs.h"
+#include "speculation/earnings.h"
 #include "speculation/gate.h"
 #include "speculation/probe_budget.h"
 #include "speculation/step_options.h"
@@ -218,6 +219,38 @@ TEST_CASE("trials never take more than the budget's share") {
     CHECK(taken_s > 0);
     CHECK(taken_s <= ProbeBudget::kShare * 10000);
     CHECK(!budget.take(std::numeric_limits<double>::quiet_NaN()));
+}
+
+TEST_CASE("what speculation earns pays for what it loses, and debts for nothing") {
+    Earnings earnings;
+    CHECK(!earnings.covers(0.1));
+    earnings.grant(1);
+    CHECK(earnings.covers(1));
+    earnings.book(1, -3, 10);
+    CHECK(!earnings.covers(0.1));
+    earnings.book(1, 50, 10);
+    CHECK(earnings.covers(10));
+    CHECK(!earnings.covers(10.1));
+    // Declined drafts neither earn more than they may nor make debts without end.
+    earnings.book_declined(5, -2, 3);
+    CHECK(!earnings.covers(10.1));
+    for (int i = 0; i < 100; ++i) earnings.book_declined(-5, -2, 3);
+    earnings.book_declined(2.5, -2, 3);
+    CHECK(earnings.covers(0.4));
+    CHECK(!earnings.covers(0.6));
+}
+
+TEST_CASE("what a call adds to the plain one behind it is part of its own cost") {
+    Gate gate(config_of(1));
+    for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
+    for (int i = 0; i < 60; ++i) {
+        gate.observe_step({1, 5, 100, 0.02});
+        gate.observe_step({1, 1, 100, 0.02});
+        gate.observe_step({1, 1, 100, 0.01});
+    }
+    const auto cost = gate.relative_cost(1, 5);
+    REQUIRE(cost);
+    CHECK(*cost == doctest::Approx(3).epsilon(0.1));
 }
 
 TEST_CASE("without a gate the first source that proposes something is taken as it is") {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "speculation/gate.h"
@@ -30,6 +31,7 @@ struct WorldTraits {
     double draft_lane_share = 0.1;  // each further lane's, of that
     double token_share = 0;         // of a full draft's cost: what goes with the tokens asked for
     double attention = 0;           // share of a plain step for each 1000 tokens of context
+    double change_share = 0;        // of a plain step: what a plain call costs more behind one that verified
     double noise = 0.05;
     double outliers = 0.005;
     std::vector<Kind> kinds;       // what the texts are made of, in turn
@@ -193,6 +195,10 @@ private:
         return sum;
     }
     void step(speculation::Gate& gate);
+    double changed_s(std::int32_t n_drafted) {
+        const bool is_behind = std::exchange(last_drafted_, n_drafted) > 0 && n_drafted == 0;
+        return is_behind ? world_.t.change_share * world_.t.plain_s : 0;
+    }
     void count(double seconds, std::int64_t n_tokens, std::int64_t n_start) {
         n_done_ += n_tokens;
         if (n_done_ <= n_start) return;
@@ -202,6 +208,7 @@ private:
 
     const World& world_;
     std::vector<std::int32_t> places_;  // tokens decoded in each lane
+    std::int32_t last_drafted_ = 0;
     std::uint64_t n_steps_ = 0;
     std::int64_t n_done_ = 0;
     double step_s_ = 0;
@@ -232,7 +239,7 @@ inline Tally Player::fixed(bool use_ngram, bool use_block, std::int32_t width, s
         }
         const auto n_lanes = static_cast<std::int32_t>(places_.size());
         if (world_.t.are_equal) n_drafted = n_widest * n_lanes;
-        double seconds = world_.call_s(n_lanes, n_drafted, n_text);
+        double seconds = world_.call_s(n_lanes, n_drafted, n_text) + changed_s(n_drafted);
         if (n_asked > 0) seconds += world_.draft_s(n_asked, n_asked * (world_.t.token_share > 0 ? width : kBlock));
         count(seconds, n_emitted, n_start);
     }
@@ -290,15 +297,21 @@ inline void Player::step(speculation::Gate& gate) {
         n_widest = std::max(n_widest, choice.width);
     }
     if (world_.t.are_equal) n_drafted = n_widest * n_lanes;
-    const double seconds = world_.call_s(n_lanes, n_drafted, all_text());
+    const double seconds = world_.call_s(n_lanes, n_drafted, all_text()) + changed_s(n_drafted);
     step_s_ += seconds;
-    gate.observe_step({n_lanes, n_lanes + n_drafted, n_longest, world_.noisy(seconds, n_steps_, 2)});
     step_tokens_ = 0;
     std::vector<std::int32_t> n_new(places_.size(), 1);
     for (std::size_t i = 0; i < choices.size(); ++i) {
         if (choices[i].width > 0) n_new[i] += std::min(choices[i].width, drafts[draft_of[choices[i].proposal]].n_right);
         step_tokens_ += n_new[i];
+        if (!choices[i].declined) continue;
+        DeclinedDraft declined = *choices[i].declined;
+        declined.n_right = std::min(declined.width, drafts[draft_of[choices[i].proposal]].n_right);
+        gate.observe_declined(declined);
     }
+    const double noisy_s = world_.noisy(seconds, n_steps_, 2);
+    const auto n_right = static_cast<std::int32_t>(step_tokens_) - n_lanes;
+    gate.observe_step({n_lanes, n_lanes + n_drafted, n_longest, noisy_s, 0, n_right});
     for (std::size_t p = 0; p < proposals.size(); ++p) {
         const auto i = static_cast<std::size_t>(proposals[p].lane);
         const bool is_chosen = choices[i].width > 0 && choices[i].proposal == p;
