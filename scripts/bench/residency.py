@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Measure luced's bounded KV residency (--kvflash): what a token costs far beyond the pool, and what is still found.
+
+Recall: prompts with one needle each, a code that the end asks for, in four surroundings (among sentences, in a comment
+of Python, among three other codes, five turns ago) at depths of 10 to 90 percent. Each prompt goes, in turns, to luced
+with the whole text in its cells ("full"), to luced with --kvflash that keeps what is asked for ("query"), and to one
+that keeps the newest ("lru"). The answer is generated, and right if it holds the code. At a residency of R percent of N
+tokens the pool has the first page, four recent ones, a slice (--ubatch) and R percent of N, in whole pages. A needle is
+outside the window if it lies further from the end than the pool is long. Counts, so a busy machine does no harm.
+
+Flatness: random texts of growing length (--positions) and answers of --answer tokens: time a decoded token with a pool
+of --pool tokens ("bounded"), over that of the same daemon with another text that fits the pool ("home"), and over that
+of luced with the whole text in its cells ("whole"). The three take turns, and the first turn at each position, which
+reads what is new of the text, is left out of decoding; it says what a token of the prompt costs there. Stalls are the
+part of decoding that waited for pages or looked for what matters. These are times: run it where nothing else runs.
+
+Aims: recall with query at least 95 percent of the full cache's at 12 percent, 88 at 6; next to none with lru outside
+its window; decoding within 5 percent of home's at every position; stalls under 2 percent of decoding at tau 64.
+
+  residency.py --quick                                   does it work at all? some minutes on two cores
+  residency.py --only recall --plot recall.png           the full volumes: 40 needles a kind and residency
+  residency.py --only flatness --model MODEL.gguf --pool 4096 --ubatch 512 --positions 8192 32768 65536
+
+Recall is only worth something on a model that finds the needles with its whole text in sight: look at "full".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from luce.supervisor.config import engine_environment  # noqa: E402
+from scripts.bench.residency_flatness import FlatnessSample, FlatnessSettings, measure_flatness  # noqa: E402
+from scripts.bench.residency_prompts import KINDS  # noqa: E402
+from scripts.bench.residency_recall import (  # noqa: E402
+    SIDES,
+    RecallSample,
+    RecallSettings,
+    Residency,
+    least_tokens,
+    measure_recall,
+)
+from scripts.bench.residency_report import (  # noqa: E402
+    flatness_rows,
+    recall_rows,
+    save_plot,
+    show_flatness,
+    show_recall,
+    to_json,
+    verdicts,
+)
+
+PARTS = ("recall", "flatness")
+QUICK = {"needles": 2, "residency": [25], "positions": [2048, 4096], "rounds": 2, "answer": 128}
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--luced", type=Path, default=ROOT / "build" / "release" / "native" / "luced")
+    parser.add_argument("--model", type=Path, default=ROOT / "models" / "luce-tiny-Q8_0.gguf",
+                        help="any GGUF that --kvflash takes (default: the packaged model)")  # fmt: skip
+    parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS)
+    recall = parser.add_argument_group("recall")
+    recall.add_argument("--needles", type=int, default=40, metavar="N", help="so many a kind and residency")
+    recall.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS),
+                        help="; ".join(f"{name}: {what}" for name, what in KINDS.items()))  # fmt: skip
+    recall.add_argument("--residency", type=int, nargs="+", default=[25, 12, 6], metavar="PERCENT")
+    recall.add_argument("--tokens", type=int, metavar="N",
+                        help="length of the prompts (default: the least that says something: 2048 at 25 percent, "
+                        "4096 at 12, 7168 at 6)")  # fmt: skip
+    recall.add_argument("--seed", type=int, default=0, help="other texts, owners and codes")
+    flatness = parser.add_argument_group("flatness")
+    flatness.add_argument("--positions", type=int, nargs="+", default=[2048, 4096, 8192, 16384], metavar="N")
+    flatness.add_argument("--pool", type=int, default=1024, metavar="N", help="tokens of --kvflash")
+    flatness.add_argument("--answer", type=int, default=256, metavar="N", help="tokens decoded each time")
+    flatness.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that count at each position")
+    parser.add_argument("--tau", type=int, default=64, help="--kvflash-tau")
+    parser.add_argument("--ubatch", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--gpu-layers", type=int, default=0)
+    parser.add_argument("--cache-type", default="q8_0")
+    parser.add_argument("--luced-arguments", default="", metavar="ARGS",
+                        help="further options of every luced, in one word")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="few needles, short texts and answers, two turns")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG (needs matplotlib)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every answer and figure; written as it goes")
+    args = parser.parse_args(arguments)
+    if args.quick:
+        # Options that were given stay: only defaults are replaced.
+        vars(args).update({key: value for key, value in QUICK.items() if vars(args)[key] == parser.get_default(key)})
+    _check(parser, args)
+    return args
+
+
+def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    if min(args.needles, args.rounds) < 1 or args.answer < 2:
+        parser.error("--needles, --rounds, --answer: at least one needle and one turn, and a token after the first")
+    if not all(0 < percent < 100 for percent in args.residency):
+        parser.error("--residency: percent of the text, above 0 and below 100")
+    for percent in args.residency:
+        if args.tokens is not None and args.tokens < least_tokens(percent):
+            parser.error(
+                f"--tokens {args.tokens}: at {percent} percent a text under {least_tokens(percent)} tokens lies mostly in "
+                "the pages that are always there; ask for longer ones, or a larger --residency"
+            )
+    if "flatness" in args.only:
+        n_home = flatness_settings(args).n_home
+        if n_home < 1 or min(args.positions) <= args.pool:
+            parser.error("--positions lie beyond --pool, and --pool has room for --answer and a page")
+
+
+def flatness_settings(args: argparse.Namespace) -> FlatnessSettings:
+    return FlatnessSettings(
+        args.luced, args.model, args.pool, args.ubatch, args.threads, args.gpu_layers, args.cache_type, args.tau,
+        args.answer, more=tuple(args.luced_arguments.split()),
+    )  # fmt: skip
+
+
+def recall_settings(args: argparse.Namespace) -> RecallSettings:
+    return RecallSettings(
+        args.luced, args.model, args.ubatch, args.threads, args.gpu_layers, args.cache_type, args.tau,
+        more=tuple(args.luced_arguments.split()),
+    )  # fmt: skip
+
+
+class Run:
+    """What was measured so far. Written to --json as it comes, should the run not come to its end."""
+
+    def __init__(self, args: argparse.Namespace, console: Console) -> None:
+        self.args = args
+        self.console = console
+        self.recall: list[RecallSample] = []
+        self.flatness: list[FlatnessSample] = []
+
+    def add_recall(self, sample: RecallSample) -> None:
+        self.recall.append(sample)
+        found = ", ".join(f"{side} {'found' if sample.is_right(side) else 'missed'}" for side in SIDES)
+        self.console.log(f"{sample.percent} %, {sample.kind} at {sample.depth:.0%}: {found}", highlight=False)
+        self.write_recall()
+
+    def write_recall(self) -> None:
+        if self.args.json is not None:
+            self.args.json.write_text(json.dumps(to_json(self.recall, [], options_of(self.args)), indent=1) + "\n")
+
+    def add_flatness(self, sample: FlatnessSample) -> None:
+        self.flatness.append(sample)
+        if sample.n_turn == self.args.rounds:
+            self.console.log(f"position {sample.position}: {sample.side} is done", highlight=False)
+
+
+def options_of(args: argparse.Namespace) -> dict[str, Any]:
+    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parse_arguments(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    os.environ.update(engine_environment(os.environ))  # what the supervisor starts luced with
+    run = Run(args, console)
+    if "recall" in args.only:
+        for percent in args.residency:
+            residency = Residency.of(percent, args.tokens)
+            measure_recall(recall_settings(args), residency, args.kinds, args.needles, args.seed, run.add_recall)
+        show_recall(console, recall_rows(run.recall))
+    if "flatness" in args.only:
+        measure_flatness(flatness_settings(args), args.positions, args.rounds, run.add_flatness)
+        show_flatness(console, flatness_rows(run.flatness))
+    recall, flatness = recall_rows(run.recall), flatness_rows(run.flatness)
+    for verdict in verdicts(recall, flatness):
+        console.print(str(verdict), highlight=False)
+    if args.json is not None:
+        args.json.write_text(json.dumps(to_json(run.recall, run.flatness, options_of(args)), indent=1) + "\n")
+    if args.plot is not None and not save_plot(recall, flatness, args.plot):
+        console.print("no plot: matplotlib is not installed (pip install 'luce-daemon[bench]')", markup=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,250 @@
+"""What the residency benchmark has found: what is still found of needles, ratios turn by turn, tables, a plot.
+
+Pure but for the plot's file. It must not know an engine.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample
+from scripts.bench.residency_recall import FULL, LRU, QUERY, RecallSample
+
+ALL = "all"
+AIM_OF_FULL = {12: 0.95, 6: 0.88}  # of the full cache's recall, by residency in percent
+AIM_FLAT, AIM_STALL = 1.05, 0.02
+AIM_LRU = 0.1  # of the needles that its window does not hold
+
+
+@dataclass(frozen=True)
+class RecallRow:
+    """What was found of the needles of one kind at one residency. Shares are of 1; None: nothing to divide by."""
+
+    kind: str
+    percent: int
+    n_pool: int
+    n_tokens: int
+    n: int
+    n_found: dict[str, int]
+    n_outside: int
+    """Needles that the newest pages do not hold and that the full cache found,"""
+    n_outside_found: dict[str, int]
+    """and how many of them each policy found."""
+
+    @classmethod
+    def of(cls, kind: str, samples: Sequence[RecallSample]) -> RecallRow:
+        outside = [sample for sample in samples if sample.is_outside and sample.is_right(FULL)]
+        return cls(
+            kind, samples[0].percent, samples[0].n_pool, round(statistics.mean(s.n_prompt for s in samples)),
+            len(samples), _found(samples), len(outside), _found(outside),
+        )  # fmt: skip
+
+    def recall(self, side: str) -> float:
+        return self.n_found[side] / self.n
+
+    def of_full(self, side: str) -> float | None:
+        return self.n_found[side] / self.n_found[FULL] if self.n_found[FULL] else None
+
+    def outside(self, side: str) -> float | None:
+        return self.n_outside_found[side] / self.n_outside if self.n_outside else None
+
+
+def _found(samples: Iterable[RecallSample]) -> dict[str, int]:
+    rows = list(samples)
+    return {side: sum(row.is_right(side) for row in rows) for side in (FULL, QUERY, LRU)}
+
+
+def recall_rows(samples: Sequence[RecallSample]) -> list[RecallRow]:
+    """By residency, largest first, the kinds in their order and then all of them together."""
+    rows = []
+    for percent in sorted({sample.percent for sample in samples}, reverse=True):
+        here = [sample for sample in samples if sample.percent == percent]
+        for kind in dict.fromkeys(sample.kind for sample in here):
+            rows.append(RecallRow.of(kind, [sample for sample in here if sample.kind == kind]))
+        rows.append(RecallRow.of(ALL, here))
+    return rows
+
+
+def show_recall(console: Console, rows: Sequence[RecallRow]) -> None:
+    table = Table(title="needles found, percent of the prompts; / full: of what the whole text in sight finds")
+    names = ("residency", "pool of tokens", "needles", "n", "full", "query", "lru", "query / full", "lru / full",
+             "outside the window: query", "lru")  # fmt: skip
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(
+            f"{row.percent} %", f"{row.n_pool} of {row.n_tokens}", row.kind, str(row.n),
+            *(_percent(row.recall(side)) for side in (FULL, QUERY, LRU)), _percent(row.of_full(QUERY)),
+            _percent(row.of_full(LRU)), f"{row.n_outside_found[QUERY]} of {row.n_outside}",
+            f"{row.n_outside_found[LRU]} of {row.n_outside}", end_section=row.kind == ALL,
+        )  # fmt: skip
+    console.print(table)
+
+
+@dataclass(frozen=True)
+class FlatnessRow:
+    """One position: medians over the turns, ratios turn by turn."""
+
+    position: int
+    to_home: tuple[float, ...]
+    """Time a decoded token: bounded, over the same daemon's with a text that fits,"""
+    to_whole: tuple[float, ...]
+    """and over that of luced with the whole text in its cells."""
+    stall_share: float
+    prefill_s: dict[str, float]
+    """A token of what was new at this position, by side."""
+    n_pool: dict[str, int]
+    pages_out: int
+    host_bytes: int
+    resident_kb: dict[str, int]
+
+
+def flatness_rows(samples: Sequence[FlatnessSample]) -> list[FlatnessRow]:
+    return [_flatness_row([s for s in samples if s.position == p]) for p in sorted({s.position for s in samples})]
+
+
+def _flatness_row(samples: Sequence[FlatnessSample]) -> FlatnessRow:
+    warm = {side: [s for s in samples if s.side == side and s.n_turn > 0] for side in (BOUNDED, HOME, WHOLE)}
+    cold = {s.side: s for s in samples if s.n_turn == 0 and s.side != HOME}
+    ours = warm[BOUNDED]
+    return FlatnessRow(
+        ours[0].position,
+        tuple(a.token_s / b.token_s for a, b in zip(ours, warm[HOME], strict=True)),
+        tuple(a.token_s / b.token_s for a, b in zip(ours, warm[WHOLE], strict=True)),
+        statistics.median(s.stall_share for s in ours),
+        {side: sample.prefill_s / sample.n_read for side, sample in cold.items()},
+        {side: warm[side][0].n_pool for side in (BOUNDED, WHOLE)},
+        max(s.pages_out for s in ours),
+        max(s.host_bytes for s in ours),
+        {side: max(s.resident_kb for s in warm[side]) for side in (BOUNDED, WHOLE)},
+    )
+
+
+def show_flatness(console: Console, rows: Sequence[FlatnessRow]) -> None:
+    table = Table(title="a decoded token and a token of the prompt as the text grows; ratios: median (range)")
+    names = ("position", "decoding: bounded / home", "bounded / whole", "stalls", "prefill: bounded / first position",
+             "whole / first position", "pool: bounded, whole", "pages out", "host, MB",
+             "resident, MB: bounded, whole")  # fmt: skip
+    for name in names:
+        table.add_column(name, justify="right")
+    for row in rows:
+        grown = {side: row.prefill_s[side] / rows[0].prefill_s[side] for side in row.prefill_s}
+        table.add_row(
+            str(row.position), _ratio(row.to_home), _ratio(row.to_whole), f"{row.stall_share * 100:.2f} %",
+            f"{grown[BOUNDED]:.2f}", f"{grown[WHOLE]:.2f}", f"{row.n_pool[BOUNDED]}, {row.n_pool[WHOLE]}",
+            str(row.pages_out), f"{row.host_bytes / 1e6:.1f}",
+            f"{row.resident_kb[BOUNDED] / 1e3:.0f}, {row.resident_kb[WHOLE] / 1e3:.0f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One aim and what was measured."""
+
+    what: str
+    value: float
+    aim: float
+    is_least: bool
+    """Whether the aim is the least that the value may be, or the most."""
+
+    @property
+    def is_reached(self) -> bool:
+        return self.value >= self.aim if self.is_least else self.value <= self.aim
+
+    def __str__(self) -> str:
+        word = "at least" if self.is_least else "at most"
+        reached = "reached" if self.is_reached else "NOT reached"
+        return f"{self.what}: {self.value:.3f}, aim {word} {self.aim}: {reached}"
+
+
+def verdicts(recall: Sequence[RecallRow], flatness: Sequence[FlatnessRow]) -> list[Verdict]:
+    """What could be measured is judged: the needles of all kinds together, flatness by its worst position."""
+    found = []
+    for row in recall:
+        share, outside = row.of_full(QUERY), row.outside(LRU)
+        if row.kind != ALL:
+            continue
+        if row.percent in AIM_OF_FULL and share is not None:
+            found.append(Verdict(f"recall at {row.percent} %, query / full", share, AIM_OF_FULL[row.percent], True))
+        if outside is not None:
+            found.append(Verdict(f"recall at {row.percent} %, lru outside its window", outside, AIM_LRU, False))
+    if flatness:
+        worst = max(statistics.median(row.to_home) for row in flatness)
+        found.append(Verdict("decoding, bounded / home, worst position", worst, AIM_FLAT, False))
+        stalls = max(row.stall_share for row in flatness)
+        found.append(Verdict("stalls, share of decoding, worst position", stalls, AIM_STALL, False))
+    return found
+
+
+def to_json(
+    recall: Sequence[RecallSample], flatness: Sequence[FlatnessSample], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Everything that was measured, and what it comes to."""
+    recalled, flat = recall_rows(recall), flatness_rows(flatness)
+    return {
+        "options": options,
+        "recall": {"samples": [asdict(s) for s in recall], "rows": [asdict(row) for row in recalled]},
+        "flatness": {"samples": [asdict(s) for s in flatness], "rows": [asdict(row) for row in flat]},
+        "verdicts": [asdict(v) | {"is_reached": v.is_reached} for v in verdicts(recalled, flat)],
+    }
+
+
+def save_plot(recall: Sequence[RecallRow], flatness: Sequence[FlatnessRow], path: Path) -> bool:
+    """A PNG: recall by kind and policy at each residency, and decoding by position. False without matplotlib."""
+    try:
+        matplotlib = importlib.import_module("matplotlib")
+        matplotlib.use("Agg")
+        pyplot = importlib.import_module("matplotlib.pyplot")
+    except ImportError:
+        return False
+    percents = list(dict.fromkeys(row.percent for row in recall))
+    n_panels = max(1, len(percents) + bool(flatness))
+    figure, axes = pyplot.subplots(1, n_panels, figsize=(4.2 * n_panels, 3.4), squeeze=False)
+    for axis, percent in zip(axes[0], percents, strict=False):
+        _plot_recall(axis, [row for row in recall if row.percent == percent])
+    if flatness:
+        _plot_flatness(axes[0][-1], flatness)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+    return True
+
+
+def _plot_recall(axis: Any, rows: Sequence[RecallRow]) -> None:
+    for i, side in enumerate((FULL, QUERY, LRU)):
+        places = [place + (i - 1) * 0.27 for place in range(len(rows))]
+        axis.bar(places, [row.recall(side) * 100 for row in rows], width=0.25, label=side)
+    axis.set_xticks(range(len(rows)), [row.kind for row in rows])
+    axis.set_title(f"residency {rows[0].percent} %: {rows[0].n_pool} of {rows[0].n_tokens} tokens", fontsize=8)
+    axis.set_ylabel("needles found, %", fontsize=8)
+    axis.set_ylim(0, 105)
+    axis.legend(fontsize=8)
+
+
+def _plot_flatness(axis: Any, rows: Sequence[FlatnessRow]) -> None:
+    positions = [row.position for row in rows]
+    axis.plot(positions, [statistics.median(row.to_home) for row in rows], marker="o", label="bounded / home")
+    axis.plot(positions, [statistics.median(row.to_whole) for row in rows], marker="o", label="bounded / whole")
+    axis.axhline(AIM_FLAT, linestyle=":", color="grey", linewidth=1, label="aim")
+    axis.set_xscale("log", base=2)
+    axis.set_title("time a decoded token", fontsize=8)
+    axis.set_xlabel("position", fontsize=8)
+    axis.set_ylim(bottom=0)
+    axis.legend(fontsize=8)
+
+
+def _ratio(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.3f} .. {max(values):.3f})"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value * 100:.0f}"
