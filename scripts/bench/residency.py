@@ -40,12 +40,12 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from luce.supervisor.config import engine_environment  # noqa: E402
-from scripts.bench.residency_flatness import FlatnessSample, FlatnessSettings, measure_flatness  # noqa: E402
+from scripts.bench.residency_flatness import SIDES as FLATNESS_SIDES  # noqa: E402
+from scripts.bench.residency_flatness import FlatnessSample, FlatnessVolume, measure_flatness  # noqa: E402
 from scripts.bench.residency_prompts import KINDS  # noqa: E402
 from scripts.bench.residency_recall import (  # noqa: E402
     SIDES,
     RecallSample,
-    RecallSettings,
     Residency,
     least_tokens,
     measure_recall,
@@ -59,6 +59,7 @@ from scripts.bench.residency_report import (  # noqa: E402
     to_json,
     verdicts,
 )
+from scripts.bench.residency_sides import EngineSettings  # noqa: E402
 
 PARTS = ("recall", "flatness")
 QUICK = {"needles": 2, "residency": [25], "positions": [2048, 4096], "rounds": 2, "answer": 128}
@@ -110,26 +111,21 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     for percent in args.residency:
         if args.tokens is not None and args.tokens < least_tokens(percent):
             parser.error(
-                f"--tokens {args.tokens}: at {percent} percent a text under {least_tokens(percent)} tokens lies mostly in "
-                "the pages that are always there; ask for longer ones, or a larger --residency"
+                f"--tokens {args.tokens}: at {percent} percent a text under {least_tokens(percent)} tokens lies mostly "
+                "in the pages that are always there; ask for longer ones, or a larger --residency"
             )
-    if "flatness" in args.only:
-        n_home = flatness_settings(args).n_home
-        if n_home < 1 or min(args.positions) <= args.pool:
-            parser.error("--positions lie beyond --pool, and --pool has room for --answer and a page")
+    if "flatness" in args.only and (volume_of(args).n_home < 1 or min(args.positions) <= args.pool):
+        parser.error("--positions have to lie beyond --pool, and --pool needs room for --answer and two pages")
 
 
-def flatness_settings(args: argparse.Namespace) -> FlatnessSettings:
-    return FlatnessSettings(
-        args.luced, args.model, args.pool, args.ubatch, args.threads, args.gpu_layers, args.cache_type, args.tau,
-        args.answer, more=tuple(args.luced_arguments.split()),
-    )  # fmt: skip
+def volume_of(args: argparse.Namespace) -> FlatnessVolume:
+    return FlatnessVolume(tuple(args.positions), args.pool, args.answer, args.rounds)
 
 
-def recall_settings(args: argparse.Namespace) -> RecallSettings:
-    return RecallSettings(
+def settings_of(args: argparse.Namespace) -> EngineSettings:
+    return EngineSettings(
         args.luced, args.model, args.ubatch, args.threads, args.gpu_layers, args.cache_type, args.tau,
-        more=tuple(args.luced_arguments.split()),
+        tuple(args.luced_arguments.split()),
     )  # fmt: skip
 
 
@@ -146,16 +142,18 @@ class Run:
         self.recall.append(sample)
         found = ", ".join(f"{side} {'found' if sample.is_right(side) else 'missed'}" for side in SIDES)
         self.console.log(f"{sample.percent} %, {sample.kind} at {sample.depth:.0%}: {found}", highlight=False)
-        self.write_recall()
-
-    def write_recall(self) -> None:
-        if self.args.json is not None:
-            self.args.json.write_text(json.dumps(to_json(self.recall, [], options_of(self.args)), indent=1) + "\n")
+        self.write()
 
     def add_flatness(self, sample: FlatnessSample) -> None:
         self.flatness.append(sample)
-        if sample.n_turn == self.args.rounds:
-            self.console.log(f"position {sample.position}: {sample.side} is done", highlight=False)
+        if len(self.flatness) % (len(FLATNESS_SIDES) * (self.args.rounds + 1)) == 0:
+            self.console.log(f"position {sample.position} is measured", highlight=False)
+            self.write()
+
+    def write(self) -> None:
+        if self.args.json is not None:
+            figures = to_json(self.recall, self.flatness, options_of(self.args))
+            self.args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
@@ -170,16 +168,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "recall" in args.only:
         for percent in args.residency:
             residency = Residency.of(percent, args.tokens)
-            measure_recall(recall_settings(args), residency, args.kinds, args.needles, args.seed, run.add_recall)
+            measure_recall(settings_of(args), residency, args.kinds, args.needles, args.seed, run.add_recall)
         show_recall(console, recall_rows(run.recall))
     if "flatness" in args.only:
-        measure_flatness(flatness_settings(args), args.positions, args.rounds, run.add_flatness)
+        measure_flatness(settings_of(args), volume_of(args), run.add_flatness)
         show_flatness(console, flatness_rows(run.flatness))
     recall, flatness = recall_rows(run.recall), flatness_rows(run.flatness)
     for verdict in verdicts(recall, flatness):
         console.print(str(verdict), highlight=False)
-    if args.json is not None:
-        args.json.write_text(json.dumps(to_json(run.recall, run.flatness, options_of(args)), indent=1) + "\n")
     if args.plot is not None and not save_plot(recall, flatness, args.plot):
         console.print("no plot: matplotlib is not installed (pip install 'luce-daemon[bench]')", markup=False)
     return 0

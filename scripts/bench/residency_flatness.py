@@ -5,52 +5,34 @@ how a table looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from luce.protocol import Err, GenerateOk, Reply, StatusLine, Token
+from luce.protocol import GenerateOk, StatusLine, Token
+from scripts.bench.residency_sides import DEADLINE_S, PAGE, EngineSettings, RefusedError, whole_pages
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
 
-PAGE = 64
 BOUNDED, HOME, WHOLE = SIDES = ("bounded", "home", "whole")
-DEADLINE_S = 3600.0
-
-
-class RefusedError(RuntimeError):
-    """luced does not want what it was asked; the text is its own."""
 
 
 @dataclass(frozen=True)
-class FlatnessSettings:
-    luced: Path
-    model: Path
-    n_pool: int
-    n_ubatch: int
-    n_threads: int
-    n_gpu_layers: int
-    cache_type: str
-    tau: int
-    n_answer: int
-    policy: str = "query"
-    more: tuple[str, ...] = ()
+class FlatnessVolume:
+    """What is measured: where, in how many cells, and how often."""
 
-    def arguments(self, n_ctx: int, *, is_bounded: bool) -> list[str]:
-        pool = ["--kvflash", str(self.n_pool), "--kvflash-policy", self.policy, "--kvflash-tau", str(self.tau)]
-        return [
-            "--lanes", "1", "--ctx", str(n_ctx), *(pool if is_bounded else ["--pool", str(n_ctx)]),
-            "--ubatch", str(self.n_ubatch), "--threads", str(self.n_threads), "--gpu-layers", str(self.n_gpu_layers),
-            "--cache-type-k", self.cache_type, "--cache-type-v", self.cache_type, "--draft-max", "0", *self.more,
-        ]  # fmt: skip
+    positions: tuple[int, ...] = (2048, 4096, 8192, 16384)
+    n_pool: int = 1024
+    n_answer: int = 256
+    n_rounds: int = 5
 
     @property
     def n_home(self) -> int:
         """The longest prompt whose answer fits the pool too, with a page to spare."""
         return self.n_pool - self.n_answer - PAGE
 
-    def n_ctx(self, positions: Sequence[int]) -> int:
-        return -(-(max(*positions, self.n_home) + self.n_answer + PAGE) // PAGE) * PAGE
+    @property
+    def n_ctx(self) -> int:
+        return whole_pages(max(*self.positions, self.n_home) + self.n_answer + PAGE)
 
 
 @dataclass(frozen=True)
@@ -69,7 +51,10 @@ class FlatnessSample:
     stall_s: float
     """Of `decode_s`: pages on their way, and what matters looked for."""
     n_pool: int
+    n_choices: int
+    """Of what to see, while the answer was written."""
     pages_out: int
+    """Of the lane's text when its answer began."""
     host_bytes: int
     resident_kb: int
 
@@ -83,53 +68,49 @@ class FlatnessSample:
 
 
 def measure_flatness(
-    settings: FlatnessSettings,
-    positions: Sequence[int],
-    n_rounds: int = 5,
-    report: Callable[[FlatnessSample], None] = lambda _: None,
+    settings: EngineSettings, volume: FlatnessVolume, report: Callable[[FlatnessSample], None] = lambda _: None
 ) -> list[FlatnessSample]:
     """n_rounds that count at each position, after one that reads what is new of the text."""
     samples = []
-    n_ctx = settings.n_ctx(positions)
     with ExitStack() as stack:
-        daemons = {}
-        for is_bounded in (True, False):
-            arguments = settings.arguments(n_ctx, is_bounded=is_bounded)
-            daemons[is_bounded] = stack.enter_context(DaemonDriver(settings.luced, settings.model, *arguments))
-        for position in sorted(positions):
-            for turn in range(n_rounds + 1):
+        bounded = stack.enter_context(settings.bounded(volume.n_ctx, volume.n_pool))
+        whole = stack.enter_context(settings.whole(volume.n_ctx))
+        for daemon in (bounded, whole):  # what the first computation costs beyond the others
+            _decode(daemon, HOME, PAGE, 2)
+        for position in sorted(volume.positions):
+            for turn in range(volume.n_rounds + 1):
                 for side in SIDES[turn % 3 :] + SIDES[: turn % 3]:
-                    n = settings.n_home if side == HOME else position
-                    sample = _decode(daemons[side != WHOLE], settings, side, position, n, turn)
-                    samples.append(sample)
-                    report(sample)
+                    n = volume.n_home if side == HOME else position
+                    daemon = whole if side == WHOLE else bounded
+                    measured = _decode(daemon, side, n, volume.n_answer)
+                    samples.append(replace(measured, position=position, n_turn=turn))
+                    report(samples[-1])
     return samples
 
 
-def _decode(
-    daemon: DaemonDriver, settings: FlatnessSettings, side: str, position: int, n_prompt: int, turn: int
-) -> FlatnessSample:
+def _decode(daemon: DaemonDriver, side: str, n_prompt: int, n_answer: int) -> FlatnessSample:
     """Each text begins as the shorter ones do, so that only what is new is read; the one that fits is another."""
     prompt = random_prompt(n_prompt, seed=2 if side == HOME else 1)
-    daemon.send(gen_line(1, settings.n_answer, prompt, f"ignore_eos=1 marks={n_prompt}"))
+    daemon.send(gen_line(1, n_answer, prompt, f"ignore_eos=1 marks={n_prompt}"))
     first = daemon.next_token(DEADLINE_S)
     if not isinstance(first, Token):
-        raise RefusedError(f"luced: {_error_of(daemon.next_reply())}")
+        raise RefusedError(daemon.next_reply())
     # What stands here has been waited for before the first token.
-    stalled_s = float(_status(daemon).get("page_stall_s", "0"))
+    before = _status(daemon)
     daemon.tokens_until_end(DEADLINE_S)
     reply = daemon.next_reply()
     assert isinstance(reply, GenerateOk), reply
-    status = _status(daemon)
+    after = _status(daemon)
     return FlatnessSample(
-        side, position, turn, reply.n_prompt - reply.n_reused, reply.prefill_s, reply.n_generated - 1, reply.decode_s,
-        float(status.get("page_stall_s", "0")) - stalled_s, int(status["pool"]), int(status.get("pages_out", "0")),
-        int(status["host_bytes"]), daemon.resident_kb(),
+        side, n_prompt, 0, reply.n_prompt - reply.n_reused, reply.prefill_s, reply.n_generated - 1, reply.decode_s,
+        _grown(before, after, "page_stall_s"), int(after["pool"]), int(_grown(before, after, "page_choices")),
+        int(before.get("pages_out", "0")), int(after["host_bytes"]), daemon.resident_kb(),
     )  # fmt: skip
 
 
-def _error_of(reply: Reply) -> str:
-    return f"{reply.code} {reply.text}" if isinstance(reply, Err) else str(reply)
+def _grown(before: dict[str, str], after: dict[str, str], field: str) -> float:
+    """A luced without --kvflash does not have these fields."""
+    return float(after.get(field, "0")) - float(before.get(field, "0"))
 
 
 def _status(daemon: DaemonDriver) -> dict[str, str]:

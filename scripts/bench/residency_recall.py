@@ -9,45 +9,19 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
-from luce.protocol import Err, GenerateOk
+from luce.protocol import GenerateOk
 from luce.supervisor.text import TextModel
 from scripts.bench.residency_prompts import KINDS, NeedlePrompt, depths, needle_prompt
+from scripts.bench.residency_sides import DEADLINE_S, LRU, PAGE, QUERY, EngineSettings, RefusedError, whole_pages
 from tests.daemon_driver import DaemonDriver, gen_line
 
-PAGE = 64
 N_SINKS, N_RECENT = 1, 4  # pages that a lane sees whatever they hold
-FULL, QUERY, LRU = SIDES = ("full", "query", "lru")
+FULL = "full"
+SIDES = (FULL, QUERY, LRU)
 # Shorter prompts would lie in the pages that are always there.
 LEAST_TOKENS = {25: 2048, 12: 4096, 6: 7168}
-ANSWER_DEADLINE_S = 3600.0
-
-
-class RefusedError(RuntimeError):
-    """luced does not want what it was asked; the text is its own."""
-
-
-@dataclass(frozen=True)
-class RecallSettings:
-    luced: Path
-    model: Path
-    n_ubatch: int = 64
-    n_threads: int = 1
-    n_gpu_layers: int = 0
-    cache_type: str = "q8_0"
-    tau: int = 64
-    n_answer: int = 24
-    more: tuple[str, ...] = ()
-
-    def arguments(self, n_ctx: int, side: str, n_pool: int) -> list[str]:
-        """Of one luced: `n_pool` is what the bounded ones have."""
-        pool = ["--kvflash", str(n_pool), "--kvflash-policy", side, "--kvflash-tau", str(self.tau)]
-        return [
-            "--lanes", "1", "--ctx", str(n_ctx), *(["--pool", str(n_ctx)] if side == FULL else pool),
-            "--ubatch", str(self.n_ubatch), "--threads", str(self.n_threads), "--gpu-layers", str(self.n_gpu_layers),
-            "--cache-type-k", self.cache_type, "--cache-type-v", self.cache_type, "--draft-max", "0", *self.more,
-        ]  # fmt: skip
+N_ANSWER = 24  # tokens: the code and a sentence around it
 
 
 @dataclass(frozen=True)
@@ -94,10 +68,6 @@ class RecallSample:
         return self.n_behind > self.n_pool and self.n_prompt - self.n_behind >= PAGE * N_SINKS
 
 
-def whole_pages(n_cells: float) -> int:
-    return -int(-n_cells // PAGE) * PAGE
-
-
 def least_tokens(percent: int) -> int:
     """The length from which a residency says something; of one in between, that of the next smaller."""
     smaller = [n for known, n in LEAST_TOKENS.items() if known <= percent]
@@ -105,7 +75,7 @@ def least_tokens(percent: int) -> int:
 
 
 def measure_recall(
-    settings: RecallSettings,
+    settings: EngineSettings,
     residency: Residency,
     kinds: Sequence[str] = tuple(KINDS),
     n_needles: int = 40,
@@ -117,14 +87,13 @@ def measure_recall(
     n_pool = residency.n_pool(settings.n_ubatch)
     with ExitStack() as stack:
         model = stack.enter_context(TextModel(settings.model))
-        daemons = {}
-        for side in SIDES:
-            arguments = settings.arguments(residency.n_ctx, side, n_pool)
-            daemons[side] = stack.enter_context(DaemonDriver(settings.luced, settings.model, *arguments))
+        daemons = {FULL: stack.enter_context(settings.whole(residency.n_ctx))}
+        for policy in (QUERY, LRU):
+            daemons[policy] = stack.enter_context(settings.bounded(residency.n_ctx, n_pool, policy))
         for i, prompt in enumerate(_prompts(model, residency.n_tokens, kinds, n_needles, seed)):
             answers = {}
             for side in SIDES[i % 3 :] + SIDES[: i % 3]:
-                tokens = ask(daemons[side], prompt, settings.n_answer)
+                tokens = ask(daemons[side], prompt)
                 answers[side] = model.detokenize(tokens).decode(errors="replace")
             sample = RecallSample(
                 prompt.kind, residency.percent, n_pool, len(prompt.ids), prompt.n_behind, prompt.depth,
@@ -145,12 +114,11 @@ def _prompts(
             yield needle_prompt(model, kind, n_tokens, depth, seed * n_needles + i)
 
 
-def ask(daemon: DaemonDriver, prompt: NeedlePrompt, n_answer: int) -> list[int]:
+def ask(daemon: DaemonDriver, prompt: NeedlePrompt) -> list[int]:
     """The most likely answer, the whole prompt read anew. Raises RefusedError."""
-    daemon.send(gen_line(1, n_answer, prompt.ids, "reuse=0"))
-    tokens = daemon.tokens_until_end(ANSWER_DEADLINE_S)
+    daemon.send(gen_line(1, N_ANSWER, prompt.ids, "reuse=0"))
+    tokens = daemon.tokens_until_end(DEADLINE_S)
     reply = daemon.next_reply()
-    if isinstance(reply, Err):
-        raise RefusedError(f"luced: {reply.code} {reply.text}")
-    assert isinstance(reply, GenerateOk), reply
+    if not isinstance(reply, GenerateOk):
+        raise RefusedError(reply)
     return tokens

@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample
-from scripts.bench.residency_recall import FULL, LRU, QUERY, RecallSample
+from scripts.bench.residency_recall import FULL, RecallSample
+from scripts.bench.residency_sides import LRU, QUERY
 
 ALL = "all"
 AIM_OF_FULL = {12: 0.95, 6: 0.88}  # of the full cache's recall, by residency in percent
@@ -67,8 +68,8 @@ def recall_rows(samples: Sequence[RecallSample]) -> list[RecallRow]:
     rows = []
     for percent in sorted({sample.percent for sample in samples}, reverse=True):
         here = [sample for sample in samples if sample.percent == percent]
-        for kind in dict.fromkeys(sample.kind for sample in here):
-            rows.append(RecallRow.of(kind, [sample for sample in here if sample.kind == kind]))
+        kinds = dict.fromkeys(sample.kind for sample in here)
+        rows += [RecallRow.of(kind, [sample for sample in here if sample.kind == kind]) for kind in kinds]
         rows.append(RecallRow.of(ALL, here))
     return rows
 
@@ -102,6 +103,7 @@ class FlatnessRow:
     prefill_s: dict[str, float]
     """A token of what was new at this position, by side."""
     n_pool: dict[str, int]
+    n_choices: int
     pages_out: int
     host_bytes: int
     resident_kb: dict[str, int]
@@ -122,6 +124,7 @@ def _flatness_row(samples: Sequence[FlatnessSample]) -> FlatnessRow:
         statistics.median(s.stall_share for s in ours),
         {side: sample.prefill_s / sample.n_read for side, sample in cold.items()},
         {side: warm[side][0].n_pool for side in (BOUNDED, WHOLE)},
+        max(s.n_choices for s in ours),
         max(s.pages_out for s in ours),
         max(s.host_bytes for s in ours),
         {side: max(s.resident_kb for s in warm[side]) for side in (BOUNDED, WHOLE)},
@@ -131,7 +134,7 @@ def _flatness_row(samples: Sequence[FlatnessSample]) -> FlatnessRow:
 def show_flatness(console: Console, rows: Sequence[FlatnessRow]) -> None:
     table = Table(title="a decoded token and a token of the prompt as the text grows; ratios: median (range)")
     names = ("position", "decoding: bounded / home", "bounded / whole", "stalls", "prefill: bounded / first position",
-             "whole / first position", "pool: bounded, whole", "pages out", "host, MB",
+             "whole / first position", "pool: bounded, whole", "pages out", "choices", "host, MB",
              "resident, MB: bounded, whole")  # fmt: skip
     for name in names:
         table.add_column(name, justify="right")
@@ -140,7 +143,7 @@ def show_flatness(console: Console, rows: Sequence[FlatnessRow]) -> None:
         table.add_row(
             str(row.position), _ratio(row.to_home), _ratio(row.to_whole), f"{row.stall_share * 100:.2f} %",
             f"{grown[BOUNDED]:.2f}", f"{grown[WHOLE]:.2f}", f"{row.n_pool[BOUNDED]}, {row.n_pool[WHOLE]}",
-            str(row.pages_out), f"{row.host_bytes / 1e6:.1f}",
+            str(row.pages_out), str(row.n_choices), f"{row.host_bytes / 1e6:.1f}",
             f"{row.resident_kb[BOUNDED] / 1e3:.0f}, {row.resident_kb[WHOLE] / 1e3:.0f}",
         )  # fmt: skip
     console.print(table)
