@@ -16,6 +16,10 @@ from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
 BOUNDED, HOME, WHOLE = SIDES = ("bounded", "home", "whole")
 
 
+class TooShortError(RuntimeError):
+    """Nothing can be said of an answer; the text says why."""
+
+
 @dataclass(frozen=True)
 class FlatnessVolume:
     """What is measured: where, in how many cells, and how often."""
@@ -76,7 +80,7 @@ def measure_flatness(
         bounded = stack.enter_context(settings.bounded(volume.n_ctx, volume.n_pool))
         whole = stack.enter_context(settings.whole(volume.n_ctx))
         for daemon in (bounded, whole):  # what the first computation costs beyond the others
-            _decode(daemon, HOME, PAGE, 2)
+            daemon.generate(random_prompt(PAGE, seed=3), 8, "reuse=0")
         for position in sorted(volume.positions):
             for turn in range(volume.n_rounds + 1):
                 for side in SIDES[turn % 3 :] + SIDES[: turn % 3]:
@@ -96,7 +100,7 @@ def _decode(daemon: DaemonDriver, side: str, n_prompt: int, n_answer: int) -> Fl
     if not isinstance(first, Token):
         raise RefusedError(daemon.next_reply())
     # What stands here has been waited for before the first token.
-    before = _status(daemon)
+    before = _status(daemon)  # the answer has begun
     daemon.tokens_until_end(DEADLINE_S)
     reply = daemon.next_reply()
     assert isinstance(reply, GenerateOk), reply
@@ -116,5 +120,7 @@ def _grown(before: dict[str, str], after: dict[str, str], field: str) -> float:
 def _status(daemon: DaemonDriver) -> dict[str, str]:
     daemon.send("status")
     reply = daemon.next_reply()
+    if isinstance(reply, GenerateOk):
+        raise TooShortError("the answer ended before luced could be asked how it goes: give a larger --answer")
     assert isinstance(reply, StatusLine), reply
     return dict(reply.fields)

@@ -274,13 +274,13 @@ def test_flatness_runs_to_its_end(luced: Path, tiny_model: Path, tmp_path: Path)
     figures = tmp_path / "figures.json"
     residency.main([
         "--luced", str(luced), "--model", str(tiny_model), "--only", "flatness", "--threads", "1", "--pool", "512",
-        "--positions", "832", "640", "--answer", "66", "--rounds", "1", "--json", str(figures),
+        "--positions", "832", "640", "--answer", "194", "--rounds", "1", "--json", str(figures),
     ])  # fmt: skip
     result = json.loads(figures.read_text())
     samples = result["flatness"]["samples"]
     assert [(s["position"], s["n_turn"]) for s in samples[::3]] == [(640, 0), (640, 1), (832, 0), (832, 1)]
-    assert all(s["n_decoded"] == 65 for s in samples)
-    for side, n_pool in ((BOUNDED, 512), (HOME, 512), (WHOLE, 1024)):
+    assert all(s["n_decoded"] == 193 for s in samples)
+    for side, n_pool in ((BOUNDED, 512), (HOME, 512), (WHOLE, 1152)):
         assert {s["n_pool"] for s in samples if s["side"] == side} == {n_pool}
     ours = [s for s in samples if s["side"] == BOUNDED]
     # What came before was read at the position before; in warm turns nothing is.
