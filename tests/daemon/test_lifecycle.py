@@ -16,10 +16,13 @@ import pytest
 
 from luce.protocol import End, Err, ErrorCode, GenerateOk, PlainOk, Pong, ReadyLine, StopReason, parse_reply
 from tests.daemon.conftest import Start
-from tests.daemon_driver import DaemonDriver, DaemonEnded, gen_line, to_bytes
+from tests.daemon.exactness import status_of
+from tests.daemon_driver import DaemonDriver, DaemonEnded, gen_line, random_prompt, to_bytes
 
 LONG = "ignore_eos=1"
 ENDS_WITHIN_S = 120.0
+# What `status` says besides where texts may outgrow the pool.
+OUTGROWN = ("pages_out", "pages_moved_in", "pages_moved_out", "page_choices", "page_keys_bytes", "page_stall_s")
 
 
 def test_the_first_line_says_what_was_started(start: Start, gpu: bool) -> None:
@@ -28,8 +31,24 @@ def test_the_first_line_says_what_was_started(start: Start, gpu: bool) -> None:
     kv = "f16/f16" if gpu else "q8_0/q8_0"
     assert fields["proto"] == "2"
     assert (fields["ctx"], fields["pool"], fields["lanes"], fields["page"]) == ("1000", "3000", "3", "64")
+    assert fields["kvflash"] == "off"
     assert (fields["arch"], fields["vocab"], fields["kv"]) == ("qwen35", "8192", kv)
     assert int(fields["pid"]) > 0
+
+
+def test_a_daemon_whose_texts_may_outgrow_the_pool_says_so(start: Start) -> None:
+    daemon = start("--kvflash", "640", "--ctx", "2048", "--lanes", "1", "--ubatch", "64", "--host-cache", "256M")
+    fields = dict(daemon.ready.fields)
+    assert (fields["ctx"], fields["pool"], fields["kvflash"]) == ("2048", "640", "640")
+    before = status_of(daemon)
+    assert [before[name] for name in OUTGROWN] == ["0", "0", "0", "0", "0", "0.000000"]
+    assert len(daemon.generate(random_prompt(1500), 4, LONG).tokens) == 4
+    after = status_of(daemon)
+    assert after["integrity"] == "ok"
+    assert after["pages_out"] == "0", "nothing runs"
+    assert int(after["pages_moved_out"]) >= (1500 - 640) // 64
+    assert float(after["page_stall_s"]) > 0
+    assert not set(OUTGROWN) & set(status_of(start("--ctx", "256")))
 
 
 def test_identity_is_of_the_content_and_not_of_the_path(luced: Path, tiny_model: Path, tmp_path: Path) -> None:
@@ -69,6 +88,13 @@ def test_identity_is_of_the_content_and_not_of_the_path(luced: Path, tiny_model:
         (["--model", "{model}", "--draft", ""], 64, "--draft"),
         (["--model", "{model}", "--draft-threads", "2"], 64, "--mtp"),
         (["--model", "{model}", "--pool", "10", "--ctx", "20"], 64, "--pool"),
+        (["--model", "{model}", "--kvflash", "-64"], 64, "need at least"),
+        (["--model", "{model}", "--kvflash", "4097"], 64, "4160 is"),
+        (["--model", "{model}", "--kvflash", "4096", "--pool", "8192"], 64, "give one of them"),
+        (["--model", "{model}", "--kvflash", "4096", "--flash-attn", "off"], 64, "flash"),
+        (["--model", "{model}", "--kvflash", "4096", "--host-cache", "1M"], 64, "--host-cache"),
+        (["--model", "{model}", "--kvflash-tau", "0"], 64, "--kvflash-tau"),
+        (["--model", "{model}", "--kvflash-policy", "newest"], 64, "lru"),
     ],
 )
 def test_a_start_that_fails_says_why_and_exits_with_its_code(
