@@ -17,11 +17,13 @@ FlashAttention = Literal["auto", "on", "off"]
 LogLevel = Literal["error", "warn", "info", "debug"]
 OnOff = Literal["on", "off"]
 DraftAccept = Literal["match", "rejection"]
+KvflashPolicy = Literal["auto", "query", "lru"]
 ByteCount = Annotated[int, "bytes"]  # written 8G for short where people write it
 
 CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTENTION: tuple[FlashAttention, ...] = ("auto", "on", "off")
 LOG_LEVELS: tuple[LogLevel, ...] = ("error", "warn", "info", "debug")
+KVFLASH_POLICIES: tuple[KvflashPolicy, ...] = ("auto", "query", "lru")
 
 
 OPENMP_SPIN_COUNT = 20_000
@@ -60,6 +62,9 @@ class DaemonConfig:
     disk_cache: Path | None = None  # folder where pages and tails outlive the daemon
     disk_budget: ByteCount | None = None  # bytes in that folder
     prefix_cache: OnOff | None = None  # whether beginnings that are known are not computed again
+    kvflash: int | None = None  # tokens of a pool, in place of `pool`, that texts may outgrow
+    kvflash_tau: int | None = None  # tokens of an answer between two looks at what matters
+    kvflash_policy: KvflashPolicy | None = None  # what of a longer text stays in the pool
     draft: Path | None = None  # GGUF file of a draft model, or with `mtp` of an assistant; a folder with one
     mtp: bool = False  # draft with multi-token heads: the model's own, or the assistant's
     draft_max: int | None = None  # tokens that are drafted at once; 0: no speculation
@@ -99,6 +104,9 @@ class DaemonConfig:
             ("--disk-cache", self.disk_cache),
             ("--disk-budget", self.disk_budget),
             ("--prefix-cache", self.prefix_cache),
+            ("--kvflash", self.kvflash),
+            ("--kvflash-tau", self.kvflash_tau),
+            ("--kvflash-policy", self.kvflash_policy),
             ("--draft", self.draft),
             ("--draft-max", self.draft_max),
             ("--draft-gate", self.draft_gate),

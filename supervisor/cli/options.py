@@ -15,7 +15,7 @@ import click
 from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure
 from luce.supervisor.cli.model_files import NO_DRAFT, read_draft, read_model, read_packaged_draft
 from luce.supervisor.cli.numbers import Bytes, Real
-from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, LOG_LEVELS, DaemonConfig
+from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, KVFLASH_POLICIES, LOG_LEVELS, DaemonConfig
 from luce.supervisor.locate import NotInstalledError, find_luced
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _ENGINE_OPTIONS = (
         type=POSITIVE,
         metavar="N",
         help="Longest text of one lane, prompt and answer, in tokens. Default: what the model was trained for, at most"
-        " 32768 and --pool. Beyond the training it warns and works.",
+        " 32768 and --pool; with --kvflash all of it. Beyond the training it warns and works.",
     ),
     click.option(
         "--pool",
@@ -117,6 +117,26 @@ _ENGINE_OPTIONS = (
         "--prefix-cache",
         type=click.Choice(["on", "off"]),
         help="Look for known beginnings of prompts, so that they need not be read again. Default: on.",
+    ),
+    click.option(
+        "--kvflash",
+        type=POSITIVE,
+        metavar="N",
+        help="In place of --pool: N tokens of attention cache on the device, a multiple of 64, for texts of any length"
+        " up to --ctx. What does not fit lies in the host, within --host-cache, and comes back when it matters."
+        " Default: off; texts have to fit --pool.",
+    ),
+    click.option(
+        "--kvflash-tau",
+        type=click.IntRange(min=1, max=1 << 16),
+        metavar="N",
+        help="Tokens of an answer after which it is looked anew at what matters. Default: 64.",
+    ),
+    click.option(
+        "--kvflash-policy",
+        type=click.Choice(KVFLASH_POLICIES),
+        help="What of a text that does not fit stays on the device. query: what the model's own attention asks for, and"
+        " the newest. lru: the newest. Default: auto, query where the model allows it.",
     ),
     click.option(
         "--draft",
@@ -243,9 +263,10 @@ def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:
         key: values[key]
         for key in (
             "ctx", "pool", "lanes", "queue", "batch", "ubatch", "threads", "gpu_layers", "cache_type_k", "cache_type_v",
-            "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "mtp", "draft_max",
-            "draft_gate", "draft_accept", "draft_ngram", "draft_tree", "spec_memory", "draft_cache_type_k",
-            "draft_cache_type_v", "draft_gpu_layers", "draft_threads", "seed", "log_level", "load_timeout",
+            "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "kvflash",
+            "kvflash_tau", "kvflash_policy", "mtp", "draft_max", "draft_gate", "draft_accept", "draft_ngram",
+            "draft_tree", "spec_memory", "draft_cache_type_k", "draft_cache_type_v", "draft_gpu_layers",
+            "draft_threads", "seed", "log_level", "load_timeout",
         )
     }  # fmt: skip
     model = read_model(values["model"])

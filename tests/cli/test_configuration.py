@@ -219,6 +219,51 @@ def test_speculation_is_set_by_file_environment_and_flag(tmp_path: Path) -> None
     assert (second.draft, second.mtp, second.draft_max) == (None, False, 4)
 
 
+def test_a_pool_that_texts_may_outgrow_is_set_by_file_environment_and_flag(tmp_path: Path) -> None:
+    def seen(configuration: Configuration) -> tuple[object, ...]:
+        config = configuration.supervisor_config(model=MODEL)
+        return (config.pool, config.kvflash, config.kvflash_tau, config.kvflash_policy)
+
+    in_file = read("kvflash = 2560\nkvflash-tau = 32\nkvflash_policy = 'lru'", folder=tmp_path)
+    assert seen(in_file) == (None, 2560, 32, "lru")
+    assert seen(read(LUCE_KVFLASH="2560", LUCE_KVFLASH_TAU="32", LUCE_KVFLASH_POLICY="query")) == (
+        None,
+        2560,
+        32,
+        "query",
+    )
+    assert seen(read(given={"kvflash": 640})) == (None, 640, None, None)
+    assert seen(read(configuration_text(in_file), folder=tmp_path)) == (None, 2560, 32, "lru")
+    # One engine of several, and a file's pool that is not meant now.
+    one = read("pool = 4096\n[[engines]]\npool = 'none'\nkvflash = 640\n[[engines]]", folder=tmp_path)
+    config = one.supervisor_config(model=MODEL)
+    first, second = map(config.daemon_config, config.engine_configs())
+    assert ((first.pool, first.kvflash), (second.pool, second.kvflash)) == ((None, 640), (4096, None))
+    assert seen(read("pool = 4096", folder=tmp_path, LUCE_POOL="none", LUCE_KVFLASH="640"))[:2] == (None, 640)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("kvflash = 0", "kvflash"),
+        ("kvflash = -64", "kvflash"),
+        ("kvflash = '8K'", "kvflash"),
+        ("kvflash = 64.5", "kvflash"),
+        ("kvflash = true", "kvflash"),
+        ("kvflash_tau = 0", "kvflash_tau"),
+        ("kvflash_tau = 65537", "kvflash_tau"),
+        ("kvflash_policy = 'newest'", "kvflash_policy"),
+    ],
+)
+def test_a_pool_that_cannot_be_is_named(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "luce.toml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"luce\.toml: {said}: "):
+        read_configuration(known_flags(), {}, {}, tmp_path / "luce.toml")
+    name, _, value = text.replace("'", "").partition(" = ")
+    with pytest.raises(ConfigError, match=rf"LUCE_{said.upper()}="):
+        read_configuration(known_flags(), {}, {f"LUCE_{name.upper()}": value}, None)
+
+
 def test_to_have_no_draft_can_be_said(tmp_path: Path) -> None:
     said = [
         read("draft = 'none'", folder=tmp_path),

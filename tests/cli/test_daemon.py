@@ -70,6 +70,15 @@ def check_refused(result: subprocess.CompletedProcess[bytes], code: int, text: b
         (["--ctx", "many"], b"--ctx"),
         (["--ctx", "999999999"], b"--ctx"),
         (["--lanes", "100000"], b"--lanes"),
+        (["--kvflash", "0"], b"--kvflash"),
+        (["--kvflash", "-64"], b"--kvflash"),
+        (["--kvflash", "some"], b"--kvflash"),
+        (["--kvflash", "64"], b"need at least"),
+        (["--kvflash", "4097"], b"no multiple"),
+        (["--kvflash", "4096", "--pool", "4096", "--ctx", "512"], b"give one of them"),
+        (["--kvflash-tau", "0"], b"--kvflash-tau"),
+        (["--kvflash-tau", "65537"], b"--kvflash-tau"),
+        (["--kvflash-policy", "newest"], b"lru"),
         (["--cache-type-k", "q9"], b"q8_0"),
         (["--unknown"], b"--unknown"),
         (["--stream-fd", "99"], b"open it with 99>FILE"),
@@ -185,6 +194,17 @@ def test_pipe_writes_tokens_alone(run: Run, tiny_model: Path) -> None:
         "luce-daemon", "--model", tiny_model, "--pipe", "--text-ids", "-n", "12", "--ignore-eos", input=text_prompt
     )
     assert [int(line) for line in text.stdout.splitlines()] == ids
+
+
+@pytest.mark.parametrize("policy", ["query", "lru"])
+def test_a_prompt_may_be_longer_than_a_bounded_pool(run: Run, tiny_model: Path, policy: str) -> None:
+    prompt = struct.pack("<1500i", *(2 + i * 7 % 8000 for i in range(1500)))
+    arguments = ["--model", str(tiny_model), "--pipe", "-n", "40", "--ignore-eos", "--lanes", "1", "--ubatch", "64"]
+    bounded = ["--kvflash", "640", "--kvflash-tau", "16", "--kvflash-policy", policy, "--host-cache", "1G"]
+    result = run("luce-daemon", *arguments, *bounded, input=prompt)
+    assert result.returncode == 0, result.stderr
+    assert len(ids_of(result.stdout)) == 40
+    assert b" N=1500 " in result.stderr
 
 
 def test_pipe_samples_by_its_seed(run: Run, tiny_model: Path) -> None:

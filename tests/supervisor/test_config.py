@@ -43,6 +43,18 @@ def test_speculation_becomes_arguments() -> None:
     assert (second.model, second.draft, second.mtp) == (Path("n"), None, True)
 
 
+def test_a_pool_that_texts_may_outgrow_becomes_arguments() -> None:
+    supervisor = SupervisorConfig(
+        model=Path("m"),
+        pool=4096,
+        engines=[{}, {"pool": None, "kvflash": 2560, "kvflash_tau": 32, "kvflash_policy": "lru"}],
+    )
+    first, second = map(supervisor.daemon_config, supervisor.engine_configs())
+    assert first.to_argv() == ["--model", "m", "--pool", "4096"]
+    expected = ["--model", "m", "--kvflash", "2560", "--kvflash-tau", "32", "--kvflash-policy", "lru"]
+    assert second.to_argv() == expected
+
+
 def test_every_field_becomes_an_argument() -> None:
     values = {
         field.name: True if field.type == "bool" else 7
