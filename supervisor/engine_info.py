@@ -27,6 +27,7 @@ class EngineInfo:
     page_bytes: int | None  # said by engines that keep pages: only they take marks
     tail_bytes: int
     reuses: bool  # whether it goes on from beginnings that it knows
+    kvflash: int | None = None  # tokens of a pool that texts may outgrow; None: a text has to fit the pool
     speculation: str = "none"  # where its drafts come from: ngram, ngram+dflash, …
 
     @classmethod
@@ -50,12 +51,19 @@ class EngineInfo:
             page_bytes=number("page_bytes"),
             tail_bytes=number("tail_bytes") or 0,
             reuses="page_bytes" in fields and fields.get("prefix_cache") != "off",
+            kvflash=number("kvflash"),
             speculation=fields.get("spec", "none"),
         )
 
     @property
     def slot_bytes(self) -> int:
-        """What slots may hold: host memory, or half of the pool where there is none."""
+        """What slots may hold: host memory, or half of the pool where there is none.
+
+        Where running texts outgrow the pool they need host memory too, and fail where slots have all of it: slots leave
+        them half, and at least room for the longest text."""
+        if self.kvflash is not None and self.page_bytes is not None:
+            longest_bytes = -(-(self.ctx or 0) // self.page_tokens) * self.page_bytes
+            return max(min(self.host_bytes // 2, self.host_bytes - longest_bytes), 0)
         if self.host_bytes > 0 or self.page_bytes is None:
             return self.host_bytes
         return self.pool // self.page_tokens // 2 * self.page_bytes

@@ -7,6 +7,7 @@ import dataclasses
 import os
 import signal
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,30 @@ async def test_an_engine_says_how_it_stands(supervisor: Supervisor) -> None:
     info = supervisor.status().engines[0].info
     assert info is not None
     assert (info.pool, info.lanes) == (8192, 4)
+
+
+async def test_a_text_may_be_longer_than_a_bounded_pool(brisk: SupervisorConfig) -> None:
+    changes: dict[str, Any] = {"pool": None, "kvflash": 640, "lanes": 1, "ubatch": 64, "host_cache": 256 << 20}
+    async with Supervisor(dataclasses.replace(brisk, **changes)) as running:
+        info = running.status().engines[0].info
+        assert info is not None
+        assert (info.kvflash, info.pool, info.ctx) == (640, 640, 2048)
+        assert 0 < info.slot_bytes < info.host_bytes
+        prompt = tuple(2 + i * 7 % 8000 for i in range(1500))
+        answer = await collect(running, request(prompt_ids=prompt, boundaries=(700, 1400)))
+        assert (answer.end.n_prompt, len(answer.tokens)) == (1500, 20)
+        (figures,) = await running.engine_status()
+        assert int(figures["pages_moved_out"]) >= (1500 - 640) // 64
+        assert (figures["pages_out"], figures["pool"]) == ("0", "640")
+
+
+async def test_without_a_bounded_pool_nothing_is_said_of_what_is_out(supervisor: Supervisor) -> None:
+    info = supervisor.status().engines[0].info
+    assert info is not None
+    assert info.kvflash is None
+    assert info.slot_bytes == info.host_bytes
+    (figures,) = await supervisor.engine_status()
+    assert not {"pages_out", "page_stall_s"} & set(figures)
 
 
 async def test_lanes_at_work_are_told(supervisor: Supervisor) -> None:
