@@ -14,6 +14,7 @@ from aiohttp import web
 
 from luce.supervisor.http import openapi
 from luce.supervisor.http.admin_shapes import HEALTH, LANES, MODEL, MODELS, PROPS
+from luce.supervisor.http.engine_figures import Figures, ask_engines
 from luce.supervisor.http.openapi import Operation
 from luce.supervisor.http.site import SITE, Site
 from luce.supervisor.supervisor import Supervisor
@@ -56,7 +57,10 @@ async def get_health(request: web.Request) -> web.Response:
 
 async def get_metrics(request: web.Request) -> web.Response:
     site = request.app[SITE]
-    body = site.metrics.render(site.supervisor.status())
+    figures: list[Figures] = []
+    if any(engine.info is not None and engine.info.kvflash is not None for engine in site.supervisor.status().engines):
+        figures = await ask_engines(site.supervisor)  # the others' have no metrics: a scrape need not wait for them
+    body = site.metrics.render(site.supervisor.status(), figures)
     return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 

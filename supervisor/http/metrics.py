@@ -25,6 +25,7 @@ from luce.protocol import Speculation
 from luce.supervisor.guard import EngineState
 
 if TYPE_CHECKING:
+    from luce.supervisor.http.engine_figures import Figures
     from luce.supervisor.supervisor import SupervisorStatus
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
@@ -84,6 +85,7 @@ class Metrics:
         )
         self._speculation: Speculation | None = None
         self._status: SupervisorStatus | None = None
+        self._figures: Sequence[Figures] = ()
         self._registry = CollectorRegistry()
         self._registry.register(_Families(self))
 
@@ -120,13 +122,13 @@ class Metrics:
             self._tokens_per_step.add(speculation.tokens_per_step)
         self._speculation = speculation if self._speculation is None else self._speculation + speculation
 
-    def render(self, status: SupervisorStatus) -> bytes:
-        """Prometheus' text format."""
-        self._status = status
+    def render(self, status: SupervisorStatus, figures: Sequence[Figures] = ()) -> bytes:
+        """Prometheus' text format. `figures`: what the engines said, in the order of `status.engines`; or nothing."""
+        self._status, self._figures = status, figures
         try:
             return generate_latest(self._registry)
         finally:
-            self._status = None
+            self._status, self._figures = None, ()
 
     def families(self) -> Iterator[Metric]:
         yield from self._requests()
@@ -151,6 +153,8 @@ class Metrics:
         yield InfoMetricFamily("luce_build", "What is running", value=self._info)
         if self._status is not None:
             yield from _supervisor_families(self._status)
+            names = [engine.name for engine in self._status.engines]
+            yield from _page_families(list(zip(names, self._figures, strict=False)))
 
     def _requests(self) -> Iterator[Metric]:
         ended = CounterMetricFamily("luce_http_requests", "Requests that have ended", labels=["api", "outcome"])
@@ -217,3 +221,22 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
     answers.add_metric(["cancelled"], status.n_cancelled)
     yield answers
     yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)
+
+
+def _page_families(engines: Sequence[tuple[str, Figures]]) -> Iterator[Metric]:
+    """Names without numbers for engines whose texts have to fit the pool. Each engine counts for itself, from its own
+    start: a sum over engines would fall by a part when one of them is started again."""
+    for kind, name, text, key in (
+        (GaugeMetricFamily, "luce_engine_pages_out", "Pages of running texts that are out of the pool", "pages_out"),
+        (CounterMetricFamily, "luce_engine_pages_moved_out", "Pages that left it for lack of room", "pages_moved_out"),
+        (CounterMetricFamily, "luce_engine_pages_moved_in", "Pages that came back to it", "pages_moved_in"),
+        (CounterMetricFamily, "luce_engine_page_choices", "Times that pages were chosen by scores", "page_choices"),
+        (GaugeMetricFamily, "luce_engine_page_keys_bytes", "Memory of what pages are scored by", "page_keys_bytes"),
+        (CounterMetricFamily, "luce_engine_page_stall_seconds", "Time that computing waited for pages", "page_stall_s"),
+    ):
+        family = kind(name, text, labels=["engine"])
+        for engine, figures in engines:
+            value = figures.get(key)
+            if isinstance(value, int | float):
+                family.add_metric([engine], value)
+        yield family

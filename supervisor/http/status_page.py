@@ -20,13 +20,12 @@ from typing import Any
 from aiohttp import web
 
 from luce.supervisor.http.admin import model_name
+from luce.supervisor.http.engine_figures import Figures, ask_engines
 from luce.supervisor.http.openapi import Operation
 from luce.supervisor.http.site import SITE, Site
 from luce.supervisor.supervisor import EngineStatus
 
 _FRESH_S = 0.25  # so many pages as are open, so often at most is an engine asked
-_ENGINE_TIMEOUT_S = 1.0
-_DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{1,9}")
 _INLINE = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
 
 Tier = dict[str, Any]
@@ -104,7 +103,7 @@ class _Board:
 
 async def snapshot(site: Site) -> dict[str, Any]:
     """What the page shows, as JSON values."""
-    figures = await site.supervisor.engine_status(_ENGINE_TIMEOUT_S)
+    figures = await ask_engines(site.supervisor)
     status = site.supervisor.status()
     return {
         "time_s": time.monotonic(),
@@ -120,22 +119,11 @@ async def snapshot(site: Site) -> dict[str, Any]:
             "cancelled": status.n_cancelled,
             "resumed": status.n_resumes,
         },
-        "engines": [_engine(engine, numbers(said)) for engine, said in zip(status.engines, figures, strict=True)],
+        "engines": [_engine(engine, said) for engine, said in zip(status.engines, figures, strict=True)],
     }
 
 
-def numbers(figures: Mapping[str, str]) -> dict[str, int | float | str]:
-    """An engine's figures, those that are numbers as such."""
-    return {name: _number(text) for name, text in figures.items()}
-
-
-def _number(text: str) -> int | float | str:
-    if text.isascii() and text.isdigit():
-        return int(text)
-    return float(text) if _DECIMAL.fullmatch(text) else text
-
-
-def _engine(engine: EngineStatus, figures: dict[str, int | float | str]) -> dict[str, Any]:
+def _engine(engine: EngineStatus, figures: Figures) -> dict[str, Any]:
     return {
         "name": engine.name,
         "state": engine.state.value,
@@ -168,11 +156,21 @@ def page_tiers(engine: EngineStatus, figures: Mapping[str, int | float | str]) -
     n_running = min(-(-figure("cells_used") // info.page_tokens), n_pool)
     n_kept = min(max(figure("pages_resident") - n_running, 0), n_pool - n_running)
     n_host = figure("pages_host")
+    # Of running texts that outgrow the pool: nowhere but in the host. A page that two of them miss counts twice.
+    out = {} if info.kvflash is None else {"out": min(figure("pages_out"), n_host)}
+    n_kept_in_host = n_host - out.get("out", 0)
     n_tail_pages = round(max(figure("host_bytes") - n_host * info.page_bytes, 0) / info.page_bytes)
     disk_bytes = figure("disk_bytes")
     return [
         _tier("device", n_pool, n_pool * info.page_bytes, running=n_running, kept=n_kept),
-        _tier("host", info.host_bytes // info.page_bytes, info.host_bytes, pages=n_host, tails=n_tail_pages),
+        _tier(
+            "host",
+            info.host_bytes // info.page_bytes,
+            info.host_bytes,
+            **out,
+            pages=n_kept_in_host,
+            tails=n_tail_pages,
+        ),
         _tier("disk", None, disk_bytes, files=figure("disk_files")),
     ]
 

@@ -22,6 +22,9 @@ from luce.supervisor.http.settings import ServeSettings
 START_S = 120.0
 CALL_S = 120.0
 
+# For a server whose pool is small, and whose texts may outgrow it.
+BOUNDED: dict[str, Any] = {"pool": None, "kvflash": 640, "lanes": 1, "ubatch": 64, "host_cache": 256 << 20}
+
 _Result = TypeVar("_Result")
 _SETTINGS = frozenset(entry.name for entry in dataclasses.fields(ServeSettings))
 

@@ -11,8 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from luce.protocol import Speculation
+from luce.supervisor import SupervisorStatus
 from luce.supervisor.http.metrics import Distribution, Metrics
-from tests.http.serving import Server
+from tests.http.serving import BOUNDED, Server
+from tests.http.statuses import engine_status
 
 ROOT = Path(__file__).resolve().parents[2]
 CHAT = "/v1/chat/completions"
@@ -80,6 +82,34 @@ def test_what_a_request_counts(client: httpx.Client) -> None:
     assert after["luce_supervisor_engines", (("state", "failed"),)] == 0
 
 
+def test_an_engine_whose_texts_have_to_fit_has_no_figures_of_pages_out(client: httpx.Client) -> None:
+    assert not [name for name, _ in samples(client) if name.startswith("luce_engine_")]
+
+
+def test_what_outgrows_the_pool_is_counted(tiny_model: Path) -> None:
+    running = Server(tiny_model, BOUNDED).start()
+    try:
+        with httpx.Client(base_url=running.url, timeout=120) as client:
+
+            def figure(name: str) -> float:
+                return samples(client)[f"luce_engine_{name}", (("engine", "engine 0"),)]
+
+            assert [figure(name) for name in ("pages_out", "pages_moved_out_total", "page_stall_seconds_total")] == [
+                0
+            ] * 3
+            prompt = [2 + i * 7 % 8000 for i in range(1500)]
+            answer = client.post("/v1/completions", json={"model": "any", "max_tokens": 4, "prompt": prompt})
+            assert answer.status_code == 200, answer.text
+            assert figure("pages_out") == 0, "nothing runs"
+            assert figure("pages_moved_out_total") >= (1500 - 640) // 64
+            assert figure("pages_moved_in_total") >= 0
+            assert figure("page_choices_total") >= 1, "the packaged model lets its queries be seen"
+            assert figure("page_keys_bytes") > 0
+            assert figure("page_stall_seconds_total") > 0
+    finally:
+        running.stop()
+
+
 def test_names_of_clients_do_not_become_labels(client: httpx.Client) -> None:
     n_before = len(samples(client))
     for number in range(20):
@@ -122,6 +152,19 @@ def test_speculation_has_no_numbers_before_it_was_measured() -> None:
     assert values("luce_http_draft_acceptance_ratio_sum") == [0.75]
     assert values("luce_http_tokens_per_step_count") == [2]
     assert values("luce_http_tokens_per_step_sum") == [1 + 2.5]
+
+
+def test_engines_that_say_nothing_are_left_out() -> None:
+    told = SupervisorStatus(
+        engines=(engine_status(name="engine 0"), engine_status(name="engine 1")),
+        n_waiting=0, n_requests=0, n_finished=0, n_failed=0, n_cancelled=0, n_resumes=0, n_tokens=0,
+    )  # fmt: skip
+    text = Metrics().render(told, [{}, {"pages_out": 3, "page_stall_s": 0.5, "disk_trouble": "none"}]).decode()
+    seen = [line for line in text.splitlines() if line.startswith("luce_engine_")]
+    assert seen == [
+        'luce_engine_pages_out{engine="engine 1"} 3.0',
+        'luce_engine_page_stall_seconds_total{engine="engine 1"} 0.5',
+    ]
 
 
 def test_each_server_has_numbers_of_its_own() -> None:

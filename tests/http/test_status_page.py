@@ -17,31 +17,19 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from luce.supervisor import EngineState, EngineStatus, GenerateRequest, Supervisor, SupervisorConfig
-from luce.supervisor.engine_info import EngineInfo
+from luce.supervisor import GenerateRequest, Supervisor, SupervisorConfig
 from luce.supervisor.http.app import create_app
-from luce.supervisor.http.status_page import numbers, page_tiers
+from luce.supervisor.http.engine_figures import numbers
+from luce.supervisor.http.status_page import page_tiers
 from tests.http.conftest import MakeServer
-from tests.http.serving import Server
+from tests.http.serving import BOUNDED, Server
+from tests.http.statuses import engine_status
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 PATIENCE_MS = 120_000
 BROWSER = {"Accept": "text/html,application/xhtml+xml"}
-
-
-def engine_status(**changes: Any) -> EngineStatus:
-    info = EngineInfo(
-        model="m", identity="i", lanes=2, ctx=100, n_vocab=10, pool=640, slots=4, host_bytes=10_000, page_tokens=64,
-        page_bytes=100, tail_bytes=50, reuses=True,
-    )  # fmt: skip
-    values: dict[str, Any] = {
-        "name": "engine 0", "state": EngineState.READY, "pid": 1, "n_deaths": 0, "lanes": 2, "n_running": 0,
-        "running": (), "slots": 4, "n_slots_used": 0, "slot_bytes_used": 0, "slowest_step_s": 0.0,
-        "last_failure": None, "load_percent": None, "log_tail": (), "info": info,
-    }  # fmt: skip
-    return EngineStatus(**(values | changes))
 
 
 def parts(tier: dict[str, Any]) -> dict[str, int]:
@@ -60,6 +48,16 @@ def test_pages_are_counted_by_tier() -> None:
     assert (device["n_total"], parts(device)) == (10, {"running": 2, "kept": 3})
     assert (host["n_total"], parts(host)) == (100, {"pages": 7, "tails": 2})
     assert (disk["n_total"], disk["bytes"], parts(disk)) == (None, 4096, {"files": 3})
+
+
+def test_pages_that_are_out_of_the_pool_are_told_from_the_host_s_others() -> None:
+    figures: dict[str, int | float | str] = {"cells_used": 640, "pages_resident": 10, "pages_host": 9, "pages_out": 7}
+    device, host, _ = page_tiers(engine_status(kvflash=640), figures)
+    assert parts(device) == {"running": 10, "kept": 0}
+    assert parts(host) == {"out": 7, "pages": 2, "tails": 0}
+    # One that two texts miss is told twice, and lies in the host once.
+    assert parts(page_tiers(engine_status(kvflash=640), figures | {"pages_out": 12})[1])["out"] == 9
+    assert "out" not in parts(page_tiers(engine_status(), figures)[1])
 
 
 def test_figures_with_a_fraction_are_numbers() -> None:
@@ -97,6 +95,26 @@ async def test_the_figures_follow_what_runs(make_server: MakeServer) -> None:
         assert ended["waiting"] == 0
 
 
+async def test_a_text_that_outgrows_the_pool_is_seen_in_the_host(make_server: MakeServer) -> None:
+    async with make_server(**BOUNDED) as server, aiohttp.ClientSession() as session:
+        with generating(server, 1, n_prompt=1500):
+            seen = await until(session, server.url, lambda seen: n_out(seen) > 0)
+        device, host, _ = seen["engines"][0]["tiers"]
+        assert device["n_total"] == 640 // 64
+        assert sum(parts(device).values()) + n_out(seen) > device["n_total"]
+        assert sum(parts(host).values()) >= n_out(seen)
+        await until(session, server.url, lambda seen: n_out(seen) == 0 and tiers_of(seen) != [])
+
+
+def tiers_of(seen: dict[str, Any]) -> list[dict[str, Any]]:
+    tiers: list[dict[str, Any]] = seen["engines"][0]["tiers"]
+    return tiers
+
+
+def n_out(seen: dict[str, Any]) -> int:
+    return sum(parts(tier).get("out", 0) for tier in tiers_of(seen))
+
+
 def is_under_way(seen: dict[str, Any]) -> bool:
     """The engine's own figures are those of a moment earlier, and it may be too busy to tell them."""
     (engine,) = seen["engines"]
@@ -123,13 +141,13 @@ async def until(session: aiohttp.ClientSession, url: str, condition: Any) -> dic
 
 
 @contextmanager
-def generating(server: Server, n_requests: int) -> Iterator[None]:
+def generating(server: Server, n_requests: int, n_prompt: int = 300) -> Iterator[None]:
     """So many long answers under way on the server, until the block is left."""
     tasks: list[asyncio.Task[None]] = []
 
     async def read(number: int) -> None:
         request = GenerateRequest(
-            prompt_ids=[2 + (number * 7 + i) % 8000 for i in range(300)], max_tokens=3000, ignore_eos=True
+            prompt_ids=[2 + (number * 7 + i) % 8000 for i in range(n_prompt)], max_tokens=3000, ignore_eos=True
         )
         while True:
             async with aclosing(server.supervisor.generate(request)) as events:
@@ -248,6 +266,17 @@ def test_the_page_shows_lanes_queue_speed_and_pages(browser: Browser, server: Se
         labels = page.locator(".map").evaluate_all("maps => maps.map(map => map.getAttribute('aria-label'))")
         assert [label.split(":")[0] for label in labels] == ["Device", "Host memory", "Disk"]
         assert "kept" in labels[0]
+
+
+def test_the_page_shows_what_is_out_of_the_pool(browser: Browser, tiny_model: Path) -> None:
+    running = Server(tiny_model, BOUNDED).start()
+    try:
+        with opened(browser, f"{running.url}/") as page:
+            with generating(running, 1, n_prompt=1500):
+                page.wait_for_selector(".map i.out")
+            assert page.locator(".key i.out").count() == 1
+    finally:
+        running.stop()
 
 
 def test_the_page_says_when_the_server_is_gone(browser: Browser, tiny_model: Path) -> None:

@@ -1,0 +1,33 @@
+"""What engines say of themselves when they are asked, as numbers: for /metrics and the status page.
+
+Asking waits for the engines' current step, a second at the most. It must not know what is done with the figures, which
+PROTOCOL.md names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from luce.supervisor.supervisor import Supervisor
+
+_TIMEOUT_S = 1.0
+_DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{1,9}")
+
+Figures = dict[str, int | float | str]
+
+
+async def ask_engines(supervisor: Supervisor) -> list[Figures]:
+    """In the order of `status().engines`; empty for an engine that is not there, or too busy to answer."""
+    return [numbers(said) for said in await supervisor.engine_status(_TIMEOUT_S)]
+
+
+def numbers(said: Mapping[str, str]) -> Figures:
+    """An engine's figures, those that are numbers as such."""
+    return {name: _number(text) for name, text in said.items()}
+
+
+def _number(text: str) -> int | float | str:
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text
