@@ -14,6 +14,10 @@ of luced with the whole text in its cells ("whole"). The three take turns, and t
 reads what is new of the text, is left out of decoding; it says what a token of the prompt costs there. Stalls are the
 part of decoding that waited for pages or looked for what matters. These are times: run it where nothing else runs.
 
+Divergence: the last stretch of a text of Python, or of a conversation, is read in steps of 32 tokens; after each the 50
+likeliest tokens of the bounded luceds are compared with the full one's (Kullback-Leibler, all others counted as one, so
+the true figure is no smaller). Every step is a request of its own, which goes on from what the one before has read.
+
 Aims: recall with query at least 95 percent of the full cache's at 12 percent, 88 at 6; next to none with lru outside
 its window; decoding within 5 percent of home's at every position; stalls under 2 percent of decoding at tau 64.
 
@@ -40,6 +44,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from luce.supervisor.config import engine_environment  # noqa: E402
+from scripts.bench.residency_divergence import DivergenceSample, measure_divergence  # noqa: E402
 from scripts.bench.residency_flatness import SIDES as FLATNESS_SIDES  # noqa: E402
 from scripts.bench.residency_flatness import FlatnessSample, FlatnessVolume, measure_flatness  # noqa: E402
 from scripts.bench.residency_prompts import KINDS  # noqa: E402
@@ -54,6 +59,7 @@ from scripts.bench.residency_report import (  # noqa: E402
     flatness_rows,
     recall_rows,
     save_plot,
+    show_divergence,
     show_flatness,
     show_recall,
     to_json,
@@ -61,8 +67,8 @@ from scripts.bench.residency_report import (  # noqa: E402
 )
 from scripts.bench.residency_sides import EngineSettings  # noqa: E402
 
-PARTS = ("recall", "flatness")
-QUICK = {"needles": 2, "residency": [25], "positions": [2048, 4096], "rounds": 2, "answer": 128}
+PARTS = ("recall", "divergence", "flatness")
+QUICK = {"needles": 2, "points": 4, "residency": [25], "positions": [2048, 4096], "rounds": 2, "answer": 128}
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -71,7 +77,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "luce-tiny-Q8_0.gguf",
                         help="any GGUF that --kvflash takes (default: the packaged model)")  # fmt: skip
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS)
-    recall = parser.add_argument_group("recall")
+    recall = parser.add_argument_group("recall and divergence")
     recall.add_argument("--needles", type=int, default=40, metavar="N", help="so many a kind and residency")
     recall.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS),
                         help="; ".join(f"{name}: {what}" for name, what in KINDS.items()))  # fmt: skip
@@ -80,6 +86,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="length of the prompts (default: the least that says something: 2048 at 25 percent, "
                         "4096 at 12, 7168 at 6)")  # fmt: skip
     recall.add_argument("--seed", type=int, default=0, help="other texts, owners and codes")
+    recall.add_argument("--points", type=int, default=32, metavar="N", help="of divergence: so many steps a text")
     flatness = parser.add_argument_group("flatness")
     flatness.add_argument("--positions", type=int, nargs="+", default=[2048, 4096, 8192, 16384], metavar="N")
     flatness.add_argument("--pool", type=int, default=1024, metavar="N", help="tokens of --kvflash")
@@ -104,8 +111,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    if min(args.needles, args.rounds) < 1 or args.answer < 2:
-        parser.error("--needles, --rounds, --answer: at least one needle and one turn, and a token after the first")
+    if min(args.needles, args.rounds, args.points) < 1 or args.answer < 2:
+        parser.error("--needles, --rounds, --points, --answer: at least one of each, and a token after the first")
     if not all(0 < percent < 100 for percent in args.residency):
         parser.error("--residency: percent of the text, above 0 and below 100")
     for percent in args.residency:
@@ -137,6 +144,7 @@ class Run:
         self.console = console
         self.recall: list[RecallSample] = []
         self.flatness: list[FlatnessSample] = []
+        self.divergence: list[DivergenceSample] = []
 
     def add_recall(self, sample: RecallSample) -> None:
         self.recall.append(sample)
@@ -150,9 +158,13 @@ class Run:
             self.console.log(f"position {sample.position} is measured", highlight=False)
             self.write()
 
+    def add_divergence(self, sample: DivergenceSample) -> None:
+        self.divergence.append(sample)
+        self.write()
+
     def write(self) -> None:
         if self.args.json is not None:
-            figures = to_json(self.recall, self.flatness, options_of(self.args))
+            figures = to_json(self.recall, self.flatness, self.divergence, options_of(self.args))
             self.args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
@@ -170,6 +182,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             residency = Residency.of(percent, args.tokens)
             measure_recall(settings_of(args), residency, args.kinds, args.needles, args.seed, run.add_recall)
         show_recall(console, recall_rows(run.recall))
+    if "divergence" in args.only:
+        for percent in args.residency:
+            residency = Residency.of(percent, args.tokens)
+            points = {"n_points": args.points, "seed": args.seed}
+            measure_divergence(settings_of(args), residency, **points, report=run.add_divergence)
+        show_divergence(console, run.divergence)
     if "flatness" in args.only:
         measure_flatness(settings_of(args), volume_of(args), run.add_flatness)
         show_flatness(console, flatness_rows(run.flatness))

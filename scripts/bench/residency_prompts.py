@@ -105,19 +105,28 @@ def _sentences(model: TextModel, n_tokens: int, rng: random.Random) -> list[str]
     return text
 
 
+def python_text(model: TextModel, n_tokens: int, seed: int) -> str:
+    """Neighbouring lines of this repository, n_tokens or a few more."""
+    return "\n".join(_python_from(model, n_tokens, random.Random(f"python {seed}")))
+
+
 def _python(model: TextModel, n_tokens: int, depth: float, fact: str, rng: random.Random) -> str:
-    """Neighbouring lines of this repository, the fact in a comment as deep as the line that it stands before."""
+    """The fact in a comment as deep as the line that it stands before."""
+    lines = _python_from(model, n_tokens - N_AROUND, rng)
+    place = round(len(lines) * depth)
+    below = lines[place] if place < len(lines) else ""
+    lines.insert(place, f"{below[: len(below) - len(below.lstrip())]}# {fact}")
+    return "```python\n" + "\n".join(lines) + "\n```"
+
+
+def _python_from(model: TextModel, n_tokens: int, rng: random.Random) -> list[str]:
     lines = _python_lines()
     at = rng.randrange(len(lines))
     chosen: list[str] = []
-    n_left = n_tokens - N_AROUND
-    while n_left > 0:
+    while n_tokens > 0:
         chosen.append(lines[(at + len(chosen)) % len(lines)])
-        n_left -= len(model.tokenize(chosen[-1] + "\n"))
-    place = round(len(chosen) * depth)
-    below = chosen[place] if place < len(chosen) else ""
-    chosen.insert(place, f"{below[: len(below) - len(below.lstrip())]}# {fact}")
-    return "```python\n" + "\n".join(chosen) + "\n```"
+        n_tokens -= len(model.tokenize(chosen[-1] + "\n"))
+    return chosen
 
 
 @cache

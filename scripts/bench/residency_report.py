@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from scripts.bench.residency_divergence import DivergenceSample
 from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample
 from scripts.bench.residency_recall import FULL, RecallSample
 from scripts.bench.residency_sides import LRU, QUERY
@@ -87,6 +88,21 @@ def show_recall(console: Console, rows: Sequence[RecallRow]) -> None:
             _percent(row.of_full(LRU)), f"{row.n_outside_found[QUERY]} of {row.n_outside}",
             f"{row.n_outside_found[LRU]} of {row.n_outside}", end_section=row.kind == ALL,
         )  # fmt: skip
+    console.print(table)
+
+
+def show_divergence(console: Console, samples: Sequence[DivergenceSample]) -> None:
+    table = Table(
+        title="divergence from the full cache's next token, nats: mean (median); the same best token, percent"
+    )
+    for name in ("residency", "text", "places", "query", "lru", "same best: query", "lru"):
+        table.add_column(name, justify="right")
+    for percent, text in dict.fromkeys((sample.percent, sample.text) for sample in samples):
+        here = [sample for sample in samples if (sample.percent, sample.text) == (percent, text)]
+        moved = [[sample.divergence[side] for sample in here] for side in (QUERY, LRU)]
+        same = [statistics.mean(sample.has_same_best[side] for sample in here) for side in (QUERY, LRU)]
+        cells = [f"{statistics.mean(values):.4f} ({statistics.median(values):.4f})" for values in moved]
+        table.add_row(f"{percent} %", text, str(len(here)), *cells, *map(_percent, same))
     console.print(table)
 
 
@@ -189,7 +205,10 @@ def verdicts(recall: Sequence[RecallRow], flatness: Sequence[FlatnessRow]) -> li
 
 
 def to_json(
-    recall: Sequence[RecallSample], flatness: Sequence[FlatnessSample], options: dict[str, Any]
+    recall: Sequence[RecallSample],
+    flatness: Sequence[FlatnessSample],
+    moved: Sequence[DivergenceSample],
+    options: dict[str, Any],
 ) -> dict[str, Any]:
     """Everything that was measured, and what it comes to."""
     recalled, flat = recall_rows(recall), flatness_rows(flatness)
@@ -197,6 +216,7 @@ def to_json(
         "options": options,
         "recall": {"samples": [asdict(s) for s in recall], "rows": [asdict(row) for row in recalled]},
         "flatness": {"samples": [asdict(s) for s in flatness], "rows": [asdict(row) for row in flat]},
+        "divergence": {"samples": [asdict(s) for s in moved]},
         "verdicts": [asdict(v) | {"is_reached": v.is_reached} for v in verdicts(recalled, flat)],
     }
 

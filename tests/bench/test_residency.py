@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from luce.supervisor.text import TextModel
 from scripts.bench import residency
+from scripts.bench.residency_divergence import DivergenceSample, divergence, measure_divergence, text_of
 from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample, FlatnessVolume
 from scripts.bench.residency_prompts import DEEPEST, KINDS, N_TURNS, SHALLOWEST, depths, needle_prompt
 from scripts.bench.residency_recall import FULL, RecallSample, Residency, least_tokens, measure_recall
@@ -176,6 +178,23 @@ def test_what_the_full_cache_misses_is_nobodys_share() -> None:
     assert verdicts([replace(row, kind=ALL)], []) == []
 
 
+def test_divergence_is_none_between_equals_and_grows() -> None:
+    even = {1: math.log(0.5), 2: math.log(0.3), 3: -math.inf}
+    assert divergence(even, even) == pytest.approx(0.0)
+    other = {1: math.log(0.3), 2: math.log(0.5)}
+    expected = 0.5 * math.log(0.5 / 0.3) + 0.3 * math.log(0.3 / 0.5)
+    assert divergence(even, other) == pytest.approx(expected)
+    # What is not among the likeliest of both counts as one: 0.5 each.
+    assert divergence(even, {1: math.log(0.5), 7: math.log(0.4)}) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize("name", ["code", "chat"])
+def test_a_text_is_exactly_as_long_as_asked_for(tiny_model: Path, name: str) -> None:
+    with TextModel(tiny_model) as model:
+        assert len(text_of(model, name, 700, 0)) == 700
+        assert text_of(model, name, 700, 0) != text_of(model, name, 700, 1)
+
+
 def flatness_samples(slowdown: float, stall_share: float = 0.01) -> list[FlatnessSample]:
     """Two positions and two turns; the first turn of each is ten times slower. `slowdown`: of bounded at the second."""
     samples = []
@@ -240,7 +259,7 @@ def test_recall_is_judged_over_all_kinds() -> None:
 
 def test_everything_is_in_the_json_and_the_plot(tmp_path: Path) -> None:
     recall, flatness = [recall_sample("filler", "fq")], flatness_samples(1.0)
-    figures = json.loads(json.dumps(to_json(recall, flatness, {"needles": 1})))
+    figures = json.loads(json.dumps(to_json(recall, flatness, [], {"needles": 1})))
     assert figures["recall"]["samples"][0]["answers"] == recall[0].answers
     assert len(figures["flatness"]["rows"]) == 2
     assert {verdict["is_reached"] for verdict in figures["verdicts"]} == {True}
@@ -260,6 +279,15 @@ def test_a_needle_that_left_the_pool_is_found_by_query_and_not_by_lru(luced: Pat
     assert not deep.is_outside
     assert [shallow.is_right(side) for side in (FULL, QUERY, LRU)] == [True, True, False], shallow.answers
     assert all(deep.is_right(side) for side in (FULL, QUERY, LRU)), deep.answers
+
+
+def test_a_text_that_fits_the_pool_does_not_diverge(luced: Path, tiny_model: Path) -> None:
+    samples: list[DivergenceSample] = []
+    bound = Residency(90, 256)  # 640 cells
+    assert measure_divergence(EngineSettings(luced, tiny_model), bound, ["code"], 2, report=samples.append) == samples
+    assert [sample.position for sample in samples] == [224, 256]
+    assert all(sample.divergence[side] < 1e-3 for sample in samples for side in (QUERY, LRU))
+    assert all(sample.has_same_best == {QUERY: True, LRU: True} for sample in samples)
 
 
 def test_what_luced_refuses_ends_the_run(luced: Path, tiny_model: Path) -> None:
