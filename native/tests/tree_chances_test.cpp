@@ -2,6 +2,7 @@
 // the gate takes the likeliest of them.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -177,9 +178,14 @@ TEST_CASE("the gate takes the likeliest tokens of a tree, none without its paren
         const std::vector<Choice> choices = gate.choose(std::span(&lane, 1), proposals);
         REQUIRE(choices.size() == 1);
         const Choice& choice = choices[0];
-        gate.observe_step({1, 1 + choice.width, lane.n_text, 0.01 + 0.0001 * choice.width});
-        if (!proposals.empty())
-            gate.observe_verdicts(proposals[0], verdicts_of(tree.tokens, tree.parents, Tokens{1, 5}));
+        const std::vector<TreeVerdict> verdicts = verdicts_of(tree.tokens, tree.parents, Tokens{1, 5});
+        const auto is_right = [&](const TreeVerdict& verdict) {
+            const auto& nodes = choice.nodes;
+            return verdict.was_right && std::find(nodes.begin(), nodes.end(), verdict.node) != nodes.end();
+        };
+        const auto n_right = static_cast<std::int32_t>(std::count_if(verdicts.begin(), verdicts.end(), is_right));
+        gate.observe_step({1, 1 + choice.width, lane.n_text, 0.01 + 0.0001 * choice.width, 0, n_right});
+        if (!proposals.empty()) gate.observe_verdicts(proposals[0], verdicts);
         if (choice.width == 0) continue;
         ++n_trees;
         REQUIRE(choice.nodes.size() == static_cast<std::size_t>(choice.width));
