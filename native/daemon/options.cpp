@@ -114,7 +114,8 @@ std::vector<OptionSpec> model_specs() {
     return {
         {"--model", "FILE", "the model, a GGUF file (of a split model: its first part)", text(&Options::model)},
         {"--ctx", "N",
-         "longest text of one lane in tokens, prompt included (default: the model's, at most 32768 and --pool; with --kvflash all of it)",
+         "longest text of one lane in tokens, prompt included (default: the model's, at most 32768 and --pool; with "
+         "--kvflash all of it)",
          number<std::int32_t>(&Options::n_ctx, 1, kMaxCells)},
         {"--pool", "N",
          "cells of KV cache that all lanes share, at least --ctx (default: --ctx); when running lanes "
