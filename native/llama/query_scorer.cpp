@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstring>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include <ggml.h>
@@ -102,11 +103,34 @@ memory::PageKeys QueryScorer::keys_of(std::span<const std::uint8_t> rows) {
     return index_->encode(compared(keys_, heads));
 }
 
-std::vector<float> QueryScorer::scores(LaneId lane, std::span<const memory::PageKeys> pages) {
+bool QueryScorer::begin_scores(LaneId lane, std::vector<memory::PageKeys> pages) {
     QueryProbe::Queries noted = probe_.queries(lane);
     probe_.drop_queries(lane);
-    if (noted.positions.empty()) return {};
-    return index_->scores(compared(keys_, noted.values), pages);
+    if (noted.positions.empty()) return false;
+    assert(!under_way_.contains(lane));
+    const auto find = [this, queries = compared(keys_, noted.values), keys = std::move(pages)] {
+        const std::lock_guard lock(index_in_use_);
+        return index_->scores(queries, keys);
+    };
+    try {
+        under_way_[lane] = std::async(std::launch::async, find);
+    } catch (const std::system_error&) {
+        under_way_[lane] = std::async(std::launch::deferred, find);  // no thread to be had: when it is asked for
+    }
+    return true;
+}
+
+std::vector<float> QueryScorer::end_scores(LaneId lane) {
+    const auto found = under_way_.find(lane);
+    assert(found != under_way_.end());
+    std::future<std::vector<float>> scores = std::move(found->second);
+    under_way_.erase(found);
+    return scores.get();
+}
+
+void QueryScorer::forget(LaneId lane) {
+    probe_.forget(lane);
+    under_way_.erase(lane);
 }
 
 }  // namespace luce::llama

@@ -1,13 +1,16 @@
 // QueryScorer: the memory's PageScorer on libllama: pages are compared by the keys that one late attention layer keeps
 // of them, with that layer's queries of what a lane computes. Composes; the rules are in QueryProbe, LayerKeys and
-// KeyIndex. One thread only (it starts others for as long as scores() takes).
+// KeyIndex. One thread only; it starts others for as long as finding scores takes.
 //
 // Where a model rotates only some of a head's dimensions by position, the others alone are compared: what a text says
 // does not depend on where it stands. Where it rotates all, they are compared as they lie in the cache.
 #pragma once
 
 #include <cstdint>
+#include <future>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -41,8 +44,9 @@ public:
     std::size_t keys_bytes() const override { return index_->keys_bytes(); }
     memory::PageKeys keys_of(std::span<const std::uint8_t> rows) override;
     void watch(LaneId lane, bool is_watched) override { probe_.watch(lane, is_watched); }
-    std::vector<float> scores(LaneId lane, std::span<const memory::PageKeys> pages) override;
-    void forget(LaneId lane) override { probe_.forget(lane); }
+    bool begin_scores(LaneId lane, std::vector<memory::PageKeys> pages) override;
+    std::vector<float> end_scores(LaneId lane) override;
+    void forget(LaneId lane) override;
 
 private:
     QueryScorer(const ContextOwner& owner, std::int32_t n_lanes, LayerKeys keys, std::unique_ptr<KeyIndex> index);
@@ -52,6 +56,8 @@ private:
     LayerKeys keys_;
     QueryProbe probe_;
     std::unique_ptr<KeyIndex> index_;
+    std::mutex index_in_use_;
+    std::map<LaneId, std::future<std::vector<float>>> under_way_;  // last: they use the index, and are waited for
 };
 
 }  // namespace luce::llama

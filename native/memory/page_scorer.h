@@ -1,6 +1,6 @@
 // PageScorer: which pages of a lane's text matter to what the lane computes now. `llama/` implements it with the
 // model's own queries and keys; tests implement it with arithmetic. All calls come from the one thread that runs the
-// engine, never during a computation.
+// engine, never during a computation; only scores are found beside one.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +29,14 @@ public:
     // Whether the queries of what the lane computes from now on are noted; the newest few are kept.
     virtual void watch(LaneId lane, bool is_watched) = 0;
 
-    // How much each page matters to the queries that were noted, higher is more; they are forgotten then. Empty: none
-    // were noted.
-    virtual std::vector<float> scores(LaneId lane, std::span<const PageKeys> pages) = 0;
+    // Begins to find out how much each page matters to the queries that were noted, which are forgotten; beside what is
+    // computed meanwhile. False: none were noted, and nothing has begun. REQUIRES: no other of this lane is under way.
+    virtual bool begin_scores(LaneId lane, std::vector<PageKeys> pages) = 0;
 
-    // The lane serves another text now: nothing is noted of it, and it is not watched.
+    // Waits for it: one score a page, higher is more; none if it failed. REQUIRES: it was begun.
+    virtual std::vector<float> end_scores(LaneId lane) = 0;
+
+    // The lane serves another text now: nothing is noted of it, it is not watched, and what was begun is given up.
     virtual void forget(LaneId lane) = 0;
 };
 

@@ -210,10 +210,11 @@ private:
         std::vector<PlannedTail> tails;  // still to be taken, in rising order
         std::vector<SnapshotPoint> snapshots;
         Position n_prompt = 0;
-        bool is_lost = false;     // its cells could not be found: nothing more is named or kept
-        bool is_watched = false;  // by the scorer
-        std::size_t n_out = 0;    // pages that it does not see
-        Position chosen_at = -1;  // tokens computed when its pages were chosen last, or all were seen
+        bool is_lost = false;       // its cells could not be found: nothing more is named or kept
+        bool is_watched = false;    // by the scorer
+        std::size_t n_out = 0;      // pages that it does not see
+        Position chosen_at = -1;    // tokens computed when pages were last asked for, or all were seen
+        std::size_t n_scoring = 0;  // pages whose scores are being found; 0: none are
         ConversationRef conversation;
     };
     struct Ended {
@@ -237,8 +238,10 @@ private:
     bool outgrows_pool(const Lane& lane, Position n_computed) const;
     Position next_choice(const Lane& lane, Position n_computed) const;
     void watch_residency(LaneId id, Position n_computed);
-    void choose_anew(LaneId id, bool is_turn);
-    Result<bool> update_scores(LaneId id, bool is_turn);
+    void ask_for_pages(LaneId id);
+    void choose_pages_of(LaneId id, bool is_turn);
+    Result<bool> begin_scoring(LaneId id);
+    void warn_of_moves(const Error& error);
     Result<void> move_pages(LaneId id);
     void open(LaneId lane, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request,
               ConversationRef conversation);

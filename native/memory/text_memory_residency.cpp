@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 #include "memory/page_scorer.h"
@@ -18,6 +19,9 @@ constexpr Position kWatchedOfAnswer = 32;
 
 // Pages that stay free when a choice is made, for what is written until the next one.
 constexpr std::int32_t kHeadroomPages = 2;
+
+// Tokens that are written while scores are found beside them.
+constexpr Position kLag = 16;
 
 constexpr Position kNever = std::numeric_limits<Position>::max();
 
@@ -145,19 +149,23 @@ Position TextMemory::next_choice(const Lane& lane, Position n_computed) const {
     return outgrows_pool(lane, n_computed) ? lane.n_prompt - 1 : kNever;
 }
 
-// Whether it is time to choose, and whether the next computation's queries will be asked for.
+// Whether it is time to choose, and whether the next computation's queries will be asked for. At a turn's beginning the
+// next token waits for the choice. Later, where the processor is not what computes, scores are found beside the next
+// few tokens: always as many of them, so that the text does not depend on how fast that goes.
 void TextMemory::watch_residency(LaneId id, Position n_computed) {
     Lane& lane = at(id);
     if (!is_bounded() || !has_cells() || config_.residency->scorer == nullptr || lane.is_lost) return;
     const Position tau = config_.residency->rules.tau;
+    const Position lag = device_.traits().is_host_memory ? 0 : std::min(kLag, tau / 2);
     const bool is_turn = lane.chosen_at < lane.n_prompt - 1;
     if (n_computed >= lane.n_prompt - 1) {
-        if (lane.n_out == 0) {
+        if (lane.n_out == 0 && lane.n_scoring == 0) {
             lane.chosen_at = n_computed;
-        } else if (is_turn || n_computed >= lane.chosen_at + tau) {
-            choose_anew(id, is_turn);
+        } else if (lane.n_scoring == 0 && (is_turn || n_computed >= lane.chosen_at + tau)) {
             lane.chosen_at = n_computed;
+            ask_for_pages(id);
         }
+        if (lane.n_scoring > 0 && (is_turn || n_computed >= lane.chosen_at + lag)) choose_pages_of(id, is_turn);
     }
     const bool is_near = n_computed < lane.n_prompt - 1 ? lane.n_prompt - n_computed <= kWatchedOfPrompt
                                                         : n_computed + kWatchedOfAnswer >= lane.chosen_at + tau;
@@ -166,29 +174,26 @@ void TextMemory::watch_residency(LaneId id, Position n_computed) {
     lane.is_watched = is_watched;
 }
 
-// What cannot be moved stays where it is: the lane goes on with what it sees.
-void TextMemory::choose_anew(LaneId id, bool is_turn) {
+// What cannot be had stays as it is: the lane goes on with what it sees.
+void TextMemory::warn_of_moves(const Error& error) {
+    if (has_warned_of_moves_) return;
+    log_warn("pages that matter could not all be brought back to the pool: " + error.text + " (said once)");
+    has_warned_of_moves_ = true;
+}
+
+void TextMemory::ask_for_pages(LaneId id) {
     const double started_s = clock_.now_s();
-    const Result<bool> has_scores = update_scores(id, is_turn);
-    Result<void> moved = has_scores ? Result<void>() : Result<void>(has_scores.error());
-    if (has_scores && has_scores.value()) {
-        ++residency_totals_.n_choices;
-        moved = move_pages(id);
-    }
-    if (!moved && !has_warned_of_moves_) {
-        log_warn("pages that matter could not all be brought back to the pool: " + moved.error().text + " (said once)");
-        has_warned_of_moves_ = true;
-    }
+    Lane& lane = at(id);
+    const Result<bool> begun = begin_scoring(id);
+    if (!begun) warn_of_moves(begun.error());
+    lane.n_scoring = begun && begun.value() ? lane.pages.size() : 0;
     residency_totals_.stall_s += clock_.now_s() - started_s;
 }
 
-// A new turn asks for other things than the one before; within an answer what mattered once stays important, since the
-// running maximum keeps more of what is asked for than the newest scores alone.
-Result<bool> TextMemory::update_scores(LaneId id, bool is_turn) {
-    Lane& lane = at(id);
+Result<bool> TextMemory::begin_scoring(LaneId id) {
     PageScorer& scorer = *config_.residency->scorer;
     std::vector<PageKeys> keys;
-    for (const LanePage& held : lane.pages) {
+    for (const LanePage& held : at(id).pages) {
         Page& page = *held.page;
         if (page.keys == nullptr) {
             const Result<Blob> rows = cache_.rows_of(page);
@@ -198,13 +203,24 @@ Result<bool> TextMemory::update_scores(LaneId id, bool is_turn) {
         }
         keys.push_back(page.keys);
     }
-    const std::vector<float> scores = scorer.scores(id, keys);
-    if (scores.empty()) return false;
-    for (std::size_t i = 0; i < scores.size(); ++i) {
-        std::optional<float>& score = lane.pages[i].page->score;
-        score = is_turn || !score ? scores[i] : std::max(*score, scores[i]);
+    return scorer.begin_scores(id, std::move(keys));
+}
+
+// A new turn asks for other things than the one before; within an answer what mattered once stays important, since the
+// running maximum keeps more of what is asked for than the newest scores alone.
+void TextMemory::choose_pages_of(LaneId id, bool is_turn) {
+    const double started_s = clock_.now_s();
+    Lane& lane = at(id);
+    const std::vector<float> scores = config_.residency->scorer->end_scores(id);
+    if (scores.size() == std::exchange(lane.n_scoring, 0)) {
+        for (std::size_t i = 0; i < scores.size(); ++i) {
+            std::optional<float>& score = lane.pages[i].page->score;
+            score = is_turn || !score ? scores[i] : std::max(*score, scores[i]);
+        }
+        ++residency_totals_.n_choices;
+        if (const Result<void> moved = move_pages(id); !moved) warn_of_moves(moved.error());
     }
-    return true;
+    residency_totals_.stall_s += clock_.now_s() - started_s;
 }
 
 Result<void> TextMemory::move_pages(LaneId id) {

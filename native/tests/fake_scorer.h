@@ -7,6 +7,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "memory/page_scorer.h"
 
@@ -28,10 +30,32 @@ public:
         watched_[lane] = is_watched;
     }
 
-    std::vector<float> scores(LaneId lane, std::span<const memory::PageKeys> pages) override {
-        std::vector<float> scores;
-        if (!watched_[lane]) return scores;
+    bool begin_scores(LaneId lane, std::vector<memory::PageKeys> pages) override {
+        if (under_way_.contains(lane)) misuse = "scores of a lane are asked for twice";
+        if (!watched_[lane]) return false;
         ++n_asked;
+        under_way_[lane] = scores(pages);
+        return true;
+    }
+
+    std::vector<float> end_scores(LaneId lane) override {
+        if (!under_way_.contains(lane)) misuse = "scores are waited for that nobody asked for";
+        std::vector<float> scores = std::move(under_way_[lane]);
+        under_way_.erase(lane);
+        return scores;
+    }
+
+    void forget(LaneId lane) override {
+        watched_[lane] = false;
+        under_way_.erase(lane);
+    }
+
+    std::optional<std::string> misuse;
+    std::uint64_t n_asked = 0;
+
+private:
+    std::vector<float> scores(std::span<const memory::PageKeys> pages) {
+        std::vector<float> scores;
         for (const memory::PageKeys& keys : pages) {
             if (keys == nullptr || keys->size() != row_bytes_) {
                 misuse = "a page without keys is scored";
@@ -45,13 +69,8 @@ public:
         return scores;
     }
 
-    void forget(LaneId lane) override { watched_[lane] = false; }
-
-    std::optional<std::string> misuse;
-    std::uint64_t n_asked = 0;
-
-private:
     std::size_t row_bytes_;
+    std::map<LaneId, std::vector<float>> under_way_;
     std::map<LaneId, bool> watched_;
 };
 

@@ -152,6 +152,11 @@ Tokens tokens_of(const llama::Model& model, const std::string& text) {
     return tokens;
 }
 
+// None: no queries were noted.
+std::vector<float> scores_of(Scored& s, LaneId lane, const std::vector<PageKeys>& pages) {
+    return s.scorer->begin_scores(lane, pages) ? s.scorer->end_scores(lane) : std::vector<float>{};
+}
+
 }  // namespace
 
 TEST_CASE("noting queries changes no logit, on every model and cache type") {
@@ -308,17 +313,17 @@ TEST_CASE("only what a lane computes while it is watched is noted; scores and fo
     const std::vector<PageKeys> pages = s.keys_of(s.take(kFirst, text));
     REQUIRE(pages.size() == 3);
     for (const PageKeys& page : pages) CHECK(page->size() == s.scorer->keys_bytes());
-    CHECK(s.scorer->scores(kFirst, pages).empty());
+    CHECK(scores_of(s, kFirst, pages).empty());
 
     s.scorer->watch(kFirst, true);
-    CHECK(s.scorer->scores(kFirst, pages).empty());
+    CHECK(scores_of(s, kFirst, pages).empty());
     s.go_on(kFirst, 200);
     CHECK(s.noted(kFirst).positions == positions(200, 205));
-    const std::vector<float> scores = s.scorer->scores(kFirst, pages);
+    const std::vector<float> scores = scores_of(s, kFirst, pages);
     REQUIRE(scores.size() == pages.size());
     for (const float score : scores) CHECK(std::isfinite(score));
     CHECK(*std::max_element(scores.begin(), scores.end()) > 0.5F);
-    CHECK(s.scorer->scores(kFirst, pages).empty());
+    CHECK(scores_of(s, kFirst, pages).empty());
 
     // What was noted stays when the lane is watched no more, until it is asked for.
     s.go_on(kFirst, 205);
@@ -326,7 +331,7 @@ TEST_CASE("only what a lane computes while it is watched is noted; scores and fo
     s.go_on(kFirst, 210);
     CHECK(s.noted(kFirst).positions == positions(205, 210));
     s.scorer->forget(kFirst);
-    CHECK(s.scorer->scores(kFirst, pages).empty());
+    CHECK(scores_of(s, kFirst, pages).empty());
     s.go_on(kFirst, 215);
     CHECK(s.noted(kFirst).positions.empty());
 }
@@ -377,6 +382,33 @@ TEST_CASE("a tree's tokens are noted on whichever branch they are") {
     CHECK(probe.queries(kFirst).positions == std::vector<Position>{50, 51, 51, 52});
 }
 
+TEST_CASE("scores are found beside computations, of several lanes at once, and can be given up") {
+    Scored s;
+    const Tokens text = some_tokens(200, 3);
+    std::vector<PageKeys> pages;
+    for (const LaneId lane : {kFirst, kSecond, kThird}) {
+        s.compute(lane, text);
+        if (pages.empty()) pages = s.keys_of(s.take(lane, text));
+        s.scorer->watch(lane, true);
+        s.go_on(lane, 200);
+    }
+    // Many pages, so that it takes a while.
+    std::vector<PageKeys> many;
+    while (many.size() < 600) many.insert(many.end(), pages.begin(), pages.end());
+    for (const LaneId lane : {kFirst, kSecond, kThird}) REQUIRE(s.scorer->begin_scores(lane, many));
+    s.go_on(kFirst, 205);
+    s.scorer->forget(kSecond);
+    const std::vector<float> third = s.scorer->end_scores(kThird);
+    const std::vector<float> first = s.scorer->end_scores(kFirst);
+    REQUIRE(first.size() == many.size());
+    // All lanes asked the same of the same.
+    REQUIRE(third.size() == many.size());
+    for (std::size_t i = 0; i < first.size(); ++i) CHECK(first[i] == doctest::Approx(third[i]).epsilon(0.1));
+    CHECK(!s.scorer->begin_scores(kSecond, many));
+    // What was computed meanwhile is asked next.
+    CHECK(s.scorer->begin_scores(kFirst, pages));  // and never waited for: its end is the scorer's
+}
+
 TEST_CASE("a model that was loaded anew scores by the keys of before") {
     Scored s;
     const Tokens text = some_tokens(300, 3);
@@ -385,7 +417,7 @@ TEST_CASE("a model that was loaded anew scores by the keys of before") {
     const std::vector<PageKeys> pages = s.keys_of(snapshot);
     s.scorer->watch(kFirst, true);
     s.go_on(kFirst, 300);
-    const std::vector<float> before = s.scorer->scores(kFirst, pages);
+    const std::vector<float> before = scores_of(s, kFirst, pages);
 
     s.scorer->unbind();
     s.model = Setup::load({}, 1024, llama::FlashAttention::automatic);
@@ -395,7 +427,7 @@ TEST_CASE("a model that was loaded anew scores by the keys of before") {
     s.write(kFirst, snapshot);
     s.load_state(kFirst, snapshot);
     s.go_on(kFirst, 300);
-    const std::vector<float> after = s.scorer->scores(kFirst, pages);
+    const std::vector<float> after = scores_of(s, kFirst, pages);
     REQUIRE(after.size() == before.size());
     for (std::size_t i = 0; i < after.size(); ++i) CHECK(after[i] == doctest::Approx(before[i]).epsilon(0.1));
 
@@ -406,7 +438,7 @@ TEST_CASE("a model that was loaded anew scores by the keys of before") {
     REQUIRE(!bound);
     CHECK(bound.error().code == ErrorCode::unsupported);
     s.compute(kFirst, some_tokens(30, 9));
-    CHECK(s.scorer->scores(kFirst, pages).empty());
+    CHECK(scores_of(s, kFirst, pages).empty());
 }
 
 TEST_CASE("a layer can be chosen; what cannot be scored says why") {
@@ -464,7 +496,7 @@ TEST_CASE("the page with a fact is among the first when the question comes to it
         s.decode(kFirst, end,
                  tokens_of(s.model,
                            "\nWhat is the access code of the " + fact.owner + "?<|im_end|>\n<|im_start|>assistant\n"));
-        const std::vector<float> scores = s.scorer->scores(kFirst, pages);
+        const std::vector<float> scores = scores_of(s, kFirst, pages);
         REQUIRE(scores.size() == pages.size());
         const float score = scores[fact.page];
         const auto n_above = static_cast<double>(
