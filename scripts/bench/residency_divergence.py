@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 from luce.protocol import GenerateOk
 from luce.supervisor.text import TextModel
 from scripts.bench.residency_prompts import python_text
-from scripts.bench.residency_recall import FULL, Residency
-from scripts.bench.residency_sides import LRU, QUERY, EngineSettings, RefusedError
+from scripts.bench.residency_recall import Residency
+from scripts.bench.residency_sides import FULL, LRU, QUERY, EngineSettings, RefusedError
 from scripts.bench.speculation_prompts import filler
 from tests.daemon_driver import DaemonDriver
 
@@ -69,11 +68,7 @@ def measure_divergence(
     """The last n_points steps of a text of each kind. Raises RefusedError."""
     samples = []
     n_pool = residency.n_pool(settings.n_ubatch)
-    with ExitStack() as stack:
-        model = stack.enter_context(TextModel(settings.model))
-        daemons = {FULL: stack.enter_context(settings.whole(residency.n_ctx))}
-        for policy in (QUERY, LRU):
-            daemons[policy] = stack.enter_context(settings.bounded(residency.n_ctx, n_pool, policy))
+    with TextModel(settings.model) as model, settings.sides(residency.n_ctx, n_pool) as daemons:
         for text in texts:
             ids = text_of(model, text, residency.n_tokens, seed)
             for position in range(len(ids) - (n_points - 1) * STEP, len(ids) + 1, STEP):

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 
 from luce.protocol import GenerateOk
 from luce.supervisor.text import TextModel
 from scripts.bench.residency_prompts import KINDS, NeedlePrompt, depths, needle_prompt
-from scripts.bench.residency_sides import DEADLINE_S, LRU, PAGE, QUERY, EngineSettings, RefusedError, whole_pages
+from scripts.bench.residency_sides import DEADLINE_S, FULL, LRU, PAGE, QUERY, EngineSettings, RefusedError, whole_pages
 from tests.daemon_driver import DaemonDriver, gen_line
 
 N_SINKS, N_RECENT = 1, 4  # pages that a lane sees whatever they hold
-FULL = "full"
 SIDES = (FULL, QUERY, LRU)
 # Shorter prompts would lie in the pages that are always there.
 LEAST_TOKENS = {25: 2048, 12: 4096, 6: 7168}
@@ -85,11 +83,7 @@ def measure_recall(
     """n_needles of each kind, kinds and depths in turns, so that a run that is ended early has some of all."""
     samples = []
     n_pool = residency.n_pool(settings.n_ubatch)
-    with ExitStack() as stack:
-        model = stack.enter_context(TextModel(settings.model))
-        daemons = {FULL: stack.enter_context(settings.whole(residency.n_ctx))}
-        for policy in (QUERY, LRU):
-            daemons[policy] = stack.enter_context(settings.bounded(residency.n_ctx, n_pool, policy))
+    with TextModel(settings.model) as model, settings.sides(residency.n_ctx, n_pool) as daemons:
         for i, prompt in enumerate(_prompts(model, residency.n_tokens, kinds, n_needles, seed)):
             answers = {}
             for side in SIDES[i % 3 :] + SIDES[: i % 3]:

@@ -17,8 +17,8 @@ from rich.table import Table
 
 from scripts.bench.residency_divergence import DivergenceSample
 from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample
-from scripts.bench.residency_recall import FULL, RecallSample
-from scripts.bench.residency_sides import LRU, QUERY
+from scripts.bench.residency_recall import RecallSample
+from scripts.bench.residency_sides import FULL, LRU, QUERY
 
 ALL = "all"
 AIM_OF_FULL = {12: 0.95, 6: 0.88}  # of the full cache's recall, by residency in percent

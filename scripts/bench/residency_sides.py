@@ -4,6 +4,8 @@ It must not know what they are asked.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from luce.protocol import Err, Reply
 from tests.daemon_driver import DaemonDriver
 
 PAGE = 64
+FULL = "full"  # the whole text in its cells
 QUERY, LRU = "query", "lru"  # --kvflash-policy
 DEADLINE_S = 3600.0  # of one answer: long texts on few cores take their time
 
@@ -44,6 +47,16 @@ class EngineSettings:
         return self._start(
             n_ctx, "--kvflash", str(n_pool), "--kvflash-policy", policy, "--kvflash-tau", str(self.tau)
         )  # fmt: skip
+
+    @contextmanager
+    def sides(self, n_ctx: int, n_pool: int) -> Iterator[dict[str, DaemonDriver]]:
+        """One daemon with room for all, one for each policy with n_pool cells."""
+        with (
+            self.whole(n_ctx) as full,
+            self.bounded(n_ctx, n_pool, QUERY) as query,
+            self.bounded(n_ctx, n_pool, LRU) as lru,
+        ):
+            yield {FULL: full, QUERY: query, LRU: lru}
 
     def _start(self, n_ctx: int, *pool: str) -> DaemonDriver:
         # No drafts: they would write several tokens a step, and are no part of what is compared.

@@ -15,9 +15,9 @@ from scripts.bench import residency
 from scripts.bench.residency_divergence import DivergenceSample, divergence, measure_divergence, text_of
 from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample, FlatnessVolume
 from scripts.bench.residency_prompts import DEEPEST, KINDS, N_TURNS, SHALLOWEST, depths, needle_prompt
-from scripts.bench.residency_recall import FULL, RecallSample, Residency, least_tokens, measure_recall
+from scripts.bench.residency_recall import RecallSample, Residency, least_tokens, measure_recall
 from scripts.bench.residency_report import ALL, RecallRow, flatness_rows, recall_rows, save_plot, to_json, verdicts
-from scripts.bench.residency_sides import LRU, QUERY, EngineSettings, RefusedError, whole_pages
+from scripts.bench.residency_sides import FULL, LRU, QUERY, EngineSettings, RefusedError, whole_pages
 
 N_TOKENS = 1500
 
