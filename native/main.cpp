@@ -184,10 +184,22 @@ luce::daemon::StatusFields describe(const ModelInfo& info, const Options& option
         {"disk_trouble", disk != nullptr && !disk->write_trouble().empty() ? disk->write_trouble() : "none"},
         {"uptime_s", n(std::llround(uptime_s))}};
     if (const auto& residency = status.residency) {
-        fields.insert(fields.end(), {{"pages_out", n(residency->n_out)},
+        std::int64_t n_out = 0;
+        std::string lanes;  // lane:resident/host/disk, …
+        for (const luce::memory::LanePages& of : residency->lanes) {
+            n_out += of.n_host;
+            lanes += (lanes.empty() ? "" : ",") + n(static_cast<std::int32_t>(of.lane)) + ":" + n(of.n_resident) + "/" +
+                     n(of.n_host) + "/" + n(of.n_disk);
+        }
+        fields.insert(fields.end(), {{"pages_out", n(n_out)},
+                                     {"lane_pages", lanes.empty() ? "none" : lanes},
                                      {"pages_moved_in", n(residency->n_moved_in)},
                                      {"pages_moved_out", n(residency->n_moved_out)},
+                                     {"page_bytes_in", n(residency->n_bytes_in)},
+                                     {"page_bytes_out", n(residency->n_bytes_out)},
                                      {"page_choices", n(residency->n_choices)},
+                                     {"pages_wanted", n(residency->n_wanted)},
+                                     {"pages_found", n(residency->n_found)},
                                      {"page_keys_bytes", n(status.cache.keys_bytes)},
                                      {"page_stall_s", n(residency->stall_s)}});
     }

@@ -144,6 +144,18 @@ void DeviceCopies::wait() {
     changed_.wait(lock, [this, n = n_started_] { return n_arrived_ >= n; });
 }
 
+void DeviceCopies::wait_for(std::span<const std::uint8_t> bytes) {
+    const auto goes_there = [bytes](const Part& part) {
+        return part.out < bytes.data() + bytes.size() && bytes.data() < part.out + part.n_bytes;
+    };
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+        return std::none_of(jobs_.begin(), jobs_.end(), [&](const Job& job) {
+            return std::any_of(job.parts.begin(), job.parts.end(), goes_there);
+        });
+    });
+}
+
 // Jobs leave in the order in which they came, so that what is occupied is one stretch of the ring.
 std::size_t DeviceCopies::reserve(std::size_t n_bytes) {
     const std::size_t n_all = ggml_backend_buffer_get_size(staging_.get());

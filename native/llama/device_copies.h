@@ -57,6 +57,9 @@ public:
     // Until everything that has been started by now has arrived. From any thread.
     void wait();
 
+    // Until nothing is on its way to these bytes.
+    void wait_for(std::span<const std::uint8_t> bytes);
+
 private:
     struct BackendDeleter {
         void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); }

@@ -47,7 +47,7 @@ Result<void> JointKvDevice::find(LaneId lane, Position begin, std::span<Cell> ce
     if (Result<void> there = draft_.catch_up(lane); !there) return there;
     std::vector<Cell> of_draft(cells.size());
     if (Result<void> found = draft_.device().find(lane, begin, of_draft); !found) return found;
-    for (std::size_t i = 0; i < cells.size(); ++i) draft_cells_[cells[i]] = of_draft[i];
+    note(cells, of_draft);
     return {};
 }
 
@@ -96,9 +96,7 @@ Bytes JointKvDevice::first_rows(std::span<const std::uint8_t> rows, std::size_t 
 
 Result<void> JointKvDevice::write(LaneId lane, Position begin, std::span<const Token> tokens,
                                   std::span<const std::uint8_t> rows, std::int32_t n_rows, std::span<Cell> cells) {
-    if (n_rows < 0 || rows.size() != static_cast<std::size_t>(n_rows) * traits_.row_bytes) {
-        return Error{ErrorCode::internal, "the rows' bytes are not those of a model and its draft"};
-    }
+    if (n_rows < 0 || rows.size() != static_cast<std::size_t>(n_rows) * traits_.row_bytes) return odd_rows();
     const std::size_t n_target = static_cast<std::size_t>(n_rows) * target_.traits().row_bytes;
     if (Result<void> written = target_.write(lane, begin, tokens, rows.first(n_target), n_rows, cells); !written) {
         return written;
@@ -109,8 +107,32 @@ Result<void> JointKvDevice::write(LaneId lane, Position begin, std::span<const T
         target_.hide(lane, cells);
         return written;
     }
-    for (std::size_t i = 0; i < cells.size(); ++i) draft_cells_[cells[i]] = of_draft[i];
+    note(cells, of_draft);
     return {};
+}
+
+Result<void> JointKvDevice::place(Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
+                                  std::shared_ptr<const void> owner, std::span<Cell> cells) {
+    if (rows.size() != cells.size() * traits_.row_bytes) return odd_rows();
+    const std::size_t n_target = cells.size() * target_.traits().row_bytes;
+    if (Result<void> placed = target_.place(begin, tokens, rows.first(n_target), owner, cells); !placed) return placed;
+    std::vector<Cell> of_draft(cells.size());
+    const Result<void> placed =
+        draft_.device().place(begin, tokens, rows.subspan(n_target), std::move(owner), of_draft);
+    if (!placed) {
+        target_.release(cells);
+        return placed;
+    }
+    note(cells, of_draft);
+    return {};
+}
+
+Error JointKvDevice::odd_rows() const {
+    return {ErrorCode::internal, "the rows' bytes are not those of a model and its draft"};
+}
+
+void JointKvDevice::note(std::span<const Cell> cells, std::span<const Cell> of_draft) {
+    for (std::size_t i = 0; i < cells.size(); ++i) draft_cells_[cells[i]] = of_draft[i];
 }
 
 bool JointKvDevice::has_draft_state() const { return draft_.device().traits().has_state() || draft_.state_bytes() > 0; }

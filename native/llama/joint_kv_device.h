@@ -35,6 +35,8 @@ public:
     memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) override;
     Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
                        std::int32_t n_rows, std::span<memory::Cell> cells) override;
+    Result<void> place(Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
+                       std::shared_ptr<const void> owner, std::span<memory::Cell> cells) override;
     Result<void> save_state(LaneId lane, memory::Bytes& state, std::shared_ptr<const void> owner) override;
     Result<void> load_state(LaneId lane, std::span<const std::uint8_t> state) override;
     Result<void> drop(LaneId lane, Position begin) override;
@@ -43,6 +45,8 @@ public:
     void forget(LaneId lane) override;
 
 private:
+    Error odd_rows() const;
+    void note(std::span<const memory::Cell> cells, std::span<const memory::Cell> of_draft);
     std::vector<memory::Cell> of_draft(std::span<const memory::Cell> cells) const;
     bool has_draft_state() const;
 

@@ -61,6 +61,7 @@ LlamaKvDevice::LlamaKvDevice(const ContextOwner& owner, std::int32_t n_lanes) : 
 
 void LlamaKvDevice::unbind() {
     copies_.close();
+    placed_.close();
     traits_.n_cells = 0;
     parts_ = {};
     cells_ = {};
@@ -70,6 +71,7 @@ void LlamaKvDevice::unbind() {
 
 void LlamaKvDevice::rebind() {
     copies_.close();
+    placed_.close();
     parts_ = memory_parts(owner_.context(), owner_.architecture(), n_lanes_);
     traits_ = {};
     traits_.kind = parts_.kind;
@@ -90,6 +92,7 @@ void LlamaKvDevice::rebind() {
     traits_.n_rollback = parts_.recurrent == nullptr ? std::numeric_limits<std::int32_t>::max()
                                                      : static_cast<std::int32_t>(parts_.recurrent->n_rs_seq);
     std::vector<ggml_tensor*> tensors = rows_.tensors();
+    placed_.open(tensors);
     const std::vector<ggml_tensor*> of_state = state_tensors(parts_);
     tensors.insert(tensors.end(), of_state.begin(), of_state.end());
     copies_.open(tensors, n_staged_bytes(traits_, tensors.size()));
@@ -102,8 +105,14 @@ Result<void> LlamaKvDevice::find(LaneId lane, Position begin, std::span<Cell> ce
 }
 
 void LlamaKvDevice::hold(std::span<const Cell> cells) { cells_.add(holder_id(), cells); }
-void LlamaKvDevice::release(std::span<const Cell> cells) { cells_.remove(holder_id(), cells); }
-void LlamaKvDevice::show(LaneId lane, std::span<const Cell> cells) { cells_.add(sequence(lane), cells); }
+void LlamaKvDevice::release(std::span<const Cell> cells) {
+    placed_.wait();  // others may be put there
+    cells_.remove(holder_id(), cells);
+}
+void LlamaKvDevice::show(LaneId lane, std::span<const Cell> cells) {
+    placed_.wait();
+    cells_.add(sequence(lane), cells);
+}
 void LlamaKvDevice::hide(LaneId lane, std::span<const Cell> cells) { cells_.remove(sequence(lane), cells); }
 
 Result<void> LlamaKvDevice::read(std::span<const Cell> cells, std::span<std::uint8_t> out,
@@ -111,17 +120,20 @@ Result<void> LlamaKvDevice::read(std::span<const Cell> cells, std::span<std::uin
     const std::size_t n_bytes = cells.size() * traits_.row_bytes;
     if (out.size() != n_bytes) return wrong_size(out.size(), n_bytes);
     llama_synchronize(owner_.context());  // GPUs may still be computing the rows
+    placed_.wait();
     copies_.start(rows_.pieces(cells, out.data()), owner);
     return {};
 }
+
+void LlamaKvDevice::settle() { copies_.wait(); }
 
 Bytes LlamaKvDevice::first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) {
     settle();
     return rows_.first(rows, n_rows, n);
 }
 
-Result<void> LlamaKvDevice::write(LaneId lane, Position begin, std::span<const Token> tokens,
-                                  std::span<const std::uint8_t> rows, std::int32_t n_rows, std::span<Cell> cells) {
+Result<void> LlamaKvDevice::check(std::span<const Token> tokens, std::span<const std::uint8_t> rows,
+                                  std::int32_t n_rows, std::span<const Cell> cells) const {
     const std::size_t n_bytes = static_cast<std::size_t>(n_rows) * traits_.row_bytes;
     if (n_rows < 0 || rows.size() != n_bytes) return wrong_size(rows.size(), n_bytes);
     if (tokens.size() != cells.size() || cells.size() > static_cast<std::size_t>(n_rows)) {
@@ -130,11 +142,30 @@ Result<void> LlamaKvDevice::write(LaneId lane, Position begin, std::span<const T
     if (cells.size() > static_cast<std::size_t>(n_free_cells())) {
         return Error{ErrorCode::no_room, "no free cells for " + std::to_string(cells.size()) + " positions"};
     }
+    return {};
+}
+
+Result<void> LlamaKvDevice::write(LaneId lane, Position begin, std::span<const Token> tokens,
+                                  std::span<const std::uint8_t> rows, std::int32_t n_rows, std::span<Cell> cells) {
+    if (Result<void> fits = check(tokens, rows, n_rows, cells); !fits) return fits;
     settle();
     cells_.lowest_free(cells);
     llama_synchronize(owner_.context());  // a computation that runs may still be reading what those cells held before
     rows_.write(cells, rows.data(), static_cast<std::size_t>(n_rows));
     cells_.fill(sequence(lane), begin, tokens, cells);
+    return {};
+}
+
+// Nobody attends to free cells, so they can be filled while others are computed with.
+Result<void> LlamaKvDevice::place(Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
+                                  std::shared_ptr<const void> owner, std::span<Cell> cells) {
+    const auto n_rows = static_cast<std::int32_t>(cells.size());
+    if (Result<void> fits = check(tokens, rows, n_rows, cells); !fits) return fits;
+    copies_.wait_for(rows);
+    cells_.lowest_free(cells);
+    llama_synchronize(owner_.context());  // a computation that runs may still be reading what those cells held before
+    placed_.start(rows_.inbound_pieces(cells, rows.data()), std::move(owner));
+    cells_.fill(holder_id(), begin, tokens, cells);
     return {};
 }
 

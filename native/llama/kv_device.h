@@ -47,10 +47,12 @@ public:
     void hide(LaneId lane, std::span<const memory::Cell> cells) override;
     Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out,
                       std::shared_ptr<const void> owner) override;
-    void settle() override { copies_.wait(); }
+    void settle() override;
     memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) override;
     Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
                        std::int32_t n_rows, std::span<memory::Cell> cells) override;
+    Result<void> place(Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
+                       std::shared_ptr<const void> owner, std::span<memory::Cell> cells) override;
     Result<void> save_state(LaneId lane, memory::Bytes& state, std::shared_ptr<const void> owner) override;
     // save_state() at the end of what `state` holds already.
     Result<void> append_state(LaneId lane, memory::Bytes& state, std::shared_ptr<const void> owner);
@@ -61,6 +63,9 @@ public:
     void forget(LaneId lane) override;
 
 private:
+    Result<void> check(std::span<const Token> tokens, std::span<const std::uint8_t> rows, std::int32_t n_rows,
+                       std::span<const memory::Cell> cells) const;
+
     const ContextOwner& owner_;
     std::int32_t n_lanes_;
     memory::DeviceTraits traits_;
@@ -69,6 +74,7 @@ private:
     KvRows rows_;
     TailState tail_;
     OutboundCopies copies_;
+    InboundCopies placed_;
 };
 
 }  // namespace luce::llama

@@ -63,6 +63,18 @@ std::vector<ggml_tensor*> KvRows::tensors() const {
     return tensors;
 }
 
+std::vector<InboundCopies::Piece> KvRows::inbound_pieces(std::span<const Cell> cells, const std::uint8_t* rows) const {
+    std::vector<InboundCopies::Piece> pieces;
+    for (const Column& column : columns_) {
+        for_each_run(cells, [&](std::size_t first, std::size_t n) {
+            pieces.push_back({column.tensor, cells[first] * column.row_bytes, rows + first * column.row_bytes,
+                              n * column.row_bytes});
+        });
+        rows += cells.size() * column.row_bytes;
+    }
+    return pieces;
+}
+
 memory::Bytes KvRows::first(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) const {
     memory::Bytes out;
     out.reserve(n * row_bytes_);

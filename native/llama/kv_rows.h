@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "llama/inbound_copies.h"
 #include "llama/outbound_copies.h"
 #include "memory/kv_device.h"
 
@@ -32,6 +33,9 @@ public:
     memory::Bytes first(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) const;
     // The first cells.size() of n_rows rows of such a copy.
     void write(std::span<const memory::Cell> cells, const std::uint8_t* rows, std::size_t n_rows) const;
+    // The same as it is done later: which bytes go where. `rows` are looked at then.
+    std::vector<InboundCopies::Piece> inbound_pieces(std::span<const memory::Cell> cells,
+                                                     const std::uint8_t* rows) const;
 
 private:
     struct Column {

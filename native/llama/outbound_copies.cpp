@@ -80,4 +80,8 @@ void OutboundCopies::wait() {
     for (const auto& device : devices) device->wait();
 }
 
+void OutboundCopies::wait_for(std::span<const std::uint8_t> bytes) {
+    for (const auto& device : devices_) device->wait_for(bytes);
+}
+
 }  // namespace luce::llama

@@ -29,6 +29,9 @@ public:
     // Until everything that was started has arrived. From any thread, also beside close().
     void wait();
 
+    // Until nothing is on its way to these bytes.
+    void wait_for(std::span<const std::uint8_t> bytes);
+
 private:
     std::mutex mutex_;  // for those who wait on other threads
     std::vector<std::shared_ptr<DeviceCopies>> devices_;

@@ -76,6 +76,12 @@ public:
     virtual Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens,
                                std::span<const std::uint8_t> rows, std::int32_t n_rows, std::span<Cell> cells) = 0;
 
+    // The same of all of the rows, but nobody sees the cells: they are held. The bytes need not have come when it
+    // returns; until then the device keeps `owner`, to whom they belong. It waits by itself where the cells are shown,
+    // read or released. Errors: no_room (nothing has changed), internal.
+    virtual Result<void> place(Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
+                               std::shared_ptr<const void> owner, std::span<Cell> cells) = 0;
+
     // The lane's state outside the cells, and back, bit-exactly. REQUIRES: has_state(). Saving gives `state`, which
     // belongs to `owner`, its size, and its bytes as read() does. Errors: internal, out_of_memory; after a failed load
     // the lane has to be forgotten.

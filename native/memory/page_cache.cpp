@@ -60,7 +60,7 @@ Result<void> PageCache::evict(Page& page) {
     return {};
 }
 
-void PageCache::set_cells(Page& page, std::span<const Cell> cells) {
+void PageCache::set_cells(Page& page, std::span<const Cell> cells, bool are_held) {
     const bool was_kept = page.is_kept();
     if (page.is_resident()) {
         device_.release(page.cells);
@@ -71,7 +71,7 @@ void PageCache::set_cells(Page& page, std::span<const Cell> cells) {
     }
     page.cells.assign(cells.begin(), cells.end());
     if (page.is_resident()) {
-        device_.hold(page.cells);
+        if (!are_held) device_.hold(page.cells);
         ++usage_.n_resident;
         ++page.parent->n_resident;
         if (page.n_lanes == 0) ++n_idle_;
@@ -212,15 +212,20 @@ void PageCache::stop_waiting_for(Tail& tail) {
     update(tail);
 }
 
-Result<void> PageCache::bring_in(Page& page, LaneId lane) {
-    assert(!page.is_resident() && page.host != nullptr);
+Result<void> PageCache::place(Page& page) {
+    if (page.is_resident()) return {};
+    assert(page.host != nullptr);
     std::array<Cell, kPageCells> cells{};
     const Blob rows = page.host;  // making room must not take it away
     if (Result<void> room = make_room(kPageSize); !room) return room;
-    if (Result<void> written = device_.write(lane, page.begin(), page.tokens, *rows, kPageSize, cells); !written) {
-        return written;
-    }
-    set_cells(page, cells);
+    if (Result<void> placed = device_.place(page.begin(), page.tokens, *rows, rows, cells); !placed) return placed;
+    set_cells(page, cells, true);
+    return {};
+}
+
+Result<void> PageCache::bring_in(Page& page, LaneId lane) {
+    if (Result<void> placed = place(page); !placed) return placed;
+    device_.show(lane, page.cells);
     return {};
 }
 

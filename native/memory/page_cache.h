@@ -82,7 +82,11 @@ public:
 
     bool is_on_disk(const Page& page) const;
 
-    // Copy a page from the host into cells that the lane sees, and hold it there. Errors: no_room, internal.
+    // Put a page from the host into the pool, if it is not there; its bytes may still be coming. Nobody sees it, so it
+    // may have to leave again at once. Errors: no_room, internal.
+    Result<void> place(Page& page);
+
+    // The same of a page that the lane sees from now on.
     Result<void> bring_in(Page& page, LaneId lane);
 
     // Keep it in pool or host until unpinned. Errors: no_room (all that is pinned must fit the host's budget).
@@ -129,7 +133,7 @@ private:
     enum class Claim : std::uint8_t { worth, awaited, pinned };
 
     Result<void> evict(Page& page);
-    void set_cells(Page& page, std::span<const Cell> cells);
+    void set_cells(Page& page, std::span<const Cell> cells, bool are_held = false);
     void set_host(Page& page, Blob rows);
     void own(Page& page, const ConversationRef& owner);
     void after_change(Page& page, bool was_kept);

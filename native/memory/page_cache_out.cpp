@@ -34,11 +34,7 @@ Result<void> PageCache::put_out(Page& page, LaneId lane) {
 
 Result<void> PageCache::bring_back(Page& page, LaneId lane) {
     assert(page.n_out > 0);
-    if (page.is_resident()) {
-        device_.show(lane, page.cells);
-    } else if (Result<void> brought = bring_in(page, lane); !brought) {
-        return brought;
-    }
+    if (Result<void> brought = bring_in(page, lane); !brought) return brought;
     enter(page);
     leave_out(page, {});
     return {};

@@ -45,6 +45,27 @@ std::vector<bool> choose_pages(std::span<const PageView> pages, std::size_t n_mo
     return chosen;
 }
 
+std::vector<PageMove> plan_moves(std::span<const PageView> pages, const std::vector<bool>& chosen, std::size_t n_most) {
+    std::vector<std::size_t> coming;
+    std::vector<std::size_t> going;
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+        if (chosen[i] && !pages[i].is_seen) coming.push_back(i);
+        if (!chosen[i] && pages[i].is_seen) going.push_back(i);
+    }
+    const auto matters_less = [&](std::size_t a, std::size_t b) { return score_of(pages[a]) < score_of(pages[b]); };
+    std::stable_sort(going.begin(), going.end(), matters_less);
+    std::stable_sort(coming.begin(), coming.end(), [&](std::size_t a, std::size_t b) { return matters_less(b, a); });
+    const std::size_t n = std::min(coming.size(), n_most);
+    // Where fewer go than come there is room already, and it is used first.
+    const std::size_t n_beside = std::min(n, coming.size() - std::min(coming.size(), going.size()));
+    std::vector<PageMove> moves(n);
+    for (std::size_t i = 0; i < n; ++i) {
+        moves[i].in = coming[i];
+        if (i >= n_beside) moves[i].out = going[i - n_beside];
+    }
+    return moves;
+}
+
 std::optional<std::size_t> first_to_go(std::span<const PageView> pages, const ResidencyRules& rules) {
     const auto n_seen = static_cast<std::size_t>(
         std::count_if(pages.begin(), pages.end(), [](const PageView& page) { return page.is_seen; }));

@@ -35,6 +35,16 @@ bool has_to_stay(std::span<const PageView> pages, std::size_t index, const Resid
 // For each page whether the lane should see it: n_most of them, more only where more have to stay.
 std::vector<bool> choose_pages(std::span<const PageView> pages, std::size_t n_most, const ResidencyRules& rules);
 
+// What becomes of a choice: one page at a time goes, and another one comes in its place.
+struct PageMove {
+    std::optional<std::size_t> out;  // unset: there is room beside what is seen
+    std::size_t in = 0;
+};
+
+// From what is seen to what was chosen: n_most moves at the most, what matters most comes first, what matters least
+// goes first.
+std::vector<PageMove> plan_moves(std::span<const PageView> pages, const std::vector<bool>& chosen, std::size_t n_most);
+
 // The one of the seen pages that the lane can do without soonest; none: all of them have to stay.
 std::optional<std::size_t> first_to_go(std::span<const PageView> pages, const ResidencyRules& rules);
 

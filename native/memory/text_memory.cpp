@@ -437,8 +437,7 @@ MemoryStatus TextMemory::status() const {
     status.tail_bytes = device_.traits().state_bytes;
     if (config_.residency) {
         status.residency = residency_totals_;
-        for (const auto& [id, lane] : lanes_)
-            status.residency->n_out += lane ? static_cast<std::int64_t>(lane->n_out) : 0;
+        status.residency->lanes = pages_of_lanes();
     }
     return status;
 }

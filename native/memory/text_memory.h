@@ -87,13 +87,25 @@ struct Suspended {
     std::vector<PlannedTail> tails;
 };
 
+// Where the pages of a running text lie.
+struct LanePages {
+    LaneId lane{};
+    std::int64_t n_resident = 0;  // that the lane sees
+    std::int64_t n_host = 0;      // that it does not: in the host, perhaps in the pool for others
+    std::int64_t n_disk = 0;      // of all of them, those with a copy there
+};
+
 // What bounded residency does; counts since the start, where nothing else is said.
 struct ResidencyStatus {
-    std::int64_t n_out = 0;  // pages of running lanes' texts that those do not see now
+    std::vector<LanePages> lanes;  // that run
     std::uint64_t n_moved_in = 0;
     std::uint64_t n_moved_out = 0;
-    std::uint64_t n_choices = 0;  // made by scores
-    double stall_s = 0;           // for which computing waited
+    std::uint64_t n_bytes_in = 0;   // copied into the pool
+    std::uint64_t n_bytes_out = 0;  // and out of it: most that leave have a copy already
+    std::uint64_t n_choices = 0;    // made by scores
+    std::uint64_t n_wanted = 0;     // pages that were chosen
+    std::uint64_t n_found = 0;      // of these, in the pool already
+    double stall_s = 0;             // for which computing waited
 };
 
 struct MemoryStatus {
@@ -210,11 +222,13 @@ private:
         std::vector<PlannedTail> tails;  // still to be taken, in rising order
         std::vector<SnapshotPoint> snapshots;
         Position n_prompt = 0;
-        bool is_lost = false;       // its cells could not be found: nothing more is named or kept
-        bool is_watched = false;    // by the scorer
-        std::size_t n_out = 0;      // pages that it does not see
-        Position chosen_at = -1;    // tokens computed when pages were last asked for, or all were seen
-        std::size_t n_scoring = 0;  // pages whose scores are being found; 0: none are
+        bool is_lost = false;                 // its cells could not be found: nothing more is named or kept
+        bool is_watched = false;              // by the scorer
+        std::size_t n_out = 0;                // pages that it does not see
+        Position chosen_at = -1;              // tokens computed when pages were last asked for, or all were seen
+        std::size_t n_scoring = 0;            // pages whose scores are being found; 0: none are
+        std::deque<PageMove> moves;           // of the last choice, still to be made
+        std::optional<std::size_t> arriving;  // a page that is on its way into the pool for it
         ConversationRef conversation;
     };
     struct Ended {
@@ -234,15 +248,18 @@ private:
     std::int32_t n_yieldable_pages() const;
     Result<bool> put_one_out();
     Result<void> put_out(LaneId id, std::size_t index);
+    Result<void> place(Page& page);
     Result<void> bring_back(LaneId id, std::size_t index);
     bool outgrows_pool(const Lane& lane, Position n_computed) const;
     Position next_choice(const Lane& lane, Position n_computed) const;
     void watch_residency(LaneId id, Position n_computed);
     void ask_for_pages(LaneId id);
     void choose_pages_of(LaneId id, bool is_turn);
+    void plan_moves_of(LaneId id, bool is_turn);
+    void make_all_moves(LaneId id);
+    void make_next_move(LaneId id);
     Result<bool> begin_scoring(LaneId id);
     void warn_of_moves(const Error& error);
-    Result<void> move_pages(LaneId id);
     void open(LaneId lane, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request,
               ConversationRef conversation);
     Begun to_begun(const Beginning& beginning) const;
@@ -263,6 +280,7 @@ private:
     bool has_foreign_disk() const;
     bool has_cells() const { return device_.traits().row_bytes > 0; }
     std::optional<std::string> check_lanes() const;
+    std::vector<LanePages> pages_of_lanes() const;
     Lane& at(LaneId lane) { return *lanes_.at(lane); }
 
     KvDevice& device_;

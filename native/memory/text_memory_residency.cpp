@@ -5,27 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "base/log.h"
-#include "memory/page_scorer.h"
 #include "memory/text_memory.h"
 
 namespace luce::memory {
-namespace {
-
-// Queries are noted of the tokens before a choice: of a prompt's end as far as one slice reaches back, since a slice is
-// not cut for it; of an answer those that the scorer looks at.
-constexpr Position kWatchedOfPrompt = 2048;
-constexpr Position kWatchedOfAnswer = 32;
-
-// Pages that stay free when a choice is made, for what is written until the next one.
-constexpr std::int32_t kHeadroomPages = 2;
-
-// Tokens that are written while scores are found beside them.
-constexpr Position kLag = 16;
-
-constexpr Position kNever = std::numeric_limits<Position>::max();
-
-}  // namespace
 
 std::int32_t TextMemory::n_available_cells() const {
     if (!has_cells()) return std::numeric_limits<std::int32_t>::max() / 2;
@@ -108,15 +90,26 @@ Result<bool> TextMemory::put_one_out() {
 
 Result<void> TextMemory::put_out(LaneId id, std::size_t index) {
     Lane& lane = at(id);
-    if (Result<void> out = cache_.put_out(*lane.pages[index].page, id); !out) return out;
+    Page& page = *lane.pages[index].page;
+    const bool has_copy = page.host != nullptr;
+    if (Result<void> out = cache_.put_out(page, id); !out) return out;
+    if (!has_copy && page.host != nullptr) residency_totals_.n_bytes_out += cache_.page_bytes();
     lane.pages[index].is_seen = false;
     ++lane.n_out;
     ++residency_totals_.n_moved_out;
     return {};
 }
 
+Result<void> TextMemory::place(Page& page) {
+    const bool comes = !page.is_resident();
+    if (Result<void> placed = cache_.place(page); !placed) return placed;
+    if (comes) residency_totals_.n_bytes_in += cache_.page_bytes();
+    return {};
+}
+
 Result<void> TextMemory::bring_back(LaneId id, std::size_t index) {
     Lane& lane = at(id);
+    if (Result<void> placed = place(*lane.pages[index].page); !placed) return placed;
     if (Result<void> back = cache_.bring_back(*lane.pages[index].page, id); !back) return back;
     lane.pages[index].is_seen = true;
     --lane.n_out;
@@ -139,104 +132,17 @@ void TextMemory::choose_seen(Beginning& beginning, std::span<const Token> text) 
     if (n_most < views.size()) beginning.seen = choose_pages(views, n_most, config_.residency->rules);
 }
 
-bool TextMemory::outgrows_pool(const Lane& lane, Position n_computed) const {
-    return lane.n_out > 0 || lane.n_prompt - n_computed > cache_.n_available_cells();
-}
-
-// A prompt's last token is computed with the pages that its end has chosen.
-Position TextMemory::next_choice(const Lane& lane, Position n_computed) const {
-    if (!is_bounded() || config_.residency->scorer == nullptr || n_computed >= lane.n_prompt - 1) return kNever;
-    return outgrows_pool(lane, n_computed) ? lane.n_prompt - 1 : kNever;
-}
-
-// Whether it is time to choose, and whether the next computation's queries will be asked for. At a turn's beginning the
-// next token waits for the choice. Later, where the processor is not what computes, scores are found beside the next
-// few tokens: always as many of them, so that the text does not depend on how fast that goes.
-void TextMemory::watch_residency(LaneId id, Position n_computed) {
-    Lane& lane = at(id);
-    if (!is_bounded() || !has_cells() || config_.residency->scorer == nullptr || lane.is_lost) return;
-    const Position tau = config_.residency->rules.tau;
-    const Position lag = device_.traits().is_host_memory ? 0 : std::min(kLag, tau / 2);
-    const bool is_turn = lane.chosen_at < lane.n_prompt - 1;
-    if (n_computed >= lane.n_prompt - 1) {
-        if (lane.n_out == 0 && lane.n_scoring == 0) {
-            lane.chosen_at = n_computed;
-        } else if (lane.n_scoring == 0 && (is_turn || n_computed >= lane.chosen_at + tau)) {
-            lane.chosen_at = n_computed;
-            ask_for_pages(id);
-        }
-        if (lane.n_scoring > 0 && (is_turn || n_computed >= lane.chosen_at + lag)) choose_pages_of(id, is_turn);
+std::vector<LanePages> TextMemory::pages_of_lanes() const {
+    std::vector<LanePages> all;
+    for (const auto& [id, lane] : lanes_) {
+        if (!lane) continue;
+        const auto n_pages = static_cast<std::int64_t>(lane->pages.size());
+        const auto n_out = static_cast<std::int64_t>(lane->n_out);
+        const auto n_disk = std::count_if(lane->pages.begin(), lane->pages.end(),
+                                          [this](const LanePage& held) { return cache_.is_on_disk(*held.page); });
+        all.push_back({id, n_pages - n_out, n_out, n_disk});
     }
-    const bool is_near = n_computed < lane.n_prompt - 1 ? lane.n_prompt - n_computed <= kWatchedOfPrompt
-                                                        : n_computed + kWatchedOfAnswer >= lane.chosen_at + tau;
-    const bool is_watched = is_near && outgrows_pool(lane, n_computed);
-    if (is_watched != lane.is_watched) config_.residency->scorer->watch(id, is_watched);
-    lane.is_watched = is_watched;
-}
-
-// What cannot be had stays as it is: the lane goes on with what it sees.
-void TextMemory::warn_of_moves(const Error& error) {
-    if (has_warned_of_moves_) return;
-    log_warn("pages that matter could not all be brought back to the pool: " + error.text + " (said once)");
-    has_warned_of_moves_ = true;
-}
-
-void TextMemory::ask_for_pages(LaneId id) {
-    const double started_s = clock_.now_s();
-    Lane& lane = at(id);
-    const Result<bool> begun = begin_scoring(id);
-    if (!begun) warn_of_moves(begun.error());
-    lane.n_scoring = begun && begun.value() ? lane.pages.size() : 0;
-    residency_totals_.stall_s += clock_.now_s() - started_s;
-}
-
-Result<bool> TextMemory::begin_scoring(LaneId id) {
-    PageScorer& scorer = *config_.residency->scorer;
-    std::vector<PageKeys> keys;
-    for (const LanePage& held : at(id).pages) {
-        Page& page = *held.page;
-        if (page.keys == nullptr) {
-            const Result<Blob> rows = cache_.rows_of(page);
-            if (!rows) return rows.error();
-            device_.settle();
-            cache_.set_keys(page, scorer.keys_of(*rows.value()));
-        }
-        keys.push_back(page.keys);
-    }
-    return scorer.begin_scores(id, std::move(keys));
-}
-
-// A new turn asks for other things than the one before; within an answer what mattered once stays important, since the
-// running maximum keeps more of what is asked for than the newest scores alone.
-void TextMemory::choose_pages_of(LaneId id, bool is_turn) {
-    const double started_s = clock_.now_s();
-    Lane& lane = at(id);
-    const std::vector<float> scores = config_.residency->scorer->end_scores(id);
-    if (scores.size() == std::exchange(lane.n_scoring, 0)) {
-        for (std::size_t i = 0; i < scores.size(); ++i) {
-            std::optional<float>& score = lane.pages[i].page->score;
-            score = is_turn || !score ? scores[i] : std::max(*score, scores[i]);
-        }
-        ++residency_totals_.n_choices;
-        if (const Result<void> moved = move_pages(id); !moved) warn_of_moves(moved.error());
-    }
-    residency_totals_.stall_s += clock_.now_s() - started_s;
-}
-
-Result<void> TextMemory::move_pages(LaneId id) {
-    Lane& lane = at(id);
-    const std::int32_t n_free = cache_.n_available_cells() / kPageSize - kHeadroomPages;
-    const std::size_t n_most = lane.pages.size() - lane.n_out + static_cast<std::size_t>(std::max(0, n_free));
-    const std::vector<bool> chosen = choose_pages(views_of(lane), n_most, config_.residency->rules);
-    for (std::size_t i = 0; i < chosen.size(); ++i) {
-        if (chosen[i] || !lane.pages[i].is_seen) continue;
-        if (Result<void> out = put_out(id, i); !out) return out;
-    }
-    for (std::size_t i = 0; i < chosen.size(); ++i) {
-        if (!chosen[i] || lane.pages[i].is_seen) continue;
-        if (Result<void> back = bring_back(id, i); !back) return back;
-    }
-    return {};
+    return all;
 }
 
 std::optional<std::string> TextMemory::check_lanes() const {

@@ -168,9 +168,11 @@ public:
         for (const memory::Cell i : cells) set_held(i, true);
     }
     void release(std::span<const memory::Cell> cells) override {
+        arrive();
         for (const memory::Cell i : cells) set_held(i, false);
     }
     void show(LaneId lane, std::span<const memory::Cell> cells) override {
+        arrive();
         for (const memory::Cell i : cells) {
             Cell& cell = cells_.at(i);
             if (cell.is_free() || !cell.lanes.insert(lane).second) misuse = "a cell is shown twice, or is free";
@@ -186,6 +188,7 @@ public:
     // Bytes come when somebody waits for them, and are garbage before.
     Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out,
                       std::shared_ptr<const void> owner) override {
+        arrive();
         if (cannot_read) return internal("unreadable");
         std::vector<std::uint8_t> rows(out.size());
         for (std::size_t i = 0; i < cells.size(); ++i) {
@@ -223,6 +226,28 @@ public:
             cell.lanes.insert(lane);
             cells[i] = static_cast<memory::Cell>(&cell - cells_.data());
             note(lane, row);
+        }
+        return {};
+    }
+
+    // The rows are garbage until somebody waits for them.
+    Result<void> place(Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
+                       std::shared_ptr<const void>, std::span<memory::Cell> cells) override {
+        settle();
+        if (cannot_write) return internal("unwritable");
+        if (static_cast<std::int32_t>(cells.size()) > n_free_cells()) return Error{ErrorCode::no_room, "no cells"};
+        if (rows.size() != cells.size() * sizeof(Row)) return internal("odd rows");
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            Row row;
+            std::memcpy(&row, rows.data() + i * sizeof(Row), sizeof(Row));
+            if (row.token != tokens[i] || row.position != begin + static_cast<Position>(i)) {
+                return internal("rows of another text");
+            }
+            Cell& cell = lowest_free();
+            cell.is_held = true;
+            cell.row = {};
+            cells[i] = static_cast<memory::Cell>(&cell - cells_.data());
+            coming_.emplace_back(cells[i], row);
         }
         return {};
     }
@@ -420,6 +445,11 @@ private:
         under_way_.push_back({std::move(bytes), out.data(), std::move(owner)});
     }
 
+    void arrive() {
+        for (const auto& [i, row] : coming_) cells_.at(i).row = row;
+        coming_.clear();
+    }
+
     Cell& lowest_free() {
         return *std::find_if(cells_.begin(), cells_.end(), [](const Cell& cell) { return cell.is_free(); });
     }
@@ -427,6 +457,7 @@ private:
     engine::DecoderLimits limits_;
     memory::DeviceTraits traits_;
     std::vector<Cell> cells_;
+    std::vector<std::pair<memory::Cell, Row>> coming_;  // rows that were placed and that nobody has waited for
     std::map<LaneId, State> states_;
     std::map<LaneId, std::pair<Position, std::vector<State>>> before_last_;  // of the last call: its begin, its states
     std::map<LaneId, Tree> trees_;  // of the last call, until it is said what stays
@@ -440,46 +471,6 @@ private:
     };
     std::mutex under_way_mutex_;
     std::vector<UnderWay> under_way_;
-};
-
-class FakeSampler final : public engine::TokenSampler {
-public:
-    FakeSampler(const FakeModel& model, const std::optional<std::int32_t>& end_at, std::int32_t n_prompt)
-        : model_(model), end_at_(end_at), n_text_(n_prompt) {}
-
-    Result<Token> sample(std::size_t row) override {
-        const std::span<const float> logits = model_.logits(row);
-        if (logits.empty()) return Error{ErrorCode::internal, "this row has no logits"};
-        std::uint64_t hash = 0;
-        for (std::size_t i = 0; i < 4; ++i) hash |= static_cast<std::uint64_t>(logits[i]) << (16 * i);
-        if (end_at_ && n_text_++ >= *end_at_) return kEndToken;
-        return next_of(hash);
-    }
-
-    std::vector<engine::TokenLogprob> logprobs(std::size_t, Token chosen, std::int32_t n) const override {
-        return std::vector<engine::TokenLogprob>(static_cast<std::size_t>(n) + 1, {chosen, -1.0F});
-    }
-
-private:
-    const FakeModel& model_;
-    std::optional<std::int32_t> end_at_;
-    std::int32_t n_text_;
-};
-
-class FakeSamplers final : public engine::SamplerFactory {
-public:
-    explicit FakeSamplers(const FakeModel& model) : model_(model) {}
-
-    Result<std::unique_ptr<engine::TokenSampler>> create(const engine::Request& request) override {
-        if (request.constraint.grammar == "bad") return Error{ErrorCode::bad_grammar, "bad"};
-        return std::unique_ptr<engine::TokenSampler>(
-            std::make_unique<FakeSampler>(model_, end_at, static_cast<std::int32_t>(request.prompt.size())));
-    }
-
-    std::optional<std::int32_t> end_at;  // text length after which the end token comes
-
-private:
-    const FakeModel& model_;
 };
 
 }  // namespace luce::tests

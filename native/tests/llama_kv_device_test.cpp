@@ -120,6 +120,41 @@ TEST_CASE("put back into other cells and another lane they go on up to rounding"
     }
 }
 
+TEST_CASE("pages that are placed before anybody sees them are what write() makes of them") {
+    for (const char* name : {"", "qwen3", "gemma4"}) {
+        CAPTURE(name);
+        const Variant variant{*name == '\0' ? LUCE_TINY_MODEL : test_model(name), "q8_0"};
+        Setup s(variant);
+        const Tokens text = some_tokens(5 * kPageSize, 3);
+        s.compute(kFirst, text, std::vector<Position>{200});
+        const Snapshot snapshot = s.take(kFirst, text);
+        s.device.forget(kFirst);
+        const std::int32_t n_free = s.device.n_free_cells();
+        std::vector<Cells> cells(snapshot.pages.size(), Cells(kPageSize));
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            const auto begin = static_cast<Position>(i) * kPageSize;
+            const auto tokens = std::span(text).subspan(i * kPageSize, kPageSize);
+            REQUIRE(s.device.place(begin, tokens, snapshot.pages[i], nullptr, cells[i]));
+        }
+        CHECK(s.device.n_free_cells() == n_free - 5 * kPageSize);
+        Cells none(kPageSize);
+        CHECK_FALSE(s.device.find(kSecond, 0, none).ok());  // nobody's yet
+        for (std::size_t i = 0; i < cells.size(); ++i) s.device.show(kSecond, cells[i]);
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            Bytes rows(snapshot.pages[i].size());
+            REQUIRE(s.device.read(cells[i], rows, nullptr));
+            s.device.settle();
+            CHECK(rows == snapshot.pages[i]);
+            CHECK(s.find(kSecond, static_cast<Position>(i) * kPageSize, kPageSize) == cells[i]);
+            s.device.release(cells[i]);
+        }
+        s.device.forget(kSecond);
+        CHECK(s.device.n_free_cells() == n_free);
+        const Result<void> odd = s.device.place(0, std::span(text).first(kPageSize), {}, nullptr, cells[0]);
+        CHECK(odd.error().code == ErrorCode::internal);
+    }
+}
+
 TEST_CASE("two lanes share rows and decode in one batch; one goes, the other stays right") {
     for (const Variant& variant : variants()) {
         CAPTURE(variant.path);

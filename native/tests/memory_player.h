@@ -13,6 +13,7 @@
 #include "memory/snapshot_file.h"
 #include "tests/disk_samples.h"
 #include "tests/fake_model.h"
+#include "tests/fake_sampler.h"
 #include "tests/fake_scorer.h"
 #include "tests/memory_books.h"
 

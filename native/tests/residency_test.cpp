@@ -1,7 +1,9 @@
 // Which pages a lane sees, as a rule: the ends stay, half of the rest is the newest, the other half matters most.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <random>
+#include <utility>
 
 #include "memory/residency.h"
 
@@ -91,6 +93,58 @@ TEST_CASE("random views: as many as asked for, what has to stay among them, and 
             can_go = can_go || (views[i].is_seen && !has_to_stay(views, i, rules));
         REQUIRE(first.has_value() == can_go);
         if (first) REQUIRE((views[*first].is_seen && !has_to_stay(views, *first, rules)));
+    }
+}
+
+TEST_CASE("a plan lets in what matters most, in the place of what matters least, and no more than it may") {
+    std::vector<PageView> views = pages(10);
+    for (const std::size_t i : {2, 3, 4}) views[i].is_seen = false;
+    for (std::size_t i = 0; i < views.size(); ++i) views[i].score = static_cast<float>(i);
+    std::vector<bool> wanted(10, true);
+    for (const std::size_t i : {1, 5}) wanted[i] = false;
+    const auto told = [&](std::size_t n_most) {
+        std::vector<std::pair<int, int>> moves;
+        for (const PageMove& move : plan_moves(views, wanted, n_most)) {
+            moves.emplace_back(move.out ? static_cast<int>(*move.out) : -1, static_cast<int>(move.in));
+        }
+        return moves;
+    };
+    using Moves = std::vector<std::pair<int, int>>;
+    CHECK(told(9) == Moves{{-1, 4}, {1, 3}, {5, 2}});  // three for two: there is room for one
+    CHECK(told(2) == Moves{{-1, 4}, {1, 3}});
+    CHECK(told(0).empty());
+    wanted[4] = wanted[3] = false;
+    CHECK(told(9) == Moves{{1, 2}});  // what nobody takes the place of may stay
+    CHECK(plan_moves(pages(3), std::vector<bool>(3, true), 3).empty());
+}
+
+TEST_CASE("a plan that is carried out leaves what was chosen") {
+    std::mt19937 random(5);
+    for (int round = 0; round < 2000; ++round) {
+        std::vector<PageView> views = pages(1 + random() % 40);
+        for (PageView& view : views) {
+            view.is_seen = random() % 2 == 0;
+            if (random() % 4 != 0) view.score = static_cast<float>(random() % 100);
+        }
+        const auto n_seen = static_cast<std::size_t>(
+            std::count_if(views.begin(), views.end(), [](const PageView& view) { return view.is_seen; }));
+        const std::size_t n_room = random() % 4;
+        const std::vector<bool> wanted = choose_pages(views, n_seen + n_room, {});
+        std::vector<bool> seen;
+        for (const PageView& view : views) seen.push_back(view.is_seen);
+        std::size_t n = n_seen;
+        for (const PageMove& move : plan_moves(views, wanted, views.size())) {
+            if (move.out) {
+                CHECK(seen[*move.out]);
+                seen[*move.out] = false;
+                --n;
+            }
+            CHECK_FALSE(seen[move.in]);
+            seen[move.in] = true;
+            ++n;
+        }
+        for (std::size_t i = 0; i < views.size(); ++i) CHECK((!wanted[i] || seen[i]));
+        CHECK(n <= std::max<std::size_t>(n_seen + n_room, 5));
     }
 }
 

@@ -4,6 +4,7 @@
 #include "engine/engine.h"
 #include "memory/page_tree.h"
 #include "tests/fake_model.h"
+#include "tests/fake_sampler.h"
 #include "tests/memory_books.h"
 
 TEST_SUITE_BEGIN("memory");

@@ -9,6 +9,7 @@
 #include "engine/engine.h"
 #include "tests/engine_outcome.h"
 #include "tests/fake_model.h"
+#include "tests/fake_sampler.h"
 
 TEST_SUITE_BEGIN("engine");
 

@@ -12,6 +12,7 @@
 #include "speculation/tree_drafts.h"
 #include "tests/engine_outcome.h"
 #include "tests/fake_model.h"
+#include "tests/fake_sampler.h"
 
 TEST_SUITE_BEGIN("engine");
 

@@ -144,6 +144,15 @@ public:
         for (std::size_t i = 0; i < cells.size(); ++i) cells[i] = take(begin + static_cast<Position>(i));
         return {};
     }
+    Result<void> place(Position begin, std::span<const Token>, std::span<const std::uint8_t>,
+                       std::shared_ptr<const void>, std::span<Cell> cells) override {
+        if (cells.size() > free_.size()) return Error{ErrorCode::no_room, "no cells"};
+        for (std::size_t i = 0; i < cells.size(); ++i) {
+            cells[i] = take_free(begin + static_cast<Position>(i));
+            cells_[cells[i]].is_held = true;
+        }
+        return {};
+    }
     Result<void> save_state(LaneId, Bytes& state, std::shared_ptr<const void>) override {
         state.resize(traits_.state_bytes);
         return {};
@@ -166,11 +175,15 @@ private:
     };
 
     Cell take(Position position) {
+        const Cell cell = take_free(position);
+        see(cell);
+        return cell;
+    }
+    Cell take_free(Position position) {
         if (free_.empty()) fail("the pool is full");
         const Cell cell = free_.back();
         free_.pop_back();
         cells_[cell].position = position;
-        see(cell);
         return cell;
     }
     void see(Cell cell) {
