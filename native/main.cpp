@@ -31,6 +31,7 @@
 #include "llama/load_guard.h"
 #include "llama/model.h"
 #include "llama/model_identity.h"
+#include "llama/pinned_memory.h"
 #include "llama/query_scorer.h"
 #include "memory/disk_store.h"
 #include "memory/io_worker.h"
@@ -56,6 +57,8 @@ constexpr int kBadArguments = 64;
 constexpr int kStartFailed = 2;
 constexpr int kProtocolVersion = 2;
 constexpr std::size_t kMaxQueuedFileBytes = std::size_t{1} << 30;  // rows that wait for the disk
+// Of the free memory, for pages that a device fetches by itself: pinned memory is lost to all others.
+constexpr std::uint64_t kPinnedPart = 4;
 
 // For recurrent states that a rollback may need: with a draft model more, since it is asked for speed.
 constexpr std::uint64_t kRollbackBytes = std::uint64_t{256} << 20;
@@ -370,6 +373,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     const std::string model_identity = info.identity;
     const luce::SteadyClock clock;
     const double started_s = clock.now_s();
+    std::unique_ptr<luce::llama::PinnedMemory> pinned;  // outlives whatever holds rows
     luce::llama::LlamaDecoder decoder(model, options.n_lanes);
     luce::llama::LlamaKvDevice target_device(model, options.n_lanes);
     if (const auto& refusal = target_device.traits().refusal) luce::log_warn("texts are not kept: " + *refusal);
@@ -398,6 +402,9 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     if (const auto bounded = bound_residency(options, info, device.traits(), config); !bounded) {
         return refuse_to_start(reply_fd, bounded.error(), exit_status_of(bounded.error()));
     }
+    pinned =
+        luce::llama::PinnedMemory::create(target_device.device(), luce::memory::kPageSize * device.traits().row_bytes,
+                                          std::min(config.host_budget, luce::daemon::available_bytes() / kPinnedPart));
     const auto scorer = open_scorer(options, model);
     if (!scorer) return refuse_to_start(reply_fd, scorer.error(), kStartFailed);
     if (luce::llama::QueryScorer* by_queries = scorer.value().get()) {

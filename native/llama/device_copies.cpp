@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ggml.h"
+#include "memory/block_source.h"
 
 namespace luce::llama {
 namespace {
@@ -266,6 +267,11 @@ void DeviceCopies::bring_over(const Job& job) {
             std::memcpy(part.out, part.host, part.n_bytes);
             continue;
         }
+        if (memory::lies_in_block(part.out)) {  // pinned: the device brings it there by itself
+            ggml_tensor source = bytes_at(staging_.get(), data_of(staging_.get()) + part.staged, part.n_bytes);
+            ggml_backend_tensor_get_async(over_.get(), &source, part.out, 0, part.n_bytes);
+            continue;
+        }
         for (std::size_t at = 0; at < part.n_bytes; at += kPinnedHalf_bytes) {
             const std::size_t n = std::min(kPinnedHalf_bytes, part.n_bytes - at);
             chunks.push_back({part.staged + at, n, part.out + at});
@@ -277,6 +283,7 @@ void DeviceCopies::bring_over(const Job& job) {
                                       chunks[i].n_bytes);
     };
     if (!chunks.empty()) fetch(0);
+    if (chunks.empty()) ggml_backend_synchronize(over_.get());
     for (std::size_t i = 0; i < chunks.size(); ++i) {
         ggml_backend_synchronize(over_.get());
         if (i + 1 < chunks.size()) fetch(i + 1);

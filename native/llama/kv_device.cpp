@@ -98,6 +98,13 @@ void LlamaKvDevice::rebind() {
     copies_.open(tensors, n_staged_bytes(traits_, tensors.size()));
 }
 
+ggml_backend_dev_t LlamaKvDevice::device() const {
+    const std::vector<ggml_tensor*> tensors = rows_.tensors();
+    const auto elsewhere = [](const ggml_tensor* tensor) { return DeviceCopies::device_of(tensor) != nullptr; };
+    const auto first = std::find_if(tensors.begin(), tensors.end(), elsewhere);
+    return first == tensors.end() ? nullptr : DeviceCopies::device_of(*first);
+}
+
 KvUsage LlamaKvDevice::usage() const { return {cells_.n_used(), cells_.n_spanned(), rows_.n_tensors()}; }
 
 Result<void> LlamaKvDevice::find(LaneId lane, Position begin, std::span<Cell> cells) {

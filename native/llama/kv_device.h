@@ -38,6 +38,9 @@ public:
 
     KvUsage usage() const;
 
+    // On which the rows lie, or the first of them; null: in the host's memory.
+    ggml_backend_dev_t device() const;
+
     const memory::DeviceTraits& traits() const override { return traits_; }
     std::int32_t n_free_cells() const override { return cells_.size() - cells_.n_used(); }
     Result<void> find(LaneId lane, Position begin, std::span<memory::Cell> cells) override;

@@ -8,14 +8,20 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include <ggml-backend.h>
+#include <ggml.h>
 
 #include "engine/decoder.h"
 #include "llama/backend.h"
 #include "llama/kv_device.h"
 #include "llama/llama_decoder.h"
 #include "llama/model.h"
+#include "llama/pinned_memory.h"
 
 using namespace luce;
 
@@ -23,6 +29,8 @@ namespace {
 
 constexpr std::int32_t kLanes = 8;
 constexpr int kRounds = 15;
+constexpr std::size_t kBatch = 32;      // pages
+constexpr std::size_t kOverlapped = 4;  // pages beside a step
 
 double now_ms() {
     using namespace std::chrono;
@@ -62,6 +70,7 @@ public:
         if (traits.n_cells > 0) {
             measure_page("page out, neighbouring cells", LaneId{0});
             measure_page_in();
+            measure_batches();
         }
         forget_all();
         compute(kLanes, 64);
@@ -150,6 +159,127 @@ private:
             device_.forget(LaneId{1});
         }
         report("page in", times, times, rows_.size());
+    }
+
+    // As many as a turn's beginning moves, one after the other under way; what the bus gives in one copy of as many
+    // bytes is the limit. Then the same beside computing.
+    void measure_batches() {
+        const std::size_t page_bytes = rows_.size();
+        const auto pinned = llama::PinnedMemory::create(device_.device(), page_bytes, kBatch * page_bytes * 4);
+        if (pinned == nullptr) {
+            std::printf("| no pinned memory here: pages are not copied in batches | | | |\n");
+            return;
+        }
+        const auto [limit_out_ms, limit_in_ms] = bus_limits(kBatch * page_bytes);
+        std::vector<memory::Cell> source(64);
+        need(device_.find(LaneId{0}, 0, source));
+        const std::vector<Token> tokens(64, 100);
+        std::vector<double> out, in, blocks;
+        for (int round = 0; round < kRounds; ++round) {
+            std::vector<std::shared_ptr<memory::Bytes>> pages;
+            while (pages.size() < kBatch) {
+                if (!pinned->wait_for_block()) fail("the system gives too little pinned memory");
+                pages.push_back(std::make_shared<memory::Bytes>(page_bytes));
+            }
+            out.push_back(time([&] {
+                for (const auto& page : pages) need(device_.read(source, *page, page));
+                device_.settle();
+            }));
+            std::vector<std::vector<memory::Cell>> cells(kBatch, std::vector<memory::Cell>(64));
+            const double begin = now_ms();
+            place_all(pages, tokens, cells);
+            blocks.push_back(now_ms() - begin);
+            for (const auto& of_page : cells) device_.show(LaneId{1}, of_page);
+            in.push_back(now_ms() - begin);
+            for (const auto& of_page : cells) device_.release(of_page);
+            device_.forget(LaneId{1});
+            if (*pages.front() != *pages.back()) fail("a page of a batch is not what was read");
+        }
+        report("pages out, a batch", out, out, kBatch * page_bytes);
+        report("pages in, a batch", blocks, in, kBatch * page_bytes);
+        std::printf("| the bus, out | %.3f | | %.1f |\n| the bus, in | %.3f | | %.1f |\n", limit_out_ms,
+                    1e-6 * static_cast<double>(kBatch * page_bytes) / limit_out_ms, limit_in_ms,
+                    1e-6 * static_cast<double>(kBatch * page_bytes) / limit_in_ms);
+        std::printf("| of the bus | out %.2f, in %.2f | | |\n", limit_out_ms / median(out), limit_in_ms / median(in));
+        measure_overlap(*pinned, page_bytes, tokens, source);
+    }
+
+    void place_all(std::span<const std::shared_ptr<memory::Bytes>> pages, std::span<const Token> tokens,
+                   std::vector<std::vector<memory::Cell>>& cells) {
+        for (std::size_t i = 0; i < pages.size(); ++i) {
+            const auto begin = static_cast<Position>(i) * memory::kPageSize;
+            need(device_.place(begin, tokens, *pages[i], pages[i], cells[i]));
+        }
+    }
+
+    // A step with nothing beside it, and one that begins when a batch of pages has set off.
+    void measure_overlap(llama::PinnedMemory& pinned, std::size_t page_bytes, std::span<const Token> tokens,
+                         std::span<const memory::Cell> source) {
+        std::vector<std::shared_ptr<memory::Bytes>> pages;
+        for (std::size_t i = 0; i < kOverlapped && pinned.wait_for_block(); ++i) {
+            pages.push_back(std::make_shared<memory::Bytes>(page_bytes));
+            need(device_.read(source, *pages.back(), pages.back()));
+        }
+        device_.settle();
+        std::vector<double> alone, beside, after;
+        Position at = 192;
+        const Token token = 100;
+        const auto step = [&] {
+            const engine::Slice slice{LaneId{0}, at++, {&token, 1}, false};
+            need(decoder_.decode(std::span(&slice, 1)));
+        };
+        for (int round = 0; round < kRounds; ++round) {
+            alone.push_back(time(step));
+            std::vector<std::vector<memory::Cell>> cells(pages.size(), std::vector<memory::Cell>(64));
+            place_all(pages, tokens, cells);
+            beside.push_back(time(step));
+            after.push_back(time([&] {
+                for (const auto& of_page : cells) device_.show(LaneId{1}, of_page);
+            }));
+            for (const auto& of_page : cells) device_.release(of_page);
+            device_.forget(LaneId{1});
+        }
+        std::printf("| a step alone %.3f, beside %zu pages coming in | %.3f | then waited for %.3f | |\n",
+                    median(alone), pages.size(), median(beside), median(after));
+    }
+
+    // One copy of n_bytes between pinned memory and the device, out and in.
+    std::pair<double, double> bus_limits(std::size_t n_bytes) {
+        ggml_backend_dev_t device = device_.device();
+        ggml_backend_t stream = ggml_backend_dev_init(device, nullptr);
+        ggml_backend_buffer_t there = ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(device), n_bytes);
+        ggml_backend_buffer_t here = ggml_backend_buft_alloc_buffer(ggml_backend_dev_host_buffer_type(device), n_bytes);
+        if (stream == nullptr || there == nullptr || here == nullptr) fail("no memory to measure the bus with");
+        ggml_tensor tensor{};
+        tensor.type = GGML_TYPE_I8;
+        tensor.buffer = there;
+        tensor.data = ggml_backend_buffer_get_base(there);
+        tensor.ne[0] = static_cast<std::int64_t>(n_bytes);
+        tensor.ne[1] = tensor.ne[2] = tensor.ne[3] = 1;
+        tensor.nb[0] = 1;
+        tensor.nb[1] = tensor.nb[2] = tensor.nb[3] = n_bytes;
+        void* host = ggml_backend_buffer_get_base(here);
+        std::vector<double> out, in;
+        for (int round = 0; round < kRounds; ++round) {
+            in.push_back(time([&] {
+                ggml_backend_tensor_set_async(stream, &tensor, host, 0, n_bytes);
+                ggml_backend_synchronize(stream);
+            }));
+            out.push_back(time([&] {
+                ggml_backend_tensor_get_async(stream, &tensor, host, 0, n_bytes);
+                ggml_backend_synchronize(stream);
+            }));
+        }
+        ggml_backend_buffer_free(here);
+        ggml_backend_buffer_free(there);
+        ggml_backend_free(stream);
+        return {median(out), median(in)};
+    }
+
+    static double time(const std::function<void()>& what) {
+        const double begin = now_ms();
+        what();
+        return now_ms() - begin;
     }
 
     void measure_state() {

@@ -14,7 +14,12 @@ from luce.supervisor.supervisor import Supervisor
 _TIMEOUT_S = 1.0
 _DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{1,9}")
 
+_LANE_PAGES = re.compile(r"([0-9]{1,9}):([0-9]{1,15})/([0-9]{1,15})/([0-9]{1,15})")
+
 Figures = dict[str, int | float | str]
+
+LANE_TIERS = ("resident", "host", "disk")
+"""Where a running text's pages lie. Copies on disk count beside the other two."""
 
 
 async def ask_engines(supervisor: Supervisor) -> list[Figures]:
@@ -25,6 +30,12 @@ async def ask_engines(supervisor: Supervisor) -> list[Figures]:
 def numbers(said: Mapping[str, str]) -> Figures:
     """An engine's figures, those that are numbers as such."""
     return {name: _number(text) for name, text in said.items()}
+
+
+def lane_pages(figures: Figures) -> dict[int, tuple[int, int, int]]:
+    """By the engine's lane: the pages of its text in each of LANE_TIERS. Empty where nothing runs."""
+    matches = map(_LANE_PAGES.fullmatch, str(figures.get("lane_pages", "")).split(","))
+    return {int(m[1]): (int(m[2]), int(m[3]), int(m[4])) for m in matches if m is not None}
 
 
 def _number(text: str) -> int | float | str:

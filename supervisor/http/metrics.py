@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from luce.protocol import Speculation
 from luce.supervisor.guard import EngineState
+from luce.supervisor.http.engine_figures import LANE_TIERS, lane_pages
 
 if TYPE_CHECKING:
     from luce.supervisor.http.engine_figures import Figures
@@ -230,7 +231,11 @@ def _page_families(engines: Sequence[tuple[str, Figures]]) -> Iterator[Metric]:
         (GaugeMetricFamily, "luce_engine_pages_out", "Pages of running texts that are out of the pool", "pages_out"),
         (CounterMetricFamily, "luce_engine_pages_moved_out", "Pages that left it for lack of room", "pages_moved_out"),
         (CounterMetricFamily, "luce_engine_pages_moved_in", "Pages that came back to it", "pages_moved_in"),
+        (CounterMetricFamily, "luce_engine_page_bytes_in", "Bytes of pages copied into it", "page_bytes_in"),
+        (CounterMetricFamily, "luce_engine_page_bytes_out", "Bytes of pages copied out of it", "page_bytes_out"),
         (CounterMetricFamily, "luce_engine_page_choices", "Times that pages were chosen by scores", "page_choices"),
+        (CounterMetricFamily, "luce_engine_pages_wanted", "Pages that were chosen", "pages_wanted"),
+        (CounterMetricFamily, "luce_engine_pages_found", "Chosen pages that were in the pool", "pages_found"),
         (GaugeMetricFamily, "luce_engine_page_keys_bytes", "Memory of what pages are scored by", "page_keys_bytes"),
         (CounterMetricFamily, "luce_engine_page_stall_seconds", "Time that computing waited for pages", "page_stall_s"),
     ):
@@ -240,3 +245,11 @@ def _page_families(engines: Sequence[tuple[str, Figures]]) -> Iterator[Metric]:
             if isinstance(value, int | float):
                 family.add_metric([engine], value)
         yield family
+    lanes = GaugeMetricFamily(
+        "luce_engine_lane_pages", "Pages of a running text by where they lie", labels=["engine", "lane", "tier"]
+    )
+    for engine, figures in engines:
+        for lane, counts in lane_pages(figures).items():
+            for tier, count in zip(LANE_TIERS, counts, strict=True):
+                lanes.add_metric([engine, str(lane), tier], count)
+    yield lanes

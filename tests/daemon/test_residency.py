@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.protocol import Err, ErrorCode
+from luce.protocol import Err, ErrorCode, StatusLine
 from luce.supervisor.text import TextModel
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import done, generate, refused, status_of
@@ -174,6 +174,24 @@ def test_lanes_share_the_pool_and_none_starves(start: Start, facts: Facts) -> No
     status = status_of(daemon)
     assert (status["lanes_busy"], status["pages_out"]) == ("0", "0")
     assert int(status["pages_resident"]) * 64 <= 1792  # libllama has cells by 256
+
+
+def test_status_says_where_a_running_texts_pages_lie(start: Start) -> None:
+    daemon = start(*SMALL)
+    daemon.send(gen_line(1, 400, random_prompt(1500, seed=6), "ignore_eos=1"))
+    assert daemon.next_token().id == 1
+    daemon.send("status")
+    reply = daemon.next_reply()
+    assert isinstance(reply, StatusLine)
+    status = dict(reply.fields)
+    lane, n_pages = status["lane_pages"].split(":")
+    n_resident, n_host, n_disk = map(int, n_pages.split("/"))
+    assert (lane, n_disk, n_resident + n_host) == ("0", 0, 1500 // 64)
+    assert 5 <= n_resident <= N_CELLS // 64
+    assert status["pages_out"] == str(n_host)
+    daemon.send("cancel id=1")
+    assert 1 in daemon.collect(1)
+    assert status_of(daemon)["lane_pages"] == "none"
 
 
 def test_drafts_go_with_a_text_that_outgrows_the_pool(start: Start, facts: Facts, packaged_draft: Path) -> None:

@@ -105,6 +105,8 @@ def test_what_outgrows_the_pool_is_counted(tiny_model: Path) -> None:
             assert figure("pages_moved_in_total") >= 0
             assert figure("page_choices_total") >= 1, "the packaged model lets its queries be seen"
             assert figure("page_keys_bytes") > 0
+            assert figure("page_bytes_in_total") >= figure("pages_moved_in_total")
+            assert figure("pages_found_total") <= figure("pages_wanted_total")
             assert figure("page_stall_seconds_total") > 0
     finally:
         running.stop()
