@@ -18,6 +18,7 @@
 #include "daemon/options.h"
 #include "daemon/output.h"
 #include "daemon/request_builder.h"
+#include "daemon/residency_setup.h"
 #include "daemon/slot_commands.h"
 #include "daemon/startup.h"
 #include "engine/engine.h"
@@ -186,26 +187,8 @@ luce::daemon::StatusFields describe(const ModelInfo& info, const Options& option
         {"disk_corrupt", n(on_disk.n_corrupt_files)},
         {"disk_trouble", disk != nullptr && !disk->write_trouble().empty() ? disk->write_trouble() : "none"},
         {"uptime_s", n(std::llround(uptime_s))}};
-    if (const auto& residency = status.residency) {
-        std::int64_t n_out = 0;
-        std::string lanes;  // lane:resident/host/disk, …
-        for (const luce::memory::LanePages& of : residency->lanes) {
-            n_out += of.n_host;
-            lanes += (lanes.empty() ? "" : ",") + n(static_cast<std::int32_t>(of.lane)) + ":" + n(of.n_resident) + "/" +
-                     n(of.n_host) + "/" + n(of.n_disk);
-        }
-        fields.insert(fields.end(), {{"pages_out", n(n_out)},
-                                     {"lane_pages", lanes.empty() ? "none" : lanes},
-                                     {"pages_moved_in", n(residency->n_moved_in)},
-                                     {"pages_moved_out", n(residency->n_moved_out)},
-                                     {"page_bytes_in", n(residency->n_bytes_in)},
-                                     {"page_bytes_out", n(residency->n_bytes_out)},
-                                     {"page_choices", n(residency->n_choices)},
-                                     {"pages_wanted", n(residency->n_wanted)},
-                                     {"pages_found", n(residency->n_found)},
-                                     {"page_keys_bytes", n(status.cache.keys_bytes)},
-                                     {"page_stall_s", n(residency->stall_s)}});
-    }
+    const luce::daemon::StatusFields of_residency = luce::daemon::describe_residency(status);
+    fields.insert(fields.end(), of_residency.begin(), of_residency.end());
     return fields;
 }
 
@@ -342,30 +325,13 @@ Result<std::unique_ptr<luce::llama::QueryScorer>> open_scorer(const Options& opt
     return std::unique_ptr<luce::llama::QueryScorer>();
 }
 
-// How lanes share a pool that need not hold their texts. Errors: the host has no room for what the pool does not hold.
-Result<void> bound_residency(const Options& options, const ModelInfo& info, const luce::memory::DeviceTraits& traits,
-                             luce::memory::MemoryConfig& config) {
-    if (!options.n_kvflash) return {};
-    if (traits.refusal) return Error{luce::ErrorCode::start_failed, "--kvflash: " + *traits.refusal};
-    if (traits.row_bytes == 0) {
-        return Error{luce::ErrorCode::start_failed,
-                     "--kvflash: this model (" + traits.kind + ") has no attention cache; its memory does not grow"};
-    }
-    luce::memory::ResidencyConfig residency;
-    residency.rules.tau = options.kvflash_tau;
-    residency.n_least = luce::memory::least_cells(residency.rules, options.n_ubatch);
-    config.residency = residency;
-    const std::size_t n_whole = traits.row_bytes * static_cast<std::size_t>(info.n_ctx);
-    if (config.host_budget >= n_whole) return {};
-    const std::string needed = "a text of --ctx " + std::to_string(info.n_ctx) + " tokens takes " +
-                               std::to_string(n_whole) + " bytes of the host's memory";
-    if (options.host_cache_bytes || n_whole > luce::daemon::available_bytes() / 4 * 3) {
-        return Error{luce::ErrorCode::bad_args,
-                     "--kvflash: " + needed + "; give --host-cache as much, or a smaller --ctx"};
-    }
-    luce::log_info("--host-cache is " + std::to_string(n_whole + n_whole / 4) + " bytes: " + needed);
-    config.host_budget = n_whole + n_whole / 4;
-    return {};
+// Where a device fetches pages by itself. Null: it has no use for that.
+std::unique_ptr<luce::llama::PinnedMemory> pin_pages(ggml_backend_dev_t device,
+                                                     const luce::memory::DeviceTraits& traits,
+                                                     std::size_t host_budget) {
+    const std::size_t page_bytes = luce::memory::kPageSize * traits.row_bytes;
+    const std::size_t limit = std::min(host_budget, luce::daemon::available_bytes() / kPinnedPart);
+    return luce::llama::PinnedMemory::create(device, page_bytes, limit);
 }
 
 int serve(const Options& options, luce::llama::Model& model, const luce::llama::Backend& backend, int reply_fd) {
@@ -399,12 +365,10 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     config.n_slots = options.n_slots;
     config.n_vocab = info.n_vocab;
     config.reuses = options.reuses_prefixes;
-    if (const auto bounded = bound_residency(options, info, device.traits(), config); !bounded) {
+    if (const auto bounded = luce::daemon::bound_residency(options, info.n_ctx, device.traits(), config); !bounded) {
         return refuse_to_start(reply_fd, bounded.error(), exit_status_of(bounded.error()));
     }
-    pinned =
-        luce::llama::PinnedMemory::create(target_device.device(), luce::memory::kPageSize * device.traits().row_bytes,
-                                          std::min(config.host_budget, luce::daemon::available_bytes() / kPinnedPart));
+    pinned = pin_pages(target_device.device(), device.traits(), config.host_budget);
     const auto scorer = open_scorer(options, model);
     if (!scorer) return refuse_to_start(reply_fd, scorer.error(), kStartFailed);
     if (luce::llama::QueryScorer* by_queries = scorer.value().get()) {
