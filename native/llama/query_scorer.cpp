@@ -103,7 +103,7 @@ memory::PageKeys QueryScorer::keys_of(std::span<const std::uint8_t> rows) {
     return index_->encode(compared(keys_, heads));
 }
 
-bool QueryScorer::begin_scores(LaneId lane, std::vector<memory::PageKeys> pages) {
+bool QueryScorer::begin_scores(LaneId lane, std::span<const Token> /*text*/, std::vector<memory::PageKeys> pages) {
     QueryProbe::Queries noted = probe_.queries(lane);
     probe_.drop_queries(lane);
     if (noted.positions.empty()) return false;

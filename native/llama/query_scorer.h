@@ -41,10 +41,13 @@ public:
     QueryProbe& probe() { return probe_; }
     const LayerKeys& keys() const { return keys_; }
 
-    std::size_t keys_bytes() const override { return index_->keys_bytes(); }
+    std::size_t keys_bytes() const { return index_->keys_bytes(); }  // of one page
+
+    bool needs_keys() const override { return true; }
     memory::PageKeys keys_of(std::span<const std::uint8_t> rows) override;
     void watch(LaneId lane, bool is_watched) override { probe_.watch(lane, is_watched); }
-    bool begin_scores(LaneId lane, std::vector<memory::PageKeys> pages) override;
+    void read(LaneId, std::span<const Token>) override {}
+    bool begin_scores(LaneId lane, std::span<const Token> text, std::vector<memory::PageKeys> pages) override;
     std::vector<float> end_scores(LaneId lane) override;
     void forget(LaneId lane) override;
 

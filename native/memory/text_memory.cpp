@@ -237,7 +237,7 @@ void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Tok
                   [](const PlannedTail& a, const PlannedTail& b) { return a.position < b.position; });
     }
     lanes_[id] = std::move(lane);
-    watch_residency(id, beginning.n);
+    watch_residency(id, text, beginning.n);
 }
 
 Position TextMemory::n_until_cut(LaneId id, Position n_computed) const {
@@ -277,7 +277,7 @@ std::vector<SnapshotOutcome> TextMemory::advance(LaneId id, std::span<const Toke
         outcomes.push_back({point, set ? std::nullopt : std::optional(set.error())});
     }
     lane.snapshots = std::move(later);
-    watch_residency(id, n_computed);
+    watch_residency(id, text, n_computed);
     return outcomes;
 }
 

@@ -252,13 +252,13 @@ private:
     Result<void> bring_back(LaneId id, std::size_t index);
     bool outgrows_pool(const Lane& lane, Position n_computed) const;
     Position next_choice(const Lane& lane, Position n_computed) const;
-    void watch_residency(LaneId id, Position n_computed);
-    void ask_for_pages(LaneId id);
+    void watch_residency(LaneId id, std::span<const Token> text, Position n_computed);
+    void ask_for_pages(LaneId id, std::span<const Token> text);
     void choose_pages_of(LaneId id, bool is_turn);
     void plan_moves_of(LaneId id, bool is_turn);
     void make_all_moves(LaneId id);
     void make_next_move(LaneId id);
-    Result<bool> begin_scoring(LaneId id);
+    Result<bool> begin_scoring(LaneId id, std::span<const Token> text);
     void warn_of_moves(const Error& error);
     void open(LaneId lane, const Beginning& beginning, std::span<const Token> text, const MemoryRequest& request,
               ConversationRef conversation);

@@ -43,7 +43,7 @@ Position TextMemory::next_choice(const Lane& lane, Position n_computed) const {
 // Whether it is time to choose, and whether the next computation's queries will be asked for. At a turn's beginning the
 // next token waits for the choice. Later, where the processor is not what computes, scores are found beside the next
 // few tokens: always as many of them, so that the text does not depend on how fast that goes.
-void TextMemory::watch_residency(LaneId id, Position n_computed) {
+void TextMemory::watch_residency(LaneId id, std::span<const Token> text, Position n_computed) {
     Lane& lane = at(id);
     if (!is_bounded() || !has_cells() || config_.residency->scorer == nullptr || lane.is_lost) return;
     make_next_move(id);
@@ -55,13 +55,15 @@ void TextMemory::watch_residency(LaneId id, Position n_computed) {
             lane.chosen_at = n_computed;
         } else if (lane.n_scoring == 0 && (is_turn || n_computed >= lane.chosen_at + tau)) {
             lane.chosen_at = n_computed;
-            ask_for_pages(id);
+            ask_for_pages(id, text);
         }
         if (lane.n_scoring > 0 && (is_turn || n_computed >= lane.chosen_at + lag)) choose_pages_of(id, is_turn);
     }
     const bool is_near = n_computed < lane.n_prompt - 1 ? lane.n_prompt - n_computed <= kWatchedOfPrompt
                                                         : n_computed + kWatchedOfAnswer >= lane.chosen_at + tau;
-    const bool is_watched = is_near && outgrows_pool(lane, n_computed);
+    const bool outgrows = outgrows_pool(lane, n_computed);
+    if (outgrows) config_.residency->scorer->read(id, text.first(static_cast<std::size_t>(n_computed)));
+    const bool is_watched = is_near && outgrows;
     if (is_watched != lane.is_watched) config_.residency->scorer->watch(id, is_watched);
     lane.is_watched = is_watched;
 }
@@ -73,29 +75,29 @@ void TextMemory::warn_of_moves(const Error& error) {
     has_warned_of_moves_ = true;
 }
 
-void TextMemory::ask_for_pages(LaneId id) {
+void TextMemory::ask_for_pages(LaneId id, std::span<const Token> text) {
     const double started_s = clock_.now_s();
     Lane& lane = at(id);
-    const Result<bool> begun = begin_scoring(id);
+    const Result<bool> begun = begin_scoring(id, text);
     if (!begun) warn_of_moves(begun.error());
     lane.n_scoring = begun && begun.value() ? lane.pages.size() : 0;
     residency_totals_.stall_s += clock_.now_s() - started_s;
 }
 
-Result<bool> TextMemory::begin_scoring(LaneId id) {
+Result<bool> TextMemory::begin_scoring(LaneId id, std::span<const Token> text) {
     PageScorer& scorer = *config_.residency->scorer;
     std::vector<PageKeys> keys;
     for (const LanePage& held : at(id).pages) {
         Page& page = *held.page;
-        if (page.keys == nullptr) {
+        if (page.keys == nullptr && scorer.needs_keys()) {
             const Result<Blob> rows = cache_.rows_of(page);
             if (!rows) return rows.error();
             device_.settle();
             cache_.set_keys(page, scorer.keys_of(*rows.value()));
         }
-        keys.push_back(page.keys);
+        keys.push_back(scorer.needs_keys() ? page.keys : nullptr);
     }
-    return scorer.begin_scores(id, std::move(keys));
+    return scorer.begin_scores(id, text, std::move(keys));
 }
 
 // A new turn asks for other things than the one before; within an answer what mattered once stays important, since the

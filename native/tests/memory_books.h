@@ -29,6 +29,7 @@ struct PlayOptions {
     std::int32_t n_text = kMaxText;                   // of the families of texts
     std::optional<memory::ResidencyRules> residency;  // lanes need not see all of their texts
     bool has_scorer = false;
+    bool needs_keys = true;  // the scorer
 };
 
 struct HeldText {

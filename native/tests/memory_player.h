@@ -39,7 +39,7 @@ public:
         memory::MemoryConfig config{memory::samples::kIdentity, options.host_budget, kSlots, kVocab, true};
         if (options.residency) {
             model_.may_have_holes = true;
-            if (options.has_scorer) scorer_.emplace(model_.traits().row_bytes);
+            if (options.has_scorer) scorer_.emplace(options.needs_keys ? model_.traits().row_bytes : 0);
             const std::int32_t n_least = memory::least_cells(*options.residency, 32);
             config.residency = memory::ResidencyConfig{*options.residency, n_least, scorer_ ? &*scorer_ : nullptr};
         }

@@ -38,7 +38,7 @@ TEST_CASE("scores are found beside computations, of several lanes at once, and c
     // Many pages, so that it takes a while.
     std::vector<PageKeys> many;
     while (many.size() < 600) many.insert(many.end(), pages.begin(), pages.end());
-    for (const LaneId lane : {kFirst, kSecond, kThird}) REQUIRE(s.scorer->begin_scores(lane, many));
+    for (const LaneId lane : {kFirst, kSecond, kThird}) REQUIRE(s.scorer->begin_scores(lane, {}, many));
     s.go_on(kFirst, 205);
     s.scorer->forget(kSecond);
     const std::vector<float> third = s.scorer->end_scores(kThird);
@@ -47,9 +47,9 @@ TEST_CASE("scores are found beside computations, of several lanes at once, and c
     // All lanes asked the same of the same.
     REQUIRE(third.size() == many.size());
     for (std::size_t i = 0; i < first.size(); ++i) CHECK(first[i] == doctest::Approx(third[i]).epsilon(0.1));
-    CHECK(!s.scorer->begin_scores(kSecond, many));
+    CHECK(!s.scorer->begin_scores(kSecond, {}, many));
     // What was computed meanwhile is asked next.
-    CHECK(s.scorer->begin_scores(kFirst, pages));  // and never waited for: its end is the scorer's
+    CHECK(s.scorer->begin_scores(kFirst, {}, pages));  // and never waited for: its end is the scorer's
 }
 
 TEST_CASE("the page with a fact is among the first when the question comes to it") {

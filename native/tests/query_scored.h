@@ -37,7 +37,7 @@ struct Scored : Setup {
 
 // None: no queries were noted.
 inline std::vector<float> scores_of(Scored& s, LaneId lane, const std::vector<PageKeys>& pages) {
-    return s.scorer->begin_scores(lane, pages) ? s.scorer->end_scores(lane) : std::vector<float>{};
+    return s.scorer->begin_scores(lane, {}, pages) ? s.scorer->end_scores(lane) : std::vector<float>{};
 }
 
 }  // namespace luce::memory_tests

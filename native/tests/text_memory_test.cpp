@@ -77,6 +77,7 @@ TEST_CASE("random operations with a pool that is smaller than the texts: the sam
         options.has_state = random() % 2 == 0;
         options.fails = random() % 4 == 0;
         options.has_scorer = random() % 4 != 0;
+        options.needs_keys = random() % 4 != 0;
         options.host_budget = 1 << 22;
         options.n_ctx = 300 + static_cast<std::int32_t>(random() % 1000);
         options.n_text = options.n_ctx;
