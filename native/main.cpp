@@ -33,9 +33,11 @@
 #include "llama/model.h"
 #include "llama/model_identity.h"
 #include "llama/pinned_memory.h"
+#include "llama/pool_memory.h"
 #include "llama/query_scorer.h"
 #include "memory/disk_store.h"
 #include "memory/io_worker.h"
+#include "memory/pool_size.h"
 #include "memory/text_memory.h"
 #include "speculation/ngram_lookup.h"
 #include "wire/reply.h"
@@ -313,6 +315,33 @@ Result<Drafting> open_drafting(const Options& options, const luce::llama::Model&
     return drafting;
 }
 
+// `--kvflash auto`: a context with the pool that the devices have room for, measured with the smallest one and the
+// draft in place. The draft goes again: its cells are as many as the pool's.
+Result<void> size_pool(Options& options, luce::llama::Model& model, int reply_fd) {
+    const luce::memory::DeviceTraits traits = luce::llama::LlamaKvDevice(model, options.n_lanes).traits();
+    if (traits.refusal || traits.row_bytes == 0) return {};  // refused where the memory is set up
+    luce::llama::OpenedDraft draft;
+    if ((options.draft || options.mtp) && n_draft_most(options) > 0) {
+        const luce::llama::LoadGuard guard(to_guard_options(options, reply_fd));
+        auto opened = luce::llama::open_draft_model(to_draft_options(options, model.info()), model);
+        if (!opened) return opened.error();
+        draft = std::move(opened).value();
+    }
+    const Result<std::int32_t> chosen = luce::daemon::size_pool(
+        options, model.info().n_ctx, luce::llama::pool_devices(model, options.n_lanes, draft.memory),
+        luce::llama::weights_read_a_token(model));
+    if (!chosen) return chosen.error();
+    draft = {};
+    const std::int32_t n_least = *options.n_kvflash;
+    options.n_kvflash = chosen.value();
+    for (;;) {
+        Result<void> resized = model.resize_pool(*options.n_kvflash);
+        if (resized || *options.n_kvflash == n_least) return resized;
+        luce::log_warn("--kvflash auto: a smaller pool is tried: " + resized.error().text);
+        options.n_kvflash = luce::memory::smaller_pool(*options.n_kvflash, n_least);
+    }
+}
+
 // By what the model's own queries ask for, where it lets them be seen. Null: the newest pages stay.
 Result<std::unique_ptr<luce::llama::QueryScorer>> open_scorer(const Options& options, const luce::llama::Model& model) {
     using luce::daemon::KvflashPolicy;
@@ -422,7 +451,7 @@ int run(int argc, char** argv) {
     luce::daemon::keep_stderr_from_blocking();
     const Result<Options> parsed = luce::daemon::parse_options({argv + 1, argv + argc});
     if (!parsed) return refuse_to_start(STDOUT_FILENO, parsed.error(), kBadArguments);
-    const Options& options = parsed.value();
+    Options options = parsed.value();
     luce::set_log_level(options.log_level);
     if (options.wants_help) return print(luce::daemon::help_text());
     if (options.wants_version) return print(version_text());
@@ -441,6 +470,10 @@ int run(int argc, char** argv) {
     const luce::llama::Backend backend;
     Result<luce::llama::Model> model = load_model(options, backend, replies.get());
     if (!model) return refuse_to_start(replies.get(), model.error(), exit_status_of(model.error()));
+    if (options.sizes_kvflash) {
+        const auto sized = size_pool(options, model.value(), replies.get());
+        if (!sized) return refuse_to_start(replies.get(), sized.error(), exit_status_of(sized.error()));
+    }
     luce::llama::Backend::on_abort(on_fatal_abort);
     return serve(options, model.value(), backend, replies.get());
 }

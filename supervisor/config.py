@@ -19,6 +19,7 @@ OnOff = Literal["on", "off"]
 DraftAccept = Literal["match", "rejection"]
 KvflashPolicy = Literal["auto", "query", "lru"]
 ByteCount = Annotated[int, "bytes"]  # written 8G for short where people write it
+PoolSize = Annotated[int | Literal["auto"], "tokens"]
 
 CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTENTION: tuple[FlashAttention, ...] = ("auto", "on", "off")
@@ -62,7 +63,7 @@ class DaemonConfig:
     disk_cache: Path | None = None  # folder where pages and tails outlive the daemon
     disk_budget: ByteCount | None = None  # bytes in that folder
     prefix_cache: OnOff | None = None  # whether beginnings that are known are not computed again
-    kvflash: int | None = None  # tokens of a pool, in place of `pool`, that texts may outgrow
+    kvflash: PoolSize | None = None  # tokens of a pool, in place of `pool`, that texts may outgrow; auto: as fit
     kvflash_tau: int | None = None  # tokens of an answer between two looks at what matters
     kvflash_policy: KvflashPolicy | None = None  # what of a longer text stays in the pool
     draft: Path | None = None  # GGUF file of a draft model, or with `mtp` of an assistant; a folder with one

@@ -163,13 +163,26 @@ std::vector<OptionSpec> memory_specs() {
     };
 }
 
+std::optional<std::string> kvflash_size(Options& options, std::string_view text) {
+    std::int32_t n = 0;
+    options.sizes_kvflash = text == "auto";
+    if (!options.sizes_kvflash) {
+        if (auto wrong = parse_number(text, -kMaxCells, kMaxCells, n)) {
+            return "takes a whole number of tokens, at most " + std::to_string(kMaxCells) + ", or auto";
+        }
+    }
+    options.n_kvflash = n;
+    return std::nullopt;
+}
+
 std::vector<OptionSpec> residency_specs() {
     return {
-        {"--kvflash", "N",
+        {"--kvflash", "N|auto",
          "tokens of KV cache on the device, for texts of any length up to --ctx: what does not fit lies in the host "
-         "(--host-cache) and comes back when it matters; a multiple of 64, and costs nothing while texts fit (default: "
-         "off, and texts have to fit --pool)",
-         number<std::int32_t>(&Options::n_kvflash, -kMaxCells, kMaxCells)},
+         "(--host-cache) and comes back when it matters; a multiple of 64, and costs nothing while texts fit; auto: as "
+         "many as the free memory holds and decoding stays fast with, and the log tells the sum (default: off, and "
+         "texts have to fit --pool)",
+         kvflash_size},
         {"--kvflash-tau", "N", "tokens of an answer after which it is looked anew at what matters (default 64)",
          number<std::int32_t>(&Options::kvflash_tau, 1, kMaxTau)},
         {"--kvflash-policy", "auto|query|lru",
@@ -290,6 +303,7 @@ Result<void> check_residency(const Options& options) {
     if (options.flash_attention == FlashAttentionChoice::off) {
         return bad_args("--kvflash needs flash attention: without it a position's values are not stored together");
     }
+    if (options.sizes_kvflash) return {};
     const std::int64_t n_least = n_least_pool(options);
     if (n < n_least) {
         return bad_args("--kvflash " + std::to_string(n) + " is too small: " + std::to_string(options.n_lanes) +
@@ -352,6 +366,7 @@ Result<Options> parse_options(std::span<char* const> arguments) {
         }
     }
     if (Result<void> checked = check_together(options); !checked) return checked.error();
+    if (options.sizes_kvflash) options.n_kvflash = static_cast<std::int32_t>(n_least_pool(options));
     return options;
 }
 

@@ -22,7 +22,8 @@ struct Options {
     std::string model;
     std::optional<std::int32_t> n_ctx;
     std::optional<std::int32_t> n_pool;
-    std::optional<std::int32_t> n_kvflash;  // tokens of a pool that texts need not fit
+    std::optional<std::int32_t> n_kvflash;  // tokens of a pool that texts need not fit; with `sizes_kvflash` the fewest
+    bool sizes_kvflash = false;             // as many as memory and speed allow
     std::int32_t kvflash_tau = 64;
     KvflashPolicy kvflash_policy = KvflashPolicy::automatic;
     std::int32_t n_lanes = 4;

@@ -3,14 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/result.h"
 #include "daemon/dispatcher.h"
 #include "daemon/options.h"
 #include "memory/kv_device.h"
+#include "memory/pool_size.h"
 #include "memory/text_memory.h"
 
 namespace luce::daemon {
+
+// What `--kvflash auto` makes of the devices as they are with the smallest pool in place, for texts of at most n_ctx
+// tokens; the sum goes to the log. Tokens of the pool. Errors: start_failed (even the smallest does not fit), bad_args
+// (the host has no room for what the pool does not hold).
+Result<std::int32_t> size_pool(const Options& options, std::int32_t n_ctx, std::vector<memory::PoolDevice> devices,
+                               std::uint64_t weights_a_token);
 
 // How lanes share a pool that need not hold their texts, of at most n_ctx tokens; nothing changes without `--kvflash`.
 // Errors: start_failed (not this model), bad_args (the host has no room for what the pool does not hold).

@@ -48,6 +48,7 @@ public:
     // Gemma 4's assistant reads the target's cells; all others have a row of their own for each position.
     bool has_cells() const override { return device_ != nullptr; }
     LlamaKvDevice& device() override { return *device_; }
+    const ContextOwner& owner() const override { return *model_; }
     Result<void> catch_up(LaneId lane) override;
     const std::string& identity() const override { return model_->identity(); }
     void unload() override;

@@ -38,6 +38,7 @@ public:
     void forget(LaneId lane) override;
 
     LlamaKvDevice& device() override { return *device_; }
+    const ContextOwner& owner() const override { return *model_; }
     Result<void> catch_up(LaneId lane) override;
     const std::string& identity() const override { return model_->identity(); }
     void unload() override;

@@ -13,6 +13,7 @@
 
 namespace luce::llama {
 
+class ContextOwner;
 class LlamaKvDevice;
 
 class DraftMemory {
@@ -23,6 +24,9 @@ public:
     // that reads the target's cells has none. REQUIRES: has_cells().
     virtual bool has_cells() const { return true; }
     virtual LlamaKvDevice& device() = 0;
+
+    // Whose context drafts. REQUIRES: not unloaded.
+    virtual const ContextOwner& owner() const = 0;
 
     // Compute what is still missing of the lane's text. Errors: internal, out_of_memory.
     virtual Result<void> catch_up(LaneId lane) = 0;

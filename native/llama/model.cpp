@@ -1,5 +1,6 @@
 #include "llama/model.h"
 
+#include <ggml-backend.h>
 #include <llama.h>
 
 #include <algorithm>
@@ -54,6 +55,21 @@ llama_flash_attn_type flash_attn_type(FlashAttention choice) {
         case FlashAttention::automatic: break;
     }
     return LLAMA_FLASH_ATTN_TYPE_AUTO;
+}
+
+// "CUDA0 has 812 of 24564 MiB free", of each device that says it.
+std::string free_memory() {
+    std::string text;
+    for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        std::size_t free = 0;
+        std::size_t total = 0;
+        ggml_backend_dev_memory(device, &free, &total);
+        if (total == 0) continue;
+        text += (text.empty() ? "" : ", ") + std::string(ggml_backend_dev_name(device)) + " has " +
+                std::to_string(free >> 20) + " of " + std::to_string(total >> 20) + " MiB free";
+    }
+    return text;
 }
 
 Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions& options, bool on_gpu) {
@@ -184,8 +200,8 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     info_.cache_type_k = ggml_type_name(types.value().k);
     info_.cache_type_v = ggml_type_name(types.value().v);
 
-    llama_context_params params = llama_context_default_params();
-    params.n_ctx = static_cast<std::uint32_t>(info_.n_pool);
+    params_ = std::make_shared<llama_context_params>(llama_context_default_params());
+    llama_context_params& params = *params_;
     params.n_batch = static_cast<std::uint32_t>(options.n_batch);
     params.n_ubatch = static_cast<std::uint32_t>(std::min(options.n_ubatch, options.n_batch));
     params.n_seq_max = static_cast<std::uint32_t>(options.n_lanes);
@@ -205,15 +221,29 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     params.kv_unified = true;  // lanes share the pool's cells
     params.swa_full = false;
     params.no_perf = true;
+    return open_context();
+}
+
+Result<void> Model::resize_pool(std::int32_t n_pool) {
+    info_.n_pool = n_pool;
+    graphs_.reset();
+    context_.reset();  // its memory is the new one's
+    if (Result<void> opened = open_context(); !opened) return opened;
+    return warm_up();
+}
+
+Result<void> Model::open_context() {
+    params_->n_ctx = static_cast<std::uint32_t>(info_.n_pool);
     try {
-        context_.reset(llama_init_from_model(model_.get(), params));
+        context_.reset(llama_init_from_model(model_.get(), *params_));
     } catch (const std::exception& e) {
         return start_failed(std::string("no context: ") + e.what());
     }
     if (!context_) {
         return start_failed("no context of " + std::to_string(info_.n_pool) + " cells for " +
-                            std::to_string(options.n_lanes) +
-                            " lanes could be made (too little memory? a smaller --ctx, --pool or --lanes needs less)");
+                            std::to_string(params_->n_seq_max) +
+                            " lanes could be made (too little memory? a smaller --ctx, --pool or --lanes needs less; " +
+                            free_memory() + ")");
     }
     info_.n_rollback = llama_n_rs_seq(context_.get());
     graphs_ = std::make_unique<GraphCache>(*context_, kMostGraphs);

@@ -14,6 +14,7 @@
 
 struct llama_model;
 struct llama_context;
+struct llama_context_params;
 struct llama_vocab;
 
 namespace luce::llama {
@@ -77,6 +78,10 @@ public:
     // `on_progress` is called now and then while the weights are read. Errors: start_failed, bad_args.
     static Result<Model> load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress);
 
+    // A context with a pool of so many cells in place of the one that there is, which may hold nothing; whoever was
+    // made with that has to go first. After an error there is none. Errors: start_failed.
+    Result<void> resize_pool(std::int32_t n_pool);
+
     // Give the weights' and the context's memory back; info() stays. Nothing else may be called until another model is
     // moved into this one's place.
     void unload();
@@ -91,12 +96,14 @@ public:
 private:
     Model() = default;
     Result<void> create_context(const ModelOptions& options, bool uses_gpu);
+    Result<void> open_context();
     Result<void> check_context(const GgufFacts& file, bool outgrows_pool) const;
     Result<void> warm_up();
 
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;
     std::unique_ptr<llama_context, LlamaContextDeleter> context_;  // goes before the model
     std::unique_ptr<GraphCache> graphs_;                           // goes before the context
+    std::shared_ptr<llama_context_params> params_;                 // of the context, but for the pool's size
     ModelInfo info_;
 };
 

@@ -1,5 +1,5 @@
 """Numbers as the daemon takes them. Real: one with a fraction, finite, and within what a binary32 holds. Bytes: a count
-of them, 8G for short. Seconds: a time."""
+of them, 8G for short. PoolSize: tokens, or auto. Seconds: a time."""
 
 from __future__ import annotations
 
@@ -42,6 +42,18 @@ class Bytes(click.IntRange):
         except ValueError as error:
             self.fail(str(error), param, ctx)
         return int(super().convert(count, param, ctx))
+
+
+class PoolSize(click.IntRange):
+    """A whole number of tokens, or the word auto."""
+
+    name = "tokens"
+
+    def __init__(self) -> None:
+        super().__init__(min=1, max=2**31 - 1)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else super().convert(value, param, ctx)
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only

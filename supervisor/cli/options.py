@@ -14,7 +14,7 @@ import click
 
 from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure
 from luce.supervisor.cli.model_files import NO_DRAFT, read_draft, read_model, read_packaged_draft
-from luce.supervisor.cli.numbers import Bytes, Real
+from luce.supervisor.cli.numbers import Bytes, PoolSize, Real
 from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, KVFLASH_POLICIES, LOG_LEVELS, DaemonConfig
 from luce.supervisor.locate import NotInstalledError, find_luced
 
@@ -120,10 +120,11 @@ _ENGINE_OPTIONS = (
     ),
     click.option(
         "--kvflash",
-        type=POSITIVE,
-        metavar="N",
+        type=PoolSize(),
+        metavar="N|auto",
         help="In place of --pool: N tokens of attention cache on the device, a multiple of 64, for texts of any length"
         " up to --ctx. What does not fit lies in the host, within --host-cache, and comes back when it matters."
+        " auto: as many as the free memory holds and decoding stays fast with; the log tells the sum."
         " Default: off; texts have to fit --pool.",
     ),
     click.option(

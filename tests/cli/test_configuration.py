@@ -234,6 +234,9 @@ def test_a_pool_that_texts_may_outgrow_is_set_by_file_environment_and_flag(tmp_p
     )
     assert seen(read(given={"kvflash": 640})) == (None, 640, None, None)
     assert seen(read(configuration_text(in_file), folder=tmp_path)) == (None, 2560, 32, "lru")
+    for automatic in (read("kvflash = 'auto'", folder=tmp_path), read(LUCE_KVFLASH="auto")):
+        assert seen(automatic)[1] == "auto"
+        assert seen(read(configuration_text(automatic), folder=tmp_path))[1] == "auto"
     # One engine of several, and a file's pool that is not meant now.
     one = read("pool = 4096\n[[engines]]\npool = 'none'\nkvflash = 640\n[[engines]]", folder=tmp_path)
     config = one.supervisor_config(model=MODEL)

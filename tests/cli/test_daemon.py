@@ -73,6 +73,7 @@ def check_refused(result: subprocess.CompletedProcess[bytes], code: int, text: b
         (["--kvflash", "0"], b"--kvflash"),
         (["--kvflash", "-64"], b"--kvflash"),
         (["--kvflash", "some"], b"--kvflash"),
+        (["--kvflash", "auto", "--pool", "4096", "--ctx", "512"], b"give one of them"),
         (["--kvflash", "64"], b"need at least"),
         (["--kvflash", "4097"], b"no multiple"),
         (["--kvflash", "4096", "--pool", "4096", "--ctx", "512"], b"give one of them"),
@@ -196,11 +197,11 @@ def test_pipe_writes_tokens_alone(run: Run, tiny_model: Path) -> None:
     assert [int(line) for line in text.stdout.splitlines()] == ids
 
 
-@pytest.mark.parametrize("policy", ["query", "lru"])
-def test_a_prompt_may_be_longer_than_a_bounded_pool(run: Run, tiny_model: Path, policy: str) -> None:
+@pytest.mark.parametrize(("size", "policy"), [("640", "query"), ("640", "lru"), ("auto", "query")])
+def test_a_prompt_may_be_longer_than_a_bounded_pool(run: Run, tiny_model: Path, size: str, policy: str) -> None:
     prompt = struct.pack("<1500i", *(2 + i * 7 % 8000 for i in range(1500)))
     arguments = ["--model", str(tiny_model), "--pipe", "-n", "40", "--ignore-eos", "--lanes", "1", "--ubatch", "64"]
-    bounded = ["--kvflash", "640", "--kvflash-tau", "16", "--kvflash-policy", policy, "--host-cache", "1G"]
+    bounded = ["--kvflash", size, "--kvflash-tau", "16", "--kvflash-policy", policy, "--host-cache", "1G"]
     result = run("luce-daemon", *arguments, *bounded, input=prompt)
     assert result.returncode == 0, result.stderr
     assert len(ids_of(result.stdout)) == 40

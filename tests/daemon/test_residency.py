@@ -220,10 +220,10 @@ def test_what_was_computed_within_a_pool_is_not_taken_for_the_whole(start: Start
     [
         (("--kvflash", "0"), "need at least 512"),
         (("--kvflash", "-64"), "need at least 512"),
-        (("--kvflash", "many"), "--kvflash takes a whole number"),
+        (("--kvflash", "many"), "--kvflash takes a whole number of tokens"),
         (("--kvflash", "448"), "need at least 512"),
         (("--kvflash", "520"), "576 is"),
-        (("--kvflash", "99999999999"), "--kvflash takes a whole number"),
+        (("--kvflash", "99999999999"), "--kvflash takes a whole number of tokens"),
         (("--kvflash", "512", "--pool", "1024"), "give one of them"),
         (("--kvflash", "512", "--flash-attn", "off"), "needs flash attention"),
         (("--kvflash", "512", "--host-cache", "1M"), "give --host-cache as much, or a smaller --ctx"),

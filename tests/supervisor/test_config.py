@@ -53,6 +53,7 @@ def test_a_pool_that_texts_may_outgrow_becomes_arguments() -> None:
     assert first.to_argv() == ["--model", "m", "--pool", "4096"]
     expected = ["--model", "m", "--kvflash", "2560", "--kvflash-tau", "32", "--kvflash-policy", "lru"]
     assert second.to_argv() == expected
+    assert DaemonConfig(model=Path("m"), kvflash="auto").to_argv() == ["--model", "m", "--kvflash", "auto"]
 
 
 def test_every_field_becomes_an_argument() -> None:
