@@ -11,7 +11,7 @@ import itertools
 import re
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -91,19 +91,17 @@ class EngineClient:
         """How often a request has."""
 
     async def __aenter__(self) -> Self:
-        self._readers = [
-            asyncio.create_task(self._read_replies(), name=f"replies of luced {self._process.pid}"),
-            asyncio.create_task(self._read_tokens(), name=f"tokens of luced {self._process.pid}"),
-        ]
+        self._readers = [asyncio.create_task(self._read_replies(), name=f"replies of luced {self._process.pid}")]
+        self._process.listen_to_tokens(self._take_tokens)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.declare_dead("its client was closed", DeathCause.CLOSED)
         for reader in self._readers:
             reader.cancel()
         await asyncio.gather(*self._readers, return_exceptions=True)
-        self.declare_dead("its client was closed", DeathCause.CLOSED)
 
     async def generate(self, command: Generate) -> Generation:
         """Start a request; its id is given here. A long prompt goes by a temporary file, which is there until the
@@ -238,29 +236,36 @@ class EngineClient:
         crashed = code > 0 or -code in _OWN_FAULT
         return self.declare_dead(describe_exit(code), DeathCause.CRASHED if crashed else DeathCause.ENDED)
 
-    async def _read_tokens(self) -> None:
-        receivers, n_vocab = self._receivers, self._n_vocab
+    def _take_tokens(self, records: Iterator[tuple[int, int]] | None) -> None:
+        """Called by the loop itself: whoever waits for a token is the next that runs."""
+        if self.death is not None:
+            return  # the rest is for nobody
+        if records is None:
+            end = self._end_of_channel("it has closed its token descriptor")
+            self._readers.append(asyncio.create_task(end, name=f"end of the tokens of luced {self._process.pid}"))
+            return
+        self.n_heard += 1
+        self.n_moved += 1
         try:
-            while (records := await self._process.next_tokens()) is not None:
-                self.n_heard += 1
-                self.n_moved += 1
-                for request_id, value in records:
-                    receiver = receivers.get(request_id)
-                    if 0 <= value < n_vocab:
-                        if receiver is not None:
-                            receiver.take_token(value)
-                            continue
-                    elif value != SENTINEL:
-                        raise RemoteProtocolError(f"token record with id {request_id} and value {value}")
-                    elif receiver is not None:
-                        receiver.take_end()
-                        self._forget_if_done(request_id, receiver)
-                    if receiver is None and not 0 <= request_id <= self._last_id:
-                        raise RemoteProtocolError(f"token record with id {request_id}, which was never given")
+            self._hand_out(records)
         except ProtocolError as error:
             self.declare_dead(f"it broke the protocol: {error}", DeathCause.BROKE_PROTOCOL)
-            return
-        await self._end_of_channel("it has closed its token descriptor")
+
+    def _hand_out(self, records: Iterator[tuple[int, int]]) -> None:
+        receivers, n_vocab = self._receivers, self._n_vocab
+        for request_id, value in records:
+            receiver = receivers.get(request_id)
+            if 0 <= value < n_vocab:
+                if receiver is not None:
+                    receiver.take_token(value)
+                    continue
+            elif value != SENTINEL:
+                raise RemoteProtocolError(f"token record with id {request_id} and value {value}")
+            elif receiver is not None:
+                receiver.take_end()
+                self._forget_if_done(request_id, receiver)
+            if receiver is None and not 0 <= request_id <= self._last_id:
+                raise RemoteProtocolError(f"token record with id {request_id}, which was never given")
 
     def _dispatch(self, reply: Reply) -> None:
         match reply:

@@ -1,12 +1,18 @@
-"""PipeWriter: writes bytes to the inherited end of a pipe from asyncio, with a deadline for a reader that is stuck.
+"""Pipes in asyncio's loop: PipeWriter, with a deadline for a reader that is stuck, and PipeListener, which hands on
+what comes in the turn of the loop in which it came.
 
-asyncio has a public reader for pipes but none to write with. Knows nothing of what the bytes mean.
+asyncio has a public reader for pipes but none to write with, and its reader wakes a task for what it has read. Knows
+nothing of what the bytes mean.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable
 from typing import IO
+
+_LISTEN_BYTES = 1 << 12  # at a time: others have their turn, and no large block is taken for a few bytes
 
 
 class PipeClosedError(Exception):
@@ -72,6 +78,42 @@ class PipeWriter(asyncio.BaseProtocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+
+
+class PipeListener:
+    """Nothing is read before `listen`, and nothing is kept: what is not read yet waits in the pipe, and its writer with
+    it once that is full. Close it, or listen until the pipe has ended."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        """REQUIRES: an unbuffered pipe, which is this object's from now on."""
+        self._pipe = pipe
+        self._fd = pipe.fileno()
+        self._loop = asyncio.get_running_loop()
+        self._take: Callable[[bytes], None] | None = None
+        os.set_blocking(self._fd, False)
+
+    def listen(self, take: Callable[[bytes], None]) -> None:
+        """`take` gets all that comes, and b"" once, when the pipe has ended. REQUIRES: called once, before `close`."""
+        self._take = take
+        self._loop.add_reader(self._fd, self._read)
+
+    def close(self) -> None:
+        """Safe to call twice."""
+        if not self._pipe.closed:
+            self._loop.remove_reader(self._fd)
+            self._pipe.close()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, _LISTEN_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if data == b"":
+            self.close()
+        assert self._take is not None
+        self._take(data)
 
 
 async def open_pipe_reader(pipe: IO[bytes]) -> tuple[asyncio.StreamReader, asyncio.BaseTransport]:

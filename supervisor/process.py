@@ -28,7 +28,7 @@ from luce.protocol import (
     parse_reply,
 )
 from luce.supervisor.config import DaemonConfig, engine_environment
-from luce.supervisor.pipes import PipeClosedError, PipeWriter, open_pipe_reader
+from luce.supervisor.pipes import PipeClosedError, PipeListener, PipeWriter, open_pipe_reader
 from luce.supervisor.token_records import TokenRecords
 
 _READ_BYTES = 1 << 16
@@ -57,7 +57,7 @@ class StopDeadlines:
 class EngineProcess:
     """A running child. Use as a context manager: leaving it stops and reaps the child, also on an exception.
 
-    States: spawned -> ready -> exited. `next_replies` and `next_tokens` have one reader each.
+    States: spawned -> ready -> exited. `next_replies` has one reader, `listen_to_tokens` one listener.
     """
 
     def __init__(self, popen: subprocess.Popen[bytes], on_log: Callable[[str], None] | None) -> None:
@@ -71,7 +71,7 @@ class EngineProcess:
         self._stdin: PipeWriter | None = None
         self._transports: list[asyncio.BaseTransport] = []
         self._stdout = asyncio.StreamReader()
-        self._tokens = asyncio.StreamReader()
+        self._tokens: PipeListener | None = None
         self._log_pump: asyncio.Task[None] | None = None
 
     @classmethod
@@ -119,9 +119,9 @@ class EngineProcess:
         self._watch_exit()
         self._stdin = await PipeWriter.connect(popen.stdin)
         self._stdout, stdout_transport = await open_pipe_reader(popen.stdout)
-        self._tokens, token_transport = await open_pipe_reader(token_pipe)
+        self._tokens = PipeListener(token_pipe)
         log_reader, log_transport = await open_pipe_reader(popen.stderr)
-        self._transports = [stdout_transport, token_transport, log_transport]
+        self._transports = [stdout_transport, log_transport]
         self._log_pump = asyncio.create_task(self._pump_log(log_reader), name=f"log of luced {popen.pid}")
 
     def _watch_exit(self) -> None:
@@ -188,10 +188,12 @@ class EngineProcess:
             if replies:
                 return replies
 
-    async def next_tokens(self) -> Iterator[tuple[int, int]] | None:
-        """The token records that have come, (request id, value) each, perhaps none; nothing once the fd has ended."""
-        data = await self._tokens.read(_READ_BYTES)
-        return None if data == b"" else self._token_records.feed(data)
+    def listen_to_tokens(self, take: Callable[[Iterator[tuple[int, int]] | None], None]) -> None:
+        """`take` gets the token records as they come, (request id, value) each, perhaps none; None once, when the fd
+        has ended. It is called until the process is stopped. REQUIRES: a process that is ready and not stopped yet."""
+        assert self._tokens is not None
+        records = self._token_records
+        self._tokens.listen(lambda data: take(records.feed(data) if data else None))
 
     async def write(self, line: bytes, timeout_s: float = 10.0) -> None:
         """Send one command line. Raises PipeClosedError when the child has closed its stdin, TimeoutError when it
@@ -257,6 +259,8 @@ class EngineProcess:
             self._log_pump.cancel()
         for transport in self._transports:
             transport.close()
+        if self._tokens is not None:
+            self._tokens.close()
         await self._exit_code_within(_DRAIN_LOG_S)
 
     async def _pump_log(self, reader: asyncio.StreamReader) -> None:
