@@ -230,6 +230,30 @@ BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
         Sizes("qwen35", 4096, 32, 14336, 32, 8, head=128, state_heads_k=16, state_heads_v=32, state=128),
     ),
     "bench-8b-attention": (build_qwen3, Sizes("qwen3", 4096, 36, 12288, 32, 8, head=128, n_ctx=65536)),
+    # As large as what people run: a hybrid of 27B, and a mixture of 26B of which a token reads 4B.
+    "bench-27b": (
+        build_qwen35,
+        Sizes("qwen35", 5120, 64, 17408, 24, 4, head=256, state_heads_k=16, state_heads_v=48, state=128, n_ctx=262144),
+    ),
+    "bench-26b-a4b": (
+        build_qwen35moe,
+        Sizes(
+            "qwen35moe",
+            2816,
+            32,
+            n_head=16,
+            n_head_kv=4,
+            head=256,
+            n_expert=128,
+            n_expert_used=8,
+            n_ff_expert=704,
+            n_ff_shared=2112,
+            state_heads_k=16,
+            state_heads_v=32,
+            state=128,
+            n_ctx=262144,
+        ),
+    ),
     # bench-8b's drafter, which is never right: what the gate has to see.
     "bench-8b-dflash": (
         dflash([2, 10, 18, 26, 31], sections=True),
