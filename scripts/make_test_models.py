@@ -236,7 +236,7 @@ BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
         Sizes("qwen35", 5120, 64, 17408, 24, 4, head=256, state_heads_k=16, state_heads_v=48, state=128, n_ctx=262144),
     ),
     "bench-26b-a4b": (
-        build_qwen35moe,
+        build_qwen35,
         Sizes(
             "qwen35moe",
             2816,
