@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ggml.h"
+#include "llama/device_bytes.h"
 #include "memory/block_source.h"
 
 namespace luce::llama {
@@ -18,27 +19,6 @@ constexpr std::size_t kMaxGathered = 4096;  // rows of one piece
 constexpr std::size_t kAlignment = 256;
 
 std::size_t aligned(std::size_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
-
-// A plain run of bytes where `data` points to.
-ggml_tensor bytes_at(ggml_backend_buffer_t buffer, void* data, std::size_t n_bytes) {
-    ggml_tensor tensor{};
-    tensor.type = GGML_TYPE_I8;
-    tensor.buffer = buffer;
-    tensor.data = data;
-    tensor.ne[0] = static_cast<std::int64_t>(n_bytes);
-    tensor.ne[1] = tensor.ne[2] = tensor.ne[3] = 1;
-    tensor.nb[0] = 1;
-    tensor.nb[1] = tensor.nb[2] = tensor.nb[3] = n_bytes;
-    return tensor;
-}
-
-std::uint8_t* data_of(const ggml_tensor* tensor) { return static_cast<std::uint8_t*>(tensor->data); }
-std::uint8_t* data_of(ggml_backend_buffer_t buffer) {
-    return static_cast<std::uint8_t*>(ggml_backend_buffer_get_base(buffer));
-}
-ggml_backend_buffer_t buffer_of(const ggml_tensor* tensor) {
-    return tensor->view_src != nullptr ? tensor->view_src->buffer : tensor->buffer;
-}
 
 std::size_t n_runs(std::span<const std::uint32_t> rows) {
     std::size_t n = rows.empty() ? 0 : 1;

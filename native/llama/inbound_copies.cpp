@@ -5,9 +5,15 @@
 #include <utility>
 
 #include "base/log.h"
+#include "llama/device_bytes.h"
 #include "llama/device_copies.h"
 
 namespace luce::llama {
+namespace {
+
+constexpr std::ptrdiff_t kMaxDistance = std::ptrdiff_t{1} << 30;  // CUDA takes no lines that lie 2 GiB apart
+
+}  // namespace
 
 void InboundCopies::open(std::span<ggml_tensor* const> tensors) {
     close();
@@ -79,28 +85,58 @@ void InboundCopies::wait() {
     changed_.wait(lock, [this] { return jobs_.empty(); });
 }
 
+// All that waits is sent before anybody waits for it to arrive.
 void InboundCopies::run() {
     std::unique_lock lock(mutex_);
     while (true) {
         changed_.wait(lock, [this] { return is_closing_ || !jobs_.empty(); });
         if (jobs_.empty()) return;
-        const Job& job = jobs_.front();  // stays where it is: others are only put behind it
+        const std::size_t n = jobs_.size();
+        for (std::size_t i = 0; i < n; ++i) {
+            const Job& job = jobs_[i];  // stays where it is: others are only put behind it
+            lock.unlock();
+            send(job);
+            lock.lock();
+        }
         lock.unlock();
-        bring_over(job);
+        for (const auto& [device, stream] : streams_) ggml_backend_synchronize(stream.get());
         lock.lock();
-        const std::shared_ptr<const void> owner = std::move(jobs_.front().owner);
-        jobs_.pop_front();
+        std::vector<std::shared_ptr<const void>> owners;
+        for (std::size_t i = 0; i < n; ++i) {
+            owners.push_back(std::move(jobs_.front().owner));
+            jobs_.pop_front();
+        }
         lock.unlock();
         changed_.notify_all();
+        owners.clear();  // perhaps the last who hold them
         lock.lock();
     }
 }
 
-void InboundCopies::bring_over(const Job& job) const {
-    for (const Piece& piece : job.pieces) {
-        ggml_backend_tensor_set_async(stream_of(piece.tensor), piece.tensor, piece.from, piece.offset, piece.n_bytes);
+// A page's pieces lie at equal distances, layer by layer: one copy of so many lines is as fast as the bus, one copy
+// each half as fast.
+void InboundCopies::send(const Job& job) const {
+    for (std::size_t begin = 0, end = 0; begin < job.pieces.size(); begin = end) {
+        const Piece& first = job.pieces[begin];
+        std::uint8_t* const to = data_of(first.tensor) + first.offset;
+        std::ptrdiff_t distance = 0;
+        for (end = begin + 1; end < job.pieces.size(); ++end) {
+            const Piece& before = job.pieces[end - 1];
+            const Piece& piece = job.pieces[end];
+            const std::ptrdiff_t step = data_of(piece.tensor) + piece.offset - (data_of(before.tensor) + before.offset);
+            if (end == begin + 1) distance = step;
+            const bool goes_on = step == distance && step >= static_cast<std::ptrdiff_t>(first.n_bytes) &&
+                                 step <= kMaxDistance && piece.n_bytes == first.n_bytes &&
+                                 piece.from == before.from + before.n_bytes &&
+                                 buffer_of(piece.tensor) == buffer_of(first.tensor);
+            if (!goes_on) break;
+        }
+        const std::size_t n = end - begin;
+        const auto stride = n > 1 ? static_cast<std::size_t>(distance) : first.n_bytes;
+        ggml_tensor lines = bytes_at(buffer_of(first.tensor), to, (n - 1) * stride + first.n_bytes);
+        ggml_backend_tensor_set_2d_async(stream_of(first.tensor), &lines, first.from, 0, first.n_bytes, n, stride,
+                                         first.n_bytes);
     }
-    for (const auto& [device, stream] : streams_) ggml_backend_synchronize(stream.get());
 }
 
 }  // namespace luce::llama

@@ -56,13 +56,13 @@ private:
 
     ggml_backend_t stream_of(const ggml_tensor* tensor) const;
     void run();
-    void bring_over(const Job& job) const;
+    void send(const Job& job) const;
 
     std::map<ggml_backend_dev_t, std::unique_ptr<ggml_backend, BackendDeleter>> streams_;
 
     std::mutex mutex_;
     std::condition_variable changed_;
-    std::deque<Job> jobs_;  // the first one is under way
+    std::deque<Job> jobs_;  // those that are under way come first
     bool is_closing_ = false;
     std::thread thread_;
 };
