@@ -127,7 +127,7 @@ def _memory_pairs(memory: MemoryArgs) -> list[Pair]:
         *([] if memory.reuse is None else [("reuse", _flag(memory.reuse))]),
         *_given("snap", memory.snapshots, lambda points: _list(points, _snapshot)),
         *_given("marks", memory.marks, _list),
-        *_given("pin", memory.pin, _pin),
+        *_given("pin", memory.pins, lambda spans: _list(spans, _pin)),
     ]
 
 

@@ -95,7 +95,8 @@ class MemoryArgs:
     """No slot twice."""
     marks: tuple[int, ...] = ()
     """At most MAX_MARKS."""
-    pin: PinSpan | None = None
+    pins: tuple[PinSpan, ...] = ()
+    """At most MAX_MARKS."""
     reuse: bool | None = None
     """Look for a beginning that is still there, without being told a slot."""
 

@@ -17,7 +17,7 @@ from .errors import ErrorCode
 from .list_values import (
     parse_logit_bias,
     parse_marks,
-    parse_pin,
+    parse_pins,
     parse_samp,
     parse_slots,
     parse_snapshots,
@@ -139,7 +139,7 @@ NAMED_KEYS: dict[bytes, Key] = {
     b"reuse": ("memory", sets("reuse", parse_flag)),
     b"snap": ("memory", sets("snapshots", parse_snapshots)),
     b"marks": ("memory", sets("marks", parse_marks)),
-    b"pin": ("memory", sets("pin", parse_pin)),
+    b"pin": ("memory", sets("pins", parse_pins)),
     b"generated": ("", sets("n_generated_before", parse_count)),
     b"priority": ("", sets("priority", lambda value: parse_integer(value, MIN_INT32, MAX_INT32))),
 }

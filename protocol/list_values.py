@@ -138,12 +138,19 @@ def parse_snapshots(text: bytes) -> tuple[SnapshotPoint, ...]:
     return points
 
 
-def parse_pin(text: bytes) -> PinSpan:
-    """`a:b`, a < b."""
+def _parse_pin(text: bytes) -> PinSpan:
     span = PinSpan(*_parse_colon_numbers(text, "begin:end"))
     if span.begin >= span.end:
         raise RefusedError("must begin before it ends")
     return span
+
+
+def parse_pins(text: bytes) -> tuple[PinSpan, ...]:
+    """`begin:end,…`, each beginning before it ends, at most MAX_MARKS."""
+    pins = _parse_list(text, b",", _parse_pin)
+    if len(pins) > MAX_MARKS:
+        raise RefusedError(f"has more than {MAX_MARKS} spans")
+    return pins
 
 
 def parse_samp(text: bytes) -> SamplingArgs:

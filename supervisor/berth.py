@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from luce.protocol import MAX_MARKS, Command, MemoryArgs, SnapshotPoint
+from luce.protocol import MAX_MARKS, Command, MemoryArgs, PinSpan, SnapshotPoint
 from luce.supervisor.client import EngineClient
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine_info import EngineInfo
@@ -163,14 +163,15 @@ class Berth:
     def _memory_args(self, flight: Flight) -> tuple[MemoryArgs, dict[int, Reservation]]:
         """Marks where later prompts may part from this one, and a slot for the first and the last of them: what all
         conversations share, and what this one goes on from."""
+        pins = tuple(PinSpan(begin, end) for begin, end in flight.request.pin)
         if self.info is None or self.info.page_bytes is None:
-            return MemoryArgs(), {}  # it knows neither
+            return MemoryArgs(pins=pins), {}  # it knows neither
         n_prompt = len(flight.prompt)
         marks = sorted({position for position in flight.request.boundaries if 0 < position <= n_prompt})[-MAX_MARKS:]
         reservations = self._reserve(flight, set(marks[:1] + marks[-1:]))
         points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
         reuse = None if flight.request.reuse else False
-        return MemoryArgs(marks=tuple(marks), snapshots=points, reuse=reuse), reservations
+        return MemoryArgs(marks=tuple(marks), snapshots=points, pins=pins, reuse=reuse), reservations
 
     def _reserve(self, flight: Flight, positions: set[int]) -> dict[int, Reservation]:
         slots = self.slots  # gone from here if the engine dies while it is told what to free

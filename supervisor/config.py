@@ -66,6 +66,7 @@ class DaemonConfig:
     kvflash: PoolSize | None = None  # tokens of a pool, in place of `pool`, that texts may outgrow; auto: as fit
     kvflash_tau: int | None = None  # tokens of an answer between two looks at what matters
     kvflash_policy: KvflashPolicy | None = None  # what of a longer text stays in the pool
+    kvflash_pin: tuple[str, ...] | None = None  # positions of every text that always stay there: "0:512"
     draft: Path | None = None  # GGUF file of a draft model, or with `mtp` of an assistant; a folder with one
     mtp: bool = False  # draft with multi-token heads: the model's own, or the assistant's
     draft_max: int | None = None  # tokens that are drafted at once; 0: no speculation
@@ -108,6 +109,7 @@ class DaemonConfig:
             ("--kvflash", self.kvflash),
             ("--kvflash-tau", self.kvflash_tau),
             ("--kvflash-policy", self.kvflash_policy),
+            ("--kvflash-pin", ",".join(self.kvflash_pin) if self.kvflash_pin else None),
             ("--draft", self.draft),
             ("--draft-max", self.draft_max),
             ("--draft-gate", self.draft_gate),

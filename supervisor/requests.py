@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from luce.protocol import MAX_LOGPROBS, ConstraintArgs, ErrorCode, SamplingArgs, Speculation, StopReason
+from luce.protocol import MAX_LOGPROBS, MAX_MARKS, ConstraintArgs, ErrorCode, SamplingArgs, Speculation, StopReason
 from luce.supervisor.generation import TokenEvent
 
 MAX_SEED = 2**64 - 1
@@ -41,6 +41,9 @@ class GenerateRequest:
     boundaries: Sequence[int] = ()
     """Positions in the prompt at which messages begin, ascending: where later prompts may part from this one. The text
     layer's `RenderedChat.marks` has them."""
+    pin: Sequence[tuple[int, int]] = ()
+    """Positions of the prompt, from the first up to before the second, that the engine's bounded pool (`kvflash`) is to
+    hold all the time: a system prompt, a file. Elsewhere all of a running text is there anyway."""
     reuse: bool = True  # False: no beginning of the prompt is taken from what the engine remembers
     client: str = ""  # who asks: the engine's time is shared fairly among clients
     session: str = ""  # what belongs together: with several engines, one that served it before is preferred
@@ -57,6 +60,11 @@ class GenerateRequest:
             raise ValueError(f"n_logprobs={self.n_logprobs}: it must be from 0 to {MAX_LOGPROBS}")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed={self.seed}: it must be from 0 to 2^64-1")
+        for begin, end in self.pin:
+            if not 0 <= begin < end:
+                raise ValueError(f"pin=({begin}, {end}): it must begin at 0 or later, and before it ends")
+        if len(self.pin) > MAX_MARKS:
+            raise ValueError(f"pin has more than {MAX_MARKS} spans")
 
     def sampling(self, seed: int) -> SamplingArgs:
         return SamplingArgs(

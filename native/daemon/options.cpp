@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "memory/blob.h"
+#include "memory/pins.h"
 #include "memory/residency.h"
+#include "wire/list_values.h"
 
 namespace luce::daemon {
 namespace {
@@ -175,6 +177,14 @@ std::optional<std::string> kvflash_size(Options& options, std::string_view text)
     return std::nullopt;
 }
 
+std::optional<std::string> kvflash_pins(Options& options, std::string_view text) {
+    const auto pins = wire::parse_pins(text);
+    if (!pins || pins.value().empty()) return "takes positions as begin:end,…, each beginning before it ends";
+    options.kvflash_pins.clear();
+    for (const wire::PinSpan& pin : pins.value()) options.kvflash_pins.push_back({pin.begin, pin.end});
+    return std::nullopt;
+}
+
 std::vector<OptionSpec> residency_specs() {
     return {
         {"--kvflash", "N|auto",
@@ -192,6 +202,10 @@ std::vector<OptionSpec> residency_specs() {
          choice<KvflashPolicy>(
              &Options::kvflash_policy,
              {{"auto", KvflashPolicy::automatic}, {"query", KvflashPolicy::query}, {"lru", KvflashPolicy::lru}})},
+        {"--kvflash-pin", "A:B,…",
+         "positions of every text that stay on the device, from A up to before B, in whole pages of 64 (a system "
+         "prompt, say); each lane needs room for them (default: none but the first page)",
+         kvflash_pins},
     };
 }
 
@@ -295,6 +309,30 @@ Result<void> check_draft(const Options& options) {
     return {};
 }
 
+// Pages of --kvflash-pin that a lane would not keep anyhow.
+std::int64_t n_pinned_pages(const Options& options) {
+    const memory::Pins pins(options.kvflash_pins);
+    return static_cast<std::int64_t>(pins.n_from(memory::ResidencyRules{}.n_sinks));
+}
+
+// What is pinned takes room in each lane.
+Result<void> check_pins(const Options& options, std::int64_t n_pool) {
+    if (options.n_ctx) {
+        if (Result<void> checked = check_pins_within(options, *options.n_ctx); !checked) return checked;
+    }
+    const std::int64_t n_pages = n_pinned_pages(options);
+    const std::int64_t n_least = n_least_pool(options);
+    if (n_pages == 0 || n_least <= n_pool) return {};
+    const std::int64_t n_rest = n_pool - n_least + n_pages * memory::kPageSize * options.n_lanes;
+    const std::int64_t n_most = std::max<std::int64_t>(0, n_rest) / options.n_lanes / memory::kPageSize;
+    const std::string pool = options.sizes_kvflash ? "a pool of " + std::to_string(n_pool) + " tokens"
+                                                   : "--kvflash " + std::to_string(n_pool);
+    return bad_args("--kvflash-pin holds " + std::to_string(n_pages * memory::kPageSize) +
+                    " tokens in whole pages, in each of " + std::to_string(options.n_lanes) + " lanes: " + pool +
+                    " has room for " + std::to_string(n_most * memory::kPageSize) + "; for these it takes " +
+                    std::to_string(n_least));
+}
+
 // The smallest pool that every lane can go on in, and one of them can read its prompt.
 Result<void> check_residency(const Options& options) {
     if (!options.n_kvflash) return {};
@@ -303,7 +341,8 @@ Result<void> check_residency(const Options& options) {
     if (options.flash_attention == FlashAttentionChoice::off) {
         return bad_args("--kvflash needs flash attention: without it a position's values are not stored together");
     }
-    if (options.sizes_kvflash) return {};
+    if (options.sizes_kvflash) return check_pins(options, kMaxCells);
+    if (Result<void> checked = check_pins(options, n); !checked) return checked;
     const std::int64_t n_least = n_least_pool(options);
     if (n < n_least) {
         return bad_args("--kvflash " + std::to_string(n) + " is too small: " + std::to_string(options.n_lanes) +
@@ -338,9 +377,19 @@ Result<void> check_together(const Options& options) {
 std::int64_t n_least_pool(const Options& options) {
     const std::int32_t n_block = 1 + options.n_draft_most.value_or(kDraftMost);
     const std::int32_t n_call = std::min(options.n_ubatch, options.n_batch.value_or(options.n_ubatch));
+    const std::int64_t n_pinned = n_pinned_pages(options) * memory::kPageSize;
     const std::int64_t n_cells =
-        std::int64_t{options.n_lanes} * memory::least_cells(memory::ResidencyRules{}, n_block) + n_call;
+        std::int64_t{options.n_lanes} * (memory::least_cells(memory::ResidencyRules{}, n_block) + n_pinned) + n_call;
     return (n_cells + memory::kPageSize - 1) / memory::kPageSize * memory::kPageSize;
+}
+
+Result<void> check_pins_within(const Options& options, std::int32_t n_ctx) {
+    for (const memory::PositionSpan& pin : options.kvflash_pins) {
+        if (pin.end <= n_ctx) continue;
+        return bad_args("--kvflash-pin " + std::to_string(pin.begin) + ":" + std::to_string(pin.end) +
+                        " goes beyond any text: --ctx is " + std::to_string(n_ctx));
+    }
+    return {};
 }
 
 Result<Options> parse_options(std::span<char* const> arguments) {

@@ -5,9 +5,11 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "base/result.h"
+#include "memory/pins.h"
 
 namespace luce::daemon {
 
@@ -26,6 +28,7 @@ struct Options {
     bool sizes_kvflash = false;             // as many as memory and speed allow
     std::int32_t kvflash_tau = 64;
     KvflashPolicy kvflash_policy = KvflashPolicy::automatic;
+    std::vector<memory::PositionSpan> kvflash_pins;  // of every text
     std::int32_t n_lanes = 4;
     std::int32_t n_queue = 256;
     std::optional<std::int32_t> n_batch;  // unset: n_ubatch
@@ -67,6 +70,9 @@ Result<Options> parse_options(std::span<char* const> arguments);
 
 // Tokens that --kvflash has to have at the least.
 std::int64_t n_least_pool(const Options& options);
+
+// Whether texts of n_ctx tokens reach as far as --kvflash-pin does. Errors: bad_args.
+Result<void> check_pins_within(const Options& options, std::int32_t n_ctx);
 
 // The text of --help.
 std::string help_text();

@@ -44,6 +44,7 @@ memory::MemoryRequest to_memory(const wire::MemoryArgs& args) {
     request.chain = args.chain;
     for (const wire::SnapshotPoint& point : args.snapshots) request.snapshots.push_back({point.position, point.slot});
     request.marks = args.marks;
+    for (const wire::PinSpan& pin : args.pins) request.pins.push_back({pin.begin, pin.end});
     request.reuse = args.reuse;
     return request;
 }
@@ -75,9 +76,6 @@ Result<engine::ConstraintParams> to_constraint(const wire::ConstraintArgs& args)
 std::uint64_t RequestBuilder::fresh_seed() { return std::uint64_t{entropy_()} << 32 | entropy_(); }
 
 Result<engine::Request> RequestBuilder::build(const wire::Generate& command, engine::RequestKey key) {
-    if (command.memory.pin) {
-        return Error{ErrorCode::unsupported, "pin= is not available: every page of a running text stays in the pool"};
-    }
     engine::Request request;
     request.key = key;
     request.prompt = command.prompt;

@@ -59,7 +59,9 @@ Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const m
         return Error{ErrorCode::start_failed,
                      "--kvflash: this model (" + traits.kind + ") has no attention cache; its memory does not grow"};
     }
+    if (Result<void> checked = check_pins_within(options, n_ctx); !checked) return checked;
     memory::ResidencyConfig residency;
+    residency.pins = options.kvflash_pins;
     residency.rules.tau = options.kvflash_tau;
     residency.n_least = memory::least_cells(residency.rules, options.n_ubatch);
     config.residency = residency;

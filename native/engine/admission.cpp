@@ -34,7 +34,7 @@ std::optional<LaneId> Engine::free_lane() const {
 
 // Whether a text of so many tokens can be computed to its end beside what the running lanes have and are about to
 // compute: a prompt counts whole from the start. What the texts share is counted twice, so this errs on the safe side.
-bool Engine::fits_beside_others(std::int32_t n_text) const {
+bool Engine::fits_beside_others(std::int32_t n_text, const Request& request) const {
     if (n_busy() == 0) return true;
     const std::int32_t n_pool = decoder_.limits().n_pool;
     std::int64_t n_available = memory_.n_available_cells();
@@ -42,8 +42,11 @@ bool Engine::fits_beside_others(std::int32_t n_text) const {
         n_available = n_pool;
         for (const auto& lane : lanes_) n_available -= lane ? lane->n_computed() : 0;
     }
-    for (const auto& lane : lanes_) n_available -= lane ? memory_.n_least_cells(lane->n_pending()) : 0;
-    return memory_.n_least_cells(n_text) + room_to_run(n_pool, n_busy() + 1) <= n_available;
+    for (const auto& lane : lanes_) {
+        if (lane == nullptr) continue;
+        n_available -= memory_.n_least_cells(lane->n_pending(), lane->request().memory, lane->n_computed());
+    }
+    return memory_.n_least_cells(n_text, request.memory, 0) + room_to_run(n_pool, n_busy() + 1) <= n_available;
 }
 
 // REQUIRES: n_busy() > 0.
@@ -71,7 +74,7 @@ void Engine::admit(std::vector<Event>& events) {
         const std::optional<LaneId> lane = free_lane();
         if (!lane) return;
         if (!is_fetched(queue_.first())) return;
-        if (!fits_beside_others(static_cast<std::int32_t>(queue_.front().prompt.size()))) return;
+        if (!fits_beside_others(static_cast<std::int32_t>(queue_.front().prompt.size()), queue_.front())) return;
         begin(*lane, queue_.pop(), events);
     }
 }
@@ -127,7 +130,7 @@ bool Engine::resume_first() {
     Suspended& first = suspended_.front();
     const std::optional<LaneId> lane = free_lane();
     if (!lane) return false;
-    if (!fits_beside_others(first.generation->n_text())) return false;
+    if (!fits_beside_others(first.generation->n_text(), first.generation->request())) return false;
     first.generation->begin(memory_.resume(*lane, first.generation->text(), first.memory));
     at(*lane) = std::move(first.generation);
     if (speculator_ != nullptr) speculator_->begin(*lane, at(*lane)->text(), at(*lane)->n_computed());

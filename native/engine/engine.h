@@ -125,7 +125,7 @@ private:
     Result<void> check(const Request& request) const;
     std::int32_t n_busy() const;
     bool has_decoding_lane() const;
-    bool fits_beside_others(std::int32_t n_text) const;
+    bool fits_beside_others(std::int32_t n_text, const Request& request) const;
     LaneView view_of(LaneId lane, bool is_tight) const;
     Result<std::uint64_t> ended_owner(std::optional<RequestKey> of) const;
     std::optional<LaneId> free_lane() const;

@@ -31,6 +31,7 @@ TextMemory::TextMemory(KvDevice& device, DiskStore* disk, MemoryConfig config, c
       points_(device),
       disk_(disk),
       config_(std::move(config)),
+      n_pool_(device.traits().n_cells),
       policy_(clock, eviction),
       tree_(config_.identity),
       cache_(tree_, device, disk, config_.host_budget, policy_),
@@ -57,7 +58,7 @@ Result<void> TextMemory::check(const MemoryRequest& request, Position n_prompt) 
                                                   std::to_string(n_prompt)};
         }
     }
-    return {};
+    return check_pins(request, n_prompt);
 }
 
 // Snapshots on models with state need a tail where they stand: what has none there yet must be computed again.
@@ -95,7 +96,7 @@ Result<Begun> TextMemory::begin(LaneId lane, std::span<const Token> text, const 
     ConversationRef conversation = arrive(policy_, known_pages, text.size() / kPageSize);
     // Those that were found by name on disk alone, and are not read, count as ghosts.
     if (!known_pages.empty()) tree_.retire(*known_pages.back());
-    if (Result<void> attached = attach(lane, beginning, text); !attached) {
+    if (Result<void> attached = attach(lane, beginning, text, pins_of(request)); !attached) {
         if (request.restore_slot) return attached.error();
         log_warn("a known beginning of " + std::to_string(beginning.n) +
                  " tokens could not be put back and is computed again: " + attached.error().text);
@@ -136,7 +137,7 @@ Begun TextMemory::to_begun(const Beginning& beginning) const {
 
 // Put the beginning into the lane. Making room for what has to come from elsewhere must not take it away: its pages and
 // its tail wait meanwhile, as what it takes from others is held by its blob.
-Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<const Token> text) {
+Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<const Token> text, const Pins& pins) {
     if (beginning.n == 0) {
         clear_the_way(beginning, static_cast<std::int32_t>(text.size()));
         return {};
@@ -153,7 +154,7 @@ Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<con
     for (Page* page : beginning.pages) cache_.wait_for(*page);
     if (beginning.tail != nullptr) cache_.wait_for(*beginning.tail);
     clear_the_way(beginning, static_cast<std::int32_t>(text.size()));
-    choose_seen(beginning, text);
+    choose_seen(beginning, text, pins);
     std::vector<Page*> entered;
     std::vector<Page*> out;
     const auto put = [&]() -> Result<void> {
@@ -219,6 +220,7 @@ void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Tok
     }
     lane.n_prompt = static_cast<Position>(text.size());
     lane.snapshots = request.snapshots;
+    lane.pins = pins_of(request);
     lane.conversation = std::move(conversation);
     policy_.on_run(*lane.conversation);
     if (device_.traits().has_state()) {

@@ -22,6 +22,7 @@
 #include "memory/kv_device.h"
 #include "memory/page_cache.h"
 #include "memory/page_tree.h"
+#include "memory/pins.h"
 #include "memory/residency.h"
 #include "memory/return_points.h"
 #include "memory/slots.h"
@@ -36,8 +37,9 @@ class PageScorer;
 // Lanes need not see all of their texts: what the pool cannot hold lies in the host, and comes back when it matters.
 struct ResidencyConfig {
     ResidencyRules rules;
-    std::int32_t n_least = 0;      // cells without which a lane cannot go on; see least_cells()
-    PageScorer* scorer = nullptr;  // must outlive the memory; null: the newest pages stay (LRU)
+    std::int32_t n_least = 0;             // cells without which a lane cannot go on; see least_cells()
+    PageScorer* scorer = nullptr;         // must outlive the memory; null: the newest pages stay (LRU)
+    std::vector<PositionSpan> pins = {};  // of every text
 };
 
 struct MemoryConfig {
@@ -61,6 +63,7 @@ struct MemoryRequest {
     std::vector<std::int32_t> chain;     // thin slots that extend restore_slot, in order
     std::vector<SnapshotPoint> snapshots;
     std::vector<Position> marks;
+    std::vector<PositionSpan> pins;  // what the lane is to see all the time
     std::optional<bool> reuse;
 };
 
@@ -85,6 +88,7 @@ struct Suspended {
     Position n_prompt = 0;
     std::vector<SnapshotPoint> snapshots;  // still to be taken
     std::vector<PlannedTail> tails;
+    Pins pins;
 };
 
 // Where the pages of a running text lie.
@@ -177,8 +181,8 @@ public:
     std::int32_t n_available_cells() const;
     std::int32_t n_used_cells() const;  // by running lanes
 
-    // Of n tokens to be computed, so many need room at once.
-    std::int32_t n_least_cells(std::int32_t n_tokens) const;
+    // Of n tokens that are still to be computed of a request's text, so many need room at once.
+    std::int32_t n_least_cells(std::int32_t n_tokens, const MemoryRequest& request, Position n_computed) const;
 
     // Cells of the lane that no other lane uses: what suspending it would free.
     std::int32_t n_private_cells(LaneId lane, Position n_computed) const;
@@ -222,6 +226,7 @@ private:
         std::vector<PlannedTail> tails;  // still to be taken, in rising order
         std::vector<SnapshotPoint> snapshots;
         Position n_prompt = 0;
+        Pins pins;
         bool is_lost = false;                 // its cells could not be found: nothing more is named or kept
         bool is_watched = false;              // by the scorer
         std::size_t n_out = 0;                // pages that it does not see
@@ -240,10 +245,12 @@ private:
     Known walk(std::span<const Token> text);
     Result<Beginning> restore(std::span<const Token> text, const MemoryRequest& request, bool needs_logits);
     Position n_most(const Known& known, std::span<const Token> text, const MemoryRequest& request);
-    Result<void> attach(LaneId lane, Beginning& beginning, std::span<const Token> text);
+    Result<void> attach(LaneId lane, Beginning& beginning, std::span<const Token> text, const Pins& pins);
     void detach(LaneId lane);
     void clear_the_way(const Beginning& beginning, std::int32_t n_text);
-    void choose_seen(Beginning& beginning, std::span<const Token> text) const;
+    void choose_seen(Beginning& beginning, std::span<const Token> text, const Pins& pins) const;
+    Pins pins_of(const MemoryRequest& request) const;
+    Result<void> check_pins(const MemoryRequest& request, Position n_prompt) const;
     std::vector<PageView> views_of(const Lane& lane) const;
     std::int32_t n_yieldable_pages() const;
     Result<bool> put_one_out();
@@ -287,6 +294,7 @@ private:
     ReturnPoints points_;
     DiskStore* disk_;
     MemoryConfig config_;
+    std::int32_t n_pool_;  // cells of the device, parked or not
     EvictionPolicy policy_;
     PageTree tree_;
     PageCache cache_;

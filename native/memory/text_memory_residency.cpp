@@ -19,10 +19,6 @@ std::int32_t TextMemory::n_used_cells() const {
     return has_cells() ? device_.traits().n_cells - cache_.n_available_cells() : 0;
 }
 
-std::int32_t TextMemory::n_least_cells(std::int32_t n_tokens) const {
-    return is_bounded() ? std::min(n_tokens, config_.residency->n_least) : n_tokens;
-}
-
 std::int32_t TextMemory::n_private_cells(LaneId id, Position n_computed) const {
     if (refusal()) return n_computed;
     if (!has_cells()) return 0;
@@ -50,7 +46,9 @@ Result<void> TextMemory::make_room(std::int32_t n_cells) {
 std::vector<PageView> TextMemory::views_of(const Lane& lane) const {
     std::vector<PageView> views;
     views.reserve(lane.pages.size());
-    for (const LanePage& held : lane.pages) views.push_back({held.is_seen, false, held.page->score});
+    for (std::size_t i = 0; i < lane.pages.size(); ++i) {
+        views.push_back({lane.pages[i].is_seen, lane.pins.holds(i), lane.pages[i].page->score});
+    }
     return views;
 }
 
@@ -118,7 +116,7 @@ Result<void> TextMemory::bring_back(LaneId id, std::size_t index) {
 }
 
 // Of a beginning that is to be put in place: what there is room for beside the lane's next tokens, or its share.
-void TextMemory::choose_seen(Beginning& beginning, std::span<const Token> text) const {
+void TextMemory::choose_seen(Beginning& beginning, std::span<const Token> text, const Pins& pins) const {
     if (!is_bounded() || !has_cells()) return;
     const auto n_lanes = static_cast<std::int32_t>(
         std::count_if(lanes_.begin(), lanes_.end(), [](const auto& entry) { return entry.second.has_value(); }));
@@ -128,7 +126,7 @@ void TextMemory::choose_seen(Beginning& beginning, std::span<const Token> text) 
     const std::int32_t n_new = beginning.n_rest + std::min(n_text - beginning.n, n_cells / 2) + kPageSize;
     const auto n_most = static_cast<std::size_t>(std::max(0, n_cells - n_new) / kPageSize);
     std::vector<PageView> views;
-    for (const Page* page : beginning.pages) views.push_back({false, false, page->score});
+    for (const Page* page : beginning.pages) views.push_back({false, pins.holds(views.size()), page->score});
     if (n_most < views.size()) beginning.seen = choose_pages(views, n_most, config_.residency->rules);
 }
 
@@ -155,6 +153,7 @@ std::optional<std::string> TextMemory::check_lanes() const {
             if (held.page != page) return "a lane's pages are not its text's";
             if (held.is_seen && page->n_lanes == 0) return "a lane sees a page that does not know of it";
             if (!held.is_seen && page->n_out == 0) return "a lane has put out a page that does not know of it";
+            if (!held.is_seen && lane->pins.holds(i)) return "a lane does not see a page that is pinned";
             n_out += held.is_seen ? 0 : 1;
         }
         if (!page->is_root()) return "a lane's pages do not begin at the text's start";

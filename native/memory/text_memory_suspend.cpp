@@ -12,6 +12,7 @@ Suspended TextMemory::suspend(LaneId id, std::span<const Token> text, Position n
     suspended.n_prompt = at(id).n_prompt;
     suspended.snapshots = std::move(at(id).snapshots);
     suspended.tails = std::move(at(id).tails);
+    suspended.pins = std::move(at(id).pins);
     if (!refusal() && !at(id).is_lost && n_computed > 0) {
         Result<Slot> place = place_at(id, text, n_computed, n_computed, {});
         Result<void> held = place ? slots_.hold(place.value()) : Result<void>(place.error());
@@ -31,6 +32,7 @@ Begun TextMemory::resume(LaneId id, std::span<const Token> text, const Suspended
     MemoryRequest request;
     request.reuse = true;
     request.snapshots = suspended.snapshots;
+    request.pins = suspended.pins.spans();
     const Known known = refusal() ? Known{} : walk(text);
     Beginning beginning;
     if (suspended.is_held) {
@@ -43,7 +45,7 @@ Begun TextMemory::resume(LaneId id, std::span<const Token> text, const Suspended
         beginning =
             choose_beginning(known, tree_.root(), text, BeginningLimits{n_limit, true, device_.traits().has_state()});
     }
-    if (const Result<void> attached = attach(id, beginning, text); !attached) {
+    if (const Result<void> attached = attach(id, beginning, text, suspended.pins); !attached) {
         log_warn("a suspended request's memory could not be put back and is computed again: " + attached.error().text);
         beginning = {};
     }

@@ -154,9 +154,15 @@ private:
             live.unreported.insert(slot);
         }
         for (std::size_t n = pick(4); n > 0; --n) r.memory.marks.push_back(static_cast<Position>(pick(n_prompt + 1)));
+        for (std::size_t n = options_.residency && maybe(40) ? 1 + pick(2) : 0; n > 0; --n) {
+            const auto begin = static_cast<Position>(pick(n_prompt));
+            const auto end = std::min(n_prompt, static_cast<std::size_t>(begin) + 1 + pick(150));
+            r.memory.pins.push_back({begin, static_cast<Position>(end)});
+        }
         live.was_disturbed = is_failing_;
         const Result<void> submitted = engine_->submit(r);
         if (!submitted) {
+            if (submitted.error().code == ErrorCode::bad_args && !r.memory.pins.empty()) return;
             REQUIRE(submitted.error().code == ErrorCode::queue_full);
             return;
         }

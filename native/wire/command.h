@@ -68,11 +68,11 @@ struct MemoryArgs {
     std::vector<std::int32_t> chain;       // thin slots that extend restore_slot, in order; only with it
     std::vector<SnapshotPoint> snapshots;  // no slot twice
     std::vector<Position> marks;           // at most kMaxMarks
-    std::optional<PinSpan> pin;
-    std::optional<bool> reuse;  // look for a beginning that is still there, without being told a slot
+    std::vector<PinSpan> pins;             // at most kMaxMarks
+    std::optional<bool> reuse;             // look for a beginning that is still there, without being told a slot
 
     // Whether it asks for something that only a daemon that keeps pages can do. `reuse` is a wish, not a demand.
-    bool any() const { return restore_slot || !snapshots.empty() || !marks.empty() || pin; }
+    bool any() const { return restore_slot || !snapshots.empty() || !marks.empty() || !pins.empty(); }
 };
 
 // All generating forms: `<path> <n_gen> …` and with a slot `RESTORE …` and `RESTORE_CHAIN …`,

@@ -75,7 +75,7 @@ constexpr NamedKey<Generate> kNamedKeys[] = {
     {"reuse", false, [](Generate& g, Value v) { return store(g.memory.reuse, parse_flag(v)); }},
     {"snap", false, [](Generate& g, Value v) { return store(g.memory.snapshots, parse_snapshots(v)); }},
     {"marks", false, [](Generate& g, Value v) { return store(g.memory.marks, parse_marks(v)); }},
-    {"pin", false, [](Generate& g, Value v) { return store(g.memory.pin, parse_pin(v)); }},
+    {"pin", false, [](Generate& g, Value v) { return store(g.memory.pins, parse_pins(v)); }},
     {"generated", false, [](Generate& g, Value v) { return store(g.n_generated_before, any_count(v)); }},
     {"priority", false,
      [](Generate& g, Value v) { return store(g.priority, parse_int32(v, -kMaxInt32 - 1, kMaxInt32)); }},

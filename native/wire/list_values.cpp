@@ -103,6 +103,12 @@ Result<PinSpan> parse_colon_numbers(std::string_view text, std::string_view shap
     return PinSpan{left.value(), right.value()};
 }
 
+Result<PinSpan> parse_pin(std::string_view text) {
+    Result<PinSpan> span = parse_colon_numbers(text, "begin:end");
+    if (!span || span.value().begin < span.value().end) return span;
+    return bad_args("'" + shortened(text) + "' must begin before it ends");
+}
+
 Result<SnapshotPoint> parse_snapshot(std::string_view text) {
     const Result<PinSpan> numbers = parse_colon_numbers(text, "pos:slot");
     if (!numbers) return numbers.error();
@@ -154,10 +160,11 @@ Result<std::vector<SnapshotPoint>> parse_snapshots(std::string_view text) {
     return points;
 }
 
-Result<PinSpan> parse_pin(std::string_view text) {
-    Result<PinSpan> span = parse_colon_numbers(text, "begin:end");
-    if (span && span.value().begin >= span.value().end) return bad_args("must begin before it ends");
-    return span;
+Result<std::vector<PinSpan>> parse_pins(std::string_view text) {
+    Result<std::vector<PinSpan>> pins = parse_list<PinSpan>(text, ',', parse_pin);
+    if (pins && pins.value().size() > kMaxMarks)
+        return bad_args("has more than " + std::to_string(kMaxMarks) + " spans");
+    return pins;
 }
 
 Result<SamplingArgs> parse_samp(std::string_view text) {

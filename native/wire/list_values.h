@@ -32,8 +32,8 @@ Result<std::vector<std::int32_t>> parse_slots(std::string_view text);
 // `pos:slot,…`, no slot twice
 Result<std::vector<SnapshotPoint>> parse_snapshots(std::string_view text);
 
-// `a:b`, a < b
-Result<PinSpan> parse_pin(std::string_view text);
+// `begin:end,…`, each beginning before it ends, at most kMaxMarks
+Result<std::vector<PinSpan>> parse_pins(std::string_view text);
 
 // `temperature,top_p,top_k,repeat[,seed]`
 Result<SamplingArgs> parse_samp(std::string_view text);

@@ -1,5 +1,6 @@
 """Numbers as the daemon takes them. Real: one with a fraction, finite, and within what a binary32 holds. Bytes: a count
-of them, 8G for short. PoolSize: tokens, or auto. Seconds: a time."""
+of them, 8G for short. PoolSize: tokens, or auto. PositionSpans:
+positions. Seconds: a time."""
 
 from __future__ import annotations
 
@@ -54,6 +55,24 @@ class PoolSize(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value == "auto" else super().convert(value, param, ctx)
+
+
+class PositionSpans(click.ParamType):  # type: ignore[type-arg]  # as Seconds
+    """Positions as `begin:end,…`, each beginning before it ends."""
+
+    name = "positions"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        spans = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+        for span in spans:
+            begin, _, end = span.partition(":")
+            if not (_is_position(begin) and _is_position(end) and int(begin) < int(end)):
+                self.fail(f"{span!r} is not begin:end, 0:512 say, which begins before it ends", param, ctx)
+        return spans
+
+
+def _is_position(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= len(str(2**31)) and int(text) < 2**31
 
 
 class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only

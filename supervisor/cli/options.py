@@ -14,7 +14,7 @@ import click
 
 from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure
 from luce.supervisor.cli.model_files import NO_DRAFT, read_draft, read_model, read_packaged_draft
-from luce.supervisor.cli.numbers import Bytes, PoolSize, Real
+from luce.supervisor.cli.numbers import Bytes, PoolSize, PositionSpans, Real
 from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, KVFLASH_POLICIES, LOG_LEVELS, DaemonConfig
 from luce.supervisor.locate import NotInstalledError, find_luced
 
@@ -138,6 +138,13 @@ _ENGINE_OPTIONS = (
         type=click.Choice(KVFLASH_POLICIES),
         help="What of a text that does not fit stays on the device. query: what the model's own attention asks for, and"
         " the newest. lru: the newest. Default: auto, query where the model allows it.",
+    ),
+    click.option(
+        "--kvflash-pin",
+        type=PositionSpans(),
+        metavar="A:B,…",
+        help="Positions of every text that stay on the device, from A up to before B, in whole pages of 64: a system"
+        " prompt, say. Each lane needs room for them. Default: none but the first page.",
     ),
     click.option(
         "--draft",
@@ -265,8 +272,8 @@ def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:
         for key in (
             "ctx", "pool", "lanes", "queue", "batch", "ubatch", "threads", "gpu_layers", "cache_type_k", "cache_type_v",
             "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "kvflash",
-            "kvflash_tau", "kvflash_policy", "mtp", "draft_max", "draft_gate", "draft_accept", "draft_ngram",
-            "draft_tree", "spec_memory", "draft_cache_type_k", "draft_cache_type_v", "draft_gpu_layers",
+            "kvflash_tau", "kvflash_policy", "kvflash_pin", "mtp", "draft_max", "draft_gate", "draft_accept",
+            "draft_ngram", "draft_tree", "spec_memory", "draft_cache_type_k", "draft_cache_type_v", "draft_gpu_layers",
             "draft_threads", "seed", "log_level", "load_timeout",
         )
     }  # fmt: skip

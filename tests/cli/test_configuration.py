@@ -237,6 +237,13 @@ def test_a_pool_that_texts_may_outgrow_is_set_by_file_environment_and_flag(tmp_p
     for automatic in (read("kvflash = 'auto'", folder=tmp_path), read(LUCE_KVFLASH="auto")):
         assert seen(automatic)[1] == "auto"
         assert seen(read(configuration_text(automatic), folder=tmp_path))[1] == "auto"
+    pinned = (
+        read("kvflash = 640\nkvflash_pin = ['0:64', '100:200']", folder=tmp_path),
+        read(LUCE_KVFLASH="640", LUCE_KVFLASH_PIN="0:64, 100:200"),
+        read(given={"kvflash": 640, "kvflash_pin": ("0:64", "100:200")}),
+    )
+    for configuration in (*pinned, read(configuration_text(pinned[0]), folder=tmp_path)):
+        assert configuration.supervisor_config(model=MODEL).kvflash_pin == ("0:64", "100:200")
     # One engine of several, and a file's pool that is not meant now.
     one = read("pool = 4096\n[[engines]]\npool = 'none'\nkvflash = 640\n[[engines]]", folder=tmp_path)
     config = one.supervisor_config(model=MODEL)
@@ -256,6 +263,11 @@ def test_a_pool_that_texts_may_outgrow_is_set_by_file_environment_and_flag(tmp_p
         ("kvflash_tau = 0", "kvflash_tau"),
         ("kvflash_tau = 65537", "kvflash_tau"),
         ("kvflash_policy = 'newest'", "kvflash_policy"),
+        ("kvflash_pin = '5'", "kvflash_pin"),
+        ("kvflash_pin = '9:5'", "kvflash_pin"),
+        ("kvflash_pin = '-1:5'", "kvflash_pin"),
+        ("kvflash_pin = '0:5:9'", "kvflash_pin"),
+        ("kvflash_pin = '0:2147483648'", "kvflash_pin"),
     ],
 )
 def test_a_pool_that_cannot_be_is_named(text: str, said: str, tmp_path: Path) -> None:

@@ -54,11 +54,13 @@ def test_a_pool_that_texts_may_outgrow_becomes_arguments() -> None:
     expected = ["--model", "m", "--kvflash", "2560", "--kvflash-tau", "32", "--kvflash-policy", "lru"]
     assert second.to_argv() == expected
     assert DaemonConfig(model=Path("m"), kvflash="auto").to_argv() == ["--model", "m", "--kvflash", "auto"]
+    pinned = DaemonConfig(model=Path("m"), kvflash=640, kvflash_pin=("0:64", "100:200"))
+    assert pinned.to_argv() == ["--model", "m", "--kvflash", "640", "--kvflash-pin", "0:64,100:200"]
 
 
 def test_every_field_becomes_an_argument() -> None:
     values = {
-        field.name: True if field.type == "bool" else 7
+        field.name: True if field.type == "bool" else ("0:7",) if "tuple" in str(field.type) else 7
         for field in dataclasses.fields(DaemonConfig)
         if field.name != "model"
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor import EngineState, Supervisor, SupervisorConfig
+from luce.supervisor import EngineState, RequestRefusedError, Supervisor, SupervisorConfig
 from tests.supervisor.streams import DEADLINE_S, PROMPT, collect, first_token, request
 
 
@@ -44,6 +44,21 @@ async def test_a_text_may_be_longer_than_a_bounded_pool(brisk: SupervisorConfig)
         (figures,) = await running.engine_status()
         assert int(figures["pages_moved_out"]) >= (1500 - 640) // 64
         assert (figures["pages_out"], figures["pool"]) == ("0", "640")
+
+
+async def test_pins_of_a_request_reach_the_engine(brisk: SupervisorConfig) -> None:
+    changes: dict[str, Any] = {"pool": None, "kvflash": 640, "lanes": 1, "ubatch": 64, "host_cache": 256 << 20}
+    prompt = tuple(2 + i * 7 % 8000 for i in range(1500))
+    async with Supervisor(dataclasses.replace(brisk, kvflash_pin=("0:100",), **changes)) as running:
+        answer = await collect(running, request(prompt_ids=prompt, pin=((256, 300),)))
+        assert (answer.end.n_prompt, len(answer.tokens)) == (1500, 20)
+        for pin, said in (((0, 1000),), "has room for 320 tokens"), (((1400, 1501),), "not within the prompt"):
+            with pytest.raises(RequestRefusedError, match=said) as refused:
+                await collect(running, request(prompt_ids=prompt, pin=pin))
+            assert refused.value.code == "bad_args"
+    for wrong in ((5, 5), (9, 3), (-1, 5)):
+        with pytest.raises(ValueError, match="before it ends"):
+            request(pin=(wrong,))
 
 
 async def test_without_a_bounded_pool_nothing_is_said_of_what_is_out(supervisor: Supervisor) -> None:

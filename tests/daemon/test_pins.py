@@ -1,0 +1,180 @@
+"""Pins (`--kvflash-pin`, `pin=`): a fact that the policy would have let go is told, whichever way the text came into
+the pool, and what cannot be pinned is refused with what could."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from luce.protocol import Err, ErrorCode
+from luce.supervisor.text import TextModel
+from tests.daemon.conftest import Start
+from tests.daemon.exactness import done, generate, status_of
+from tests.daemon.test_residency import FAMILIES, FILLER, OWNERS, Facts, model_of
+from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
+
+LRU = ("--kvflash", "1024", "--ctx", "8192", "--ubatch", "64", "--lanes", "1", "--kvflash-policy", "lru")
+"""Without a pin nothing but the newest pages stays."""
+FACT_WITHIN = (256, 512)
+
+
+@pytest.fixture
+def facts(tiny_model: Path) -> Facts:
+    return Facts(TextModel(tiny_model), seed=5)
+
+
+def early_fact(facts: Facts, i: int) -> tuple[list[int], str]:
+    """A prompt of some 2000 tokens that tells a fact within FACT_WITHIN, and asks for it at its end."""
+    owner, code = OWNERS[i % len(OWNERS)], str(40123 + 1111 * i)
+
+    def filler(n_tokens: int) -> list[int]:
+        ids: list[int] = []
+        while len(ids) < n_tokens:
+            ids += facts.ids(" " + facts.rng.choice(FILLER))
+        return ids
+
+    start = facts.ids("<|im_start|>user\n") + filler(290)
+    told = [*start, *facts.ids(f" The access code of the {owner} is {code}.")]
+    assert FACT_WITHIN[0] <= len(start) < len(told) <= FACT_WITHIN[1]
+    asked = facts.ids(f"\n\nWhat is the access code of the {owner}?<|im_end|>\n<|im_start|>assistant\n")
+    return told + filler(1500) + asked, code
+
+
+def n_told(daemon: DaemonDriver, facts: Facts, extra: str, n: int = 6) -> int:
+    return sum(
+        facts.tells(generate(daemon, prompt, extra, 24).tokens, code)
+        for prompt, code in (early_fact(facts, i) for i in range(n))
+    )
+
+
+def test_a_pinned_fact_is_told_and_one_that_is_not_pinned_is_gone(start: Start, facts: Facts) -> None:
+    daemon = start(*LRU)
+    assert n_told(daemon, facts, "") <= 1
+    assert n_told(daemon, facts, "pin=256:512") >= 5
+    # A single position holds its page; pins elsewhere are of no use to it.
+    assert n_told(daemon, facts, "pin=600:700") <= 1
+
+
+def test_pins_of_every_text_are_the_daemons(start: Start, facts: Facts) -> None:
+    daemon = start(*LRU, "--kvflash-pin", "300:400,256:512")
+    assert n_told(daemon, facts, "") >= 5
+    # A text that ends before them, or within them, is one like any other.
+    for n in (10, 300):
+        assert generate(daemon, random_prompt(n)).ok.n_prompt == n
+
+
+def test_a_pinned_page_that_is_out_comes_back_when_its_text_begins_again(
+    start: Start, facts: Facts, tmp_path: Path
+) -> None:
+    daemon = start(*LRU)
+    n_before, n_slot, n_file, n_parked = 0, 0, 0, 0
+    for i in range(4):
+        prompt, code = early_fact(facts, i)
+        short = prompt[:1024]
+        generate(daemon, short, "snap=1024:1", 1)
+        n_before += facts.tells(generate(daemon, prompt, "restore=1", 24).tokens, code)
+        n_slot += facts.tells(generate(daemon, prompt, "restore=1 pin=256:512", 24).tokens, code)
+        done(daemon, f"SAVE 1 {tmp_path / 'slot'}")
+        done(daemon, "CLEAR disk")
+        done(daemon, f"LOAD 2 {tmp_path / 'slot'}")
+        n_file += facts.tells(generate(daemon, prompt, "restore=2 pin=256:512", 24).tokens, code)
+        done(daemon, "park")
+        done(daemon, "unpark")
+        n_parked += facts.tells(generate(daemon, prompt, "restore=2 pin=256:512", 24).tokens, code)
+        status_of(daemon)  # checks that no lane misses a pinned page
+    assert n_before <= 1
+    assert min(n_slot, n_file, n_parked) >= 3
+
+
+def test_lanes_with_pins_wait_for_room_and_all_are_served(start: Start, facts: Facts) -> None:
+    daemon = start("--kvflash", "1664", "--ctx", "4096", "--ubatch", "64", "--lanes", "4", "--kvflash-policy", "lru")
+    prompts = {i: early_fact(facts, i) for i in range(1, 7)}
+    lines = [gen_line(i, 24, prompt, f"pin=256:512 priority={i % 2}") for i, (prompt, _) in prompts.items()]
+    daemon.send(*lines)
+    answers = daemon.collect(len(prompts))
+    assert all(not isinstance(answer.reply, Err) for answer in answers.values())
+    assert sum(facts.tells(answers[i].tokens, code) for i, (_, code) in prompts.items()) >= 5
+    status = status_of(daemon)
+    assert (status["lanes_busy"], status["pages_out"]) == ("0", "0")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_kind_of_model_takes_pins(start: Start, family: str, tiny_model: Path, test_models: Path) -> None:
+    daemon = start(*LRU, model=model_of(family, tiny_model, test_models))
+    told = generate(daemon, random_prompt(1500, seed=3), "pin=0:1,500:640,1400:1500 snap=1100:1", 8)
+    assert told.ok.n_prompt == 1500
+    assert generate(daemon, random_prompt(1500, seed=3), "pin=128:400 restore=1", 8).ok.restored == 1100
+    assert int(status_of(daemon)["pages_moved_out"]) > 0
+
+
+def refusal(daemon: DaemonDriver, n_prompt: int, pin: str) -> Err:
+    daemon.send(gen_line(1, 4, random_prompt(n_prompt), f"pin={pin}"))
+    reply = daemon.collect(1)[1].reply
+    assert isinstance(reply, Err), reply
+    assert reply.code is ErrorCode.BAD_ARGS
+    return reply
+
+
+def test_what_cannot_be_pinned_is_refused_with_what_could(start: Start) -> None:
+    daemon = start("--kvflash", "1024", "--ctx", "8192", "--ubatch", "64", "--lanes", "1")
+    assert "pin=90:101 is not within the prompt, which has the positions 0:100" in refusal(daemon, 100, "90:101").text
+    assert "pin=200:300 is not within" in refusal(daemon, 100, "0:5,200:300").text
+    too_many = refusal(daemon, 2000, "0:64,100:900").text
+    assert "holds 896 tokens in whole pages of 64; the pool of 1024 has room for 576 tokens" in too_many
+    # As much as it says goes, and so does the first page beside it.
+    for pin in ("0:640", "128:704", "64:65,1024:1536"):
+        assert generate(daemon, random_prompt(2000), f"pin={pin}", 100).ok.n_generated == 100
+    assert "576" in refusal(daemon, 2000, "64:704").text
+    both = start(*LRU, "--kvflash-pin", "64:320")
+    said = refusal(both, 2000, "600:1000").text
+    assert "holds with --kvflash-pin 704 tokens" in said
+    assert generate(both, random_prompt(2000), "pin=64:320,640:900", 4).ok.n_prompt == 2000
+
+
+def test_without_a_bounded_pool_all_is_resident_and_pins_change_nothing(start: Start) -> None:
+    daemon = start("--ctx", "512")
+    prompt = random_prompt(200)
+    assert generate(daemon, prompt, "pin=0:200").tokens == generate(daemon, prompt, "reuse=0").tokens
+    assert "not within the prompt" in refusal(daemon, 100, "90:101").text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--kvflash-pin", "5"), "--kvflash-pin takes positions as begin:end"),
+        (("--kvflash-pin", "9:5"), "each beginning before it ends"),
+        (("--kvflash-pin", "-1:5"), "takes positions"),
+        (("--kvflash-pin", "a:b"), "takes positions"),
+        (("--kvflash-pin", "1:2,"), "takes positions"),
+        (("--kvflash-pin", ""), "takes positions"),
+        (("--kvflash-pin", "0:1", "--ctx", "0"), "--ctx takes"),
+        (("--kvflash-pin", "8000:8193"), "--kvflash-pin 8000:8193 goes beyond any text: --ctx is 8192"),
+        (("--kvflash-pin", "0:2147483647"), "goes beyond any text"),
+        (
+            ("--kvflash-pin", "0:1000"),
+            "holds 960 tokens in whole pages, in each of 1 lanes: --kvflash 1024 has room for 512; for these it takes",
+        ),
+        (("--kvflash", "1536", "--kvflash-pin", "0:1000", "--lanes", "2"), "in each of 2 lanes"),
+    ],
+)
+def test_pins_of_every_text_that_cannot_be_are_refused(
+    luced: Path, tiny_model: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    ended = subprocess.run(
+        [luced, "--model", tiny_model, *LRU, *arguments],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 64, ended
+    assert ended.stdout.startswith("err start_failed "), ended.stdout
+    assert says in ended.stdout
+
+
+def test_the_size_that_a_refusal_names_is_enough_and_auto_finds_it(start: Start) -> None:
+    pins = ("--kvflash-pin", "0:1000")
+    at_least = start(*LRU, *pins, "--kvflash", "1472")
+    assert generate(at_least, random_prompt(2000), "", 100).ok.n_generated == 100
+    automatic = start(*LRU, *pins, "--kvflash", "auto")
+    assert automatic.ready is not None
+    assert int(dict(automatic.ready.fields)["pool"]) >= 1472
