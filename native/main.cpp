@@ -106,6 +106,7 @@ luce::llama::ModelOptions to_model_options(const Options& options) {
     model.n_ctx = options.n_ctx;
     model.n_pool = options.n_kvflash ? options.n_kvflash : options.n_pool;
     model.outgrows_pool = options.n_kvflash.has_value();
+    model.host_bytes = luce::daemon::available_bytes();
     model.n_lanes = options.n_lanes;
     model.n_ubatch = options.n_ubatch;
     model.n_batch = options.n_batch.value_or(options.n_ubatch);

@@ -209,6 +209,21 @@ class SupervisorConfig(DaemonConfig):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0")
 
+        self._check_kvflash()
+
+    def _check_kvflash(self) -> None:
+        """How a bounded pool is used says nothing where there is none."""
+        engines = self.engine_configs()
+        bounded = [self.daemon_config(engine).kvflash is not None for engine in engines]
+        for name in _OF_KVFLASH:
+            given = [engine.options.get(name) is not None for engine in engines]
+            is_needless = getattr(self, name) is not None and not any(bounded)
+            if is_needless or any(has and not fits for has, fits in zip(given, bounded, strict=True)):
+                raise ConfigError(
+                    f"{name} is for a pool that texts may outgrow: set kvflash to a number of tokens, or to auto, or"
+                    f" leave {name} out"
+                )
+
     def engine_configs(self) -> list[EngineConfig]:
         """The engines, at least one."""
         return [EngineConfig.of(engine) for engine in self.engines] or [EngineConfig()]
@@ -216,8 +231,13 @@ class SupervisorConfig(DaemonConfig):
     def daemon_config(self, engine: EngineConfig) -> DaemonConfig:
         """What one of them is started with."""
         common = DaemonConfig(**{name: getattr(self, name) for name in _DAEMON_FIELDS})
-        return replace(common, **engine.options)
+        config = replace(common, **engine.options)
+        if config.kvflash is not None:
+            return config
+        # What is said for all engines is for those that have such a pool.
+        return replace(config, **dict.fromkeys(_OF_KVFLASH - engine.options.keys()))
 
 
+_OF_KVFLASH = frozenset({"kvflash_tau", "kvflash_policy", "kvflash_pin"})
 _DAEMON_FIELDS = frozenset(entry.name for entry in fields(DaemonConfig))
 _ENGINE_OPTIONS = _DAEMON_FIELDS - {"stream_fd", "mux", "die_with_parent"}

@@ -315,6 +315,16 @@ std::int64_t n_pinned_pages(const Options& options) {
     return static_cast<std::int64_t>(pins.n_from(memory::ResidencyRules{}.n_sinks));
 }
 
+// How a bounded pool is used says nothing where there is none.
+Result<void> check_nothing_needs_kvflash(std::span<const std::string_view> given) {
+    constexpr std::string_view kOfIt = "--kvflash-";
+    const auto needless =
+        std::find_if(given.begin(), given.end(), [&](std::string_view name) { return name.starts_with(kOfIt); });
+    if (needless == given.end()) return {};
+    return bad_args(std::string(*needless) + " is for a pool that texts may outgrow: give --kvflash N or --kvflash " +
+                    "auto too, or leave it out");
+}
+
 // What is pinned takes room in each lane.
 Result<void> check_pins(const Options& options, std::int64_t n_pool) {
     if (options.n_ctx) {
@@ -334,8 +344,8 @@ Result<void> check_pins(const Options& options, std::int64_t n_pool) {
 }
 
 // The smallest pool that every lane can go on in, and one of them can read its prompt.
-Result<void> check_residency(const Options& options) {
-    if (!options.n_kvflash) return {};
+Result<void> check_residency(const Options& options, std::span<const std::string_view> given) {
+    if (!options.n_kvflash) return check_nothing_needs_kvflash(given);
     const std::int32_t n = *options.n_kvflash;
     if (options.n_pool) return bad_args("--kvflash and --pool both name the size of the pool: give one of them");
     if (options.flash_attention == FlashAttentionChoice::off) {
@@ -357,10 +367,10 @@ Result<void> check_residency(const Options& options) {
     return {};
 }
 
-Result<void> check_together(const Options& options) {
+Result<void> check_together(const Options& options, std::span<const std::string_view> given) {
     if (options.wants_help || options.wants_version) return {};
     if (options.model.empty()) return bad_args("--model FILE is missing");
-    if (Result<void> checked = check_residency(options); !checked) return checked;
+    if (Result<void> checked = check_residency(options, given); !checked) return checked;
     if (options.n_pool && options.n_ctx && *options.n_pool < *options.n_ctx) {
         return bad_args("--pool " + std::to_string(*options.n_pool) + " is smaller than --ctx " +
                         std::to_string(*options.n_ctx) + ": a lane's text has to fit the pool");
@@ -394,12 +404,14 @@ Result<void> check_pins_within(const Options& options, std::int32_t n_ctx) {
 
 Result<Options> parse_options(std::span<char* const> arguments) {
     Options options;
+    std::vector<std::string_view> given;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
         const std::string_view word = arguments[i];
         const std::size_t equals = word.starts_with("--") ? word.find('=') : std::string_view::npos;
         const std::string_view name = word.substr(0, equals);
         const OptionSpec* spec = find(name);
         if (spec == nullptr) return bad_args("unknown option '" + std::string(name) + "'; luced --help lists them");
+        given.push_back(spec->name);
         std::string_view value;
         if (spec->value.empty()) {
             if (equals != std::string_view::npos) return bad_args(std::string(name) + " takes no value");
@@ -414,7 +426,7 @@ Result<Options> parse_options(std::span<char* const> arguments) {
             return bad_args(std::string(name) + " " + *wrong + ", not '" + std::string(value) + "'");
         }
     }
-    if (Result<void> checked = check_together(options); !checked) return checked.error();
+    if (Result<void> checked = check_together(options, given); !checked) return checked.error();
     if (options.sizes_kvflash) options.n_kvflash = static_cast<std::int32_t>(n_least_pool(options));
     return options;
 }

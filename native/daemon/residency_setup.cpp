@@ -65,6 +65,10 @@ Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const m
     residency.rules.tau = options.kvflash_tau;
     residency.n_least = memory::least_cells(residency.rules, options.n_ubatch);
     config.residency = residency;
+    if (std::int64_t{*options.n_kvflash} >= std::int64_t{n_ctx} * options.n_lanes) {
+        log_info("--kvflash " + std::to_string(*options.n_kvflash) + ": " + std::to_string(options.n_lanes) +
+                 " lanes' texts of --ctx " + std::to_string(n_ctx) + " tokens fit, and nothing has to leave the pool");
+    }
     const Result<std::size_t> budget = host_budget(options, n_ctx, traits.row_bytes);
     if (!budget) return budget.error();
     if (budget.value() > config.host_budget) {

@@ -88,6 +88,28 @@ Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions
     return types;
 }
 
+// Of one position, at the least: layers whose rows are not those of all positions, or another layer's, are left out.
+std::size_t least_row_bytes(const llama_model* model, const KvCacheTypes& types) {
+    const llama_hparams& hparams = model->hparams;
+    std::size_t n_bytes = 0;
+    for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
+        if (hparams.is_recr(il) || hparams.is_swa(il) || !hparams.has_kv(il)) continue;
+        n_bytes += ggml_row_size(types.k, hparams.n_embd_k_gqa(il));
+        if (!hparams.is_mla()) n_bytes += ggml_row_size(types.v, hparams.n_embd_v_gqa(il));
+    }
+    return n_bytes;
+}
+
+// The host's memory is given out before it is there: who takes more of it is ended later, without a word.
+Result<void> check_host_holds(const llama_model* model, const KvCacheTypes& types, std::int32_t n_pool,
+                              std::size_t host_bytes) {
+    const std::size_t n_needed = least_row_bytes(model, types) * static_cast<std::size_t>(n_pool);
+    if (n_needed <= host_bytes) return {};
+    return start_failed("a pool of " + std::to_string(n_pool) + " tokens takes " + std::to_string(n_needed >> 20) +
+                        " MiB, and of the host's memory " + std::to_string(host_bytes >> 20) +
+                        " MiB can be had: give a smaller --kvflash, --pool or --ctx");
+}
+
 // How many recurrent states each lane keeps to go back to when drafted tokens are rejected: one a token, as many as the
 // budget holds. libllama refuses a context whose ubatch does not take them all.
 std::uint32_t n_rollback_states(const llama_model* model, const ModelOptions& options) {
@@ -197,6 +219,10 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     }
     const Result<KvCacheTypes> types = kv_cache_types(model_.get(), options, uses_gpu);
     if (!types) return types.error();
+    if (!uses_gpu && options.host_bytes) {
+        const auto held = check_host_holds(model_.get(), types.value(), info_.n_pool, *options.host_bytes);
+        if (!held) return held;
+    }
     info_.cache_type_k = ggml_type_name(types.value().k);
     info_.cache_type_v = ggml_type_name(types.value().v);
 

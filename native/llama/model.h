@@ -36,10 +36,11 @@ struct ModelOptions {
     std::optional<std::string> cache_type_k;   // unset: see kv_cache_type.h
     std::optional<std::string> cache_type_v;
     FlashAttention flash_attention = FlashAttention::automatic;
-    std::int32_t n_draft_most = 0;   // tokens that a lane verifies beside its next one
-    std::int32_t n_tree = 0;         // the same in all branches of a tree; 0: no trees
-    bool loads_heads = false;        // heads for drafting (MTP), where the file has them
-    std::size_t rollback_bytes = 0;  // most memory for states to go back to, of models with recurrent state
+    std::int32_t n_draft_most = 0;          // tokens that a lane verifies beside its next one
+    std::int32_t n_tree = 0;                // the same in all branches of a tree; 0: no trees
+    bool loads_heads = false;               // heads for drafting (MTP), where the file has them
+    std::optional<std::size_t> host_bytes;  // that can be had: a pool in the host's memory is refused beyond it
+    std::size_t rollback_bytes = 0;         // most memory for states to go back to, of models with recurrent state
 };
 
 inline constexpr std::int32_t kDefaultMaxCtx = 32768;

@@ -102,6 +102,7 @@ async def get_props(request: web.Request) -> web.Response:
             "bos_token": _spelling(site, info.bos),
             "eos_token": _spelling(site, info.eos),
             **template,
+            "kvflash": _bounded_pool(site.supervisor),
             "speculation": next((e.info.speculation for e in status.engines if e.info is not None), "none"),
             "build_info": f"luce-daemon {metadata.version('luce-daemon')}",
         }
@@ -119,6 +120,21 @@ async def get_lanes(request: web.Request) -> web.Response:
 
 async def get_document(request: web.Request) -> web.Response:
     return web.json_response(request.app[_DOCUMENT])
+
+
+def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
+    """The first engine's pool that texts may outgrow. What is null is as the engine does it by itself."""
+    config = supervisor.config.daemon_config(supervisor.config.engine_configs()[0])
+    if config.kvflash is None:
+        return None
+    info = supervisor.status().engines[0].info
+    return {
+        "asked": config.kvflash,
+        "tokens": info.kvflash if info is not None else None,
+        "tau": config.kvflash_tau,
+        "policy": config.kvflash_policy,
+        "pin": list(config.kvflash_pin or ()),
+    }
 
 
 def model_name(supervisor: Supervisor) -> str:

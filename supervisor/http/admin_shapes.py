@@ -76,6 +76,15 @@ LANES = {
     "type": "array",
     "items": record({"id": NUMBER, "n_ctx": _N_CTX, "is_processing": {"type": "boolean"}}),
 }
+_BOUNDED_POOL = record(
+    {
+        "asked": {"anyOf": [NUMBER, {"const": "auto"}]},
+        "tokens": {"type": ["integer", "null"]},
+        "tau": {"type": ["integer", "null"]},
+        "policy": {"type": ["string", "null"]},
+        "pin": {"type": "array", "items": TEXT},
+    }
+)
 PROPS = record(
     {
         "model": TEXT,
@@ -92,6 +101,7 @@ PROPS = record(
         "eos_token": TEXT,
         "chat_template": TEXT,
         "chat_template_caps": {"type": "object"},
+        "kvflash": {"anyOf": [_BOUNDED_POOL, {"type": "null"}]},
         "speculation": TEXT,
         "build_info": TEXT,
     }

@@ -78,6 +78,8 @@ def check_refused(result: subprocess.CompletedProcess[bytes], code: int, text: b
         (["--kvflash", "4097"], b"no multiple"),
         (["--kvflash", "4096", "--pool", "4096", "--ctx", "512"], b"give one of them"),
         (["--kvflash-tau", "0"], b"--kvflash-tau"),
+        (["--kvflash-tau", "32"], b"give --kvflash N or --kvflash auto too"),
+        (["--kvflash-pin", "0:64"], b"--kvflash-pin is for a pool"),
         (["--kvflash-tau", "65537"], b"--kvflash-tau"),
         (["--kvflash-policy", "newest"], b"lru"),
         (["--kvflash-pin", "9:5"], b"begins before it ends"),

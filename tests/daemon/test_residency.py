@@ -227,6 +227,10 @@ def test_what_was_computed_within_a_pool_is_not_taken_for_the_whole(start: Start
         (("--kvflash", "512", "--pool", "1024"), "give one of them"),
         (("--kvflash", "512", "--flash-attn", "off"), "needs flash attention"),
         (("--kvflash", "512", "--host-cache", "1M"), "give --host-cache as much, or a smaller --ctx"),
+        (("--kvflash", "268435457"), "at most 268435456, or auto"),
+        (("--kvflash-tau", "32"), "--kvflash-tau is for a pool that texts may outgrow: give --kvflash N or"),
+        (("--kvflash-policy", "auto"), "--kvflash-policy is for a pool"),
+        (("--kvflash-pin=0:64", "--pool", "8192"), "--kvflash-pin is for a pool"),
         (("--kvflash", "512", "--kvflash-tau", "0"), "--kvflash-tau takes a whole number from 1"),
         (("--kvflash", "512", "--kvflash-policy", "none"), "--kvflash-policy takes one of auto, query, lru"),
     ],
@@ -241,3 +245,30 @@ def test_a_pool_that_cannot_work_is_refused_with_what_would(
     assert ended.returncode == 64, ended
     assert ended.stdout.startswith("err start_failed "), ended.stdout
     assert says in ended.stdout
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("option", ["--kvflash", "--pool"])
+def test_a_pool_larger_than_the_memory_is_refused_before_it_is_taken(
+    luced: Path, family: str, option: str, tiny_model: Path, test_models: Path
+) -> None:
+    model = model_of(family, tiny_model, test_models)
+    ended = subprocess.run(
+        [luced, "--model", model, "--ctx", "512", "--ubatch", "64", option, "268435456", "--cache-type-k", "f32"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2, ended
+    assert "err start_failed a pool of 268435456 tokens takes" in ended.stdout
+    assert "MiB can be had: give a smaller --kvflash, --pool or --ctx" in ended.stdout
+
+
+@pytest.mark.parametrize(("n_pool", "is_said"), [("1024", True), ("960", False)])
+def test_a_pool_that_nothing_has_to_leave_is_said_to_be_one(
+    luced: Path, tiny_model: Path, n_pool: str, is_said: bool
+) -> None:
+    ended = subprocess.run(
+        [luced, "--model", tiny_model, "--ctx", "512", "--lanes", "2", "--ubatch", "64", "--kvflash", n_pool],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended
+    assert ("nothing has to leave the pool" in ended.stderr) is is_said

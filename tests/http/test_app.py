@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,7 +20,7 @@ from luce.supervisor import Supervisor, SupervisorConfig
 from luce.supervisor.http.app import create_app
 from tests.http.conftest import MakeServer
 from tests.http.raw_client import get, post, raw_client
-from tests.http.serving import Server
+from tests.http.serving import BOUNDED, Server
 
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "any", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
@@ -252,6 +253,17 @@ async def test_aliases_stand_for_the_model(make_server: MakeServer) -> None:
         assert props["model_alias"] == "one"
 
 
+def test_props_show_a_bounded_pool(tiny_model: Path) -> None:
+    pool = {**BOUNDED, "kvflash": "auto", "kvflash_tau": 32, "kvflash_pin": ("0:64",), "ctx": 1000}
+    running = Server(tiny_model, pool).start()
+    try:
+        with httpx.Client(base_url=running.url, timeout=120) as client:
+            shown = client.get("/props").json()["kvflash"]
+    finally:
+        running.stop()
+    assert shown == {"asked": "auto", "tokens": 1024, "tau": 32, "policy": None, "pin": ["0:64"]}
+
+
 def test_props(client: httpx.Client, server: Server) -> None:
     props = client.get("/props").json()
     assert props["n_ctx"] == props["default_generation_settings"]["n_ctx"] == 4096
@@ -259,6 +271,7 @@ def test_props(client: httpx.Client, server: Server) -> None:
     assert props["default_generation_settings"]["params"]["top_k"] == server.settings.top_k
     assert "<|im_start|>" in props["chat_template"]
     assert props["model_path"] == "luce-tiny-Q8_0.gguf"
+    assert props["kvflash"] is None
     assert str(server.config.model.parent) not in json.dumps(props)
 
 

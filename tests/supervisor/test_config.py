@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from luce.supervisor import DaemonConfig, NotInstalledError, SupervisorConfig, find_luced
-from luce.supervisor.config import engine_environment
+from luce.supervisor.config import ConfigError, engine_environment
 
 
 def test_unset_options_are_left_to_the_daemon() -> None:
@@ -56,6 +56,22 @@ def test_a_pool_that_texts_may_outgrow_becomes_arguments() -> None:
     assert DaemonConfig(model=Path("m"), kvflash="auto").to_argv() == ["--model", "m", "--kvflash", "auto"]
     pinned = DaemonConfig(model=Path("m"), kvflash=640, kvflash_pin=("0:64", "100:200"))
     assert pinned.to_argv() == ["--model", "m", "--kvflash", "640", "--kvflash-pin", "0:64,100:200"]
+
+
+def test_how_a_bounded_pool_is_used_needs_one() -> None:
+    model = Path("m")
+    for used in ({"kvflash_tau": 32}, {"kvflash_policy": "lru"}, {"kvflash_pin": ("0:64",)}):
+        (name,) = used
+        with pytest.raises(ConfigError, match=rf"^{name} is for a pool that texts may outgrow: set kvflash"):
+            SupervisorConfig(model=model, **used)
+        with pytest.raises(ConfigError, match=rf"^{name} is for"):
+            SupervisorConfig(model=model, engines=[{"kvflash": 640}, used])
+        # Said for all, it is for those that have one.
+        config = SupervisorConfig(model=model, engines=[{"kvflash": 640}, {"pool": 4096}], **used)
+        bounded, other = map(config.daemon_config, config.engine_configs())
+        assert getattr(bounded, name) == used[name]
+        assert getattr(other, name) is None
+        assert SupervisorConfig(model=model, kvflash="auto", **used).kvflash == "auto"
 
 
 def test_every_field_becomes_an_argument() -> None:
