@@ -220,15 +220,38 @@ std::vector<float> KeyIndex::largest_products(std::span<const float> queries, st
 }
 
 std::vector<float> KeyIndex::scores(std::span<const float> queries, std::span<const PageKeys> pages) {
-    const std::vector<float> largest = products(queries, pages);
+    return normalised(products(queries, pages), pages.size());
+}
+
+std::vector<float> KeyIndex::scores(std::span<const float> queries, std::span<const PageKeys> blocks,
+                                    std::span<const std::size_t> ends) {
+    assert(!ends.empty() && ends.back() == blocks.size());
+    std::vector<float> largest = products(queries, blocks);
     if (largest.empty()) return {};
-    const std::size_t n_rows = largest.size() / pages.size();
-    const auto n_pages = static_cast<double>(pages.size());
+    // Page by page to the front: what is written over has been looked at.
+    const std::size_t n_rows = largest.size() / blocks.size();
+    std::size_t block = 0;
+    for (std::size_t page = 0; page < ends.size(); ++page) {
+        float* const most = largest.data() + page * n_rows;
+        std::copy_n(largest.data() + block * n_rows, n_rows, most);
+        while (++block < ends[page]) {
+            const float* const other = largest.data() + block * n_rows;
+            for (std::size_t row = 0; row < n_rows; ++row) most[row] = std::max(most[row], other[row]);
+        }
+    }
+    largest.resize(ends.size() * n_rows);
+    return normalised(largest, ends.size());
+}
+
+std::vector<float> KeyIndex::normalised(std::span<const float> largest, std::size_t n_all) {
+    if (largest.empty()) return {};
+    const std::size_t n_rows = largest.size() / n_all;
+    const auto n_pages = static_cast<double>(n_all);
     // Page by page, as they lie; first the means, so that the deviations lose nothing.
     std::vector<double> means(n_rows, 0.0);
     std::vector<double> squares(n_rows, 0.0);
     const auto for_each = [&](const auto& visit) {
-        for (std::size_t page = 0; page < pages.size(); ++page) {
+        for (std::size_t page = 0; page < n_all; ++page) {
             for (std::size_t row = 0; row < n_rows; ++row) visit(page, row, largest[page * n_rows + row]);
         }
     };
@@ -236,7 +259,7 @@ std::vector<float> KeyIndex::scores(std::span<const float> queries, std::span<co
     for (double& mean : means) mean /= n_pages;
     for_each([&](std::size_t, std::size_t row, double s) { squares[row] += (s - means[row]) * (s - means[row]); });
     for (double& square : squares) square = std::sqrt(square / n_pages) + kLeastDeviation;
-    std::vector<float> scores(pages.size(), std::numeric_limits<float>::lowest());
+    std::vector<float> scores(n_all, std::numeric_limits<float>::lowest());
     for_each([&](std::size_t page, std::size_t row, double s) {
         const auto z = static_cast<float>((s - means[row]) / squares[row]);
         // A query or key that is no number says nothing: it loses every comparison.

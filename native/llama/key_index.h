@@ -47,6 +47,11 @@ public:
     // Of each page. The queries: query by query, in each head by head. REQUIRES: whole queries, pages from encode().
     std::vector<float> scores(std::span<const float> queries, std::span<const memory::PageKeys> pages);
 
+    // The same where a page's keys are in several blocks, one page's behind the other's: `ends` has for each page the
+    // number of blocks up to its end. REQUIRES: no page is empty, the last end is the number of blocks.
+    std::vector<float> scores(std::span<const float> queries, std::span<const memory::PageKeys> blocks,
+                              std::span<const std::size_t> ends);
+
     // The s of the same, before they are normalised: page by page, in each query by query, head by head.
     std::vector<float> largest_products(std::span<const float> queries, std::span<const memory::PageKeys> pages);
 
@@ -59,6 +64,8 @@ private:
     // In the order that the product gives: KV head by KV head, in each query by query, head of the group by head.
     std::vector<float> products(std::span<const float> queries, std::span<const memory::PageKeys> pages);
     std::vector<float> arranged(std::span<const float> queries) const;
+    // The pages' scores from their products, which lie page by page.
+    static std::vector<float> normalised(std::span<const float> largest, std::size_t n_all);
 
     KeyShape shape_;
     std::vector<std::unique_ptr<Multiplier>> multipliers_;  // one a thread

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <cstring>
 #include <exception>
 #include <numeric>
 #include <string>
@@ -149,6 +150,31 @@ void LayerKeys::take_dimensions(std::span<float> head, std::span<float> out) con
         unmix(head.subspan(begin, mixed_block));
     }
     std::transform(dimensions.begin(), dimensions.end(), out.begin(), [head](std::uint16_t i) { return head[i]; });
+}
+
+std::vector<float> LayerKeys::compared(std::span<float> heads) const {
+    const std::size_t n_dims = dimensions.size();
+    std::vector<float> out(heads.size() / head_size * n_dims);
+    for (std::size_t i = 0; i * head_size < heads.size(); ++i) {
+        take_dimensions(heads.subspan(i * head_size, head_size), std::span(out).subspan(i * n_dims, n_dims));
+    }
+    return out;
+}
+
+std::vector<float> LayerKeys::to_floats(std::span<const std::uint8_t> rows) const {
+    const std::size_t row_size = n_heads_kv * head_size;
+    std::vector<float> floats(rows.size() / row_bytes * row_size);
+    for (std::size_t i = 0; i * row_bytes < rows.size(); ++i) {
+        const std::uint8_t* row = rows.data() + i * row_bytes;
+        float* out = floats.data() + i * row_size;
+        if (type == GGML_TYPE_F32) {
+            std::memcpy(out, row, row_size * sizeof(float));
+        } else {
+            const auto n = static_cast<std::int64_t>(row_size);
+            ggml_get_type_traits(static_cast<ggml_type>(type))->to_float(row, out, n);
+        }
+    }
+    return floats;
 }
 
 bool LayerKeys::is_like(const LayerKeys& other) const {

@@ -34,6 +34,12 @@ struct LayerKeys {
     // own inverse. REQUIRES: head.size() == head_size, out.size() == dimensions.size(); `head` is left in pieces.
     void take_dimensions(std::span<float> head, std::span<float> out) const;
 
+    // Of each head the dimensions that are compared, head by head. Leaves `heads` in pieces.
+    std::vector<float> compared(std::span<float> heads) const;
+
+    // Keys as they lie in the storage, as floats: key by key, in each head by head.
+    std::vector<float> to_floats(std::span<const std::uint8_t> rows) const;
+
     // What two contexts of the same model have in common.
     bool is_like(const LayerKeys& other) const;
 };

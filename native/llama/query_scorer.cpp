@@ -2,12 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 #include <string>
-#include <system_error>
 #include <utility>
 
-#include <ggml.h>
 #include <llama.h>
 
 #include "llama-kv-cache.h"
@@ -34,25 +31,6 @@ Result<Found> find(const ContextOwner& owner, std::int32_t n_lanes, std::optiona
     const Result<LayerKeys> keys = find_layer_keys(*owner.context(), *parts.paged, layer);
     if (!keys) return unsupported(owner, keys.error().text);
     return Found{keys.value(), &parts.paged->get_cells(0)};
-}
-
-void to_floats(ggml_type type, std::span<const std::uint8_t> row, std::span<float> floats) {
-    if (type == GGML_TYPE_F32) {
-        std::memcpy(floats.data(), row.data(), row.size());
-    } else {
-        ggml_get_type_traits(type)->to_float(row.data(), floats.data(), static_cast<std::int64_t>(floats.size()));
-    }
-}
-
-// Of each head's dimensions those that are compared. Leaves `heads` in pieces.
-std::vector<float> compared(const LayerKeys& keys, std::span<float> heads) {
-    const std::size_t n_dims = keys.dimensions.size();
-    std::vector<float> out(heads.size() / keys.head_size * n_dims);
-    for (std::size_t i = 0; i * keys.head_size < heads.size(); ++i) {
-        keys.take_dimensions(heads.subspan(i * keys.head_size, keys.head_size),
-                             std::span(out).subspan(i * n_dims, n_dims));
-    }
-    return out;
 }
 
 }  // namespace
@@ -93,44 +71,23 @@ Result<void> QueryScorer::rebind() {
 
 memory::PageKeys QueryScorer::keys_of(std::span<const std::uint8_t> rows) {
     assert(rows.size() >= kKeys * (keys_.bytes_before + keys_.row_bytes));
-    const std::size_t row_size = keys_.n_heads_kv * keys_.head_size;
-    std::vector<float> heads(kKeys * row_size);
-    for (std::size_t i = 0; i < kKeys; ++i) {
-        to_floats(static_cast<ggml_type>(keys_.type),
-                  rows.subspan(kKeys * keys_.bytes_before + i * keys_.row_bytes, keys_.row_bytes),
-                  std::span(heads).subspan(i * row_size, row_size));
-    }
-    return index_->encode(compared(keys_, heads));
+    std::vector<float> heads = keys_.to_floats(rows.subspan(kKeys * keys_.bytes_before, kKeys * keys_.row_bytes));
+    return index_->encode(keys_.compared(heads));
 }
 
 bool QueryScorer::begin_scores(LaneId lane, std::span<const Token> /*text*/, std::vector<memory::PageKeys> pages) {
     QueryProbe::Queries noted = probe_.queries(lane);
     probe_.drop_queries(lane);
     if (noted.positions.empty()) return false;
-    assert(!under_way_.contains(lane));
-    const auto find = [this, queries = compared(keys_, noted.values), keys = std::move(pages)] {
-        const std::lock_guard lock(index_in_use_);
+    tasks_.begin(lane, [this, queries = keys_.compared(noted.values), keys = std::move(pages)] {
         return index_->scores(queries, keys);
-    };
-    try {
-        under_way_[lane] = std::async(std::launch::async, find);
-    } catch (const std::system_error&) {
-        under_way_[lane] = std::async(std::launch::deferred, find);  // no thread to be had: when it is asked for
-    }
+    });
     return true;
-}
-
-std::vector<float> QueryScorer::end_scores(LaneId lane) {
-    const auto found = under_way_.find(lane);
-    assert(found != under_way_.end());
-    std::future<std::vector<float>> scores = std::move(found->second);
-    under_way_.erase(found);
-    return scores.get();
 }
 
 void QueryScorer::forget(LaneId lane) {
     probe_.forget(lane);
-    under_way_.erase(lane);
+    tasks_.forget(lane);
 }
 
 }  // namespace luce::llama

@@ -7,10 +7,7 @@
 #pragma once
 
 #include <cstdint>
-#include <future>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -20,6 +17,7 @@
 #include "llama/key_index.h"
 #include "llama/layer_keys.h"
 #include "llama/query_probe.h"
+#include "llama/score_tasks.h"
 #include "memory/page_scorer.h"
 
 namespace luce::llama {
@@ -48,7 +46,7 @@ public:
     void watch(LaneId lane, bool is_watched) override { probe_.watch(lane, is_watched); }
     void read(LaneId, std::span<const Token>) override {}
     bool begin_scores(LaneId lane, std::span<const Token> text, std::vector<memory::PageKeys> pages) override;
-    std::vector<float> end_scores(LaneId lane) override;
+    std::vector<float> end_scores(LaneId lane) override { return tasks_.end(lane); }
     void forget(LaneId lane) override;
 
 private:
@@ -59,8 +57,7 @@ private:
     LayerKeys keys_;
     QueryProbe probe_;
     std::unique_ptr<KeyIndex> index_;
-    std::mutex index_in_use_;
-    std::map<LaneId, std::future<std::vector<float>>> under_way_;  // last: they use the index, and are waited for
+    ScoreTasks tasks_;  // last: they use the index, and are waited for
 };
 
 }  // namespace luce::llama

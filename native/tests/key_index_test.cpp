@@ -184,6 +184,31 @@ TEST_CASE("a page that holds what is asked for has the highest score, whatever i
     }
 }
 
+TEST_CASE("a page's keys may be in several blocks: the best of them counts") {
+    std::mt19937 random(7);
+    const Case& c = kCases[0];
+    const auto index = index_of(c);
+    const Floats queries = random_floats(random, 3 * c.shape.n_heads * c.shape.n_dims);
+    std::vector<PageKeys> pages;
+    for (int i = 0; i < 20; ++i) pages.push_back(index->encode(random_keys(random, c.shape)));
+    const Floats expected = index->scores(queries, pages);
+    // The same block twice, or beside one whose keys say nothing to any query: neither changes a maximum above zero.
+    const PageKeys nothing = index->encode(Floats(kPageSize * c.shape.n_heads_kv * c.shape.n_dims));
+    std::vector<PageKeys> blocks;
+    std::vector<std::size_t> ends;
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+        blocks.insert(blocks.end(), {pages[i], i % 2 == 0 ? pages[i] : nothing});
+        if (i % 3 == 0) blocks.push_back(nothing);
+        ends.push_back(blocks.size());
+    }
+    const Floats scores = index->scores(queries, blocks, ends);
+    REQUIRE(scores.size() == expected.size());
+    for (std::size_t i = 0; i < scores.size(); ++i) CHECK(scores[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+    // One page of all blocks, and the others: the best of the first is no less than any of its blocks'.
+    const std::vector<std::size_t> two = {blocks.size() - 1, blocks.size()};
+    CHECK(index->scores(queries, blocks, two).size() == 2);
+}
+
 TEST_CASE("where pages do not differ no score does") {
     std::mt19937 random(4);
     for (const Case& c : kCases) {
