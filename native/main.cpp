@@ -15,6 +15,7 @@
 #include "daemon/dispatcher.h"
 #include "daemon/event_loop.h"
 #include "daemon/host_memory.h"
+#include "daemon/memory_fields.h"
 #include "daemon/options.h"
 #include "daemon/output.h"
 #include "daemon/request_builder.h"
@@ -32,9 +33,9 @@
 #include "llama/load_guard.h"
 #include "llama/model.h"
 #include "llama/model_identity.h"
+#include "llama/page_scoring.h"
 #include "llama/pinned_memory.h"
 #include "llama/pool_memory.h"
-#include "llama/query_scorer.h"
 #include "memory/disk_store.h"
 #include "memory/io_worker.h"
 #include "memory/pool_size.h"
@@ -167,31 +168,14 @@ luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, 
 
 luce::daemon::StatusFields describe(const ModelInfo& info, const Options& options,
                                     const luce::memory::TextMemory& memory, const luce::memory::DiskStore* disk,
-                                    double uptime_s) {
-    const luce::memory::MemoryStatus status = memory.status();
-    const luce::memory::DiskStats on_disk = disk != nullptr ? disk->stats() : luce::memory::DiskStats{};
-    const auto n = [](auto number) { return std::to_string(number); };
-    luce::daemon::StatusFields fields = {
-        {"lanes", n(options.n_lanes)},
-        {"pool", n(info.n_pool)},
-        {"ctx", n(info.n_ctx)},
-        {"slots_used", n(status.n_slots_used)},
-        {"pages_resident", n(status.cache.n_resident)},
-        {"pages_host", n(status.cache.n_host)},
-        {"tails_host", n(status.cache.n_host_tails)},
-        {"host_bytes", n(status.cache.host_bytes)},
-        {"pinned_bytes", n(status.cache.pinned_bytes)},
-        {"pages_evicted", n(status.cache.n_evicted)},
-        {"pages_dropped", n(status.cache.n_dropped)},
-        {"disk_files", n(on_disk.n_files)},
-        {"disk_bytes", n(on_disk.n_bytes)},
-        {"disk_written", n(on_disk.n_written_files)},
-        {"disk_read", n(on_disk.n_read_files)},
-        {"disk_corrupt", n(on_disk.n_corrupt_files)},
-        {"disk_trouble", disk != nullptr && !disk->write_trouble().empty() ? disk->write_trouble() : "none"},
-        {"uptime_s", n(std::llround(uptime_s))}};
-    const luce::daemon::StatusFields of_residency = luce::daemon::describe_residency(status);
-    fields.insert(fields.end(), of_residency.begin(), of_residency.end());
+                                    const luce::llama::ScorerUsage& scorer, double uptime_s) {
+    luce::daemon::StatusFields fields = {{"lanes", std::to_string(options.n_lanes)},
+                                         {"pool", std::to_string(info.n_pool)},
+                                         {"ctx", std::to_string(info.n_ctx)},
+                                         {"uptime_s", std::to_string(std::llround(uptime_s))}};
+    const luce::daemon::ScorerBytes of_scorer = {scorer.keys, scorer.weights + scorer.cells};
+    const luce::daemon::StatusFields of_memory = luce::daemon::describe_memory(memory.status(), disk, of_scorer);
+    fields.insert(fields.end(), of_memory.begin(), of_memory.end());
     return fields;
 }
 
@@ -343,16 +327,27 @@ Result<void> size_pool(Options& options, luce::llama::Model& model, int reply_fd
     }
 }
 
-// By what the model's own queries ask for, where it lets them be seen. Null: the newest pages stay.
-Result<std::unique_ptr<luce::llama::QueryScorer>> open_scorer(const Options& options, const luce::llama::Model& model) {
+// Null: the newest pages stay.
+Result<luce::llama::PageScoring> open_scoring(const Options& options, const luce::llama::Model& model, int reply_fd) {
     using luce::daemon::KvflashPolicy;
-    if (!options.n_kvflash || options.kvflash_policy == KvflashPolicy::lru) {
-        return std::unique_ptr<luce::llama::QueryScorer>();
+    using luce::llama::ScoringPolicy;
+    if (!options.n_kvflash || options.kvflash_policy == KvflashPolicy::lru) return luce::llama::PageScoring();
+    luce::llama::ScoringOptions scoring;
+    scoring.n_lanes = options.n_lanes;
+    if (options.kvflash_policy == KvflashPolicy::query) scoring.policy = ScoringPolicy::query;
+    if (options.kvflash_policy == KvflashPolicy::draft) scoring.policy = ScoringPolicy::draft;
+    if (options.kvflash_scorer) {
+        scoring.scorer =
+            luce::llama::ScorerOptions{.path = *options.kvflash_scorer,
+                                       .n_lanes = options.n_lanes,
+                                       .n_ctx = model.info().n_ctx,
+                                       .n_threads = options.n_draft_threads.value_or(model.info().n_threads),
+                                       .n_gpu_layers = options.n_draft_gpu_layers,
+                                       .cache_type = options.kvflash_scorer_cache_type,
+                                       .layer = std::nullopt};
     }
-    auto scorer = luce::llama::QueryScorer::create(model, options.n_lanes, model.info().n_threads);
-    if (scorer || options.kvflash_policy == KvflashPolicy::query) return scorer;
-    luce::log_warn("--kvflash-policy: lru, because " + scorer.error().text);
-    return std::unique_ptr<luce::llama::QueryScorer>();
+    const luce::llama::LoadGuard guard(to_guard_options(options, reply_fd));
+    return luce::llama::PageScoring::open(scoring, model);
 }
 
 // Where a device fetches pages by itself. Null: it has no use for that.
@@ -399,12 +394,10 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
         return refuse_to_start(reply_fd, bounded.error(), exit_status_of(bounded.error()));
     }
     pinned = pin_pages(target_device.device(), device.traits(), config.host_budget);
-    const auto scorer = open_scorer(options, model);
-    if (!scorer) return refuse_to_start(reply_fd, scorer.error(), kStartFailed);
-    if (luce::llama::QueryScorer* by_queries = scorer.value().get()) {
-        decoder.note_queries(&by_queries->probe());
-        config.residency->scorer = by_queries;
-    }
+    Result<luce::llama::PageScoring> scoring = open_scoring(options, model, reply_fd);
+    if (!scoring) return refuse_to_start(reply_fd, scoring.error(), exit_status_of(scoring.error()));
+    decoder.note_queries(scoring.value().probe());
+    if (config.residency) config.residency->scorer = scoring.value().scorer();
     luce::memory::TextMemory memory(device, disk.value().get(), config, clock);
 
     luce::llama::LlamaSamplerFactory samplers(model, decoder);
@@ -417,7 +410,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
         [&]() -> Result<void> {
             if (drafting.memory != nullptr) drafting.memory->unload();
             target_device.unbind();
-            if (scorer.value()) scorer.value()->unbind();
+            scoring.value().unload();
             model.unload();
             return {};
         },
@@ -433,13 +426,15 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
                 if (Result<void> back = drafting.memory->reload(); !back) return back;
             }
             if (joint_device) joint_device->refresh();
-            return scorer.value() ? scorer.value()->rebind() : Result<void>();
+            return scoring.value().reload();
         },
         drafting.memory != nullptr};
     luce::daemon::SlotCommands slots(engine, memory, *files.value(), info.identity, parking);
-    luce::daemon::Dispatcher dispatcher(
-        engine, slots, output, clock, requests, static_cast<std::size_t>(options.n_queue) + 1,
-        [&] { return describe(info, options, memory, disk.value().get(), clock.now_s() - started_s); });
+    luce::daemon::Dispatcher dispatcher(engine, slots, output, clock, requests,
+                                        static_cast<std::size_t>(options.n_queue) + 1, [&] {
+                                            return describe(info, options, memory, disk.value().get(),
+                                                            scoring.value().usage(), clock.now_s() - started_s);
+                                        });
     luce::daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output, *files.value());
     output.send_reply(ready_line(info, options, memory, config.host_budget, drafting.speculator.get()));
     return loop.run();

@@ -195,13 +195,21 @@ std::vector<OptionSpec> residency_specs() {
          kvflash_size},
         {"--kvflash-tau", "N", "tokens of an answer after which it is looked anew at what matters (default 64)",
          number<std::int32_t>(&Options::kvflash_tau, 1, kMaxTau)},
-        {"--kvflash-policy", "auto|query|lru",
-         "what stays: query: what the model's own attention asks for, and the newest; lru: the newest; auto: query "
-         "where "
-         "the model allows it (default auto)",
-         choice<KvflashPolicy>(
-             &Options::kvflash_policy,
-             {{"auto", KvflashPolicy::automatic}, {"query", KvflashPolicy::query}, {"lru", KvflashPolicy::lru}})},
+        {"--kvflash-policy", "auto|query|draft|lru",
+         "what stays: query: what the model's own attention asks for, and the newest; draft: what a small model's "
+         "attention asks for (--kvflash-scorer), and the newest; lru: the newest; auto: query where the model allows "
+         "it, else draft where there is a scorer, else lru (default auto)",
+         choice<KvflashPolicy>(&Options::kvflash_policy, {{"auto", KvflashPolicy::automatic},
+                                                          {"query", KvflashPolicy::query},
+                                                          {"draft", KvflashPolicy::draft},
+                                                          {"lru", KvflashPolicy::lru}})},
+        {"--kvflash-scorer", "FILE",
+         "the small model of --kvflash-policy draft, a GGUF file: one with attention in all layers and any "
+         "vocabulary; --draft-threads and --draft-gpu-layers are for it as well",
+         text(&Options::kvflash_scorer)},
+        {"--kvflash-scorer-cache-type", "TYPE",
+         "type of its cached keys and values (default: as the daemon would choose)",
+         text(&Options::kvflash_scorer_cache_type)},
         {"--kvflash-pin", "A:B,…",
          "positions of every text that stay on the device, from A up to before B, in whole pages of 64 (a system "
          "prompt, say); each lane needs room for them (default: none but the first page)",
@@ -295,13 +303,16 @@ const OptionSpec* find(std::string_view name) {
 
 Error bad_args(std::string text) { return {ErrorCode::bad_args, std::move(text)}; }
 
-// How a draft model is to be loaded says nothing where there is none.
+// How a draft model is to be loaded says nothing where there is none. A scorer is a small model beside the large one,
+// too: where it runs is said for both.
 Result<void> check_draft(const Options& options) {
     if (options.draft || options.mtp) return {};
-    const std::pair<const char*, bool> given[] = {{"--draft-cache-type-k", options.draft_cache_type_k.has_value()},
-                                                  {"--draft-cache-type-v", options.draft_cache_type_v.has_value()},
-                                                  {"--draft-gpu-layers", options.n_draft_gpu_layers.has_value()},
-                                                  {"--draft-threads", options.n_draft_threads.has_value()}};
+    const bool has_scorer = options.kvflash_scorer.has_value();
+    const std::pair<const char*, bool> given[] = {
+        {"--draft-cache-type-k", options.draft_cache_type_k.has_value()},
+        {"--draft-cache-type-v", options.draft_cache_type_v.has_value()},
+        {"--draft-gpu-layers", options.n_draft_gpu_layers.has_value() && !has_scorer},
+        {"--draft-threads", options.n_draft_threads.has_value() && !has_scorer}};
     for (const auto& [name, is_given] : given) {
         if (is_given)
             return bad_args(std::string(name) + " is for a draft model: name one with --draft, or give --mtp");
@@ -343,6 +354,29 @@ Result<void> check_pins(const Options& options, std::int64_t n_pool) {
                     std::to_string(n_least));
 }
 
+// A scorer that would not be asked, and a policy that has nobody to ask.
+Result<void> check_scorer(const Options& options) {
+    const bool may_ask =
+        options.kvflash_policy == KvflashPolicy::draft || options.kvflash_policy == KvflashPolicy::automatic;
+    if (options.kvflash_policy == KvflashPolicy::draft && !options.kvflash_scorer) {
+        return bad_args(
+            "--kvflash-policy draft needs a small model that reads the texts: name one with "
+            "--kvflash-scorer FILE");
+    }
+    if (options.kvflash_scorer && !may_ask) {
+        return bad_args(
+            "--kvflash-scorer is for --kvflash-policy draft (or auto): the policy that was given asks no "
+            "scorer");
+    }
+    if (options.kvflash_scorer && !options.n_kvflash) {
+        return bad_args("--kvflash-scorer is for texts that outgrow the pool: give --kvflash N as well");
+    }
+    if (options.kvflash_scorer_cache_type && !options.kvflash_scorer) {
+        return bad_args("--kvflash-scorer-cache-type is for a scorer: name one with --kvflash-scorer FILE");
+    }
+    return {};
+}
+
 // The smallest pool that every lane can go on in, and one of them can read its prompt.
 Result<void> check_residency(const Options& options, std::span<const std::string_view> given) {
     if (!options.n_kvflash) return check_nothing_needs_kvflash(given);
@@ -371,6 +405,7 @@ Result<void> check_together(const Options& options, std::span<const std::string_
     if (options.wants_help || options.wants_version) return {};
     if (options.model.empty()) return bad_args("--model FILE is missing");
     if (Result<void> checked = check_residency(options, given); !checked) return checked;
+    if (Result<void> checked = check_scorer(options); !checked) return checked;
     if (options.n_pool && options.n_ctx && *options.n_pool < *options.n_ctx) {
         return bad_args("--pool " + std::to_string(*options.n_pool) + " is smaller than --ctx " +
                         std::to_string(*options.n_ctx) + ": a lane's text has to fit the pool");

@@ -13,7 +13,7 @@
 
 namespace luce::daemon {
 
-enum class KvflashPolicy { automatic, query, lru };
+enum class KvflashPolicy { automatic, query, draft, lru };
 
 enum class FlashAttentionChoice { automatic, on, off };
 
@@ -29,6 +29,8 @@ struct Options {
     std::int32_t kvflash_tau = 64;
     KvflashPolicy kvflash_policy = KvflashPolicy::automatic;
     std::vector<memory::PositionSpan> kvflash_pins;  // of every text
+    std::optional<std::string> kvflash_scorer;  // a GGUF file: a small model that reads the texts beside the target
+    std::optional<std::string> kvflash_scorer_cache_type;
     std::int32_t n_lanes = 4;
     std::int32_t n_queue = 256;
     std::optional<std::int32_t> n_batch;  // unset: n_ubatch

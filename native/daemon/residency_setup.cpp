@@ -79,28 +79,4 @@ Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const m
     return {};
 }
 
-StatusFields describe_residency(const memory::MemoryStatus& status) {
-    if (!status.residency) return {};
-    const memory::ResidencyStatus& residency = *status.residency;
-    const auto n = [](auto number) { return std::to_string(number); };
-    std::int64_t n_out = 0;
-    std::string lanes;  // lane:resident/host/disk, …
-    for (const memory::LanePages& of : residency.lanes) {
-        n_out += of.n_host;
-        lanes += (lanes.empty() ? "" : ",") + n(static_cast<std::int32_t>(of.lane)) + ":" + n(of.n_resident) + "/" +
-                 n(of.n_host) + "/" + n(of.n_disk);
-    }
-    return {{"pages_out", n(n_out)},
-            {"lane_pages", lanes.empty() ? "none" : lanes},
-            {"pages_moved_in", n(residency.n_moved_in)},
-            {"pages_moved_out", n(residency.n_moved_out)},
-            {"page_bytes_in", n(residency.n_bytes_in)},
-            {"page_bytes_out", n(residency.n_bytes_out)},
-            {"page_choices", n(residency.n_choices)},
-            {"pages_wanted", n(residency.n_wanted)},
-            {"pages_found", n(residency.n_found)},
-            {"page_keys_bytes", n(status.cache.keys_bytes)},
-            {"page_stall_s", n(residency.stall_s)}};
-}
-
 }  // namespace luce::daemon

@@ -1,4 +1,4 @@
-// How `--kvflash` becomes the memory's configuration, and what `status` says of it. Knows options and the device's
+// How `--kvflash` becomes the memory's configuration. Knows options and the device's
 // traits; the model itself only by its numbers.
 #pragma once
 
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "daemon/dispatcher.h"
 #include "daemon/options.h"
 #include "memory/kv_device.h"
 #include "memory/pool_size.h"
@@ -24,8 +23,5 @@ Result<std::int32_t> size_pool(const Options& options, std::int32_t n_ctx, std::
 // Errors: start_failed (not this model), bad_args (the host has no room for what the pool does not hold).
 Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const memory::DeviceTraits& traits,
                              memory::MemoryConfig& config);
-
-// Nothing where residency is not bounded.
-StatusFields describe_residency(const memory::MemoryStatus& status);
 
 }  // namespace luce::daemon
