@@ -314,7 +314,7 @@ Result<void> size_pool(Options& options, luce::llama::Model& model, int reply_fd
     }
     const Result<std::int32_t> chosen = luce::daemon::size_pool(
         options, model.info().n_ctx, luce::llama::pool_devices(model, options.n_lanes, draft.memory),
-        luce::llama::weights_read_a_token(model));
+        luce::llama::weights_read_a_token(model, draft.memory));
     if (!chosen) return chosen.error();
     draft = {};
     const std::int32_t n_least = *options.n_kvflash;

@@ -93,6 +93,22 @@ void add_growth(const ContextOwner& owner, std::int32_t n_lanes, Devices& device
     }
 }
 
+std::uint64_t read_a_token(const llama_model& weights) {
+    const bool is_tied = weights.output == nullptr || weights.tok_embd == nullptr ||
+                         std::string_view(weights.output->name) == weights.tok_embd->name;
+    const std::uint64_t n_experts = weights.hparams.n_expert;
+    const std::uint64_t n_used = weights.hparams.n_expert_used_max();
+    std::set<std::string_view> seen;
+    std::uint64_t n_bytes = 0;
+    for (const auto& [name, tensor] : weights.tensors_by_name) {
+        const bool is_table = tensor == weights.per_layer_tok_embd || (tensor == weights.tok_embd && !is_tied);
+        if (is_table || !seen.insert(name).second) continue;
+        const bool is_of_experts = n_experts > 0 && name.find("_exps") != std::string::npos;
+        n_bytes += is_of_experts ? ggml_nbytes(tensor) / n_experts * n_used : ggml_nbytes(tensor);
+    }
+    return n_bytes;
+}
+
 }  // namespace
 
 std::vector<PoolDevice> pool_devices(const Model& model, std::int32_t n_lanes, DraftMemory* draft) {
@@ -123,21 +139,9 @@ std::vector<PoolDevice> pool_devices(const Model& model, std::int32_t n_lanes, D
     return all;
 }
 
-std::uint64_t weights_read_a_token(const Model& model) {
-    const llama_model& weights = *model.model();
-    const bool is_tied = weights.output == nullptr || weights.tok_embd == nullptr ||
-                         std::string_view(weights.output->name) == weights.tok_embd->name;
-    const std::uint64_t n_experts = weights.hparams.n_expert;
-    const std::uint64_t n_used = weights.hparams.n_expert_used_max();
-    std::set<std::string_view> seen;
-    std::uint64_t n_bytes = 0;
-    for (const auto& [name, tensor] : weights.tensors_by_name) {
-        const bool is_table = tensor == weights.per_layer_tok_embd || (tensor == weights.tok_embd && !is_tied);
-        if (is_table || !seen.insert(name).second) continue;
-        const bool is_of_experts = n_experts > 0 && name.find("_exps") != std::string::npos;
-        n_bytes += is_of_experts ? ggml_nbytes(tensor) / n_experts * n_used : ggml_nbytes(tensor);
-    }
-    return n_bytes;
+std::uint64_t weights_read_a_token(const Model& model, DraftMemory* draft) {
+    const llama_model* of_draft = draft != nullptr ? llama_get_model(draft->owner().context()) : model.model();
+    return read_a_token(*model.model()) + (of_draft != model.model() ? read_a_token(*of_draft) : 0);
 }
 
 }  // namespace luce::llama

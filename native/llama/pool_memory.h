@@ -16,8 +16,8 @@ namespace luce::llama {
 // memory can be cut into pages.
 std::vector<memory::PoolDevice> pool_devices(const Model& model, std::int32_t n_lanes, DraftMemory* draft);
 
-// Bytes of weights that decoding one token reads: of experts those that a token goes to, of the table of embeddings
-// nothing unless it is the output's too.
-std::uint64_t weights_read_a_token(const Model& model);
+// Bytes of weights that decoding one token reads, the draft's too: of experts those that a token goes to, of the table
+// of embeddings nothing unless it is the output's too. `draft` may be null.
+std::uint64_t weights_read_a_token(const Model& model, DraftMemory* draft);
 
 }  // namespace luce::llama

@@ -38,7 +38,7 @@ struct PoolQuestion {
     std::int64_t n_least = 0;  // the smallest pool that works, a multiple of a page
     std::int64_t n_ctx = 0;    // longest text
     std::int64_t n_lanes = 0;
-    std::uint64_t weights_a_token = 0;  // bytes that decoding a token reads of the weights
+    std::uint64_t weights_a_token = 0;  // bytes that decoding a token reads of the weights, the draft's too
     std::uint64_t rows_a_token = 0;     // and for each token in sight
 };
 

@@ -52,7 +52,7 @@ TEST_CASE("a token reads the weights but for tables and for experts that it does
         CAPTURE(family);
         const Setup setup({test_model(family), "q8_0"}, 256);
         const std::uint64_t all = llama::pool_devices(setup.model, kLanes, nullptr)[0].weights;
-        const std::uint64_t read = llama::weights_read_a_token(setup.model);
+        const std::uint64_t read = llama::weights_read_a_token(setup.model, nullptr);
         CHECK(read < all);
         CHECK(read > all / 4);
         const bool has_experts = std::string(family).find("moe") != std::string::npos;
