@@ -235,7 +235,8 @@ class SupervisorConfig(DaemonConfig):
         if config.kvflash is not None:
             return config
         # What is said for all engines is for those that have such a pool.
-        return replace(config, **dict.fromkeys(_OF_KVFLASH - engine.options.keys()))
+        unsaid: dict[str, Any] = dict.fromkeys(_OF_KVFLASH - engine.options.keys())
+        return replace(config, **unsaid)
 
 
 _OF_KVFLASH = frozenset({"kvflash_tau", "kvflash_policy", "kvflash_pin"})
