@@ -17,14 +17,14 @@ FlashAttention = Literal["auto", "on", "off"]
 LogLevel = Literal["error", "warn", "info", "debug"]
 OnOff = Literal["on", "off"]
 DraftAccept = Literal["match", "rejection"]
-KvflashPolicy = Literal["auto", "query", "lru"]
+KvflashPolicy = Literal["auto", "query", "draft", "lru"]
 ByteCount = Annotated[int, "bytes"]  # written 8G for short where people write it
 PoolSize = Annotated[int | Literal["auto"], "tokens"]
 
 CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTENTION: tuple[FlashAttention, ...] = ("auto", "on", "off")
 LOG_LEVELS: tuple[LogLevel, ...] = ("error", "warn", "info", "debug")
-KVFLASH_POLICIES: tuple[KvflashPolicy, ...] = ("auto", "query", "lru")
+KVFLASH_POLICIES: tuple[KvflashPolicy, ...] = ("auto", "query", "draft", "lru")
 
 
 OPENMP_SPIN_COUNT = 20_000
@@ -67,6 +67,8 @@ class DaemonConfig:
     kvflash_tau: int | None = None  # tokens of an answer between two looks at what matters
     kvflash_policy: KvflashPolicy | None = None  # what of a longer text stays in the pool
     kvflash_pin: tuple[str, ...] | None = None  # positions of every text that always stay there: "0:512"
+    kvflash_scorer: Path | None = None  # GGUF file of a small model that says so by its own attention
+    kvflash_scorer_cache_type: CacheType | None = None
     draft: Path | None = None  # GGUF file of a draft model, or with `mtp` of an assistant; a folder with one
     mtp: bool = False  # draft with multi-token heads: the model's own, or the assistant's
     draft_max: int | None = None  # tokens that are drafted at once; 0: no speculation
@@ -110,6 +112,8 @@ class DaemonConfig:
             ("--kvflash-tau", self.kvflash_tau),
             ("--kvflash-policy", self.kvflash_policy),
             ("--kvflash-pin", ",".join(self.kvflash_pin) if self.kvflash_pin else None),
+            ("--kvflash-scorer", self.kvflash_scorer),
+            ("--kvflash-scorer-cache-type", self.kvflash_scorer_cache_type),
             ("--draft", self.draft),
             ("--draft-max", self.draft_max),
             ("--draft-gate", self.draft_gate),
@@ -239,6 +243,6 @@ class SupervisorConfig(DaemonConfig):
         return replace(config, **unsaid)
 
 
-_OF_KVFLASH = frozenset({"kvflash_tau", "kvflash_policy", "kvflash_pin"})
+_OF_KVFLASH = frozenset({"kvflash_tau", "kvflash_policy", "kvflash_pin", "kvflash_scorer", "kvflash_scorer_cache_type"})
 _DAEMON_FIELDS = frozenset(entry.name for entry in fields(DaemonConfig))
 _ENGINE_OPTIONS = _DAEMON_FIELDS - {"stream_fd", "mux", "die_with_parent"}

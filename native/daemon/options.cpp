@@ -368,9 +368,6 @@ Result<void> check_scorer(const Options& options) {
             "--kvflash-scorer is for --kvflash-policy draft (or auto): the policy that was given asks no "
             "scorer");
     }
-    if (options.kvflash_scorer && !options.n_kvflash) {
-        return bad_args("--kvflash-scorer is for texts that outgrow the pool: give --kvflash N as well");
-    }
     if (options.kvflash_scorer_cache_type && !options.kvflash_scorer) {
         return bad_args("--kvflash-scorer-cache-type is for a scorer: name one with --kvflash-scorer FILE");
     }

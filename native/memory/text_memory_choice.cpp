@@ -62,7 +62,11 @@ void TextMemory::watch_residency(LaneId id, std::span<const Token> text, Positio
     const bool is_near = n_computed < lane.n_prompt - 1 ? lane.n_prompt - n_computed <= kWatchedOfPrompt
                                                         : n_computed + kWatchedOfAnswer >= lane.chosen_at + tau;
     const bool outgrows = outgrows_pool(lane, n_computed);
-    if (outgrows) config_.residency->scorer->read(id, text.first(static_cast<std::size_t>(n_computed)));
+    if (outgrows) {
+        const double started_s = clock_.now_s();
+        config_.residency->scorer->read(id, text.first(static_cast<std::size_t>(n_computed)));
+        residency_totals_.stall_s += clock_.now_s() - started_s;
+    }
     const bool is_watched = is_near && outgrows;
     if (is_watched != lane.is_watched) config_.residency->scorer->watch(id, is_watched);
     lane.is_watched = is_watched;

@@ -137,7 +137,20 @@ _ENGINE_OPTIONS = (
         "--kvflash-policy",
         type=click.Choice(KVFLASH_POLICIES),
         help="What of a text that does not fit stays on the device. query: what the model's own attention asks for, and"
-        " the newest. lru: the newest. Default: auto, query where the model allows it.",
+        " the newest. draft: what a small model's attention asks for (--kvflash-scorer), and they. lru: the newest."
+        " Default: auto, query where the model allows it, else draft where there is a scorer.",
+    ),
+    click.option(
+        "--kvflash-scorer",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="The small model of --kvflash-policy draft, a GGUF file: one with attention in all layers and any"
+        " vocabulary. --draft-threads and --draft-gpu-layers are for it as well.",
+    ),
+    click.option(
+        "--kvflash-scorer-cache-type",
+        type=click.Choice(CACHE_TYPES),
+        help="Type of its cached keys and values. Default: as luced would choose.",
     ),
     click.option(
         "--kvflash-pin",
@@ -272,9 +285,9 @@ def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:
         for key in (
             "ctx", "pool", "lanes", "queue", "batch", "ubatch", "threads", "gpu_layers", "cache_type_k", "cache_type_v",
             "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "kvflash",
-            "kvflash_tau", "kvflash_policy", "kvflash_pin", "mtp", "draft_max", "draft_gate", "draft_accept",
-            "draft_ngram", "draft_tree", "spec_memory", "draft_cache_type_k", "draft_cache_type_v", "draft_gpu_layers",
-            "draft_threads", "seed", "log_level", "load_timeout",
+            "kvflash_tau", "kvflash_policy", "kvflash_scorer", "kvflash_scorer_cache_type", "kvflash_pin", "mtp",
+            "draft_max", "draft_gate", "draft_accept", "draft_ngram", "draft_tree", "spec_memory", "draft_cache_type_k",
+            "draft_cache_type_v", "draft_gpu_layers", "draft_threads", "seed", "log_level", "load_timeout",
         )
     }  # fmt: skip
     model = read_model(values["model"])

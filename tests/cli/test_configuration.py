@@ -244,6 +244,11 @@ def test_a_pool_that_texts_may_outgrow_is_set_by_file_environment_and_flag(tmp_p
     )
     for configuration in (*pinned, read(configuration_text(pinned[0]), folder=tmp_path)):
         assert configuration.supervisor_config(model=MODEL).kvflash_pin == ("0:64", "100:200")
+    scored = read("kvflash = 640\nkvflash_policy = 'draft'\nkvflash-scorer = 's.gguf'", folder=tmp_path)
+    assert scored.supervisor_config(model=MODEL).kvflash_scorer == tmp_path / "s.gguf"
+    assert read(LUCE_KVFLASH="640", LUCE_KVFLASH_SCORER="s.gguf").supervisor_config(model=MODEL).kvflash_scorer == Path(
+        "s.gguf"
+    )
     # One engine of several, and a file's pool that is not meant now.
     one = read("pool = 4096\n[[engines]]\npool = 'none'\nkvflash = 640\n[[engines]]", folder=tmp_path)
     config = one.supervisor_config(model=MODEL)

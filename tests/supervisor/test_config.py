@@ -56,6 +56,11 @@ def test_a_pool_that_texts_may_outgrow_becomes_arguments() -> None:
     assert DaemonConfig(model=Path("m"), kvflash="auto").to_argv() == ["--model", "m", "--kvflash", "auto"]
     pinned = DaemonConfig(model=Path("m"), kvflash=640, kvflash_pin=("0:64", "100:200"))
     assert pinned.to_argv() == ["--model", "m", "--kvflash", "640", "--kvflash-pin", "0:64,100:200"]
+    scored = DaemonConfig(
+        model=Path("m"), kvflash=640, kvflash_policy="draft", kvflash_scorer=Path("s"), kvflash_scorer_cache_type="f16"
+    )
+    expected = ["--kvflash-policy", "draft", "--kvflash-scorer", "s", "--kvflash-scorer-cache-type", "f16"]
+    assert scored.to_argv() == ["--model", "m", "--kvflash", "640", *expected]
 
 
 def test_how_a_bounded_pool_is_used_needs_one() -> None:
