@@ -3,10 +3,11 @@
 
 Recall: prompts with one needle each, a code that the end asks for, in four surroundings (among sentences, in a comment
 of Python, among three other codes, five turns ago) at depths of 10 to 90 percent. Each prompt goes, in turns, to luced
-with the whole text in its cells ("full"), to luced with --kvflash that keeps what is asked for ("query"), and to one
-that keeps the newest ("lru"). The answer is generated, and right if it holds the code. At a residency of R percent of N
-tokens the pool has the first page, four recent ones, a slice (--ubatch) and R percent of N, in whole pages. A needle is
-outside the window if it lies further from the end than the pool is long. Counts, so a busy machine does no harm.
+with the whole text in its cells ("full"), to luced with --kvflash that keeps what is asked for ("query"), with --scorer
+to one that lets a small model say what that is ("draft"), and to one that keeps the newest ("lru"). The answer is
+generated, and right if it holds the code. At a residency of R percent of N tokens the pool has the first page, four
+recent ones, a slice (--ubatch) and R percent of N, in whole pages. A needle is outside the window if it lies further
+from the end than the pool is long. Counts, so a busy machine does no harm.
 
 Flatness: random texts of growing length (--positions) and answers of --answer tokens: time a decoded token with a pool
 of --pool tokens ("bounded"), over that of the same daemon with another text that fits the pool ("home"), and over that
@@ -49,7 +50,6 @@ from scripts.bench.residency_flatness import SIDES as FLATNESS_SIDES  # noqa: E4
 from scripts.bench.residency_flatness import FlatnessSample, FlatnessVolume, measure_flatness  # noqa: E402
 from scripts.bench.residency_prompts import KINDS  # noqa: E402
 from scripts.bench.residency_recall import (  # noqa: E402
-    SIDES,
     RecallSample,
     Residency,
     least_tokens,
@@ -85,6 +85,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     recall.add_argument("--tokens", type=int, metavar="N",
                         help="length of the prompts (default: the least that says something: 2048 at 25 percent, "
                         "4096 at 12, 7168 at 6)")  # fmt: skip
+    recall.add_argument("--scorer", type=Path, metavar="GGUF",
+                        help="a small model: also measure --kvflash-policy draft with it")  # fmt: skip
     recall.add_argument("--seed", type=int, default=0, help="other texts, owners and codes")
     recall.add_argument("--points", type=int, default=32, metavar="N", help="of divergence: so many steps a text")
     flatness = parser.add_argument_group("flatness")
@@ -132,7 +134,7 @@ def volume_of(args: argparse.Namespace) -> FlatnessVolume:
 def settings_of(args: argparse.Namespace) -> EngineSettings:
     return EngineSettings(
         args.luced, args.model, args.ubatch, args.threads, args.gpu_layers, args.cache_type, args.tau,
-        tuple(args.luced_arguments.split()),
+        args.scorer, tuple(args.luced_arguments.split()),
     )  # fmt: skip
 
 
@@ -148,7 +150,7 @@ class Run:
 
     def add_recall(self, sample: RecallSample) -> None:
         self.recall.append(sample)
-        found = ", ".join(f"{side} {'found' if sample.is_right(side) else 'missed'}" for side in SIDES)
+        found = ", ".join(f"{side} {'found' if sample.is_right(side) else 'missed'}" for side in sample.answers)
         self.console.log(f"{sample.percent} %, {sample.kind} at {sample.depth:.0%}: {found}", highlight=False)
         self.write()
 

@@ -13,7 +13,7 @@ from luce.protocol import GenerateOk
 from luce.supervisor.text import TextModel
 from scripts.bench.residency_prompts import python_text
 from scripts.bench.residency_recall import Residency
-from scripts.bench.residency_sides import FULL, LRU, QUERY, EngineSettings, RefusedError
+from scripts.bench.residency_sides import FULL, EngineSettings, RefusedError
 from scripts.bench.speculation_prompts import filler
 from tests.daemon_driver import DaemonDriver
 
@@ -76,8 +76,8 @@ def measure_divergence(
                 best = {side: max(next_of[side], key=next_of[side].__getitem__) for side in next_of}
                 sample = DivergenceSample(
                     text, residency.percent, n_pool, position,
-                    {side: divergence(next_of[FULL], next_of[side]) for side in (QUERY, LRU)},
-                    {side: best[side] == best[FULL] for side in (QUERY, LRU)},
+                    {side: divergence(next_of[FULL], next_of[side]) for side in daemons if side != FULL},
+                    {side: best[side] == best[FULL] for side in daemons if side != FULL},
                 )  # fmt: skip
                 samples.append(sample)
                 report(sample)

@@ -1,6 +1,7 @@
-"""What a model still finds in a text that its pool cannot hold: each prompt goes to luced with the whole text in sight,
-to luced with --kvflash by what is asked for ("query"), and to luced with the newest pages only ("lru"). Counts, no
-times. It must not know how a prompt is made or a table looks.
+"""What a model still finds in a text that its pool cannot hold: each prompt goes to luced with the whole text in
+sight, to luced with --kvflash by what is asked for ("query"), by what a small model asks for ("draft", where there
+is one), and to luced with the newest pages only ("lru"). Counts, no times. It must not know how a prompt is made or
+a table looks.
 """
 
 from __future__ import annotations
@@ -12,11 +13,10 @@ from dataclasses import dataclass
 from luce.protocol import GenerateOk
 from luce.supervisor.text import TextModel
 from scripts.bench.residency_prompts import KINDS, NeedlePrompt, depths, needle_prompt
-from scripts.bench.residency_sides import DEADLINE_S, FULL, LRU, PAGE, QUERY, EngineSettings, RefusedError, whole_pages
+from scripts.bench.residency_sides import DEADLINE_S, PAGE, EngineSettings, RefusedError, whole_pages
 from tests.daemon_driver import DaemonDriver, gen_line
 
 N_SINKS, N_RECENT = 1, 4  # pages that a lane sees whatever they hold
-SIDES = (FULL, QUERY, LRU)
 # Shorter prompts would lie in the pages that are always there.
 LEAST_TOKENS = {25: 2048, 12: 4096, 6: 7168}
 N_ANSWER = 24  # tokens: the code and a sentence around it
@@ -56,6 +56,7 @@ class RecallSample:
     depth: float
     expected: str
     answers: dict[str, str]
+    """By side."""
 
     def is_right(self, side: str) -> bool:
         return self.expected in self.answers[side]
@@ -86,7 +87,9 @@ def measure_recall(
     with TextModel(settings.model) as model, settings.sides(residency.n_ctx, n_pool) as daemons:
         for i, prompt in enumerate(_prompts(model, residency.n_tokens, kinds, n_needles, seed)):
             answers = {}
-            for side in SIDES[i % 3 :] + SIDES[: i % 3]:
+            sides = [*daemons]
+            first = i % len(sides)
+            for side in sides[first:] + sides[:first]:
                 tokens = ask(daemons[side], prompt)
                 answers[side] = model.detokenize(tokens).decode(errors="replace")
             sample = RecallSample(

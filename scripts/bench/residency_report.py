@@ -18,7 +18,7 @@ from rich.table import Table
 from scripts.bench.residency_divergence import DivergenceSample
 from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample
 from scripts.bench.residency_recall import RecallSample
-from scripts.bench.residency_sides import FULL, LRU, QUERY
+from scripts.bench.residency_sides import DRAFT, FULL, LRU, QUERY
 
 ALL = "all"
 AIM_OF_FULL = {12: 0.95, 6: 0.88}  # of the full cache's recall, by residency in percent
@@ -49,6 +49,15 @@ class RecallRow:
             len(samples), _found(samples), len(outside), _found(outside),
         )  # fmt: skip
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The full cache and the policies, always in the same order."""
+        return tuple(side for side in (FULL, QUERY, DRAFT, LRU) if side in self.n_found)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return self.sides[1:]
+
     def recall(self, side: str) -> float:
         return self.n_found[side] / self.n
 
@@ -56,12 +65,12 @@ class RecallRow:
         return self.n_found[side] / self.n_found[FULL] if self.n_found[FULL] else None
 
     def outside(self, side: str) -> float | None:
-        return self.n_outside_found[side] / self.n_outside if self.n_outside else None
+        return self.n_outside_found.get(side, 0) / self.n_outside if self.n_outside else None
 
 
 def _found(samples: Iterable[RecallSample]) -> dict[str, int]:
     rows = list(samples)
-    return {side: sum(row.is_right(side) for row in rows) for side in (FULL, QUERY, LRU)}
+    return {side: sum(row.is_right(side) for row in rows) for side in rows[0].answers} if rows else {}
 
 
 def recall_rows(samples: Sequence[RecallSample]) -> list[RecallRow]:
@@ -77,16 +86,17 @@ def recall_rows(samples: Sequence[RecallSample]) -> list[RecallRow]:
 
 def show_recall(console: Console, rows: Sequence[RecallRow]) -> None:
     table = Table(title="needles found, percent of the prompts; / full: of what the whole text in sight finds")
-    names = ("residency", "pool of tokens", "needles", "n", "full", "query", "lru", "query / full", "lru / full",
-             "outside the window: query", "lru")  # fmt: skip
+    policies = rows[0].policies if rows else ()
+    names = ("residency", "pool of tokens", "needles", "n", FULL, *policies, *(f"{side} / full" for side in policies),
+             *(f"outside the window: {side}" for side in policies))  # fmt: skip
     for name in names:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
             f"{row.percent} %", f"{row.n_pool} of {row.n_tokens}", row.kind, str(row.n),
-            *(_percent(row.recall(side)) for side in (FULL, QUERY, LRU)), _percent(row.of_full(QUERY)),
-            _percent(row.of_full(LRU)), f"{row.n_outside_found[QUERY]} of {row.n_outside}",
-            f"{row.n_outside_found[LRU]} of {row.n_outside}", end_section=row.kind == ALL,
+            *(_percent(row.recall(side)) for side in row.sides), *(_percent(row.of_full(side)) for side in policies),
+            *(f"{row.n_outside_found.get(side, 0)} of {row.n_outside}" for side in policies),
+            end_section=row.kind == ALL,
         )  # fmt: skip
     console.print(table)
 
@@ -95,12 +105,13 @@ def show_divergence(console: Console, samples: Sequence[DivergenceSample]) -> No
     table = Table(
         title="divergence from the full cache's next token, nats: mean (median); the same best token, percent"
     )
-    for name in ("residency", "text", "places", "query", "lru", "same best: query", "lru"):
+    policies = tuple(samples[0].divergence) if samples else ()
+    for name in ("residency", "text", "places", *policies, *(f"same best: {side}" for side in policies)):
         table.add_column(name, justify="right")
     for percent, text in dict.fromkeys((sample.percent, sample.text) for sample in samples):
         here = [sample for sample in samples if (sample.percent, sample.text) == (percent, text)]
-        moved = [[sample.divergence[side] for sample in here] for side in (QUERY, LRU)]
-        same = [statistics.mean(sample.has_same_best[side] for sample in here) for side in (QUERY, LRU)]
+        moved = [[sample.divergence[side] for sample in here] for side in policies]
+        same = [statistics.mean(sample.has_same_best[side] for sample in here) for side in policies]
         cells = [f"{statistics.mean(values):.4f} ({statistics.median(values):.4f})" for values in moved]
         table.add_row(f"{percent} %", text, str(len(here)), *cells, *map(_percent, same))
     console.print(table)
@@ -243,9 +254,11 @@ def save_plot(recall: Sequence[RecallRow], flatness: Sequence[FlatnessRow], path
 
 
 def _plot_recall(axis: Any, rows: Sequence[RecallRow]) -> None:
-    for i, side in enumerate((FULL, QUERY, LRU)):
-        places = [place + (i - 1) * 0.27 for place in range(len(rows))]
-        axis.bar(places, [row.recall(side) * 100 for row in rows], width=0.25, label=side)
+    sides = rows[0].sides
+    width = 0.8 / len(sides)
+    for i, side in enumerate(sides):
+        places = [place + (i - (len(sides) - 1) / 2) * width for place in range(len(rows))]
+        axis.bar(places, [row.recall(side) * 100 for row in rows], width=width * 0.93, label=side)
     axis.set_xticks(range(len(rows)), [row.kind for row in rows])
     axis.set_title(f"residency {rows[0].percent} %: {rows[0].n_pool} of {rows[0].n_tokens} tokens", fontsize=8)
     axis.set_ylabel("needles found, %", fontsize=8)

@@ -5,7 +5,7 @@ It must not know what they are asked.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.daemon_driver import DaemonDriver
 
 PAGE = 64
 FULL = "full"  # the whole text in its cells
-QUERY, LRU = "query", "lru"  # --kvflash-policy
+QUERY, DRAFT, LRU = "query", "draft", "lru"  # --kvflash-policy
 DEADLINE_S = 3600.0  # of one answer: long texts on few cores take their time
 
 
@@ -36,6 +36,7 @@ class EngineSettings:
     n_gpu_layers: int = 0
     cache_type: str = "q8_0"
     tau: int = 64
+    scorer: Path | None = None  # of --kvflash-policy draft; none: that side is left out
     more: tuple[str, ...] = ()
 
     def whole(self, n_ctx: int) -> DaemonDriver:
@@ -44,19 +45,23 @@ class EngineSettings:
 
     def bounded(self, n_ctx: int, n_pool: int, policy: str = QUERY) -> DaemonDriver:
         """Texts of n_ctx tokens in n_pool cells."""
+        scorer = ("--kvflash-scorer", str(self.scorer)) if policy == DRAFT else ()
         return self._start(
-            n_ctx, "--kvflash", str(n_pool), "--kvflash-policy", policy, "--kvflash-tau", str(self.tau)
+            n_ctx, "--kvflash", str(n_pool), "--kvflash-policy", policy, "--kvflash-tau", str(self.tau), *scorer
         )  # fmt: skip
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return (QUERY, LRU) if self.scorer is None else (QUERY, DRAFT, LRU)
 
     @contextmanager
     def sides(self, n_ctx: int, n_pool: int) -> Iterator[dict[str, DaemonDriver]]:
         """One daemon with room for all, one for each policy with n_pool cells."""
-        with (
-            self.whole(n_ctx) as full,
-            self.bounded(n_ctx, n_pool, QUERY) as query,
-            self.bounded(n_ctx, n_pool, LRU) as lru,
-        ):
-            yield {FULL: full, QUERY: query, LRU: lru}
+        with ExitStack() as running:
+            daemons = {FULL: running.enter_context(self.whole(n_ctx))}
+            for policy in self.policies:
+                daemons[policy] = running.enter_context(self.bounded(n_ctx, n_pool, policy))
+            yield daemons
 
     def _start(self, n_ctx: int, *pool: str) -> DaemonDriver:
         # No drafts: they would write several tokens a step, and are no part of what is compared.
