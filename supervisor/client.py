@@ -11,7 +11,7 @@ import itertools
 import re
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -237,7 +237,7 @@ class EngineClient:
         return self.declare_dead(describe_exit(code), DeathCause.CRASHED if crashed else DeathCause.ENDED)
 
     def _take_tokens(self, records: Iterator[tuple[int, int]] | None) -> None:
-        """Called by the loop itself: whoever waits for a token is the next that runs."""
+        """Called by the loop itself: whoever waits for tokens is the next that runs, or runs at once."""
         if self.death is not None:
             return  # the rest is for nobody
         if records is None:
@@ -252,20 +252,33 @@ class EngineClient:
             self.declare_dead(f"it broke the protocol: {error}", DeathCause.BROKE_PROTOCOL)
 
     def _hand_out(self, records: Iterator[tuple[int, int]]) -> None:
-        receivers, n_vocab = self._receivers, self._n_vocab
+        n_vocab = self._n_vocab
+        runs: dict[int, list[int]] = {}
         for request_id, value in records:
-            receiver = receivers.get(request_id)
             if 0 <= value < n_vocab:
+                run = runs.get(request_id)
+                if run is None:
+                    runs[request_id] = [value]
+                else:
+                    run.append(value)
+            elif value == SENTINEL:
+                self._hand_run(request_id, runs.pop(request_id, ()))
+                receiver = self._receivers.get(request_id)
                 if receiver is not None:
-                    receiver.take_token(value)
-                    continue
-            elif value != SENTINEL:
+                    receiver.take_end()
+                    self._forget_if_done(request_id, receiver)
+            else:
                 raise RemoteProtocolError(f"token record with id {request_id} and value {value}")
-            elif receiver is not None:
-                receiver.take_end()
-                self._forget_if_done(request_id, receiver)
-            if receiver is None and not 0 <= request_id <= self._last_id:
+        for request_id, run in runs.items():
+            self._hand_run(request_id, run)
+
+    def _hand_run(self, request_id: int, tokens: Sequence[int]) -> None:
+        receiver = self._receivers.get(request_id)
+        if receiver is None:
+            if not 0 <= request_id <= self._last_id:
                 raise RemoteProtocolError(f"token record with id {request_id}, which was never given")
+        elif tokens:
+            receiver.take_tokens(tokens)
 
     def _dispatch(self, reply: Reply) -> None:
         match reply:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -36,8 +37,8 @@ class Flight:
     """One reader. Compared and hashed by identity."""
 
     __slots__ = (
-        "_items", "_waiter", "asked_s", "diverged", "failure", "finished", "first_token_s", "identity", "is_enough",
-        "key", "n_attempts", "prompt", "request", "seed", "serial", "started_s", "tokens",
+        "_at_once", "_items", "_waiter", "asked_s", "diverged", "failure", "finished", "first_token_s", "identity",
+        "is_enough", "key", "n_attempts", "prompt", "request", "seed", "serial", "started_s", "tokens",
     )  # fmt: skip
 
     def __init__(self, serial: int, request: GenerateRequest, prompt: tuple[int, ...], seed: int) -> None:
@@ -62,6 +63,7 @@ class Flight:
         self.failure: Exception | None = None
         self._items: list[Item] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._at_once: Callable[[Sequence[int]], bool] | None = None  # only while somebody waits
 
     # The caller's side
 
@@ -75,24 +77,30 @@ class Flight:
     def has_items(self) -> bool:
         return bool(self._items)
 
-    async def wait(self) -> None:
+    async def wait(self, at_once: Callable[[Sequence[int]], bool] | None = None) -> None:
         """Returns once there is something to take, or the flight has finished. How long that may be is the engines'
-        guards' and the request's own deadlines' to judge."""
+        guards' and the request's own deadlines' to judge.
+
+        Plain tokens that come meanwhile are offered to `at_once` in the turn of the loop in which they come, outside of
+        the caller's task. What it takes (it returns True) ends no wait. It must not raise."""
         if self._items or self.finished:
             return
-        self._waiter = asyncio.get_running_loop().create_future()
-        await self._waiter
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        self._at_once = at_once
+        try:
+            await waiter
+        finally:
+            if self._waiter is waiter:  # cancelled, and nobody else waits by now
+                self._waiter = self._at_once = None
 
     # The engines' side
 
-    def deliver(self, token: int) -> None:
-        self.tokens.append(token)
-        self._items.append(token)
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            if not waiter.done():
-                waiter.set_result(None)
+    def deliver(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+        if self._at_once is not None and self._at_once(tokens):
+            return
+        self._items += tokens
+        self.wake()
 
     def deliver_with(self, token: int, logprobs: tuple[tuple[int, float], ...]) -> None:
         event = TokenEvent(token, len(self.tokens), logprobs)
@@ -118,6 +126,7 @@ class Flight:
     def wake(self) -> None:
         """Whoever waits looks again."""
         waiter, self._waiter = self._waiter, None
+        self._at_once = None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
@@ -241,13 +250,15 @@ class Attempt:
     def done(self) -> bool:
         return self._failed or (self._ended and self._final is not None)
 
-    def take_token(self, token: int) -> None:
-        self._n_received += 1
-        flight = self.flight
-        if self._is_plain and flight is not None:
-            flight.deliver(token)
-        elif flight is not None:
-            self._take_carefully(flight, token)
+    def take_tokens(self, tokens: Sequence[int]) -> None:
+        if self._is_plain and self.flight is not None:
+            self._n_received += len(tokens)
+            self.flight.deliver(tokens)
+            return
+        for token in tokens:
+            self._n_received += 1
+            if self.flight is not None:
+                self._take_carefully(self.flight, token)
 
     def take_end(self) -> None:
         self._ended = True
@@ -289,9 +300,9 @@ class Attempt:
             self._held.append(token)
             self._join(flight)
         else:
-            flight.deliver(token)
+            flight.deliver((token,))
         n_new = self._n_received - len(self._replay)
-        if self._n_to_acquittal and n_new >= self._n_to_acquittal:
+        if self._n_to_acquittal and n_new >= self._n_to_acquittal and self.flight is not None:
             self._n_to_acquittal = 0
             self._listener.attempt_acquitted(self)
         self._is_plain = (

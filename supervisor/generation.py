@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -75,7 +75,8 @@ class Receiver(Protocol):
     def done(self) -> bool:
         """No further event is to come."""
 
-    def take_token(self, token: int) -> None: ...
+    def take_tokens(self, tokens: Sequence[int]) -> None:
+        """Those of one turn of the loop, at least one."""
 
     def take_end(self) -> None:
         """The sentinel. May raise RemoteProtocolError, and so may take_reply: it ends the engine."""
@@ -144,9 +145,9 @@ class Generation:
 
     # Receiver: called by the client only.
 
-    def take_token(self, token: int) -> None:
-        self._events.append(TokenEvent(token, self._n_tokens))
-        self._n_tokens += 1
+    def take_tokens(self, tokens: Sequence[int]) -> None:
+        self._events += [TokenEvent(token, index) for index, token in enumerate(tokens, self._n_tokens)]
+        self._n_tokens += len(tokens)
         self._wakeup.set()
 
     def take_end(self) -> None:

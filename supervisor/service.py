@@ -38,9 +38,12 @@ class Submission:
         """No token of it has come yet, and it still runs or waits."""
         return not (self._flight.tokens or self._flight.finished or self._is_superseded)
 
-    async def take(self) -> Sequence[Item]:
+    async def take(self, at_once: Callable[[Sequence[int]], bool] | None = None) -> Sequence[Item]:
         """All that has come since the last call, once there is something: tokens (plain numbers, or TokenEvents where
-        logprobs were asked for), PrefillEvents, and FinishedEvent last. Nothing after that. Raises RequestError."""
+        logprobs were asked for), PrefillEvents, and FinishedEvent last. Nothing after that. Raises RequestError.
+
+        While nothing else has come, plain tokens are offered to `at_once` as they come, in the loop's own callback: at
+        less than it costs to wake a task. Those for which it returns True are not taken again. It must not raise."""
         while True:
             if self._is_superseded:
                 raise SupersededError("the same request was sent again, and the newer one has taken its place")
@@ -52,7 +55,7 @@ class Submission:
                 if flight.failure is not None:
                     raise flight.failure
                 return ()
-            await flight.wait()
+            await flight.wait(at_once)
 
     async def begun(self) -> None:
         """Returns once there is something to take. Raises RequestError where nothing will ever be."""

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from luce.protocol import StopReason
@@ -39,6 +40,7 @@ from luce.supervisor.text import TextError
 if TYPE_CHECKING:
     from luce.supervisor.http.metrics import Metrics
     from luce.supervisor.http.settings import ServeSettings
+    from luce.supervisor.http.site import Outlet
     from luce.supervisor.supervisor import Supervisor
     from luce.supervisor.text import TextModel
 
@@ -188,17 +190,22 @@ class ChatAnswering:
         self._last_s: float | None = None
         self._n_read = 0  # of the prompt, as far as has been told
         self._waits: dict[asyncio.Task[Sequence[Item]], _Stream] = {}  # of several choices, for what comes next
+        self._failure: Exception | None = None  # of what was to go to the outlet
 
     @property
     def n_prompt(self) -> int:
         return self._streams[0].submission.n_prompt
 
-    async def events(self) -> AsyncGenerator[AnswerEvent, None]:
+    async def events(self, outlet: Outlet | None = None) -> AsyncGenerator[AnswerEvent, None]:
         try:
             if len(self._streams) == 1:
                 stream = self._streams[0]
+                at_once = None if outlet is None else partial(self._show_at_once, stream, outlet)
                 while not stream.is_finished:
-                    for event in self._read(stream, await stream.submission.take()):
+                    items = await stream.submission.take(at_once)
+                    if self._failure is not None:
+                        raise self._failure
+                    for event in self._read(stream, items):
                         yield event
             else:
                 self._waits = {_take(stream): stream for stream in self._streams}
@@ -219,6 +226,17 @@ class ChatAnswering:
         for task in self._waits:
             task.cancel()
 
+    def _show_at_once(self, stream: _Stream, outlet: Outlet, tokens: Sequence[int]) -> bool:
+        """Whether the outlet has them."""
+        if not outlet.is_clear():
+            return False
+        try:
+            outlet.show(self._read_tokens(stream, tokens))
+        except Exception as error:  # noqa: BLE001  raised where the answer is read: here it would be the engine's
+            self._failure = error
+            return False
+        return True
+
     def _read(self, stream: _Stream, items: Sequence[Item]) -> Sequence[AnswerEvent]:
         events: list[AnswerEvent] = []
         tokens: list[int | TokenEvent] = []
@@ -232,12 +250,17 @@ class ChatAnswering:
             elif isinstance(item, FinishedEvent):
                 stream.finished = item
         if tokens:
-            if self._last_s is None and self._n_read != self.n_prompt:
-                events.append(Progress(self.n_prompt, self.n_prompt))  # the engine tells of long ones, now and then
-            self._note_tokens(len(tokens))
-            events += stream.feed(tokens)
+            events += self._read_tokens(stream, tokens)
         if stream.finished is not None:
             events += stream.finish()
+        return events
+
+    def _read_tokens(self, stream: _Stream, tokens: Sequence[int | TokenEvent]) -> Sequence[AnswerEvent]:
+        is_first = self._last_s is None
+        self._note_tokens(len(tokens))
+        events = stream.feed(tokens)
+        if is_first and self._n_read != self.n_prompt:
+            return [Progress(self.n_prompt, self.n_prompt), *events]  # the engine tells of long ones, now and then
         return events
 
     def _note_tokens(self, n_tokens: int) -> None:

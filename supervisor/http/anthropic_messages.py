@@ -27,7 +27,8 @@ from luce.supervisor.http.connection import while_connected
 from luce.supervisor.http.error_shapes import anthropic_error
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openapi import Operation
-from luce.supervisor.http.site import BODY, CLIENT, REQUEST_ID, SITE, Answering, Site
+from luce.supervisor.http.outlet import hand_on
+from luce.supervisor.http.site import BODY, CLIENT, REQUEST_ID, SITE, Site
 from luce.supervisor.http.sse import EventStream
 
 SESSION_HEADERS = ("X-Claude-Code-Session-Id", "X-Session-Id")
@@ -87,16 +88,10 @@ async def _stream(request: web.Request, site: Site, ask: Ask, message: MessageSt
         async with EventStream(request, keep_alive=lambda: PING, settings=site.settings) as stream:
             await stream.send_bytes(message.start(answering.n_prompt))
             try:
-                await _send_all(stream, message, answering)
+                await hand_on(answering, stream, message.events)
             except ApiError as error:
                 await stream.send_bytes(error_event(anthropic_error(error, request[REQUEST_ID])))
         return stream.response
-
-
-async def _send_all(stream: EventStream, message: MessageStream, answering: Answering) -> None:
-    async for event in answering.events():
-        if data := message.events(event):
-            await stream.send_bytes(data)
 
 
 async def _answer(site: Site, ask: Ask) -> tuple[ChoiceFinished, AnswerFinished]:

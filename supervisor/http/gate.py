@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from luce.supervisor.http.answer import AnswerEvent
 from luce.supervisor.http.ask import Ask
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.site import Answerer, Answering
+from luce.supervisor.http.site import Answerer, Answering, Outlet
 
 STREAM_ERRORS: ContextVar[list[ApiError] | None] = ContextVar("STREAM_ERRORS", default=None)
 """Where an answer that fails after it has begun leaves its error, for the books of the request."""
@@ -101,8 +101,8 @@ class _Gated:
     def n_prompt(self) -> int:
         return self._answering.n_prompt
 
-    def events(self) -> AsyncIterator[AnswerEvent]:
-        return self._gate.events(self._answering.events())
+    def events(self, outlet: Outlet | None = None) -> AsyncIterator[AnswerEvent]:
+        return self._gate.events(self._answering.events(outlet))
 
 
 def _shutting_down() -> ApiError:

@@ -19,6 +19,7 @@ from luce.supervisor.http.openai_chat_parse import ChatWish, read_chat
 from luce.supervisor.http.openai_shapes import answer_schema
 from luce.supervisor.http.openai_shapes_serving import error_event, json_response, served_name, take_whole
 from luce.supervisor.http.openapi import Operation
+from luce.supervisor.http.outlet import hand_on
 from luce.supervisor.http.rendering import prompt_text
 from luce.supervisor.http.site import BODY, CLIENT, SITE, Site
 from luce.supervisor.http.sse import EventStream
@@ -102,9 +103,7 @@ async def _stream(request: web.Request, site: Site, wish: ChatWish, model: str) 
     ):
         await stream.send_bytes(chunks.first())
         try:
-            async for event in answering.events():
-                if data := chunks.feed(event):
-                    await stream.send_bytes(data)
+            await hand_on(answering, stream, chunks.feed)
         except ApiError as error:
             await stream.send_bytes(error_event(error))
     return stream.response

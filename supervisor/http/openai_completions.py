@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from aiohttp import web
@@ -40,6 +41,7 @@ from luce.supervisor.http.openai_shapes_serving import (
     take_whole,
 )
 from luce.supervisor.http.openapi import Operation
+from luce.supervisor.http.outlet import hand_on
 from luce.supervisor.http.site import BODY, CLIENT, SITE, Answerer, Answering, Site
 from luce.supervisor.http.sse import EventStream
 from luce.supervisor.text import TextError
@@ -152,9 +154,7 @@ async def _stream(request: web.Request, site: Site, asks: Sequence[Ask], chunks:
 
 
 async def _hand_on(number: int, answering: Answering, chunks: Chunks, stream: EventStream) -> None:
-    async for event in answering.events():
-        if data := chunks.feed(number, event):
-            await stream.send_bytes(data)
+    await hand_on(answering, stream, partial(chunks.feed, number))
 
 
 async def _hand_on_all(

@@ -42,6 +42,7 @@ class CompletionStream:
         envelope = Envelope(KIND, model, new_id("cmpl"))
         n_choices = len(wish.asks) * wish.n_each
         self._wish = wish
+        self._n_each = wish.n_each
         self._head = b"data: " + envelope.head()
         self._end = b'],"usage":null}\n\n' if wish.includes_usage else b"]}\n\n"
         self._goes_on = _GOES_ON + self._end
@@ -65,9 +66,9 @@ class CompletionStream:
         """The chunks for an event of this prompt's answer; empty where it needs none."""
         match event:
             case ContentPiece():
-                return self._piece(prompt * self._wish.n_each + event.choice, event.text, event.logprobs)
+                return self._piece(prompt * self._n_each + event.choice, event.text, event.logprobs)
             case ChoiceFinished():
-                return self._finish_choice(prompt * self._wish.n_each + event.choice, event)
+                return self._finish_choice(prompt * self._n_each + event.choice, event)
             case AnswerFinished():
                 self._usages[prompt] = event.usage
                 return self._finish() if len(self._usages) == len(self._wish.asks) else b""

@@ -26,6 +26,7 @@ from luce.supervisor.http.openai_responses_request import (
 )
 from luce.supervisor.http.openai_shapes_fields import refusal
 from luce.supervisor.http.openapi import Operation
+from luce.supervisor.http.outlet import hand_on
 from luce.supervisor.http.site import BODY, CLIENT, SITE, Site
 from luce.supervisor.http.sse import EventStream
 
@@ -163,9 +164,7 @@ async def _stream(request: web.Request, site: Site, asked: Asked, writer: Respon
         async with EventStream(request, keep_alive=writer.keep_alive, settings=site.settings) as stream:
             await stream.send_bytes(writer.begin(answering.n_prompt))
             try:
-                async for event in answering.events():
-                    if block := writer.write(event):
-                        await stream.send_bytes(block)
+                await hand_on(answering, stream, writer.write)
             except ApiError as error:
                 log.warning("response %s failed: %s", asked.form.id, error.text)
                 await stream.send_bytes(writer.fail(error))

@@ -5,7 +5,7 @@ The one thing that dialects and the rest of this package have in common.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,14 +22,28 @@ if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
 
 
+class Outlet(Protocol):
+    """Where an answer's events can go without anybody's waiting: from the callback of the loop that brought the tokens,
+    which costs less than waking the task that reads the answer."""
+
+    def is_clear(self) -> bool:
+        """All that came before has been taken."""
+
+    def show(self, events: Sequence[AnswerEvent]) -> None:
+        """REQUIRES: it is clear."""
+
+
 class Answering(Protocol):
     """An answer that is being made: its prompt is known and fits, and it has its place in the queue."""
 
     @property
     def n_prompt(self) -> int: ...
 
-    def events(self) -> AsyncIterator[AnswerEvent]:
-        """AnswerFinished last. Raises ApiError where the answer cannot be served to its end."""
+    def events(self, outlet: Outlet | None = None) -> AsyncIterator[AnswerEvent]:
+        """AnswerFinished last. Raises ApiError where the answer cannot be served to its end.
+
+        Events go to the outlet, if there is one, while it is clear, and come from here otherwise: each one way or the
+        other, in their order. AnswerFinished and what comes with it come from here always."""
 
 
 class Answerer(Protocol):

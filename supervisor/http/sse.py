@@ -56,7 +56,7 @@ class EventStream(Presence):
         self._last_send_s = self._loop.time()
         self._waits_since_s: float | None = None  # for the reader
         self._sign_of_life: asyncio.Task[None] | None = None
-        self._writes_chunks = False  # itself: the headers are out, and chunks of HTTP/1.1 follow as they are
+        self._transport: asyncio.Transport | None = None  # once the headers are out, and chunks follow as they are
 
     async def __aenter__(self) -> Self:
         self.__enter__()
@@ -96,23 +96,27 @@ class EventStream(Presence):
 
     async def send_bytes(self, events: bytes) -> None:
         """Whole events, encoded already."""
-        self._last_send_s = self._loop.time()
-        if self._writes_chunks and self._write_at_once(events):
+        if self.is_clear():
+            self.send_now(events)
             return
-        self._waits_since_s = self._last_send_s
+        self._waits_since_s = self._last_send_s = self._loop.time()
         await self.response.write(events)
         self._waits_since_s = None
-        self._writes_chunks = self.response.headers.get("Transfer-Encoding") == "chunked"
+        if self.response.headers.get("Transfer-Encoding") == "chunked":
+            self._transport = self.request.transport
 
-    def _write_at_once(self, events: bytes) -> bool:
-        """As aiohttp would, at a part of the cost, where nothing has to be waited for: the reader has taken all. No
-        compression is passed by: nobody can switch it on for an answer that prepares itself."""
-        transport = self.request.transport
-        if transport is None or transport.is_closing() or transport.get_write_buffer_size() > 0:
-            return False
+    def is_clear(self) -> bool:
+        """The reader is there and has taken all that was sent: nothing has to be waited for."""
+        transport = self._transport
+        return transport is not None and not transport.is_closing() and transport.get_write_buffer_size() == 0
+
+    def send_now(self, events: bytes) -> None:
+        """As send_bytes, without a wait: as aiohttp would, at a part of the cost. No compression is passed by: nobody
+        can switch it on for an answer that prepares itself. REQUIRES: it is clear."""
+        assert self._transport is not None
+        self._last_send_s = self._loop.time()
         if events:  # a chunk of no bytes would be the last one
-            transport.write(b"%x\r\n%b\r\n" % (len(events), events))
-        return True
+            self._transport.write(b"%x\r\n%b\r\n" % (len(events), events))
 
     def tick(self, now_s: float) -> None:
         super().tick(now_s)

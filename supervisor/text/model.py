@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, Self
 
 from luce.supervisor.text.chat import RenderedChat, request_json
@@ -89,7 +89,7 @@ class TextModel:
 
     def detokenizer(self, *, special: bool = False) -> Detokenizer:
         """A new incremental detokeniser."""
-        return Detokenizer(lambda token: self.piece(token, special=special))
+        return Detokenizer(partial(self.piece, special=special))
 
     @cached_property
     def token_kinds(self) -> tuple[TokenKind, ...]:
