@@ -190,8 +190,8 @@ class SupervisorConfig(DaemonConfig):
     max_restart_delay_s: float = 30.0
     restart_limit: int = 10  # deaths in a row without any work in between; then the engine is given up
 
-    ping_interval_s: float = 0.25  # while requests run
-    idle_ping_interval_s: float = 5.0
+    ping_interval_s: float = 0.25  # while requests run, and none of them has moved for so long
+    idle_ping_interval_s: float = 5.0  # otherwise
     stopped_timeout_s: float = 2.0  # silence of an engine that a signal has stopped
     asleep_timeout_s: float = 5.0  # of one that uses no CPU
     busy_timeout_s: float = 120.0  # of one that computes

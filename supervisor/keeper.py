@@ -214,6 +214,7 @@ class EngineKeeper:
         pong: asyncio.Future[None] | None = None
         activity = _Activity(process.pid)
         n_heard, n_moved, then_s = client.n_heard, client.n_moved, time.monotonic()
+        pinged_s = then_s
         while not died.is_set():
             has_requests = listener.engine_has_requests(self)
             idle = not has_requests and pong is None
@@ -224,17 +225,19 @@ class EngineKeeper:
                 await _wait(died, config.ping_interval_s)
             now_s = time.monotonic()
             answered = pong is None or pong.done()
+            moved = client.n_moved != n_moved
             liveness.tick(
                 now_s - then_s if pong is not None else 0.0,
                 heard=client.n_heard != n_heard,
                 ping_waits=not answered,
-                moved=client.n_moved != n_moved,
+                moved=moved,
                 requests_wait=has_requests,
             )
             n_heard, n_moved, then_s = client.n_heard, client.n_moved, now_s
             if client.death is not None:
                 return
-            why = liveness.verdict(activity.look()) if liveness.silent_s > 0 or not answered or has_requests else None
+            is_doubtful = liveness.silent_s > 0 or not answered or (has_requests and not moved)
+            why = liveness.verdict(activity.look()) if is_doubtful else None
             if why is not None:
                 cause = DeathCause.STOPPED if activity.stopped else DeathCause.HUNG
                 client.declare_dead(why, cause)
@@ -245,8 +248,12 @@ class EngineKeeper:
                 return
             if answered:
                 pong = None
-                with suppress(EngineDied):  # which `died` knows of
-                    pong = client.post_ping() if has_requests or idle else None
+                # Tokens are a sign of life themselves, and each look at the engine takes time from what computes them.
+                is_due = not moved or now_s - pinged_s >= config.idle_ping_interval_s
+                if idle or (has_requests and is_due):
+                    pinged_s = now_s
+                    with suppress(EngineDied):  # which `died` knows of
+                        pong = client.post_ping()
 
     def _note_start(self, error: StartError | None) -> None:
         if not self.first_start.done():
