@@ -55,6 +55,11 @@ void DiskIndex::forget_name(Place file) {
     if (tails->second.empty()) tails_by_page_.erase(tails);
 }
 
+void DiskIndex::resize(Place file, std::uint64_t n_bytes) {
+    n_bytes_ = n_bytes_ - file->n_bytes + n_bytes;
+    file->n_bytes = n_bytes;
+}
+
 DiskFile DiskIndex::remove(Place file) {
     forget_name(file);
     n_bytes_ -= file->n_bytes;

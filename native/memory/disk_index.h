@@ -50,6 +50,9 @@ public:
     // Now the last used.
     void touch(Place file) { files_.splice(files_.end(), files_, file); }
 
+    // It was written again, with more or less in it.
+    void resize(Place file, std::uint64_t n_bytes);
+
     // It is gone. In clear(): all of ours are.
     DiskFile remove(Place file);
     std::vector<DiskFile> clear();

@@ -102,16 +102,16 @@ void DiskStore::write_page(const PageName& name, const PageName& parent, std::sp
     write(std::move(file), std::move(encode), std::move(on_done));
 }
 
-void DiskStore::write_tail(const PageName& page, std::span<const Token> rest, TailBlob tail, OnWritten on_done) {
-    if (!fits_tail(rest, *tail, options_.limits)) {
-        log_error("disk cache: a tail of " + std::to_string(tail->n_bytes()) + " bytes does not fit its model");
+void DiskStore::write_tail(const PageName& page, std::span<const Token> rest, ScoredTail tail, OnWritten on_done) {
+    if (!fits_tail(rest, *tail.tail, tail.scores, options_.limits)) {
+        log_error("disk cache: a tail of " + std::to_string(tail.tail->n_bytes()) + " bytes does not fit its model");
         return answer_later(std::move(on_done), false);
     }
     const PageName name = tail_name(page, rest);
     DiskFile file;
     file.name = DiskFileName::of_tail(page, static_cast<std::int32_t>(rest.size()), name);
-    file.n_bytes = tail_file_bytes(rest.size(), *tail);
-    TailFile content{name, page, Tokens(rest.begin(), rest.end()), std::move(tail)};
+    file.n_bytes = tail_file_bytes(rest.size(), *tail.tail, tail.scores.size());
+    TailFile content{name, page, Tokens(rest.begin(), rest.end()), std::move(tail.tail), std::move(tail.scores)};
     Encode encode = [content = std::move(content), identity = identity_, limits = options_.limits](
                         const WriteBytes& write) { return write_tail_file(write, identity, limits, content); };
     write(std::move(file), std::move(encode), std::move(on_done));
@@ -141,7 +141,7 @@ void DiskStore::write(DiskFile file, Encode encode, OnWritten on_done) {
     if (const auto known = index_.find(file.name)) {
         index_.touch(*known);  // the job looks whether it is still there
     } else {
-        evicted = make_room(n_bytes);
+        for (const DiskFile& old : make_room(n_bytes)) evicted.push_back(path_of(old));
         writing.n_reserved_bytes = n_bytes;
         n_writing_bytes_ += n_bytes;
     }
@@ -157,14 +157,14 @@ void DiskStore::write(DiskFile file, Encode encode, OnWritten on_done) {
     [[maybe_unused]] const bool taken = worker_.post(std::move(job), n_bytes);  // there was room
 }
 
-std::vector<std::string> DiskStore::make_room(std::uint64_t n_bytes) {
-    std::vector<std::string> paths;
+std::vector<DiskFile> DiskStore::make_room(std::uint64_t n_bytes) {
+    std::vector<DiskFile> evicted;
     const std::uint64_t most = options_.budget_bytes - n_bytes - n_writing_bytes_;  // may_write has looked
     while (index_.n_files() > 0 && index_.n_bytes() > most) {
-        paths.push_back(path_of(index_.remove(index_.oldest())));
+        evicted.push_back(index_.remove(index_.oldest()));
         ++counted_.n_evicted_files;
     }
-    return paths;
+    return evicted;
 }
 
 void DiskStore::finish_write(DiskFile file, const Result<void>& written) {
@@ -178,7 +178,10 @@ void DiskStore::finish_write(DiskFile file, const Result<void>& written) {
         counted_.n_written_bytes += file.n_bytes;
         resume_writing();
         if (writing.n_reserved_bytes == 0) {
-            is_there = is_there && index_.find(file.name);  // else it was evicted or erased meanwhile
+            // It may be larger than the one before, or have been evicted or erased meanwhile.
+            if (const auto known = index_.find(file.name); is_there && known) index_.resize(*known, file.n_bytes);
+            remove_files(make_room(0));
+            is_there = is_there && index_.find(file.name);
         } else if (is_there) {
             index_.add(std::move(file));
         }
@@ -217,17 +220,18 @@ void DiskStore::read_page(const PageName& name, const PageName& parent, std::spa
     read<Blob>(index_.find_page(name), std::move(decode), std::move(on_done));
 }
 
-void DiskStore::read_tail(const PageName& page, std::span<const Token> rest, OnTail on_done) {
+void DiskStore::read_tail(const PageName& page, std::size_t n_pages, std::span<const Token> rest, OnTail on_done) {
     const PageName name = tail_name(page, rest);
-    auto decode = [name, page, expected = Tokens(rest.begin(), rest.end()), identity = identity_,
-                   limits = options_.limits](ByteSource& source) -> Result<TailBlob> {
+    auto decode = [name, page, n_pages, expected = Tokens(rest.begin(), rest.end()), identity = identity_,
+                   limits = options_.limits](ByteSource& source) -> Result<ScoredTail> {
         Result<TailFile> tail = read_tail_file(source, identity, limits);
         if (!tail) return tail.error();
-        const TailFile& read = tail.value();
+        TailFile& read = tail.value();
         if (read.name != name || read.page != page || read.rest != expected) return unexpected();
-        return read.tail;
+        if (!read.scores.empty() && read.scores.size() != n_pages) return unexpected();
+        return ScoredTail{std::move(read.tail), std::move(read.scores)};
     };
-    read<TailBlob>(index_.find_tail(name), std::move(decode), std::move(on_done));
+    read<ScoredTail>(index_.find_tail(name), std::move(decode), std::move(on_done));
 }
 
 template <typename T>

@@ -58,11 +58,17 @@ struct DiskStats {
     std::uint64_t n_unwritten_files = 0;  // not tried: writing is stopped, over the budget, too much queued
 };
 
+// A tail, and how much the pages before it matter.
+struct ScoredTail {
+    TailBlob tail;
+    PageScores scores;  // none, or as many as there are pages
+};
+
 class DiskStore {
 public:
     using OnWritten = std::function<void(bool written)>;
     using OnPage = std::function<void(Result<Blob>)>;
-    using OnTail = std::function<void(Result<TailBlob>)>;
+    using OnTail = std::function<void(Result<ScoredTail>)>;
 
     static constexpr double kRetryAfter_s = 120;  // after a write that failed
     static constexpr double kMarkAfter_s = 600;   // between two writes of one file's time of last use
@@ -78,16 +84,18 @@ public:
     bool has_foreign() const { return has_foreign_; }
 
     // Writes behind. written == false: it is not on disk, and nothing else has changed; keep what you have. What is on
-    // disk already is not written again. REQUIRES: name is the tokens' (next_name).
+    // disk already is not written again, but for a tail whose file would have another size: with logits or scores that
+    // the one there has not. REQUIRES: name is the tokens' (next_name).
     void write_page(const PageName& name, const PageName& parent, std::span<const Token, kPageSize> tokens, Blob rows,
                     OnWritten on_done);
-    void write_tail(const PageName& page, std::span<const Token> rest, TailBlob tail, OnWritten on_done);
+    void write_tail(const PageName& page, std::span<const Token> rest, ScoredTail tail, OnWritten on_done);
 
     // Before any queued write. Errors: no_such_file (never there, or gone), bad_snapshot (it was not what it should be
-    // and is removed), io_error and out_of_memory (it could not be read, and is still there).
+    // and is removed), io_error and out_of_memory (it could not be read, and is still there). `n_pages`: before the
+    // tail.
     void read_page(const PageName& name, const PageName& parent, std::span<const Token, kPageSize> tokens,
                    OnPage on_done);
-    void read_tail(const PageName& page, std::span<const Token> rest, OnTail on_done);
+    void read_tail(const PageName& page, std::size_t n_pages, std::span<const Token> rest, OnTail on_done);
 
     // These pages and tails were used, the first of a text first: the last of them will be evicted before the others,
     // so that what stays is a beginning. The files' own times follow from time to time. Unknown names are no matter.
@@ -122,7 +130,7 @@ private:
     void answer_later(OnWritten on_done, bool written);
     bool may_write(std::uint64_t n_bytes);
     void write(DiskFile file, Encode encode, OnWritten on_done);
-    std::vector<std::string> make_room(std::uint64_t n_bytes);
+    std::vector<DiskFile> make_room(std::uint64_t n_bytes);
     void finish_write(DiskFile file, const Result<void>& written);
     void finish_read(const DiskFileName& name, const Error* failed);
     void remove_files(const std::vector<DiskFile>& files);

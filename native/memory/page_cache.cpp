@@ -300,7 +300,7 @@ bool PageCache::keep(Page& page, Blob rows) {
 }
 
 Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data,
-                           const ConversationRef& owner) {
+                           const ConversationRef& owner, bool saves) {
     Tail* tail = tree_.find_tail(page, rest);
     if (tail != nullptr) {
         if (owner) tail->owner = owner;
@@ -332,7 +332,7 @@ Tail* PageCache::keep_tail(Page& page, std::span<const Token> rest, TailKind kin
     ++usage_.n_host_tails;
     update(*tail);
     if (!page.is_root()) update(page);
-    save_to_disk(*tail);
+    if (saves) save_tail(page, rest, tail->data);
     return tail;
 }
 
@@ -394,9 +394,9 @@ void PageCache::save_to_disk(Page& page) {
                       [this, &page](bool) { stop_waiting_for(page); });
 }
 
-void PageCache::save_to_disk(Tail& tail) {
+void PageCache::save_tail(Page& page, std::span<const Token> rest, TailBlob data) {
     if (disk_ == nullptr) return;
-    disk_->write_tail(tail.page->name, tail.rest, tail.data, [](bool) {});
+    disk_->write_tail(page.name, rest, {std::move(data), scores_of(path_to(page))}, [](bool) {});
 }
 
 bool PageCache::write_behind(std::size_t n_bytes) {

@@ -96,11 +96,14 @@ public:
     void unpin(Tail& tail);
 
     // Rows and tails that came in (from disk, from a file, from a lane). False or null: the host has no room that they
-    // are worth. A tail that is there already is replaced.
+    // are worth. A tail that is there already is replaced. They are saved to disk as well, the tail if `saves`.
     bool keep(Page& page, Blob rows);
-    Tail* keep_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data,
-                    const ConversationRef& owner);
+    Tail* keep_tail(Page& page, std::span<const Token> rest, TailKind kind, TailBlob data, const ConversationRef& owner,
+                    bool saves = true);
     void drop(Tail& tail);
+
+    // A tail's file, with the scores that the pages before it have now.
+    void save_tail(Page& page, std::span<const Token> rest, TailBlob data);
 
     // A page's rows, copied out of the pool where they lie only there. REQUIRES: is_kept(). Errors: internal,
     // out_of_memory.
@@ -150,7 +153,6 @@ private:
     void drop_host(Page& page);
     void after_drop(Page& page);
     void save_to_disk(Page& page);
-    void save_to_disk(Tail& tail);
 
     PageTree& tree_;
     KvDevice& device_;

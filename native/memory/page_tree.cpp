@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 
 #include "memory/page_name.h"
 
@@ -180,6 +181,25 @@ Tokens text_of(Page& page) {
     text.reserve(static_cast<std::size_t>(page.end()));
     for (const Page* at : path_to(page)) text.insert(text.end(), at->tokens.begin(), at->tokens.end());
     return text;
+}
+
+PageScores scores_of(std::span<Page* const> pages) {
+    PageScores scores(pages.size());
+    bool has_any = false;
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+        // What a broken computation left behind is not worth keeping.
+        if (!pages[i]->score || !std::isfinite(*pages[i]->score)) continue;
+        scores[i] = pages[i]->score;
+        has_any = true;
+    }
+    return has_any ? scores : PageScores{};
+}
+
+void add_scores(std::span<Page* const> pages, const PageScores& scores) {
+    assert(scores.empty() || scores.size() == pages.size());
+    for (std::size_t i = 0; i < scores.size(); ++i) {
+        if (!pages[i]->score) pages[i]->score = scores[i];
+    }
 }
 
 }  // namespace luce::memory

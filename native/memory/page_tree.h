@@ -21,6 +21,7 @@
 #include "memory/eviction_queue.h"
 #include "memory/kv_device.h"
 #include "memory/page_scorer.h"
+#include "memory/page_scores.h"
 
 namespace luce::memory {
 
@@ -137,5 +138,10 @@ std::vector<Page*> path_to(Page& page);
 
 // The text from the start to the page's end.
 Tokens text_of(Page& page);
+
+// What is written down of how much the pages matter: nothing where none of them was ever asked for. And back, for those
+// pages that have no score of their own, which is newer. REQUIRES (add_scores): as many scores as pages, or none.
+PageScores scores_of(std::span<Page* const> pages);
+void add_scores(std::span<Page* const> pages, const PageScores& scores);
 
 }  // namespace luce::memory

@@ -33,7 +33,7 @@ struct Header {
     std::uint64_t n_state = 0;  // bytes, as the next two
     std::uint64_t n_rows = 0;
     std::uint64_t n_logits = 0;
-    std::uint32_t reserved = 0;
+    std::uint32_t n_scores = 0;
     std::uint32_t checksum = 0;  // of all before it
 };
 static_assert(sizeof(Header) == 104 && std::is_trivially_copyable_v<Header>);
@@ -45,7 +45,7 @@ Error bad(std::string reason) { return {ErrorCode::bad_snapshot, std::move(reaso
 // REQUIRES: the sizes are within the limits, so that nothing here overflows.
 std::uint64_t file_bytes(const Header& header) {
     std::uint64_t n = sizeof(Header) + section_bytes(std::uint64_t{header.n_tokens} * sizeof(Token)) +
-                      header.n_pages * section_bytes(kPageSize * header.row_bytes);
+                      header.n_pages * section_bytes(kPageSize * header.row_bytes) + scores_bytes(header.n_scores);
     if (header.has_tail != 0) {
         n += section_bytes(header.n_state) + section_bytes(header.n_rows) + section_bytes(header.n_logits);
     }
@@ -60,6 +60,7 @@ Result<void> check_counts(const Header& header, const TierLimits& limits) {
     if (header.begin > header.n_tokens || header.n_pages != n_all_pages - header.begin / kPageSize) {
         return bad("its pages are not those of its tokens");
     }
+    if (header.n_scores != 0 && header.n_scores != header.n_pages) return bad("its scores are not those of its pages");
     if (header.has_tail > 1) return bad("its header is no snapshot's");
     if (header.has_tail == 1) {
         return check_tail_sizes(header.n_tokens % kPageSize, header.n_state, header.n_rows, header.n_logits, limits);
@@ -78,7 +79,7 @@ Result<Header> read_header(ByteSource& source, const MemoryIdentity& identity, c
     std::memcpy(&header, bytes.data(), sizeof header);
     if (header.magic != kMagic) return bad("it is no snapshot");
     if (header.checksum != crc32c(std::span(bytes).first(kCheckedBytes))) return bad("its header is damaged");
-    if (header.format != kSnapshotFormat || header.reserved != 0) {
+    if (header.format != kSnapshotFormat) {
         return bad("it has format " + std::to_string(header.format) + ", which this version does not know");
     }
     if (header.identity != identity) {
@@ -103,10 +104,14 @@ Result<SnapshotContents> read_contents(ByteSource& source, const Header& header,
         if (!rows) return rows.error();
         contents.pages.push_back(std::make_shared<const Bytes>(std::move(rows).value()));
     }
-    if (header.has_tail == 0) return contents;
-    Result<TailBlob> tail = read_tail_sections(source, header.n_state, header.n_rows, header.n_logits);
-    if (!tail) return tail.error();
-    contents.tail = std::move(tail).value();
+    if (header.has_tail == 1) {
+        Result<TailBlob> tail = read_tail_sections(source, header.n_state, header.n_rows, header.n_logits);
+        if (!tail) return tail.error();
+        contents.tail = std::move(tail).value();
+    }
+    Result<PageScores> scores = read_scores(source, header.n_scores);
+    if (!scores) return scores.error();
+    contents.scores = std::move(scores).value();
     return contents;
 }
 
@@ -117,6 +122,7 @@ Header header_of(const SnapshotContents& contents, const MemoryIdentity& identit
     header.n_tokens = static_cast<std::uint32_t>(contents.tokens.size());
     header.begin = static_cast<std::uint32_t>(contents.begin);
     header.n_pages = static_cast<std::uint32_t>(contents.pages.size());
+    header.n_scores = static_cast<std::uint32_t>(contents.scores.size());
     header.row_bytes = limits.row_bytes;
     if (contents.tail) {
         header.has_tail = 1;
@@ -138,6 +144,7 @@ Result<void> check_contents(const SnapshotContents& contents, const Header& head
     if (!in_vocabulary(contents.tokens, limits.n_vocab)) {
         return Error{ErrorCode::bad_args, "it has tokens outside the vocabulary"};
     }
+    if (!can_be_written(contents.scores)) return Error{ErrorCode::bad_args, "a page's score is no finite number"};
     return {};
 }
 
@@ -165,6 +172,7 @@ Result<std::uint64_t> encode_snapshot(const WriteBytes& write, std::string_view 
     for (const std::span<const std::uint8_t> section : sections) {
         if (Result<void> written = write_section(write, section); !written) return written.error();
     }
+    if (Result<void> written = write_scores(write, contents.scores); !written) return written.error();
     return file_bytes(header);
 }
 

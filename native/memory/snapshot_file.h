@@ -1,10 +1,10 @@
-// The file of one snapshot (SAVE, LOAD): its text's tokens, its pages' rows and its tail. Functions of their arguments
-// and the file; they block, so they run in IoWorker's jobs. Knows no slots.
+// The file of one snapshot (SAVE, LOAD): its text's tokens, its pages' rows and scores, and its tail. Functions of
+// their arguments and the file; they block, so they run in IoWorker's jobs. Knows no slots.
 //
 // Little-endian. A header of 104 bytes (snapshot_file.cpp: magic, format version, identity, root, counts, sizes,
-// CRC-32C of all that), then sections (section_io.h): tokens, each page's rows, and where there is a tail its state,
-// rows and logits. Nothing follows. All sizes are checked against the model's limits and the file's size before
-// anything is allocated.
+// CRC-32C of all that), then sections (section_io.h): tokens, each page's rows, where there is a tail its state, rows
+// and logits, and where the pages have scores those (page_scores.h). Nothing follows. All sizes are checked against the
+// model's limits and the file's size before anything is allocated. Format 2; 1 had no scores and is refused.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,13 @@
 #include "base/token.h"
 #include "memory/blob.h"
 #include "memory/page_name.h"
+#include "memory/page_scores.h"
 #include "memory/section_io.h"
 #include "memory/tier_file.h"
 
 namespace luce::memory {
 
-inline constexpr std::uint32_t kSnapshotFormat = 1;
+inline constexpr std::uint32_t kSnapshotFormat = 2;
 
 struct SnapshotContents {
     PageName root;            // the name before the first page
@@ -29,6 +30,7 @@ struct SnapshotContents {
     Position begin = 0;       // a thin snapshot's pages start with the one that holds this position
     std::vector<Blob> pages;  // full ones, from begin / kPageSize to tokens.size() / kPageSize
     TailBlob tail;            // at tokens.size(); none: null
+    PageScores scores;        // of `pages`: none, or all of them
 };
 
 // Whole or not at all; a link stays one (AtomicFile::replace). Gives the file's size. Errors: bad_args (the contents do

@@ -280,6 +280,7 @@ std::vector<SnapshotOutcome> TextMemory::advance(LaneId id, std::span<const Toke
     }
     lane.snapshots = std::move(later);
     watch_residency(id, text, n_computed);
+    if (n_computed >= lane.n_prompt - 1) save_late_tail(lane);
     return outcomes;
 }
 
@@ -321,9 +322,8 @@ Page& TextMemory::page_at(Page& last, Position position) {
 }
 
 // The tail at `position` <= n_computed, where the lane can still give it: rows of any position, state only of the last.
-Result<Tail*> TextMemory::take_tail(LaneId id, Page& page, std::span<const Token> text,
-                                    [[maybe_unused]] Position n_computed, Position position, TailKind kind,
-                                    std::span<const float> logits) {
+Result<Tail*> TextMemory::take_tail(LaneId id, Page& page, std::span<const Token> text, Position n_computed,
+                                    Position position, TailKind kind, std::span<const float> logits) {
     const auto rest = part(text, page.end(), position);
     auto data = std::make_shared<TailData>();
     try {
@@ -342,10 +342,18 @@ Result<Tail*> TextMemory::take_tail(LaneId id, Page& page, std::span<const Token
     } catch (const std::bad_alloc&) {
         return Error{ErrorCode::out_of_memory, "no memory for a tail"};
     }
-    Tail* tail = cache_.keep_tail(page, rest, kind, std::move(data), at(id).conversation);
+    // A mark is where the next turn's text departs from this one, most often, and what matters is not known before the
+    // prompt's end: the newest mark's file waits for it.
+    Lane& lane = at(id);
+    const bool waits = disk_ != nullptr && kind == TailKind::mark && awaits_choice(lane, n_computed);
+    Tail* tail = cache_.keep_tail(page, rest, kind, std::move(data), lane.conversation, !waits);
     if (tail == nullptr) {
         return Error{ErrorCode::no_room,
                      "--host-cache has no room for the state at position " + std::to_string(position)};
+    }
+    if (waits) {
+        save_late_tail(lane);
+        lane.late_tail = LateTail{&page, tail->rest, tail->data};
     }
     return tail;
 }
@@ -394,6 +402,7 @@ void TextMemory::thin(Page& last, Position end) {
 
 void TextMemory::detach(LaneId id) {
     Lane& lane = at(id);
+    save_late_tail(lane);
     policy_.on_end(*lane.conversation, lane.page->index + 1);
     for (std::size_t i = lane.pages.size(); i-- > 0;) {
         Page& page = *lane.pages[i].page;

@@ -220,6 +220,12 @@ private:
         Page* page = nullptr;
         bool is_seen = true;
     };
+    // A tail whose file is written once the pages before it have scores.
+    struct LateTail {
+        Page* page = nullptr;
+        Tokens rest;
+        TailBlob data;
+    };
     struct Lane {
         Page* page = nullptr;            // the last full page; its path is the lane's
         std::vector<LanePage> pages;     // the path, from the first
@@ -234,6 +240,7 @@ private:
         std::size_t n_scoring = 0;            // pages whose scores are being found; 0: none are
         std::deque<PageMove> moves;           // of the last choice, still to be made
         std::optional<std::size_t> arriving;  // a page that is on its way into the pool for it
+        std::optional<LateTail> late_tail;
         ConversationRef conversation;
     };
     struct Ended {
@@ -258,6 +265,8 @@ private:
     Result<void> place(Page& page);
     Result<void> bring_back(LaneId id, std::size_t index);
     bool outgrows_pool(const Lane& lane, Position n_computed) const;
+    bool uses_scores() const { return is_bounded() && config_.residency->scorer != nullptr; }
+    bool awaits_choice(const Lane& lane, Position n_computed) const;
     Position next_choice(const Lane& lane, Position n_computed) const;
     void watch_residency(LaneId id, std::span<const Token> text, Position n_computed);
     void ask_for_pages(LaneId id, std::span<const Token> text);
@@ -284,6 +293,7 @@ private:
     void forget_ended(const Ended& ended);
     Result<Slot> find_ended(std::uint64_t owner);
     void touch_disk(Page& last);
+    void save_late_tail(Lane& lane);
     bool has_foreign_disk() const;
     bool has_cells() const { return device_.traits().row_bytes > 0; }
     std::optional<std::string> check_lanes() const;

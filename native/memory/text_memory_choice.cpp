@@ -34,10 +34,14 @@ bool TextMemory::outgrows_pool(const Lane& lane, Position n_computed) const {
     return lane.n_out > 0 || lane.n_prompt - n_computed > cache_.n_available_cells();
 }
 
+// Whether the prompt's end is still to say which pages matter.
+bool TextMemory::awaits_choice(const Lane& lane, Position n_computed) const {
+    return uses_scores() && lane.chosen_at < lane.n_prompt - 1 && outgrows_pool(lane, n_computed);
+}
+
 // A prompt's last token is computed with the pages that its end has chosen.
 Position TextMemory::next_choice(const Lane& lane, Position n_computed) const {
-    if (!is_bounded() || config_.residency->scorer == nullptr || n_computed >= lane.n_prompt - 1) return kNever;
-    return outgrows_pool(lane, n_computed) ? lane.n_prompt - 1 : kNever;
+    return n_computed < lane.n_prompt - 1 && awaits_choice(lane, n_computed) ? lane.n_prompt - 1 : kNever;
 }
 
 // Whether it is time to choose, and whether the next computation's queries will be asked for. At a turn's beginning the
@@ -45,7 +49,7 @@ Position TextMemory::next_choice(const Lane& lane, Position n_computed) const {
 // few tokens: always as many of them, so that the text does not depend on how fast that goes.
 void TextMemory::watch_residency(LaneId id, std::span<const Token> text, Position n_computed) {
     Lane& lane = at(id);
-    if (!is_bounded() || !has_cells() || config_.residency->scorer == nullptr || lane.is_lost) return;
+    if (!uses_scores() || !has_cells() || lane.is_lost) return;
     make_next_move(id);
     const Position tau = config_.residency->rules.tau;
     const Position lag = device_.traits().is_host_memory ? 0 : std::min(kLag, tau / 2);

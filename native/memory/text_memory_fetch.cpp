@@ -1,5 +1,6 @@
 // The part of TextMemory that knows the disk: finding pages there by name, and reading what a request will need.
 #include <algorithm>
+#include <utility>
 
 #include "memory/disk_store.h"
 #include "memory/page_name.h"
@@ -53,6 +54,12 @@ void TextMemory::touch_disk(Page& last) {
     disk_->touch(chain);
 }
 
+void TextMemory::save_late_tail(Lane& lane) {
+    if (const std::optional<LateTail> tail = std::exchange(lane.late_tail, std::nullopt)) {
+        cache_.save_tail(*tail->page, tail->rest, tail->data);
+    }
+}
+
 Known TextMemory::walk(std::span<const Token> text) {
     if (disk_ == nullptr) return tree_.walk(text, nullptr);
     return tree_.walk(text, [this](Page& parent, std::span<const Token, kPageSize> tokens) -> Page* {
@@ -69,7 +76,9 @@ std::shared_ptr<TextMemory::Fetch> TextMemory::fetch(std::span<const Token> text
     auto n_pages = static_cast<std::size_t>(gone - known.pages.begin());
 
     // The deepest tail that all pages are there for; the rows of a pure attention model need none, but go further by
-    // it.
+    // it, and learn from it how much the pages before it matter.
+    const bool lacks_scores = uses_scores() && std::none_of(known.pages.begin(), gone,
+                                                            [](const Page* page) { return page->score.has_value(); });
     struct Wanted {
         Page* page = nullptr;
         std::span<const Token> rest;
@@ -93,7 +102,7 @@ std::shared_ptr<TextMemory::Fetch> TextMemory::fetch(std::span<const Token> text
             const auto rest = left.first(n_rest);
             if (tail_name(page.name, rest) == tail.name) consider(rest, true);
         }
-        if (!device_.traits().has_state()) break;
+        if (!device_.traits().has_state() && !lacks_scores) break;
     }
     if (device_.traits().has_state()) {
         if (!wanted) {
@@ -120,10 +129,13 @@ std::shared_ptr<TextMemory::Fetch> TextMemory::fetch(std::span<const Token> text
         Tokens rest(wanted->rest.begin(), wanted->rest.end());
         Page& page = *wanted->page;
         if (!page.is_root()) fetch->add(page);
-        disk_->read_tail(page.name, rest, [this, fetch, &page, rest](Result<TailBlob> tail) {
+        const auto n_before = static_cast<std::size_t>(page.index + 1);
+        disk_->read_tail(page.name, n_before, rest, [this, fetch, &page, rest](const Result<ScoredTail>& read) {
             --fetch->n_pending;
-            if (!tail) return;
-            Tail* kept = cache_.keep_tail(page, rest, TailKind::prompt_end, std::move(tail).value(), policy_.begin());
+            if (!read) return;
+            if (uses_scores()) add_scores(path_to(page), read.value().scores);
+            const TailBlob& data = read.value().tail;
+            Tail* kept = cache_.keep_tail(page, rest, TailKind::prompt_end, data, policy_.begin(), false);
             if (kept != nullptr) ++fetch->n_read;
         });
     }

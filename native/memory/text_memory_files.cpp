@@ -17,13 +17,16 @@ Result<SnapshotContents> TextMemory::contents_of(std::int32_t number) {
     SnapshotContents contents;
     contents.root = tree_.root().name;
     contents.begin = slot.value()->begin;
+    std::vector<Page*> of_rows;
     for (Page* page : path_to(*slot.value()->page)) {
         contents.tokens.insert(contents.tokens.end(), page->tokens.begin(), page->tokens.end());
         if (page->end() <= contents.begin) continue;
         Result<Blob> rows = cache_.rows_of(*page);
         if (!rows) return rows.error();
         contents.pages.push_back(std::move(rows).value());
+        of_rows.push_back(page);
     }
+    contents.scores = scores_of(of_rows);
     if (const Tail* tail = slot.value()->tail) {
         contents.tokens.insert(contents.tokens.end(), tail->rest.begin(), tail->rest.end());
         contents.tail = tail->data;
@@ -67,6 +70,8 @@ Result<Position> TextMemory::adopt(std::int32_t number, const SnapshotContents& 
             return let_go(Error{ErrorCode::no_room, "--host-cache has no room for this snapshot"});
         }
     }
+    // Before the tail's file is written, which has them too.
+    if (uses_scores()) add_scores(std::span(held).subspan(n_before), contents.scores);
     if (contents.tail != nullptr) {
         const auto rest = std::span(contents.tokens).subspan(n_pages * kPageSize);
         slot.tail = cache_.keep_tail(*slot.page, rest, TailKind::mark, contents.tail, policy_.begin());

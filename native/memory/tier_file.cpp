@@ -31,16 +31,17 @@ struct Header {
     std::uint64_t n_state = 0;  // bytes, as the next two
     std::uint64_t n_rows = 0;
     std::uint64_t n_logits = 0;
-    std::uint32_t reserved = 0;
+    std::uint32_t n_scores = 0;
     std::uint32_t checksum = 0;  // of all before it
 };
 static_assert(sizeof(Header) == 112 && std::is_trivially_copyable_v<Header>);
 
 constexpr std::size_t kCheckedBytes = offsetof(Header, checksum);
 
-std::uint64_t file_bytes(std::uint64_t n_tokens, std::uint64_t n_state, std::uint64_t n_rows, std::uint64_t n_logits) {
+std::uint64_t file_bytes(std::uint64_t n_tokens, std::uint64_t n_state, std::uint64_t n_rows, std::uint64_t n_logits,
+                         std::uint64_t n_scores) {
     return sizeof(Header) + section_bytes(n_tokens * sizeof(Token)) + section_bytes(n_state) + section_bytes(n_rows) +
-           section_bytes(n_logits);
+           section_bytes(n_logits) + scores_bytes(n_scores);
 }
 
 Error bad(std::string reason) { return {ErrorCode::bad_snapshot, std::move(reason)}; }
@@ -49,11 +50,11 @@ Result<void> check_sizes(const Header& header, Kind kind, const TierLimits& limi
     if (header.page_size != kPageSize || header.row_bytes != limits.row_bytes)
         return bad("it has rows of another size");
     if (kind == Kind::tail) {
-        if (header.n_tokens >= kPageSize) return bad("its counts are not a tail's");
+        if (header.n_tokens >= kPageSize || header.n_scores > kMaxScores) return bad("its counts are not a tail's");
         return check_tail_sizes(header.n_tokens, header.n_state, header.n_rows, header.n_logits, limits);
     }
     const bool is_page = header.n_tokens == kPageSize && header.n_rows == kPageSize * limits.row_bytes &&
-                         header.n_state == 0 && header.n_logits == 0;
+                         header.n_state == 0 && header.n_logits == 0 && header.n_scores == 0;
     return is_page ? Result<void>() : bad("its counts are not a page's");
 }
 
@@ -67,10 +68,10 @@ Result<Header> read_header(ByteSource& source, Kind kind, const MemoryIdentity& 
     if (header.magic != kMagic) return bad("it is no file of this program");
     if (header.checksum != crc32c(std::span(bytes).first(kCheckedBytes))) return bad("its header is damaged");
     if (header.format != kTierFormat) return bad("it has format " + std::to_string(header.format));
-    if (header.kind != kind || header.reserved != 0) return bad("it is of another kind");
+    if (header.kind != kind) return bad("it is of another kind");
     if (header.identity != identity) return bad("it belongs to another memory");
     if (Result<void> fits = check_sizes(header, kind, limits); !fits) return fits.error();
-    if (n_bytes != file_bytes(header.n_tokens, header.n_state, header.n_rows, header.n_logits)) {
+    if (n_bytes != file_bytes(header.n_tokens, header.n_state, header.n_rows, header.n_logits, header.n_scores)) {
         return bad("its size is not the one in its header");
     }
     return header;
@@ -79,6 +80,7 @@ Result<Header> read_header(ByteSource& source, Kind kind, const MemoryIdentity& 
 struct Sections {
     Tokens tokens;
     TailBlob data;
+    PageScores scores;
 };
 
 Result<Sections> read_sections(ByteSource& source, const Header& header, std::int32_t n_vocab) {
@@ -87,22 +89,25 @@ Result<Sections> read_sections(ByteSource& source, const Header& header, std::in
     if (!in_vocabulary(tokens.value(), n_vocab)) return bad("it has tokens outside the vocabulary");
     Result<TailBlob> data = read_tail_sections(source, header.n_state, header.n_rows, header.n_logits);
     if (!data) return data.error();
-    return Sections{std::move(tokens).value(), std::move(data).value()};
+    Result<PageScores> scores = read_scores(source, header.n_scores);
+    if (!scores) return scores.error();
+    return Sections{std::move(tokens).value(), std::move(data).value(), std::move(scores).value()};
 }
 
 Result<void> write_file(const WriteBytes& write, Header header, std::span<const Token> tokens, const Bytes& state,
-                        const Bytes& rows, std::span<const float> logits) {
+                        const Bytes& rows, std::span<const float> logits, const PageScores& scores) {
     header.n_tokens = static_cast<std::uint32_t>(tokens.size());
     header.n_state = state.size();
     header.n_rows = rows.size();
     header.n_logits = logits.size_bytes();
+    header.n_scores = static_cast<std::uint32_t>(scores.size());
     header.checksum = crc32c(bytes_of(header).first(kCheckedBytes));
     if (Result<void> written = write(bytes_of(header)); !written) return written;
     for (const std::span<const std::uint8_t> section : {bytes_of_all(tokens), std::span<const std::uint8_t>(state),
                                                         std::span<const std::uint8_t>(rows), bytes_of_all(logits)}) {
         if (Result<void> written = write_section(write, section); !written) return written;
     }
-    return {};
+    return write_scores(write, scores);
 }
 
 template <typename F>
@@ -148,11 +153,11 @@ Result<TailBlob> read_tail_sections(ByteSource& source, std::uint64_t n_state, s
 }
 
 std::uint64_t page_file_bytes(const TierLimits& limits) {
-    return file_bytes(kPageSize, 0, kPageSize * limits.row_bytes, 0);
+    return file_bytes(kPageSize, 0, kPageSize * limits.row_bytes, 0, 0);
 }
 
-std::uint64_t tail_file_bytes(std::size_t n_rest, const TailData& tail) {
-    return file_bytes(n_rest, tail.state.size(), tail.rows.size(), tail.logits.size() * sizeof(float));
+std::uint64_t tail_file_bytes(std::size_t n_rest, const TailData& tail, std::size_t n_scores) {
+    return file_bytes(n_rest, tail.state.size(), tail.rows.size(), tail.logits.size() * sizeof(float), n_scores);
 }
 
 bool fits_page(std::span<const Token> tokens, const Bytes& rows, const TierLimits& limits) {
@@ -160,8 +165,8 @@ bool fits_page(std::span<const Token> tokens, const Bytes& rows, const TierLimit
            in_vocabulary(tokens, limits.n_vocab);
 }
 
-bool fits_tail(std::span<const Token> rest, const TailData& tail, const TierLimits& limits) {
-    return rest.size() < kPageSize && in_vocabulary(rest, limits.n_vocab) &&
+bool fits_tail(std::span<const Token> rest, const TailData& tail, const PageScores& scores, const TierLimits& limits) {
+    return rest.size() < kPageSize && in_vocabulary(rest, limits.n_vocab) && can_be_written(scores) &&
            check_tail_sizes(rest.size(), tail.state.size(), tail.rows.size(), tail.logits.size() * sizeof(float),
                             limits)
                .ok();
@@ -175,7 +180,7 @@ Result<void> write_page_file(const WriteBytes& write, const MemoryIdentity& iden
     header.name = page.name;
     header.before = page.parent;
     header.row_bytes = limits.row_bytes;
-    return write_file(write, header, page.tokens, {}, *page.rows, {});
+    return write_file(write, header, page.tokens, {}, *page.rows, {}, {});
 }
 
 Result<void> write_tail_file(const WriteBytes& write, const MemoryIdentity& identity, const TierLimits& limits,
@@ -186,7 +191,7 @@ Result<void> write_tail_file(const WriteBytes& write, const MemoryIdentity& iden
     header.name = tail.name;
     header.before = tail.page;
     header.row_bytes = limits.row_bytes;
-    return write_file(write, header, tail.rest, tail.tail->state, tail.tail->rows, tail.tail->logits);
+    return write_file(write, header, tail.rest, tail.tail->state, tail.tail->rows, tail.tail->logits, tail.scores);
 }
 
 Result<PageFile> read_page_file(ByteSource& source, const MemoryIdentity& identity, const TierLimits& limits) {
@@ -214,7 +219,7 @@ Result<TailFile> read_tail_file(ByteSource& source, const MemoryIdentity& identi
             return bad("its name is not its tokens'");
         }
         return TailFile{header.value().name, header.value().before, std::move(sections.tokens),
-                        std::move(sections.data)};
+                        std::move(sections.data), std::move(sections.scores)};
     });
 }
 

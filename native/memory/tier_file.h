@@ -3,8 +3,12 @@
 //
 // Little-endian. A header of 112 bytes (tier_file.cpp: magic, format version, kind, identity, names, counts, sizes,
 // CRC-32C of all that), then sections (section_io.h): tokens, state, rows, logits; a page has rows only, the others
-// are empty. Nothing follows. A file is believed only if its size is exactly what its header says, every checksum fits,
-// and its name is the hash of the tokens in it.
+// are empty. A tail's file may end with the scores of the pages before it (page_scores.h), as of when it was written:
+// they are not part of what it says of its text, so that files of one name may differ in them. Nothing follows. A file
+// is believed only if its size is exactly what its header says, every checksum fits, and its name is the hash of the
+// tokens in it.
+//
+// Format 2; 1 had no scores. Files of another format are refused like damaged ones.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +19,12 @@
 #include "base/token.h"
 #include "memory/blob.h"
 #include "memory/page_name.h"
+#include "memory/page_scores.h"
 #include "memory/section_io.h"
 
 namespace luce::memory {
 
-inline constexpr std::uint32_t kTierFormat = 1;
+inline constexpr std::uint32_t kTierFormat = 2;
 
 // What the model can have, checked before anything is allocated.
 struct TierLimits {
@@ -40,15 +45,17 @@ struct TailFile {
     PageName page;
     Tokens rest;  // fewer than kPageSize
     TailBlob tail;
+    PageScores scores = {};  // of the pages before it: none, or all of them
 };
 
 // What a good file has exactly. Of the tail only the sizes are looked at.
 std::uint64_t page_file_bytes(const TierLimits& limits);
-std::uint64_t tail_file_bytes(std::size_t n_rest, const TailData& tail);
+std::uint64_t tail_file_bytes(std::size_t n_rest, const TailData& tail, std::size_t n_scores);
 
-// Whether read_page_file / read_tail_file would take it: sizes within the limits, tokens in the vocabulary.
+// Whether read_page_file / read_tail_file would take it: sizes within the limits, tokens in the vocabulary, scores that
+// are numbers.
 bool fits_page(std::span<const Token> tokens, const Bytes& rows, const TierLimits& limits);
-bool fits_tail(std::span<const Token> rest, const TailData& tail, const TierLimits& limits);
+bool fits_tail(std::span<const Token> rest, const TailData& tail, const PageScores& scores, const TierLimits& limits);
 
 // REQUIRES: fits_page (fits_tail). Errors: those of `write`.
 Result<void> write_page_file(const WriteBytes& write, const MemoryIdentity& identity, const TierLimits& limits,
@@ -56,7 +63,8 @@ Result<void> write_page_file(const WriteBytes& write, const MemoryIdentity& iden
 Result<void> write_tail_file(const WriteBytes& write, const MemoryIdentity& identity, const TierLimits& limits,
                              const TailFile& tail);
 
-// Errors: bad_snapshot with the reason, io_error, out_of_memory (nothing is wrong with the file then).
+// Errors: bad_snapshot with the reason, io_error, out_of_memory (nothing is wrong with the file then). How many pages
+// there are before a tail the reader does not know: whoever does has to compare that with its scores.
 Result<PageFile> read_page_file(ByteSource& source, const MemoryIdentity& identity, const TierLimits& limits);
 Result<TailFile> read_tail_file(ByteSource& source, const MemoryIdentity& identity, const TierLimits& limits);
 

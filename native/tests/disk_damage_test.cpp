@@ -53,7 +53,7 @@ PageFile nth_page(std::uint64_t n, const TierLimits& of) {
 TailFile nth_tail(std::uint64_t n, const TierLimits& of) {
     Random random(n);
     const PageFile page = random_page(random, root_name(kIdentity), of);
-    return random_tail(random, page.name, kRest, 100000, true, of);
+    return random_tail(random, page.name, kRest, 100000, true, of, n % 3);
 }
 
 // Writes without end and tells the pipe of every file that it believes to be on disk.
@@ -67,7 +67,7 @@ TailFile nth_tail(std::uint64_t n, const TierLimits& of) {
         const PageFile page = nth_page(n, large_limits());
         const TailFile tail = nth_tail(n, large_limits());
         store.disk->write_page(page.name, page.parent, as_page(page.tokens), page.rows, tell);
-        store.disk->write_tail(tail.page, tail.rest, tail.tail, tell);
+        store.disk->write_tail(tail.page, tail.rest, {tail.tail, tail.scores}, tell);
         if (!store.worker->drain(std::chrono::seconds(60))) ::_exit(1);
     }
 }
@@ -114,9 +114,10 @@ void count_page(Store& store, const PageFile& page, Counts& counts) {
 }
 
 void count_tail(Store& store, const TailFile& tail, Counts& counts) {
-    store.disk->read_tail(tail.page, tail.rest, [&](const Result<TailBlob>& read) {
+    store.disk->read_tail(tail.page, tail.scores.size(), tail.rest, [&](const Result<ScoredTail>& read) {
         if (read) {
-            ++(same(*read.value(), *tail.tail) ? counts.n_good : counts.n_wrong);
+            const bool is_right = same(*read.value().tail, *tail.tail) && read.value().scores == tail.scores;
+            ++(is_right ? counts.n_good : counts.n_wrong);
         } else {
             ++(read.error().code == ErrorCode::no_such_file ? counts.n_missing : counts.n_refused);
         }
@@ -166,10 +167,10 @@ TEST_CASE("damaged files are refused, counted and removed, and none is used") {
         for (std::size_t n = 0; n < kPages; ++n) {
             pages.push_back(nth_page(n, limits()));
             Random of_tail(n);
-            tails.push_back(random_tail(of_tail, pages.back().name, n, 10 * n, n % 2 == 0));
+            tails.push_back(random_tail(of_tail, pages.back().name, n, 10 * n, n % 2 == 0, limits(), n % 4 * 9));
             store.disk->write_page(pages[n].name, pages[n].parent, as_page(pages[n].tokens), pages[n].rows,
                                    [](bool) {});
-            store.disk->write_tail(tails[n].page, tails[n].rest, tails[n].tail, [](bool) {});
+            store.disk->write_tail(tails[n].page, tails[n].rest, {tails[n].tail, tails[n].scores}, [](bool) {});
         }
         store.wait();
     }

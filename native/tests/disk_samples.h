@@ -1,12 +1,15 @@
 // What the tests of files share: a folder of their own, made-up pages and tails, ways to damage bytes, all from a seed.
 #pragma once
 
+#include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -63,15 +66,25 @@ inline PageFile random_page(Random& random, const PageName& parent, const TierLi
     return {name, parent, std::move(tokens), std::move(rows)};
 }
 
+// Some pages have none, some one of zero, the others all that a finite number may be.
+inline PageScores random_scores(Random& random, std::size_t n) {
+    PageScores scores(n);
+    for (std::optional<float>& score : scores) {
+        const auto any = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+        if (below(random, 3) > 0) score = below(random, 4) > 0 && std::isfinite(any) ? any : 0.0F;
+    }
+    return scores;
+}
+
 inline TailFile random_tail(Random& random, const PageName& page, std::size_t n_rest, std::size_t n_state,
-                            bool with_logits, const TierLimits& of = limits()) {
+                            bool with_logits, const TierLimits& of = limits(), std::size_t n_scores = 0) {
     auto data = std::make_shared<TailData>();
     data->state = random_bytes(random, n_state);
     data->rows = random_bytes(random, n_rest * of.row_bytes);
     for (std::int32_t i = 0; with_logits && i < of.n_vocab; ++i) data->logits.push_back(static_cast<float>(i) / 7);
     Tokens rest = random_tokens(random, n_rest);
     const PageName name = tail_name(page, rest);
-    return {name, page, std::move(rest), std::move(data)};
+    return {name, page, std::move(rest), std::move(data), random_scores(random, n_scores)};
 }
 
 inline bool same(const TailData& a, const TailData& b) {

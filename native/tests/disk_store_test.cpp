@@ -52,7 +52,7 @@ struct Store {
     }
     bool write(const TailFile& tail) {
         std::optional<bool> done;
-        disk->write_tail(tail.page, tail.rest, tail.tail, [&](bool ok) { done = ok; });
+        disk->write_tail(tail.page, tail.rest, {tail.tail, {}}, [&](bool ok) { done = ok; });
         wait();
         REQUIRE(done);
         return *done;
@@ -67,7 +67,9 @@ struct Store {
     }
     Result<TailBlob> read(const TailFile& tail) {
         std::optional<Result<TailBlob>> done;
-        disk->read_tail(tail.page, tail.rest, [&](Result<TailBlob> read) { done.emplace(read); });
+        disk->read_tail(tail.page, 0, tail.rest, [&](const Result<ScoredTail>& read) {
+            done.emplace(read ? Result<TailBlob>(read.value().tail) : Result<TailBlob>(read.error()));
+        });
         wait();
         REQUIRE(done);
         return *done;
@@ -124,7 +126,7 @@ TEST_CASE("pages and tails are found again by another store, bit for bit") {
     CHECK(tails[0].name == other_tail.name);
     CHECK(tails[1].name == tail.name);
     CHECK(tails[1].n_rest == 7);
-    CHECK(tails[1].n_bytes == tail_file_bytes(7, *tail.tail));
+    CHECK(tails[1].n_bytes == tail_file_bytes(7, *tail.tail, 0));
     const DiskStats stats = store.disk->stats();
     CHECK(stats.n_files == 4);
     CHECK(stats.n_read_files == 4);

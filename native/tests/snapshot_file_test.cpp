@@ -3,6 +3,8 @@
 
 #include <sys/stat.h>
 
+#include <limits>
+
 #include "memory/snapshot_file.h"
 #include "tests/disk_samples.h"
 
@@ -24,6 +26,7 @@ SnapshotContents random_contents(Random& random, std::size_t n_tokens, Position 
     for (std::size_t i = static_cast<std::size_t>(begin) / kPageSize; i < n_tokens / kPageSize; ++i) {
         contents.pages.push_back(std::make_shared<const Bytes>(random_bytes(random, kPageSize * limits().row_bytes)));
     }
+    if (below(random, 2) == 0) contents.scores = random_scores(random, contents.pages.size());
     if (with_tail) contents.tail = random_tail(random, contents.root, n_tokens % kPageSize, 777, true).tail;
     return contents;
 }
@@ -53,6 +56,7 @@ void check_same(const SnapshotContents& a, const SnapshotContents& b) {
     for (std::size_t i = 0; i < a.pages.size(); ++i) CHECK(*a.pages[i] == *b.pages[i]);
     REQUIRE((a.tail == nullptr) == (b.tail == nullptr));
     if (a.tail) CHECK(same(*a.tail, *b.tail));
+    CHECK(a.scores == b.scores);
 }
 
 }  // namespace
@@ -140,6 +144,14 @@ TEST_CASE("contents that do not fit together are not written, and the old file s
     bad = good;
     bad.tokens[3] = limits().n_vocab;
     CHECK(failure(bad) == ErrorCode::bad_args);
+    for (const float hostile : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+        bad = good;
+        bad.scores = {1.0F, std::nullopt, hostile};
+        CHECK(failure(bad) == ErrorCode::bad_args);
+    }
+    bad = good;
+    bad.scores = {1.0F, std::nullopt};
+    CHECK(failure(bad) == ErrorCode::bad_args);
     bad = good;
     bad.tail = random_tail(random, good.root, 9, 1, false).tail;
     CHECK(failure(bad) == ErrorCode::bad_args);
@@ -149,10 +161,17 @@ TEST_CASE("contents that do not fit together are not written, and the old file s
 
 TEST_CASE("damaged snapshots are refused, however they are damaged") {
     Random random(5);
-    const Bytes bytes = encoded(random_contents(random, 200, 0, true));
+    SnapshotContents contents = random_contents(random, 200, 0, true);
+    contents.scores = random_scores(random, 3);
+    const Bytes bytes = encoded(contents);
     for (int i = 0; i < times("LUCE_TEST_CORRUPTIONS", 1000); ++i) CHECK(refused(decoded(damaged(random, bytes))));
     for (std::size_t n = 0; n < bytes.size(); n += 1 + n / 64) {
         CHECK(refused(decoded(Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n)))));
+    }
+    for (std::size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
+        Bytes flipped = bytes;
+        flipped[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
+        CHECK(refused(decoded(flipped)));
     }
 }
 

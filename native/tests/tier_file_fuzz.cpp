@@ -54,7 +54,7 @@ void check_tail(const Bytes& bytes, const MemoryIdentity& identity) {
     const Result<TailFile> tail = read_tail_file(source, identity, kLimits);
     if (!tail) return check_error(tail.error());
     Bytes again;
-    require(fits_tail(tail.value().rest, *tail.value().tail, kLimits));
+    require(fits_tail(tail.value().rest, *tail.value().tail, tail.value().scores, kLimits));
     require(write_tail_file(append_to(again), identity, kLimits, tail.value()).ok() && again == bytes);
 }
 

@@ -41,6 +41,19 @@ bool refused(const Result<T>& result) {
     return !result && result.error().code == ErrorCode::bad_snapshot && !result.error().text.empty();
 }
 
+void check_returns(const TailFile& tail) {
+    const Bytes bytes = encoded(tail);
+    CHECK(bytes.size() == tail_file_bytes(tail.rest.size(), *tail.tail, tail.scores.size()));
+    const Result<TailFile> read = tail_in(bytes);
+    REQUIRE(read);
+    CHECK(read.value().name == tail.name);
+    CHECK(read.value().page == tail.page);
+    CHECK(read.value().rest == tail.rest);
+    CHECK(same(*read.value().tail, *tail.tail));
+    CHECK(read.value().scores == tail.scores);
+    CHECK(refused(page_in(bytes)));
+}
+
 }  // namespace
 
 TEST_CASE("pages come back as they were") {
@@ -62,16 +75,10 @@ TEST_CASE("tails come back as they were, with every part there or not") {
     for (const std::size_t n_rest : {0, 1, 63}) {
         for (const std::size_t n_state : {0, 1, 4096}) {
             for (const bool with_logits : {false, true}) {
-                const TailFile tail = random_tail(random, root_name(kIdentity), n_rest, n_state, with_logits);
-                const Bytes bytes = encoded(tail);
-                CHECK(bytes.size() == tail_file_bytes(n_rest, *tail.tail));
-                const Result<TailFile> read = tail_in(bytes);
-                REQUIRE(read);
-                CHECK(read.value().name == tail.name);
-                CHECK(read.value().page == tail.page);
-                CHECK(read.value().rest == tail.rest);
-                CHECK(same(*read.value().tail, *tail.tail));
-                CHECK(refused(page_in(bytes)));
+                for (const std::size_t n_scores : {0, 1, 500}) {
+                    check_returns(
+                        random_tail(random, root_name(kIdentity), n_rest, n_state, with_logits, limits(), n_scores));
+                }
             }
         }
     }
@@ -94,16 +101,16 @@ TEST_CASE("what is beyond the model's limits is refused, and refused before it i
     TierLimits other = limits();
     other.max_state_bytes = 99;
     CHECK(refused(tail_in(bytes, other)));
-    CHECK(!fits_tail(tail.rest, *tail.tail, other));
+    CHECK(!fits_tail(tail.rest, *tail.tail, {}, other));
     other = limits();
     other.row_bytes = 25;
     CHECK(refused(tail_in(bytes, other)));
-    CHECK(!fits_tail(tail.rest, *tail.tail, other));
+    CHECK(!fits_tail(tail.rest, *tail.tail, {}, other));
     other = limits();
     other.n_vocab = *std::max_element(tail.rest.begin(), tail.rest.end());
     CHECK(refused(tail_in(bytes, other)));
-    CHECK(!fits_tail(tail.rest, *tail.tail, other));
-    CHECK(fits_tail(tail.rest, *tail.tail, limits()));
+    CHECK(!fits_tail(tail.rest, *tail.tail, {}, other));
+    CHECK(fits_tail(tail.rest, *tail.tail, {}, limits()));
     SpanSource source(bytes);
     CHECK(refused(read_tail_file(source, *memory_identity_of(kOtherIdentity), limits())));
 }
@@ -111,7 +118,7 @@ TEST_CASE("what is beyond the model's limits is refused, and refused before it i
 TEST_CASE("damaged files are refused, however they are damaged") {
     Random random(5);
     const Bytes page = encoded(random_page(random, root_name(kIdentity)));
-    const Bytes tail = encoded(random_tail(random, root_name(kIdentity), 9, 50, true));
+    const Bytes tail = encoded(random_tail(random, root_name(kIdentity), 9, 50, true, limits(), 20));
     for (int i = 0; i < times("LUCE_TEST_CORRUPTIONS", 1000); ++i) {
         CHECK(refused(page_in(damaged(random, page))));
         CHECK(refused(tail_in(damaged(random, tail))));
@@ -120,6 +127,12 @@ TEST_CASE("damaged files are refused, however they are damaged") {
     }
     for (std::size_t n = 0; n < page.size(); n += 1 + n / 64) {
         CHECK(refused(page_in(std::span(page).first(n))));
+    }
+    for (std::size_t n = 0; n < tail.size(); ++n) CHECK(refused(tail_in(std::span(tail).first(n))));
+    for (std::size_t bit = 0; bit < 8 * tail.size(); ++bit) {
+        Bytes flipped = tail;
+        flipped[bit / 8] ^= static_cast<std::uint8_t>(1U << bit % 8);
+        CHECK(refused(tail_in(flipped)));
     }
 }
 

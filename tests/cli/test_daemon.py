@@ -88,7 +88,7 @@ def check_refused(result: subprocess.CompletedProcess[bytes], code: int, text: b
         (["--kvflash", "4096", "--kvflash-policy", "draft"], b"--kvflash-scorer FILE"),
         (["--kvflash", "4096", "--kvflash-policy", "lru", "--kvflash-scorer", "s.gguf"], b"asks no scorer"),
         (["--kvflash-scorer", "s.gguf"], b"give --kvflash N or --kvflash auto too"),
-        (["--kvflash-scorer-cache-type", "f16"], b"--kvflash-scorer FILE"),
+        (["--kvflash", "4096", "--kvflash-scorer-cache-type", "f16"], b"--kvflash-scorer FILE"),
         (["--cache-type-k", "q9"], b"q8_0"),
         (["--unknown"], b"--unknown"),
         (["--stream-fd", "99"], b"open it with 99>FILE"),
