@@ -38,6 +38,10 @@ Result<SnapshotContents> TextMemory::contents_of(std::int32_t number) {
 Result<Position> TextMemory::adopt(std::int32_t number, const SnapshotContents& contents) {
     if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
     if (Result<void> checked = slots_.check(number); !checked) return checked.error();
+    const bool needs_tail = device_.traits().has_state() || contents.tokens.size() % kPageSize != 0;
+    if (needs_tail && contents.tail == nullptr) {
+        return Error{ErrorCode::bad_snapshot, "the snapshot lacks the state at its end"};
+    }
     Slot slot;
     slot.page = &tree_.root();
     slot.begin = contents.begin;
@@ -78,8 +82,6 @@ Result<Position> TextMemory::adopt(std::int32_t number, const SnapshotContents& 
         if (slot.tail == nullptr) {
             return let_go(Error{ErrorCode::no_room, "--host-cache has no room for this snapshot's tail"});
         }
-    } else if (device_.traits().has_state() || slot.position % kPageSize != 0) {
-        return let_go(Error{ErrorCode::bad_snapshot, "the snapshot lacks the state at its end"});
     }
     if (const Result<void> set = slots_.set(number, slot); !set) return let_go(set.error());
     return let_go(slot.position);

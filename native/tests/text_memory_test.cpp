@@ -86,6 +86,11 @@ TEST_CASE("random operations with a pool that is smaller than the texts: the sam
             memory::ResidencyRules{random() % 3, 1 + random() % 2, 1 + static_cast<Position>(random() % 80)};
         options.n_pool = options.n_lanes * memory::least_cells(*options.residency, 1) + 32 +
                          static_cast<std::int32_t>(random() % 200);
+        const memory::samples::TemporaryFolder folder;
+        if (random() % 3 == 0) {
+            options.folder = folder.path;
+            options.host_budget *= 4;
+        }
         Player player(options, seed);
         player.play(150);
         moved.n_moved_in += player.residency().n_moved_in;

@@ -139,6 +139,49 @@ def test_facts_are_found_again_after_restore_file_and_park(start: Start, facts: 
     assert sum(after for _, after in told) >= 4
 
 
+def test_what_mattered_is_known_after_a_restart(start: Start, facts: Facts, tmp_path: Path) -> None:
+    disk = ("--disk-cache", str(tmp_path))
+    prompts = [facts.prompt(140, (i + 0.5) / 8) for i in range(6)]
+    before = start(*SMALL, *disk)
+    assert sum(facts.tells(before.generate(prompt, 24).tokens, code) for prompt, code in prompts) >= 4
+    assert before.close() == 0
+
+    def told_again(daemon: DaemonDriver) -> int:
+        n_told = 0
+        for prompt, code in prompts:
+            answer = generate(daemon, prompt, "", 24)
+            assert (answer.ok.n_reused, answer.ok.tier) == (len(prompt), "disk")
+            n_told += facts.tells(answer.tokens, code)
+        # Nobody has asked since: it was known which pages to begin with.
+        status = status_of(daemon)
+        assert (status["page_choices"], status["disk_corrupt"]) == ("0", "0")
+        return n_told
+
+    # Control: who begins with the newest pages tells little of them.
+    lru = start(*SMALL, *disk, "--kvflash-policy", "lru")
+    assert told_again(lru) <= 2
+    assert lru.close() == 0
+    assert told_again(start(*SMALL, *disk)) >= 4
+
+
+def test_what_mattered_is_known_from_a_snapshots_file(start: Start, facts: Facts, tmp_path: Path) -> None:
+    prompts = [facts.prompt(140, (i + 0.5) / 8) for i in range(6)]
+    before = start(*SMALL)
+    for i, (prompt, _) in enumerate(prompts):
+        generate(before, prompt, f"snap={len(prompt)}:2", 24)
+        done(before, f"SAVE 2 {tmp_path / str(i)}")
+    assert before.close() == 0
+    again = start(*SMALL)
+    n_told = 0
+    for i, (prompt, code) in enumerate(prompts):
+        done(again, f"LOAD 3 {tmp_path / str(i)}")
+        answer = generate(again, prompt, "restore=3", 24)
+        assert answer.ok.restored == len(prompt)
+        n_told += facts.tells(answer.tokens, code)
+    assert n_told >= 4
+    assert status_of(again)["page_choices"] == "0"
+
+
 def test_a_fact_of_the_first_turn_is_found_in_a_later_one(start: Start, facts: Facts) -> None:
     daemon = start(*SMALL)
     n_told = 0
