@@ -142,6 +142,34 @@ Result<LayerKeys> keys_in(ggml_cgraph* graph, llama_kv_cache& cache, std::int32_
     return keys;
 }
 
+std::vector<std::int32_t> layers_of(const llama_kv_cache& cache) {
+    std::vector<std::int32_t> layers;
+    for (const std::uint32_t id : cache.get_layer_ids()) layers.push_back(static_cast<std::int32_t>(id));
+    return layers;
+}
+
+// What `look` finds in that graph.
+template <typename Look>
+auto in_graph_of_one_token(llama_context& context, const Look& look) -> decltype(look(nullptr)) {
+    constexpr const char* kNoGraph = "no graph could be made to look for the attention in";
+    try {
+        ggml_cgraph* graph = graph_of_one_token(context);
+        if (graph == nullptr) return unsupported(kNoGraph);
+        return look(graph);
+    } catch (const std::exception& e) {
+        return unsupported(std::string(kNoGraph) + ": " + e.what());
+    }
+}
+
+Error no_such_layer(std::int32_t layer, const Result<std::vector<std::int32_t>>& known) {
+    std::string names;
+    if (known) {
+        for (const std::int32_t id : known.value()) names += (names.empty() ? "" : ", ") + std::to_string(id);
+    }
+    return unsupported("layer " + std::to_string(layer) + " has no keys of its own among those that are paged" +
+                       (names.empty() ? "" : "; those that have: " + names));
+}
+
 }  // namespace
 
 void LayerKeys::take_dimensions(std::span<float> head, std::span<float> out) const {
@@ -195,26 +223,31 @@ const ggml_tensor* storage_of(const ggml_tensor* tensor) {
     }
 }
 
+Result<std::vector<std::int32_t>> layers_with_keys(llama_context& context, llama_kv_cache& cache) {
+    return in_graph_of_one_token(context, [&](ggml_cgraph* graph) -> Result<std::vector<std::int32_t>> {
+        std::vector<std::int32_t> layers;
+        for (const std::int32_t layer : layers_of(cache)) {
+            if (keys_in(graph, cache, layer)) layers.push_back(layer);
+        }
+        std::sort(layers.begin(), layers.end());
+        return layers;
+    });
+}
+
 Result<LayerKeys> find_layer_keys(llama_context& context, llama_kv_cache& cache, std::optional<std::int32_t> layer) {
-    std::vector<std::int32_t> candidates;
-    for (const std::uint32_t id : cache.get_layer_ids()) candidates.push_back(static_cast<std::int32_t>(id));
+    std::vector<std::int32_t> candidates = layers_of(cache);
     if (layer) {
         if (std::find(candidates.begin(), candidates.end(), *layer) == candidates.end()) {
-            return unsupported("layer " + std::to_string(*layer) +
-                               " has no keys of its own among those that are paged");
+            return no_such_layer(*layer, layers_with_keys(context, cache));
         }
         candidates = {*layer};
     }
-    try {
-        ggml_cgraph* graph = graph_of_one_token(context);
-        if (graph == nullptr) return unsupported("no graph could be made to look for the attention in");
+    return in_graph_of_one_token(context, [&](ggml_cgraph* graph) {
         Result<LayerKeys> found = unsupported("no layer's keys are paged");
         // Heads for drafting may have layers of their own at the end, which are in no usual graph.
         for (auto id = candidates.rbegin(); id != candidates.rend() && !found; ++id) found = keys_in(graph, cache, *id);
         return found;
-    } catch (const std::exception& e) {
-        return unsupported(std::string("no graph could be made to look for the attention in: ") + e.what());
-    }
+    });
 }
 
 }  // namespace luce::llama

@@ -47,8 +47,11 @@ struct LayerKeys {
 // The tensor in the cache that a node of a graph writes rows to or attends to; the node itself where it is none.
 const ggml_tensor* storage_of(const ggml_tensor* tensor);
 
+// The layers of the cache whose keys can be found, ascending. No computation may be under way. Errors: unsupported.
+Result<std::vector<std::int32_t>> layers_with_keys(llama_context& context, llama_kv_cache& cache);
+
 // Of this layer of the cache; unset: of the last one whose attention is in the graph. No computation may be under way.
-// Errors: unsupported (the cache has no such layer, or its attention is not one operation).
+// Errors: unsupported (the cache has no such layer, and which it has; or its attention is not one operation).
 Result<LayerKeys> find_layer_keys(llama_context& context, llama_kv_cache& cache, std::optional<std::int32_t> layer);
 
 }  // namespace luce::llama

@@ -24,16 +24,32 @@ Error unsupported(const ContextOwner& owner, const std::string& why) {
     return {ErrorCode::unsupported, "pages of architecture " + owner.architecture() + " cannot be scored: " + why};
 }
 
-Result<Found> find(const ContextOwner& owner, std::int32_t n_lanes, std::optional<std::int32_t> layer) {
+// The cache whose keys are compared.
+Result<llama_kv_cache*> paged_cache(const ContextOwner& owner, std::int32_t n_lanes) {
     const MemoryParts parts = memory_parts(owner.context(), owner.architecture(), n_lanes);
     if (parts.refusal) return unsupported(owner, *parts.refusal);
     if (parts.paged == nullptr) return unsupported(owner, "it has no attention over the whole text");
-    const Result<LayerKeys> keys = find_layer_keys(*owner.context(), *parts.paged, layer);
+    return parts.paged;
+}
+
+Result<Found> find(const ContextOwner& owner, std::int32_t n_lanes, std::optional<std::int32_t> layer) {
+    const Result<llama_kv_cache*> paged = paged_cache(owner, n_lanes);
+    if (!paged) return paged.error();
+    const Result<LayerKeys> keys = find_layer_keys(*owner.context(), *paged.value(), layer);
     if (!keys) return unsupported(owner, keys.error().text);
-    return Found{keys.value(), &parts.paged->get_cells(0)};
+    return Found{keys.value(), &paged.value()->get_cells(0)};
 }
 
 }  // namespace
+
+Result<std::vector<std::int32_t>> QueryScorer::layers(const ContextOwner& owner, std::int32_t n_lanes) {
+    const Result<llama_kv_cache*> paged = paged_cache(owner, n_lanes);
+    if (!paged) return paged.error();
+    Result<std::vector<std::int32_t>> layers = layers_with_keys(*owner.context(), *paged.value());
+    if (!layers) return unsupported(owner, layers.error().text);
+    if (layers.value().empty()) return find(owner, n_lanes, std::nullopt).error();  // which says why
+    return layers;
+}
 
 Result<std::unique_ptr<QueryScorer>> QueryScorer::create(const ContextOwner& owner, std::int32_t n_lanes,
                                                          std::int32_t n_threads, std::optional<std::int32_t> layer) {

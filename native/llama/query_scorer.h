@@ -24,6 +24,9 @@ namespace luce::llama {
 
 class QueryScorer final : public memory::PageScorer {
 public:
+    // The layers that create() takes, ascending; at least one. No computation may be under way. Errors: as there.
+    static Result<std::vector<std::int32_t>> layers(const ContextOwner& owner, std::int32_t n_lanes);
+
     // By the keys of this layer; unset: of the last one that has any. The owner must outlive it; no computation may be
     // under way. Errors: unsupported (why this model's pages cannot be scored).
     static Result<std::unique_ptr<QueryScorer>> create(const ContextOwner& owner, std::int32_t n_lanes,

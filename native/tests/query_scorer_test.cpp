@@ -391,11 +391,16 @@ TEST_CASE("a layer can be chosen; what cannot be scored says why") {
     REQUIRE(!none.ok());
     CHECK(none.error().code == ErrorCode::unsupported);
     CHECK(none.error().text.find("layer 4") != std::string::npos);
+    CHECK(none.error().text.find("3, 7, 11") != std::string::npos);
+    CHECK(QueryScorer::layers(s.model, kLanes).value() == std::vector<std::int32_t>{3, 7, 11});
 
     const llama::Model model = Setup::load({}, 256, llama::FlashAttention::off);
     const auto refused = QueryScorer::create(model, kLanes, 1);
     REQUIRE(!refused.ok());
     CHECK(refused.error().text.find("flash attention") != std::string::npos);
+    const auto no_layers = QueryScorer::layers(model, kLanes);
+    REQUIRE(!no_layers.ok());
+    CHECK(no_layers.error().text == refused.error().text);
 }
 
 TEST_SUITE_END();
