@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/dispatcher.h"
+#include "daemon/draft_widths.h"
 #include "daemon/event_loop.h"
 #include "daemon/host_memory.h"
 #include "daemon/memory_fields.h"
@@ -27,7 +29,9 @@
 #include "llama/backend.h"
 #include "llama/draft_sources.h"
 #include "llama/joint_kv_device.h"
+#include "llama/kept_layer.h"
 #include "llama/kv_device.h"
+#include "llama/layer_choice.h"
 #include "llama/llama_decoder.h"
 #include "llama/llama_sampler.h"
 #include "llama/load_guard.h"
@@ -54,6 +58,7 @@ using luce::Result;
 using luce::daemon::FlashAttentionChoice;
 using luce::daemon::Options;
 using luce::llama::FlashAttention;
+using luce::llama::LayerChoice;
 using luce::llama::ModelInfo;
 
 constexpr int kOutputFailed = 1;
@@ -67,18 +72,6 @@ constexpr std::uint64_t kPinnedPart = 4;
 // For recurrent states that a rollback may need: with a draft model more, since it is asked for speed.
 constexpr std::uint64_t kRollbackBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kDraftRollbackBytes = std::uint64_t{2} << 30;
-
-bool speculates(const Options& options) { return options.draft || options.mtp || options.draft_ngram; }
-
-std::int32_t n_draft_most(const Options& options) {
-    return speculates(options) ? options.n_draft_most.value_or(luce::daemon::kDraftMost) : 0;
-}
-
-// Drafted tokens a lane and step in all branches of a tree; 0: chains.
-std::int32_t n_draft_tree(const Options& options) {
-    const bool has_model = options.draft || options.mtp;
-    return has_model && n_draft_most(options) > 0 ? options.draft_tree.value_or(0) : 0;
-}
 
 int refuse_to_start(int reply_fd, const Error& error, int status) {
     luce::log_error(error.text);
@@ -136,8 +129,14 @@ luce::llama::DraftModelOptions to_draft_options(const Options& options, const Mo
     return draft;
 }
 
+luce::daemon::StatusFields layer_fields(const std::optional<LayerChoice>& layer) {
+    if (!layer) return {};
+    return {{"kvflash_layer", std::to_string(layer->layer)}, {"kvflash_layer_by", layer->reason}};
+}
+
 luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, const luce::memory::TextMemory& memory,
-                                 std::uint64_t host_bytes, const luce::engine::Speculator* speculator) {
+                                 std::uint64_t host_bytes, const luce::engine::Speculator* speculator,
+                                 const std::optional<LayerChoice>& layer) {
     const bool has_pages = !memory.refusal();
     const luce::memory::MemoryStatus status = memory.status();
     luce::wire::ReadyLine line;
@@ -150,6 +149,7 @@ luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, 
     add("ctx", std::to_string(info.n_ctx));
     add("pool", std::to_string(info.n_pool));
     add("kvflash", options.n_kvflash && has_pages ? std::to_string(*options.n_kvflash) : "off");
+    for (auto& [key, value] : layer_fields(layer)) add(key.c_str(), value);
     add("page", std::to_string(luce::memory::kPageSize));
     add("kv", info.cache_type_k + "/" + info.cache_type_v);
     add("lanes", std::to_string(options.n_lanes));
@@ -168,11 +168,13 @@ luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, 
 
 luce::daemon::StatusFields describe(const ModelInfo& info, const Options& options,
                                     const luce::memory::TextMemory& memory, const luce::memory::DiskStore* disk,
-                                    const luce::llama::ScorerUsage& scorer, double uptime_s) {
+                                    const luce::llama::PageScoring& scoring, double uptime_s) {
     luce::daemon::StatusFields fields = {{"lanes", std::to_string(options.n_lanes)},
                                          {"pool", std::to_string(info.n_pool)},
                                          {"ctx", std::to_string(info.n_ctx)},
                                          {"uptime_s", std::to_string(std::llround(uptime_s))}};
+    for (auto& field : layer_fields(scoring.layer())) fields.push_back(std::move(field));
+    const luce::llama::ScorerUsage scorer = scoring.usage();
     const luce::daemon::ScorerBytes of_scorer = {scorer.keys, scorer.weights + scorer.cells};
     const luce::daemon::StatusFields of_memory = luce::daemon::describe_memory(memory.status(), disk, of_scorer);
     fields.insert(fields.end(), of_memory.begin(), of_memory.end());
@@ -180,15 +182,8 @@ luce::daemon::StatusFields describe(const ModelInfo& info, const Options& option
 }
 
 std::string version_text() {
-    std::string text = "luced " LUCE_VERSION "\nllama.cpp " LUCE_LLAMA_BUILD "\nbuild " LUCE_BUILD_DESCRIPTION "\n";
-    const luce::llama::Backend backend;
-    text += "system " + backend.system_info() + "\n";
-    for (const luce::llama::DeviceInfo& device : backend.devices()) {
-        text += "device kind=" + device.kind + " name=" + device.name;
-        text += " total_bytes=" + std::to_string(device.total_bytes) +
-                " free_bytes=" + std::to_string(device.free_bytes) + " " + device.description + "\n";
-    }
-    return text;
+    return "luced " LUCE_VERSION "\nllama.cpp " LUCE_LLAMA_BUILD "\nbuild " LUCE_BUILD_DESCRIPTION "\n" +
+           luce::llama::Backend().description();
 }
 
 // All that was asked for is this text: a program that takes a status of 0 for it must have got it.
@@ -327,13 +322,31 @@ Result<void> size_pool(Options& options, luce::llama::Model& model, int reply_fd
     }
 }
 
+// The layer whose queries say what matters. None: they are not asked, or cannot be, and PageScoring says why.
+Result<std::optional<LayerChoice>> choose_layer(const Options& options, const luce::llama::Model& model,
+                                                luce::llama::LlamaKvDevice& device, const luce::Clock& clock) {
+    if (options.kvflash_policy == luce::daemon::KvflashPolicy::draft) return std::optional<LayerChoice>();
+    auto folder = luce::llama::calibration_folder(std::getenv("XDG_CACHE_HOME"), std::getenv("HOME"));
+    const luce::llama::LayerChoiceOptions choice = {options.kvflash_layer, std::move(folder), LUCE_LLAMA_BUILD,
+                                                    luce::daemon::is_stop_pending};
+    Result<LayerChoice> chosen = luce::llama::choose_layer(model, device, options.n_lanes, clock, choice);
+    if (chosen) return std::optional(std::move(chosen).value());
+    if (chosen.error().code == luce::ErrorCode::bad_args) return chosen.error();
+    return std::optional<LayerChoice>();
+}
+
 // Null: the newest pages stay.
-Result<luce::llama::PageScoring> open_scoring(const Options& options, const luce::llama::Model& model, int reply_fd) {
+Result<luce::llama::PageScoring> open_scoring(const Options& options, const luce::llama::Model& model,
+                                              luce::llama::LlamaKvDevice& device, const luce::Clock& clock,
+                                              int reply_fd) {
     using luce::daemon::KvflashPolicy;
     using luce::llama::ScoringPolicy;
     if (!options.n_kvflash || options.kvflash_policy == KvflashPolicy::lru) return luce::llama::PageScoring();
     luce::llama::ScoringOptions scoring;
     scoring.n_lanes = options.n_lanes;
+    const Result<std::optional<LayerChoice>> layer = choose_layer(options, model, device, clock);
+    if (!layer) return layer.error();
+    scoring.layer = layer.value();
     if (options.kvflash_policy == KvflashPolicy::query) scoring.policy = ScoringPolicy::query;
     if (options.kvflash_policy == KvflashPolicy::draft) scoring.policy = ScoringPolicy::draft;
     if (options.kvflash_scorer) {
@@ -394,7 +407,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
         return refuse_to_start(reply_fd, bounded.error(), exit_status_of(bounded.error()));
     }
     pinned = pin_pages(target_device.device(), device.traits(), config.host_budget);
-    Result<luce::llama::PageScoring> scoring = open_scoring(options, model, reply_fd);
+    Result<luce::llama::PageScoring> scoring = open_scoring(options, model, target_device, clock, reply_fd);
     if (!scoring) return refuse_to_start(reply_fd, scoring.error(), exit_status_of(scoring.error()));
     decoder.note_queries(scoring.value().probe());
     if (config.residency) config.residency->scorer = scoring.value().scorer();
@@ -430,13 +443,13 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
         },
         drafting.memory != nullptr};
     luce::daemon::SlotCommands slots(engine, memory, *files.value(), info.identity, parking);
-    luce::daemon::Dispatcher dispatcher(engine, slots, output, clock, requests,
-                                        static_cast<std::size_t>(options.n_queue) + 1, [&] {
-                                            return describe(info, options, memory, disk.value().get(),
-                                                            scoring.value().usage(), clock.now_s() - started_s);
-                                        });
+    luce::daemon::Dispatcher dispatcher(
+        engine, slots, output, clock, requests, static_cast<std::size_t>(options.n_queue) + 1, [&] {
+            return describe(info, options, memory, disk.value().get(), scoring.value(), clock.now_s() - started_s);
+        });
     luce::daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output, *files.value());
-    output.send_reply(ready_line(info, options, memory, config.host_budget, drafting.speculator.get()));
+    output.send_reply(
+        ready_line(info, options, memory, config.host_budget, drafting.speculator.get(), scoring.value().layer()));
     return loop.run();
 }
 

@@ -19,7 +19,7 @@ OnOff = Literal["on", "off"]
 DraftAccept = Literal["match", "rejection"]
 KvflashPolicy = Literal["auto", "query", "draft", "lru"]
 ByteCount = Annotated[int, "bytes"]  # written 8G for short where people write it
-PoolSize = Annotated[int | Literal["auto"], "tokens"]
+NumberOrAuto = Annotated[int | Literal["auto"], "number"]
 
 CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 FLASH_ATTENTION: tuple[FlashAttention, ...] = ("auto", "on", "off")
@@ -63,12 +63,13 @@ class DaemonConfig:
     disk_cache: Path | None = None  # folder where pages and tails outlive the daemon
     disk_budget: ByteCount | None = None  # bytes in that folder
     prefix_cache: OnOff | None = None  # whether beginnings that are known are not computed again
-    kvflash: PoolSize | None = None  # tokens of a pool, in place of `pool`, that texts may outgrow; auto: as fit
+    kvflash: NumberOrAuto | None = None  # tokens of a pool, in place of `pool`, that texts may outgrow; auto: as fit
     kvflash_tau: int | None = None  # tokens of an answer between two looks at what matters
     kvflash_policy: KvflashPolicy | None = None  # what of a longer text stays in the pool
     kvflash_pin: tuple[str, ...] | None = None  # positions of every text that always stay there: "0:512"
     kvflash_scorer: Path | None = None  # GGUF file of a small model that says so by its own attention
     kvflash_scorer_cache_type: CacheType | None = None
+    kvflash_layer: NumberOrAuto | None = None  # whose attention says what matters; auto: the daemon finds out
     draft: Path | None = None  # GGUF file of a draft model, or with `mtp` of an assistant; a folder with one
     mtp: bool = False  # draft with multi-token heads: the model's own, or the assistant's
     draft_max: int | None = None  # tokens that are drafted at once; 0: no speculation
@@ -114,6 +115,7 @@ class DaemonConfig:
             ("--kvflash-pin", ",".join(self.kvflash_pin) if self.kvflash_pin else None),
             ("--kvflash-scorer", self.kvflash_scorer),
             ("--kvflash-scorer-cache-type", self.kvflash_scorer_cache_type),
+            ("--kvflash-layer", self.kvflash_layer),
             ("--draft", self.draft),
             ("--draft-max", self.draft_max),
             ("--draft-gate", self.draft_gate),
@@ -243,6 +245,8 @@ class SupervisorConfig(DaemonConfig):
         return replace(config, **unsaid)
 
 
-_OF_KVFLASH = frozenset({"kvflash_tau", "kvflash_policy", "kvflash_pin", "kvflash_scorer", "kvflash_scorer_cache_type"})
+_OF_KVFLASH = frozenset(
+    {"kvflash_tau", "kvflash_policy", "kvflash_pin", "kvflash_scorer", "kvflash_scorer_cache_type", "kvflash_layer"}
+)
 _DAEMON_FIELDS = frozenset(entry.name for entry in fields(DaemonConfig))
 _ENGINE_OPTIONS = _DAEMON_FIELDS - {"stream_fd", "mux", "die_with_parent"}

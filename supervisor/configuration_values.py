@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from luce.supervisor.config import ByteCount, PoolSize
+from luce.supervisor.config import ByteCount, NumberOrAuto
 
 _ON = frozenset({"1", "true", "on", "yes"})
 _OFF = frozenset({"0", "false", "off", "no"})
@@ -38,7 +38,7 @@ def read_item(annotation: Any, item: object, folder: Path) -> object:
         return None
     if inner == ByteCount:
         return byte_count(item) if isinstance(item, str) else _whole(item)
-    if inner == PoolSize:
+    if inner == NumberOrAuto:
         return _AUTO if item == _AUTO else _whole(item)
     if get_origin(inner) is Literal:
         return _one_of(inner, {True: "on", False: "off"}[item] if isinstance(item, bool) else item)
@@ -68,7 +68,7 @@ def read_text(annotation: Any, text: str) -> object:
         return _switch(text)
     if inner is int or inner is float:
         return read_item(inner, _number(inner, text), Path())
-    if inner == PoolSize:
+    if inner == NumberOrAuto:
         return read_item(inner, text if text == _AUTO else _number(int, text), Path())
     if get_origin(inner) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -111,6 +111,7 @@ constexpr std::int32_t kMaxThreads = 512;  // as many as ggml is built for
 constexpr std::int32_t kMaxDraft = 64;     // a step that verifies more pays on no machine
 constexpr std::int32_t kMaxTree = 256;
 constexpr std::int32_t kMaxTau = 1 << 16;
+constexpr std::int32_t kMaxLayer = 1 << 16;
 
 std::vector<OptionSpec> model_specs() {
     return {
@@ -185,6 +186,16 @@ std::optional<std::string> kvflash_pins(Options& options, std::string_view text)
     return std::nullopt;
 }
 
+// A layer's number, or none: to be found out.
+std::optional<std::string> set_kvflash_layer(Options& options, std::string_view text) {
+    options.kvflash_layer.reset();
+    if (text == "auto") return std::nullopt;
+    std::int32_t layer = 0;
+    if (auto wrong = parse_number<std::int32_t>(text, 0, kMaxLayer, layer)) return "takes auto, or" + wrong->substr(5);
+    options.kvflash_layer = layer;
+    return std::nullopt;
+}
+
 std::vector<OptionSpec> residency_specs() {
     return {
         {"--kvflash", "N|auto",
@@ -214,6 +225,10 @@ std::vector<OptionSpec> residency_specs() {
          "positions of every text that stay on the device, from A up to before B, in whole pages of 64 (a system "
          "prompt, say); each lane needs room for them (default: none but the first page)",
          kvflash_pins},
+        {"--kvflash-layer", "N|auto",
+         "the layer whose attention query goes by; auto: the one that finds best what a text holds, found out at the "
+         "first start with a model and kept below $XDG_CACHE_HOME or ~/.cache (default auto)",
+         set_kvflash_layer},
     };
 }
 

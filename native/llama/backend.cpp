@@ -68,4 +68,14 @@ bool Backend::has_gpu() const {
 
 std::string Backend::system_info() const { return llama_print_system_info(); }
 
+std::string Backend::description() const {
+    std::string text = "system " + system_info() + "\n";
+    for (const DeviceInfo& device : devices()) {
+        text += "device kind=" + device.kind + " name=" + device.name;
+        text += " total_bytes=" + std::to_string(device.total_bytes) +
+                " free_bytes=" + std::to_string(device.free_bytes) + " " + device.description + "\n";
+    }
+    return text;
+}
+
 }  // namespace luce::llama

@@ -31,6 +31,9 @@ public:
 
     // "CPU : AVX2 = 1 | …", as llama.cpp says it.
     std::string system_info() const;
+
+    // That and all devices, a line each, as --version prints them.
+    std::string description() const;
 };
 
 }  // namespace luce::llama

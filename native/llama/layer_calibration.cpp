@@ -203,7 +203,7 @@ private:
         const Result<void> done = decode(static_cast<std::size_t>(end_), trial.tail, 1);
         decoder_.note_queries(nullptr);
         std::vector<float> scores;
-        if (done && scorer.begin_scores(kLane, keys)) scores = scorer.end_scores(kLane);
+        if (done && scorer.begin_scores(kLane, {}, keys)) scores = scorer.end_scores(kLane);
         scorer.forget(kLane);
         if (!done) return done.error();
         if (scores.empty()) return Error{ErrorCode::unsupported, "this model's graph does not show its queries"};

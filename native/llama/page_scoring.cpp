@@ -10,7 +10,8 @@ namespace luce::llama {
 Result<PageScoring> PageScoring::open(const ScoringOptions& options, const Model& model) {
     PageScoring scoring;
     if (options.policy != ScoringPolicy::draft) {
-        auto by_queries = QueryScorer::create(model, options.n_lanes, model.info().n_threads);
+        auto by_queries = QueryScorer::create(model, options.n_lanes, model.info().n_threads,
+                                              options.layer ? std::optional(options.layer->layer) : std::nullopt);
         if (by_queries) {
             if (options.scorer) {
                 log_info(
@@ -18,6 +19,7 @@ Result<PageScoring> PageScoring::open(const ScoringOptions& options, const Model
                     "--kvflash-policy draft uses it");
             }
             scoring.by_queries_ = std::move(by_queries).value();
+            scoring.layer_ = options.layer;
             return scoring;
         }
         if (options.policy == ScoringPolicy::query) return by_queries.error();

@@ -8,6 +8,7 @@
 
 #include "base/result.h"
 #include "llama/draft_scorer.h"
+#include "llama/layer_choice.h"
 #include "llama/model.h"
 #include "llama/query_scorer.h"
 
@@ -19,6 +20,7 @@ enum class ScoringPolicy { automatic, query, draft };
 struct ScoringOptions {
     ScoringPolicy policy = ScoringPolicy::automatic;
     std::int32_t n_lanes = 1;
+    std::optional<LayerChoice> layer;  // whose queries are asked; unset: the last one's
     std::optional<ScorerOptions> scorer;
 };
 
@@ -32,6 +34,7 @@ public:
 
     memory::PageScorer* scorer() const;  // null: nobody
     QueryProbe* probe() const { return by_queries_ ? &by_queries_->probe() : nullptr; }
+    const std::optional<LayerChoice>& layer() const { return layer_; }  // none: no queries are asked
     ScorerUsage usage() const { return by_draft_ ? by_draft_->usage() : ScorerUsage{}; }
 
     // Before the model is unloaded, and after it has been loaded anew. Errors: start_failed, unsupported.
@@ -40,6 +43,7 @@ public:
 
 private:
     std::unique_ptr<QueryScorer> by_queries_;
+    std::optional<LayerChoice> layer_;
     std::unique_ptr<DraftScorer> by_draft_;
 };
 

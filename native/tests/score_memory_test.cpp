@@ -33,7 +33,7 @@ constexpr Position kRest = 20;  // of a text behind them
 // Likes some pages by their places in the text, and the others not at all.
 class LikingScorer final : public PageScorer {
 public:
-    std::size_t keys_bytes() const override { return sizeof(Position); }
+    bool needs_keys() const override { return true; }
 
     // A row of the model is its token, then its position.
     PageKeys keys_of(std::span<const std::uint8_t> rows) override {
@@ -42,8 +42,9 @@ public:
     }
 
     void watch(LaneId, bool is_watched) override { is_watched_ = is_watched; }
+    void read(LaneId, std::span<const Token>) override {}
 
-    bool begin_scores(LaneId, std::vector<PageKeys> pages) override {
+    bool begin_scores(LaneId, std::span<const Token>, std::vector<PageKeys> pages) override {
         if (!is_watched_) return false;
         scores_.clear();
         for (const PageKeys& keys : pages) {

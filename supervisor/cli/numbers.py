@@ -1,5 +1,5 @@
 """Numbers as the daemon takes them. Real: one with a fraction, finite, and within what a binary32 holds. Bytes: a count
-of them, 8G for short. PoolSize: tokens, or auto. PositionSpans:
+of them, 8G for short. NumberOrAuto: a whole one, or the word auto. PositionSpans:
 positions. Seconds: a time."""
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ class Bytes(click.IntRange):
         return int(super().convert(count, param, ctx))
 
 
-class PoolSize(click.IntRange):
-    """A whole number of tokens, or the word auto."""
+class NumberOrAuto(click.IntRange):
+    """A whole number, or the word auto."""
 
-    name = "tokens"
-
-    def __init__(self) -> None:
-        super().__init__(min=1, max=2**31 - 1)
+    def __init__(self, name: str, least: int, most: int) -> None:
+        self.name = name
+        super().__init__(min=least, max=most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value == "auto" else super().convert(value, param, ctx)

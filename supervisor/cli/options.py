@@ -14,7 +14,7 @@ import click
 
 from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure
 from luce.supervisor.cli.model_files import NO_DRAFT, read_draft, read_model, read_packaged_draft
-from luce.supervisor.cli.numbers import Bytes, PoolSize, PositionSpans, Real
+from luce.supervisor.cli.numbers import Bytes, NumberOrAuto, PositionSpans, Real
 from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, KVFLASH_POLICIES, LOG_LEVELS, DaemonConfig
 from luce.supervisor.locate import NotInstalledError, find_luced
 
@@ -120,7 +120,7 @@ _ENGINE_OPTIONS = (
     ),
     click.option(
         "--kvflash",
-        type=PoolSize(),
+        type=NumberOrAuto("tokens", 1, 2**31 - 1),
         metavar="N|auto",
         help="In place of --pool: N tokens of attention cache on the device, a multiple of 64, for texts of any length"
         " up to --ctx. What does not fit lies in the host, within --host-cache, and comes back when it matters."
@@ -158,6 +158,13 @@ _ENGINE_OPTIONS = (
         metavar="A:B,…",
         help="Positions of every text that stay on the device, from A up to before B, in whole pages of 64: a system"
         " prompt, say. Each lane needs room for them. Default: none but the first page.",
+    ),
+    click.option(
+        "--kvflash-layer",
+        type=NumberOrAuto("layer", 0, 1 << 16),
+        metavar="N|auto",
+        help="The layer whose attention `query` goes by. Default: auto, the one that finds best what a text holds,"
+        " which is found out at the first start with a model and kept below XDG_CACHE_HOME (~/.cache).",
     ),
     click.option(
         "--draft",
@@ -285,9 +292,10 @@ def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:
         for key in (
             "ctx", "pool", "lanes", "queue", "batch", "ubatch", "threads", "gpu_layers", "cache_type_k", "cache_type_v",
             "flash_attn", "slots", "host_cache", "disk_cache", "disk_budget", "prefix_cache", "kvflash",
-            "kvflash_tau", "kvflash_policy", "kvflash_scorer", "kvflash_scorer_cache_type", "kvflash_pin", "mtp",
-            "draft_max", "draft_gate", "draft_accept", "draft_ngram", "draft_tree", "spec_memory", "draft_cache_type_k",
-            "draft_cache_type_v", "draft_gpu_layers", "draft_threads", "seed", "log_level", "load_timeout",
+            "kvflash_tau", "kvflash_policy", "kvflash_scorer", "kvflash_scorer_cache_type", "kvflash_pin",
+            "kvflash_layer", "mtp", "draft_max", "draft_gate", "draft_accept", "draft_ngram", "draft_tree",
+            "spec_memory", "draft_cache_type_k", "draft_cache_type_v", "draft_gpu_layers", "draft_threads", "seed",
+            "log_level", "load_timeout",
         )
     }  # fmt: skip
     model = read_model(values["model"])

@@ -249,6 +249,14 @@ def test_a_pool_that_texts_may_outgrow_is_set_by_file_environment_and_flag(tmp_p
     assert read(LUCE_KVFLASH="640", LUCE_KVFLASH_SCORER="s.gguf").supervisor_config(model=MODEL).kvflash_scorer == Path(
         "s.gguf"
     )
+    for file, said in (("kvflash_layer = 0", 0), ("kvflash_layer = 'auto'", "auto"), ("kvflash_layer = 'none'", None)):
+        of_file = read("kvflash = 640\n" + file, folder=tmp_path)
+        assert of_file.supervisor_config(model=MODEL).kvflash_layer == said
+        again = read(configuration_text(of_file), folder=tmp_path)
+        assert again.supervisor_config(model=MODEL).kvflash_layer == said
+    over_file = read("kvflash = 640\nkvflash_layer = 3", folder=tmp_path, LUCE_KVFLASH_LAYER="auto")
+    assert over_file.supervisor_config(model=MODEL).kvflash_layer == "auto"
+    assert read(LUCE_KVFLASH="640", LUCE_KVFLASH_LAYER="7").supervisor_config(model=MODEL).kvflash_layer == 7
     # One engine of several, and a file's pool that is not meant now.
     one = read("pool = 4096\n[[engines]]\npool = 'none'\nkvflash = 640\n[[engines]]", folder=tmp_path)
     config = one.supervisor_config(model=MODEL)
@@ -273,6 +281,9 @@ def test_a_pool_that_texts_may_outgrow_is_set_by_file_environment_and_flag(tmp_p
         ("kvflash_pin = '-1:5'", "kvflash_pin"),
         ("kvflash_pin = '0:5:9'", "kvflash_pin"),
         ("kvflash_pin = '0:2147483648'", "kvflash_pin"),
+        ("kvflash_layer = -1", "kvflash_layer"),
+        ("kvflash_layer = 'last'", "kvflash_layer"),
+        ("kvflash_layer = 7.5", "kvflash_layer"),
     ],
 )
 def test_a_pool_that_cannot_be_is_named(text: str, said: str, tmp_path: Path) -> None:

@@ -47,12 +47,12 @@ def test_a_pool_that_texts_may_outgrow_becomes_arguments() -> None:
     supervisor = SupervisorConfig(
         model=Path("m"),
         pool=4096,
-        engines=[{}, {"pool": None, "kvflash": 2560, "kvflash_tau": 32, "kvflash_policy": "lru"}],
+        engines=[{}, {"pool": None, "kvflash": 2560, "kvflash_tau": 32, "kvflash_policy": "lru", "kvflash_layer": 0}],
     )
     first, second = map(supervisor.daemon_config, supervisor.engine_configs())
     assert first.to_argv() == ["--model", "m", "--pool", "4096"]
     expected = ["--model", "m", "--kvflash", "2560", "--kvflash-tau", "32", "--kvflash-policy", "lru"]
-    assert second.to_argv() == expected
+    assert second.to_argv() == [*expected, "--kvflash-layer", "0"]
     assert DaemonConfig(model=Path("m"), kvflash="auto").to_argv() == ["--model", "m", "--kvflash", "auto"]
     pinned = DaemonConfig(model=Path("m"), kvflash=640, kvflash_pin=("0:64", "100:200"))
     assert pinned.to_argv() == ["--model", "m", "--kvflash", "640", "--kvflash-pin", "0:64,100:200"]
