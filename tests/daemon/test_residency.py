@@ -275,7 +275,7 @@ def test_what_was_computed_within_a_pool_is_not_taken_for_the_whole(start: Start
         (("--kvflash-policy", "auto"), "--kvflash-policy is for a pool"),
         (("--kvflash-pin=0:64", "--pool", "8192"), "--kvflash-pin is for a pool"),
         (("--kvflash", "512", "--kvflash-tau", "0"), "--kvflash-tau takes a whole number from 1"),
-        (("--kvflash", "512", "--kvflash-policy", "none"), "--kvflash-policy takes one of auto, query, lru"),
+        (("--kvflash", "512", "--kvflash-policy", "none"), "--kvflash-policy takes one of auto, query, draft, lru"),
     ],
 )
 def test_a_pool_that_cannot_work_is_refused_with_what_would(
