@@ -132,8 +132,6 @@ Result<void> LlamaKvDevice::read(std::span<const Cell> cells, std::span<std::uin
     return {};
 }
 
-void LlamaKvDevice::settle() { copies_.wait(); }
-
 Bytes LlamaKvDevice::first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) {
     settle();
     return rows_.first(rows, n_rows, n);

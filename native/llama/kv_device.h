@@ -50,7 +50,7 @@ public:
     void hide(LaneId lane, std::span<const memory::Cell> cells) override;
     Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out,
                       std::shared_ptr<const void> owner) override;
-    void settle() override;
+    void settle() override { copies_.wait(); }
     memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) override;
     Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
                        std::int32_t n_rows, std::span<memory::Cell> cells) override;

@@ -56,15 +56,6 @@ void check_close(const std::vector<float>& scores, const std::vector<float>& exp
     for (std::size_t i = 0; i < scores.size(); ++i) CHECK(scores[i] == doctest::Approx(expected[i]).epsilon(0.1));
 }
 
-Tokens tokens_of(const llama::Model& model, const std::string& text) {
-    Tokens tokens(text.size());
-    const int n = llama_tokenize(model.vocab(), text.c_str(), static_cast<int>(text.size()), tokens.data(),
-                                 static_cast<int>(tokens.size()), false, true);
-    REQUIRE(n > 0);
-    tokens.resize(static_cast<std::size_t>(n));
-    return tokens;
-}
-
 Tokens joined(Tokens text, const Tokens& more) {
     text.insert(text.end(), more.begin(), more.end());
     return text;

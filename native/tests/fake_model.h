@@ -211,21 +211,14 @@ public:
 
     Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
                        std::int32_t n_rows, std::span<memory::Cell> cells) override {
-        settle();
-        if (cannot_write) return internal("unwritable");
-        if (static_cast<std::int32_t>(cells.size()) > n_free_cells()) return Error{ErrorCode::no_room, "no cells"};
-        if (rows.size() != static_cast<std::size_t>(n_rows) * sizeof(Row)) return internal("odd rows");
+        const Result<std::vector<Row>> fitting = rows_of_text(begin, tokens, rows, n_rows);
+        if (!fitting) return fitting.error();
         for (std::size_t i = 0; i < cells.size(); ++i) {
-            Row row;
-            std::memcpy(&row, rows.data() + i * sizeof(Row), sizeof(Row));
-            if (row.token != tokens[i] || row.position != begin + static_cast<Position>(i)) {
-                return internal("rows of another text");
-            }
             Cell& cell = lowest_free();
-            cell.row = row;
+            cell.row = fitting.value()[i];
             cell.lanes.insert(lane);
             cells[i] = static_cast<memory::Cell>(&cell - cells_.data());
-            note(lane, row);
+            note(lane, cell.row);
         }
         return {};
     }
@@ -233,21 +226,15 @@ public:
     // The rows are garbage until somebody waits for them.
     Result<void> place(Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
                        std::shared_ptr<const void>, std::span<memory::Cell> cells) override {
-        settle();
-        if (cannot_write) return internal("unwritable");
-        if (static_cast<std::int32_t>(cells.size()) > n_free_cells()) return Error{ErrorCode::no_room, "no cells"};
-        if (rows.size() != cells.size() * sizeof(Row)) return internal("odd rows");
+        const Result<std::vector<Row>> fitting =
+            rows_of_text(begin, tokens, rows, static_cast<std::int32_t>(cells.size()));
+        if (!fitting) return fitting.error();
         for (std::size_t i = 0; i < cells.size(); ++i) {
-            Row row;
-            std::memcpy(&row, rows.data() + i * sizeof(Row), sizeof(Row));
-            if (row.token != tokens[i] || row.position != begin + static_cast<Position>(i)) {
-                return internal("rows of another text");
-            }
             Cell& cell = lowest_free();
             cell.is_held = true;
             cell.row = {};
             cells[i] = static_cast<memory::Cell>(&cell - cells_.data());
-            coming_.emplace_back(cells[i], row);
+            coming_.emplace_back(cells[i], fitting.value()[i]);
         }
         return {};
     }
@@ -443,6 +430,23 @@ private:
         std::fill(out.begin(), out.end(), std::uint8_t{0xa5});
         const std::lock_guard lock(under_way_mutex_);
         under_way_.push_back({std::move(bytes), out.data(), std::move(owner)});
+    }
+
+    // The first of n_rows rows as read() gave them: those of the tokens, for which there are free cells.
+    Result<std::vector<Row>> rows_of_text(Position begin, std::span<const Token> tokens,
+                                          std::span<const std::uint8_t> bytes, std::int32_t n_rows) {
+        settle();
+        if (cannot_write) return internal("unwritable");
+        if (static_cast<std::int32_t>(tokens.size()) > n_free_cells()) return Error{ErrorCode::no_room, "no cells"};
+        if (bytes.size() != static_cast<std::size_t>(n_rows) * sizeof(Row)) return internal("odd rows");
+        std::vector<Row> rows(tokens.size());
+        for (std::size_t i = 0; i < rows.size(); ++i) {
+            std::memcpy(&rows[i], bytes.data() + i * sizeof(Row), sizeof(Row));
+            if (rows[i].token != tokens[i] || rows[i].position != begin + static_cast<Position>(i)) {
+                return internal("rows of another text");
+            }
+        }
+        return rows;
     }
 
     void arrive() {

@@ -47,6 +47,15 @@ inline Tokens some_tokens(int n, int first) {
     return tokens;
 }
 
+inline Tokens tokens_of(const llama::Model& model, const std::string& text) {
+    Tokens tokens(text.size());
+    const int n = llama_tokenize(model.vocab(), text.c_str(), static_cast<int>(text.size()), tokens.data(),
+                                 static_cast<int>(tokens.size()), false, true);
+    REQUIRE(n > 0);
+    tokens.resize(static_cast<std::size_t>(n));
+    return tokens;
+}
+
 // A text's memory outside the device.
 struct Snapshot {
     Tokens text;

@@ -12,19 +12,6 @@ TEST_SUITE_BEGIN("llama");
 using namespace luce;
 using namespace luce::memory_tests;
 
-namespace {
-
-Tokens tokens_of(const llama::Model& model, const std::string& text) {
-    Tokens tokens(text.size());
-    const int n = llama_tokenize(model.vocab(), text.c_str(), static_cast<int>(text.size()), tokens.data(),
-                                 static_cast<int>(tokens.size()), false, true);
-    REQUIRE(n > 0);
-    tokens.resize(static_cast<std::size_t>(n));
-    return tokens;
-}
-
-}  // namespace
-
 TEST_CASE("scores are found beside computations, of several lanes at once, and can be given up") {
     Scored s;
     const Tokens text = some_tokens(200, 3);
