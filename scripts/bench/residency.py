@@ -20,11 +20,13 @@ likeliest tokens of the bounded luceds are compared with the full one's (Kullbac
 the true figure is no smaller). Every step is a request of its own, which goes on from what the one before has read.
 
 Aims: recall with query at least 95 percent of the full cache's at 12 percent, 88 at 6; next to none with lru outside
-its window; decoding within 5 percent of home's at every position; stalls under 2 percent of decoding at tau 64.
+its window; divergence on code with query at most 1.15 times lru's; decoding within 5 percent of home's at every
+position; stalls under 2 percent of decoding at tau 64.
 
   residency.py --quick                                   does it work at all? some minutes on two cores
   residency.py --only recall --plot recall.png           the full volumes: 40 needles a kind and residency
   residency.py --only flatness --model MODEL.gguf --pool 4096 --ubatch 512 --positions 8192 32768 65536
+  residency.py --show one.json two.json --plot all.png   runs of several machines or seeds, as one
 
 Recall is only worth something on a model that finds the needles with its whole text in sight: look at "full".
 """
@@ -56,6 +58,7 @@ from scripts.bench.residency_recall import (  # noqa: E402
     measure_recall,
 )
 from scripts.bench.residency_report import (  # noqa: E402
+    divergence_rows,
     flatness_rows,
     recall_rows,
     save_plot,
@@ -88,6 +91,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     recall.add_argument("--scorer", type=Path, metavar="GGUF",
                         help="a small model: also measure --kvflash-policy draft with it")  # fmt: skip
     recall.add_argument("--seed", type=int, default=0, help="other texts, owners and codes")
+    recall.add_argument("--texts", type=int, default=1, metavar="N", help="of divergence: so many of each kind")
     recall.add_argument("--points", type=int, default=32, metavar="N", help="of divergence: so many steps a text")
     flatness = parser.add_argument_group("flatness")
     flatness.add_argument("--positions", type=int, nargs="+", default=[2048, 4096, 8192, 16384], metavar="N")
@@ -104,6 +108,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="few needles, short texts and answers, two turns")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG (needs matplotlib)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every answer and figure; written as it goes")
+    parser.add_argument("--show", nargs="+", default=[], type=Path, metavar="JSON",
+                        help="measure nothing: tables, verdicts and --plot of such files, taken together")  # fmt: skip
     args = parser.parse_args(arguments)
     if args.quick:
         # Options that were given stay: only defaults are replaced.
@@ -113,8 +119,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    if min(args.needles, args.rounds, args.points) < 1 or args.answer < 2:
-        parser.error("--needles, --rounds, --points, --answer: at least one of each, and a token after the first")
+    if min(args.needles, args.rounds, args.texts, args.points) < 1 or args.answer < 2:
+        parser.error(
+            "--needles, --rounds, --texts, --points, --answer: at least one of each, and a token after the first"
+        )
     if not all(0 < percent < 100 for percent in args.residency):
         parser.error("--residency: percent of the text, above 0 and below 100")
     for percent in args.residency:
@@ -164,6 +172,42 @@ class Run:
         self.divergence.append(sample)
         self.write()
 
+    def add_file(self, path: Path) -> None:
+        """What an earlier run wrote. Raises ValueError."""
+        try:
+            parts = json.loads(path.read_text())
+            self.recall += [RecallSample(**sample) for sample in parts["recall"]["samples"]]
+            self.flatness += [FlatnessSample(**sample) for sample in parts["flatness"]["samples"]]
+            self.divergence += [DivergenceSample(**sample) for sample in parts["divergence"]["samples"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}: not what --json writes ({error})") from error
+
+    def measure(self) -> None:
+        args, settings = self.args, settings_of(self.args)
+        residencies = [Residency.of(percent, args.tokens) for percent in args.residency]
+        if "recall" in args.only:
+            for residency in residencies:
+                measure_recall(settings, residency, args.kinds, args.needles, args.seed, self.add_recall)
+        if "divergence" in args.only:
+            for residency in residencies:
+                seeds = range(args.seed, args.seed + args.texts)
+                measure_divergence(settings, residency, seeds, n_points=args.points, report=self.add_divergence)
+        if "flatness" in args.only:
+            measure_flatness(settings, volume_of(args), self.add_flatness)
+
+    def show(self) -> None:
+        recall, flatness = recall_rows(self.recall), flatness_rows(self.flatness)
+        if recall:
+            show_recall(self.console, recall)
+        if self.divergence:
+            show_divergence(self.console, divergence_rows(self.divergence))
+        if flatness:
+            show_flatness(self.console, flatness)
+        for verdict in verdicts(recall, flatness, divergence_rows(self.divergence)):
+            self.console.print(str(verdict), highlight=False)
+        if self.args.plot is not None and not save_plot(recall, flatness, self.args.plot):
+            self.console.print("no plot: matplotlib is not installed (pip install 'luce-daemon[bench]')", markup=False)
+
     def write(self) -> None:
         if self.args.json is not None:
             figures = to_json(self.recall, self.flatness, self.divergence, options_of(self.args))
@@ -179,25 +223,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 200)
     os.environ.update(engine_environment(os.environ))  # what the supervisor starts luced with
     run = Run(args, console)
-    if "recall" in args.only:
-        for percent in args.residency:
-            residency = Residency.of(percent, args.tokens)
-            measure_recall(settings_of(args), residency, args.kinds, args.needles, args.seed, run.add_recall)
-        show_recall(console, recall_rows(run.recall))
-    if "divergence" in args.only:
-        for percent in args.residency:
-            residency = Residency.of(percent, args.tokens)
-            points = {"n_points": args.points, "seed": args.seed}
-            measure_divergence(settings_of(args), residency, **points, report=run.add_divergence)
-        show_divergence(console, run.divergence)
-    if "flatness" in args.only:
-        measure_flatness(settings_of(args), volume_of(args), run.add_flatness)
-        show_flatness(console, flatness_rows(run.flatness))
-    recall, flatness = recall_rows(run.recall), flatness_rows(run.flatness)
-    for verdict in verdicts(recall, flatness):
-        console.print(str(verdict), highlight=False)
-    if args.plot is not None and not save_plot(recall, flatness, args.plot):
-        console.print("no plot: matplotlib is not installed (pip install 'luce-daemon[bench]')", markup=False)
+    for path in args.show:
+        try:
+            run.add_file(path)
+        except ValueError as error:
+            console.print(str(error), markup=False, highlight=False)
+            return 2
+    if not args.show:
+        run.measure()
+    run.show()
     return 0
 
 

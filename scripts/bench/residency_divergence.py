@@ -6,8 +6,9 @@ After each step the likeliest tokens' logprobs are compared. No times. It must n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from luce.protocol import GenerateOk
 from luce.supervisor.text import TextModel
@@ -30,6 +31,8 @@ class DivergenceSample:
     """One place of one text."""
 
     text: str
+    seed: int
+    """Which text of its kind."""
     percent: int
     n_pool: int
     position: int
@@ -60,22 +63,22 @@ def text_of(model: TextModel, name: str, n_tokens: int, seed: int) -> list[int]:
 def measure_divergence(
     settings: EngineSettings,
     residency: Residency,
+    seeds: Iterable[int] = (0,),
     texts: Sequence[str] = TEXTS,
     n_points: int = 32,
-    seed: int = 0,
     report: Callable[[DivergenceSample], None] = lambda _: None,
 ) -> list[DivergenceSample]:
-    """The last n_points steps of a text of each kind. Raises RefusedError."""
+    """The last n_points steps of a text of each kind for each seed. Raises RefusedError."""
     samples = []
     n_pool = residency.n_pool(settings.n_ubatch)
     with TextModel(settings.model) as model, settings.sides(residency.n_ctx, n_pool) as daemons:
-        for text in texts:
+        for seed, text in product(seeds, texts):
             ids = text_of(model, text, residency.n_tokens, seed)
             for position in range(len(ids) - (n_points - 1) * STEP, len(ids) + 1, STEP):
                 next_of = {side: _next_token(daemon, ids[:position]) for side, daemon in daemons.items()}
                 best = {side: max(next_of[side], key=next_of[side].__getitem__) for side in next_of}
                 sample = DivergenceSample(
-                    text, residency.percent, n_pool, position,
+                    text, seed, residency.percent, n_pool, position,
                     {side: divergence(next_of[FULL], next_of[side]) for side in daemons if side != FULL},
                     {side: best[side] == best[FULL] for side in daemons if side != FULL},
                 )  # fmt: skip

@@ -6,6 +6,7 @@ Pure but for the plot's file. It must not know an engine.
 from __future__ import annotations
 
 import importlib
+import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -24,6 +25,8 @@ ALL = "all"
 AIM_OF_FULL = {12: 0.95, 6: 0.88}  # of the full cache's recall, by residency in percent
 AIM_FLAT, AIM_STALL = 1.05, 0.02
 AIM_LRU = 0.1  # of the needles that its window does not hold
+AIM_DIVERGENCE = 1.15  # of lru's, on code
+N_DRAWN = 2000
 
 
 @dataclass(frozen=True)
@@ -101,19 +104,71 @@ def show_recall(console: Console, rows: Sequence[RecallRow]) -> None:
     console.print(table)
 
 
-def show_divergence(console: Console, samples: Sequence[DivergenceSample]) -> None:
+@dataclass(frozen=True)
+class DivergenceRow:
+    """Texts of one kind at one residency; nats, by policy."""
+
+    text: str
+    percent: int
+    n_texts: int
+    n_places: int
+    mean: dict[str, float]
+    median: dict[str, float]
+    same_best: dict[str, float]
+    """Share of places where the likeliest token is the full cache's."""
+    to_lru: dict[str, tuple[float, float, float]]
+    """A policy's mean over lru's: of all texts, and the bounds of nine tenths of what other texts would give
+    (texts drawn again with replacement: the percentile bootstrap, Efron, 1979)."""
+
+
+def divergence_rows(samples: Sequence[DivergenceSample]) -> list[DivergenceRow]:
+    """By residency, largest first, the kinds of text in their order."""
+    places = sorted({(-sample.percent, sample.text) for sample in samples})
+    return [_divergence_row([s for s in samples if (-s.percent, s.text) == place]) for place in places]
+
+
+def _divergence_row(samples: Sequence[DivergenceSample]) -> DivergenceRow:
+    policies = tuple(samples[0].divergence)
+    moved = {side: [sample.divergence[side] for sample in samples] for side in policies}
+    by_text: dict[int, list[DivergenceSample]] = {}
+    for sample in samples:
+        by_text.setdefault(sample.seed, []).append(sample)
+    sums = [{side: sum(s.divergence[side] for s in text) for side in policies} for text in by_text.values()]
+    return DivergenceRow(
+        samples[0].text, samples[0].percent, len(by_text), len(samples),
+        {side: statistics.mean(moved[side]) for side in policies},
+        {side: statistics.median(moved[side]) for side in policies},
+        {side: statistics.mean(sample.has_same_best[side] for sample in samples) for side in policies},
+        {side: _ratio_with_bounds(sums, side) for side in policies if side != LRU},
+    )  # fmt: skip
+
+
+def _ratio_with_bounds(sums: Sequence[dict[str, float]], side: str) -> tuple[float, float, float]:
+    def ratio(of: Sequence[dict[str, float]]) -> float:
+        whole = sum(text[LRU] for text in of)
+        return sum(text[side] for text in of) / whole if whole > 0 else 1.0
+
+    rng = random.Random(0)
+    drawn = sorted(ratio(rng.choices(sums, k=len(sums))) for _ in range(N_DRAWN))
+    return ratio(sums), drawn[N_DRAWN // 20], drawn[-1 - N_DRAWN // 20]
+
+
+def show_divergence(console: Console, rows: Sequence[DivergenceRow]) -> None:
     table = Table(
         title="divergence from the full cache's next token, nats: mean (median); the same best token, percent"
     )
-    policies = tuple(samples[0].divergence) if samples else ()
-    for name in ("residency", "text", "places", *policies, *(f"same best: {side}" for side in policies)):
+    policies = tuple(rows[0].mean) if rows else ()
+    names = ("residency", "text", "texts", "places", *policies, *(f"{side} / lru" for side in policies if side != LRU),
+             *(f"same best: {side}" for side in policies))  # fmt: skip
+    for name in names:
         table.add_column(name, justify="right")
-    for percent, text in dict.fromkeys((sample.percent, sample.text) for sample in samples):
-        here = [sample for sample in samples if (sample.percent, sample.text) == (percent, text)]
-        moved = [[sample.divergence[side] for sample in here] for side in policies]
-        same = [statistics.mean(sample.has_same_best[side] for sample in here) for side in policies]
-        cells = [f"{statistics.mean(values):.4f} ({statistics.median(values):.4f})" for values in moved]
-        table.add_row(f"{percent} %", text, str(len(here)), *cells, *map(_percent, same))
+    for row in rows:
+        table.add_row(
+            f"{row.percent} %", row.text, str(row.n_texts), str(row.n_places),
+            *(f"{row.mean[side]:.4f} ({row.median[side]:.4f})" for side in policies),
+            *(f"{ratio:.2f} ({low:.2f} .. {high:.2f})" for ratio, low, high in row.to_lru.values()),
+            *(_percent(row.same_best[side]) for side in policies),
+        )  # fmt: skip
     console.print(table)
 
 
@@ -196,7 +251,9 @@ class Verdict:
         return f"{self.what}: {self.value:.3f}, aim {word} {self.aim}: {reached}"
 
 
-def verdicts(recall: Sequence[RecallRow], flatness: Sequence[FlatnessRow]) -> list[Verdict]:
+def verdicts(
+    recall: Sequence[RecallRow], flatness: Sequence[FlatnessRow], moved: Sequence[DivergenceRow] = ()
+) -> list[Verdict]:
     """What could be measured is judged: the needles of all kinds together, flatness by its worst position."""
     found = []
     for row in recall:
@@ -207,6 +264,10 @@ def verdicts(recall: Sequence[RecallRow], flatness: Sequence[FlatnessRow]) -> li
             found.append(Verdict(f"recall at {row.percent} %, query / full", share, AIM_OF_FULL[row.percent], True))
         if outside is not None:
             found.append(Verdict(f"recall at {row.percent} %, lru outside its window", outside, AIM_LRU, False))
+    for text in moved:
+        if text.text == "code" and QUERY in text.to_lru:
+            what = f"divergence on code at {text.percent} %, query / lru"
+            found.append(Verdict(what, text.to_lru[QUERY][0], AIM_DIVERGENCE, False))
     if flatness:
         worst = max(statistics.median(row.to_home) for row in flatness)
         found.append(Verdict("decoding, bounded / home, worst position", worst, AIM_FLAT, False))
@@ -222,13 +283,13 @@ def to_json(
     options: dict[str, Any],
 ) -> dict[str, Any]:
     """Everything that was measured, and what it comes to."""
-    recalled, flat = recall_rows(recall), flatness_rows(flatness)
+    recalled, flat, diverged = recall_rows(recall), flatness_rows(flatness), divergence_rows(moved)
     return {
         "options": options,
         "recall": {"samples": [asdict(s) for s in recall], "rows": [asdict(row) for row in recalled]},
         "flatness": {"samples": [asdict(s) for s in flatness], "rows": [asdict(row) for row in flat]},
-        "divergence": {"samples": [asdict(s) for s in moved]},
-        "verdicts": [asdict(v) | {"is_reached": v.is_reached} for v in verdicts(recalled, flat)],
+        "divergence": {"samples": [asdict(s) for s in moved], "rows": [asdict(row) for row in diverged]},
+        "verdicts": [asdict(v) | {"is_reached": v.is_reached} for v in verdicts(recalled, flat, diverged)],
     }
 
 

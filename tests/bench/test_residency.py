@@ -16,7 +16,16 @@ from scripts.bench.residency_divergence import DivergenceSample, divergence, mea
 from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample, FlatnessVolume
 from scripts.bench.residency_prompts import DEEPEST, KINDS, N_TURNS, SHALLOWEST, depths, needle_prompt
 from scripts.bench.residency_recall import RecallSample, Residency, least_tokens, measure_recall
-from scripts.bench.residency_report import ALL, RecallRow, flatness_rows, recall_rows, save_plot, to_json, verdicts
+from scripts.bench.residency_report import (
+    ALL,
+    RecallRow,
+    divergence_rows,
+    flatness_rows,
+    recall_rows,
+    save_plot,
+    to_json,
+    verdicts,
+)
 from scripts.bench.residency_sides import FULL, LRU, QUERY, EngineSettings, RefusedError, whole_pages
 
 N_TOKENS = 1500
@@ -120,6 +129,7 @@ def test_the_text_that_fits_leaves_room_for_its_answer() -> None:
         ["--residency", "0"],
         ["--residency", "100"],
         ["--needles", "0"],
+        ["--texts", "0"],
         ["--rounds", "0"],
         ["--answer", "1"],
         ["--pool", "2048"],  # the first position fits it
@@ -268,6 +278,49 @@ def test_everything_is_in_the_json_and_the_plot(tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
+def divergence_sample(seed: int, query: float, lru: float) -> DivergenceSample:
+    moved, same = {QUERY: query, LRU: lru}, {QUERY: True, LRU: lru < 0.5}
+    return DivergenceSample("code", seed, 12, 896, 4096, moved, same)
+
+
+def test_divergence_is_compared_text_by_text() -> None:
+    samples = [divergence_sample(0, 0.1, 0.1), divergence_sample(0, 0.3, 0.1), divergence_sample(1, 0.2, 0.8)]
+    [row] = divergence_rows(samples)
+    assert (row.text, row.percent, row.n_texts, row.n_places) == ("code", 12, 2, 3)
+    assert row.mean[QUERY] == pytest.approx(0.2)
+    assert row.median[LRU] == pytest.approx(0.1)
+    assert row.same_best[LRU] == pytest.approx(2 / 3)
+    ratio, low, high = row.to_lru[QUERY]
+    assert ratio == pytest.approx(0.6)
+    # The same text drawn twice is as low and as high as it comes.
+    assert [low, high] == [pytest.approx(0.25), pytest.approx(2.0)]
+    [verdict] = verdicts([], [], [row])
+    assert verdict.is_reached
+    assert not verdicts([], [], divergence_rows(samples[:2]))[0].is_reached
+
+
+def test_runs_of_several_files_are_shown_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [tmp_path / "one.json", tmp_path / "two.json"]
+    runs = [
+        ([recall_sample("filler", "fq")] * 3, [], [divergence_sample(0, 0.1, 0.2)]),
+        ([recall_sample("filler", "f")], flatness_samples(1.04), []),
+    ]
+    for path, (recall, flatness, moved) in zip(files, runs, strict=True):
+        path.write_text(json.dumps(to_json(recall, flatness, moved, {})))
+    assert residency.main(["--show", *map(str, files)]) == 0
+    shown = capsys.readouterr().out
+    for verdict in ("query / full: 0.750", "query / lru: 0.500", "worst position: 1.040"):
+        assert verdict in shown
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"recall": {"samples": [{"kind": 1}]}}'])
+def test_a_file_that_no_run_wrote_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    assert residency.main(["--show", str(path)]) == 2
+    assert "not what --json writes" in capsys.readouterr().out.replace("\n", " ")
+
+
 # Against the real daemon
 
 
@@ -284,7 +337,7 @@ def test_a_needle_that_left_the_pool_is_found_by_query_and_not_by_lru(luced: Pat
 def test_a_text_that_fits_the_pool_does_not_diverge(luced: Path, tiny_model: Path) -> None:
     samples: list[DivergenceSample] = []
     bound = Residency(90, 256)  # 640 cells
-    assert measure_divergence(EngineSettings(luced, tiny_model), bound, ["code"], 2, report=samples.append) == samples
+    assert measure_divergence(EngineSettings(luced, tiny_model), bound, [0], ["code"], 2, samples.append) == samples
     assert [sample.position for sample in samples] == [224, 256]
     assert all(sample.divergence[side] < 1e-3 for sample in samples for side in (QUERY, LRU))
     assert all(sample.has_same_best == {QUERY: True, LRU: True} for sample in samples)
