@@ -70,7 +70,7 @@ LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
     limits_.n_batch = static_cast<std::int32_t>(llama_n_batch(model.context()));
     limits_.n_logits = info.n_logits;
     limits_.n_branches = branches_.n_most();
-    limits_.waits_for_device = info.n_gpu_layers > 0;
+    limits_.waits_for_device = info.n_gpu_layers != 0;  // negative: all of them
     // libllama cuts a batch of unequal lanes into groups of equal length on models with recurrent state, a pass over
     // the weights each; so a mixed call gains nothing there and only keeps the decoding lanes waiting.
     limits_.separate_prefill = info.has_recurrent && n_lanes > 1;
@@ -125,12 +125,14 @@ void LlamaDecoder::add_tree(const engine::Slice& slice) {
 }
 
 // On models with recurrent state the graph depends on which lanes take part, and with how many tokens each; with trees
-// on how many sequences these are.
-CallShape LlamaDecoder::shape_of(std::span<const engine::Slice> slices) const {
+// on how many sequences these are. A watched call is computed in parts, and CUDA's backend knows the graphs that it has
+// captured by their first node: it would have to capture the whole call's again after each of the others.
+CallShape LlamaDecoder::shape_of(std::span<const engine::Slice> slices, bool is_watched) const {
     CallShape shape;
     shape.n_tokens = batch_.n_tokens;
     for (const engine::Slice& slice : slices) shape.n_outputs += slice.n_logits;
     shape.variant = static_cast<std::uint64_t>(branches_.n_borrowed());
+    if (is_watched && limits_.waits_for_device) shape.variant |= std::uint64_t{1} << 32;
     if (!model_.info().has_recurrent) return shape;
     shape.n_sequences = static_cast<std::int32_t>(slices.size());
     constexpr std::uint64_t kPrime = 0x100000001b3;  // FNV-1a's
@@ -160,11 +162,10 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     Result<void> done;
     const auto begun = std::chrono::steady_clock::now();
     try {
-        const GraphCache::Lease graph = model_.graphs().lease(shape_of(slices));
+        std::vector<QueryProbe::Sequence> sequences = watched(slices);
+        const GraphCache::Lease graph = model_.graphs().lease(shape_of(slices, !sequences.empty()));
         std::optional<QueryProbe::Watch> watch;  // ends before the lease
-        if (auto sequences = watched(slices); !sequences.empty()) {
-            watch.emplace(*probe_, *model_.context(), std::move(sequences));
-        }
+        if (!sequences.empty()) watch.emplace(*probe_, *model_.context(), std::move(sequences));
         if (const int code = llama_decode(model_.context(), batch_); code != 0) done = decode_error(code);
         if (done && meanwhile) meanwhile();
         // The engine measures what a step costs.

@@ -44,7 +44,7 @@ public:
     std::int32_t batch_index(std::size_t row) const { return rows_[row]; }
 
 private:
-    CallShape shape_of(std::span<const engine::Slice> slices) const;
+    CallShape shape_of(std::span<const engine::Slice> slices, bool is_watched) const;
     void add(const engine::Slice& slice);
     void add_tree(const engine::Slice& slice);
     std::int32_t add_token(Token token, Position position);
