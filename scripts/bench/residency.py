@@ -50,6 +50,7 @@ from luce.supervisor.config import engine_environment  # noqa: E402
 from scripts.bench.residency_divergence import DivergenceSample, measure_divergence  # noqa: E402
 from scripts.bench.residency_flatness import SIDES as FLATNESS_SIDES  # noqa: E402
 from scripts.bench.residency_flatness import FlatnessSample, FlatnessVolume, measure_flatness  # noqa: E402
+from scripts.bench.residency_plots import save_plot  # noqa: E402
 from scripts.bench.residency_prompts import KINDS  # noqa: E402
 from scripts.bench.residency_recall import (  # noqa: E402
     RecallSample,
@@ -58,10 +59,11 @@ from scripts.bench.residency_recall import (  # noqa: E402
     measure_recall,
 )
 from scripts.bench.residency_report import (  # noqa: E402
+    depth_rows,
     divergence_rows,
     flatness_rows,
     recall_rows,
-    save_plot,
+    show_depths,
     show_divergence,
     show_flatness,
     show_recall,
@@ -199,13 +201,15 @@ class Run:
         recall, flatness = recall_rows(self.recall), flatness_rows(self.flatness)
         if recall:
             show_recall(self.console, recall)
+            show_depths(self.console, depth_rows(self.recall))
         if self.divergence:
             show_divergence(self.console, divergence_rows(self.divergence))
         if flatness:
             show_flatness(self.console, flatness)
         for verdict in verdicts(recall, flatness, divergence_rows(self.divergence)):
             self.console.print(str(verdict), highlight=False)
-        if self.args.plot is not None and not save_plot(recall, flatness, self.args.plot):
+        plot = self.args.plot
+        if plot is not None and not save_plot(recall, depth_rows(self.recall), flatness, plot):
             self.console.print("no plot: matplotlib is not installed (pip install 'luce-daemon[bench]')", markup=False)
 
     def write(self) -> None:

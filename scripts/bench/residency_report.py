@@ -1,16 +1,14 @@
-"""What the residency benchmark has found: what is still found of needles, ratios turn by turn, tables, a plot.
+"""What the residency benchmark has found: what is still found of needles, ratios turn by turn, tables.
 
-Pure but for the plot's file. It must not know an engine.
+Pure. It must not know an engine.
 """
 
 from __future__ import annotations
 
-import importlib
 import random
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,10 +16,13 @@ from rich.table import Table
 
 from scripts.bench.residency_divergence import DivergenceSample
 from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample
+from scripts.bench.residency_prompts import DEEPEST, SHALLOWEST
 from scripts.bench.residency_recall import RecallSample
 from scripts.bench.residency_sides import DRAFT, FULL, LRU, QUERY
 
 ALL = "all"
+TURNS = "turns"
+N_BANDS = 5  # of depth
 AIM_OF_FULL = {12: 0.95, 6: 0.88}  # of the full cache's recall, by residency in percent
 AIM_FLAT, AIM_STALL = 1.05, 0.02
 AIM_LRU = 0.1  # of the needles that its window does not hold
@@ -85,6 +86,44 @@ def recall_rows(samples: Sequence[RecallSample]) -> list[RecallRow]:
         rows += [RecallRow.of(kind, [sample for sample in here if sample.kind == kind]) for kind in kinds]
         rows.append(RecallRow.of(ALL, here))
     return rows
+
+
+@dataclass(frozen=True)
+class DepthRow:
+    """Needles of all kinds that lie about as far into the text. Of turns: into the first one, which is the text's
+    first fifth, so they are left out."""
+
+    percent: int
+    depth: float
+    """The band's middle."""
+    n: int
+    n_found: dict[str, int]
+
+
+def depth_rows(samples: Sequence[RecallSample]) -> list[DepthRow]:
+    """By residency, largest first, in N_BANDS bands from the shallowest depth to the deepest."""
+    width = (DEEPEST - SHALLOWEST) / N_BANDS
+    rows = []
+    for percent in sorted({sample.percent for sample in samples}, reverse=True):
+        bands: dict[int, list[RecallSample]] = {}
+        for sample in samples:
+            if sample.percent == percent and sample.kind != TURNS:
+                bands.setdefault(min(int((sample.depth - SHALLOWEST) / width), N_BANDS - 1), []).append(sample)
+        for band in sorted(bands):
+            middle = SHALLOWEST + (band + 0.5) * width
+            rows.append(DepthRow(percent, round(middle, 3), len(bands[band]), _found(bands[band])))
+    return rows
+
+
+def show_depths(console: Console, rows: Sequence[DepthRow]) -> None:
+    table = Table(title="needles found by depth, percent; those of turns left out")
+    sides = [side for side in (FULL, QUERY, DRAFT, LRU) if rows and side in rows[0].n_found]
+    for name in ("residency", "depth", "n", *sides):
+        table.add_column(name, justify="right")
+    for row in rows:
+        shares = (_percent(row.n_found[side] / row.n) for side in sides)
+        table.add_row(f"{row.percent} %", f"{row.depth:.0%}", str(row.n), *shares)
+    console.print(table)
 
 
 def show_recall(console: Console, rows: Sequence[RecallRow]) -> None:
@@ -286,57 +325,15 @@ def to_json(
     recalled, flat, diverged = recall_rows(recall), flatness_rows(flatness), divergence_rows(moved)
     return {
         "options": options,
-        "recall": {"samples": [asdict(s) for s in recall], "rows": [asdict(row) for row in recalled]},
+        "recall": {
+            "samples": [asdict(s) for s in recall],
+            "rows": [asdict(row) for row in recalled],
+            "depths": [asdict(row) for row in depth_rows(recall)],
+        },
         "flatness": {"samples": [asdict(s) for s in flatness], "rows": [asdict(row) for row in flat]},
         "divergence": {"samples": [asdict(s) for s in moved], "rows": [asdict(row) for row in diverged]},
         "verdicts": [asdict(v) | {"is_reached": v.is_reached} for v in verdicts(recalled, flat, diverged)],
     }
-
-
-def save_plot(recall: Sequence[RecallRow], flatness: Sequence[FlatnessRow], path: Path) -> bool:
-    """A PNG: recall by kind and policy at each residency, and decoding by position. False without matplotlib."""
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-        matplotlib.use("Agg")
-        pyplot = importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        return False
-    percents = list(dict.fromkeys(row.percent for row in recall))
-    n_panels = max(1, len(percents) + bool(flatness))
-    figure, axes = pyplot.subplots(1, n_panels, figsize=(4.2 * n_panels, 3.4), squeeze=False)
-    for axis, percent in zip(axes[0], percents, strict=False):
-        _plot_recall(axis, [row for row in recall if row.percent == percent])
-    if flatness:
-        _plot_flatness(axes[0][-1], flatness)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return True
-
-
-def _plot_recall(axis: Any, rows: Sequence[RecallRow]) -> None:
-    sides = rows[0].sides
-    width = 0.8 / len(sides)
-    for i, side in enumerate(sides):
-        places = [place + (i - (len(sides) - 1) / 2) * width for place in range(len(rows))]
-        axis.bar(places, [row.recall(side) * 100 for row in rows], width=width * 0.93, label=side)
-    axis.set_xticks(range(len(rows)), [row.kind for row in rows])
-    axis.set_title(f"residency {rows[0].percent} %: {rows[0].n_pool} of {rows[0].n_tokens} tokens", fontsize=8)
-    axis.set_ylabel("needles found, %", fontsize=8)
-    axis.set_ylim(0, 105)
-    axis.legend(fontsize=8)
-
-
-def _plot_flatness(axis: Any, rows: Sequence[FlatnessRow]) -> None:
-    positions = [row.position for row in rows]
-    axis.plot(positions, [statistics.median(row.to_home) for row in rows], marker="o", label="bounded / home")
-    axis.plot(positions, [statistics.median(row.to_whole) for row in rows], marker="o", label="bounded / whole")
-    axis.axhline(AIM_FLAT, linestyle=":", color="grey", linewidth=1, label="aim")
-    axis.set_xscale("log", base=2)
-    axis.set_title("time a decoded token", fontsize=8)
-    axis.set_xlabel("position", fontsize=8)
-    axis.set_ylim(bottom=0)
-    axis.legend(fontsize=8)
 
 
 def _ratio(values: Sequence[float]) -> str:

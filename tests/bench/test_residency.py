@@ -14,15 +14,16 @@ from luce.supervisor.text import TextModel
 from scripts.bench import residency
 from scripts.bench.residency_divergence import DivergenceSample, divergence, measure_divergence, text_of
 from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample, FlatnessVolume
+from scripts.bench.residency_plots import save_plot
 from scripts.bench.residency_prompts import DEEPEST, KINDS, N_TURNS, SHALLOWEST, depths, needle_prompt
 from scripts.bench.residency_recall import RecallSample, Residency, least_tokens, measure_recall
 from scripts.bench.residency_report import (
     ALL,
     RecallRow,
+    depth_rows,
     divergence_rows,
     flatness_rows,
     recall_rows,
-    save_plot,
     to_json,
     verdicts,
 )
@@ -174,6 +175,14 @@ def test_recall_is_counted_by_kind_and_against_the_full_cache() -> None:
     assert [every.outside(side) for side in (QUERY, LRU)] == [0.5, 0.0]
 
 
+def test_recall_is_counted_by_depth_without_the_turns() -> None:
+    samples = [
+        replace(recall_sample("filler", "fq"), depth=depth) for depth in (SHALLOWEST, 0.2, 0.5, 0.85, DEEPEST)
+    ] + [replace(recall_sample("code", "f"), depth=0.5), recall_sample("turns", "f")]  # fmt: skip
+    rows = depth_rows(samples)
+    assert [(row.depth, row.n, row.n_found[QUERY]) for row in rows] == [(0.18, 2, 2), (0.5, 2, 1), (0.82, 2, 2)]
+
+
 def test_a_needle_in_the_first_page_is_never_outside() -> None:
     assert recall_sample("turns", "f", n_behind=4000).is_outside
     assert not recall_sample("turns", "f", n_behind=4060).is_outside
@@ -274,7 +283,7 @@ def test_everything_is_in_the_json_and_the_plot(tmp_path: Path) -> None:
     assert len(figures["flatness"]["rows"]) == 2
     assert {verdict["is_reached"] for verdict in figures["verdicts"]} == {True}
     pytest.importorskip("matplotlib")
-    assert save_plot(recall_rows(recall), flatness_rows(flatness), tmp_path / "plot.png")
+    assert save_plot(recall_rows(recall), depth_rows(recall), flatness_rows(flatness), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
