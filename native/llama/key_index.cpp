@@ -23,6 +23,8 @@ using memory::PageKeys;
 constexpr ggml_type kKeyType = GGML_TYPE_Q4_0;
 constexpr std::size_t kKeys = memory::kPageSize;
 constexpr double kLeastDeviation = 1e-4;
+// Keys of the page before that speak for a page: a sentence's. As many as a step of run() compares.
+constexpr std::size_t kReach = 16;
 // Of a thread that is worth starting.
 constexpr std::size_t kLeastPages = 16;
 
@@ -73,22 +75,23 @@ public:
         return ggml_backend_supports_op(backend_.get(), product);
     }
 
-    // The largest product with a key of the page, of each KV head and query.
-    bool run(const Bytes& page, std::span<float> largest) {
+    // The largest product with a key of the page and with one of its last kReach, of each KV head and query.
+    bool run(const Bytes& page, std::span<float> largest, std::span<float> at_end) {
         to_floats(page, keys_);
         if (ggml_backend_graph_compute(backend_.get(), graph_) != GGML_STATUS_SUCCESS) return false;
         const float* products = product_.data();
-        for (float& most : largest) {
+        for (std::size_t row = 0; row < largest.size(); ++row) {
             // In steps of a vector, so that the compiler makes one of it.
-            std::array<float, 16> maxima;
+            std::array<float, kReach> maxima;
             std::copy_n(products, maxima.size(), maxima.begin());
             for (std::size_t i = maxima.size(); i < kKeys; i += maxima.size()) {
                 for (std::size_t j = 0; j < maxima.size(); ++j) {
                     maxima[j] = products[i + j] > maxima[j] ? products[i + j] : maxima[j];
                 }
             }
-            most = *std::max_element(maxima.begin(), maxima.end());
+            largest[row] = *std::max_element(maxima.begin(), maxima.end());
             products += kKeys;
+            at_end[row] = *std::max_element(products - kReach, products);
         }
         return true;
     }
@@ -178,18 +181,19 @@ std::vector<float> KeyIndex::arranged(std::span<const float> queries) const {
     return by_head;
 }
 
-std::vector<float> KeyIndex::products(std::span<const float> queries, std::span<const PageKeys> pages) {
+KeyIndex::Products KeyIndex::products(std::span<const float> queries, std::span<const PageKeys> pages) {
     assert(queries.size() % (shape_.n_heads * shape_.n_dims) == 0);
     const std::vector<float> asked = arranged(queries);
     const std::size_t n_rows = asked.size() / n_padded();
-    std::vector<float> largest(n_rows * pages.size());
+    Products found{std::vector<float>(n_rows * pages.size()), std::vector<float>(n_rows * pages.size())};
     std::atomic<std::size_t> next = 0;
     std::atomic<bool> failed = false;
     const auto work = [&](Multiplier& multiplier) {
         multiplier.open(n_padded(), shape_.n_heads_kv, n_rows / shape_.n_heads_kv, asked.data());
         for (std::size_t i = next++; i < pages.size(); i = next++) {
             assert(pages[i] && pages[i]->size() == keys_bytes());
-            if (!multiplier.run(*pages[i], std::span(largest).subspan(i * n_rows, n_rows))) failed = true;
+            const auto of_page = [&](std::vector<float>& rows) { return std::span(rows).subspan(i * n_rows, n_rows); };
+            if (!multiplier.run(*pages[i], of_page(found.largest), of_page(found.at_end))) failed = true;
         }
     };
     const std::size_t n_threads = std::min(multipliers_.size(), std::max<std::size_t>(1, pages.size() / kLeastPages));
@@ -198,12 +202,21 @@ std::vector<float> KeyIndex::products(std::span<const float> queries, std::span<
         for (std::size_t i = 1; i < n_threads; ++i) others.emplace_back(work, std::ref(*multipliers_[i]));
         work(*multipliers_[0]);
     }
-    if (failed) largest.clear();
-    return largest;
+    if (failed) return {};
+    return found;
+}
+
+// A page is as large as the end of the one before it.
+void KeyIndex::reach_over(Products& products, std::size_t n_pages) {
+    if (products.largest.empty()) return;
+    const std::size_t n_rows = products.largest.size() / n_pages;
+    for (std::size_t i = n_rows; i < products.largest.size(); ++i) {
+        products.largest[i] = std::max(products.largest[i], products.at_end[i - n_rows]);
+    }
 }
 
 std::vector<float> KeyIndex::largest_products(std::span<const float> queries, std::span<const PageKeys> pages) {
-    const std::vector<float> largest = products(queries, pages);
+    const std::vector<float> largest = products(queries, pages).largest;
     const std::size_t n_queries = queries.size() / (shape_.n_heads * shape_.n_dims);
     const std::size_t group = shape_.n_heads / shape_.n_heads_kv;
     std::vector<float> ordered;
@@ -220,13 +233,17 @@ std::vector<float> KeyIndex::largest_products(std::span<const float> queries, st
 }
 
 std::vector<float> KeyIndex::scores(std::span<const float> queries, std::span<const PageKeys> pages) {
-    return normalised(products(queries, pages), pages.size());
+    Products found = products(queries, pages);
+    reach_over(found, pages.size());
+    return normalised(found.largest, pages.size());
 }
 
 std::vector<float> KeyIndex::scores(std::span<const float> queries, std::span<const PageKeys> blocks,
                                     std::span<const std::size_t> ends) {
     assert(!ends.empty() && ends.back() == blocks.size());
-    std::vector<float> largest = products(queries, blocks);
+    Products found = products(queries, blocks);
+    reach_over(found, blocks.size());
+    std::vector<float>& largest = found.largest;
     if (largest.empty()) return {};
     // Page by page to the front: what is written over has been looked at.
     const std::size_t n_rows = largest.size() / blocks.size();

@@ -1,11 +1,13 @@
 // KeyIndex: a page's keys in few bits, and how much pages matter to queries. Pure arithmetic on bytes: must not know
 // where keys and queries come from, nor lanes.
 //
-// s[h,t,p] is the largest product of head h's query t with a key of page p, over sqrt(size of a head); z is s less its
-// mean over the pages, in standard deviations; a page's score is its largest z over all queries and heads. Normalised
-// because heads differ in how loudly they speak; the largest because a single query of a single head may be the one
-// that asks. The products come from ggml's matrix product on the CPU: it is the fastest one here, and the only one that
-// can be called where the CPU's kernels are loaded at run time.
+// s[h,t,p] is the largest product of head h's query t with a key of page p, or with one of the last keys of the page
+// before it, over sqrt(size of a head); z is s less its mean over the pages, in standard deviations; a page's score is
+// its largest z over all queries and heads. Normalised because heads differ in how loudly they speak; the largest
+// because a single query of a single head may be the one that asks; with the keys just before it because what is asked
+// for often stands behind what the query finds ("the code of the red fox is", and then the code). The products come
+// from ggml's matrix product on the CPU: it is the fastest one here, and the only one that can be called where the
+// CPU's kernels are loaded at run time.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +46,8 @@ public:
     // The keys as scores() sees them, in the same order.
     std::vector<float> decode(const memory::Bytes& encoded) const;
 
-    // Of each page. The queries: query by query, in each head by head. REQUIRES: whole queries, pages from encode().
+    // Of each page of a text, in their order. The queries: query by query, in each head by head. REQUIRES: whole
+    // queries, pages from encode().
     std::vector<float> scores(std::span<const float> queries, std::span<const memory::PageKeys> pages);
 
     // The same where a page's keys are in several blocks, one page's behind the other's: `ends` has for each page the
@@ -52,7 +55,7 @@ public:
     std::vector<float> scores(std::span<const float> queries, std::span<const memory::PageKeys> blocks,
                               std::span<const std::size_t> ends);
 
-    // The s of the same, before they are normalised: page by page, in each query by query, head by head.
+    // The largest product with a page's own keys: page by page, in each query by query, head by head.
     std::vector<float> largest_products(std::span<const float> queries, std::span<const memory::PageKeys> pages);
 
 private:
@@ -61,9 +64,15 @@ private:
     KeyIndex(const KeyShape& shape, std::vector<std::unique_ptr<Multiplier>> multipliers);
 
     std::size_t n_padded() const;  // dimensions, to a whole number of blocks
-    // In the order that the product gives: KV head by KV head, in each query by query, head of the group by head.
-    std::vector<float> products(std::span<const float> queries, std::span<const memory::PageKeys> pages);
+    // Page by page, in the order that the product gives: KV head by KV head, in each query by query, head of the group
+    // by head. Empty: failed.
+    struct Products {
+        std::vector<float> largest;
+        std::vector<float> at_end;  // the largest with the page's last keys
+    };
+    Products products(std::span<const float> queries, std::span<const memory::PageKeys> pages);
     std::vector<float> arranged(std::span<const float> queries) const;
+    static void reach_over(Products& products, std::size_t n_pages);
     // The pages' scores from their products, which lie page by page.
     static std::vector<float> normalised(std::span<const float> largest, std::size_t n_all);
 

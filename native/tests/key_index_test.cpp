@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -49,14 +50,15 @@ Floats random_keys(std::mt19937& random, const KeyShape& shape) {
     return random_floats(random, kPageSize * shape.n_heads_kv * shape.n_dims);
 }
 
-// The largest products of the queries with one page's keys, query by query and head by head.
-std::vector<double> reference_products(const KeyShape& shape, const Floats& queries, const Floats& keys) {
+// The largest products of the queries with one page's keys, query by query and head by head; without its first ones.
+std::vector<double> reference_products(const KeyShape& shape, const Floats& queries, const Floats& keys,
+                                       std::size_t first = 0) {
     const std::size_t group = shape.n_heads / shape.n_heads_kv;
     std::vector<double> largest;
     for (std::size_t row = 0; row * shape.n_dims < queries.size(); ++row) {
         const std::size_t head_kv = row % shape.n_heads / group;
         double most = -std::numeric_limits<double>::infinity();
-        for (std::size_t key = 0; key < kPageSize; ++key) {
+        for (std::size_t key = first; key < kPageSize; ++key) {
             double sum = 0;
             for (std::size_t i = 0; i < shape.n_dims; ++i) {
                 sum += static_cast<double>(queries[row * shape.n_dims + i]) *
@@ -68,6 +70,9 @@ std::vector<double> reference_products(const KeyShape& shape, const Floats& quer
     }
     return largest;
 }
+
+// A page is found where the page before it ends with what is asked for.
+constexpr std::size_t kBeforeEnd = kPageSize - 16;
 
 // By page, from each page's products.
 std::vector<double> reference_scores(const std::vector<std::vector<double>>& products) {
@@ -128,11 +133,13 @@ TEST_CASE("products and scores are those of the decoded keys, and near those of 
             std::vector<PageKeys> pages;
             std::vector<std::vector<double>> exact;
             std::vector<std::vector<double>> decoded;
+            std::vector<std::vector<double>> at_end;
             for (int page = 0; page < n_pages; ++page) {
                 const Floats keys = random_keys(random, c.shape);
                 pages.push_back(index->encode(keys));
                 if (c.n_threads < 3 || page < 8) exact.push_back(reference_products(c.shape, queries, keys));
                 decoded.push_back(reference_products(c.shape, queries, index->decode(*pages.back())));
+                at_end.push_back(reference_products(c.shape, queries, index->decode(*pages.back()), kBeforeEnd));
             }
             const Floats products = index->largest_products(queries, pages);
             const std::size_t n_rows = static_cast<std::size_t>(n_queries) * c.shape.n_heads;
@@ -153,6 +160,11 @@ TEST_CASE("products and scores are those of the decoded keys, and near those of 
             CHECK(std::sqrt(square / static_cast<double>(n)) < 0.15);
 
             const Floats scores = index->scores(queries, pages);
+            for (std::size_t page = decoded.size(); --page > 0;) {
+                for (std::size_t row = 0; row < n_rows; ++row) {
+                    decoded[page][row] = std::max(decoded[page][row], at_end[page - 1][row]);
+                }
+            }
             const std::vector<double> expected = reference_scores(decoded);
             REQUIRE(scores.size() == pages.size());
             for (std::size_t page = 0; page < pages.size(); ++page) {
@@ -174,13 +186,43 @@ TEST_CASE("a page that holds what is asked for has the highest score, whatever i
             for (std::size_t page = 0; page < 64; ++page) {
                 Floats keys = random_keys(random, c.shape);
                 // One key of the last KV head is the last head's query.
-                if (page == place) std::copy(queries.end() - n, queries.end(), keys.end() - n);
+                const auto behind = static_cast<std::ptrdiff_t>(c.shape.n_heads_kv * c.shape.n_dims * 16);
+                if (page == place) std::copy(queries.end() - n, queries.end(), keys.end() - behind - n);
                 pages.push_back(index->encode(keys));
             }
             const Floats scores = index->scores(queries, pages);
             CHECK(std::max_element(scores.begin(), scores.end()) - scores.begin() ==
                   static_cast<std::ptrdiff_t>(place));
         }
+    }
+}
+
+TEST_CASE("what is found at a page's end stands for the page behind it as well, and only there") {
+    std::mt19937 random(8);
+    const Case& c = kCases[0];
+    const auto index = index_of(c);
+    const Floats queries = random_floats(random, c.shape.n_heads * c.shape.n_dims);
+    const auto n = static_cast<std::ptrdiff_t>(c.shape.n_dims);
+    const auto row = static_cast<std::ptrdiff_t>(c.shape.n_heads_kv * c.shape.n_dims);
+    for (const std::size_t key : {0UL, kBeforeEnd - 1, kBeforeEnd, std::size_t{kPageSize} - 1}) {
+        CAPTURE(key);
+        std::vector<PageKeys> pages;
+        for (std::size_t page = 0; page < 40; ++page) {
+            Floats keys = random_keys(random, c.shape);
+            const auto end = keys.begin() + (static_cast<std::ptrdiff_t>(key) + 1) * row;
+            if (page == 20 || page == 39) std::copy(queries.end() - n, queries.end(), end - n);
+            pages.push_back(index->encode(keys));
+        }
+        const Floats scores = index->scores(queries, pages);
+        REQUIRE(scores.size() == 40);
+        const bool is_at_end = key >= kBeforeEnd;
+        CHECK((scores[21] == scores[20]) == is_at_end);
+        std::vector<std::size_t> order(40);
+        std::iota(order.begin(), order.end(), 0UL);
+        std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return scores[a] > scores[b]; });
+        const auto rank = std::find(order.begin(), order.end(), 21UL) - order.begin();
+        CHECK((rank < 3) == is_at_end);
+        CHECK(scores[19] < scores[20]);
     }
 }
 
@@ -197,8 +239,8 @@ TEST_CASE("a page's keys may be in several blocks: the best of them counts") {
     std::vector<PageKeys> blocks;
     std::vector<std::size_t> ends;
     for (std::size_t i = 0; i < pages.size(); ++i) {
-        blocks.insert(blocks.end(), {pages[i], i % 2 == 0 ? pages[i] : nothing});
         if (i % 3 == 0) blocks.push_back(nothing);
+        blocks.insert(blocks.end(), {i % 2 == 0 ? pages[i] : nothing, pages[i]});
         ends.push_back(blocks.size());
     }
     const Floats scores = index->scores(queries, blocks, ends);
