@@ -133,6 +133,8 @@ def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
         "tokens": info.kvflash if info is not None else None,
         "tau": config.kvflash_tau,
         "policy": config.kvflash_policy,
+        "layer": config.kvflash_layer,
+        "scorer": config.kvflash_scorer.name if config.kvflash_scorer is not None else None,  # without its folder
         "pin": list(config.kvflash_pin or ()),
     }
 

@@ -82,6 +82,8 @@ _BOUNDED_POOL = record(
         "tokens": {"type": ["integer", "null"]},
         "tau": {"type": ["integer", "null"]},
         "policy": {"type": ["string", "null"]},
+        "layer": {"anyOf": [NUMBER, {"enum": ["auto", None]}]},
+        "scorer": {"type": ["string", "null"]},
         "pin": {"type": "array", "items": TEXT},
     }
 )

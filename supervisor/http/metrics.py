@@ -237,6 +237,7 @@ def _page_families(engines: Sequence[tuple[str, Figures]]) -> Iterator[Metric]:
         (CounterMetricFamily, "luce_engine_pages_wanted", "Pages that were chosen", "pages_wanted"),
         (CounterMetricFamily, "luce_engine_pages_found", "Chosen pages that were in the pool", "pages_found"),
         (GaugeMetricFamily, "luce_engine_page_keys_bytes", "Memory of what pages are scored by", "page_keys_bytes"),
+        (GaugeMetricFamily, "luce_engine_scorer_bytes", "Memory of the model that scores them", "scorer_bytes"),
         (CounterMetricFamily, "luce_engine_page_stall_seconds", "Time that computing waited for pages", "page_stall_s"),
     ):
         family = kind(name, text, labels=["engine"])

@@ -261,7 +261,9 @@ def test_props_show_a_bounded_pool(tiny_model: Path) -> None:
             shown = client.get("/props").json()["kvflash"]
     finally:
         running.stop()
-    assert shown == {"asked": "auto", "tokens": 1024, "tau": 32, "policy": None, "pin": ["0:64"]}
+    assert shown == {
+        "asked": "auto", "tokens": 1024, "tau": 32, "policy": None, "layer": None, "scorer": None, "pin": ["0:64"],
+    }  # fmt: skip
 
 
 def test_props(client: httpx.Client, server: Server) -> None:

@@ -17,6 +17,7 @@ from tests.http.serving import BOUNDED, Server
 from tests.http.statuses import engine_status
 
 ROOT = Path(__file__).resolve().parents[2]
+SCORER = ROOT / "tests" / "data" / "models" / "luce-tiny-scorer-Q8_0.gguf"
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "any", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
 ROW = re.compile(r"^\| `(luce_\w+)` \| (\w+) \| ([^|]*)\| ([^|]+) \|$", re.MULTILINE)
@@ -105,11 +106,25 @@ def test_what_outgrows_the_pool_is_counted(tiny_model: Path) -> None:
             assert figure("pages_moved_in_total") >= 0
             assert figure("page_choices_total") >= 1, "the packaged model lets its queries be seen"
             assert figure("page_keys_bytes") > 0
+            assert figure("scorer_bytes") == 0, "the model's own queries are asked"
             assert figure("page_bytes_in_total") >= figure("pages_moved_in_total")
             assert figure("pages_found_total") <= figure("pages_wanted_total")
             assert figure("page_stall_seconds_total") > 0
     finally:
         running.stop()
+
+
+def test_a_scorers_memory_is_counted_and_props_name_it(tiny_model: Path) -> None:
+    running = Server(tiny_model, {**BOUNDED, "kvflash_policy": "draft", "kvflash_scorer": SCORER}).start()
+    try:
+        with httpx.Client(base_url=running.url, timeout=120) as client:
+            n_bytes = samples(client)["luce_engine_scorer_bytes", (("engine", "engine 0"),)]
+            props = client.get("/props")
+    finally:
+        running.stop()
+    assert n_bytes > SCORER.stat().st_size / 2
+    assert (props.json()["kvflash"]["policy"], props.json()["kvflash"]["scorer"]) == ("draft", SCORER.name)
+    assert str(SCORER.parent) not in props.text
 
 
 def test_names_of_clients_do_not_become_labels(client: httpx.Client) -> None:
