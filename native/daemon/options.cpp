@@ -369,19 +369,20 @@ Result<void> check_pins(const Options& options, std::int64_t n_pool) {
                     std::to_string(n_least));
 }
 
-// A scorer that would not be asked, and a policy that has nobody to ask.
-Result<void> check_scorer(const Options& options) {
-    const bool may_ask =
-        options.kvflash_policy == KvflashPolicy::draft || options.kvflash_policy == KvflashPolicy::automatic;
+// A scorer or a layer that would not be asked, and a policy that has nobody to ask.
+Result<void> check_policy(const Options& options, std::span<const std::string_view> given) {
+    const auto is_policy = [&](KvflashPolicy one) {
+        return options.kvflash_policy == one || options.kvflash_policy == KvflashPolicy::automatic;
+    };
     if (options.kvflash_policy == KvflashPolicy::draft && !options.kvflash_scorer) {
-        return bad_args(
-            "--kvflash-policy draft needs a small model that reads the texts: name one with "
-            "--kvflash-scorer FILE");
+        return bad_args("--kvflash-policy draft needs a small model that reads the texts: give --kvflash-scorer FILE");
     }
-    if (options.kvflash_scorer && !may_ask) {
-        return bad_args(
-            "--kvflash-scorer is for --kvflash-policy draft (or auto): the policy that was given asks no "
-            "scorer");
+    if (options.kvflash_scorer && !is_policy(KvflashPolicy::draft)) {
+        return bad_args("--kvflash-scorer is for --kvflash-policy draft (or auto): the one given asks no scorer");
+    }
+    const bool has_layer = std::find(given.begin(), given.end(), "--kvflash-layer") != given.end();
+    if (has_layer && !is_policy(KvflashPolicy::query)) {
+        return bad_args("--kvflash-layer is for --kvflash-policy query (or auto): the one given asks no layer");
     }
     if (options.kvflash_scorer_cache_type && !options.kvflash_scorer) {
         return bad_args("--kvflash-scorer-cache-type is for a scorer: name one with --kvflash-scorer FILE");
@@ -417,7 +418,7 @@ Result<void> check_together(const Options& options, std::span<const std::string_
     if (options.wants_help || options.wants_version) return {};
     if (options.model.empty()) return bad_args("--model FILE is missing");
     if (Result<void> checked = check_residency(options, given); !checked) return checked;
-    if (Result<void> checked = check_scorer(options); !checked) return checked;
+    if (Result<void> checked = check_policy(options, given); !checked) return checked;
     if (options.n_pool && options.n_ctx && *options.n_pool < *options.n_ctx) {
         return bad_args("--pool " + std::to_string(*options.n_pool) + " is smaller than --ctx " +
                         std::to_string(*options.n_ctx) + ": a lane's text has to fit the pool");

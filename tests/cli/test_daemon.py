@@ -92,6 +92,7 @@ def check_refused(result: subprocess.CompletedProcess[bytes], code: int, text: b
         (["--kvflash-layer", "-1"], b"--kvflash-layer"),
         (["--kvflash-layer", "last"], b"--kvflash-layer"),
         (["--kvflash", "4096", "--kvflash-layer", "0"], b"layer 3, 7, 11"),
+        (["--kvflash", "4096", "--kvflash-layer", "7", "--kvflash-policy", "lru"], b"asks no layer"),
         (["--cache-type-k", "q9"], b"q8_0"),
         (["--unknown"], b"--unknown"),
         (["--stream-fd", "99"], b"open it with 99>FILE"),

@@ -80,16 +80,21 @@ def test_where_nothing_can_be_kept_each_start_finds_out_anew(
         assert capfd.readouterr().err.count("every start finds out anew") == 1
 
 
+UNASKED = "--kvflash-layer is for --kvflash-policy query (or auto): the one given asks no layer"
+NO_LAYER = "takes auto, or a whole number from 0"
+
+
 @pytest.mark.parametrize(
-    ("layer", "says"),
-    [("0", "layer 3, 7, 11"), ("4", "layer 3, 7, 11"), ("-1", "takes auto, or a whole number from 0"),
-     ("last", "takes auto, or a whole number from 0"), ("", "takes auto, or a whole number from 0")],
+    ("arguments", "says"),
+    [(["0"], "layer 3, 7, 11"), (["4"], "layer 3, 7, 11"), (["-1"], NO_LAYER), (["last"], NO_LAYER), ([""], NO_LAYER),
+     (["7", "--kvflash-policy", "lru"], UNASKED), (["auto", "--kvflash-policy", "lru"], UNASKED),
+     (["7", "--kvflash-policy", "draft", "--kvflash-scorer", "s.gguf"], UNASKED)],
 )  # fmt: skip
-def test_a_layer_that_cannot_be_is_refused_with_those_that_can(
-    luced: Path, tiny_model: Path, layer: str, says: str
+def test_a_layer_that_cannot_be_asked_is_refused_with_what_can(
+    luced: Path, tiny_model: Path, arguments: list[str], says: str
 ) -> None:
     ended = subprocess.run(
-        [luced, "--model", tiny_model, *BOUNDED, "--kvflash-layer", layer], stdin=subprocess.DEVNULL,
+        [luced, "--model", tiny_model, *BOUNDED, "--kvflash-layer", *arguments], stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=120, check=False, env=os.environ,
     )  # fmt: skip
     assert ended.returncode == 64, ended
