@@ -166,18 +166,21 @@ void PageCache::adopt(Page& page, std::span<const Cell> cells) {
 
 // Spares the queue a page that would leave it at once.
 void PageCache::adopt_and_enter(Page& page, std::span<const Cell> cells) {
+    ++n_lane_changes_;
     ++page.n_lanes;
     adopt(page, cells);
 }
 
 void PageCache::enter(Page& page) {
     assert(page.is_kept());
+    ++n_lane_changes_;
     if (page.n_lanes++ == 0 && page.is_resident()) --n_idle_;
     update(page);
 }
 
 void PageCache::leave(Page& page, const ConversationRef& owner) {
     assert(page.n_lanes > 0);
+    ++n_lane_changes_;
     if (--page.n_lanes == 0 && page.is_resident()) ++n_idle_;
     own(page, owner);
 }

@@ -113,6 +113,9 @@ public:
     bool write_behind(std::size_t n_bytes);
     bool has_unsaved() const { return !unsaved_.empty(); }
 
+    // Rises whenever a lane begins or ceases to see a page.
+    std::uint64_t n_lane_changes() const { return n_lane_changes_; }
+
     // Cells of pages that no lane uses.
     std::int32_t n_idle_cells() const { return static_cast<std::int32_t>(n_idle_) * kPageSize; }
 
@@ -169,6 +172,7 @@ private:
     std::set<Page*> doubles_;                           // in pool and host: their host copy is the first to go
     std::set<std::pair<std::int32_t, Page*>> unsaved_;  // resident, no host copy yet; by index
     std::int64_t n_idle_ = 0;                           // resident pages that no lane uses
+    std::uint64_t n_lane_changes_ = 0;
 };
 
 }  // namespace luce::memory

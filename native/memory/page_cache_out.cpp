@@ -22,6 +22,7 @@ Result<void> PageCache::put_out(Page& page, LaneId lane) {
     assert(page.is_resident() && page.n_lanes > 0);
     if (Result<void> entered = enter_out(page); !entered) return entered;
     device_.hide(lane, page.cells);
+    ++n_lane_changes_;
     if (--page.n_lanes > 0) return {};
     ++n_idle_;
     Result<void> evicted = evict(page);

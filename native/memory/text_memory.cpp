@@ -239,6 +239,7 @@ void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Tok
                   [](const PlannedTail& a, const PlannedTail& b) { return a.position < b.position; });
     }
     lanes_[id] = std::move(lane);
+    yieldable_.reset();
     watch_residency(id, text, beginning.n);
 }
 
@@ -256,7 +257,10 @@ std::vector<SnapshotOutcome> TextMemory::advance(LaneId id, std::span<const Toke
     Lane& lane = at(id);
     std::vector<SnapshotOutcome> outcomes;
     if (refusal()) return outcomes;
-    while (lane.page->end() + kPageSize <= n_computed && !lane.is_lost) lane.is_lost = !seal(id, lane, text);
+    while (lane.page->end() + kPageSize <= n_computed && !lane.is_lost) {
+        lane.is_lost = !seal(id, lane, text);
+        yieldable_.reset();
+    }
 
     while (!lane.tails.empty() && lane.tails.front().position <= n_computed) {
         const PlannedTail planned = lane.tails.front();
@@ -415,6 +419,7 @@ void TextMemory::detach(LaneId id) {
     if (!refusal()) device_.forget(id);
     if (config_.residency && config_.residency->scorer != nullptr) config_.residency->scorer->forget(id);
     lanes_[id].reset();
+    yieldable_.reset();
 }
 
 void TextMemory::end(LaneId id, std::uint64_t owner, std::span<const Token> text, Position n_computed,

@@ -260,6 +260,7 @@ private:
     Result<void> check_pins(const MemoryRequest& request, Position n_prompt) const;
     std::vector<PageView> views_of(const Lane& lane) const;
     std::int32_t n_yieldable_pages() const;
+    std::int32_t count_yieldable_pages() const;
     Result<bool> put_one_out();
     Result<void> put_out(LaneId id, std::size_t index);
     Result<void> place(Page& page);
@@ -313,6 +314,8 @@ private:
     ResidencyStatus residency_totals_;
     bool has_warned_of_moves_ = false;
     std::map<LaneId, std::optional<Lane>> lanes_;
+    // n_yieldable_pages() as of that many n_lane_changes(); unset: a lane has come, gone or been lost since.
+    mutable std::optional<std::pair<std::uint64_t, std::int32_t>> yieldable_;
     std::deque<Ended> ended_;
     bool has_warned_of_tails_ = false;
     std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);  // what is read may come after us

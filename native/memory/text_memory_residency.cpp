@@ -52,8 +52,16 @@ std::vector<PageView> TextMemory::views_of(const Lane& lane) const {
     return views;
 }
 
-// What is shared would have to be put out by all.
+// Asked for with each computation, and the same after most of them, however long the texts: counted only when it may
+// have changed.
 std::int32_t TextMemory::n_yieldable_pages() const {
+    const std::uint64_t n_changes = cache_.n_lane_changes();
+    if (!yieldable_ || yieldable_->first != n_changes) yieldable_ = {n_changes, count_yieldable_pages()};
+    return yieldable_->second;
+}
+
+// What is shared would have to be put out by all.
+std::int32_t TextMemory::count_yieldable_pages() const {
     std::int32_t n_pages = 0;
     for (const auto& [id, lane] : lanes_) {
         if (!lane || lane->is_lost) continue;
@@ -158,6 +166,9 @@ std::optional<std::string> TextMemory::check_lanes() const {
         }
         if (!page->is_root()) return "a lane's pages do not begin at the text's start";
         if (n_out != lane->n_out) return "a lane miscounts the pages that it does not see";
+    }
+    if (is_bounded() && n_yieldable_pages() != count_yieldable_pages()) {
+        return "the pages that lanes could give up are miscounted";
     }
     return std::nullopt;
 }
