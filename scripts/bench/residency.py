@@ -10,10 +10,11 @@ recent ones, a slice (--ubatch) and R percent of N, in whole pages. A needle is 
 from the end than the pool is long. Counts, so a busy machine does no harm.
 
 Flatness: random texts of growing length (--positions) and answers of --answer tokens: time a decoded token with a pool
-of --pool tokens ("bounded"), over that of the same daemon with another text that fits the pool ("home"), and over that
-of luced with the whole text in its cells ("whole"). The three take turns, and the first turn at each position, which
-reads what is new of the text, is left out of decoding; it says what a token of the prompt costs there. Stalls are the
-part of decoding that waited for pages or looked for what matters. These are times: run it where nothing else runs.
+of --pool tokens ("bounded"), over that of the same daemon at the pool's own length ("home": the last 64 tokens of
+another text that just fits it, again and again), and over that of luced with all of it in its cells ("whole"). The
+three take turns, and the first turn at each position, which reads what is new of the text, is left out of decoding; it
+says what a token of the prompt costs there. Stalls are the part of decoding that waited for pages or looked for what
+matters. These are times: run it where nothing else runs.
 
 Divergence: the last stretch of a text of Python, or of a conversation, is read in steps of 32 tokens; after each the 50
 likeliest tokens of the bounded luceds are compared with the full one's (Kullback-Leibler, all others counted as one, so
@@ -134,7 +135,7 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
                 "in the pages that are always there; ask for longer ones, or a larger --residency"
             )
     if "flatness" in args.only and (volume_of(args).n_home < 1 or min(args.positions) <= args.pool):
-        parser.error("--positions have to lie beyond --pool, and --pool needs room for --answer and two pages")
+        parser.error("--positions have to lie beyond --pool, and --pool beyond a page")
 
 
 def volume_of(args: argparse.Namespace) -> FlatnessVolume:

@@ -1,6 +1,9 @@
 """What a token costs as a text grows far beyond the pool: luced with --kvflash at each position against itself with a
 text that just fits its pool, and against luced with the whole text in its cells. The three take turns. It must not know
 how a table looks.
+
+Attention passes over what is in the pool: a text that grows into it costs less a token than the pool's length does. So
+the one that fits is decoded in its last page only, again and again, until there are as many tokens as in the others.
 """
 
 from __future__ import annotations
@@ -30,18 +33,22 @@ class FlatnessVolume:
     n_rounds: int = 5
 
     @property
+    def n_home_answer(self) -> int:
+        return min(self.n_answer, PAGE)
+
+    @property
     def n_home(self) -> int:
-        """The longest prompt whose answer fits the pool too, with a page to spare."""
-        return self.n_pool - self.n_answer - PAGE
+        """The prompt whose answer ends where the pool is full."""
+        return self.n_pool - self.n_home_answer
 
     @property
     def n_ctx(self) -> int:
-        return whole_pages(max(*self.positions, self.n_home) + self.n_answer + PAGE)
+        return whole_pages(max(*self.positions, self.n_pool) + self.n_answer + PAGE)
 
 
 @dataclass(frozen=True)
 class FlatnessSample:
-    """One answer of one side."""
+    """One answer of one side; of the text that fits several, one behind the other."""
 
     side: str
     position: int
@@ -84,18 +91,37 @@ def measure_flatness(
         for position in sorted(volume.positions):
             for turn in range(volume.n_rounds + 1):
                 for side in SIDES[turn % 3 :] + SIDES[: turn % 3]:
-                    n = volume.n_home if side == HOME else position
                     daemon = whole if side == WHOLE else bounded
-                    measured = _decode(daemon, side, n, volume.n_answer)
+                    measured = _home(bounded, volume) if side == HOME else _decode(daemon, side, position, volume)
                     samples.append(replace(measured, position=position, n_turn=turn))
                     report(samples[-1])
     return samples
 
 
-def _decode(daemon: DaemonDriver, side: str, n_prompt: int, n_answer: int) -> FlatnessSample:
-    """Each text begins as the shorter ones do, so that only what is new is read; the one that fits is another."""
-    prompt = random_prompt(n_prompt, seed=2 if side == HOME else 1)
-    daemon.send(gen_line(1, n_answer, prompt, f"ignore_eos=1 marks={n_prompt}"))
+def _home(daemon: DaemonDriver, volume: FlatnessVolume) -> FlatnessSample:
+    """Another text than the one that grows, and the ends of its answers."""
+    prompt = random_prompt(volume.n_home, seed=2)
+    before = _status(daemon)
+    replies = []
+    for _ in range(-(-volume.n_answer // volume.n_home_answer)):
+        answer = daemon.generate(prompt, volume.n_home_answer, f"ignore_eos=1 marks={volume.n_home}")
+        if not isinstance(answer.reply, GenerateOk):
+            assert answer.reply is not None
+            raise RefusedError(answer.reply)
+        replies.append(answer.reply)
+    after = _status(daemon)
+    return FlatnessSample(
+        HOME, volume.n_home, 0, replies[0].n_prompt - replies[0].n_reused, replies[0].prefill_s,
+        sum(reply.n_generated - 1 for reply in replies), sum(reply.decode_s for reply in replies),
+        _grown(before, after, "page_stall_s"), int(after["pool"]), int(_grown(before, after, "page_choices")),
+        int(after.get("pages_out", "0")), int(after["host_bytes"]), daemon.resident_kb(),
+    )  # fmt: skip
+
+
+def _decode(daemon: DaemonDriver, side: str, n_prompt: int, volume: FlatnessVolume) -> FlatnessSample:
+    """Each text begins as the shorter ones do, so that only what is new is read."""
+    prompt = random_prompt(n_prompt, seed=1)
+    daemon.send(gen_line(1, volume.n_answer, prompt, f"ignore_eos=1 marks={n_prompt}"))
     first = daemon.next_token(DEADLINE_S)
     if not isinstance(first, Token):
         raise RefusedError(daemon.next_reply())
