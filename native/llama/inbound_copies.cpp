@@ -7,13 +7,9 @@
 #include "base/log.h"
 #include "llama/device_bytes.h"
 #include "llama/device_copies.h"
+#include "llama/device_lines.h"
 
 namespace luce::llama {
-namespace {
-
-constexpr std::ptrdiff_t kMaxDistance = std::ptrdiff_t{1} << 30;  // CUDA takes no lines that lie 2 GiB apart
-
-}  // namespace
 
 void InboundCopies::open(std::span<ggml_tensor* const> tensors) {
     close();
@@ -113,29 +109,16 @@ void InboundCopies::run() {
     }
 }
 
-// A page's pieces lie at equal distances, layer by layer: one copy of so many lines is as fast as the bus, one copy
-// each half as fast.
 void InboundCopies::send(const Job& job) const {
-    for (std::size_t begin = 0, end = 0; begin < job.pieces.size(); begin = end) {
-        const Piece& first = job.pieces[begin];
-        std::uint8_t* const to = data_of(first.tensor) + first.offset;
-        std::ptrdiff_t distance = 0;
-        for (end = begin + 1; end < job.pieces.size(); ++end) {
-            const Piece& before = job.pieces[end - 1];
-            const Piece& piece = job.pieces[end];
-            const std::ptrdiff_t step = data_of(piece.tensor) + piece.offset - (data_of(before.tensor) + before.offset);
-            if (end == begin + 1) distance = step;
-            const bool goes_on = step == distance && step >= static_cast<std::ptrdiff_t>(first.n_bytes) &&
-                                 step <= kMaxDistance && piece.n_bytes == first.n_bytes &&
-                                 piece.from == before.from + before.n_bytes &&
-                                 buffer_of(piece.tensor) == buffer_of(first.tensor);
-            if (!goes_on) break;
-        }
-        const std::size_t n = end - begin;
-        const auto stride = n > 1 ? static_cast<std::size_t>(distance) : first.n_bytes;
-        ggml_tensor lines = bytes_at(buffer_of(first.tensor), to, (n - 1) * stride + first.n_bytes);
-        ggml_backend_tensor_set_2d_async(stream_of(first.tensor), &lines, first.from, 0, first.n_bytes, n, stride,
-                                         first.n_bytes);
+    std::vector<DeviceLine> lines;
+    for (const Piece& piece : job.pieces) {
+        lines.push_back({buffer_of(piece.tensor), data_of(piece.tensor) + piece.offset, piece.from, piece.n_bytes});
+    }
+    for (const LineGroup& group : group_lines(lines)) {
+        const DeviceLine& first = lines[group.begin];
+        ggml_tensor target = bytes_at(first.buffer, first.there, (group.n - 1) * group.stride_there + first.n_bytes);
+        ggml_backend_tensor_set_2d_async(stream_of(job.pieces[group.begin].tensor), &target, first.here, 0,
+                                         first.n_bytes, group.n, group.stride_there, group.stride_here);
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include <llama.h>
 
+#include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-memory-recurrent.h"
 #include "llama-model.h"
@@ -114,13 +115,21 @@ Result<void> LlamaKvDevice::find(LaneId lane, Position begin, std::span<Cell> ce
 void LlamaKvDevice::hold(std::span<const Cell> cells) { cells_.add(holder_id(), cells); }
 void LlamaKvDevice::release(std::span<const Cell> cells) {
     placed_.wait();  // others may be put there
+    hold_back_computations();
     cells_.remove(holder_id(), cells);
 }
 void LlamaKvDevice::show(LaneId lane, std::span<const Cell> cells) {
     placed_.wait();
     cells_.add(sequence(lane), cells);
 }
-void LlamaKvDevice::hide(LaneId lane, std::span<const Cell> cells) { cells_.remove(sequence(lane), cells); }
+void LlamaKvDevice::hide(LaneId lane, std::span<const Cell> cells) {
+    hold_back_computations();
+    cells_.remove(sequence(lane), cells);
+}
+
+// What lies in cells that become free may still be on its way to the host, and the next computation may take them: the
+// device begins it when that has been read.
+void LlamaKvDevice::hold_back_computations() { copies_.hold_back(owner_.context()->get_sched()); }
 
 Result<void> LlamaKvDevice::read(std::span<const Cell> cells, std::span<std::uint8_t> out,
                                  std::shared_ptr<const void> owner) {
@@ -128,7 +137,7 @@ Result<void> LlamaKvDevice::read(std::span<const Cell> cells, std::span<std::uin
     if (out.size() != n_bytes) return wrong_size(out.size(), n_bytes);
     llama_synchronize(owner_.context());  // GPUs may still be computing the rows
     placed_.wait();
-    copies_.start(rows_.pieces(cells, out.data()), owner);
+    copies_.start_of_lasting(rows_.pieces(cells, out.data()), owner);
     return {};
 }
 
@@ -168,7 +177,9 @@ Result<void> LlamaKvDevice::place(Position begin, std::span<const Token> tokens,
     if (Result<void> fits = check(tokens, rows, n_rows, cells); !fits) return fits;
     copies_.wait_for(rows);
     cells_.lowest_free(cells);
-    llama_synchronize(owner_.context());  // a computation that runs may still be reading what those cells held before
+    // A computation that runs may still be reading what those cells held before; and what they held when they became
+    // free may still be on its way out, which computations wait for.
+    llama_synchronize(owner_.context());
     placed_.start(rows_.inbound_pieces(cells, rows.data()), std::move(owner));
     cells_.fill(holder_id(), begin, tokens, cells);
     return {};
@@ -194,6 +205,7 @@ Result<void> LlamaKvDevice::load_state(LaneId lane, std::span<const std::uint8_t
 
 // libllama's own removal from a position on searches all cells of the pool.
 Result<void> LlamaKvDevice::drop(LaneId lane, Position begin) {
+    hold_back_computations();
     cells_.remove_from(sequence(lane), begin);
     const bool has_window = parts_.window == nullptr || parts_.window->seq_rm(sequence(lane), begin, -1);
     const bool has_state = parts_.recurrent == nullptr || parts_.recurrent->seq_rm(sequence(lane), begin, -1);
@@ -207,6 +219,7 @@ Result<void> LlamaKvDevice::save_point(LaneId lane, Bytes& point, std::shared_pt
 }
 
 Result<void> LlamaKvDevice::return_to(LaneId lane, Position begin, std::span<const std::uint8_t> point) {
+    hold_back_computations();
     cells_.remove_from(sequence(lane), begin);
     return load_state(lane, point);
 }
@@ -214,6 +227,7 @@ Result<void> LlamaKvDevice::return_to(LaneId lane, Position begin, std::span<con
 // libllama's own removal knows all the parts, but searches the cells one by one; the holder's bit is none of the
 // lane's.
 void LlamaKvDevice::forget(LaneId lane) {
+    hold_back_computations();
     cells_.remove_all(sequence(lane));
     llama_memory_seq_rm(llama_get_memory(owner_.context()), sequence(lane), -1, -1);
 }

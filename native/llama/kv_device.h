@@ -68,6 +68,7 @@ public:
 private:
     Result<void> check(std::span<const Token> tokens, std::span<const std::uint8_t> rows, std::int32_t n_rows,
                        std::span<const memory::Cell> cells) const;
+    void hold_back_computations();
 
     const ContextOwner& owner_;
     std::int32_t n_lanes_;

@@ -63,15 +63,17 @@ std::vector<ggml_tensor*> KvRows::tensors() const {
     return tensors;
 }
 
+// Run by run, in each tensor by tensor: so the lines of a run lie at equal distances (device_lines.h).
 std::vector<InboundCopies::Piece> KvRows::inbound_pieces(std::span<const Cell> cells, const std::uint8_t* rows) const {
     std::vector<InboundCopies::Piece> pieces;
-    for (const Column& column : columns_) {
-        for_each_run(cells, [&](std::size_t first, std::size_t n) {
-            pieces.push_back({column.tensor, cells[first] * column.row_bytes, rows + first * column.row_bytes,
+    for_each_run(cells, [&](std::size_t first, std::size_t n) {
+        const std::uint8_t* of_column = rows;
+        for (const Column& column : columns_) {
+            pieces.push_back({column.tensor, cells[first] * column.row_bytes, of_column + first * column.row_bytes,
                               n * column.row_bytes});
-        });
-        rows += cells.size() * column.row_bytes;
-    }
+            of_column += cells.size() * column.row_bytes;
+        }
+    });
     return pieces;
 }
 

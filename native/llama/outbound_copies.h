@@ -1,5 +1,6 @@
 // OutboundCopies: bytes of any tensors to the host, beside the computation where a device can do that, at once where it
-// cannot. Knows which device each tensor lies on; must not know what the bytes mean.
+// cannot. Knows which device each tensor lies on, and whether its bytes go straight to the host or aside first; must
+// not know what the bytes mean.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "llama/device_copies.h"
+#include "llama/direct_copies.h"
 
 namespace luce::llama {
 
@@ -26,6 +28,14 @@ public:
     // wait(). REQUIRES: nobody computes into the tensors meanwhile.
     void start(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner);
 
+    // The same of bytes that stay as they are until hold_back() is called: they go straight into pinned memory, where
+    // `out` lies in it.
+    void start_of_lasting(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner);
+
+    // What the scheduler's backends are given from now on begins when all that was started has been read; the caller
+    // does not wait.
+    void hold_back(ggml_backend_sched_t scheduler);
+
     // Until everything that was started has arrived. From any thread, also beside close().
     void wait();
 
@@ -33,8 +43,16 @@ public:
     void wait_for(std::span<const std::uint8_t> bytes);
 
 private:
-    std::mutex mutex_;  // for those who wait on other threads
-    std::vector<std::shared_ptr<DeviceCopies>> devices_;
+    struct Device {
+        ggml_backend_dev_t device = nullptr;
+        std::shared_ptr<DeviceCopies> aside;     // null: there was no room for it
+        std::shared_ptr<DirectCopies> straight;  // null: the device cannot
+    };
+
+    std::vector<Device> devices() const;  // for those who wait on other threads
+
+    mutable std::mutex mutex_;
+    std::vector<Device> devices_;
 };
 
 }  // namespace luce::llama

@@ -18,6 +18,9 @@
 #include "llama/kv_device.h"
 #include "llama/llama_decoder.h"
 #include "llama/model.h"
+#ifdef LUCE_TESTS_ON_DEVICE
+#include "tests/device/late_device.h"
+#endif
 
 namespace luce::memory_tests {
 
@@ -28,6 +31,16 @@ constexpr std::int32_t kLanes = 3;
 constexpr LaneId kFirst{0};
 constexpr LaneId kSecond{1};
 constexpr LaneId kThird{2};
+
+// On the processor, or on the tests' device.
+inline bool uses_device() {
+#ifdef LUCE_TESTS_ON_DEVICE
+    tests::LateDevice::install();
+    return true;
+#else
+    return false;
+#endif
+}
 
 using Logits = std::vector<float>;
 using Cells = std::vector<Cell>;
@@ -71,6 +84,7 @@ struct Setup {
           device(model, kLanes) {}
 
     static llama::Model load(const Variant& variant, std::int32_t n_pool, llama::FlashAttention flash_attention) {
+        const bool has_gpu = uses_device();
         static const llama::Backend backend;
         llama::ModelOptions options;
         options.path = variant.path;
@@ -82,7 +96,7 @@ struct Setup {
         if (flash_attention != llama::FlashAttention::off) {
             options.cache_type_k = options.cache_type_v = variant.cache_type;
         }
-        Result<llama::Model> model = llama::Model::load(options, false, [] {});
+        Result<llama::Model> model = llama::Model::load(options, has_gpu, [] {});
         REQUIRE_MESSAGE(model.ok(), variant.path);
         return std::move(model).value();
     }

@@ -174,17 +174,18 @@ private:
         std::vector<memory::Cell> source(64);
         need(device_.find(LaneId{0}, 0, source));
         const std::vector<Token> tokens(64, 100);
-        std::vector<double> out, in, blocks;
+        std::vector<double> out, out_blocks, in, blocks;
         for (int round = 0; round < kRounds; ++round) {
             std::vector<std::shared_ptr<memory::Bytes>> pages;
             while (pages.size() < kBatch) {
                 if (!pinned->wait_for_block()) fail("the system gives too little pinned memory");
                 pages.push_back(std::make_shared<memory::Bytes>(page_bytes));
             }
-            out.push_back(time([&] {
-                for (const auto& page : pages) need(device_.read(source, *page, page));
-                device_.settle();
-            }));
+            const double set_out = now_ms();
+            for (const auto& page : pages) need(device_.read(source, *page, page));
+            out_blocks.push_back(now_ms() - set_out);
+            device_.settle();
+            out.push_back(now_ms() - set_out);
             std::vector<std::vector<memory::Cell>> cells(kBatch, std::vector<memory::Cell>(64));
             const double begin = now_ms();
             place_all(pages, tokens, cells);
@@ -195,7 +196,7 @@ private:
             device_.forget(LaneId{1});
             if (*pages.front() != *pages.back()) fail("a page of a batch is not what was read");
         }
-        report("pages out, a batch", out, out, kBatch * page_bytes);
+        report("pages out, a batch", out_blocks, out, kBatch * page_bytes);
         report("pages in, a batch", blocks, in, kBatch * page_bytes);
         std::printf("| the bus, out | %.3f | | %.1f |\n| the bus, in | %.3f | | %.1f |\n", limit_out_ms,
                     1e-6 * static_cast<double>(kBatch * page_bytes) / limit_out_ms, limit_in_ms,
@@ -212,7 +213,7 @@ private:
         }
     }
 
-    // A step with nothing beside it, and one that begins when a batch of pages has set off.
+    // A step with nothing beside it, and one that begins when a batch of pages has set off, either way.
     void measure_overlap(llama::PinnedMemory& pinned, std::size_t page_bytes, std::span<const Token> tokens,
                          std::span<const memory::Cell> source) {
         std::vector<std::shared_ptr<memory::Bytes>> pages;
@@ -221,7 +222,7 @@ private:
             need(device_.read(source, *pages.back(), pages.back()));
         }
         device_.settle();
-        std::vector<double> alone, beside, after;
+        std::vector<double> alone, beside_out, after_out, beside, after;
         Position at = 192;
         const Token token = 100;
         const auto step = [&] {
@@ -230,6 +231,9 @@ private:
         };
         for (int round = 0; round < kRounds; ++round) {
             alone.push_back(time(step));
+            for (const auto& page : pages) need(device_.read(source, *page, page));
+            beside_out.push_back(time(step));
+            after_out.push_back(time([&] { device_.settle(); }));
             std::vector<std::vector<memory::Cell>> cells(pages.size(), std::vector<memory::Cell>(64));
             place_all(pages, tokens, cells);
             beside.push_back(time(step));
@@ -239,6 +243,8 @@ private:
             for (const auto& of_page : cells) device_.release(of_page);
             device_.forget(LaneId{1});
         }
+        std::printf("| a step alone %.3f, beside %zu pages going out | %.3f | then waited for %.3f | |\n",
+                    median(alone), pages.size(), median(beside_out), median(after_out));
         std::printf("| a step alone %.3f, beside %zu pages coming in | %.3f | then waited for %.3f | |\n",
                     median(alone), pages.size(), median(beside), median(after));
     }
