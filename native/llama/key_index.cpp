@@ -55,14 +55,19 @@ public:
         return multiplier;
     }
 
-    // The product that run() computes from now on: of each KV head, kKeys keys by n_queries queries, from `queries`.
-    bool open(std::size_t n_dims, std::size_t n_heads_kv, std::size_t n_queries, const float* queries) {
+    // The product that run() computes from now on: of each KV head, kKeys keys by n_queries queries, from `queries`. Of
+    // a key's n_padded dimensions the first n_dims.
+    bool open(std::size_t n_dims, std::size_t n_padded, std::size_t n_heads_kv, std::size_t n_queries,
+              const float* queries) {
         const auto dims = static_cast<std::int64_t>(n_dims);
         const auto heads = static_cast<std::int64_t>(n_heads_kv);
         context_.reset(ggml_init({4 * ggml_tensor_overhead() + ggml_graph_overhead_custom(2, false), nullptr, true}));
         ggml_tensor* keys =
             ggml_new_tensor_3d(context_.get(), GGML_TYPE_F32, dims, static_cast<std::int64_t>(kKeys), heads);
-        keys_.resize(static_cast<std::size_t>(ggml_nelements(keys)));
+        keys->nb[1] = n_padded * sizeof(float);
+        keys->nb[2] = keys->nb[1] * kKeys;
+        keys->nb[3] = keys->nb[2] * n_heads_kv;
+        keys_.resize(n_padded * kKeys * n_heads_kv);
         keys->data = keys_.data();
         ggml_tensor* asked =
             ggml_new_tensor_3d(context_.get(), GGML_TYPE_F32, dims, static_cast<std::int64_t>(n_queries), heads);
@@ -113,7 +118,7 @@ Result<std::unique_ptr<KeyIndex>> KeyIndex::create(const KeyShape& shape, std::i
     for (std::int32_t i = 0; i < std::max(n_threads, 1); ++i) multipliers.push_back(Multiplier::create());
     std::unique_ptr<KeyIndex> index(new KeyIndex(shape, std::move(multipliers)));
     for (const auto& multiplier : index->multipliers_) {
-        if (!multiplier || !multiplier->open(index->n_padded(), shape.n_heads_kv, 1, nullptr)) {
+        if (!multiplier || !multiplier->open(index->n_multiplied(), index->n_padded(), shape.n_heads_kv, 1, nullptr)) {
             return unsupported("the CPU's backend computes no matrix products");
         }
     }
@@ -129,6 +134,9 @@ std::size_t KeyIndex::n_padded() const {
     const auto block = static_cast<std::size_t>(ggml_blck_size(kKeyType));
     return (shape_.n_dims + block - 1) / block * block;
 }
+
+// ggml's fast products are of whole vectors, of 16 floats at the most.
+std::size_t KeyIndex::n_multiplied() const { return (shape_.n_dims + 15) / 16 * 16; }
 
 std::size_t KeyIndex::keys_bytes() const { return shape_.n_heads_kv * kKeys * row_bytes(n_padded()); }
 
@@ -169,12 +177,13 @@ std::vector<float> KeyIndex::arranged(std::span<const float> queries) const {
     const std::size_t n_queries = queries.size() / (shape_.n_heads * shape_.n_dims);
     const std::size_t group = shape_.n_heads / shape_.n_heads_kv;
     const float scale = 1.0F / std::sqrt(static_cast<float>(shape_.head_size));
-    std::vector<float> by_head(n_queries * shape_.n_heads * n_padded(), 0.0F);
+    std::vector<float> by_head(n_queries * shape_.n_heads * n_multiplied(), 0.0F);
     const float* from = queries.data();
     for (std::size_t query = 0; query < n_queries; ++query) {
         for (std::size_t head = 0; head < shape_.n_heads; ++head, from += shape_.n_dims) {
             const std::size_t row = (head / group * n_queries + query) * group + head % group;
-            std::transform(from, from + shape_.n_dims, by_head.begin() + static_cast<std::ptrdiff_t>(row * n_padded()),
+            std::transform(from, from + shape_.n_dims,
+                           by_head.begin() + static_cast<std::ptrdiff_t>(row * n_multiplied()),
                            [scale](float value) { return value * scale; });
         }
     }
@@ -184,12 +193,12 @@ std::vector<float> KeyIndex::arranged(std::span<const float> queries) const {
 KeyIndex::Products KeyIndex::products(std::span<const float> queries, std::span<const PageKeys> pages) {
     assert(queries.size() % (shape_.n_heads * shape_.n_dims) == 0);
     const std::vector<float> asked = arranged(queries);
-    const std::size_t n_rows = asked.size() / n_padded();
+    const std::size_t n_rows = asked.size() / n_multiplied();
     Products found{std::vector<float>(n_rows * pages.size()), std::vector<float>(n_rows * pages.size())};
     std::atomic<std::size_t> next = 0;
     std::atomic<bool> failed = false;
     const auto work = [&](Multiplier& multiplier) {
-        multiplier.open(n_padded(), shape_.n_heads_kv, n_rows / shape_.n_heads_kv, asked.data());
+        multiplier.open(n_multiplied(), n_padded(), shape_.n_heads_kv, n_rows / shape_.n_heads_kv, asked.data());
         for (std::size_t i = next++; i < pages.size(); i = next++) {
             assert(pages[i] && pages[i]->size() == keys_bytes());
             const auto of_page = [&](std::vector<float>& rows) { return std::span(rows).subspan(i * n_rows, n_rows); };

@@ -63,7 +63,8 @@ private:
 
     KeyIndex(const KeyShape& shape, std::vector<std::unique_ptr<Multiplier>> multipliers);
 
-    std::size_t n_padded() const;  // dimensions, to a whole number of blocks
+    std::size_t n_padded() const;      // dimensions of a key, to a whole number of blocks
+    std::size_t n_multiplied() const;  // the first of them, that a product needs
     // Page by page, in the order that the product gives: KV head by KV head, in each query by query, head of the group
     // by head. Empty: failed.
     struct Products {

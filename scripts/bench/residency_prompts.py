@@ -72,10 +72,10 @@ def needle_prompt(model: TextModel, kind: str, n_tokens: int, depth: float, seed
     if kind == "turns":
         messages = _turns(model, n_tokens, depth, facts[0], question, rng)
     elif kind == "code":
-        messages = [{"role": "user", "content": f"{_python(model, n_tokens, depth, facts[0], rng)}\n\n{question}"}]
+        messages = [{"role": "user", "content": f"{python_with(model, n_tokens, depth, facts[0], rng)}\n\n{question}"}]
     else:
         # The fact that is asked for goes in last: the others are put elsewhere and must not move it.
-        text = _sentences(model, n_tokens - len(facts) * N_AROUND, rng)
+        text = sentences(model, n_tokens - len(facts) * N_AROUND, rng)
         for fact in facts[1:]:
             text.insert(rng.randrange(len(text) + 1), fact)
         text.insert(round(len(text) * depth), facts[0])
@@ -95,7 +95,7 @@ def _rendered(
     return NeedlePrompt(kind, depth, tuple(ids), needle_at, code)
 
 
-def _sentences(model: TextModel, n_tokens: int, rng: random.Random) -> list[str]:
+def sentences(model: TextModel, n_tokens: int, rng: random.Random) -> list[str]:
     """Sentences of about n_tokens together."""
     lengths = {sentence: len(model.tokenize(f" {sentence}")) for sentence in FILLER}
     text = []
@@ -110,7 +110,7 @@ def python_text(model: TextModel, n_tokens: int, seed: int) -> str:
     return "\n".join(_python_from(model, n_tokens, random.Random(f"python {seed}")))
 
 
-def _python(model: TextModel, n_tokens: int, depth: float, fact: str, rng: random.Random) -> str:
+def python_with(model: TextModel, n_tokens: int, depth: float, fact: str, rng: random.Random) -> str:
     """The fact in a comment as deep as the line that it stands before."""
     lines = _python_from(model, n_tokens - N_AROUND, rng)
     place = round(len(lines) * depth)
@@ -141,7 +141,7 @@ def _turns(
     """Five turns that are read, one of them with the fact; the sixth asks."""
     messages: list[Message] = []
     for turn in range(N_TURNS - 1):
-        text = _sentences(model, n_tokens // (N_TURNS - 1) - N_AROUND // 2, rng)
+        text = sentences(model, n_tokens // (N_TURNS - 1) - N_AROUND // 2, rng)
         if turn == 0:
             text.insert(round(len(text) * depth), fact)
         messages += [{"role": "user", "content": " ".join(text)}, {"role": "assistant", "content": "I have read it."}]
