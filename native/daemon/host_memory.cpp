@@ -5,18 +5,28 @@
 #include <string>
 
 namespace luce::daemon {
+namespace {
 
-std::size_t available_bytes() {
-    constexpr std::size_t kUnknown = std::size_t{4} << 30;
-    std::ifstream meminfo("/proc/meminfo");
+std::uint64_t system_available_bytes(const std::filesystem::path& root) {
+    constexpr std::uint64_t kUnknown = std::uint64_t{4} << 30;
+    std::ifstream meminfo(root / "proc/meminfo");
     std::string key;
     std::string unit;
-    std::size_t n_kib = 0;
+    std::uint64_t n_kib = 0;
     while (meminfo >> key >> n_kib) {
         std::getline(meminfo, unit);
         if (key == "MemAvailable:") return n_kib * 1024;
     }
     return kUnknown;
+}
+
+}  // namespace
+
+HostMemory host_memory(const std::filesystem::path& root) {
+    HostMemory memory{system_available_bytes(root), cgroup_memory(root)};
+    if (memory.limit && memory.limit->available >= memory.available) memory.limit.reset();
+    if (memory.limit) memory.available = memory.limit->available;
+    return memory;
 }
 
 std::size_t default_host_cache_bytes() {

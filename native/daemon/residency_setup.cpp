@@ -37,9 +37,14 @@ Result<std::int32_t> size_pool(const Options& options, std::int32_t n_ctx, std::
     for (const memory::PoolDevice& device : devices) question.rows_a_token += device.a_token;
     const Result<std::size_t> for_texts = host_budget(options, n_ctx, question.rows_a_token);
     if (!for_texts) return for_texts.error();
+    const HostMemory host = host_memory();
     for (memory::PoolDevice& device : devices) {
+        if (device.is_host && host.limit) {
+            device.total = std::min(device.total, host.limit->limit);
+            device.limited_by = host.limit->file;
+        }
         // What is mapped is in memory as long as nothing else needs it; a pool must not push it out.
-        if (device.is_host) device.free = available_bytes();
+        if (device.is_host) device.free = host.available;
         if (device.is_host) device.free -= std::min(device.free, device.mapped);
         device.reserve = memory::pool_reserve(device.total);
         if (device.is_host || device.shares_host) device.reserve += for_texts.value();

@@ -67,8 +67,9 @@ Result<PoolChoice> choose_pool(const PoolQuestion& question) {
             return Error{ErrorCode::start_failed,
                          "--kvflash auto: even the smallest pool of " + std::to_string(question.n_least) +
                              " tokens leaves " + device.name + " too little memory: " + mib(needed) +
-                             " are to stay free and " + mib(device.free) + " are; " + mib(needed - device.free) +
-                             " are missing (fewer --lanes, a smaller --ubatch" +
+                             " are to stay free and " + mib(device.free) + " are" +
+                             (device.limited_by.empty() ? "" : " (" + device.limited_by + ")") + "; " +
+                             mib(needed - device.free) + " are missing (fewer --lanes, a smaller --ubatch" +
                              (device.is_host || device.shares_host ? " or --host-cache" : " or fewer --gpu-layers") +
                              " need less; --kvflash " + std::to_string(question.n_least) + " starts all the same)"};
         }
@@ -120,6 +121,11 @@ std::vector<std::string> tell_pool(const PoolQuestion& question, const PoolChoic
             line += padded(std::to_string(to_mib(bytes)), kWidth);
         }
         lines.push_back(line + padded(std::to_string(sum_of(device.a_token, device.beside_token)), kWidth));
+    }
+    for (const PoolDevice& device : question.devices) {
+        if (!device.limited_by.empty()) {
+            lines.push_back("total and free of " + device.name + " are what " + device.limited_by + " leaves");
+        }
     }
     lines.push_back("memory allows " + std::to_string(choice.n_memory) + " tokens" +
                     (choice.tightest.empty() ? "" : " (" + choice.tightest + ")") + "; speed " +

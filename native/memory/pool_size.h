@@ -22,6 +22,7 @@ struct PoolDevice {
     bool shares_host = false;  // or a device's that has none of its own
     std::uint64_t total = 0;
     std::uint64_t free = 0;
+    std::string limited_by;  // what leaves less of it than there is; empty: nothing
     std::uint64_t weights = 0;
     std::uint64_t mapped = 0;  // of those, mapped from their file: the system counts them as free
     std::uint64_t drafts = 0;  // with their caches and buffers

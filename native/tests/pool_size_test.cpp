@@ -181,4 +181,16 @@ TEST_CASE("the sum names every figure and what decided") {
     }
 }
 
+TEST_CASE("the sum and an error name what leaves less memory than there is") {
+    PoolQuestion question = card();
+    question.devices[0].limited_by = "/sys/fs/cgroup/memory.max";
+    const std::vector<std::string> lines = tell_pool(question, chosen(question));
+    const std::string line = "total and free of CUDA0 are what /sys/fs/cgroup/memory.max leaves";
+    CHECK(std::find(lines.begin(), lines.end(), line) != lines.end());
+    question.devices[0].free = 0;
+    const auto refused = choose_pool(question);
+    REQUIRE(!refused);
+    CHECK(refused.error().text.find("are (/sys/fs/cgroup/memory.max)") != std::string::npos);
+}
+
 TEST_SUITE_END();
