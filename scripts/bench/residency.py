@@ -9,6 +9,10 @@ generated, and right if it holds the code. At a residency of R percent of N toke
 recent ones, a slice (--ubatch) and R percent of N, in whole pages. A needle is outside the window if it lies further
 from the end than the pool is long. Counts, so a busy machine does no harm.
 
+Later: the answer itself comes to need a code that the question did not ask for: it is forced, token by token, up to
+that code, which it then has to write. Pages are chosen anew every --tau tokens: what is found depends on how many
+tokens after a choice the code is written, and how many before it the answer spoke of it ("announced"), if it did.
+
 Flatness: random texts of growing length (--positions) and answers of --answer tokens: time a decoded token with a pool
 of --pool tokens ("bounded"), over that of the same daemon at the pool's own length ("home": the last 64 tokens of
 another text that just fits it, again and again), and over that of luced with all of it in its cells ("whole"). The
@@ -39,6 +43,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +56,8 @@ from luce.supervisor.config import engine_environment  # noqa: E402
 from scripts.bench.residency_divergence import DivergenceSample, measure_divergence  # noqa: E402
 from scripts.bench.residency_flatness import SIDES as FLATNESS_SIDES  # noqa: E402
 from scripts.bench.residency_flatness import FlatnessSample, FlatnessVolume, measure_flatness  # noqa: E402
+from scripts.bench.residency_later import LEAST_TAU, LaterSample, Need, measure_later  # noqa: E402
+from scripts.bench.residency_later_report import later_rows, show_later  # noqa: E402
 from scripts.bench.residency_plots import save_plot  # noqa: E402
 from scripts.bench.residency_prompts import KINDS  # noqa: E402
 from scripts.bench.residency_recall import (  # noqa: E402
@@ -73,7 +80,7 @@ from scripts.bench.residency_report import (  # noqa: E402
 )
 from scripts.bench.residency_sides import EngineSettings  # noqa: E402
 
-PARTS = ("recall", "divergence", "flatness")
+PARTS = ("recall", "later", "divergence", "flatness")
 QUICK = {"needles": 2, "points": 4, "residency": [25], "positions": [2048, 4096], "rounds": 2, "answer": 128}
 
 
@@ -83,8 +90,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=ROOT / "models" / "luce-tiny-Q8_0.gguf",
                         help="any GGUF that --kvflash takes (default: the packaged model)")  # fmt: skip
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS)
-    recall = parser.add_argument_group("recall and divergence")
-    recall.add_argument("--needles", type=int, default=40, metavar="N", help="so many a kind and residency")
+    recall = parser.add_argument_group("recall, later and divergence")
+    recall.add_argument("--needles", type=int, default=40, metavar="N",
+                        help="so many a kind and residency; of later, texts")  # fmt: skip
     recall.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS),
                         help="; ".join(f"{name}: {what}" for name, what in KINDS.items()))  # fmt: skip
     recall.add_argument("--residency", type=int, nargs="+", default=[25, 12, 6], metavar="PERCENT")
@@ -134,6 +142,8 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
                 f"--tokens {args.tokens}: at {percent} percent a text under {least_tokens(percent)} tokens lies mostly "
                 "in the pages that are always there; ask for longer ones, or a larger --residency"
             )
+    if "later" in args.only and args.tau < LEAST_TAU:
+        parser.error(f"--tau {args.tau}: later needs room for two sentences between two choices, {LEAST_TAU} tokens")
     if "flatness" in args.only and (volume_of(args).n_home < 1 or min(args.positions) <= args.pool):
         parser.error("--positions have to lie beyond --pool, and --pool beyond a page")
 
@@ -156,6 +166,7 @@ class Run:
         self.args = args
         self.console = console
         self.recall: list[RecallSample] = []
+        self.later: list[LaterSample] = []
         self.flatness: list[FlatnessSample] = []
         self.divergence: list[DivergenceSample] = []
 
@@ -163,6 +174,10 @@ class Run:
         self.recall.append(sample)
         found = ", ".join(f"{side} {'found' if sample.is_right(side) else 'missed'}" for side in sample.answers)
         self.console.log(f"{sample.percent} %, {sample.kind} at {sample.depth:.0%}: {found}", highlight=False)
+        self.write()
+
+    def add_later(self, sample: LaterSample) -> None:
+        self.later.append(sample)
         self.write()
 
     def add_flatness(self, sample: FlatnessSample) -> None:
@@ -180,6 +195,8 @@ class Run:
         try:
             parts = json.loads(path.read_text())
             self.recall += [RecallSample(**sample) for sample in parts["recall"]["samples"]]
+            later = parts.get("later", {"samples": []})["samples"]
+            self.later += [LaterSample(**{**sample, "need": Need(**sample["need"])}) for sample in later]
             self.flatness += [FlatnessSample(**sample) for sample in parts["flatness"]["samples"]]
             self.divergence += [DivergenceSample(**sample) for sample in parts["divergence"]["samples"]]
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -191,6 +208,9 @@ class Run:
         if "recall" in args.only:
             for residency in residencies:
                 measure_recall(settings, residency, args.kinds, args.needles, args.seed, self.add_recall)
+        if "later" in args.only:
+            for residency in residencies:
+                measure_later(settings, residency, args.needles, args.seed, self.add_later)
         if "divergence" in args.only:
             for residency in residencies:
                 seeds = range(args.seed, args.seed + args.texts)
@@ -203,6 +223,8 @@ class Run:
         if recall:
             show_recall(self.console, recall)
             show_depths(self.console, depth_rows(self.recall))
+        if self.later:
+            show_later(self.console, later_rows(self.later))
         if self.divergence:
             show_divergence(self.console, divergence_rows(self.divergence))
         if flatness:
@@ -216,6 +238,8 @@ class Run:
     def write(self) -> None:
         if self.args.json is not None:
             figures = to_json(self.recall, self.flatness, self.divergence, options_of(self.args))
+            figures["later"] = {"samples": [asdict(sample) for sample in self.later],
+                                "rows": [asdict(row) for row in later_rows(self.later)]}  # fmt: skip
             self.args.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
