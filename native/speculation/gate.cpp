@@ -18,6 +18,11 @@ constexpr std::uint64_t kVagueInterval = 16;
 constexpr double kVague = 0.04;
 constexpr double kKnown = 0.2;  // the deviation at which a ratio may be told to people
 
+// The first calls of an answer are dearer, whatever they verify: weights have to come back into caches, above all behind
+// a prompt. They teach nothing, unless nobody decodes for longer than that.
+constexpr std::int32_t kSettling = 4;
+constexpr std::int32_t kMostUntaught = 24;
+
 constexpr double kMostBehind = 2;    // plain steps that a call can add to the one behind it
 constexpr double kMostOver = 3;      // times what a call should have taken: beyond, others have taken the processor
 constexpr double kMostDebt = 10;     // plain steps, by drafts that were declined
@@ -303,25 +308,32 @@ void Gate::State::observe_step(StepCost step) {
             step.seconds += alone.expected_s(step.n_redone) - (step.n_lanes == 1 ? alone.plain_s() : 0);
     }
     const std::optional<StepCost> before = std::exchange(last_call, step);
+    const bool was_settled = last_is_settled;
     const double asked_for_s = std::exchange(drafts_s, 0);
     const CostCurve& costs = call_costs.curve(step.n_lanes, step.n_longest);
+    const bool was_known = costs.is_known();
     const double plain_s = costs.plain_s();
     const bool is_plain = step.n_tokens == step.n_lanes;
+    if (step.follows_prompt) n_settling = kSettling;
+    const bool is_settled = n_settling == 0 || n_untaught >= kMostUntaught;
+    n_untaught = n_settling == 0 ? 0 : std::min(n_untaught + 1, kMostUntaught);
+    n_settling = std::max(n_settling - 1, 0);
+    last_is_settled = is_settled;
     const bool was_drafted = before && before->n_tokens > before->n_lanes;
     const bool is_behind = before && before->n_lanes == step.n_lanes && !step.follows_prompt;
     double saved_s = -asked_for_s;
-    if (is_plain && is_behind && was_drafted && costs.is_known()) {
+    if (is_plain && is_behind && was_drafted && was_known) {
         StepCost charged = *before;
         const double more_s = std::clamp(step.seconds - plain_s, 0.0, kMostBehind * plain_s);
         charged.seconds += more_s;
-        learn(charged);
+        if (was_settled) learn(charged);
         saved_s -= more_s;
     } else {
-        if (was_drafted) learn(*before);
+        if (was_drafted && was_settled) learn(*before);
         const bool is_typical = before && !was_drafted && is_behind;
-        if (is_plain && (is_typical || !costs.is_known())) learn(step);
+        if (is_plain && is_settled && (is_typical || !was_known)) learn(step);
     }
-    if (!costs.is_known()) return;
+    if (!was_known) return;  // it may be now, but what a plain call costs was read before
     if (!is_plain) {
         const double took_s = std::min(step.seconds, kMostOver * costs.expected_s(step.n_tokens - step.n_lanes));
         saved_s += plain_s * (1 + static_cast<double>(step.n_right) / step.n_lanes) - took_s;
@@ -380,6 +392,7 @@ void Gate::observe_declined(const DeclinedDraft& draft) {
 
 void Gate::begin(LaneId lane) {
     if (!state_->is_lane(lane)) return;
+    state_->n_settling = kSettling;
     state_->acceptance.begin(lane);
     state_->tree_chances.begin(lane);
     state_->draft_worth.begin(lane);

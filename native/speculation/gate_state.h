@@ -132,6 +132,9 @@ struct Gate::State {
     ProbeBudget budget;
     Earnings earnings;
     std::optional<StepCost> last_call;  // measured and not yet learnt from: the one behind it may add to its cost
+    bool last_is_settled = true;        // that one teaches something
+    std::int32_t n_settling = 0;        // calls to come that do not, because an answer has begun
+    std::int32_t n_untaught = 0;        // such calls in a row
     double drafts_s = 0;                // what drafts took since the last call
     SpeedUp speed_up;
     StepOptions options;

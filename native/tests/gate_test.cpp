@@ -253,6 +253,38 @@ TEST_CASE("what a call adds to the plain one behind it is part of its own cost")
     CHECK(*cost == doctest::Approx(3).epsilon(0.1));
 }
 
+TEST_CASE("what was earned outlives the first calls of another number of lanes") {
+    Gate gate(config_of(2));
+    for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
+    const std::vector<LaneSituation> lanes = {{kLane, 100, 15}};
+    const std::vector<float> confidence(8, 0.99F);
+    const std::vector<Proposal> proposals = {{kLane, kNgram, confidence}};
+    CHECK(gate.choose(lanes, proposals)[0].width == 8);
+    for (int i = 0; i < 4; ++i) gate.observe_step({1, 9, 100, 0.02, 0, 8});
+    for (int i = 0; i < 4; ++i) gate.observe_step({2, 2, 100, 0.011});
+    CHECK(gate.choose(lanes, proposals)[0].width == 8);
+}
+
+TEST_CASE("the first calls of an answer do not make plain decoding look dear") {
+    Gate gate(config_of(1));
+    for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
+    for (int answer = 0; answer < 30; ++answer) {
+        gate.begin(kLane);
+        for (int i = 0; i < 3; ++i) gate.observe_step({1, 1, 100, 0.02 - 0.004 * i, 0, 0, i == 0});
+        for (int i = 0; i < 6; ++i) gate.observe_step({1, 5, 100, 0.02, 0, 2});
+    }
+    const auto cost = gate.relative_cost(1, 5);
+    REQUIRE(cost);
+    CHECK(*cost == doctest::Approx(2).epsilon(0.1));
+    // Where answers are never longer, their calls are all there is.
+    for (int answer = 0; answer < 100; ++answer) {
+        gate.begin(kLane);
+        for (int i = 0; i < 3; ++i) gate.observe_step({1, 1, 100, 0.02, 0, 0, i == 0});
+        gate.observe_step({1, 5, 100, 0.02, 0, 2});
+    }
+    CHECK(*gate.relative_cost(1, 5) == doctest::Approx(1).epsilon(0.2));
+}
+
 TEST_CASE("without a gate the first source that proposes something is taken as it is") {
     GateConfig config = config_of(2);
     config.is_on = false;
