@@ -8,7 +8,7 @@
 namespace luce::speculation {
 namespace {
 
-constexpr double kStartGrant = 6;    // plain steps that may go into finding out at first
+constexpr double kStartGrant = 4;    // plain steps that may go into finding out at first
 constexpr double kStayShare = 0.01;  // of a step's worth: better by less is no reason to change the width
 // Everything is compared with the plain call: it is measured again after so many others, or sooner if it can be
 // afforded and the ratio to it is not known well.
@@ -23,11 +23,11 @@ constexpr double kKnown = 0.2;  // the deviation at which a ratio may be told to
 constexpr std::int32_t kSettling = 4;
 constexpr std::int32_t kMostUntaught = 24;
 
-constexpr double kMostBehind = 2;    // plain steps that a call can add to the one behind it
-constexpr double kMostOver = 3;      // times what a call should have taken: beyond, others have taken the processor
-constexpr double kMostDebt = 10;     // plain steps, by drafts that were declined
-constexpr double kMostDeclined = 4;  // and what they can earn: a try of a short draft
-constexpr double kMostEarned = 16;   // plain steps: the longest drafts may fail twice
+constexpr double kMostBehind = 2;     // plain steps that a call can add to the one behind it
+constexpr double kMostOver = 3;       // times what a call should have taken: beyond, others have taken the processor
+constexpr double kMostDebt = 10;      // plain steps, by drafts that were declined
+constexpr double kMostDeclined = 10;  // and what they can earn
+constexpr double kMostEarned = 32;    // plain steps: the longest drafts may fail more than once
 
 constexpr double kLongest_s = 1e6;
 
@@ -385,7 +385,9 @@ void Gate::observe_declined(const DeclinedDraft& draft) {
     const CostCurve& costs = state_->call_costs.curve(draft.n_lanes, draft.n_longest);
     if (!costs.is_known()) return;
     const double plain_s = costs.plain_s();
-    const double share_s = (costs.worst_s(draft.n_drafted) - plain_s) / draft.n_sharing;
+    // Halfway to the worst: nothing is risked by it, and what is never tried is never known better.
+    const double call_s = (costs.expected_s(draft.n_drafted) + costs.worst_s(draft.n_drafted)) / 2;
+    const double share_s = (call_s - plain_s) / draft.n_sharing;
     const double saved_s = plain_s * std::clamp(draft.n_right, 0, draft.width) / draft.n_lanes - share_s;
     state_->earnings.book_declined(saved_s, -kMostDebt * plain_s, kMostDeclined * plain_s);
 }
