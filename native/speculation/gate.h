@@ -21,7 +21,8 @@
 // comes instead and booked as if it had been verified, within bounds: so drafts that have become right are noticed.
 //
 // A plain call behind one of another shape is dearer: the call before it pays for that, and only plain calls behind
-// plain ones say what plain decoding costs.
+// plain ones say what plain decoding costs. Nor do the first calls of an answer say what calls cost: they are dearer,
+// and where all later ones verify, they would be what everything is compared with.
 //
 // Sources: adaptive draft lengths as in Lucebox pull request 430 (commit-EMA gate); the objective is that of
 // "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput" (Liu et al., 2024), as a rate
