@@ -12,10 +12,11 @@ namespace luce::memory {
 namespace {
 
 // Queries are noted of the tokens before a choice: of a prompt's end as far as one slice reaches back, since a slice is
-// not cut for it. Of an answer fewer than the scorer looks at: a computation whose queries are noted costs more, on a
-// GPU a quarter.
+// not cut for it. Of an answer fewer than the scorer looks at, since a computation whose queries are noted costs more:
+// the last ones, and one of so many before, so that nothing that an answer speaks of for a while goes unheard.
 constexpr Position kWatchedOfPrompt = 2048;
-constexpr Position kWatchedOfAnswer = 8;
+constexpr Position kWatchedOfAnswer = 4;
+constexpr Position kWatchedOneIn = 8;
 
 // Pages that stay free when a choice is made, for what is written until the next one.
 constexpr std::int32_t kHeadroomPages = 2;
@@ -63,15 +64,17 @@ void TextMemory::watch_residency(LaneId id, std::span<const Token> text, Positio
         }
         if (lane.n_scoring > 0 && (is_turn || n_computed >= lane.chosen_at + lag)) choose_pages_of(id, is_turn);
     }
-    const bool is_near = n_computed < lane.n_prompt - 1 ? lane.n_prompt - n_computed <= kWatchedOfPrompt
-                                                        : n_computed + kWatchedOfAnswer >= lane.chosen_at + tau;
+    const bool is_answer = n_computed >= lane.n_prompt - 1;
+    const bool is_near = is_answer ? n_computed + kWatchedOfAnswer >= lane.chosen_at + tau
+                                   : lane.n_prompt - n_computed <= kWatchedOfPrompt;
+    const bool is_heard = is_near || (is_answer && n_computed % kWatchedOneIn == 0);
     const bool outgrows = outgrows_pool(lane, n_computed);
     if (outgrows) {
         const double started_s = clock_.now_s();
         config_.residency->scorer->read(id, text.first(static_cast<std::size_t>(n_computed)));
         residency_totals_.stall_s += clock_.now_s() - started_s;
     }
-    const bool is_watched = is_near && outgrows;
+    const bool is_watched = is_heard && outgrows;
     if (is_watched != lane.is_watched) config_.residency->scorer->watch(id, is_watched);
     lane.is_watched = is_watched;
 }

@@ -18,8 +18,8 @@ constexpr std::uint64_t kVagueInterval = 16;
 constexpr double kVague = 0.04;
 constexpr double kKnown = 0.2;  // the deviation at which a ratio may be told to people
 
-// The first calls of an answer are dearer, whatever they verify: weights have to come back into caches, above all behind
-// a prompt. They teach nothing, unless nobody decodes for longer than that.
+// The first calls of an answer are dearer, whatever they verify: weights have to come back into caches, above all
+// behind a prompt. They teach nothing, unless nobody decodes for longer than that.
 constexpr std::int32_t kSettling = 4;
 constexpr std::int32_t kMostUntaught = 24;
 
