@@ -27,6 +27,7 @@
 #include "engine/engine.h"
 #include "engine/speculator.h"
 #include "llama/backend.h"
+#include "llama/device_tenants.h"
 #include "llama/draft_sources.h"
 #include "llama/joint_kv_device.h"
 #include "llama/kept_layer.h"
@@ -148,7 +149,9 @@ luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, 
     add("vocab", std::to_string(info.n_vocab));
     add("ctx", std::to_string(info.n_ctx));
     add("pool", std::to_string(info.n_pool));
-    add("kvflash", options.n_kvflash && has_pages ? std::to_string(*options.n_kvflash) : "off");
+    const bool is_bounded = options.n_kvflash && has_pages;
+    add("kvflash", is_bounded ? std::to_string(*options.n_kvflash) : "off");
+    if (is_bounded) add("kvflash_least", std::to_string(n_least_pool(options)));
     for (auto& [key, value] : layer_fields(layer)) add(key.c_str(), value);
     add("page", std::to_string(luce::memory::kPageSize));
     add("kv", info.cache_type_k + "/" + info.cache_type_v);
@@ -414,37 +417,33 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     luce::memory::TextMemory memory(device, disk.value().get(), config, clock);
 
     luce::llama::LlamaSamplerFactory samplers(model, decoder);
-    luce::engine::Engine engine(decoder, samplers, memory, clock, {info.n_ctx, options.n_lanes, options.n_queue},
-                                drafting.speculator.get());
+    luce::llama::DeviceTenants tenants(model, decoder, target_device, drafting.memory,
+                                       joint_device ? &*joint_device : nullptr, scoring.value(),
+                                       luce::daemon::least_pool(options));
+    luce::engine::EngineConfig lanes = {info.n_ctx, options.n_lanes, options.n_queue};
+    const auto can_shrink = [&] { return tenants.can_shrink(on_fatal_abort); };
+    lanes.pool_relief = {can_shrink, [&] { return tenants.shrink(); }};
+    luce::engine::Engine engine(decoder, samplers, memory, clock, lanes, drafting.speculator.get());
     luce::daemon::Output output(reply_fd, options.stream_fd,
                                 options.multiplexed ? luce::wire::Dialect::multiplexed : luce::wire::Dialect::plain);
     luce::daemon::RequestBuilder requests(info.n_ctx, options.seed);
-    const luce::daemon::Parking parking = {
-        [&]() -> Result<void> {
-            if (drafting.memory != nullptr) drafting.memory->unload();
-            target_device.unbind();
-            scoring.value().unload();
-            model.unload();
-            return {};
-        },
-        [&]() -> Result<void> {
-            Result<luce::llama::Model> loaded = load_model(options, backend, reply_fd);
-            if (!loaded) return loaded.error();
-            if (loaded.value().info().identity != model_identity) {
-                return Error{luce::ErrorCode::start_failed, "the model's file has changed since the model was parked"};
-            }
-            model = std::move(loaded).value();
-            target_device.rebind();
-            if (drafting.memory != nullptr) {
-                if (Result<void> back = drafting.memory->reload(); !back) return back;
-            }
-            if (joint_device) joint_device->refresh();
-            return scoring.value().reload();
-        },
-        drafting.memory != nullptr};
+    const auto load_again = [&](std::int32_t n_pool) -> Result<luce::llama::Model> {
+        Options again = options;
+        if (again.n_kvflash) again.n_kvflash = n_pool;
+        Result<luce::llama::Model> loaded = load_model(again, backend, reply_fd);
+        if (!loaded || loaded.value().info().identity == model_identity) return loaded;
+        return Error{luce::ErrorCode::start_failed, "the model's file has changed since the model was parked"};
+    };
+    const auto take_back = [&] {
+        Result<void> back = tenants.reload(load_again);
+        memory.note_pool();
+        return back;
+    };
+    const luce::daemon::Parking parking = {[&] { tenants.unload(); }, take_back, drafting.memory != nullptr};
     luce::daemon::SlotCommands slots(engine, memory, *files.value(), info.identity, parking);
     luce::daemon::Dispatcher dispatcher(
         engine, slots, output, clock, requests, static_cast<std::size_t>(options.n_queue) + 1, [&] {
+            info.n_pool = model.info().n_pool;
             return describe(info, options, memory, disk.value().get(), scoring.value(), clock.now_s() - started_s);
         });
     luce::daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output, *files.value());

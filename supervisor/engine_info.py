@@ -28,6 +28,7 @@ class EngineInfo:
     tail_bytes: int
     reuses: bool  # whether it goes on from beginnings that it knows
     kvflash: int | None = None  # tokens of a pool that texts may outgrow; None: a text has to fit the pool
+    kvflash_least: int | None = None  # the smallest such pool that works
     speculation: str = "none"  # where its drafts come from: ngram, ngram+dflash, …
 
     @classmethod
@@ -52,6 +53,7 @@ class EngineInfo:
             tail_bytes=number("tail_bytes") or 0,
             reuses="page_bytes" in fields and fields.get("prefix_cache") != "off",
             kvflash=number("kvflash"),
+            kvflash_least=number("kvflash_least"),
             speculation=fields.get("spec", "none"),
         )
 

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +21,7 @@ from luce.supervisor.engine_info import EngineInfo
 from luce.supervisor.generation import DeathCause, EngineDied
 from luce.supervisor.guard import EngineState, Guard, Liveness, LivenessLimits, ProcessActivity, RestartPolicy
 from luce.supervisor.process import EngineProcess, StartError
+from luce.supervisor.smaller_pool import line_about_memory, smaller_pool
 
 
 class KeeperListener(Protocol):
@@ -153,11 +155,25 @@ class EngineKeeper:
                 info = await self._wait_ready(process)
                 await self._serve(process, info, listener)
                 await process.kill()  # it is of no use any more, whatever it still does
+            self._adapt_pool(process, info)
         except StartError as error:
             self.last_failure = error
             self._note_start(error)
         finally:
             self._process = None
+
+    def _adapt_pool(self, process: EngineProcess, info: EngineInfo) -> None:
+        """The next engine leaves more for computing, if this one died for want of memory."""
+        line = line_about_memory(process.log_tail())
+        n_tokens = smaller_pool(info) if line is not None else None
+        if n_tokens is None:
+            return
+        self.daemon_config = replace(self.daemon_config, kvflash=n_tokens)
+        if self._on_log is not None:
+            self._on_log(
+                f"{self.name} ran out of memory ({line}): it starts again with a pool of {n_tokens} tokens, not "
+                f"{info.kvflash} (--kvflash)"
+            )
 
     async def _wait_ready(self, process: EngineProcess) -> EngineInfo:
         """Raises StartError. A load may take long, but not for a process that does nothing at all."""

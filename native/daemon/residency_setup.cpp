@@ -56,6 +56,11 @@ Result<std::int32_t> size_pool(const Options& options, std::int32_t n_ctx, std::
     return choice.value().n;
 }
 
+std::optional<std::int32_t> least_pool(const Options& options) {
+    if (!options.n_kvflash) return std::nullopt;
+    return static_cast<std::int32_t>(n_least_pool(options));
+}
+
 Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const memory::DeviceTraits& traits,
                              memory::MemoryConfig& config) {
     if (!options.n_kvflash) return {};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/result.h"
@@ -18,6 +19,9 @@ namespace luce::daemon {
 // (the host has no room for what the pool does not hold).
 Result<std::int32_t> size_pool(const Options& options, std::int32_t n_ctx, std::vector<memory::PoolDevice> devices,
                                std::uint64_t weights_a_token);
+
+// Tokens of the smallest pool that works; unset: without `--kvflash` it stays as it is.
+std::optional<std::int32_t> least_pool(const Options& options);
 
 // How lanes share a pool that need not hold their texts, of at most n_ctx tokens; nothing changes without `--kvflash`.
 // Errors: start_failed (not this model), bad_args (the host has no room for what the pool does not hold).

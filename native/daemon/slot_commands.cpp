@@ -118,7 +118,7 @@ wire::Reply SlotCommands::park(const wire::Park& command) {
         return wire::Err{command.id, {ErrorCode::busy, "requests are running or waiting; park when they have ended"}};
     }
     if (const Result<void> left = memory_.leave_device(); !left) return wire::Err{command.id, left.error()};
-    if (const Result<void> unloaded = parking_.unload(); !unloaded) return wire::Err{command.id, unloaded.error()};
+    parking_.unload();
     is_parked_ = true;
     return wire::Parked{command.id, command.what};
 }

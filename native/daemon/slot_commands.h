@@ -22,7 +22,7 @@ concept IsSlotCommand = requires(T command) { SlotCommand(command); };
 
 // How to give the weights' memory back, and to take it again.
 struct Parking {
-    std::function<Result<void>()> unload;
+    std::function<void()> unload;
     std::function<Result<void>()> reload;
     bool has_draft = false;  // a draft model goes and comes with the target
 };

@@ -138,9 +138,9 @@ bool Engine::resume_first() {
     return true;
 }
 
-void Engine::suspend(LaneId lane) {
+void Engine::suspend(LaneId lane, bool is_sound) {
     Suspended suspended;
-    suspended.memory = memory_.suspend(lane, at(lane)->text(), at(lane)->n_computed());
+    suspended.memory = memory_.suspend(lane, at(lane)->text(), at(lane)->n_computed(), is_sound);
     suspended.generation = std::move(at(lane));
     decoder_.forget(lane);
     if (speculator_ != nullptr) speculator_->forget(lane);

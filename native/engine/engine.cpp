@@ -190,6 +190,7 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
         }
         return false;
     }
+    if (decoded.error().code == ErrorCode::out_of_memory && relieve(call, decoded.error(), events)) return false;
     ++n_failed_calls_;
     log_error("decoding failed: " + decoded.error().text);
     for (const PlannedSlice& planned : call) fail(planned.lane, decoded.error(), events);

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -29,10 +30,18 @@
 
 namespace luce::engine {
 
+// What helps a device that has no memory left for a computation: a smaller pool. REQUIRES of shrink(): can_shrink(),
+// and nothing is kept in the pool.
+struct PoolRelief {
+    std::function<bool()> can_shrink;
+    std::function<Result<void>()> shrink;  // after an error nothing can be computed any more
+};
+
 struct EngineConfig {
     std::int32_t n_ctx = 0;  // longest text of one lane, prompt included
     std::int32_t n_lanes = 1;
-    std::int32_t n_queue = 64;  // most requests that wait beyond what the free lanes take
+    std::int32_t n_queue = 64;                             // most requests that wait beyond what the free lanes take
+    std::optional<PoolRelief> pool_relief = std::nullopt;  // unset: a call without memory fails
 };
 
 struct TokenEvent {
@@ -137,7 +146,9 @@ private:
     void begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& events);
     void remember(LaneId lane, std::span<const float> logits, std::vector<Event>& events);
     LaneId lowest_ranked_lane() const;
-    void suspend(LaneId lane);
+    void suspend(LaneId lane, bool is_sound = true);
+    bool relieve(const PlannedCall& call, const Error& why, std::vector<Event>& events);
+    void fail_suspended(const Error& error, std::vector<Event>& events);
     StepPlan plan() const;
     bool run_call(const PlannedCall& call, std::vector<Event>& events);
     void after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, std::vector<Event>& events);

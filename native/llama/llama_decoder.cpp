@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "llama-context.h"
@@ -171,9 +172,12 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
         // The engine measures what a step costs.
         if (done) llama_synchronize(model_.context());
     } catch (const std::bad_alloc&) {
+        is_torn_ = true;
         done = decode_error(-2);
     } catch (const std::exception& e) {
-        done = internal(std::string("the computation failed: ") + e.what());
+        // libllama reserves anew where settings have changed.
+        const bool lacks_memory = std::string_view(e.what()).find("failed to allocate") != std::string_view::npos;
+        done = lacks_memory ? decode_error(-2) : internal(std::string("the computation failed: ") + e.what());
     }
     params.n_seq_max = n_sequences;
     spin_.note(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());

@@ -27,6 +27,13 @@ public:
     // taken away before.
     void note_queries(QueryProbe* probe) { probe_ = probe; }
 
+    // A refusal went through ggml as an exception: its processor's backend has then let go of its work buffer and still
+    // points to it, so the context must not be let go.
+    bool is_torn() const { return is_torn_; }
+
+    // The model has another pool than before.
+    void note_pool() { limits_.n_pool = model_.info().n_pool; }
+
     const engine::DecoderLimits& limits() const override { return limits_; }
     Result<void> decode(std::span<const engine::Slice> slices, const std::function<void()>& meanwhile = {}) override;
     Result<void> keep(LaneId lane, std::span<const std::int32_t> path) override;
@@ -59,6 +66,7 @@ private:
     llama_batch batch_;
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
     ThreadSpin spin_;
+    bool is_torn_ = false;
 };
 
 }  // namespace luce::llama

@@ -102,6 +102,10 @@ std::int32_t smaller_pool(std::int32_t n, std::int32_t n_least) {
     return n_least + (n - n_least) / 2 / kPageSize * kPageSize;
 }
 
+std::int32_t quarter_less(std::int32_t n, std::int32_t n_least) {
+    return std::max(n_least, (n - n / 4) / kPageSize * kPageSize);
+}
+
 std::vector<std::string> tell_pool(const PoolQuestion& question, const PoolChoice& choice) {
     constexpr std::array<const char*, 9> kColumns = {"total",   "weights", "drafts",  "compute",   "caches",
                                                      "windows", "free",    "reserve", "KV a token"};

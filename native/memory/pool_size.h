@@ -65,6 +65,10 @@ Result<PoolChoice> choose_pool(const PoolQuestion& question);
 // The next one to try where the device has no room for this one after all. REQUIRES: n > n_least.
 std::int32_t smaller_pool(std::int32_t n, std::int32_t n_least);
 
+// A running daemon's, whose devices turn out to have too little memory beside it: a quarter less, in whole pages, but
+// n_least at the least. REQUIRES: n > n_least.
+std::int32_t quarter_less(std::int32_t n, std::int32_t n_least);
+
 // The sum, line by line.
 std::vector<std::string> tell_pool(const PoolQuestion& question, const PoolChoice& choice);
 

@@ -172,7 +172,8 @@ public:
     void end(LaneId lane, std::uint64_t owner, std::span<const Token> text, Position n_computed,
              std::span<const float> logits, bool is_valid);
 
-    Suspended suspend(LaneId lane, std::span<const Token> text, Position n_computed);
+    // `is_sound`: false after a computation that has failed: of a state that it may have changed nothing is kept.
+    Suspended suspend(LaneId lane, std::span<const Token> text, Position n_computed, bool is_sound = true);
     Begun resume(LaneId lane, std::span<const Token> text, const Suspended& suspended);
     void let_go(const Suspended& suspended);
 
@@ -206,6 +207,9 @@ public:
 
     // Everything leaves the device. REQUIRES: no lane. Errors: no_room, internal.
     Result<void> leave_device() { return cache_.empty_pool(); }
+
+    // The device has another number of cells since then.
+    void note_pool() { n_pool_ = device_.traits().n_cells; }
 
     // Drop all that no slot and no request holds.
     void clear(bool with_disk);

@@ -6,14 +6,16 @@
 
 namespace luce::memory {
 
-Suspended TextMemory::suspend(LaneId id, std::span<const Token> text, Position n_computed) {
+Suspended TextMemory::suspend(LaneId id, std::span<const Token> text, Position n_computed, bool is_sound) {
     Suspended suspended;
     suspended.conversation = at(id).conversation;
     suspended.n_prompt = at(id).n_prompt;
     suspended.snapshots = std::move(at(id).snapshots);
     suspended.tails = std::move(at(id).tails);
     suspended.pins = std::move(at(id).pins);
-    if (!refusal() && !at(id).is_lost && n_computed > 0) {
+    // Cells of what was to be computed go; a state can only be had again from the last tail.
+    const bool is_whole = is_sound || (!device_.traits().has_state() && device_.drop(id, n_computed).ok());
+    if (!refusal() && is_whole && !at(id).is_lost && n_computed > 0) {
         Result<Slot> place = place_at(id, text, n_computed, n_computed, {});
         Result<void> held = place ? slots_.hold(place.value()) : Result<void>(place.error());
         if (held) {

@@ -102,7 +102,7 @@ async def get_props(request: web.Request) -> web.Response:
             "bos_token": _spelling(site, info.bos),
             "eos_token": _spelling(site, info.eos),
             **template,
-            "kvflash": _bounded_pool(site.supervisor),
+            "kvflash": await _bounded_pool(site.supervisor),
             "speculation": next((e.info.speculation for e in status.engines if e.info is not None), "none"),
             "build_info": f"luce-daemon {metadata.version('luce-daemon')}",
         }
@@ -122,15 +122,17 @@ async def get_document(request: web.Request) -> web.Response:
     return web.json_response(request.app[_DOCUMENT])
 
 
-def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
-    """The first engine's pool that texts may outgrow. What is null is as the engine does it by itself."""
+async def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
+    """The first engine's pool that texts may outgrow, as large as it is now. What is null is as the engine does it by
+    itself."""
     config = supervisor.config.daemon_config(supervisor.config.engine_configs()[0])
     if config.kvflash is None:
         return None
     info = supervisor.status().engines[0].info
+    n_now = (await ask_engines(supervisor))[0].get("pool") if info is not None else None
     return {
         "asked": config.kvflash,
-        "tokens": info.kvflash if info is not None else None,
+        "tokens": n_now if isinstance(n_now, int) or info is None else info.kvflash,
         "tau": config.kvflash_tau,
         "policy": config.kvflash_policy,
         "layer": config.kvflash_layer,

@@ -227,7 +227,9 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
 def _page_families(engines: Sequence[tuple[str, Figures]]) -> Iterator[Metric]:
     """Names without numbers for engines whose texts have to fit the pool. Each engine counts for itself, from its own
     start: a sum over engines would fall by a part when one of them is started again."""
+    engines = [(engine, figures) for engine, figures in engines if "pages_out" in figures]
     for kind, name, text, key in (
+        (GaugeMetricFamily, "luce_engine_pool_tokens", "Tokens of the pool that texts may outgrow", "pool"),
         (GaugeMetricFamily, "luce_engine_pages_out", "Pages of running texts that are out of the pool", "pages_out"),
         (CounterMetricFamily, "luce_engine_pages_moved_out", "Pages that left it for lack of room", "pages_moved_out"),
         (CounterMetricFamily, "luce_engine_pages_moved_in", "Pages that came back to it", "pages_moved_in"),

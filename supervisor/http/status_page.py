@@ -151,7 +151,7 @@ def page_tiers(engine: EngineStatus, figures: Mapping[str, int | float | str]) -
         value = figures.get(name, 0)
         return value if isinstance(value, int) else 0
 
-    n_pool = info.pool // info.page_tokens
+    n_pool = (figure("pool") or info.pool) // info.page_tokens  # it may have become smaller
     # A page that several share, or that is known already, counts in both figures: running texts come first.
     n_running = min(-(-figure("cells_used") // info.page_tokens), n_pool)
     n_kept = min(max(figure("pages_resident") - n_running, 0), n_pool - n_running)

@@ -7,6 +7,7 @@ Started with luced's own arguments; LUCED_BEHIND names the real program. Signals
     SIGRTMIN           close stdin's real reader: commands go nowhere, and the write end breaks
     SIGRTMIN+1         close the token fd
     SIGRTMIN+2         half a record of garbage on the token fd
+    SIGRTMIN+3         the engine dies as ggml does when CUDA has no memory left
     MEDDLER_POISON     a token id: the engine is killed by a prompt that holds it
     MEDDLER_AFTER      … but only after so many tokens that came since
     MEDDLER_STARTS     a file that counts starts; the first MEDDLER_FAILS of them fail
@@ -60,6 +61,11 @@ def say(data: bytes) -> None:
 def die() -> None:
     child.kill()
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_for_want_of_memory() -> None:
+    os.write(2, b"luced error: CUDA error: out of memory\nluced error:   current device: 0, in function alloc\n")
+    die()
 
 
 def answer_for_slots(line: bytes) -> bytes | None:
@@ -149,6 +155,7 @@ actions = {
     signal.SIGRTMIN: close_stdin,
     signal.SIGRTMIN + 1: lambda: os.close(stream_fd),
     signal.SIGRTMIN + 2: lambda: os.write(stream_fd, b"\x01\xff\xff"),
+    signal.SIGRTMIN + 3: die_for_want_of_memory,
 }
 for number, action in actions.items():
     signal.signal(number, lambda *_, action=action: action())

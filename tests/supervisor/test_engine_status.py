@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import resource
 import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
+import psutil
 import pytest
 
 from luce.supervisor import EngineState, RequestRefusedError, Supervisor, SupervisorConfig
-from tests.supervisor.streams import DEADLINE_S, PROMPT, collect, first_token, request
+from luce.supervisor.smaller_pool import line_about_memory
+from tests.supervisor.streams import DEADLINE_S, PROMPT, Meddled, collect, first_token, request
 
 
 @pytest.fixture
@@ -44,6 +47,73 @@ async def test_a_text_may_be_longer_than_a_bounded_pool(brisk: SupervisorConfig)
         (figures,) = await running.engine_status()
         assert int(figures["pages_moved_out"]) >= (1500 - 640) // 64
         assert (figures["pages_out"], figures["pool"]) == ("0", "640")
+
+
+async def test_an_engine_that_dies_for_want_of_memory_starts_again_with_a_smaller_pool(meddled: Meddled) -> None:
+    bounded: dict[str, Any] = {"pool": None, "kvflash": 1024, "lanes": 1, "ubatch": 64, "host_cache": 256 << 20}
+    said: list[str] = []
+    prompt = tuple(2 + i * 7 % 8000 for i in range(1500))
+    async with Supervisor(meddled(changes=bounded), on_log=said.append) as running:
+        for deaths, pool in enumerate((768, 576, 512, 512), start=1):
+            task, began = await first_token(running, request(prompt_ids=prompt, max_tokens=30))
+            await began.wait()
+            (pid,) = running.engine_pids()
+            os.kill(pid, signal.SIGRTMIN + 3)
+            answer = await task
+            assert len(answer.tokens) == 30
+            status = running.status().engines[0]
+            assert status.n_deaths == deaths
+            assert status.info is not None
+            assert (status.info.kvflash, status.info.kvflash_least) == (pool, 512)
+    told = [line for line in said if "ran out of memory" in line]
+    assert len(told) == 3
+    assert "CUDA error: out of memory" in told[0]
+    assert "with a pool of 768 tokens, not 1024" in told[0]
+
+
+async def test_requests_outlive_memory_that_is_refused(brisk: SupervisorConfig) -> None:
+    """The engine helps itself, or dies of it: ggml ends it where some of its own requests for memory are refused."""
+    bounded: dict[str, Any] = {"pool": None, "kvflash": 8192, "ctx": 8192, "lanes": 2, "host_cache": 256 << 20}
+    log: list[str] = []
+    async with Supervisor(dataclasses.replace(brisk, **bounded), on_log=log.append) as running:
+        task, began = await first_token(running, request(max_tokens=400))
+        await began.wait()
+        (pid,) = running.engine_pids()
+        n_bytes = psutil.Process(pid).memory_info().vms
+        resource.prlimit(pid, resource.RLIMIT_AS, (n_bytes + (1 << 20), resource.RLIM_INFINITY))
+        prompt = tuple(2 + i * 7 % 8000 for i in range(2000))
+        long = await collect(running, request(prompt_ids=prompt, max_tokens=16))
+        assert (len(long.tokens), len((await task).tokens)) == (16, 400)
+        (figures,) = await running.engine_status()
+        assert int(figures["pool"]) < 8192, log
+
+
+async def test_an_engine_that_dies_of_something_else_keeps_its_pool(meddled: Meddled) -> None:
+    bounded: dict[str, Any] = {"pool": None, "kvflash": 1024, "lanes": 1, "ubatch": 64, "host_cache": 256 << 20}
+    async with Supervisor(meddled(changes=bounded)) as running:
+        task, began = await first_token(running, request(max_tokens=200))
+        await began.wait()
+        (pid,) = running.engine_pids()
+        os.kill(pid, signal.SIGKILL)
+        assert len((await task).tokens) == 200
+        info = running.status().engines[0].info
+        assert info is not None
+        assert info.kvflash == 1024
+
+
+@pytest.mark.parametrize(
+    ("log", "found"),
+    [
+        (["ggml_cuda: cudaMalloc failed: out of memory", *["loading"] * 12], None),
+        (["CUDA error: out of memory", "  current device: 0"], "CUDA error: out of memory"),
+        (["fatal error: std::bad_alloc"], "fatal error: std::bad_alloc"),
+        (["vk::Device::allocateMemory: ErrorOutOfDeviceMemory"], "vk::Device::allocateMemory: ErrorOutOfDeviceMemory"),
+        (["the pool is full of what running requests need"], None),
+        ([], None),
+    ],
+)
+def test_memory_that_ran_out_is_known_by_the_logs_end(log: list[str], found: str | None) -> None:
+    assert line_about_memory(log) == found
 
 
 async def test_pins_of_a_request_reach_the_engine(brisk: SupervisorConfig) -> None:

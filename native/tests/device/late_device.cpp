@@ -29,6 +29,7 @@ struct World {
     std::chrono::microseconds delay_of_others{0};
     std::size_t n_total = std::numeric_limits<std::size_t>::max() / 2;
     std::size_t n_taken = 0;
+    std::size_t n_workspace = 0;
     std::uint64_t n_refused = 0;
     std::uint64_t n_copies_out = 0;
 };
@@ -36,6 +37,15 @@ struct World {
 World& world() {
     static World one;
     return one;
+}
+
+// Whether so many bytes more can be taken; none: whether a computation has what it needs.
+bool has_room_for(std::size_t n_bytes) {
+    World& w = world();
+    const std::lock_guard lock(w.mutex);
+    const std::size_t n_needed = w.n_taken + n_bytes + (n_bytes == 0 ? w.n_workspace : 0);
+    if (n_needed > w.n_total) ++w.n_refused;
+    return n_needed <= w.n_total;
 }
 
 ggml_backend_device& the_device();
@@ -82,6 +92,7 @@ public:
 
     ggml_status compute(ggml_cgraph* graph) {
         do_all();
+        if (!has_room_for(0)) return GGML_STATUS_ALLOC_FAILED;
         return ggml_backend_graph_compute(cpu_, graph);
     }
 
@@ -155,12 +166,9 @@ const ggml_backend_buffer_i kMemory = {
 };
 
 ggml_backend_buffer_t take_memory(ggml_backend_buffer_type_t type, std::size_t n_bytes) {
+    if (!has_room_for(n_bytes)) return nullptr;
     {
         const std::lock_guard lock(world().mutex);
-        if (n_bytes > world().n_total || world().n_taken > world().n_total - n_bytes) {
-            ++world().n_refused;
-            return nullptr;
-        }
         world().n_taken += n_bytes;
     }
     void* data = std::aligned_alloc(kAlignment, (n_bytes + kAlignment) / kAlignment * kAlignment);
@@ -384,6 +392,11 @@ void LateDevice::let_go() {
 void LateDevice::set_total(std::size_t n_bytes) {
     const std::lock_guard lock(world().mutex);
     world().n_total = n_bytes;
+}
+
+void LateDevice::set_workspace(std::size_t n_bytes) {
+    const std::lock_guard lock(world().mutex);
+    world().n_workspace = n_bytes;
 }
 
 std::size_t LateDevice::n_taken() const {

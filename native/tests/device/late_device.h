@@ -29,6 +29,9 @@ public:
 
     // Of its memory there is so much, taken or not.
     void set_total(std::size_t n_bytes);
+
+    // A computation needs so much beside what its buffers have, or fails.
+    void set_workspace(std::size_t n_bytes);
     std::size_t n_taken() const;
     std::uint64_t n_refused() const;
 

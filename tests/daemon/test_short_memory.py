@@ -1,0 +1,88 @@
+"""A daemon that is refused memory while it runs: with `--kvflash` it ends, for a supervisor to start it with a smaller
+pool; without, the request fails. The refusals are real: the daemon's address space is limited from
+outside. On a CPU, whose memory is the system's; native/tests/device/short_memory_test.cpp has a device's memory, and
+tests/supervisor/test_engine_status.py engines that die of it."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from luce.protocol import ErrorCode
+from tests.daemon.conftest import Start
+from tests.daemon.exactness import done, generate, status_of
+from tests.daemon_driver import DaemonDriver, DaemonEnded, random_prompt
+
+ARGUMENTS = ("--lanes", "2", "--ubatch", "512", "--ctx", "8192", "--host-cache", "200M")
+BOUNDED = (*ARGUMENTS, "--kvflash", "8192", "--kvflash-policy", "lru")
+
+
+def taken_bytes(daemon: DaemonDriver) -> int:
+    n_pages = int(Path(f"/proc/{pid_of(daemon)}/statm").read_text().split()[0])
+    return n_pages * resource.getpagesize()
+
+
+def pid_of(daemon: DaemonDriver) -> int:
+    assert daemon.ready is not None
+    return int(dict(daemon.ready.fields)["pid"])
+
+
+def served(daemon: DaemonDriver, prompt: list[int]) -> list[int]:
+    told = generate(daemon, prompt)
+    assert told.ok.n_generated == len(told.tokens)
+    return told.tokens
+
+
+@contextmanager
+def at_most(daemon: DaemonDriver, n_bytes: int) -> Iterator[None]:
+    """Of address space: whatever the daemon asks for beyond that it does not get."""
+    pid = pid_of(daemon)
+    before = resource.prlimit(pid, resource.RLIMIT_AS)
+    resource.prlimit(pid, resource.RLIMIT_AS, (n_bytes, before[1]))
+    yield
+    with suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_AS, before)
+
+
+def test_a_refusal_that_ggml_cannot_take_ends_a_daemon_whose_pool_could_be_smaller(
+    start: Start, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its supervisor starts the next one with a smaller pool."""
+    daemon = start(*BOUNDED)
+    generate(daemon, random_prompt(50, seed=9))
+    # Slices of 512 tokens need more beside them than the first one of 50 did.
+    with at_most(daemon, taken_bytes(daemon)), pytest.raises(DaemonEnded):
+        generate(daemon, random_prompt(2000, seed=2))
+    assert daemon.wait() == 70
+    assert "out of memory" in capfd.readouterr().err
+
+
+def test_without_a_bounded_pool_the_request_fails(start: Start) -> None:
+    daemon = start(*ARGUMENTS, "--pool", "8192")
+    generate(daemon, random_prompt(50, seed=9))
+    with at_most(daemon, taken_bytes(daemon)):
+        assert generate(daemon, random_prompt(2000, seed=2)).code == ErrorCode.OUT_OF_MEMORY
+    assert status_of(daemon)["pool"] == "8192"
+    assert served(daemon, random_prompt(2000, seed=2))
+
+
+def test_unpark_takes_a_smaller_pool_where_there_is_less_memory(start: Start) -> None:
+    daemon = start(*ARGUMENTS, "--kvflash", "65536", "--kvflash-policy", "lru")
+    prompt = random_prompt(2000, seed=2)
+    before = generate(daemon, prompt)
+    done(daemon, "park")
+    done(daemon, "unpark")
+    assert status_of(daemon)["pool"] == "65536"
+    n_bytes = taken_bytes(daemon)
+    done(daemon, "park")
+    with at_most(daemon, n_bytes - (8 << 20)):
+        done(daemon, "unpark")
+    fields = status_of(daemon)
+    assert 960 <= int(fields["pool"]) < 65536
+    after = generate(daemon, prompt)
+    assert after.ok.n_reused >= len(prompt) - 1
+    assert after.tokens == before.tokens
