@@ -54,7 +54,8 @@ def test_a_prompt_asks_for_nothing_and_shares_its_beginning(tiny_model: Path) ->
     assert first != second
     assert said.count(text.code) == said.count(text.owner) == 1
     before, _, after = said.partition(text.code)
-    assert 0.2 < len(before) / (len(before) + len(after)) < 0.4
+    n_before, n_after = before.count("\n"), after.count("\n")  # lines differ in length, from version to version too
+    assert n_before / (n_before + n_after) == pytest.approx(0.3, abs=0.1)
     assert "access code" not in after
 
 
