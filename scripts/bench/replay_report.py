@@ -5,7 +5,6 @@ Knows the figures; knows no engine.
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from scripts.bench.plotting import open_pyplot
 from scripts.bench.replay_prompts import Prepared, Prompt
 from scripts.bench.replay_run import Pass, Served
 
@@ -284,11 +284,8 @@ def _remarks(prepared: Prepared) -> list[str]:
 
 def save_plot(report: Report, path: Path) -> bool:
     """A PNG of all turns, a panel for each session. False without matplotlib."""
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-        matplotlib.use("Agg")
-        pyplot = importlib.import_module("matplotlib.pyplot")
-    except ImportError:
+    pyplot = open_pyplot()
+    if pyplot is None:
         return False
     shown = [session for session in report.sessions if session.good][:12]
     figure, axes = pyplot.subplots(max(len(shown), 1), 1, figsize=(8, 2.6 * max(len(shown), 1)), squeeze=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from scripts.bench.plotting import open_pyplot
 from scripts.bench.residency_report import AIM_FLAT, DepthRow, FlatnessRow, RecallRow
 from scripts.bench.residency_sides import DRAFT, FULL, LRU, QUERY
 
@@ -19,11 +19,8 @@ def save_plot(
     recall: Sequence[RecallRow], depths: Sequence[DepthRow], flatness: Sequence[FlatnessRow], path: Path
 ) -> bool:
     """A PNG: recall by kind and by depth at each residency, and decoding by position. False without matplotlib."""
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-        matplotlib.use("Agg")
-        pyplot = importlib.import_module("matplotlib.pyplot")
-    except ImportError:
+    pyplot = open_pyplot()
+    if pyplot is None:
         return False
     percents = list(dict.fromkeys(row.percent for row in recall))
     n_rows, n_columns = 2 if percents else 1, max(1, len(percents) + bool(flatness))

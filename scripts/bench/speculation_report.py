@@ -5,7 +5,6 @@ Pure but for the plot's file. It must not know an engine.
 
 from __future__ import annotations
 
-import importlib
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from luce.protocol import Speculation
+from scripts.bench.plotting import open_pyplot
 from scripts.bench.speculation_sides import Wave
 
 PLAIN, GATE, FIXED, SERVER = "plain", "gate", "fixed", "server"
@@ -309,11 +309,8 @@ def width_of(side: str) -> int | None:
 
 def save_plot(groups: Sequence[Group], path: Path) -> bool:
     """A PNG: tokens a second by set and width, a row of panels for each group. False without matplotlib."""
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-        matplotlib.use("Agg")
-        pyplot = importlib.import_module("matplotlib.pyplot")
-    except ImportError:
+    pyplot = open_pyplot()
+    if pyplot is None:
         return False
     n_columns = max(len(group.set_names) for group in groups)
     size = (3.4 * n_columns, 3.2 * len(groups))
