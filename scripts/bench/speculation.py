@@ -10,13 +10,15 @@ same time. Each set has fresh processes: its first pass is the cold one, --pairs
 Only decoding counts, from the first token to the last, by each side's own clock (luced's decode_s, llama-server's
 predicted_ms). With several lanes so many prompts of a set run at once, those with answers of like length together; each
 has been read just before and is reused, and the mean of their times counts. Tokens a second of a set is the sum of its
-tokens by the sum of these times. --context N puts a
-conversation before each prompt, so long that the longest one comes to N tokens with its answer; it is read once and
-reused.
+tokens by the sum of these times. --context N puts a conversation before each prompt, so long that the longest one comes
+to N tokens with its answer; it is read once and reused.
 
 Greedy answers are compared with plain decoding's, by the margin rule (tests/daemon/same_tokens.py); a difference at a
 clear step ends the program with status 1. Aims: gate / plain at least 0.98 in every set, at every number of lanes and
 context; gate / best fixed at least 0.95; gate / best of llama-server at least 1.0 in every set, 1.1 overall.
+
+  speculation.py --quick                                       does it work at all?
+  speculation.py --show one.json two.json --plot all.png       runs of several machines or sets, as one
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from luce.supervisor.config import engine_environment  # noqa: E402
+from scripts.bench.speculation_plot import save_plot  # noqa: E402
 from scripts.bench.speculation_prompts import SET_NAMES, RenderedPrompt, load_rendered  # noqa: E402
 from scripts.bench.speculation_report import (  # noqa: E402
     FIXED,
@@ -46,7 +49,7 @@ from scripts.bench.speculation_report import (  # noqa: E402
     Cell,
     Group,
     Sameness,
-    save_plot,
+    join,
     show_group,
     verdicts,
 )
@@ -262,6 +265,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="under two minutes: few prompts, short answers, one fixed width, two pairs")  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG (needs matplotlib)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, pass by pass")
+    parser.add_argument("--show", nargs="+", default=[], type=Path, metavar="JSON",
+                        help="measure nothing: show what these runs have found, taken together")  # fmt: skip
     args = parser.parse_args(arguments)
     if args.quick:
         # Options that were given stay: only defaults are replaced.
@@ -281,9 +286,15 @@ def write_json(args: argparse.Namespace, groups: Sequence[Group]) -> None:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    args = parse_arguments(arguments)
-    console = Console(width=None if sys.stdout.isatty() else 200)
+def read_json(path: Path) -> list[Group]:
+    """Exits, saying why, where it is no result of this program."""
+    try:
+        return [Group.from_json(group) for group in json.loads(path.read_text())["groups"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        sys.exit(f"--show {path}: not a result of this program ({error!r}); give what --json wrote")
+
+
+def measure(args: argparse.Namespace, console: Console) -> list[Group]:
     os.environ.update(engine_environment(os.environ))  # what the supervisor starts luced with, for all sides
     args.can_speculate = can_speculate(args.luced)
     if not args.can_speculate:
@@ -297,6 +308,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             groups.append(run_group(args, n_lanes, n_context, console))
             show_group(console, groups[-1])
             write_json(args, groups)
+    return groups
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = parse_arguments(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    if args.show:
+        groups = join(group for path in args.show for group in read_json(path))
+        for group in groups:
+            show_group(console, group)
+    else:
+        groups = measure(args, console)
     for verdict in verdicts(groups):
         console.print(str(verdict), highlight=False)
     if args.plot is not None and not save_plot(groups, args.plot):

@@ -1,22 +1,19 @@
-"""What the speculation benchmark has found: cells of counts and seconds, ratios pair by pair, tables, a plot, JSON.
+"""What the speculation benchmark has found: cells of counts and seconds, ratios pair by pair, tables, JSON.
 
-Pure but for the plot's file. It must not know an engine.
+Pure. It must not know an engine.
 """
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
 from rich.table import Table
 
 from luce.protocol import Speculation
-from scripts.bench.plotting import open_pyplot
 from scripts.bench.speculation_sides import Wave
 
 PLAIN, GATE, FIXED, SERVER = "plain", "gate", "fixed", "server"
@@ -50,6 +47,12 @@ class Cell:
             sum(row.n_decoded for row in rows), sum(row.seconds for row in rows), sum(row.wall_s for row in rows),
             sum(told, Speculation()) if told else None,
         )  # fmt: skip
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """Raises TypeError: it is no cell's."""
+        speculation = told.get("speculation")
+        return cls(**{**told, "speculation": None if speculation is None else Speculation(**speculation)})
 
     @property
     def rate(self) -> float:
@@ -108,6 +111,9 @@ class Sameness:
     clear: list[str] = field(default_factory=list)
     """… and above it: a wrong answer."""
 
+    def plus(self, other: Sameness) -> Sameness:
+        return Sameness(self.n_answers + other.n_answers, self.unclear + other.unclear, self.clear + other.clear)
+
     def __str__(self) -> str:
         n_same = self.n_answers - len(self.unclear) - len(self.clear)
         return f"{n_same} of {self.n_answers} the same, {len(self.unclear)} near ties, {len(self.clear)} WRONG"
@@ -125,8 +131,8 @@ class Group:
     same: dict[str, Sameness] = field(default_factory=dict)
 
     def passes(self, sets: Sequence[str], side: str) -> list[Cell]:
-        """Sums over the sets, pass by pass."""
-        return [Cell.sum(row) for row in zip(*(self.cells[name, side] for name in sets), strict=True)]
+        """Sums over the sets, pass by pass: as many as each of them has."""
+        return [Cell.sum(row) for row in zip(*(self.cells[name, side] for name in sets), strict=False)]
 
     def warm(self, sets: Sequence[str], side: str) -> Cell:
         return Cell.sum(self.passes(sets, side)[1:])
@@ -141,7 +147,7 @@ class Group:
 
     def ratio_to_each(self, sets: Sequence[str], side: str, others: Mapping[str, str]) -> Ratio:
         """The same where each set has another one to be compared with."""
-        theirs = [Cell.sum(row) for row in zip(*(self.cells[name, others[name]] for name in sets), strict=True)]
+        theirs = [Cell.sum(row) for row in zip(*(self.cells[name, others[name]] for name in sets), strict=False)]
         pairs = list(zip(self.passes(sets, side), theirs, strict=True))[1:]
         return Ratio.of([a.rate / max(b.rate, 1e-9) for a, b in pairs])
 
@@ -170,6 +176,43 @@ class Group:
             "figures": {name: figures(self, sets) for name, sets in self.rows()},
             "same": {side: asdict(same) for side, same in self.same.items()},
         }  # fmt: skip
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """Raises KeyError, TypeError: it is no group's."""
+        cells = {
+            (name, side): [Cell.from_json(cell) for cell in cells]
+            for name, sides in told["passes"].items()
+            for side, cells in sides.items()
+        }
+        same = {side: Sameness(**counts) for side, counts in told["same"].items()}
+        return cls(told["lanes"], told["context"], tuple(told["sets"]), tuple(told["sides"]), cells, same)
+
+    def joined(self, other: Group) -> Group:
+        """Both runs' sets, with the sides that both have; of a set that both have the warm passes, and the cold one of
+        this run. REQUIRES: the same number of lanes and context."""
+        sides = tuple(side for side in self.side_names if side in other.side_names)
+        sets = (*self.set_names, *(name for name in other.set_names if name not in self.set_names))
+        cells = {
+            (name, side): [
+                *self.cells.get((name, side), []),
+                *other.cells.get((name, side), [])[1 if name in self.set_names else 0 :],
+            ]
+            for name in sets
+            for side in sides
+        }
+        # Plain decoding is not compared with itself.
+        same = {side: self.same[side].plus(other.same[side]) for side in sides if side in self.same}
+        return Group(self.n_lanes, self.n_context, sets, sides, cells, same)
+
+
+def join(groups: Iterable[Group]) -> list[Group]:
+    """One group for each number of lanes and context, in the order of their first ones."""
+    joined: dict[tuple[int, int], Group] = {}
+    for group in groups:
+        key = (group.n_lanes, group.n_context)
+        joined[key] = joined[key].joined(group) if key in joined else group
+    return list(joined.values())
 
 
 def figures(group: Group, sets: Sequence[str]) -> dict[str, Any]:
@@ -299,49 +342,3 @@ def verdicts(groups: Sequence[Group]) -> list[Verdict]:
                 if key in row:
                     found.setdefault(what, []).append(Verdict(what, row[key]["median"], aim, where))
     return [min(rows, key=lambda row: row.value) for rows in found.values()]
-
-
-def width_of(side: str) -> int | None:
-    """The fixed number of drafted tokens of "fixed 4", "fixed 4 ngram", "server 4"."""
-    match = re.search(r" (\d+)", side)
-    return int(match[1]) if match else None
-
-
-def save_plot(groups: Sequence[Group], path: Path) -> bool:
-    """A PNG: tokens a second by set and width, a row of panels for each group. False without matplotlib."""
-    pyplot = open_pyplot()
-    if pyplot is None:
-        return False
-    n_columns = max(len(group.set_names) for group in groups)
-    size = (3.4 * n_columns, 3.2 * len(groups))
-    figure, axes = pyplot.subplots(len(groups), n_columns, figsize=size, squeeze=False)
-    for row, group in zip(axes, groups, strict=True):
-        for axis in row[len(group.set_names) :]:
-            axis.set_axis_off()
-        for axis, name in zip(row, group.set_names, strict=False):
-            _plot_set(axis, group, name)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.tight_layout(rect=(0, 0, 1, 1 - 0.3 / size[1]))
-    figure.legend(handles, labels, loc="upper center", ncols=6, fontsize=8)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    return True
-
-
-def _plot_set(axis: Any, group: Group, name: str) -> None:
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for side in group.side_names:
-        if (width := width_of(side)) is not None:
-            label = re.sub(r" \d+", "", side).replace(SERVER, "llama-server")
-            lines.setdefault(label, []).append((width, group.rate((name,), side)))
-    for label, points in lines.items():
-        widths, rates = zip(*sorted(points), strict=True)
-        axis.plot(widths, rates, marker="o", markersize=3, label=label)
-    styles = {PLAIN: ("plain", "--", "grey"), GATE: ("gate", "-", "black"), SERVER: ("llama-server plain", ":", "grey")}
-    for side, (label, style, colour) in styles.items():
-        if side in group.side_names:
-            axis.axhline(group.rate((name,), side), linestyle=style, color=colour, linewidth=1, label=label)
-    axis.set_title(f"{name}, {group.n_lanes} lane{'s' * (group.n_lanes > 1)}, context {group.n_context}", fontsize=8)
-    axis.set_xlabel("drafted tokens a step", fontsize=8)
-    axis.set_ylabel("tokens a second", fontsize=8)
-    axis.set_ylim(bottom=0)

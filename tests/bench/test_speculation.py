@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from luce.protocol import Speculation
 from luce.supervisor.text import TextModel
 from scripts import make_speculation_prompts
 from scripts.bench import speculation
+from scripts.bench.speculation_plot import width_of
 from scripts.bench.speculation_prompts import (
     SET_NAMES,
     PromptSetError,
@@ -21,7 +23,7 @@ from scripts.bench.speculation_prompts import (
     load_set,
     render,
 )
-from scripts.bench.speculation_report import FIXED, SERVER, Cell, Group, Sameness, figures, verdicts, width_of
+from scripts.bench.speculation_report import FIXED, SERVER, Cell, Group, Sameness, figures, join, verdicts
 from scripts.bench.speculation_sides import Answered, EngineSettings, LucedSide, Wave, server_wave
 
 # What a llama-server answers, and nothing of what it computes: the real one is no part of this repository. The widths
@@ -284,6 +286,35 @@ def test_ratios_are_medians_over_the_warm_pairs() -> None:
     assert found["gate / best fixed of each set, worst"].value == pytest.approx(0.5)
     assert "NOT reached" in str(found["gate / best fixed of each set, worst"])
     assert not any("llama-server" in what for what in found)
+
+
+def test_runs_of_several_sets_are_shown_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = {"plain": [10, 10, 20], "gate": [5, 20, 30], "fixed 2": [1, 1, 1]}
+    chat = {"plain": [10, 10, 10], "gate": [10, 11, 12]}
+    whole = group_of({"copy": {side: copy[side] for side in chat}, "chat": chat})
+    told = Cell(3, 0.5, 0.6, Speculation(4, 2, 3, 2, 0.1, 0.2))
+    files = []
+    for name, group in (("copy", group_of({"copy": copy})), ("chat", group_of({"chat": chat}))):
+        group.same["gate"] = Sameness(2, [f"{name}-01: step 3"], [])
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps({"groups": [group.to_json()]}))
+    [joined] = join(group for file in files for group in speculation.read_json(file))
+    assert (joined.set_names, joined.side_names) == (("copy", "chat"), ("plain", "gate"))
+    assert joined.cells == whole.cells
+    assert joined.same["gate"] == Sameness(4, ["copy-01: step 3", "chat-01: step 3"], [])
+    assert [figures(joined, sets) for _, sets in joined.rows()] == [figures(whole, sets) for _, sets in whole.rows()]
+    [twice] = join([whole, whole])
+    assert twice.cells["copy", "gate"] == [Cell(n, 1.0) for n in (5, 20, 30, 20, 30)]  # the cold pass counts once
+    assert Cell.from_json(json.loads(json.dumps(asdict(told)))) == told
+    assert speculation.main(["--show", *map(str, files)]) == 0
+    assert "gate / plain, worst" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"groups": [{}]}', '{"groups": [1]}'])
+def test_what_is_no_result_is_not_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(SystemExit, match="not a result of this program"):
+        speculation.main(["--show", str(tmp_path / "x.json")])
 
 
 def test_the_width_is_in_the_sides_name() -> None:
