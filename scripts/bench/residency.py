@@ -55,7 +55,7 @@ sys.path.insert(0, str(ROOT))
 from luce.supervisor.config import engine_environment  # noqa: E402
 from scripts.bench.residency_divergence import DivergenceSample, measure_divergence  # noqa: E402
 from scripts.bench.residency_flatness import SIDES as FLATNESS_SIDES  # noqa: E402
-from scripts.bench.residency_flatness import FlatnessSample, FlatnessVolume, measure_flatness  # noqa: E402
+from scripts.bench.residency_flatness import WHOLE, FlatnessSample, FlatnessVolume, measure_flatness  # noqa: E402
 from scripts.bench.residency_later import LEAST_TAU, LaterSample, Need, measure_later  # noqa: E402
 from scripts.bench.residency_later_report import later_rows, show_later  # noqa: E402
 from scripts.bench.residency_plots import save_plot  # noqa: E402
@@ -78,7 +78,7 @@ from scripts.bench.residency_report import (  # noqa: E402
     to_json,
     verdicts,
 )
-from scripts.bench.residency_sides import EngineSettings  # noqa: E402
+from scripts.bench.residency_sides import LRU, EngineSettings  # noqa: E402
 
 PARTS = ("recall", "later", "divergence", "flatness")
 QUICK = {"needles": 2, "points": 4, "residency": [25], "positions": [2048, 4096], "rounds": 2, "answer": 128}
@@ -109,6 +109,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     flatness.add_argument("--pool", type=int, default=1024, metavar="N", help="tokens of --kvflash")
     flatness.add_argument("--answer", type=int, default=256, metavar="N", help="tokens decoded each time")
     flatness.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that count at each position")
+    parser.add_argument("--without", nargs="+", default=[], choices=(LRU, WHOLE),
+                        help="leave out what is known: lru of recall, whole of flatness; that saves reading each text "
+                        "once more")  # fmt: skip
     parser.add_argument("--tau", type=int, default=64, help="--kvflash-tau")
     parser.add_argument("--ubatch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
@@ -142,6 +145,8 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
                 f"--tokens {args.tokens}: at {percent} percent a text under {least_tokens(percent)} tokens lies mostly "
                 "in the pages that are always there; ask for longer ones, or a larger --residency"
             )
+    if LRU in args.without and "divergence" in args.only:
+        parser.error("--without lru: divergence is compared with lru's; leave it out with --only")
     if "later" in args.only and args.tau < LEAST_TAU:
         parser.error(f"--tau {args.tau}: later needs room for two sentences between two choices, {LEAST_TAU} tokens")
     if "flatness" in args.only and (volume_of(args).n_home < 1 or min(args.positions) <= args.pool):
@@ -149,13 +154,14 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
 
 
 def volume_of(args: argparse.Namespace) -> FlatnessVolume:
-    return FlatnessVolume(tuple(args.positions), args.pool, args.answer, args.rounds)
+    sides = tuple(side for side in FLATNESS_SIDES if side not in args.without)
+    return FlatnessVolume(tuple(args.positions), args.pool, args.answer, args.rounds, sides)
 
 
 def settings_of(args: argparse.Namespace) -> EngineSettings:
     return EngineSettings(
         args.luced, args.model, args.ubatch, args.threads, args.gpu_layers, args.cache_type, args.tau,
-        args.scorer, tuple(args.luced_arguments.split()),
+        args.scorer, tuple(args.luced_arguments.split()), LRU in args.without,
     )  # fmt: skip
 
 
@@ -182,7 +188,7 @@ class Run:
 
     def add_flatness(self, sample: FlatnessSample) -> None:
         self.flatness.append(sample)
-        if len(self.flatness) % (len(FLATNESS_SIDES) * (self.args.rounds + 1)) == 0:
+        if len(self.flatness) % (len(volume_of(self.args).sides) * (self.args.rounds + 1)) == 0:
             self.console.log(f"position {sample.position} is measured", highlight=False)
             self.write()
 

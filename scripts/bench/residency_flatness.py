@@ -31,6 +31,7 @@ class FlatnessVolume:
     n_pool: int = 1024
     n_answer: int = 256
     n_rounds: int = 5
+    sides: tuple[str, ...] = SIDES
 
     @property
     def n_home_answer(self) -> int:
@@ -85,12 +86,13 @@ def measure_flatness(
     samples = []
     with ExitStack() as stack:
         bounded = stack.enter_context(settings.bounded(volume.n_ctx, volume.n_pool))
-        whole = stack.enter_context(settings.whole(volume.n_ctx))
+        whole = stack.enter_context(settings.whole(volume.n_ctx)) if WHOLE in volume.sides else bounded
         for daemon in (bounded, whole):  # what the first computation costs beyond the others
             daemon.generate(random_prompt(PAGE, seed=3), 8, "reuse=0")
         for position in sorted(volume.positions):
             for turn in range(volume.n_rounds + 1):
-                for side in SIDES[turn % 3 :] + SIDES[: turn % 3]:
+                first = turn % len(volume.sides)
+                for side in volume.sides[first:] + volume.sides[:first]:
                     daemon = whole if side == WHOLE else bounded
                     measured = _home(bounded, volume) if side == HOME else _decode(daemon, side, position, volume)
                     samples.append(replace(measured, position=position, n_turn=turn))

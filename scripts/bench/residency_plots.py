@@ -68,7 +68,8 @@ def _plot_depths(axis: Any, rows: Sequence[DepthRow]) -> None:
 def _plot_flatness(axis: Any, rows: Sequence[FlatnessRow]) -> None:
     positions = [row.position for row in rows]
     axis.plot(positions, [statistics.median(row.to_home) for row in rows], marker="o", label="bounded / home")
-    axis.plot(positions, [statistics.median(row.to_whole) for row in rows], marker="o", label="bounded / whole")
+    if all(row.to_whole for row in rows):
+        axis.plot(positions, [statistics.median(row.to_whole) for row in rows], marker="o", label="bounded / whole")
     axis.axhline(AIM_FLAT, linestyle=":", color="grey", linewidth=1, label="aim")
     axis.set_xscale("log", base=2)
     axis.set_title("time a decoded token", fontsize=FONT)

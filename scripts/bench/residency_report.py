@@ -69,12 +69,14 @@ class RecallRow:
         return self.n_found[side] / self.n_found[FULL] if self.n_found[FULL] else None
 
     def outside(self, side: str) -> float | None:
-        return self.n_outside_found.get(side, 0) / self.n_outside if self.n_outside else None
+        return self.n_outside_found[side] / self.n_outside if self.n_outside and side in self.n_found else None
 
 
 def _found(samples: Iterable[RecallSample]) -> dict[str, int]:
+    """By the sides that took part in all of them."""
     rows = list(samples)
-    return {side: sum(row.is_right(side) for row in rows) for side in rows[0].answers} if rows else {}
+    sides = [side for side in rows[0].answers if all(side in row.answers for row in rows)] if rows else []
+    return {side: sum(row.is_right(side) for row in rows) for side in sides}
 
 
 def recall_rows(samples: Sequence[RecallSample]) -> list[RecallRow]:
@@ -219,7 +221,7 @@ class FlatnessRow:
     to_home: tuple[float, ...]
     """Time a decoded token: bounded, over the same daemon's with a text that fits,"""
     to_whole: tuple[float, ...]
-    """and over that of luced with the whole text in its cells."""
+    """and over that of luced with the whole text in its cells, if that was measured."""
     stall_share: float
     prefill_s: dict[str, float]
     """A token of what was new at this position, by side."""
@@ -238,17 +240,18 @@ def _flatness_row(samples: Sequence[FlatnessSample]) -> FlatnessRow:
     warm = {side: [s for s in samples if s.side == side and s.n_turn > 0] for side in (BOUNDED, HOME, WHOLE)}
     cold = {s.side: s for s in samples if s.n_turn == 0 and s.side != HOME}
     ours = warm[BOUNDED]
+    sides = [side for side in (BOUNDED, WHOLE) if warm[side]]
     return FlatnessRow(
         ours[0].position,
         tuple(a.token_s / b.token_s for a, b in zip(ours, warm[HOME], strict=True)),
-        tuple(a.token_s / b.token_s for a, b in zip(ours, warm[WHOLE], strict=True)),
+        tuple(a.token_s / b.token_s for a, b in zip(ours, warm[WHOLE], strict=True)) if warm[WHOLE] else (),
         statistics.median(s.stall_share for s in ours),
         {side: sample.prefill_s / sample.n_read for side, sample in cold.items()},
-        {side: warm[side][0].n_pool for side in (BOUNDED, WHOLE)},
+        {side: warm[side][0].n_pool for side in sides},
         max(s.n_choices for s in ours),
         max(s.pages_out for s in ours),
         max(s.host_bytes for s in ours),
-        {side: max(s.resident_kb for s in warm[side]) for side in (BOUNDED, WHOLE)},
+        {side: max(s.resident_kb for s in warm[side]) for side in sides},
     )
 
 
@@ -260,12 +263,13 @@ def show_flatness(console: Console, rows: Sequence[FlatnessRow]) -> None:
     for name in names:
         table.add_column(name, justify="right")
     for row in rows:
-        grown = {side: row.prefill_s[side] / rows[0].prefill_s[side] for side in row.prefill_s}
+        grown = {side: f"{row.prefill_s[side] / rows[0].prefill_s[side]:.2f}"
+                 for side in row.prefill_s if side in rows[0].prefill_s}  # fmt: skip
         table.add_row(
             str(row.position), _ratio(row.to_home), _ratio(row.to_whole), f"{row.stall_share * 100:.2f} %",
-            f"{grown[BOUNDED]:.2f}", f"{grown[WHOLE]:.2f}", f"{row.n_pool[BOUNDED]}, {row.n_pool[WHOLE]}",
+            grown[BOUNDED], grown.get(WHOLE, "-"), ", ".join(map(str, row.n_pool.values())),
             str(row.pages_out), str(row.n_choices), f"{row.host_bytes / 1e6:.1f}",
-            f"{row.resident_kb[BOUNDED] / 1e3:.0f}, {row.resident_kb[WHOLE] / 1e3:.0f}",
+            ", ".join(f"{kb / 1e3:.0f}" for kb in row.resident_kb.values()),
         )  # fmt: skip
     console.print(table)
 
@@ -337,6 +341,8 @@ def to_json(
 
 
 def _ratio(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
     return f"{statistics.median(values):.3f} ({min(values):.3f} .. {max(values):.3f})"
 
 

@@ -38,6 +38,7 @@ class EngineSettings:
     tau: int = 64
     scorer: Path | None = None  # of --kvflash-policy draft; none: that side is left out
     more: tuple[str, ...] = ()
+    without_lru: bool = False
 
     def whole(self, n_ctx: int) -> DaemonDriver:
         """Room for n_ctx tokens."""
@@ -52,7 +53,8 @@ class EngineSettings:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        return (QUERY, LRU) if self.scorer is None else (QUERY, DRAFT, LRU)
+        wanted = {QUERY: True, DRAFT: self.scorer is not None, LRU: not self.without_lru}
+        return tuple(policy for policy, is_wanted in wanted.items() if is_wanted)
 
     @contextmanager
     def sides(self, n_ctx: int, n_pool: int) -> Iterator[dict[str, DaemonDriver]]:

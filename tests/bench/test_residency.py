@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import random
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from luce.supervisor.text import TextModel
 from scripts.bench import residency
@@ -24,6 +26,7 @@ from scripts.bench.residency_report import (
     divergence_rows,
     flatness_rows,
     recall_rows,
+    show_flatness,
     to_json,
     verdicts,
 )
@@ -256,6 +259,20 @@ def test_flatness_is_compared_turn_by_turn() -> None:
     assert second.n_pool == {BOUNDED: 1024, WHOLE: 4480}
 
 
+def test_what_was_left_out_is_not_judged() -> None:
+    samples = [sample for sample in flatness_samples(1.04) if sample.side != WHOLE]
+    rows = flatness_rows(samples)
+    assert [row.to_whole for row in rows] == [(), ()]
+    assert [row.to_home for row in rows] == [row.to_home for row in flatness_rows(flatness_samples(1.04))]
+    show_flatness(Console(file=io.StringIO()), rows)
+    # A run with lru and one without, taken together: of lru nothing is said.
+    recall = [recall_sample("filler", "fql"), recall_sample("filler", "fq")]
+    del recall[1].answers[LRU]
+    row = recall_rows(recall)[0]
+    assert (row.sides, row.n_found, row.outside(LRU)) == ((FULL, QUERY), {FULL: 2, QUERY: 2}, None)
+    assert not any("lru" in verdict.what for verdict in verdicts(recall_rows(recall), []))
+
+
 @pytest.mark.parametrize(
     ("slowdown", "stall_share", "reached"), [(1.04, 0.01, [True, True]), (1.06, 0.03, [False, False])]
 )
@@ -382,3 +399,19 @@ def test_flatness_runs_to_its_end(luced: Path, tiny_model: Path, tmp_path: Path)
     assert all(s["pages_out"] > 0 and s["n_choices"] > 0 for s in ours)
     assert all(s["pages_out"] == 0 and s["n_choices"] == 0 for s in samples if s["side"] != BOUNDED)
     assert [verdict["what"].split(",")[0] for verdict in result["verdicts"]] == ["decoding", "stalls"]
+
+
+def test_flatness_needs_no_whole_cache(luced: Path, tiny_model: Path, tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    residency.main([
+        "--luced", str(luced), "--model", str(tiny_model), "--only", "flatness", "--threads", "1", "--pool", "512",
+        "--positions", "640", "--answer", "194", "--rounds", "1", "--without", "whole", "--json", str(figures),
+    ])  # fmt: skip
+    flatness = json.loads(figures.read_text())["flatness"]
+    assert sorted((s["side"], s["n_turn"]) for s in flatness["samples"]) == [
+        (BOUNDED, 0),
+        (BOUNDED, 1),
+        (HOME, 0),
+        (HOME, 1),
+    ]
+    assert flatness["rows"][0]["to_whole"] == []
