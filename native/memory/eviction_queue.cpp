@@ -132,6 +132,16 @@ void TailQueue::remove(Tail& tail) {
     order_.unlink(tail);
 }
 
+void TailQueue::begin(const Page& page) {
+    if (has_state_) order_.begin(page);
+}
+
+void TailQueue::follow(const Page& page) {
+    if (!has_state_) return;
+    ++policy_.costs().n_moves;  // as quick as one
+    order_.follow(page);
+}
+
 void TailQueue::set(Tail& tail, bool is_candidate) {
     if (tail.is_queued == is_candidate) return;
     tail.is_queued = is_candidate;

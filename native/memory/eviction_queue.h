@@ -76,6 +76,10 @@ public:
     void add(Tail& tail);
     void remove(Tail& tail);
 
+    // A text goes on behind this page, and then page by page: its next tail's place is known the sooner.
+    void begin(const Page& page);
+    void follow(const Page& page);
+
     void set(Tail& tail, bool is_candidate);
     std::size_t size() const { return tails_.size(); }
     bool is_in_order(const Tail& tail) const { return !has_state_ || TailOrder::is_right(tail); }

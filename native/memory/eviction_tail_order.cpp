@@ -24,9 +24,7 @@ Tail* longest(const Page& page, std::size_t below, const Tail* but) {
 std::int32_t page_before(const Tail& tail) { return tail.link.before != nullptr ? tail.link.before->page->index : -1; }
 
 bool is_above(const Page& page, const Page& below) {
-    const Page* at = &below;
-    while (at->index > page.index) at = at->parent;
-    return at == &page;
+    return page.index <= below.index && &ancestor(const_cast<Page&>(below), page.index) == &page;
 }
 
 // Whether `tail`, which is new, has come between the tail before it and `behind`.
@@ -75,6 +73,21 @@ void TailOrder::find_before(Tail& tail) {
         tail.link.n_alone += is_alone ? known_.n_alone : 0;
         return;
     }
+}
+
+void TailOrder::begin(const Page& page) {
+    if (page.tails.empty() && !page.is_root()) return;
+    known_ = {&page, page.name, page.index, longest(page, kAny, nullptr), 0};
+}
+
+void TailOrder::follow(const Page& page) {
+    const Page& above = *page.parent;
+    if (known_.page != &above || known_.name != above.name) return;
+    const bool is_behind_above = known_.before != nullptr && known_.before->page == &above;
+    const bool is_alone = !is_behind_above && !above.is_root() && above.n_kept <= 1;
+    Tail* here = longest(page, kAny, nullptr);
+    known_ = {&page, page.name, page.index, here != nullptr ? here : known_.before,
+              here == nullptr && is_alone ? known_.n_alone + 1 : 0};
 }
 
 void TailOrder::link(Tail& tail) {

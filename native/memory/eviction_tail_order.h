@@ -30,12 +30,17 @@ public:
     void link(Tail& tail);
     void unlink(Tail& tail);
 
+    // A text goes on behind this page, whose tails are all linked; and then page by page. Saves the walk up from its
+    // next tail.
+    void begin(const Page& page);
+    void follow(const Page& page);
+
     // Whether what stands before it is still there, and on its text.
     static bool is_right(const Tail& tail);
 
 private:
-    // Where the last tail was linked, which may be gone again: a lane's next one is a few pages further on. By its
-    // name, too: the page may be gone, and another in its place.
+    // Where the last tail was linked, which may be gone again, or a text has come to since: its next tail is a few
+    // pages further on. By its name, too: the page may be gone, and another in its place.
     struct Known {
         const Page* page = nullptr;
         PageName name;

@@ -102,6 +102,10 @@ public:
                     bool saves = true);
     void drop(Tail& tail);
 
+    // A lane's text goes on behind this page, and then page by page: where its next tail stands is known the sooner.
+    void begin_tails(const Page& page) { tails_.begin(page); }
+    void follow_tails(const Page& page) { tails_.follow(page); }
+
     // A tail's file, with the scores that the pages before it have now.
     void save_tail(Page& page, std::span<const Token> rest, TailBlob data);
 

@@ -30,7 +30,10 @@ std::size_t n_common(std::span<const Token> a, std::span<const Token> b) {
 
 }  // namespace
 
-PageTree::PageTree(std::string_view identity) : root_(std::make_unique<Page>()) { root_->name = root_name(identity); }
+PageTree::PageTree(std::string_view identity) : root_(std::make_unique<Page>()) {
+    root_->name = root_name(identity);
+    root_->jump = root_.get();
+}
 
 // Texts are thousands of pages deep: taken apart from the leaves up, not by recursion.
 PageTree::~PageTree() {
@@ -83,6 +86,10 @@ Page& PageTree::add(Page& parent, std::span<const Token, kPageSize> tokens) {
     assert(child(parent, tokens) == nullptr);
     auto page = std::make_unique<Page>();
     page->parent = &parent;
+    // Two jumps of the same length become one of double that length and one page.
+    const Page& further = *parent.jump;
+    const bool are_alike = parent.index - further.index == further.index - further.jump->index;
+    page->jump = are_alike ? further.jump : &parent;
     page->index = parent.index + 1;
     page->name = next_name(parent.name, tokens);
     std::copy(tokens.begin(), tokens.end(), page->tokens.begin());
@@ -167,6 +174,13 @@ void PageTree::for_each(const std::function<void(Page&)>& visit) {
         visit(*page);
         for (const auto& [hash, child] : page->children) open.push_back(child.get());
     }
+}
+
+Page& ancestor(Page& page, std::int32_t index) {
+    assert(index >= -1 && index <= page.index);
+    Page* at = &page;
+    while (at->index > index) at = at->jump->index >= index ? at->jump : at->parent;
+    return *at;
 }
 
 std::vector<Page*> path_to(Page& page) {

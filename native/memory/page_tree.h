@@ -50,6 +50,7 @@ struct Tail {
 
 struct Page {
     Page* parent = nullptr;   // null: the root
+    Page* jump = nullptr;     // some page further up (ancestor() says which); the root's is the root
     std::int32_t index = -1;  // covers positions index * kPageSize …; -1: the root
     PageName name;
     std::array<Token, kPageSize> tokens{};
@@ -132,6 +133,10 @@ private:
     std::unordered_map<Page*, std::list<Page*>::iterator> ghost_places_;
     std::size_t n_pages_ = 0;
 };
+
+// The page with this index on the way from the root to `page`, found in a number of steps that grows like the logarithm
+// of the way ("An applicative random-access stack", Myers 1983). REQUIRES: a page of a PageTree; -1 <= index <= page's.
+Page& ancestor(Page& page, std::int32_t index);
 
 // The path from the first page to `page`, the root left out.
 std::vector<Page*> path_to(Page& page);

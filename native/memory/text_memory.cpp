@@ -211,6 +211,7 @@ void TextMemory::open(LaneId id, const Beginning& beginning, std::span<const Tok
                       ConversationRef conversation) {
     Lane lane;
     lane.page = beginning.pages.empty() ? &tree_.root() : beginning.pages.back();
+    cache_.begin_tails(*lane.page);
     for (std::size_t i = 0; i < beginning.pages.size(); ++i) {
         lane.pages.push_back({beginning.pages[i], beginning.sees(i)});
         if (!beginning.sees(i)) ++lane.n_out;
@@ -315,14 +316,13 @@ bool TextMemory::seal(LaneId id, Lane& lane, std::span<const Token> text) {
         cache_.adopt_and_enter(*page, {});
     }
     lane.page = page;
+    cache_.follow_tails(*page);
     lane.pages.push_back({page, true});
     return true;
 }
 
 Page& TextMemory::page_at(Page& last, Position position) {
-    Page* page = &last;
-    while (page->end() > position) page = page->parent;
-    return *page;
+    return ancestor(last, std::min(last.index, position / kPageSize - 1));
 }
 
 // The tail at `position` <= n_computed, where the lane can still give it: rows of any position, state only of the last.

@@ -226,6 +226,29 @@ TEST_CASE("the queue gives what a plain search gives") {
     }
 }
 
+TEST_CASE("the page further up is the one that a walk finds") {
+    std::mt19937 random(7);
+    PageTree tree("test");
+    std::vector<Page*> pages = {&tree.root()};
+    for (Token i = 0; i < 2000; ++i) {
+        std::array<Token, kPageSize> tokens{};
+        tokens.fill(i);
+        // Mostly one long text, from which others depart.
+        Page& parent = random() % 8 == 0 ? *pages[random() % pages.size()] : *pages.back();
+        pages.push_back(&tree.add(parent, tokens));
+    }
+    for (int i = 0; i < 2000; ++i) {
+        Page& page = *pages[random() % pages.size()];
+        const auto n_up = static_cast<std::int32_t>(random() % static_cast<std::uint32_t>(page.index + 2));
+        Page* walked = &page;
+        for (std::int32_t n = 0; n < n_up; ++n) walked = walked->parent;
+        REQUIRE(&ancestor(page, page.index - n_up) == walked);
+    }
+    std::int32_t n_deepest = 0;
+    for (const Page* page : pages) n_deepest = std::max(n_deepest, page->index);
+    CHECK(n_deepest > 100);
+}
+
 TEST_CASE("which tail stands before which is what a walk finds, in whatever order they come and go") {
     std::mt19937 random(5);
     for (int round = 0; round < 20; ++round) {
@@ -240,6 +263,7 @@ TEST_CASE("which tail stands before which is what a walk finds, in whatever orde
         }
         TailOrder order;
         std::vector<Tail*> tails;
+        const Page* at = pages[0];  // where a text has come to
         const auto expected = [](const Tail& tail) {
             const Tail* found = nullptr;
             for (const Page* page = tail.page; page != nullptr && found == nullptr; page = page->parent) {
@@ -258,6 +282,22 @@ TEST_CASE("which tail stands before which is what a walk finds, in whatever orde
                 Tail& tail = tree.add_tail(page, rest, TailKind::mark, std::make_shared<TailData>());
                 order.link(tail);
                 tails.push_back(&tail);
+            } else if (random() % 2 == 0) {
+                // Some way down, with tails or without, and perhaps a tail at its end.
+                at = random() % 4 == 0 ? pages[random() % pages.size()] : at;
+                order.begin(*at);
+                for (auto n = random() % 6; n > 0 && !at->children.empty(); --n) {
+                    auto child = at->children.begin();
+                    std::advance(child, random() % at->children.size());
+                    at = child->second.get();
+                    order.follow(*at);
+                }
+                if (tails.size() < 25 && random() % 2 == 0) {
+                    Page& page = const_cast<Page&>(*at);
+                    if (tree.find_tail(page, {}) != nullptr) continue;
+                    tails.push_back(&tree.add_tail(page, {}, TailKind::mark, std::make_shared<TailData>()));
+                    order.link(*tails.back());
+                }
             } else if (!tails.empty()) {
                 std::swap(tails[random() % tails.size()], tails.back());
                 order.unlink(*tails.back());
