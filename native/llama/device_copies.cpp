@@ -173,15 +173,16 @@ void DeviceCopies::copy_aside(const Piece& piece, std::size_t staged) {
     }
 }
 
-// One kernel a piece. Rows are taken as 32-bit integers, which ggml copies as they are whatever they stand for.
+// One kernel a piece, or a copy for each run of rows where the device has no memory for that. Rows are taken as 32-bit
+// integers, which ggml copies as they are whatever they stand for.
 void DeviceCopies::gather(std::span<const Piece> pieces, std::span<const std::size_t> staged) {
+    const auto copy_all_aside = [&] {
+        for (std::size_t i = 0; i < pieces.size(); ++i) copy_aside(pieces[i], staged[i]);
+    };
     if (!indices_) {
         indices_.reset(
             ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(device_), kMaxGathered * sizeof(std::int32_t)));
-        if (!indices_) {
-            for (std::size_t i = 0; i < pieces.size(); ++i) copy_aside(pieces[i], staged[i]);
-            return;
-        }
+        if (!indices_) return copy_all_aside();
     }
     const std::size_t n_nodes = 4 * pieces.size() + 16;
     const ggml_init_params params{n_nodes * ggml_tensor_overhead() + ggml_graph_overhead_custom(n_nodes, false),
@@ -213,8 +214,9 @@ void DeviceCopies::gather(std::span<const Piece> pieces, std::span<const std::si
         target->buffer = staging_.get();
         ggml_build_forward_expand(graph, target);
     }
-    ggml_backend_graph_compute_async(aside_.get(), graph);
+    const ggml_status status = ggml_backend_graph_compute_async(aside_.get(), graph);
     ggml_backend_synchronize(aside_.get());  // before the graph and the rows go
+    if (status != GGML_STATUS_SUCCESS) copy_all_aside();
 }
 
 void DeviceCopies::run() {

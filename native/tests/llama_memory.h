@@ -48,6 +48,8 @@ using Cells = std::vector<Cell>;
 struct Variant {
     std::string path = LUCE_TINY_MODEL;
     std::string cache_type = "q8_0";
+    std::int32_t n_draft_most = 0;
+    std::int32_t n_tree = 0;
 };
 
 inline std::string test_model(const std::string& name) {
@@ -93,6 +95,9 @@ struct Setup {
         options.n_threads = 1;
         options.n_batch = 256;
         options.flash_attention = flash_attention;
+        options.n_draft_most = variant.n_draft_most;
+        options.n_tree = variant.n_tree;
+        options.rollback_bytes = variant.n_draft_most > 0 ? std::size_t{1} << 30 : 0;
         if (flash_attention != llama::FlashAttention::off) {
             options.cache_type_k = options.cache_type_v = variant.cache_type;
         }

@@ -61,6 +61,18 @@ struct Delay {
     ~Delay() { LateDevice::install().delay_others(std::chrono::microseconds(0)); }
 };
 
+// For as long as it lives the device has no memory for computations.
+struct RefusedComputations {
+    RefusedComputations() {
+        LateDevice::install().set_workspace(1);
+        LateDevice::install().set_total(LateDevice::install().n_taken());
+    }
+    ~RefusedComputations() {
+        LateDevice::install().set_workspace(0);
+        LateDevice::install().set_total(std::size_t{1} << 40);
+    }
+};
+
 }  // namespace
 
 TEST_CASE("lines at equal distances on both sides are one copy") {
@@ -235,6 +247,26 @@ TEST_CASE("a page that lies in few runs of cells goes straight, one in many goes
     s.device.forget(kSecond);
     in_turns(2);                    // thirty-two
     CHECK(n_copies(kSecond) == 1);  // from where they were gathered
+}
+
+TEST_CASE("rows that the device has no memory to gather are copied one run after the other") {
+    LateDevice& late = LateDevice::install();
+    Direct s({test_model("qwen3"), "q8_0"});
+    for (Position i = 0; i < kPageSize; ++i) {
+        s.decode(kFirst, i, some_tokens(1, i));
+        s.decode(kSecond, i, some_tokens(1, i + 5));
+    }
+    const auto rows_of_second = [&] {
+        const std::shared_ptr<Bytes> rows = some_bytes(s.page_bytes);
+        REQUIRE(s.device.read(s.find(kSecond, 0, kPageSize), *rows, rows));
+        s.device.settle();
+        return *rows;
+    };
+    const Bytes gathered = rows_of_second();
+    const std::uint64_t n_refused = late.n_refused();
+    const RefusedComputations refused;
+    CHECK(rows_of_second() == gathered);
+    CHECK(late.n_refused() > n_refused);
 }
 
 TEST_CASE("pages that leave and come back at random through pinned memory are the same bytes") {

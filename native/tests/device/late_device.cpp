@@ -31,6 +31,9 @@ struct World {
     std::size_t n_taken = 0;
     std::size_t n_workspace = 0;
     std::uint64_t n_refused = 0;
+    std::uint64_t n_until_short = 0;  // computations; 0: it does not run out
+    std::size_t n_workspace_then = 0;
+    std::size_t n_missing_then = 0;
     std::uint64_t n_copies_out = 0;
 };
 
@@ -43,6 +46,10 @@ World& world() {
 bool has_room_for(std::size_t n_bytes) {
     World& w = world();
     const std::lock_guard lock(w.mutex);
+    if (n_bytes == 0 && w.n_until_short > 0 && --w.n_until_short == 0) {
+        w.n_workspace = w.n_workspace_then;
+        w.n_total = w.n_taken + w.n_workspace - w.n_missing_then;
+    }
     const std::size_t n_needed = w.n_taken + n_bytes + (n_bytes == 0 ? w.n_workspace : 0);
     if (n_needed > w.n_total) ++w.n_refused;
     return n_needed <= w.n_total;
@@ -392,6 +399,14 @@ void LateDevice::let_go() {
 void LateDevice::set_total(std::size_t n_bytes) {
     const std::lock_guard lock(world().mutex);
     world().n_total = n_bytes;
+    world().n_until_short = 0;
+}
+
+void LateDevice::run_out_at(std::uint64_t n, std::size_t n_bytes, std::size_t n_missing) {
+    const std::lock_guard lock(world().mutex);
+    world().n_until_short = n;
+    world().n_workspace_then = n_bytes;
+    world().n_missing_then = n_missing;
 }
 
 void LateDevice::set_workspace(std::size_t n_bytes) {

@@ -35,6 +35,10 @@ public:
     std::size_t n_taken() const;
     std::uint64_t n_refused() const;
 
+    // The n-th computation from now on is the first one that lacks `n_missing` bytes, of which it needs `n_bytes`; 0:
+    // none does. Until set_total().
+    void run_out_at(std::uint64_t n, std::size_t n_bytes, std::size_t n_missing);
+
     // Copies beside computations since the start, each of any number of lines.
     std::uint64_t n_copies_out() const;
 };

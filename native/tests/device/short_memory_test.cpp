@@ -2,106 +2,16 @@
 // requests go on; where that does not help they fail, and the engine says that it is of no use any more.
 #include <doctest/doctest.h>
 
-#include <map>
-#include <optional>
+#include <algorithm>
 #include <string>
-#include <variant>
-#include <vector>
 
-#include "base/clock.h"
-#include "engine/engine.h"
-#include "llama/device_tenants.h"
-#include "llama/llama_sampler.h"
-#include "memory/text_memory.h"
-#include "tests/device/late_device.h"
-#include "tests/llama_memory.h"
+#include "tests/device/short_engine.h"
 
 TEST_SUITE_BEGIN("device");
 
 using namespace luce;
 using namespace luce::memory_tests;
-using luce::tests::LateDevice;
-
-namespace {
-
-constexpr std::int32_t kPool = 2048;
-constexpr std::int32_t kLeast = 768;
-constexpr std::size_t kWorkspace = std::size_t{1} << 30;
-constexpr int kAnswer = 40;
-
-// An engine on the tests' device, which lets a computation have what it needs until it is told otherwise.
-struct Short : Setup {
-    explicit Short(const Variant& variant, bool may_shrink = true)
-        : Setup(variant, kPool),
-          memory(device, nullptr, config(), clock),
-          tenants(model, decoder, device, nullptr, nullptr, scoring, may_shrink ? std::optional(kLeast) : std::nullopt),
-          samplers(model, decoder),
-          engine(decoder, samplers, memory, clock, lanes()) {}
-    ~Short() { set_free(std::nullopt); }
-
-    static MemoryConfig config() {
-        MemoryConfig config;
-        config.identity = "short";
-        config.host_budget = std::size_t{1} << 30;
-        config.residency.emplace().n_least = least_cells(ResidencyRules{}, 256);
-        return config;
-    }
-    EngineConfig lanes() {
-        EngineConfig lanes{kPool, kLanes};
-        lanes.pool_relief = {[this] { return tenants.can_shrink(); }, [this] { return tenants.shrink(); }};
-        return lanes;
-    }
-
-    // So much less than a computation needs beside what is taken now.
-    static void set_free(std::optional<std::size_t> n_missing) {
-        LateDevice& late = LateDevice::install();
-        late.set_total(n_missing ? late.n_taken() + kWorkspace - *n_missing : std::size_t{1} << 40);
-        late.set_workspace(n_missing ? kWorkspace : 0);
-    }
-
-    void submit(std::uint64_t key, int n_prompt) {
-        Request request;
-        request.key = RequestKey{key};
-        request.prompt = some_tokens(n_prompt, static_cast<int>(key));
-        request.n_generate = kAnswer;
-        request.ignores_eos = true;
-        REQUIRE(engine.submit(std::move(request)));
-    }
-
-    // Steps until all requests have ended; before the n-th token of any of them the memory runs out.
-    void run(std::optional<std::size_t> n_missing = std::nullopt, std::size_t before = 10) {
-        bool is_over = false;
-        while (!engine.is_idle() && !engine.is_broken()) {
-            for (const Event& event : engine.step()) {
-                if (const auto* token = std::get_if<TokenEvent>(&event)) {
-                    CHECK(token->index == static_cast<std::int32_t>(tokens[token->key].size()));
-                    tokens[token->key].push_back(token->token);
-                }
-                if (const auto* ended = std::get_if<FinishedEvent>(&event)) finished[ended->key] = ended->stats;
-                if (const auto* failed = std::get_if<FailedEvent>(&event)) failures.push_back(failed->error);
-            }
-            for (const auto& [key, text] : tokens) {
-                if (is_over || !n_missing || text.size() < before) continue;
-                is_over = true;
-                set_free(n_missing);
-            }
-            const std::optional<std::string> wrong = engine.check_integrity();
-            CHECK_MESSAGE(!wrong, wrong.value_or(""));
-        }
-    }
-
-    SteadyClock clock;
-    TextMemory memory;
-    llama::PageScoring scoring;
-    llama::DeviceTenants tenants;
-    llama::LlamaSamplerFactory samplers;
-    Engine engine;
-    std::map<RequestKey, Tokens> tokens;
-    std::map<RequestKey, FinishedStats> finished;
-    std::vector<Error> failures;
-};
-
-}  // namespace
+using namespace luce::tests;
 
 TEST_CASE("a computation that the device has no memory for makes the pool smaller, and requests go on") {
     for (const char* name : {"qwen3", "qwen35", "gemma4"}) {
@@ -154,7 +64,7 @@ TEST_CASE("where the smallest pool does not do requests fail, and nothing can be
 }
 
 TEST_CASE("a pool that has to stay as it is fails the requests of the call alone") {
-    Short s({test_model("qwen3"), "q8_0"}, false);
+    Short s({test_model("qwen3"), "q8_0"}, {.may_shrink = false});
     s.submit(1, 300);
     s.run(1);
     REQUIRE(s.failures.size() == 1);
