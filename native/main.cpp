@@ -422,7 +422,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
                                        luce::daemon::least_pool(options));
     luce::engine::EngineConfig lanes = {info.n_ctx, options.n_lanes, options.n_queue};
     const auto can_shrink = [&] { return tenants.can_shrink(on_fatal_abort); };
-    lanes.pool_relief = {can_shrink, [&] { return tenants.shrink(); }};
+    lanes.pool_relief = {can_shrink, [&] { return tenants.shrink(); }, [&] { return tenants.take_shortage(); }};
     luce::engine::Engine engine(decoder, samplers, memory, clock, lanes, drafting.speculator.get());
     luce::daemon::Output output(reply_fd, options.stream_fd,
                                 options.multiplexed ? luce::wire::Dialect::multiplexed : luce::wire::Dialect::plain);

@@ -118,6 +118,7 @@ std::vector<Event> Engine::step() {
         for (const PlannedCall& call : step_plan.calls) {
             if (!run_call(call, events)) break;
         }
+        relieve_others(events);
     }
     return events;
 }

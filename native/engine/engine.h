@@ -35,6 +35,8 @@ namespace luce::engine {
 struct PoolRelief {
     std::function<bool()> can_shrink;
     std::function<Result<void>()> shrink;  // after an error nothing can be computed any more
+    // What else computes on the device and was refused memory since the last time: requests go on without it.
+    std::function<std::optional<Error>()> take_shortage;
 };
 
 struct EngineConfig {
@@ -148,6 +150,7 @@ private:
     LaneId lowest_ranked_lane() const;
     void suspend(LaneId lane, bool is_sound = true);
     bool relieve(const PlannedCall& call, const Error& why, std::vector<Event>& events);
+    void relieve_others(std::vector<Event>& events);
     void fail_suspended(const Error& error, std::vector<Event>& events);
     StepPlan plan() const;
     bool run_call(const PlannedCall& call, std::vector<Event>& events);

@@ -43,6 +43,13 @@ bool Engine::relieve(const PlannedCall& call, const Error& why, std::vector<Even
     return true;
 }
 
+// A draft that lacks memory drafts no more, and a scorer says nothing: requests need neither, but are the poorer for
+// it.
+void Engine::relieve_others(std::vector<Event>& events) {
+    if (!config_.pool_relief) return;
+    if (const std::optional<Error> shortage = config_.pool_relief->take_shortage()) relieve({}, *shortage, events);
+}
+
 void Engine::fail_suspended(const Error& error, std::vector<Event>& events) {
     for (Suspended& suspended : suspended_) {
         events.emplace_back(FailedEvent{suspended.generation->request().key, error});

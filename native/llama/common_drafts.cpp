@@ -23,6 +23,10 @@ using speculation::DraftAsk;
 // Pairs wait until so many are there, or somebody needs them: reading them costs about what a page does.
 constexpr std::size_t kMostWaiting = 64;
 
+constexpr int kNoMemory = -2;  // of llama_process(), as of llama_decode()
+
+Error no_memory() { return {ErrorCode::out_of_memory, "no memory for the draft model's computation"}; }
+
 llama_seq_id sequence(LaneId lane) { return static_cast<llama_seq_id>(lane); }
 
 }  // namespace
@@ -173,10 +177,17 @@ Result<void> CommonDrafts::encode(Lane& lane) {
         try {
             const int code = llama_process(context(), LLAMA_PROCESS_TYPE_ENCODE, batch.get());
             const float* fused = code == 0 ? llama_get_embeddings_nextn(context()) : nullptr;
+            if (code == kNoMemory) {
+                model_->refusals().note();
+                return no_memory();
+            }
             if (fused == nullptr) {
                 return Error{ErrorCode::internal, "fusing features failed (" + std::to_string(code) + ")"};
             }
             std::memcpy(lane.inputs.data() + first * n_input_, fused, n_now * n_input_ * sizeof(float));
+        } catch (const std::bad_alloc&) {
+            model_->refusals().note_torn();
+            return no_memory();
         } catch (const std::exception& e) {
             return Error{ErrorCode::internal, std::string("fusing features failed: ") + e.what()};
         }
@@ -271,9 +282,14 @@ Result<void> CommonDrafts::run() {
         const int code = llama_process(context(), LLAMA_PROCESS_TYPE_DECODE, batch_->get());
         llama_synchronize(context());
         if (code == 0) return {};
+        if (code == kNoMemory) {
+            model_->refusals().note();
+            return no_memory();
+        }
         return Error{ErrorCode::internal, "the draft model failed (llama_process: " + std::to_string(code) + ")"};
     } catch (const std::bad_alloc&) {
-        return Error{ErrorCode::out_of_memory, "no memory for the draft model"};
+        model_->refusals().note_torn();
+        return no_memory();
     } catch (const std::exception& e) {
         return Error{ErrorCode::internal, std::string("the draft model failed: ") + e.what()};
     }

@@ -51,6 +51,7 @@ public:
     const ContextOwner& owner() const override { return *model_; }
     Result<void> catch_up(LaneId lane) override;
     const std::string& identity() const override { return model_->identity(); }
+    MemoryRefusals& refusals() override { return model_->refusals(); }
     void unload() override;
     Result<void> reload() override;
 

@@ -19,8 +19,21 @@ DeviceTenants::DeviceTenants(Model& model, LlamaDecoder& decoder, LlamaKvDevice&
       n_least_(n_least) {}
 
 bool DeviceTenants::can_shrink(void (*give_up)(const char* why)) const {
-    if (can_shrink() && decoder_.is_torn()) give_up("out of memory for the computation's buffers");
+    if (can_shrink() && is_torn()) give_up("out of memory for the computation's buffers");
     return can_shrink();
+}
+
+bool DeviceTenants::is_torn() const {
+    return decoder_.is_torn() || (draft_ != nullptr && draft_->refusals().is_torn()) ||
+           (scoring_.refusals() != nullptr && scoring_.refusals()->is_torn());
+}
+
+std::optional<Error> DeviceTenants::take_shortage() {
+    const bool lacks_draft = draft_ != nullptr && draft_->refusals().take();
+    const bool lacks_scorer = scoring_.refusals() != nullptr && scoring_.refusals()->take();
+    if (lacks_draft) return Error{ErrorCode::out_of_memory, "no memory for the draft model's computation"};
+    if (lacks_scorer) return Error{ErrorCode::out_of_memory, "no memory for the scorer's computation"};
+    return std::nullopt;
 }
 
 void DeviceTenants::release_contexts() {

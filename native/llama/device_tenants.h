@@ -32,16 +32,20 @@ public:
     using Load = std::function<Result<Model>(std::int32_t n_pool)>;
     Result<void> reload(const Load& load);
 
-    // Whether shrink() can do anything. Where it could if the context might be let go (LlamaDecoder::is_torn()),
+    // Whether shrink() can do anything. Where it could if the contexts might be let go (MemoryRefusals),
     // `give_up` is told so; it does not return.
     bool can_shrink() const { return n_least_ && model_.info().n_pool > *n_least_; }
     bool can_shrink(void (*give_up)(const char* why)) const;
+
+    // What was refused memory since the last time, beside the target's own computations, which say so themselves.
+    std::optional<Error> take_shortage();
 
     // Takes a quarter of the pool away, and more where that does not do, in favour of what computing needs. Nothing may
     // be kept in the pool. Errors: start_failed, unsupported (not even with the smallest one; nothing is left then).
     Result<void> shrink();
 
 private:
+    bool is_torn() const;
     void release_contexts();
     Result<void> open_others();
 

@@ -26,6 +26,7 @@ using speculation::DraftAsk;
 
 // Features wait until so many positions are there, or somebody needs them: one injection costs about what a page does.
 constexpr std::size_t kMostPending = 64;
+constexpr int kNoMemory = -2;      // of llama_process(), as of llama_decode()
 constexpr Position kPortion = 16;  // of them that are injected at once while the target computes; divides a page
 
 // Tokens of a place that a tree may take: those after them are hardly ever right.
@@ -219,8 +220,13 @@ Result<void> DflashDrafts::run(const char* what, std::int32_t n_outputs) {
         const int code = llama_process(model_->context(), LLAMA_PROCESS_TYPE_DECODE, batch_->get());
         llama_synchronize(model_->context());
         if (code == 0) return {};
+        if (code == kNoMemory) {
+            model_->refusals().note();
+            return Error{ErrorCode::out_of_memory, std::string("no memory for ") + what};
+        }
         return Error{ErrorCode::internal, std::string(what) + " failed (llama_process: " + std::to_string(code) + ")"};
     } catch (const std::bad_alloc&) {
+        model_->refusals().note_torn();
         return Error{ErrorCode::out_of_memory, std::string("no memory for ") + what};
     } catch (const std::exception& e) {
         return Error{ErrorCode::internal, std::string(what) + " failed: " + e.what()};

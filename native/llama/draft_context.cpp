@@ -75,6 +75,7 @@ void DraftContext::unload() {
     graphs_.reset();
     context_.reset();
     model_.reset();
+    refusals_.forget();
 }
 
 Result<void> DraftContext::reload() {

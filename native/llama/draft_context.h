@@ -13,6 +13,7 @@
 #include "llama/draft_options.h"
 #include "llama/graph_cache.h"
 #include "llama/kv_cache_type.h"
+#include "llama/memory_refusals.h"
 #include "llama/model.h"
 
 namespace luce::llama {
@@ -45,6 +46,7 @@ public:
 
     llama_context* context() const override { return context_.get(); }
     GraphCache& graphs() const { return *graphs_; }
+    MemoryRefusals& refusals() { return refusals_; }  // of its computations
     const std::string& architecture() const override { return architecture_; }
 
     const llama_model* model() const { return weights(); }
@@ -76,6 +78,7 @@ private:
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;        // none where the target's file has the heads
     std::unique_ptr<llama_context, LlamaContextDeleter> context_;  // goes before the model
     std::unique_ptr<GraphCache> graphs_;                           // goes before the context
+    MemoryRefusals refusals_;
     DraftKind kind_ = DraftKind::mtp;
     std::string architecture_;
     std::string identity_;

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "base/token.h"
+#include "llama/memory_refusals.h"
 
 namespace luce::llama {
 
@@ -39,6 +40,9 @@ public:
 
     // Of weights and cache types: memory with another drafter is other memory.
     virtual const std::string& identity() const = 0;
+
+    // Whether its computations were refused memory.
+    virtual MemoryRefusals& refusals() = 0;
 
     // Give the device's memory back, and take it again. Errors: start_failed.
     virtual void unload() = 0;

@@ -47,6 +47,7 @@ public:
     void unload();
     Result<void> reload();
 
+    MemoryRefusals& refusals() { return model_->refusals(); }
     ScorerUsage usage() const;
     const LayerKeys& keys() const { return keys_; }
     std::uint64_t n_computed() const { return n_computed_; }  // tokens, since the start

@@ -37,6 +37,8 @@ public:
     const std::optional<LayerChoice>& layer() const { return layer_; }  // none: no queries are asked
     ScorerUsage usage() const { return by_draft_ ? by_draft_->usage() : ScorerUsage{}; }
 
+    MemoryRefusals* refusals() const { return by_draft_ ? &by_draft_->refusals() : nullptr; }  // null: it needs none
+
     // Before the model is unloaded, and after it has been loaded anew. Errors: start_failed, unsupported.
     void unload();
     Result<void> reload();

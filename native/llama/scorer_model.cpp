@@ -50,6 +50,7 @@ Result<std::unique_ptr<ScorerModel>> ScorerModel::load(const ScorerOptions& opti
 void ScorerModel::unload() {
     context_.reset();
     model_.reset();
+    refusals_.forget();
 }
 
 Result<void> ScorerModel::reload() {
@@ -196,9 +197,13 @@ Result<void> ScorerModel::compute(std::int32_t sequence, Position begin, std::sp
             return {};
         }
         if (code == 1) return Error{ErrorCode::no_room, "the scorer has no free cells"};
-        if (code == -2) return Error{ErrorCode::out_of_memory, "no memory for the scorer's computation"};
+        if (code == -2) {
+            refusals_.note();
+            return Error{ErrorCode::out_of_memory, "no memory for the scorer's computation"};
+        }
         return internal("the scorer's computation failed (llama_decode: " + std::to_string(code) + ")");
     } catch (const std::bad_alloc&) {
+        refusals_.note_torn();
         return Error{ErrorCode::out_of_memory, "no memory for the scorer's computation"};
     } catch (const std::exception& e) {
         return internal(std::string("the scorer's computation failed: ") + e.what());

@@ -18,6 +18,7 @@
 #include "base/token.h"
 #include "llama/context_owner.h"
 #include "llama/kv_cache_type.h"
+#include "llama/memory_refusals.h"
 #include "llama/model.h"
 #include "llama/scorer_options.h"
 #include "llama/scorer_text.h"
@@ -44,6 +45,7 @@ public:
     // How the target's texts become its own. Only while it is loaded.
     TextVocabularies vocabularies() const;
 
+    MemoryRefusals& refusals() { return refusals_; }  // of its computations
     std::int32_t n_sequences() const { return options_.n_lanes; }
     Position n_window() const { return n_window_; }
     std::size_t weights_bytes() const { return weights_bytes_; }
@@ -75,6 +77,7 @@ private:
     const Model& target_;
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;
     std::unique_ptr<llama_context, LlamaContextDeleter> context_;  // goes before the model
+    MemoryRefusals refusals_;
     std::string architecture_;
     std::string identity_;
     KvCacheTypes cache_types_;

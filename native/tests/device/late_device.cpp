@@ -34,6 +34,7 @@ struct World {
     std::uint64_t n_until_short = 0;  // computations; 0: it does not run out
     std::size_t n_workspace_then = 0;
     std::size_t n_missing_then = 0;
+    std::uint64_t n_until_refusal = 0;  // computations; 0: none is refused for that
     std::uint64_t n_copies_out = 0;
 };
 
@@ -49,6 +50,10 @@ bool has_room_for(std::size_t n_bytes) {
     if (n_bytes == 0 && w.n_until_short > 0 && --w.n_until_short == 0) {
         w.n_workspace = w.n_workspace_then;
         w.n_total = w.n_taken + w.n_workspace - w.n_missing_then;
+    }
+    if (n_bytes == 0 && w.n_until_refusal > 0 && --w.n_until_refusal == 0) {
+        ++w.n_refused;
+        return false;
     }
     const std::size_t n_needed = w.n_taken + n_bytes + (n_bytes == 0 ? w.n_workspace : 0);
     if (n_needed > w.n_total) ++w.n_refused;
@@ -412,6 +417,11 @@ void LateDevice::run_out_at(std::uint64_t n, std::size_t n_bytes, std::size_t n_
 void LateDevice::set_workspace(std::size_t n_bytes) {
     const std::lock_guard lock(world().mutex);
     world().n_workspace = n_bytes;
+}
+
+void LateDevice::refuse_once_at(std::uint64_t n) {
+    const std::lock_guard lock(world().mutex);
+    world().n_until_refusal = n;
 }
 
 std::size_t LateDevice::n_taken() const {

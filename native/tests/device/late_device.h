@@ -39,6 +39,9 @@ public:
     // none does. Until set_total().
     void run_out_at(std::uint64_t n, std::size_t n_bytes, std::size_t n_missing);
 
+    // The n-th computation from now on is refused memory, and no other.
+    void refuse_once_at(std::uint64_t n);
+
     // Copies beside computations since the start, each of any number of lines.
     std::uint64_t n_copies_out() const;
 };

@@ -111,7 +111,8 @@ struct Short : Setup {
     }
     EngineConfig lanes() {
         EngineConfig lanes{kLongest, kLanes};
-        lanes.pool_relief = {[this] { return tenants.can_shrink(); }, [this] { return tenants.shrink(); }};
+        lanes.pool_relief = {[this] { return tenants.can_shrink(); }, [this] { return tenants.shrink(); },
+                             [this] { return tenants.take_shortage(); }};
         return lanes;
     }
 

@@ -25,8 +25,8 @@ struct Kind {
 
 // All kinds of drafts, on targets with state and without.
 const std::vector<Kind> kKinds = {
-    {"qwen3", "simple-qwen3"},  {"qwen3", "dflash-qwen3"},   {"qwen3", "dflash-qwen3", 8},    {"qwen3", "eagle3-qwen3"},
-    {"qwen35", "mtp-qwen35"},   {"qwen35", "dflash-qwen35"}, {"gemma4", "assistant-gemma4"}, {"qwen35", "eagle3-qwen35"},
+    {"qwen3", "simple-qwen3"}, {"qwen3", "dflash-qwen3"},   {"qwen3", "dflash-qwen3", 8},   {"qwen3", "eagle3-qwen3"},
+    {"qwen35", "mtp-qwen35"},  {"qwen35", "dflash-qwen35"}, {"gemma4", "assistant-gemma4"}, {"qwen35", "eagle3-qwen35"},
 };
 
 Variant variant_of(const Kind& kind) { return {test_model(kind.target), "q8_0", 4, kind.n_tree}; }
@@ -59,7 +59,7 @@ void check_three(const Short& s, const Short& undisturbed) {
 
 }  // namespace
 
-TEST_CASE("lanes that speculate go on with a smaller pool, whichever computation lacks memory first") {
+TEST_CASE("lanes that speculate go on with a smaller pool, whoever lacks memory first") {
     for (const Kind& kind : kKinds) {
         CAPTURE(kind.target);
         CAPTURE(kind.draft);
@@ -68,7 +68,7 @@ TEST_CASE("lanes that speculate go on with a smaller pool, whichever computation
         submit_three(undisturbed);
         undisturbed.run();
         CHECK(undisturbed.engine.status().speculation->n_drafted > 0);
-        for (std::uint64_t at = 1; at <= 4; ++at) {
+        for (std::uint64_t at = 1; at <= 3; ++at) {
             CAPTURE(at);
             Short s(variant_of(kind), {.draft = kind.draft});
             submit_three(s);
@@ -82,6 +82,39 @@ TEST_CASE("lanes that speculate go on with a smaller pool, whichever computation
             CHECK(s.engine.status().speculation->n_drafted > n_drafted);
             CHECK(s.memory.n_used_cells() == 0);
         }
+    }
+}
+
+TEST_CASE("a draft model or a scorer that alone lacks memory makes the pool smaller as well") {
+    LateDevice& late = LateDevice::install();
+    for (const Kind& kind : kKinds) {
+        CAPTURE(kind.target);
+        CAPTURE(kind.draft);
+        for (std::uint64_t at = 1; at <= 2; ++at) {
+            CAPTURE(at);
+            Short s(variant_of(kind), {.draft = kind.draft});
+            submit_three(s);
+            run_to(s, kBefore);
+            late.refuse_once_at(at);
+            run_to(s, 20);
+            const std::int64_t n_drafted = s.engine.status().speculation->n_drafted;
+            s.run();
+            for (const Error& failure : s.failures) FAIL_CHECK(failure.text);
+            for (std::uint64_t key = 1; key <= 3; ++key) CHECK(s.tokens[RequestKey{key}].size() == kAnswer);
+            CHECK(s.model.info().n_pool == 1536);
+            CHECK(s.engine.status().speculation->n_drafted > n_drafted);
+        }
+    }
+    for (std::uint64_t at = 1; at <= 6; ++at) {
+        CAPTURE(at);
+        Short s({test_model("qwen3"), "q8_0"}, {.scorer = "qwen3"});
+        s.submit(1, 2600, 70);
+        run_to(s, 62);
+        late.refuse_once_at(at);
+        s.run();
+        for (const Error& failure : s.failures) FAIL_CHECK(failure.text);
+        CHECK(s.tokens[RequestKey{1}].size() == 70);
+        CHECK(s.model.info().n_pool == 1536);
     }
 }
 
@@ -102,7 +135,7 @@ TEST_CASE("where even the smallest pool does not do, lanes that speculate fail f
     }
 }
 
-TEST_CASE("texts longer than the pool are scored on after it became smaller, whichever computation lacks memory first") {
+TEST_CASE("texts longer than the pool are scored on after it became smaller, whoever lacks memory first") {
     const std::size_t n_taken = LateDevice::install().n_taken();
     for (const bool asks_queries : {false, true}) {
         const Variant variant{test_model("qwen3"), "q8_0"};
