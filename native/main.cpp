@@ -436,7 +436,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     };
     const auto take_back = [&] {
         Result<void> back = tenants.reload(load_again);
-        memory.note_pool();
+        if (back && memory.note_pool()) output.send_reply(luce::wire::PoolSize{model.info().n_pool});
         return back;
     };
     const luce::daemon::Parking parking = {[&] { tenants.unload(); }, take_back, drafting.memory != nullptr};

@@ -206,6 +206,13 @@ class ReadyLine:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSize:
+    """Of nobody's request: the engine's pool has become smaller, for want of memory."""
+
+    n_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownLine:
     """A line that only a newer daemon knows: to be logged and passed over, never an error."""
 
@@ -226,5 +233,6 @@ Reply = (
     | SnapReply
     | StatusLine
     | ReadyLine
+    | PoolSize
     | UnknownLine
 )

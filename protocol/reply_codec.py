@@ -24,6 +24,7 @@ from .replies import (
     Parked,
     PlainOk,
     Pong,
+    PoolSize,
     PrefillProgress,
     ReadyLine,
     Reply,
@@ -262,6 +263,7 @@ _TAGGED: dict[str, Callable[[list[str]], Reply | None]] = {
     "[lp]": _parse_logprobs,
     "[snap]": _parse_snap,
     "[status]": lambda words: StatusLine(_all_fields(words)),
+    "[pool]": lambda words: PoolSize(_count(_known_fields(words), "tokens")),
 }
 
 
@@ -399,6 +401,17 @@ def _snap_line(reply: SnapReply) -> str:
             return f"{_fields_line('[snap] failed', [*request_id, *slot])} {_code(reply.code)}"
 
 
+def _engine_line(reply: StatusLine | ReadyLine | PoolSize) -> str:
+    """What it says of itself."""
+    match reply:
+        case StatusLine(fields=fields):
+            return _fields_line("[status]", fields)
+        case ReadyLine(fields=fields):
+            return _fields_line("[daemon] ready", fields)
+        case PoolSize(n_tokens=n_tokens):
+            return _fields_line("[pool]", [("tokens", n_tokens)])
+
+
 def _line_of(reply: Reply) -> str:
     match reply:
         case GenerateOk():
@@ -420,10 +433,8 @@ def _line_of(reply: Reply) -> str:
         case Logprobs():
             start = _fields_line("[lp]", [*_id_field(reply.id), ("i", reply.index)])
             return " ".join([start, *([",".join(map(_logprob, reply.entries))] if reply.entries else [])])
-        case StatusLine(fields=fields):
-            return _fields_line("[status]", fields)
-        case ReadyLine(fields=fields):
-            return _fields_line("[daemon] ready", fields)
+        case StatusLine() | ReadyLine() | PoolSize():
+            return _engine_line(reply)
         case UnknownLine(text=text):
             return _one_line(text, one_word=False)
         case _:

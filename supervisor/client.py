@@ -32,6 +32,7 @@ from luce.protocol import (
     Logprobs,
     Ping,
     Pong,
+    PoolSize,
     PrefillProgress,
     ProtocolError,
     RemoteProtocolError,
@@ -85,6 +86,8 @@ class EngineClient:
         self._last_words: str | None = None
         self._last_id = 0
         self.death: EngineDied | None = None
+        self.n_pool: int | None = None
+        """Tokens of the engine's pool, once it has become smaller than the ready line says."""
         self.n_heard = 0
         """How often anything has come from the engine."""
         self.n_moved = 0
@@ -294,6 +297,8 @@ class EngineClient:
                 answered = self._pings.pop(reply.word, None)
                 if answered is not None and not answered.done():
                     answered.set_result(None)
+            case PoolSize(n_tokens=n_tokens):
+                self.n_pool = n_tokens
             case StatusLine():
                 if self._statuses:
                     waiting = self._statuses.popleft()

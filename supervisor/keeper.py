@@ -153,8 +153,11 @@ class EngineKeeper:
             ) as process:
                 self._process = process
                 info = await self._wait_ready(process)
-                await self._serve(process, info, listener)
+                n_pool = await self._serve(process, info, listener)
                 await process.kill()  # it is of no use any more, whatever it still does
+            if n_pool is not None:
+                info = replace(info, kvflash=n_pool)
+                self.daemon_config = replace(self.daemon_config, kvflash=n_pool)
             self._adapt_pool(process, info)
         except StartError as error:
             self.last_failure = error
@@ -199,7 +202,8 @@ class EngineKeeper:
         await process.kill()  # it would not hear a polite request
         raise StartError(f"luced {why}")
 
-    async def _serve(self, process: EngineProcess, info: EngineInfo, listener: KeeperListener) -> None:
+    async def _serve(self, process: EngineProcess, info: EngineInfo, listener: KeeperListener) -> int | None:
+        """Until the engine's end. Returns what its pool had become, if that was not what it started with."""
         died = asyncio.Event()
 
         def on_death(death: EngineDied) -> None:
@@ -220,6 +224,7 @@ class EngineKeeper:
             finally:
                 self._did_work = client.n_moved > 0
                 self._client = None
+        return client.n_pool
 
     async def _watch(
         self, process: EngineProcess, client: EngineClient, listener: KeeperListener, died: asyncio.Event

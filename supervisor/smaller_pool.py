@@ -15,7 +15,9 @@ _LAST_LINES = 12
 """Of the log: what stands further up, a refusal at the start for one, did not end it."""
 
 _NO_MEMORY = re.compile(
-    r"out of (?:\w+ )?memory|insufficient memory|failed to allocate|std::bad_alloc|OutOf(?:Device)?Memory",
+    r"out[ _]of[ _](?:\w+[ _])?memory|insufficient memory|failed to allocate|std::bad_alloc|OutOf(?:Device|Host)?Memory"
+    # cuBLAS takes its memory where it is first needed, and says either when there is none.
+    r"|CUBLAS_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)|the resource allocation failed|the library was not initialized",
     re.IGNORECASE,
 )
 

@@ -332,6 +332,7 @@ void Dispatcher::on_events(std::vector<engine::Event> events) {
                 if constexpr (std::is_same_v<T, engine::SnapshotEvent>) on_snapshot(which);
                 if constexpr (std::is_same_v<T, engine::FinishedEvent>) finish(which.key, which.stats);
                 if constexpr (std::is_same_v<T, engine::FailedEvent>) fail(which.key, which.error);
+                if constexpr (std::is_same_v<T, engine::PoolEvent>) output_.send_reply(wire::PoolSize{which.n_tokens});
             },
             event);
     }

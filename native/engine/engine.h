@@ -69,7 +69,10 @@ struct FailedEvent {
     RequestKey key{};
     Error error;
 };
-using Event = std::variant<TokenEvent, PrefillEvent, SnapshotEvent, FinishedEvent, FailedEvent>;
+struct PoolEvent {  // of no request: the pool has become smaller
+    std::int32_t n_tokens = 0;
+};
+using Event = std::variant<TokenEvent, PrefillEvent, SnapshotEvent, FinishedEvent, FailedEvent, PoolEvent>;
 
 struct EngineStatus {
     std::int32_t n_lanes_busy = 0;

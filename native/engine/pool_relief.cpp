@@ -38,6 +38,7 @@ bool Engine::relieve(const PlannedCall& call, const Error& why, std::vector<Even
         return true;
     }
     memory_.note_pool();
+    events.emplace_back(PoolEvent{decoder_.limits().n_pool});
     log_warn(why.text + ": the pool is " + std::to_string(decoder_.limits().n_pool) + " tokens from now on, not " +
              std::to_string(n_before) + "; requests go on");
     return true;

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -208,8 +209,8 @@ public:
     // Everything leaves the device. REQUIRES: no lane. Errors: no_room, internal.
     Result<void> leave_device() { return cache_.empty_pool(); }
 
-    // The device has another number of cells since then.
-    void note_pool() { n_pool_ = device_.traits().n_cells; }
+    // The device has another number of cells since then. Returns whether they have become fewer.
+    bool note_pool() { return device_.traits().n_cells < std::exchange(n_pool_, device_.traits().n_cells); }
 
     // Drop all that no slot and no request holds.
     void clear(bool with_disk);

@@ -314,6 +314,7 @@ inline wire::Reply reply_from(const json& object) {
     if (type == "logprobs") return logprobs_from(object);
     if (type == "status") return wire::StatusLine{object.value("fields", Fields{})};
     if (type == "ready") return wire::ReadyLine{object.value("fields", Fields{})};
+    if (type == "pool_size") return wire::PoolSize{object.at("n_tokens")};
     throw std::runtime_error("no reply " + type);
 }
 

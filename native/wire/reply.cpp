@@ -126,6 +126,12 @@ struct Formatter {
         return text.empty() ? line : line + ' ' + text;
     }
 
+    std::string operator()(const PoolSize& pool) const {
+        std::string line = "[pool]";
+        append_field(line, "tokens", pool.n_tokens);
+        return line;
+    }
+
     std::string operator()(const Pong& pong) const { return pong.word.empty() ? "pong" : "pong " + pong.word; }
 
     std::string operator()(const PlainOk& ok) const { return start_line("ok", ok.id); }

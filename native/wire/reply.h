@@ -146,9 +146,14 @@ struct ReadyLine {
     std::vector<std::pair<std::string, std::string>> fields;
 };
 
+// `[pool] tokens=<n>`: of nobody's request. The pool has become smaller, for want of memory.
+struct PoolSize {
+    std::int32_t n_tokens = 0;
+};
+
 using Reply = std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine,
                            Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot,
-                           InlineSnapshotFailed>;
+                           InlineSnapshotFailed, PoolSize>;
 
 // Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
 // [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.

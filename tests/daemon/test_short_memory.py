@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from luce.protocol import ErrorCode
+from luce.protocol import ErrorCode, PoolSize, Unparked
 from tests.daemon.conftest import Start
-from tests.daemon.exactness import done, generate, status_of
+from tests.daemon.exactness import ask, done, generate, status_of
 from tests.daemon_driver import DaemonDriver, DaemonEnded, random_prompt
 
 ARGUMENTS = ("--lanes", "2", "--ubatch", "512", "--ctx", "8192", "--host-cache", "200M")
@@ -80,8 +80,11 @@ def test_unpark_takes_a_smaller_pool_where_there_is_less_memory(start: Start) ->
     n_bytes = taken_bytes(daemon)
     done(daemon, "park")
     with at_most(daemon, n_bytes - (8 << 20)):
-        done(daemon, "unpark")
+        said = ask(daemon, "unpark")
+        assert isinstance(said, PoolSize)
+        assert isinstance(daemon.next_reply(), Unparked)
     fields = status_of(daemon)
+    assert said.n_tokens == int(fields["pool"])
     assert 960 <= int(fields["pool"]) < 65536
     after = generate(daemon, prompt)
     assert after.ok.n_reused >= len(prompt) - 1

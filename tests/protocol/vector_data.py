@@ -51,6 +51,7 @@ REPLY_TYPE_NAMES: dict[str, type] = {
     "inline_snapshot_failed": protocol.InlineSnapshotFailed,
     "status": protocol.StatusLine,
     "ready": protocol.ReadyLine,
+    "pool_size": protocol.PoolSize,
     "unknown": protocol.UnknownLine,
 }
 

@@ -8,6 +8,8 @@ Started with luced's own arguments; LUCED_BEHIND names the real program. Signals
     SIGRTMIN+1         close the token fd
     SIGRTMIN+2         half a record of garbage on the token fd
     SIGRTMIN+3         the engine dies as ggml does when CUDA has no memory left
+    SIGRTMIN+4         the engine says that its pool has become 768 tokens, and is killed
+    SIGRTMIN+5         the same, but it dies as with SIGRTMIN+3
     MEDDLER_POISON     a token id: the engine is killed by a prompt that holds it
     MEDDLER_AFTER      … but only after so many tokens that came since
     MEDDLER_STARTS     a file that counts starts; the first MEDDLER_FAILS of them fail
@@ -28,6 +30,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ENVIRON = os.environ
@@ -66,6 +69,11 @@ def die() -> None:
 def die_for_want_of_memory() -> None:
     os.write(2, b"luced error: CUDA error: out of memory\nluced error:   current device: 0, in function alloc\n")
     die()
+
+
+def die_with_a_smaller_pool(last: Callable[[], None]) -> None:
+    say(b"[pool] tokens=768\n")
+    last()
 
 
 def answer_for_slots(line: bytes) -> bytes | None:
@@ -156,6 +164,8 @@ actions = {
     signal.SIGRTMIN + 1: lambda: os.close(stream_fd),
     signal.SIGRTMIN + 2: lambda: os.write(stream_fd, b"\x01\xff\xff"),
     signal.SIGRTMIN + 3: die_for_want_of_memory,
+    signal.SIGRTMIN + 4: lambda: die_with_a_smaller_pool(die),
+    signal.SIGRTMIN + 5: lambda: die_with_a_smaller_pool(die_for_want_of_memory),
 }
 for number, action in actions.items():
     signal.signal(number, lambda *_, action=action: action())
