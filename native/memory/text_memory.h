@@ -110,6 +110,7 @@ struct ResidencyStatus {
     std::uint64_t n_choices = 0;    // made by scores
     std::uint64_t n_wanted = 0;     // pages that were chosen
     std::uint64_t n_found = 0;      // of these, in the pool already
+    std::uint64_t n_unmade = 0;     // choices whose moves could not all be made
     double stall_s = 0;             // for which computing waited
 };
 

@@ -132,7 +132,13 @@ void TextMemory::choose_pages_of(LaneId id, bool is_turn) {
 // again, if it still matters.
 void TextMemory::plan_moves_of(LaneId id, bool is_turn) {
     Lane& lane = at(id);
-    const std::int32_t n_free = cache_.n_available_cells() / kPageSize - kHeadroomPages;
+    // Without room for a page what is written next would push out the one that is on its way.
+    std::int32_t n_free = cache_.n_available_cells() / kPageSize - kHeadroomPages;
+    for (; n_free < 1 - kHeadroomPages; ++n_free) {
+        const Result<bool> yielded = put_one_out();
+        if (!yielded) warn_of_moves(yielded.error());
+        if (!yielded || !yielded.value()) break;
+    }
     const std::size_t n_seen = lane.pages.size() - lane.n_out + static_cast<std::size_t>(std::max(0, n_free));
     const std::vector<PageView> views = views_of(lane);
     const std::vector<bool> chosen = choose_pages(views, n_seen, config_.residency->rules);
@@ -164,7 +170,10 @@ void TextMemory::make_all_moves(LaneId id) {
         }
         return {};
     };
-    if (const Result<void> made = make(); !made) warn_of_moves(made.error());
+    if (const Result<void> made = make(); !made) {
+        ++residency_totals_.n_unmade;
+        warn_of_moves(made.error());
+    }
     lane.moves.clear();
 }
 
@@ -188,6 +197,7 @@ void TextMemory::make_next_move(LaneId id) {
         return place(*lane.pages[move.in].page);
     };
     if (const Result<void> made = make(); !made) {
+        ++residency_totals_.n_unmade;
         warn_of_moves(made.error());
         lane.moves.clear();
         lane.arriving.reset();

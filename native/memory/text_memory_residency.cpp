@@ -106,8 +106,15 @@ Result<void> TextMemory::put_out(LaneId id, std::size_t index) {
     return {};
 }
 
+// What lies idle in the pool makes way first, a page that is on its way to a lane among it; where even that does not
+// do, a page that is in sight.
 Result<void> TextMemory::place(Page& page) {
     const bool comes = !page.is_resident();
+    while (comes && cache_.n_available_cells() < kPageSize) {
+        const Result<bool> yielded = put_one_out();
+        if (!yielded) return yielded.error();
+        if (!yielded.value()) break;
+    }
     if (Result<void> placed = cache_.place(page); !placed) return placed;
     if (comes) residency_totals_.n_bytes_in += cache_.page_bytes();
     return {};
