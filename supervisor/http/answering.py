@@ -91,7 +91,7 @@ class ChatAnswerer:
                 choice = self._choice(ask, rendered, index)
                 stack.callback(choice.close)
                 choices.append(choice)
-            if ask.prompt.grammar is not None:
+            if ask.prompt.grammar is not None or ask.pins:
                 await self._await_consent(submissions[0])
             stack.enter_context(self._retries.running(ask, submissions))
             answering = ChatAnswering(submissions, choices, self._metrics, asked_s)
@@ -140,8 +140,8 @@ class ChatAnswerer:
             raise api_error(error) from error
 
     async def _await_consent(self, submission: Submission) -> None:
-        """Only the engine can judge a grammar: its refusal is to be a status, not an event in a stream that has begun.
-        What it takes long for, it does not refuse any more, or it is busy."""
+        """Only the engine can judge a grammar, and whether pins fit its pool: its refusal is to be a status, not an
+        event in a stream that has begun. What it takes long for, it does not refuse any more, or it is busy."""
         try:
             async with asyncio.timeout(self._settings.keep_alive_s):
                 await submission.begun()

@@ -14,6 +14,7 @@ from luce.supervisor.http.anthropic_content import invalid, log_left_out
 from luce.supervisor.http.anthropic_conversation import Conversation, read_conversation
 from luce.supervisor.http.anthropic_shapes import CountTokensRequest, MessagesRequest, Tool
 from luce.supervisor.http.ask import Ask, ChatPrompt, Sampling
+from luce.supervisor.http.pins import read_pins
 
 MAX_STOPS = 256
 _MAX_SESSION = 256
@@ -26,6 +27,7 @@ def ask_of_messages(body: MessagesRequest, *, client: str = "", session: str = "
         max_tokens=body.max_tokens,
         stops=_stops(body.stop_sequences or ()),
         sampling=_sampling(body),
+        pins=read_pins(body.pin, "system"),
         session=_short(_session_in(body) or session),
         client=client,
         fingerprint=fingerprint,

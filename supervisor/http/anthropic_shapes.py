@@ -99,6 +99,7 @@ class MessagesRequest(CountTokensRequest):
     top_k: Count | None = None
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None  # not Anthropic's
     metadata: Metadata | None = None
+    pin: Any = None  # not Anthropic's
 
 
 class TextBlock(Shape):

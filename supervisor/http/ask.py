@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 ToolChoice = Literal["auto", "none", "required"]
+Pin = Literal["system"] | int | tuple[int, int]
+"""A part of the prompt: its system prompt; a message, by its number; positions of its ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,8 @@ class Ask:
     n_logprobs: int | None = None
     """None: no logprobs; 0: the chosen token's only; above: so many of the likeliest beside it."""
     ignore_eos: bool = False
+    pins: Sequence[Pin] = ()
+    """What the model is to see all the time, where texts may outgrow the engine's pool; elsewhere it sees all."""
     session: str = ""
     """What tells this client's conversations apart, if it said (metadata.user_id, prompt_cache_key, a header)."""
     client: str = ""

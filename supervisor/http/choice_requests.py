@@ -7,6 +7,7 @@ import hashlib
 from luce.protocol import MAX_LOGPROBS, Generate, LocalProtocolError, format_command
 from luce.supervisor.http.ask import Ask, Sampling
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.pins import pinned_spans
 from luce.supervisor.http.rendering import Rendered
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.requests import MAX_SEED, GenerateRequest
@@ -27,6 +28,7 @@ def engine_request(
     refuse it."""
     _check_bias(ask.sampling, n_vocab)
     _check_texts(rendered)
+    pins = pinned_spans(ask.pins, ask.prompt, rendered.turns, len(rendered.ids))
     chosen = ask.sampling
     try:
         request = GenerateRequest(
@@ -45,6 +47,7 @@ def engine_request(
             n_logprobs=_n_logprobs(ask.n_logprobs),
             constraint=rendered.constraint,
             boundaries=rendered.boundaries,
+            pin=pins,
             reuse=reuse,
             client=ask.client,
             session=f"{ask.client}\n{ask.session}" if ask.session else "",  # clients' sessions are their own

@@ -34,6 +34,8 @@ class Turn:
 class SplicedPrompt:
     ids: tuple[int, ...]
     boundaries: tuple[int, ...]
+    places: tuple[int | None, ...]
+    """Of the template's messages, in their order; None: within an answer that was put in."""
     turn: Turn | None
     n_spliced: int
     """Answers that were put in, whose ids are others than the tokeniser's."""
@@ -67,16 +69,19 @@ class KnownAnswers:
         digest = blake2b(client.encode(), digest_size=16)
         ids: list[int] = []
         boundaries: list[int] = []
+        places: list[int | None] = []
         n_taken, n_hashed, n_spliced = 0, 0, 0
         turn = None
         for mark in chat.marks:
             digest.update(prompt[n_hashed : mark.byte])
             n_hashed = mark.byte
             if mark.token < n_taken:
+                places.append(None)
                 continue  # inside of an answer that was put in
             ids += chat.tokens[n_taken : mark.token]
             n_taken = mark.token
             boundaries.append(len(ids))
+            places.append(len(ids))
             place = digest.digest()
             found = self._at(chat, prompt, mark, place)
             if found is not None:
@@ -89,6 +94,7 @@ class KnownAnswers:
         return SplicedPrompt(
             tuple(ids),
             tuple(boundaries),
+            tuple(places),
             None if turn is None else Turn(turn[0], prompt[turn[1] :], tuple(ids[turn[2] :])),
             n_spliced,
         )

@@ -25,6 +25,7 @@ from luce.supervisor.http.openai_shapes_fields import (
     refusal,
     whole,
 )
+from luce.supervisor.http.pins import read_pins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +82,7 @@ def read_chat(
         n=whole(body.n, "n", 1, max_choices) or 1,
         n_logprobs=_read_logprobs(body),
         ignore_eos=body.ignore_eos is True,
+        pins=read_pins(body.pin, "system", "message"),
         session=read_session(body, headers),
         client=client,
         fingerprint=fingerprint,

@@ -25,6 +25,7 @@ from luce.supervisor.http.openai_shapes_fields import (
     refusal,
     whole,
 )
+from luce.supervisor.http.pins import read_pins
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 128
@@ -90,7 +91,7 @@ def read_completion(
     limit = read_max_tokens({"max_tokens": body.max_tokens, "n_predict": body.n_predict})
     has_limit = body.max_tokens is not None or body.n_predict is not None
     sampling, stops, session = read_sampling(body, text), read_stops(body.stop), read_session(body, headers)
-    prompts = read_prompts(body.prompt, text)
+    prompts, pins = read_prompts(body.prompt, text), read_pins(body.pin, "span")
     asks = [
         Ask(
             prompt=TextPrompt(
@@ -102,6 +103,7 @@ def read_completion(
             n=n,
             n_logprobs=n_logprobs,
             ignore_eos=body.ignore_eos is True,
+            pins=pins,
             session=session,
             client=client,
             fingerprint=f"{fingerprint}:{number}" if number else fingerprint,

@@ -29,6 +29,7 @@ from luce.supervisor.http.openai_shapes_fields import (
     refusal,
     whole,
 )
+from luce.supervisor.http.pins import read_pins
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOGPROBS = "message.output_text.logprobs"
@@ -143,6 +144,7 @@ def read_request(
         sampling=read_sampling(body, vocabulary),
         n_logprobs=n_logprobs,
         ignore_eos=body.ignore_eos is True,
+        pins=read_pins(body.pin, "system"),
         session=read_session(body, caller.headers),
         client=caller.client,
         fingerprint=caller.fingerprint,

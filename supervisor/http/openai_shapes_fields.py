@@ -71,6 +71,7 @@ class GeneratingBody(BaseModel):
     max_tokens: Whole | None = None
     n_predict: Whole | None = None
     ignore_eos: StrictBool | None = None
+    pin: Any = None
     timings_per_token: StrictBool | None = None
     user: Any = None
     metadata: Any = None

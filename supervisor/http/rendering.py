@@ -23,7 +23,7 @@ from luce.supervisor.http.normaliser import (
 )
 from luce.supervisor.http.role_fallbacks import RoleFallbacks
 from luce.supervisor.http.tool_grammar import call_at_once
-from luce.supervisor.text import RenderedChat, TextModel, schema_to_grammar
+from luce.supervisor.text import MessageMark, RenderedChat, TextModel, schema_to_grammar
 
 logger = logging.getLogger("luce.http.answering")
 
@@ -39,6 +39,8 @@ _TRIGGER_KINDS = {
 class Rendered:
     ids: tuple[int, ...]
     boundaries: tuple[int, ...] = ()
+    turns: tuple[tuple[MessageMark, int | None], ...] = ()
+    """The template's messages, and where they begin in the ids; None: within an answer that was put in."""
     constraint: ConstraintArgs = field(default_factory=ConstraintArgs)
     chat: RenderedChat | None = None
     """None: a text, whose answer has no format."""
@@ -78,6 +80,7 @@ class Renderer:
         return Rendered(
             ids=spliced.ids,
             boundaries=spliced.boundaries,
+            turns=tuple(zip(chat.marks, spliced.places, strict=True)),
             constraint=self._constraint(prompt, chat),
             chat=chat,
             turn=spliced.turn,
