@@ -29,6 +29,7 @@ StatusFields describe_residency(const memory::ResidencyStatus& residency, std::s
             {"page_bytes_in", n(residency.n_bytes_in)},
             {"page_bytes_out", n(residency.n_bytes_out)},
             {"page_choices", n(residency.n_choices)},
+            {"page_choices_cut", n(residency.n_unmade)},
             {"pages_wanted", n(residency.n_wanted)},
             {"pages_found", n(residency.n_found)},
             {"page_keys_bytes", n(keys_bytes)},

@@ -236,6 +236,7 @@ def _page_families(engines: Sequence[tuple[str, Figures]]) -> Iterator[Metric]:
         (CounterMetricFamily, "luce_engine_page_bytes_in", "Bytes of pages copied into it", "page_bytes_in"),
         (CounterMetricFamily, "luce_engine_page_bytes_out", "Bytes of pages copied out of it", "page_bytes_out"),
         (CounterMetricFamily, "luce_engine_page_choices", "Times that pages were chosen by scores", "page_choices"),
+        (CounterMetricFamily, "luce_engine_page_choices_cut", "Of these, cut short", "page_choices_cut"),
         (CounterMetricFamily, "luce_engine_pages_wanted", "Pages that were chosen", "pages_wanted"),
         (CounterMetricFamily, "luce_engine_pages_found", "Chosen pages that were in the pool", "pages_found"),
         (GaugeMetricFamily, "luce_engine_page_keys_bytes", "Memory of what pages are scored by", "page_keys_bytes"),

@@ -23,8 +23,8 @@ LONG = "ignore_eos=1"
 ENDS_WITHIN_S = 120.0
 # What `status` says besides where texts may outgrow the pool.
 OUTGROWN = (
-    "pages_out", "pages_moved_in", "pages_moved_out", "page_bytes_in", "page_bytes_out", "page_choices", "pages_wanted",
-    "pages_found", "page_keys_bytes", "scorer_bytes", "lane_pages", "page_stall_s",
+    "pages_out", "pages_moved_in", "pages_moved_out", "page_bytes_in", "page_bytes_out", "page_choices",
+    "page_choices_cut", "pages_wanted", "pages_found", "page_keys_bytes", "scorer_bytes", "lane_pages", "page_stall_s",
 )  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_a_daemon_whose_texts_may_outgrow_the_pool_says_so(start: Start) -> None
     fields = dict(daemon.ready.fields)
     assert (fields["ctx"], fields["pool"], fields["kvflash"]) == ("2048", "640", "640")
     before = status_of(daemon)
-    assert [before[name] for name in OUTGROWN] == ["0"] * 10 + ["none", "0.000000"]
+    assert [before[name] for name in OUTGROWN] == ["0"] * 11 + ["none", "0.000000"]
     assert len(daemon.generate(random_prompt(1500), 4, LONG).tokens) == 4
     after = status_of(daemon)
     assert after["integrity"] == "ok"

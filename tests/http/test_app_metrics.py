@@ -105,6 +105,7 @@ def test_what_outgrows_the_pool_is_counted(tiny_model: Path) -> None:
             assert figure("pages_moved_out_total") >= (1500 - 640) // 64
             assert figure("pages_moved_in_total") >= 0
             assert figure("page_choices_total") >= 1, "the packaged model lets its queries be seen"
+            assert figure("page_choices_cut_total") == 0
             assert figure("page_keys_bytes") > 0
             assert figure("scorer_bytes") == 0, "the model's own queries are asked"
             assert figure("page_bytes_in_total") >= figure("pages_moved_in_total")
