@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include <ggml-backend.h>
 #include <llama.h>
 
 #include "llama-kv-cache.h"
@@ -57,16 +58,26 @@ Result<std::unique_ptr<QueryScorer>> QueryScorer::create(const ContextOwner& own
     if (!found) return found.error();
     LayerKeys& keys = found.value().keys;
     const KeyShape shape{keys.n_heads, keys.n_heads_kv, keys.dimensions.size(), keys.head_size};
-    Result<std::unique_ptr<KeyIndex>> index = KeyIndex::create(shape, n_threads);
+    // The processor is idle beside another device's computations, not beside its own.
+    const bool beside = !ggml_backend_buffer_is_host(keys.storage->buffer);
+    using Threads = KeyIndex::Threads;
+    Result<std::unique_ptr<KeyIndex>> index =
+        KeyIndex::create(shape, n_threads, beside ? Threads::own : Threads::of_computation);
     if (!index) return unsupported(owner, index.error().text);
-    std::unique_ptr<QueryScorer> scorer(new QueryScorer(owner, n_lanes, std::move(keys), std::move(index).value()));
+    std::unique_ptr<QueryScorer> scorer(
+        new QueryScorer(owner, n_lanes, std::move(keys), std::move(index).value(), beside));
     scorer->probe_.bind(scorer->keys_, *found.value().cells);
     return scorer;
 }
 
 QueryScorer::QueryScorer(const ContextOwner& owner, std::int32_t n_lanes, LayerKeys keys,
-                         std::unique_ptr<KeyIndex> index)
-    : owner_(owner), n_lanes_(n_lanes), keys_(std::move(keys)), probe_(n_lanes), index_(std::move(index)) {}
+                         std::unique_ptr<KeyIndex> index, bool beside)
+    : owner_(owner),
+      n_lanes_(n_lanes),
+      keys_(std::move(keys)),
+      probe_(n_lanes),
+      index_(std::move(index)),
+      tasks_(beside) {}
 
 void QueryScorer::unbind() {
     probe_.unbind();

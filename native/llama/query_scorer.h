@@ -1,6 +1,7 @@
 // QueryScorer: the memory's PageScorer on libllama: pages are compared by the keys that one late attention layer keeps
 // of them, with that layer's queries of what a lane computes. Composes; the rules are in QueryProbe, LayerKeys and
-// KeyIndex. One thread only; it starts others for as long as finding scores takes.
+// KeyIndex. One thread only; where another device computes it starts others for as long as finding scores takes, and on
+// a CPU the threads that compute find them.
 //
 // Where a model rotates only some of a head's dimensions by position, the others alone are compared: what a text says
 // does not depend on where it stands. Where it rotates all, they are compared as they lie in the cache.
@@ -53,7 +54,8 @@ public:
     void forget(LaneId lane) override;
 
 private:
-    QueryScorer(const ContextOwner& owner, std::int32_t n_lanes, LayerKeys keys, std::unique_ptr<KeyIndex> index);
+    QueryScorer(const ContextOwner& owner, std::int32_t n_lanes, LayerKeys keys, std::unique_ptr<KeyIndex> index,
+                bool beside);
 
     const ContextOwner& owner_;
     std::int32_t n_lanes_;

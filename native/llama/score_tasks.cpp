@@ -13,7 +13,7 @@ void ScoreTasks::begin(LaneId lane, Task task) {
         return task();
     };
     try {
-        under_way_[lane] = std::async(std::launch::async, find);
+        under_way_[lane] = std::async(policy_, find);
     } catch (const std::system_error&) {
         under_way_[lane] = std::async(std::launch::deferred, find);  // no thread to be had: when it is asked for
     }

@@ -226,6 +226,28 @@ TEST_CASE("what is found at a page's end stands for the page behind it as well, 
     }
 }
 
+TEST_CASE("scores are the same to the bit however many threads find them, and whichever") {
+    std::mt19937 random(9);
+    using Threads = KeyIndex::Threads;
+    const KeyShape& shape = kCases[0].shape;
+    const auto alone = index_of({shape, 1});
+    std::vector<PageKeys> pages;
+    for (int i = 0; i < 300; ++i) pages.push_back(alone->encode(random_keys(random, shape)));
+    const Floats queries = random_floats(random, 11 * shape.n_heads * shape.n_dims);
+    for (const std::size_t n_pages : {1UL, 5UL, 130UL, 300UL}) {
+        const auto first = std::span(pages).first(n_pages);
+        const Floats expected = alone->scores(queries, first);
+        REQUIRE(expected.size() == n_pages);
+        for (const std::int32_t n_threads : {1, 2, 3}) {
+            for (const Threads threads : {Threads::own, Threads::of_computation}) {
+                const auto index = KeyIndex::create(shape, n_threads, threads);
+                REQUIRE(index.ok());
+                CHECK(index.value()->scores(queries, first) == expected);
+            }
+        }
+    }
+}
+
 TEST_CASE("a page's keys may be in several blocks: the best of them counts") {
     std::mt19937 random(7);
     const Case& c = kCases[0];
