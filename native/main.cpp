@@ -25,6 +25,7 @@
 #include "daemon/slot_commands.h"
 #include "daemon/startup.h"
 #include "engine/engine.h"
+#include "engine/rehearsal.h"
 #include "engine/speculator.h"
 #include "llama/backend.h"
 #include "llama/device_tenants.h"
@@ -259,8 +260,8 @@ std::optional<std::string> why_chains(const Options& options, const ModelInfo& i
     return std::nullopt;
 }
 
-Result<Drafting> open_drafting(const Options& options, const luce::llama::Model& model,
-                               const luce::engine::DecoderLimits& limits, const luce::Clock& clock, int reply_fd) {
+Result<Drafting> open_drafting(const Options& options, const luce::llama::Model& model, luce::engine::Decoder& decoder,
+                               const luce::Clock& clock, int reply_fd) {
     luce::engine::SpeculationConfig config;
     config.n_most = n_draft_most(options);
     config.has_gate = options.draft_gate;
@@ -285,16 +286,17 @@ Result<Drafting> open_drafting(const Options& options, const luce::llama::Model&
         drafting.memory = opened.value().memory;
         config.sources.push_back(std::move(opened.value().source));
     }
-    if (const auto reason = why_chains(options, model.info(), limits, config)) {
+    if (const auto reason = why_chains(options, model.info(), decoder.limits(), config)) {
         luce::log_warn("--draft-tree: drafts are chains: " + *reason);
     } else {
         config.n_tree = model.info().n_tree;
-        config.n_branches = limits.n_branches;
+        config.n_branches = decoder.limits().n_branches;
         if (config.draws && config.n_tree > 0) {
             luce::log_warn("--draft-accept rejection: requests that sample are drafted chains, not trees");
         }
     }
     drafting.speculator = std::make_unique<luce::engine::Speculator>(std::move(config), options.n_lanes, clock);
+    if (options.draft_gate) luce::engine::rehearse(decoder, *drafting.speculator, options.n_lanes, clock);
     return drafting;
 }
 
@@ -384,7 +386,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     luce::llama::LlamaDecoder decoder(model, options.n_lanes);
     luce::llama::LlamaKvDevice target_device(model, options.n_lanes);
     if (const auto& refusal = target_device.traits().refusal) luce::log_warn("texts are not kept: " + *refusal);
-    Result<Drafting> opened = open_drafting(options, model, decoder.limits(), clock, reply_fd);
+    Result<Drafting> opened = open_drafting(options, model, decoder, clock, reply_fd);
     if (!opened) return refuse_to_start(reply_fd, opened.error(), exit_status_of(opened.error()));
     const Drafting drafting = std::move(opened).value();
     std::optional<luce::llama::JointKvDevice> joint_device;

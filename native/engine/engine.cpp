@@ -237,7 +237,8 @@ void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
     totals_.n_prompt_tokens += static_cast<std::uint64_t>(called.planned.n_tokens);
     if (g.n_generated() == 0) events.push_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
     if (speculator_ != nullptr) {
-        speculator_->follow(lane, g.text(), g.n_computed(), called.planned.n_tokens, called.batch_row);
+        speculator_->follow(lane, g.text(), g.n_computed(), called.planned.n_tokens, called.batch_row,
+                            g.n_generated() > 0);
     }
     const bool reaches_end = g.n_pending() == 0;
     const std::span<const float> logits = reaches_end ? decoder_.logits(called.row) : std::span<const float>{};

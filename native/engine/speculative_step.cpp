@@ -105,7 +105,7 @@ void Engine::finish_short_ones(std::vector<Event>& events) {
         std::span<const float> logits;
         if (decoded) {
             g.mark_computed(n);
-            speculator_->follow(lane, g.text(), g.n_computed(), n, 0);
+            speculator_->follow(lane, g.text(), g.n_computed(), n, 0, true);
             logits = decoder_.logits(0);
             remember(lane, logits, events);
         }
@@ -188,7 +188,7 @@ void Engine::verify(const CalledSlice& called, std::vector<Event>& events) {
     }
     const std::span<const std::int32_t> offsets = called.parents.empty() ? std::span<const std::int32_t>() : path;
     if (speculator_ != nullptr) {
-        speculator_->follow(lane, g.text(), g.n_computed(), n_kept, {called.batch_row, offsets});
+        speculator_->follow(lane, g.text(), g.n_computed(), n_kept, {called.batch_row, offsets}, true);
     }
     const std::span<const float> logits = decoder_.logits(called.row + static_cast<std::size_t>(path.back()));
     remember(lane, logits, events);

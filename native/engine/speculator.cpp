@@ -15,6 +15,7 @@ using speculation::LaneSituation;
 using speculation::Proposal;
 using speculation::SourceIndex;
 
+constexpr double kLongDraft_s = 0.01;
 constexpr int kMaxFailures = 3;  // in a row; then a source is asked no more
 
 std::vector<LaneSituation> situations_of(std::span<const Speculator::Candidate> lanes, bool has_trees) {
@@ -79,7 +80,7 @@ Speculator::Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clo
     gate.wants_equal_widths = wants_equal_widths_;
     for (auto& drafts : config.sources) {
         gate.sources.push_back(drafts->traits());
-        sources_.push_back({std::move(drafts), 0, false});
+        sources_.push_back({std::move(drafts)});
     }
     gate_ = std::make_unique<speculation::Gate>(std::move(gate));
 }
@@ -109,8 +110,14 @@ void Speculator::propose(std::span<const Candidate> lanes) {
     if (n_most_ == 0) return;
     const std::vector<LaneSituation> situations = situations_of(lanes, n_tree_ > 0);
     if (std::all_of(situations.begin(), situations.end(), [](const auto& lane) { return lane.n_most == 0; })) return;
+    bool can_any = false;
     for (SourceIndex i = 0; i < sources_.size(); ++i) {
-        if (!sources_[i].drafts->traits().is_free) continue;
+        sources_[i].can_pay = gate_->can_pay(situations, i);
+        can_any = can_any || sources_[i].can_pay;
+    }
+    if (!can_any) return;
+    for (SourceIndex i = 0; i < sources_.size(); ++i) {
+        if (!sources_[i].drafts->traits().is_free || !sources_[i].can_pay) continue;
         std::vector<DraftAsk> asks;
         for (const Candidate& lane : lanes) {
             const DraftAsk of_lane = ask_for(lane, i, std::max(n_most_, n_tree_), lanes.size());
@@ -300,8 +307,39 @@ void Speculator::judge_declined(LaneId lane, std::span<const Token> got) {
 }
 
 void Speculator::follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
-                        speculation::BatchRows rows) {
-    for (Source& source : sources_) source.drafts->follow(lane, text, n_computed, n_new, rows);
+                        speculation::BatchRows rows, bool is_answer) {
+    for (Source& source : sources_) {
+        if (is_answer && !source.can_pay) {
+            source.drafts->skip(lane, text, n_computed, n_new, rows);
+        } else {
+            source.drafts->follow(lane, text, n_computed, n_new, rows);
+        }
+    }
+}
+
+// Twice: the first time graphs are made, which is little where it takes long.
+double Speculator::rehearse_drafts(std::span<const Candidate> lanes) {
+    double all_s = 0;
+    for (SourceIndex i = 0; i < sources_.size(); ++i) {
+        if (sources_[i].drafts->traits().is_free) continue;
+        std::vector<DraftAsk> asks;
+        for (const Candidate& lane : lanes) {
+            asks.push_back(ask_for(lane, i, sources_[i].drafts->traits().n_most, lanes.size()));
+        }
+        double seconds = 0;
+        for (int turn = 0; turn < 2 && seconds < kLongDraft_s; ++turn) {
+            const double started_s = clock_.now_s();
+            std::vector<Draft> drafts;
+            if (!sources_[i].drafts->draft(asks, drafts)) break;  // it will be said when a draft is wanted
+            seconds = clock_.now_s() - started_s;
+            std::int32_t n_tokens = 0;
+            for (const Draft& draft : drafts) n_tokens += static_cast<std::int32_t>(draft.tokens.size());
+            if (turn == 0 && seconds < kLongDraft_s) continue;
+            gate_->observe_rehearsed_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, seconds);
+        }
+        all_s += seconds;
+    }
+    return all_s;
 }
 
 void Speculator::meanwhile() {

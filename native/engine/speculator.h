@@ -49,6 +49,11 @@ public:
         std::function<bool(Token)> ends_with = {};
     };
 
+    // Before anything is served: what a call took that was made to find that out, and what it takes to draft for these
+    // lanes, whose texts are nobody's. Returns how long drafting took, of all sources that are not free.
+    void rehearsed(const speculation::StepCost& cost) { gate_->observe_rehearsed_step(cost); }
+    double rehearse_drafts(std::span<const Candidate> lanes);
+
     // Decide what each of them verifies in the next step. REQUIRES: each has been begun.
     void propose(std::span<const Candidate> lanes);
     void withdraw();  // nobody verifies anything in the next step
@@ -70,9 +75,9 @@ public:
     SpeculationStats judged(LaneId lane, std::span<const Token> got, std::int32_t n_matched, std::int32_t n_seen,
                             double seconds);
 
-    // DraftSource's calls, to all sources.
+    // DraftSource's calls, to all sources; `is_answer`: the tokens were generated.
     void follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
-                speculation::BatchRows rows);
+                speculation::BatchRows rows, bool is_answer);
     void meanwhile();
     void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed);
     void forget(LaneId lane);
@@ -82,6 +87,7 @@ private:
         std::unique_ptr<speculation::DraftSource> drafts;
         int n_failures = 0;  // in a row
         bool is_out = false;
+        bool can_pay = true;  // as the lanes are now
     };
     struct Plan {
         Tokens tokens;                      // the next one, the drafted ones, padding up to the others' width

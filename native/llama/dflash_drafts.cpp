@@ -89,6 +89,7 @@ std::size_t DflashDrafts::n_pending(LaneId lane) const {
 void DflashDrafts::follow(LaneId lane, std::span<const Token>, std::int32_t n_computed, std::int32_t n_new,
                           speculation::BatchRows rows) {
     Pending& pending = pending_[static_cast<std::size_t>(lane)];
+    if (!pending.skipped.empty()) warn_of_loss(catch_up(lane));
     if (pending.rows.empty()) pending.begin = n_computed - n_new;
     const auto n_embd = static_cast<std::size_t>(n_embd_);
     const std::size_t n_old = n_pending(lane);
@@ -103,6 +104,17 @@ void DflashDrafts::follow(LaneId lane, std::span<const Token>, std::int32_t n_co
         }
     }
     if (n_pending(lane) >= kMostPending) warn_of_loss(catch_up(lane));
+}
+
+// A window's cells, which are state, are libllama's own to fill.
+void DflashDrafts::skip(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
+                        speculation::BatchRows rows) {
+    if (device_->traits().has_state()) return follow(lane, text, n_computed, n_new, rows);
+    Pending& pending = pending_[static_cast<std::size_t>(lane)];
+    if (pending.rows.empty() && pending.skipped.empty()) pending.begin = n_computed - n_new;
+    const std::span<const Token> skipped =
+        text.first(static_cast<std::size_t>(n_computed)).last(static_cast<std::size_t>(n_new));
+    pending.skipped.insert(pending.skipped.end(), skipped.begin(), skipped.end());
 }
 
 void DflashDrafts::warn_of_loss(const Result<void>& injected) {
@@ -126,7 +138,20 @@ void DflashDrafts::meanwhile() {
 
 Result<void> DflashDrafts::catch_up(LaneId lane) {
     const Portion all{lane, n_pending(lane)};
-    return inject(std::span(&all, 1));
+    if (Result<void> injected = inject(std::span(&all, 1)); !injected) return injected;
+    return leave_out_skipped(lane);
+}
+
+// REQUIRES: nothing is pending before it.
+Result<void> DflashDrafts::leave_out_skipped(LaneId lane) {
+    Pending& pending = pending_[static_cast<std::size_t>(lane)];
+    if (pending.skipped.empty()) return {};
+    const Tokens skipped = std::exchange(pending.skipped, {});
+    const std::vector<std::uint8_t> rows(skipped.size() * device_->traits().row_bytes);
+    std::vector<memory::Cell> cells(skipped.size());
+    const auto n_rows = static_cast<std::int32_t>(skipped.size());
+    const Position begin = std::exchange(pending.begin, pending.begin + n_rows);
+    return device_->write(lane, begin, skipped, rows, n_rows, cells);
 }
 
 // One call a ubatch for all lanes together. What could not be injected is lost to the drafter: its memory of the lane
@@ -164,6 +189,9 @@ Result<void> DflashDrafts::draft(std::span<const DraftAsk> asks, std::vector<Dra
     std::vector<Portion> portions;
     for (const DraftAsk& ask : asks) portions.push_back({ask.lane, n_pending(ask.lane)});
     if (Result<void> injected = inject(portions); !injected) return injected;
+    for (const DraftAsk& ask : asks) {
+        if (Result<void> left_out = leave_out_skipped(ask.lane); !left_out) return left_out;
+    }
     batch_->clear();
     for (const DraftAsk& ask : asks) {
         const auto last = static_cast<Position>(ask.text.size()) - 1;
@@ -234,11 +262,11 @@ Result<void> DflashDrafts::run(const char* what, std::int32_t n_outputs) {
 }
 
 void DflashDrafts::begin(LaneId lane, std::span<const Token>, std::int32_t) {
-    pending_[static_cast<std::size_t>(lane)].rows.clear();
+    pending_[static_cast<std::size_t>(lane)] = {};
 }
 
 void DflashDrafts::forget(LaneId lane) {
-    pending_[static_cast<std::size_t>(lane)].rows.clear();
+    pending_[static_cast<std::size_t>(lane)] = {};
     device_->forget(lane);
 }
 

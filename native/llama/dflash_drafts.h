@@ -3,8 +3,8 @@
 //
 // Source: "DFlash: Block Diffusion for Flash Speculative Decoding" (Chen et al., 2026); the graph is llama.cpp's.
 // Features are collected behind each computation of the target and injected together, when a draft or a page needs
-// them; on a device also while the target computes, so that what a page still waits for is little. A lane that does not
-// speculate pays for copying them and little else.
+// them; on a device also while the target computes, so that what a page still waits for is little. What is skipped has
+// rows of zeros: they say nothing, but pages are whole and positions have no gaps.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,8 @@ public:
     Result<void> draft(std::span<const speculation::DraftAsk> asks, std::vector<speculation::Draft>& drafts) override;
     void follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                 speculation::BatchRows rows) override;
+    void skip(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
+              speculation::BatchRows rows) override;
     void meanwhile() override;
     void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) override;
     void forget(LaneId lane) override;
@@ -46,10 +48,12 @@ public:
     Result<void> reload() override;
 
 private:
-    // Features of positions that the drafter has not seen yet: one row each, of all its layers side by side.
+    // Features of positions that the drafter has not seen yet: one row each, of all its layers side by side. Behind
+    // them tokens that it skips.
     struct Pending {
         Position begin = 0;
         std::vector<float> rows;
+        Tokens skipped;
     };
     struct Portion {  // the first n of a lane's
         LaneId lane{};
@@ -60,6 +64,7 @@ private:
     void open();
     Result<void> inject(std::span<const Portion> portions);
     void take_off(const Portion& portion);
+    Result<void> leave_out_skipped(LaneId lane);
     void warn_of_loss(const Result<void>& injected);
     Result<void> run(const char* what, std::int32_t n_outputs);
     std::size_t n_pending(LaneId lane) const;

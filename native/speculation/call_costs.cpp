@@ -123,10 +123,15 @@ void CallCosts::inherit(Table& table, std::size_t context, std::size_t lanes) {
         table.knows_plain = true;
         table.state = from->state;
     } else {
-        // The same number of tokens in all costs about the same.
+        // The same number of tokens in all costs about the same; beyond what that table has, as much each as in it.
         if (from->is_stale) draw(*from);
+        const std::int32_t n_widest = from->n_lanes * n_most_;
+        const double widest_s = from->curve.expected_s(n_widest);
+        const double each_s = n_widest > 0 ? (widest_s - from->curve.plain_s()) / n_widest : 0;
         const auto cost = [&](std::int32_t n_tokens) {
-            return std::log(from->curve.expected_s(std::max(n_tokens - from->n_lanes, 0)));
+            const std::int32_t n_drafted = std::max(n_tokens - from->n_lanes, 0);
+            return std::log(n_drafted <= n_widest ? from->curve.expected_s(n_drafted)
+                                                  : widest_s + (n_drafted - n_widest) * each_s);
         };
         const std::size_t n_rungs = table.state.size();
         table.state = LogFilter(n_rungs);

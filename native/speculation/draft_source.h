@@ -97,6 +97,13 @@ public:
     virtual void follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                         BatchRows rows) = 0;
 
+    // The same of tokens that were generated where no draft is going to be asked for soon: a source that would have to
+    // compute something may leave them out. Its drafts of this text are worse then.
+    virtual void skip(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
+                      BatchRows rows) {
+        follow(lane, text, n_computed, n_new, rows);
+    }
+
     // The target computes its next call: what can be done of the work that follow() left costs less now than later.
     virtual void meanwhile() {}
 

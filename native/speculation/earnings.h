@@ -10,7 +10,7 @@ namespace luce::speculation {
 
 class Earnings {
 public:
-    static constexpr double kShare = 0.012;  // of all time
+    static constexpr double kShare = 0.006;  // of all time
 
     void grant(double seconds) { balance_s_ += seconds; }
 

@@ -8,7 +8,7 @@
 namespace luce::speculation {
 namespace {
 
-constexpr double kStartGrant = 4;    // plain steps that may go into finding out at first
+constexpr double kStartGrant = 1;    // plain steps that may go into finding out at first
 constexpr double kStayShare = 0.01;  // of a step's worth: better by less is no reason to change the width
 // Everything is compared with the plain call: it is measured again after so many others, or sooner if it can be
 // afforded and the ratio to it is not known well.
@@ -29,6 +29,9 @@ constexpr double kMostDebt = 10;      // plain steps, by drafts that were declin
 constexpr double kMostDeclined = 10;  // and what they can earn
 constexpr double kMostEarned = 32;    // plain steps: the longest drafts may fail more than once
 
+// What takes much longer than was guessed is taken for an accident unless it comes again. Rehearsed it was alone.
+constexpr int kRehearsalWeight = 3;
+
 constexpr double kLongest_s = 1e6;
 
 GateConfig checked(GateConfig config) {
@@ -46,7 +49,8 @@ Gate::State::State(GateConfig given)
       tree_chances(static_cast<std::size_t>(config.n_lanes), config.sources.size()),
       draft_worth(static_cast<std::size_t>(config.n_lanes), config.sources.size(), config.n_most),
       last_drafted(static_cast<std::size_t>(config.n_lanes) + 1),
-      seat_of_lane(static_cast<std::size_t>(config.n_lanes), -1) {
+      seat_of_lane(static_cast<std::size_t>(config.n_lanes), -1),
+      may_be_asked(config.sources.size(), false) {
     for (const SourceTraits& traits : config.sources) {
         draft_costs.emplace_back(config.n_lanes, std::min(traits.n_most, config.n_most));
     }
@@ -74,10 +78,7 @@ Gate::State::Going Gate::State::going(std::span<const LaneSituation> lanes) {
     const auto n_lanes = std::min(static_cast<std::int32_t>(lanes.size()), config.n_lanes);
     const CostCurve& costs = call_costs.curve(n_lanes, n_longest);
     const double rate = costs.is_known() ? speed_up.value() * n_lanes / costs.plain_s() : 0;
-    if (costs.is_known() && !std::exchange(was_granted, true)) {
-        budget.grant(kStartGrant * costs.plain_s());
-        earnings.grant(kStartGrant * costs.plain_s());
-    }
+    if (costs.is_known() && !std::exchange(was_granted, true)) grant(kStartGrant * costs.plain_s());
     return {costs, rate};
 }
 
@@ -348,6 +349,11 @@ std::vector<Ask> Gate::asks(std::span<const LaneSituation> lanes, std::span<cons
     return state_->asks(lanes, free_proposals);
 }
 
+bool Gate::can_pay(std::span<const LaneSituation> lanes, SourceIndex source) {
+    if (!state_->config.is_on || lanes.empty() || source >= state_->config.sources.size()) return true;
+    return state_->can_pay(lanes, source);
+}
+
 std::vector<Choice> Gate::choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals) {
     return state_->choose(lanes, proposals);
 }
@@ -359,6 +365,16 @@ void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t 
     const std::optional<State::Tried> tried = std::exchange(state_->tried, std::nullopt);
     if (!tried || tried->source != source || !(seconds > 0 && seconds < kLongest_s)) return;
     state_->budget.settle(tried->untaken_s + seconds - tried->expected_s);
+}
+
+void Gate::observe_rehearsed_step(const StepCost& step) {
+    const int weight = step.n_tokens > step.n_lanes ? kRehearsalWeight : 1;
+    for (int i = 0; i < weight; ++i) state_->learn(step);
+}
+
+void Gate::observe_rehearsed_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds) {
+    if (source >= state_->draft_costs.size()) return;
+    for (int i = 0; i < kRehearsalWeight; ++i) state_->draft_costs[source].observe(n_lanes, n_tokens, seconds);
 }
 
 void Gate::observe_step(const StepCost& step) {

@@ -9,16 +9,18 @@
 // and the gate takes the width that is worth most, none included. A draft is asked for when what it is expected to add
 // to that is more than r times what it costs. So all steps together, good drafts and bad ones, bring the most tokens a
 // second; each step's own ratio would not. C and the drafts' costs are measured on this machine while it runs and kept
-// current as contexts grow and lanes come and go; p is learnt for each source from its confidence and for each lane
-// from what was accepted of late. What has not been tried for long is tried again now and then, from a budget of less
-// than one percent of the time. Nothing is known at first: the gate decodes plainly until two plain steps were
-// measured, and may then spend some two dozen steps on finding out.
+// current as contexts grow and lanes come and go; those of short texts may be told before anything is served, else the
+// gate decodes plainly until a few plain steps were measured. p is learnt for each source from its confidence and for
+// each lane from what was accepted of late. Where even drafts that are right would bring next to nothing nobody is
+// asked (can_pay). What has not been tried for long is tried again now and then, from a budget of less than one percent
+// of the time; at first from that of a plain step, and of three more where a model may be worth asking.
 //
 // What is believed may be wrong, so there is an account besides of what speculation has really saved (Earnings): a step
 // may risk, should nothing of its draft be right, what lies there and no more. It begins with a few plain steps' worth
-// and gets one percent of the time, so little can be lost however wrong drafts are; after failures only short ones can
-// be afforded, until their success pays for longer ones. What is declined for want of earnings is held against what
-// comes instead and booked as if it had been verified, within bounds: so drafts that have become right are noticed.
+// and gets less than one percent of the time, so little can be lost however wrong drafts are; after failures only short
+// ones can be afforded, until their success pays for longer ones. What is declined for want of earnings is held against
+// what comes instead and booked as if it had been verified, within bounds: so drafts that have become right are
+// noticed.
 //
 // A plain call behind one of another shape is dearer: the call before it pays for that, and only plain calls behind
 // plain ones say what plain decoding costs. Nor do the first calls of an answer say what calls cost: they are dearer,
@@ -110,6 +112,14 @@ class Gate {
 public:
     explicit Gate(GateConfig config);
     ~Gate();
+
+    // Before anything is served: what a call took that was made to find it out, and what drafts did.
+    void observe_rehearsed_step(const StepCost& step);
+    void observe_rehearsed_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds);
+
+    // Whether drafts of the source could make such a step faster by more than a little, were they all right. If not,
+    // nobody need look for any, and none is asked for.
+    bool can_pay(std::span<const LaneSituation> lanes, SourceIndex source);
 
     // Which lanes to ask a source that is not free, given what the free ones have proposed. At most one a lane.
     std::vector<Ask> asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);

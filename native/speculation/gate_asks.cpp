@@ -1,6 +1,7 @@
 // Who is asked for a draft: those in whom it is expected to bring more than it costs, and now and then one of the
 // others.
 #include <algorithm>
+#include <utility>
 
 #include "speculation/gate_state.h"
 
@@ -10,8 +11,53 @@ namespace {
 constexpr double kGuessedDraft = 0.3;  // a draft's cost in plain steps before it was measured
 constexpr double kLeastGain = 0.02;    // tokens: asking for less is not worth the trouble
 constexpr double kFullCredit = 0.95;   // enough of the most credit
+constexpr double kBestModel = 0.95;    // a model's drafts are right no more often, token for token
+constexpr double kAskGrant = 3;        // plain steps that may go into finding out what they are worth
+constexpr std::int32_t kProspectTokens = 32;
+// Of plain decoding's speed: where less is to be gained at best, drafts are left alone. A model's texts are seldom the
+// best, and it takes time to find out.
+constexpr double kLeastProspect = 0.03;
+constexpr double kLeastModelProspect = 0.1;
 
 }  // namespace
+
+// At best a lane alone or all of them verify drafts of some width, and copies are right to their end.
+bool Gate::State::can_pay(std::int32_t n_lanes, SourceIndex source, const Going& going) const {
+    const std::int32_t n_most = std::min(config.n_most, config.sources[source].n_most);
+    const bool is_free = config.sources[source].is_free;
+    const auto gains = [&](std::int32_t n_drafting, std::int32_t width, double n_right) {
+        const std::int32_t n_verifying = config.wants_equal_widths ? n_lanes : n_drafting;
+        const double asked_s = is_free ? 0 : draft_s(source, n_drafting, width, going);
+        const double call_s = going.costs.hopeful_s(n_verifying * width) + asked_s;
+        const double speed = (1 + n_drafting * n_right / n_lanes) * going.costs.plain_s() / call_s;
+        return speed >= 1 + (is_free ? kLeastProspect : kLeastModelProspect);
+    };
+    double n_right = 0, chance = 1;
+    for (std::int32_t width = 1; width <= n_most; ++width) {
+        n_right += chance *= is_free ? 1 : kBestModel;
+        if (gains(n_lanes, width, n_right) || gains(1, width, n_right)) return true;
+    }
+    return false;
+}
+
+// Looked at now and then: it hardly changes, and looking takes as long as a hundredth of a small model's call.
+bool Gate::State::can_pay(std::span<const LaneSituation> lanes, SourceIndex source) {
+    const auto n_lanes = std::min(static_cast<std::int32_t>(lanes.size()), config.n_lanes);
+    std::int32_t n_text = 0;
+    for (const LaneSituation& lane : lanes) n_text = std::max(n_text, lane.n_text);
+    const bool is_same = prospect.n_lanes == n_lanes && n_text >= prospect.n_text && n_text < prospect.n_until;
+    if (!is_same) {
+        const Going now = going(lanes);
+        prospect.n_lanes = n_lanes;
+        prospect.n_text = n_text;
+        prospect.n_until = now.costs.is_known() ? n_text + kProspectTokens : n_text;
+        prospect.can_pay.assign(config.sources.size(), true);
+        for (SourceIndex s = 0; s < config.sources.size() && now.costs.is_known(); ++s) {
+            prospect.can_pay[s] = can_pay(n_lanes, s, now);
+        }
+    }
+    return prospect.can_pay[source];
+}
 
 double Gate::State::draft_s(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, const Going& going) const {
     if (n_lanes < 1) return 0;
@@ -99,7 +145,7 @@ void Gate::State::wish_alone(std::span<const LaneSituation> lanes, const Going& 
     for (std::size_t i = 0; i < lanes.size(); ++i) {
         if (!is_lane(lanes[i].lane)) continue;
         for (SourceIndex s = 0; s < config.sources.size(); ++s) {
-            if (config.sources[s].is_free || n_most_of(lanes[i], s) < 1) continue;
+            if (!may_be_asked[s] || n_most_of(lanes[i], s) < 1) continue;
             const Wish other = best_wish(lanes[i], seats[i], s, going);
             if (!seats[i].wish || other.value > seats[i].wish->value) seats[i].wish = other;
         }
@@ -158,7 +204,7 @@ void Gate::State::try_others(std::span<const LaneSituation> lanes, const Going& 
         const LaneSituation& lane = lanes[i];
         if (!is_lane(lane.lane)) continue;
         for (SourceIndex s = 0; s < config.sources.size(); ++s) {
-            if (config.sources[s].is_free || n_most_of(lane, s) < 1) continue;
+            if (!may_be_asked[s] || n_most_of(lane, s) < 1) continue;
             Seat& seat = seats[i];
             if ((seat.wish && seat.wish->source == s) || !draft_worth.is_due(lane.lane, s, lane.n_text)) continue;
             std::int32_t n_beside = 0;
@@ -213,6 +259,13 @@ std::vector<Ask> Gate::State::asks(std::span<const LaneSituation> lanes, std::sp
     const Going now = going(lanes);
     if (!now.costs.is_known()) return {};
     if (config.wants_equal_widths && n_equal_most(lanes) == 0) return {};
+    bool may_any = false;
+    for (SourceIndex s = 0; s < config.sources.size(); ++s) {
+        may_be_asked[s] = !config.sources[s].is_free && can_pay(lanes, s);
+        may_any = may_any || may_be_asked[s];
+    }
+    if (!may_any) return {};
+    if (!std::exchange(was_granted_asks, true)) grant(kAskGrant * now.costs.plain_s());
     weigh(lanes, free_proposals, now, false);
     settle_free(lanes, now);
     wish_alone(lanes, now);

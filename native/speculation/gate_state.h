@@ -73,6 +73,13 @@ struct Gate::State {
         std::optional<Wish> wish;
     };
 
+    struct Prospect {  // with so many lanes whose longest text has n_text to n_until tokens
+        std::int32_t n_lanes = 0;
+        std::int32_t n_text = 0;
+        std::int32_t n_until = 0;
+        std::vector<bool> can_pay;  // by source
+    };
+
     explicit State(GateConfig given);
 
     std::vector<Ask> asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);
@@ -94,6 +101,12 @@ struct Gate::State {
                bool hears_answers);
     Going going(std::span<const LaneSituation> lanes);
 
+    bool can_pay(std::span<const LaneSituation> lanes, SourceIndex source);
+    bool can_pay(std::int32_t n_lanes, SourceIndex source, const Going& going) const;
+    void grant(double seconds) {
+        budget.grant(seconds);
+        earnings.grant(seconds);
+    }
     double draft_s(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, const Going& going) const;
     void settle_free(std::span<const LaneSituation> lanes, const Going& going);
     void join(Party& party, const Wish& wish, const Seat& seat) const;
@@ -138,7 +151,9 @@ struct Gate::State {
     double drafts_s = 0;                // what drafts took since the last call
     SpeedUp speed_up;
     StepOptions options;
+    Prospect prospect;
     bool was_granted = false;
+    bool was_granted_asks = false;
     std::optional<Tried> tried;              // in this step, the last one
     double asked_s = 0;                      // what this step's drafts are expected to take
     std::vector<std::int32_t> last_drafted;  // by lanes of the step
@@ -154,6 +169,7 @@ struct Gate::State {
     std::vector<std::size_t> order;
     std::vector<Chances> best_chances;
     std::vector<std::int32_t> widths;
+    std::vector<bool> may_be_asked;  // by source
 };
 
 }  // namespace luce::speculation

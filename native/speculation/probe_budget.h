@@ -9,7 +9,7 @@ namespace luce::speculation {
 
 class ProbeBudget {
 public:
-    static constexpr double kShare = 0.008;  // of all time
+    static constexpr double kShare = 0.004;  // of all time
 
     void grant(double seconds) { credit_s_ += seconds; }
 

@@ -40,8 +40,13 @@ llama::Model load_target() {
 // Two lanes of different lengths, decoded plainly side by side after their prompts.
 class Following {
 public:
-    explicit Following(bool reads_meanwhile)
-        : reads_meanwhile_(reads_meanwhile), model_(load_target()), decoder_(model_, 2) {
+    // `skips_from`, `skips_to`: of the texts' lengths, between which tokens are skipped.
+    explicit Following(bool reads_meanwhile, std::size_t skips_from = 0, std::size_t skips_to = 0)
+        : reads_meanwhile_(reads_meanwhile),
+          skips_from_(skips_from),
+          skips_to_(skips_to),
+          model_(load_target()),
+          decoder_(model_, 2) {
         llama::DraftModelOptions options;
         options.path = test_model("drafts/dflash-qwen35");
         options.n_lanes = 2;
@@ -93,7 +98,12 @@ private:
         std::int32_t row = 0;
         for (const engine::Slice& slice : slices) {
             const auto n = static_cast<std::int32_t>(slice.tokens.size());
-            drafts_->follow(slice.lane, texts_[static_cast<std::size_t>(slice.lane)], slice.begin + n, n, row);
+            const Tokens& text = texts_[static_cast<std::size_t>(slice.lane)];
+            if (text.size() >= skips_from_ && text.size() < skips_to_) {
+                drafts_->skip(slice.lane, text, slice.begin + n, n, row);
+            } else {
+                drafts_->follow(slice.lane, text, slice.begin + n, n, row);
+            }
             row += n;
         }
     }
@@ -105,6 +115,8 @@ private:
     }
 
     bool reads_meanwhile_;
+    std::size_t skips_from_;
+    std::size_t skips_to_;
     llama::Model model_;
     llama::LlamaDecoder decoder_;
     std::unique_ptr<llama::DflashDrafts> drafts_;
@@ -127,6 +139,16 @@ TEST_CASE("features that are read while the target computes give the same drafts
         }
     }
     for (const LaneId lane : {LaneId{0}, LaneId{1}}) CHECK(meanwhile.has_all_rows(lane));
+}
+
+TEST_CASE("tokens that were skipped leave no gap, and drafting goes on behind them") {
+    for (const bool to_the_end : {false, true}) {
+        Following skipping(false, kPrompt + 30, to_the_end ? kPrompt + 2 * kAnswer : kPrompt + 100);
+        const std::vector<speculation::Draft> drafts = skipping.draft();
+        REQUIRE(drafts.size() == 2);
+        for (const speculation::Draft& draft : drafts) CHECK(draft.tokens.size() == kMost);
+        for (const LaneId lane : {LaneId{0}, LaneId{1}}) CHECK(skipping.has_all_rows(lane));
+    }
 }
 
 TEST_SUITE_END();

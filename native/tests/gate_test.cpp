@@ -259,8 +259,9 @@ TEST_CASE("what was earned outlives the first calls of another number of lanes")
     const std::vector<LaneSituation> lanes = {{kLane, 100, 15}};
     const std::vector<float> confidence(8, 0.99F);
     const std::vector<Proposal> proposals = {{kLane, kNgram, confidence}};
-    CHECK(gate.choose(lanes, proposals)[0].width == 8);
+    CHECK(gate.choose(lanes, proposals)[0].width > 0);
     for (int i = 0; i < 4; ++i) gate.observe_step({1, 9, 100, 0.02, 0, 8});
+    CHECK(gate.choose(lanes, proposals)[0].width == 8);
     for (int i = 0; i < 4; ++i) gate.observe_step({2, 2, 100, 0.011});
     CHECK(gate.choose(lanes, proposals)[0].width == 8);
 }

@@ -166,6 +166,21 @@ private:
     }
 };
 
+// What the daemon does before it serves: calls and drafts on short texts.
+inline void rehearse(speculation::Gate& gate, const World& world) {
+    const std::int32_t n_lanes = world.t.n_lanes;
+    std::uint64_t n_calls = 1 << 20;
+    const auto tell = [&](std::int32_t width) {
+        const double seconds = world.noisy(world.call_s(n_lanes, n_lanes * width, 0), n_calls++, 3);
+        gate.observe_rehearsed_step({n_lanes, n_lanes * (1 + width), 1, seconds});
+    };
+    for (int i = 0; i < 3; ++i) tell(0);
+    const double drafts_s = world.noisy(world.draft_s(n_lanes, n_lanes * kBlock), n_calls++, 3);
+    gate.observe_rehearsed_draft(kBlockDraft, n_lanes, n_lanes * kBlock, drafts_s);
+    for (std::int32_t width = kBlock; width > 0; width /= 2) tell(width);
+    for (int i = 0; i < 3; ++i) tell(0);
+}
+
 struct Tally {
     double seconds = 0;
     std::int64_t n_tokens = 0;

@@ -1,0 +1,19 @@
+// Rehearsal: measures what calls and drafts cost here before anything is served, so that the gate knows and need not
+// find out in the first answers. Computes texts that are nobody's in lanes that are still empty, and leaves them empty;
+// knows neither requests nor what is kept of texts.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+#include "engine/decoder.h"
+#include "engine/speculator.h"
+
+namespace luce::engine {
+
+// For one lane, all of them, and half as many each time between; plain calls first, then the widest drafts and half as
+// wide each time. Takes 0.4 seconds, but what is begun is ended; what does not fit in is found out later. Says in the
+// log what it found.
+void rehearse(Decoder& decoder, Speculator& speculator, std::int32_t n_lanes, const Clock& clock);
+
+}  // namespace luce::engine
