@@ -13,6 +13,7 @@ namespace luce::engine {
 namespace {
 
 constexpr double kMost_s = 0.4;
+constexpr double kMostWithoutModel_s = 0.15;  // what is free is seldom wrong for long: little is lost by finding out
 // The first calls are dearer: graphs are made, and weights come into caches. Where they take long that is little.
 constexpr int kMostFirstCalls = 16;
 constexpr double kStillFaster = 0.95;  // than the fastest before it
@@ -24,7 +25,10 @@ constexpr int kCalls = 2;  // of each width, of which the shorter one counts; of
 class Rehearsal {
 public:
     Rehearsal(Decoder& decoder, Speculator& speculator, const Clock& clock)
-        : decoder_(decoder), speculator_(speculator), clock_(clock), end_s_(clock.now_s() + kMost_s) {}
+        : decoder_(decoder),
+          speculator_(speculator),
+          clock_(clock),
+          end_s_(clock.now_s() + (speculator.has_models() ? kMost_s : kMostWithoutModel_s)) {}
 
     // Returns whether there is time for more.
     bool with_lanes(std::int32_t n_lanes) {
@@ -143,7 +147,7 @@ void rehearse(Decoder& decoder, Speculator& speculator, std::int32_t n_lanes, co
     bool has_time = rehearsal.with_lanes(1);
     for (std::int32_t n = n_lanes; n > 1 && has_time; n /= 2) has_time = rehearsal.with_lanes(n);
     if (!rehearsal.found().empty()) {
-        log_info("milliseconds of a call, and with so many drafted tokens a lane" + rehearsal.found());
+        log_debug("milliseconds of a call, and with so many drafted tokens a lane" + rehearsal.found());
     }
 }
 

@@ -105,6 +105,11 @@ void Speculator::withdraw() {
     }
 }
 
+bool Speculator::has_models() const {
+    return std::any_of(sources_.begin(), sources_.end(),
+                       [](const Source& source) { return !source.drafts->traits().is_free; });
+}
+
 void Speculator::propose(std::span<const Candidate> lanes) {
     withdraw();
     if (n_most_ == 0) return;

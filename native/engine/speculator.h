@@ -34,6 +34,7 @@ public:
     Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clock& clock);
     ~Speculator();
 
+    bool has_models() const;                         // among its sources: drafts that cost something
     std::int32_t n_most() const { return n_most_; }  // drafted tokens one after the other
     bool draws() const { return draws_; }
     std::string description() const;  // the sources' names: "ngram+dflash"

@@ -32,8 +32,8 @@ def arguments_of(test_models: Path, architecture: str) -> tuple[str, ...]:
     return ("--draft", str(draft), "--draft-ngram", "off", "--draft-tree", str(TREE))
 
 
-def comparison_of(architecture: str, gpu: bool) -> Comparison:
-    return Comparison(noise_of_random(architecture in MOE, gpu))
+def comparison_of(architecture: str, gpu: bool, *, is_long: bool = False) -> Comparison:
+    return Comparison(noise_of_random(architecture in MOE, gpu, is_long=is_long))
 
 
 def finish(comparison: Comparison) -> None:
@@ -55,7 +55,7 @@ def test_every_architecture_without_state(
     model = test_models / f"{architecture}.gguf"
     prompts = random_prompts(40 if full else 8, seed=3)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
-    comparison = comparison_of(architecture, gpu)
+    comparison = comparison_of(architecture, gpu, is_long=full)
     for gate in ("off", "on"):
         for lanes in ("1", "4"):
             arguments = (*arguments_of(test_models, architecture), "--draft-gate", gate, "--lanes", lanes)

@@ -101,7 +101,7 @@ def test_every_architecture_with_a_drafter(
     draft = test_models / "drafts" / f"dflash-{architecture}.gguf"
     prompts = random_prompts(100 if full else 9, seed=5)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
-    comparison = Comparison(noise_of_random(architecture in MOE, gpu))
+    comparison = Comparison(noise_of_random(architecture in MOE, gpu, is_long=full))
     for lanes in ("1", "8"):
         arguments = ("--draft", str(draft), "--draft-gate", "off", "--draft-max", "5")
         with closing(start(*arguments, "--lanes", lanes, model=model)) as daemon:
