@@ -274,7 +274,9 @@ def test_the_page_shows_what_is_out_of_the_pool(browser: Browser, tiny_model: Pa
         with opened(browser, f"{running.url}/") as page:
             with generating(running, 1, n_prompt=1500):
                 page.wait_for_selector(".map i.out")
+                page.wait_for_selector(".recall")  # once the prompt's end has chosen
             assert page.locator(".key i.out").count() == 1
+            shows(page, ".recall", re.compile(r"^\d+ % of the pages that mattered were in the pool; \d.* came in, \d"))
     finally:
         running.stop()
 
