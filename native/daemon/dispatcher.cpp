@@ -1,6 +1,7 @@
 #include "daemon/dispatcher.h"
 
 #include <memory>
+#include <new>
 #include <type_traits>
 
 #include "base/atomic_file.h"
@@ -268,12 +269,7 @@ void Dispatcher::start(const wire::Generate& command, bool takes_turns) {
         return;
     }
     const auto key = static_cast<engine::RequestKey>(++n_requests_);
-    Result<engine::Request> request = requests_.build(command, key);
-    if (!request) {
-        refuse(command, request.error(), true);
-        return;
-    }
-    if (const Result<void> submitted = engine_.submit(std::move(request).value()); !submitted) {
+    if (const Result<void> submitted = submit(command, key); !submitted) {
         refuse(command, submitted.error(), true);
         return;
     }
@@ -282,6 +278,15 @@ void Dispatcher::start(const wire::Generate& command, bool takes_turns) {
     running_.emplace(key, std::move(running));
     keys_.emplace(command.id, key);
     if (takes_turns) turn_taken_ = key;
+}
+
+// Where memory is short, one request fails and not the daemon: nothing holds a part of it yet.
+Result<void> Dispatcher::submit(const wire::Generate& command, engine::RequestKey key) try {
+    Result<engine::Request> request = requests_.build(command, key);
+    if (!request) return request.error();
+    return engine_.submit(std::move(request).value());
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "no memory for the request"};
 }
 
 void Dispatcher::on_cancel(const wire::Cancel& command) {

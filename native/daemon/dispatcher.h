@@ -93,6 +93,7 @@ private:
     void wait_for_turn(Turn turn);
     void take_turns();
     void start(const wire::Generate& command, bool takes_turns);
+    Result<void> submit(const wire::Generate& command, engine::RequestKey key);
     void end_before_start(const wire::Generate& command);
     void refuse(const wire::Generate& command, const Error& error, bool owns_id);
     void finish(engine::RequestKey key, const engine::FinishedStats& stats);

@@ -17,7 +17,7 @@ public:
     // `seed`: for requests that bring none; unset: a fresh random one each.
     RequestBuilder(std::int32_t n_ctx, std::optional<std::uint64_t> seed) : n_ctx_(n_ctx), seed_(seed) {}
 
-    // Errors: those of the files, bad_grammar.
+    // Errors: those of the files, bad_grammar. Throws std::bad_alloc.
     Result<engine::Request> build(const wire::Generate& command, engine::RequestKey key);
 
 private:

@@ -3,6 +3,7 @@
 #include "wire/command_parser.h"
 
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -171,11 +172,13 @@ Result<Command> parse_classified(const Line& line) {
     return Error{ErrorCode::unknown_command, "there is no command '" + shortened(line.verb) + "'"};
 }
 
-Result<Command> parse_checked(const Line& line) {
+Result<Command> parse_checked(const Line& line) try {
     if (line.text.find('\0') != std::string_view::npos) return bad_args("the line holds a NUL byte");
     if (!is_utf8(line.text)) return bad_args("the line is not UTF-8");
     if (is_blank(line.text)) return bad_args("the line is empty");
     return parse_classified(line);
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, "no memory for what the line holds"};
 }
 
 }  // namespace

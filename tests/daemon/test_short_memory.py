@@ -6,18 +6,20 @@ tests/supervisor/test_engine_status.py engines that die of it."""
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from luce.protocol import ErrorCode, PoolSize, Unparked
+from luce.protocol import Err, ErrorCode, PoolSize, Unparked
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import ask, done, generate, status_of
-from tests.daemon_driver import DaemonDriver, DaemonEnded, random_prompt
+from tests.daemon_driver import DaemonDriver, DaemonEnded, gen_line, random_prompt
 
 ARGUMENTS = ("--lanes", "2", "--ubatch", "512", "--ctx", "8192", "--host-cache", "200M")
+SMALL_BYTES = 4 << 20
+N_HUGE = 6_000_000  # tokens of a prompt that takes more than that to read and less than a line may have
 BOUNDED = (*ARGUMENTS, "--kvflash", "8192", "--kvflash-policy", "lru")
 
 
@@ -55,7 +57,7 @@ def test_a_refusal_that_ggml_cannot_take_ends_a_daemon_whose_pool_could_be_small
     daemon = start(*BOUNDED)
     generate(daemon, random_prompt(50, seed=9))
     # Slices of 512 tokens need more beside them than the first one of 50 did.
-    with at_most(daemon, taken_bytes(daemon)), pytest.raises(DaemonEnded):
+    with at_most(daemon, taken_bytes(daemon) + SMALL_BYTES), pytest.raises(DaemonEnded):
         generate(daemon, random_prompt(2000, seed=2))
     assert daemon.wait() == 70
     assert "out of memory" in capfd.readouterr().err
@@ -64,10 +66,39 @@ def test_a_refusal_that_ggml_cannot_take_ends_a_daemon_whose_pool_could_be_small
 def test_without_a_bounded_pool_the_request_fails(start: Start) -> None:
     daemon = start(*ARGUMENTS, "--pool", "8192")
     generate(daemon, random_prompt(50, seed=9))
-    with at_most(daemon, taken_bytes(daemon)):
+    # Enough for what the daemon itself notes down, by far not for the computation's buffers.
+    with at_most(daemon, taken_bytes(daemon) + SMALL_BYTES):
         assert generate(daemon, random_prompt(2000, seed=2)).code == ErrorCode.OUT_OF_MEMORY
     assert status_of(daemon)["pool"] == "8192"
     assert served(daemon, random_prompt(2000, seed=2))
+
+
+def huge_line(_: Path) -> str:
+    return "gen id=7 n=4 prompt=" + ",".join(["5"] * N_HUGE)
+
+
+def huge_file(tmp_path: Path) -> str:
+    path = tmp_path / "huge.bin"
+    path.write_bytes(bytes(4 * N_HUGE))
+    return gen_line(7, 4, path)
+
+
+@pytest.mark.parametrize("huge", [huge_line, huge_file])
+def test_a_prompt_that_does_not_fit_into_memory_is_refused(
+    start: Start, tmp_path: Path, huge: Callable[[Path], str]
+) -> None:
+    daemon = start("--ctx", str(2 * N_HUGE), "--kvflash", "4096", "--kvflash-policy", "lru")
+    assert served(daemon, random_prompt(50, seed=9))
+    line = huge(tmp_path)
+    # A line is read before it is understood.
+    with at_most(daemon, taken_bytes(daemon) + SMALL_BYTES + 3 * len(line)):
+        daemon.send(line)
+        said = daemon.next_reply()
+    assert isinstance(said, Err)
+    assert (said.id, said.code) == (7, ErrorCode.OUT_OF_MEMORY)
+    if huge is huge_file:  # what was understood as a request has a stream, and its end
+        assert daemon.tokens_until_end() == []
+    assert served(daemon, random_prompt(50, seed=9))
 
 
 def test_unpark_takes_a_smaller_pool_where_there_is_less_memory(start: Start) -> None:
