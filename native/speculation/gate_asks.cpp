@@ -13,6 +13,7 @@ constexpr double kLeastGain = 0.02;    // tokens: asking for less is not worth t
 constexpr double kFullCredit = 0.95;   // enough of the most credit
 constexpr double kBestModel = 0.95;    // a model's drafts are right no more often, token for token
 constexpr double kAskGrant = 3;        // plain steps that may go into finding out what they are worth
+constexpr double kLikelyGain = 0.15;   // of a plain step a token, where drafts turn out to pay
 constexpr std::int32_t kProspectTokens = 32;
 // Of plain decoding's speed: where less is to be gained at best, drafts are left alone. A model's texts are seldom the
 // best, and it takes time to find out.
@@ -196,6 +197,12 @@ void Gate::State::keep_worthwhile(std::span<const LaneSituation> lanes, const Go
     }
 }
 
+// An answer goes on for about as long as it has gone on: before that pays for a draft there is nothing to be found out.
+bool Gate::State::is_long_enough(const LaneSituation& lane, double cost_s, const Going& going) {
+    const std::int32_t n_answered = lane.n_text - begun_at[static_cast<std::size_t>(lane.lane)];
+    return kLikelyGain * n_answered * going.costs.plain_s() >= cost_s;
+}
+
 // What has not been asked for long, if it can be afforded.
 void Gate::State::try_others(std::span<const LaneSituation> lanes, const Going& going) {
     ++n_turns;
@@ -210,11 +217,11 @@ void Gate::State::try_others(std::span<const LaneSituation> lanes, const Going& 
             std::int32_t n_beside = 0;
             for (const Seat& other : seats) n_beside += other.wish && other.wish->source == s ? 1 : 0;
             Wish trial = best_wish(lane, seat, s, going);
-            if (!earnings.covers(draft_s(s, 1, trial.n_tokens, going))) continue;
+            const double alone_s = draft_s(s, 1, trial.n_tokens, going);
+            if (!is_long_enough(lane, alone_s, going) || !earnings.covers(alone_s)) continue;
             // The draft costs only what a further lane does.
-            trial.value +=
-                going.rate * (draft_s(s, 1, trial.n_tokens, going) + draft_s(s, n_beside, trial.n_tokens, going) -
-                              draft_s(s, n_beside + 1, trial.n_tokens, going));
+            trial.value += going.rate * (alone_s + draft_s(s, n_beside, trial.n_tokens, going) -
+                                         draft_s(s, n_beside + 1, trial.n_tokens, going));
             const double lost = (seat.wish ? seat.wish->value : 0) - trial.value;
             const double lost_s = std::max(lost, 0.0) / going.rate;
             // What is believed to be very dear may have been measured at a bad time: full credit buys any trial, and
@@ -222,7 +229,7 @@ void Gate::State::try_others(std::span<const LaneSituation> lanes, const Going& 
             const double taken_s = std::min(lost_s, kFullCredit * kMostCredit * going.costs.plain_s());
             if (!budget.take(taken_s)) continue;
             seat.wish = trial;
-            tried = Tried{s, draft_s(s, 1, trial.n_tokens, going), lost_s - taken_s};
+            tried = Tried{s, alone_s, lost_s - taken_s};
         }
     }
 }
@@ -257,6 +264,11 @@ std::vector<Ask> Gate::State::asks(std::span<const LaneSituation> lanes, std::sp
     seat(lanes);
     if (!config.is_on) return first_asks(lanes, free_proposals);
     const Going now = going(lanes);
+    for (const LaneSituation& lane : lanes) {
+        if (!is_lane(lane.lane)) continue;
+        std::int32_t& begun = begun_at[static_cast<std::size_t>(lane.lane)];
+        if (begun < 0) begun = lane.n_text;
+    }
     if (!now.costs.is_known()) return {};
     if (config.wants_equal_widths && n_equal_most(lanes) == 0) return {};
     bool may_any = false;

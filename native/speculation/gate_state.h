@@ -118,6 +118,7 @@ struct Gate::State {
     void wish_alone(std::span<const LaneSituation> lanes, const Going& going);
     Kept gather(std::span<const LaneSituation> lanes, SourceIndex source, std::int32_t n_tokens, const Going& going);
     void keep_worthwhile(std::span<const LaneSituation> lanes, const Going& going);
+    bool is_long_enough(const LaneSituation& lane, double cost_s, const Going& going);
     void try_others(std::span<const LaneSituation> lanes, const Going& going);
     std::vector<Ask> book_asks(std::span<const LaneSituation> lanes, const Going& going);
     std::vector<Ask> first_asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);
@@ -157,9 +158,10 @@ struct Gate::State {
     std::optional<Tried> tried;              // in this step, the last one
     double asked_s = 0;                      // what this step's drafts are expected to take
     std::vector<std::int32_t> last_drafted;  // by lanes of the step
-    std::int32_t n_sharing = 1;              // lanes with a proposal in the last step
-    std::int32_t n_free_drafted = 0;         // that all lanes would verify if nobody were asked
-    std::int32_t n_longest = 0;              // in the last step
+    std::vector<std::int32_t> begun_at;  // by lane: the text's length when drafts were first thought of; -1: not yet
+    std::int32_t n_sharing = 1;          // lanes with a proposal in the last step
+    std::int32_t n_free_drafted = 0;     // that all lanes would verify if nobody were asked
+    std::int32_t n_longest = 0;          // in the last step
     std::size_t n_turns = 0;
 
     // Of the running call; members to save allocations.

@@ -317,7 +317,7 @@ TEST_CASE("nothing is drafted where nothing may be, or before plain steps were m
     CHECK(gate.choose(lanes, proposals)[0].width == 0);
     CHECK(!gate.relative_cost(1, 4));
     for (int i = 0; i < 3; ++i) gate.observe_step({1, 1, 100, 0.01});
-    CHECK(gate.asks(lanes, {}).size() == 1);
+    CHECK(gate.asks(std::vector<LaneSituation>{{kLane, 103, 15}}, {}).size() == 1);
     CHECK(gate.choose(lanes, proposals)[0].width > 0);
     config.n_most = 0;
     Gate none(config);
@@ -409,15 +409,36 @@ TEST_CASE("a lane's next text starts without the last one's luck") {
     const World world(traits);
     Gate gate(config_of(1));
     Player(world).with_gate(gate, 3000, 0);
-    const std::vector<LaneSituation> lanes = {{kLane, 100, kBlock}};
-    // Nothing was ever right here, and it was asked a while ago only; a new text is asked about at once.
+    // Nothing was ever right here, and it was asked a while ago only; a new text is asked about soon.
     gate.begin(kLane);
     bool was_asked = false;
-    for (int i = 0; i < 400 && !was_asked; ++i) {
+    for (std::int32_t i = 0; i < 400 && !was_asked; ++i) {
+        const std::vector<LaneSituation> lanes = {{kLane, 100 + std::min(i, 16), kBlock}};
         was_asked = !gate.asks(lanes, {}).empty();
         gate.choose(lanes, {});
     }
     CHECK(was_asked);
+}
+
+TEST_CASE("what a source is worth is found out the later in an answer the dearer its drafts are") {
+    const auto first_asked = [](double draft_s) {
+        Gate gate(config_of(1));
+        gate.observe_rehearsed_draft(kBlockDraft, 1, kBlock, draft_s);
+        for (int i = 0; i < 3; ++i) gate.observe_rehearsed_step({1, 1, 100, 0.01});
+        for (int i = 0; i < 2000; ++i) {  // enough is put by
+            gate.choose(std::vector<LaneSituation>{{kLane, 100, kBlock}}, {});
+            gate.observe_step({1, 1, 100, 0.01});
+        }
+        gate.begin(kLane);
+        std::int32_t n_answered = 0;
+        while (n_answered < 400 && gate.asks(std::vector<LaneSituation>{{kLane, 500 + n_answered, kBlock}}, {}).empty())
+            ++n_answered;
+        return n_answered;
+    };
+    const std::int32_t cheap = first_asked(0.001), dear = first_asked(0.02);
+    CHECK(cheap <= 1);
+    CHECK(dear > 8);
+    CHECK(dear < 24);
 }
 
 TEST_CASE("memory does not grow with steps") {
