@@ -5,6 +5,7 @@ Drafts are verified in batches of other sizes than plain decoding's, so the rule
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,6 +22,7 @@ from tests.daemon.exactness import Told, compare_drawn, drafted, generate, statu
 from tests.daemon.same_tokens import (
     NOISE_BATCHING,
     NOISE_RANDOM,
+    NOISE_RANDOM_MOE,
     Comparison,
     SampledComparison,
     noise_of_random,
@@ -67,6 +69,15 @@ def all_at_once(daemon: DaemonDriver, prompts: Sequence[Sequence[int]], n: int) 
     return [answers[i].tokens for i in range(len(prompts))]
 
 
+def control_of(daemon: DaemonDriver, prompts: Sequence[Sequence[int]], references: Sequence[Reference]) -> Comparison:
+    """Plain decoding, which batches otherwise than the references did."""
+    control = Comparison(math.inf)
+    texts = all_at_once(daemon, prompts, len(references[0].tokens))
+    for i, (tokens, reference) in enumerate(zip(texts, references, strict=True)):
+        control.check(f"control {i}", tokens, reference.tokens, reference.margins)
+    return control
+
+
 @pytest.mark.parametrize("gate", ["off", "on"])
 def test_the_packaged_model_and_drafter(
     start: Start, golden: list[GoldenCase], packaged_draft: Path, gate: str, full: bool
@@ -101,7 +112,8 @@ def test_every_architecture_with_a_drafter(
     draft = test_models / "drafts" / f"dflash-{architecture}.gguf"
     prompts = random_prompts(100 if full else 9, seed=5)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
-    comparison = Comparison(noise_of_random(architecture in MOE, gpu, is_long=full))
+    goes_far = full and architecture in MOE
+    comparison = Comparison(math.inf if goes_far else noise_of_random(architecture in MOE, gpu))
     for lanes in ("1", "8"):
         arguments = ("--draft", str(draft), "--draft-gate", "off", "--draft-max", "5")
         with closing(start(*arguments, "--lanes", lanes, model=model)) as daemon:
@@ -109,6 +121,9 @@ def test_every_architecture_with_a_drafter(
                 name = f"prompt {i} in {lanes} lanes"
                 comparison.check(name, tokens, references[i].tokens, references[i].margins)
             assert int(status_of(daemon)["spec_drafted"]) > 0
+    if goes_far:
+        control = control_of(start("--draft-max", "0", "--lanes", "8", model=model), prompts, references)
+        comparison.finish_like(control, NOISE_RANDOM_MOE)
     comparison.finish(share_allowed=1)  # random texts come to near-ties; what parts at a clear step fails above
 
 
