@@ -14,7 +14,8 @@
 // each lane from what was accepted of late. Where even drafts that are right would bring next to nothing nobody is
 // asked (can_pay). What has not been tried for long is tried again now and then, from a budget of less than one percent
 // of the time; at first from that of a plain step, and of three more where a model may be worth asking. In an answer
-// nothing is tried before as many tokens have come as would pay for it: most texts go on for about as long as they have.
+// nothing is tried before as many tokens have come as would pay for it: most texts go on for about as long as they
+// have.
 //
 // What is believed may be wrong, so there is an account besides of what speculation has really saved (Earnings): a step
 // may risk, should nothing of its draft be right, what lies there and no more. It begins with a few plain steps' worth
