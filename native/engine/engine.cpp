@@ -299,6 +299,10 @@ void Engine::fail(LaneId lane, const Error& error, std::vector<Event>& events) {
 
 void Engine::release(LaneId lane, std::span<const float> logits, bool is_valid) {
     const Generation& g = *at(lane);
+    if (speculator_ != nullptr) {
+        const auto n_prompt = static_cast<std::int32_t>(g.request().prompt.size());
+        speculator_->end(lane, g.text(), g.n_computed(), g.n_computed() - n_prompt);
+    }
     memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.text(), g.n_computed(), logits, is_valid);
     decoder_.forget(lane);
     if (speculator_ != nullptr) speculator_->forget(lane);

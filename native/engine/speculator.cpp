@@ -80,7 +80,7 @@ Speculator::Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clo
     gate.wants_equal_widths = wants_equal_widths_;
     for (auto& drafts : config.sources) {
         gate.sources.push_back(drafts->traits());
-        sources_.push_back({std::move(drafts)});
+        sources_.push_back({std::move(drafts), 0, false, true, std::vector<bool>(static_cast<std::size_t>(n_lanes))});
     }
     gate_ = std::make_unique<speculation::Gate>(std::move(gate));
 }
@@ -160,6 +160,7 @@ DraftAsk Speculator::ask_for(const Candidate& lane, SourceIndex source, std::int
 void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<const Candidate> lanes) {
     Source& source = sources_[i];
     if (source.is_out) return;
+    for (const DraftAsk& ask : asks) source.was_asked[static_cast<std::size_t>(ask.lane)] = true;
     const double started_s = clock_.now_s();
     std::vector<Draft> drafts;
     if (const Result<void> drafted = source.drafts->draft(asks, drafts); !drafted) {
@@ -354,7 +355,17 @@ void Speculator::meanwhile() {
 void Speculator::begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) {
     gate_->begin(lane);
     declined_[static_cast<std::size_t>(lane)] = {};
-    for (Source& source : sources_) source.drafts->begin(lane, text, n_computed);
+    for (Source& source : sources_) {
+        source.was_asked[static_cast<std::size_t>(lane)] = false;
+        source.drafts->begin(lane, text, n_computed);
+    }
+}
+
+void Speculator::end(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_answer) {
+    for (Source& source : sources_) {
+        if (!source.was_asked[static_cast<std::size_t>(lane)])
+            source.drafts->leave_out(lane, text, n_computed, n_answer);
+    }
 }
 
 void Speculator::forget(LaneId lane) {

@@ -81,6 +81,9 @@ public:
                 speculation::BatchRows rows, bool is_answer);
     void meanwhile();
     void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed);
+    // The lane's text ends here, with n_answer computed tokens of its answer: drafters that were not asked in it need
+    // not read them. Before what is computed of it is kept.
+    void end(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_answer);
     void forget(LaneId lane);
 
 private:
@@ -88,7 +91,8 @@ private:
         std::unique_ptr<speculation::DraftSource> drafts;
         int n_failures = 0;  // in a row
         bool is_out = false;
-        bool can_pay = true;  // as the lanes are now
+        bool can_pay = true;          // as the lanes are now
+        std::vector<bool> was_asked;  // by lane: in its text
     };
     struct Plan {
         Tokens tokens;                      // the next one, the drafted ones, padding up to the others' width

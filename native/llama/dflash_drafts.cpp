@@ -117,6 +117,15 @@ void DflashDrafts::skip(LaneId lane, std::span<const Token> text, std::int32_t n
     pending.skipped.insert(pending.skipped.end(), skipped.begin(), skipped.end());
 }
 
+void DflashDrafts::leave_out(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new) {
+    Pending& pending = pending_[static_cast<std::size_t>(lane)];
+    const std::size_t n = std::min(n_pending(lane), static_cast<std::size_t>(std::max(n_new, 0)));
+    if (n == 0 || !pending.skipped.empty() || device_->traits().has_state()) return;
+    pending.rows.resize((n_pending(lane) - n) * layers_.size() * static_cast<std::size_t>(n_embd_));
+    const std::span<const Token> left_out = text.first(static_cast<std::size_t>(n_computed)).last(n);
+    pending.skipped.assign(left_out.begin(), left_out.end());
+}
+
 void DflashDrafts::warn_of_loss(const Result<void>& injected) {
     if (injected || std::exchange(has_warned_, true)) return;
     log_warn("the draft model lost a text: " + injected.error().text);

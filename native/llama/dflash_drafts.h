@@ -35,6 +35,7 @@ public:
                 speculation::BatchRows rows) override;
     void skip(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
               speculation::BatchRows rows) override;
+    void leave_out(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new) override;
     void meanwhile() override;
     void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) override;
     void forget(LaneId lane) override;

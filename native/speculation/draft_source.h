@@ -104,6 +104,11 @@ public:
         follow(lane, text, n_computed, n_new, rows);
     }
 
+    // The lane's text ends here, and of its last n_new tokens, which follow() was told of, none was ever drafted from:
+    // what they still have to compute may be left out as well.
+    virtual void leave_out(LaneId, std::span<const Token> /*text*/, std::int32_t /*n_computed*/,
+                           std::int32_t /*n_new*/) {}
+
     // The target computes its next call: what can be done of the work that follow() left costs less now than later.
     virtual void meanwhile() {}
 

@@ -79,6 +79,11 @@ public:
         return drafts;
     }
 
+    void leave_out(LaneId lane, std::int32_t n) {
+        const Tokens& text = texts_[static_cast<std::size_t>(lane)];
+        drafts_->leave_out(lane, text, static_cast<std::int32_t>(text.size()) - 1, n);
+    }
+
     // Each position has a row once the lane has caught up.
     bool has_all_rows(LaneId lane) {
         REQUIRE(drafts_->catch_up(lane).ok());
@@ -148,6 +153,15 @@ TEST_CASE("tokens that were skipped leave no gap, and drafting goes on behind th
         REQUIRE(drafts.size() == 2);
         for (const speculation::Draft& draft : drafts) CHECK(draft.tokens.size() == kMost);
         for (const LaneId lane : {LaneId{0}, LaneId{1}}) CHECK(skipping.has_all_rows(lane));
+    }
+}
+
+TEST_CASE("an answer's end that is left out leaves no gap") {
+    for (const std::int32_t n : {0, 1, 10, 100000}) {
+        Following following(false);
+        following.leave_out(LaneId{0}, n);
+        for (const LaneId lane : {LaneId{0}, LaneId{1}}) CHECK(following.has_all_rows(lane));
+        CHECK(following.draft()[0].tokens.size() == kMost);
     }
 }
 

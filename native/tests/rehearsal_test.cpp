@@ -45,12 +45,14 @@ public:
     void skip(LaneId, std::span<const Token>, std::int32_t, std::int32_t n_new, speculation::BatchRows) override {
         n_skipped += n_new;
     }
+    void leave_out(LaneId, std::span<const Token>, std::int32_t, std::int32_t n_new) override { n_left_out += n_new; }
     void begin(LaneId lane, std::span<const Token>, std::int32_t) override { lanes.insert(lane); }
     void forget(LaneId lane) override { lanes.erase(lane); }
 
     int n_asked = 0;
     std::int32_t n_followed = 0;
     std::int32_t n_skipped = 0;
+    std::int32_t n_left_out = 0;
     std::set<LaneId> lanes;
 
 private:
@@ -147,6 +149,21 @@ TEST_CASE("where calls take as long whatever they verify drafts are asked for so
     machine.decode(3);
     CHECK(machine.model->n_asked > n_asked);
     CHECK(machine.model->n_skipped == 0);
+}
+
+TEST_CASE("an answer in which nobody was asked for drafts need not be read at its end") {
+    Machine machine(0.01, 0.00001, 0.002);
+    const Tokens text(50, 1);
+    machine.speculator->begin(LaneId{0}, text, 40);
+    machine.speculator->end(LaneId{0}, text, 49, 9);
+    CHECK(machine.model->n_left_out == 9);
+    rehearse(machine.decoder, *machine.speculator, kLanes, machine.clock);
+    machine.decode(20);
+    machine.speculator->end(LaneId{0}, text, 49, 9);
+    CHECK(machine.model->n_left_out == 9);
+    machine.speculator->begin(LaneId{0}, text, 40);
+    machine.speculator->end(LaneId{0}, text, 49, 4);
+    CHECK(machine.model->n_left_out == 13);
 }
 
 TEST_SUITE_END();
