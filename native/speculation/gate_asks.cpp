@@ -198,7 +198,7 @@ void Gate::State::keep_worthwhile(std::span<const LaneSituation> lanes, const Go
 }
 
 // An answer goes on for about as long as it has gone on: before that pays for a draft there is nothing to be found out.
-bool Gate::State::is_long_enough(const LaneSituation& lane, double cost_s, const Going& going) {
+bool Gate::State::is_long_enough(const LaneSituation& lane, double cost_s, const Going& going) const {
     const std::int32_t n_answered = lane.n_text - begun_at[static_cast<std::size_t>(lane.lane)];
     return kLikelyGain * n_answered * going.costs.plain_s() >= cost_s;
 }

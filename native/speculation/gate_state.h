@@ -118,7 +118,7 @@ struct Gate::State {
     void wish_alone(std::span<const LaneSituation> lanes, const Going& going);
     Kept gather(std::span<const LaneSituation> lanes, SourceIndex source, std::int32_t n_tokens, const Going& going);
     void keep_worthwhile(std::span<const LaneSituation> lanes, const Going& going);
-    bool is_long_enough(const LaneSituation& lane, double cost_s, const Going& going);
+    bool is_long_enough(const LaneSituation& lane, double cost_s, const Going& going) const;
     void try_others(std::span<const LaneSituation> lanes, const Going& going);
     std::vector<Ask> book_asks(std::span<const LaneSituation> lanes, const Going& going);
     std::vector<Ask> first_asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);

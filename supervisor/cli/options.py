@@ -188,8 +188,8 @@ _ENGINE_OPTIONS = (
     click.option(
         "--draft-gate",
         type=click.Choice(["on", "off"]),
-        help="Measure what drafts cost and bring, for 0.4 seconds at the start and ever after, and draft only as far as"
-        " it pays; off: always as far as it goes. Default: on.",
+        help="Measure what drafts cost and bring, up to 0.4 seconds at the start and ever after, and draft only as far"
+        " as it pays; off: always as far as it goes. Default: on.",
     ),
     click.option(
         "--draft-accept",
