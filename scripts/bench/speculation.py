@@ -5,7 +5,9 @@ Each prompt of each set (tests/data/speculation) is answered by all sides one af
 time: luced without a draft ("plain"), with one as it comes ("gate"), with the gate off and a fixed number of drafted
 tokens ("fixed N", with and without the n-gram source), and with --vs llama-server of the same llama.cpp, plain and with
 --spec-type draft-dflash over a sweep of --spec-draft-n-max ("server N"). All are loaded at once and never run at the
-same time. Each set has fresh processes: its first pass is the cold one, --pairs further ones count.
+same time. Each set has fresh processes: its first pass is the cold one, --pairs further ones count. Processes
+that do the same differ by some percent for as long as they run: --processes N does all of it N times, with new ones each
+time, and the pairs of all of them count.
 
 Only decoding counts, from the first token to the last, by each side's own clock (luced's decode_s, llama-server's
 predicted_ms). With several lanes so many prompts of a set run at once, those with answers of like length together; each
@@ -215,12 +217,15 @@ def run_group(args: argparse.Namespace, n_lanes: int, n_context: int, console: C
         args.ubatch, args.gpu_layers, args.cache_type, args.draft_cache_type,
     )  # fmt: skip
     arguments = side_arguments(args, n_lanes)
-    group = Group(n_lanes, n_context, tuple(args.sets), tuple(arguments))
-    for sets in [tuple(args.sets)] if args.mixed else [(name,) for name in args.sets]:
-        with ExitStack() as stack:
-            sides = [start_side(stack, args, settings, name, more) for name, more in arguments.items()]
-            run_sets(args, group, sides, {name: prompts[name] for name in sets})
-        console.log(f"lanes {n_lanes}, context {n_context}: {', '.join(sets)} done")
+    rounds = []
+    for i in range(args.processes):
+        rounds.append(Group(n_lanes, n_context, tuple(args.sets), tuple(arguments)))
+        for sets in [tuple(args.sets)] if args.mixed else [(name,) for name in args.sets]:
+            with ExitStack() as stack:
+                sides = [start_side(stack, args, settings, name, more) for name, more in arguments.items()]
+                run_sets(args, rounds[-1], sides, {name: prompts[name] for name in sets})
+            console.log(f"lanes {n_lanes}, context {n_context}: {', '.join(sets)} done ({i + 1} of {args.processes})")
+    [group] = join(rounds)
     return group
 
 
@@ -247,6 +252,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--context", type=int, nargs="+", default=[0], metavar="N",
                         help="text of so many tokens, answer included; 0: the prompts alone")  # fmt: skip
     parser.add_argument("--pairs", type=int, default=5, help="passes that count, after the cold one")
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="of each side, one after the other")
     parser.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS, help="what is compared with plain")
     parser.add_argument("--fixed", type=int, nargs="+", default=list(WIDTHS), metavar="N",
                         help="widths of luced with the gate off")  # fmt: skip
@@ -271,8 +277,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     if args.quick:
         # Options that were given stay: only defaults are replaced.
         vars(args).update({key: value for key, value in QUICK.items() if vars(args)[key] == parser.get_default(key)})
-    if args.pairs < 1:
-        parser.error("--pairs: at least one pass has to count")
+    if args.pairs < 1 or args.processes < 1:
+        parser.error("--pairs and --processes: at least one pass has to count")
     if (args.prompts is not None and args.prompts < 1) or args.tokens < 2:
         parser.error("--prompts and --tokens: at least one prompt, and a token after the first")
     return args
