@@ -22,6 +22,9 @@ void set_callback(llama_context& context, ggml_backend_sched_eval_callback callb
     ggml_backend_sched_set_eval_callback(context.get_sched(), callback, user);
 }
 
+// What is not computed is there before anything is, and stays until the last node that asks for it.
+bool is_input(const ggml_tensor* tensor) { return tensor->op == GGML_OP_NONE; }
+
 }  // namespace
 
 QueryProbe::QueryProbe(std::int32_t n_lanes) : lanes_(static_cast<std::size_t>(n_lanes)) {}
@@ -91,6 +94,10 @@ bool QueryProbe::on_node(ggml_tensor* node, bool is_question, void* user) {
     auto& probe = *static_cast<QueryProbe*>(user);
     const bool is_write = probe.is_write(node);
     if (!is_write && !probe.is_attention(node)) return !is_question;
+    if (is_question && is_write && is_input(node->src[1])) {
+        probe.read_cells(node->src[1]);
+        return false;
+    }
     if (is_question) return true;
     if (is_write) {
         probe.read_cells(node->src[1]);

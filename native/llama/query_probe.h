@@ -3,8 +3,9 @@
 //
 // A row of queries is told by the cell that its token's key goes to, never by its place in the batch: libllama cuts
 // batches up. So two operations are looked at, in this order: the write of the layer's keys, whose indices are the
-// cells, and the attention to them. Both are asked for as results: then libllama's scheduler has computed all that
-// goes into them and nothing behind them, so neither the indices nor the queries have been overwritten.
+// cells, and the attention to them. What they take is read once libllama's scheduler has computed all that goes into
+// them and nothing behind them, so that it has not been overwritten: the attention is asked for as a result, which
+// stops the computation there, and the write only if its indices are no input of the graph.
 #pragma once
 
 #include <cstddef>
