@@ -6,8 +6,8 @@ time: luced without a draft ("plain"), with one as it comes ("gate"), with the g
 tokens ("fixed N", with and without the n-gram source), and with --vs llama-server of the same llama.cpp, plain and with
 --spec-type draft-dflash over a sweep of --spec-draft-n-max ("server N"). All are loaded at once and never run at the
 same time. Each set has fresh processes: its first pass is the cold one, --pairs further ones count. Processes
-that do the same differ by some percent for as long as they run: --processes N does all of it N times, with new ones each
-time, and the pairs of all of them count.
+that do the same differ by some percent for as long as they run: --processes N does all of it N times, with new ones
+each time, and the pairs of all of them count.
 
 Only decoding counts, from the first token to the last, by each side's own clock (luced's decode_s, llama-server's
 predicted_ms). With several lanes so many prompts of a set run at once, those with answers of like length together; each
