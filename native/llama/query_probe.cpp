@@ -22,7 +22,9 @@ void set_callback(llama_context& context, ggml_backend_sched_eval_callback callb
     ggml_backend_sched_set_eval_callback(context.get_sched(), callback, user);
 }
 
-// What is not computed is there before anything is, and stays until the last node that asks for it.
+// What is not computed is there before anything is, and stays until the last node that asks for it. Of what was
+// computed for another backend the copy looks the same and may be on its way; libllama's indices come from the host,
+// and the scheduler waits for copies of such inputs.
 bool is_input(const ggml_tensor* tensor) { return tensor->op == GGML_OP_NONE; }
 
 }  // namespace

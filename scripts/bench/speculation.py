@@ -5,9 +5,9 @@ Each prompt of each set (tests/data/speculation) is answered by all sides one af
 time: luced without a draft ("plain"), with one as it comes ("gate"), with the gate off and a fixed number of drafted
 tokens ("fixed N", with and without the n-gram source), and with --vs llama-server of the same llama.cpp, plain and with
 --spec-type draft-dflash over a sweep of --spec-draft-n-max ("server N"). All are loaded at once and never run at the
-same time. Each set has fresh processes: its first pass is the cold one, --pairs further ones count. Processes
-that do the same differ by some percent for as long as they run: --processes N does all of it N times, with new ones
-each time, and the pairs of all of them count.
+same time. Each set has fresh processes: its first pass is the cold one, --pairs further ones count. Processes that do
+the same differ by some percent for as long as they run: --processes N does all of it N times, with new ones each time,
+and the pairs of all of them count.
 
 Only decoding counts, from the first token to the last, by each side's own clock (luced's decode_s, llama-server's
 predicted_ms). With several lanes so many prompts of a set run at once, those with answers of like length together; each
@@ -278,7 +278,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         # Options that were given stay: only defaults are replaced.
         vars(args).update({key: value for key, value in QUICK.items() if vars(args)[key] == parser.get_default(key)})
     if args.pairs < 1 or args.processes < 1:
-        parser.error("--pairs and --processes: at least one pass has to count")
+        parser.error("--pairs and --processes: at least one, or no pass counts")
     if (args.prompts is not None and args.prompts < 1) or args.tokens < 2:
         parser.error("--prompts and --tokens: at least one prompt, and a token after the first")
     return args
