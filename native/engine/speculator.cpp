@@ -16,7 +16,8 @@ using speculation::Proposal;
 using speculation::SourceIndex;
 
 constexpr double kLongDraft_s = 0.01;
-constexpr int kMaxFailures = 3;  // in a row; then a source is asked no more
+constexpr std::int32_t kMostOfStep = 16;  // positions that a step may have added to a lane
+constexpr int kMaxFailures = 3;           // in a row; then a source is asked no more
 
 std::vector<LaneSituation> situations_of(std::span<const Speculator::Candidate> lanes, bool has_trees) {
     std::vector<LaneSituation> situations;
@@ -163,7 +164,10 @@ void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<co
     for (const DraftAsk& ask : asks) source.was_asked[static_cast<std::size_t>(ask.lane)] = true;
     const double started_s = clock_.now_s();
     std::vector<Draft> drafts;
-    if (const Result<void> drafted = source.drafts->draft(asks, drafts); !drafted) {
+    const Result<std::int32_t> n_put_off = source.drafts->prepare(asks);
+    const double prepared_s = clock_.now_s();
+    const Result<void> drafted = n_put_off ? source.drafts->draft(asks, drafts) : n_put_off.error();
+    if (!drafted) {
         if (source.n_failures++ == 0) {
             log_warn("no drafts from " + source.drafts->traits().name + ": " + drafted.error().text);
         }
@@ -179,7 +183,10 @@ void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<co
         at(draft.lane).draft_s += seconds / static_cast<double>(drafts.size());
     }
     if (!source.drafts->traits().is_free) {
-        gate_->observe_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, seconds);
+        // What was put off for longer than since the last step would have had to be done without this draft.
+        const bool is_backlog = n_put_off.value() > kMostOfStep * static_cast<std::int32_t>(asks.size());
+        const double put_off_s = is_backlog ? prepared_s - started_s : 0;
+        gate_->observe_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, seconds - put_off_s);
     }
     for (Draft& draft : drafts) {
         cut_at_end(draft, candidate_of(lanes, draft.lane));

@@ -194,13 +194,22 @@ void DflashDrafts::take_off(const Portion& portion) {
     pending.begin += static_cast<Position>(portion.n);
 }
 
-Result<void> DflashDrafts::draft(std::span<const DraftAsk> asks, std::vector<Draft>& drafts) {
+Result<std::int32_t> DflashDrafts::prepare(std::span<const DraftAsk> asks) {
     std::vector<Portion> portions;
-    for (const DraftAsk& ask : asks) portions.push_back({ask.lane, n_pending(ask.lane)});
-    if (Result<void> injected = inject(portions); !injected) return injected;
+    std::size_t n_injected = 0;
     for (const DraftAsk& ask : asks) {
-        if (Result<void> left_out = leave_out_skipped(ask.lane); !left_out) return left_out;
+        portions.push_back({ask.lane, n_pending(ask.lane)});
+        n_injected += portions.back().n;
     }
+    if (Result<void> injected = inject(portions); !injected) return injected.error();
+    for (const DraftAsk& ask : asks) {
+        if (Result<void> left_out = leave_out_skipped(ask.lane); !left_out) return left_out.error();
+    }
+    return static_cast<std::int32_t>(n_injected);
+}
+
+Result<void> DflashDrafts::draft(std::span<const DraftAsk> asks, std::vector<Draft>& drafts) {
+    if (const Result<std::int32_t> prepared = prepare(asks); !prepared) return prepared.error();
     batch_->clear();
     for (const DraftAsk& ask : asks) {
         const auto last = static_cast<Position>(ask.text.size()) - 1;

@@ -30,6 +30,7 @@ public:
     ~DflashDrafts() override;
 
     const speculation::SourceTraits& traits() const override { return traits_; }
+    Result<std::int32_t> prepare(std::span<const speculation::DraftAsk> asks) override;
     Result<void> draft(std::span<const speculation::DraftAsk> asks, std::vector<speculation::Draft>& drafts) override;
     void follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                 speculation::BatchRows rows) override;

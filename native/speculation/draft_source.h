@@ -87,6 +87,10 @@ public:
 
     virtual const SourceTraits& traits() const = 0;
 
+    // Computes what follow() put off of these lanes, which draft() would begin with, and says how many positions that
+    // was. Errors: as draft().
+    virtual Result<std::int32_t> prepare(std::span<const DraftAsk> /*asks*/) { return 0; }
+
     // Appends one draft for each ask, in their order. Lanes are asked together, so that a model drafts them in one
     // batch. Errors: internal, out_of_memory; nothing has been appended then, and the source may be asked again.
     virtual Result<void> draft(std::span<const DraftAsk> asks, std::vector<Draft>& drafts) = 0;
