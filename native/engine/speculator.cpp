@@ -186,7 +186,7 @@ void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<co
         // What was put off for longer than since the last step would have had to be done without this draft.
         const bool is_backlog = n_put_off.value() > kMostOfStep * static_cast<std::int32_t>(asks.size());
         const double put_off_s = is_backlog ? prepared_s - started_s : 0;
-        gate_->observe_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, seconds - put_off_s);
+        gate_->observe_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, seconds - put_off_s, put_off_s);
     }
     for (Draft& draft : drafts) {
         cut_at_end(draft, candidate_of(lanes, draft.lane));

@@ -359,13 +359,16 @@ std::vector<Choice> Gate::choose(std::span<const LaneSituation> lanes, std::span
     return state_->choose(lanes, proposals);
 }
 
-void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds) {
+void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds,
+                         double put_off_s) {
     if (source >= state_->draft_costs.size()) return;
-    if (seconds > 0 && seconds < kLongest_s) state_->drafts_s += seconds;
+    const double spent_s = seconds + put_off_s;
+    const bool is_possible = seconds > 0 && put_off_s >= 0 && spent_s < kLongest_s;
+    if (is_possible) state_->drafts_s += spent_s;
     state_->draft_costs[source].observe(n_lanes, n_tokens, seconds);
     const std::optional<State::Tried> tried = std::exchange(state_->tried, std::nullopt);
-    if (!tried || tried->source != source || !(seconds > 0 && seconds < kLongest_s)) return;
-    state_->budget.settle(tried->untaken_s + seconds - tried->expected_s);
+    if (!tried || tried->source != source || !is_possible) return;
+    state_->budget.settle(tried->untaken_s + spent_s - tried->expected_s);
 }
 
 void Gate::observe_rehearsed_step(const StepCost& step) {

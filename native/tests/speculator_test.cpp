@@ -39,14 +39,14 @@ private:
 };
 
 // A model that is always right and takes a tenth of a plain step; before its first draft it has n_put_off positions to
-// compute, which take as long as 20 plain steps.
+// compute, which take as long as 6 plain steps.
 class PutOff final : public speculation::DraftSource {
 public:
     PutOff(ManualClock& clock, std::int32_t n_put_off, int& n_asked)
         : clock_(clock), n_put_off_(n_put_off), n_asked_(n_asked) {}
     const speculation::SourceTraits& traits() const override { return traits_; }
     Result<std::int32_t> prepare(std::span<const speculation::DraftAsk>) override {
-        if (n_put_off_ > 0) clock_.advance(20 * kPlain_s);
+        if (n_put_off_ > 0) clock_.advance(6 * kPlain_s);
         return std::exchange(n_put_off_, 0);
     }
     Result<void> draft(std::span<const speculation::DraftAsk> asks, std::vector<speculation::Draft>& drafts) override {
