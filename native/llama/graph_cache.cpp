@@ -47,7 +47,6 @@ namespace {
 
 constexpr std::int32_t kMostTokens = 128;  // of a call whose graph is worth keeping
 constexpr std::size_t kMostKnown = 64;     // shapes that are remembered, kept or not
-constexpr int kUsesWorthMaking = 8;        // making a graph to keep takes as long as building so many that are not kept
 constexpr std::size_t kMostDeviceBytes = std::size_t{128} << 20;
 
 }  // namespace
@@ -70,7 +69,6 @@ struct GraphCache::Known {
     CallShape shape;
     std::uint64_t last_use = 0;  // by number of calls; 0: never
     std::uint64_t use_before = 0;
-    int n_unkept_uses = 0;  // since it was last kept
     std::unique_ptr<Lease::Kept> kept;
 };
 
@@ -95,11 +93,7 @@ GraphCache::Lease GraphCache::lease(const CallShape& shape) {
     ++n_calls_;
     Known& known = know(shape);
     known.use_before = std::exchange(known.last_use, n_calls_);
-    if (!known.kept) ++known.n_unkept_uses;
-    if (!known.kept && known.use_before > 0 && make_room(known)) {
-        known.kept = create(shape);
-        known.n_unkept_uses = 0;
-    }
+    if (!known.kept && known.use_before > 0 && make_room(known)) known.kept = create(shape);
     return {context_, known.kept.get()};
 }
 
@@ -128,8 +122,7 @@ GraphCache::Known& GraphCache::know(const CallShape& shape) {
 }
 
 // Whether a further graph may be kept. The one unused longest goes if the newcomer was used since, twice counting now
-// (LRU-2; O'Neil et al., 1993), and as often as pays for making it: shapes that come by for a moment, or more of them
-// in turn than fit, displace nothing.
+// (LRU-2; O'Neil et al., 1993): shapes that come by once, or more of them in turn than fit, displace nothing.
 bool GraphCache::make_room(const Known& newcomer) {
     std::size_t n_kept = 0;
     Known* oldest = nullptr;
@@ -140,7 +133,6 @@ bool GraphCache::make_room(const Known& newcomer) {
     }
     if (n_kept < n_most_ && n_device_bytes_ < kMostDeviceBytes) return true;
     if (oldest == nullptr || newcomer.use_before <= oldest->last_use) return false;
-    if (newcomer.n_unkept_uses < kUsesWorthMaking) return false;
     context_.synchronize();
     n_device_bytes_ -= oldest->kept->n_device_bytes;
     oldest->kept.reset();
