@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "ggml-backend.h"
 #include "llama-context.h"
+#include "llama-graph.h"
 #include "llama-memory.h"
 #include "llama/private_member.h"
 
@@ -47,7 +48,10 @@ namespace {
 
 constexpr std::int32_t kMostTokens = 128;  // of a call whose graph is worth keeping
 constexpr std::size_t kMostKnown = 64;     // shapes that are remembered, kept or not
+// Of their buffers. The host's are written in part only.
 constexpr std::size_t kMostDeviceBytes = std::size_t{128} << 20;
+constexpr std::size_t kMostHostBytes = std::size_t{256} << 20;
+constexpr int kSpareNodes = 4;  // times those of the graph in a full context
 
 }  // namespace
 
@@ -56,7 +60,7 @@ struct GraphCache::Lease::Kept {
     ggml_backend_sched_ptr scheduler;
     std::array<llm_graph_result_ptr, 2> graphs;
     llm_graph_result* active = nullptr;
-    std::size_t n_device_bytes = 0;
+    Bytes bytes;
 
     void change_places(llama_context& context) {
         std::swap(scheduler, context.*member_of(Scheduler{}));
@@ -101,7 +105,7 @@ GraphCache::Lease GraphCache::lease(const CallShape& shape) {
 void GraphCache::forget_all() {
     context_.synchronize();
     for (const auto& known : known_) known->kept.reset();
-    n_device_bytes_ = 0;
+    n_bytes_ = {};
     context_.sched_reserve();
 }
 
@@ -131,12 +135,22 @@ bool GraphCache::make_room(const Known& newcomer) {
         ++n_kept;
         if (oldest == nullptr || known->last_use < oldest->last_use) oldest = known.get();
     }
-    if (n_kept < n_most_ && n_device_bytes_ < kMostDeviceBytes) return true;
+    const bool has_bytes = n_bytes_.device < kMostDeviceBytes && n_bytes_.host < kMostHostBytes;
+    if (n_kept < n_most_ && has_bytes) return true;
     if (oldest == nullptr || newcomer.use_before <= oldest->last_use) return false;
     context_.synchronize();
-    n_device_bytes_ -= oldest->kept->n_device_bytes;
+    n_bytes_.device -= oldest->kept->bytes.device;
+    n_bytes_.host -= oldest->kept->bytes.host;
     oldest->kept.reset();
     return true;
+}
+
+// libllama would make it as large as a prompt's in the widest batch: megabytes, which have to be written page by page
+// in the midst of an answer. REQUIRES: the context computes with what is to be kept.
+void GraphCache::make_graph(const CallShape& shape, ggml_cgraph& full) {
+    const std::int64_t n_most = context_.graph_max_nodes(static_cast<std::uint32_t>(shape.n_tokens));
+    const std::int64_t n_nodes = std::min<std::int64_t>(n_most, kSpareNodes * ggml_graph_n_nodes(&full));
+    (context_.*member_of(LastGraphs{}))[shape.n_outputs > 0 ? 1 : 0] = std::make_unique<llm_graph_result>(n_nodes);
 }
 
 // With buffers for a context that is full, so that no later call can fail for want of memory.
@@ -155,7 +169,9 @@ std::unique_ptr<GraphCache::Lease::Kept> GraphCache::create(const CallShape& sha
         const auto n_outputs = static_cast<std::uint32_t>(std::max(shape.n_outputs, 1));
         const llama_memory_context_ptr memory = context_.get_memory()->init_full();
         const Lease lease(context_, kept.get());
-        has_room = memory && context_.graph_reserve(n_tokens, n_sequences, n_outputs, memory.get()) != nullptr;
+        ggml_cgraph* graph = memory ? context_.graph_reserve(n_tokens, n_sequences, n_outputs, memory.get()) : nullptr;
+        has_room = graph != nullptr;
+        if (has_room) make_graph(shape, *graph);
     } catch (const std::exception&) {
         has_room = false;
     }
@@ -168,10 +184,12 @@ std::unique_ptr<GraphCache::Lease::Kept> GraphCache::create(const CallShape& sha
     }
     for (ggml_backend_t backend : backends) {
         const ggml_backend_dev_t device = ggml_backend_get_device(backend);
-        if (device == nullptr || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) continue;
-        kept->n_device_bytes += ggml_backend_sched_get_buffer_size(kept->scheduler.get(), backend);
+        const bool is_host = device == nullptr || ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU;
+        std::size_t& n = is_host ? kept->bytes.host : kept->bytes.device;
+        n += ggml_backend_sched_get_buffer_size(kept->scheduler.get(), backend);
     }
-    n_device_bytes_ += kept->n_device_bytes;
+    n_bytes_.device += kept->bytes.device;
+    n_bytes_.host += kept->bytes.host;
     return kept;
 }
 

@@ -11,12 +11,13 @@
 #include <memory>
 #include <vector>
 
+struct ggml_cgraph;
 struct llama_context;
 
 namespace luce::llama {
 
-// Plain steps, those of a few widths, and the same with a lane more or less.
-inline constexpr std::size_t kMostGraphs = 8;
+// Plain steps and those of all widths of one lane, or some of them with a lane more or less.
+inline constexpr std::size_t kMostGraphs = 16;
 
 // What decides whether two calls can have the same graph.
 struct CallShape {
@@ -57,15 +58,20 @@ public:
 
 private:
     struct Known;  // a shape that was asked for
+    struct Bytes {
+        std::size_t device = 0;
+        std::size_t host = 0;
+    };
 
     void forget_all();
     Known& know(const CallShape& shape);
     bool make_room(const Known& newcomer);
     std::unique_ptr<Lease::Kept> create(const CallShape& shape);
+    void make_graph(const CallShape& shape, ggml_cgraph& full);
 
     llama_context& context_;
     std::size_t n_most_;
-    std::size_t n_device_bytes_ = 0;  // of all that are kept
+    Bytes n_bytes_;  // of all that are kept
     std::uint64_t n_calls_ = 0;
     std::vector<std::unique_ptr<Known>> known_;
 };

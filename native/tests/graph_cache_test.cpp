@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <llama.h>
+#include <unistd.h>
 
 #include "llama/graph_cache.h"
 #include "tests/llama_memory.h"
@@ -24,14 +26,15 @@ namespace {
 // Calls of one sequence on a bare context, with or without kept graphs.
 class Caller {
 public:
-    Caller(const std::string& path, std::size_t n_kept) {
+    Caller(const std::string& path, std::size_t n_kept, std::uint32_t n_batch = 512) {
         static const luce::llama::Backend backend;
         llama_model_params model_params = llama_model_default_params();
         model_params.n_gpu_layers = 0;
         model_.reset(llama_model_load_from_file(path.c_str(), model_params));
         REQUIRE_MESSAGE(model_, path << ": make the test models first: scripts/make_test_models.py build/test-models");
         llama_context_params params = llama_context_default_params();
-        params.n_ctx = 1024;
+        params.n_ctx = std::max<std::uint32_t>(1024, n_batch);
+        params.n_batch = params.n_ubatch = n_batch;
         params.n_threads = params.n_threads_batch = 1;
         params.kv_unified = true;
         context_.reset(llama_init_from_model(model_.get(), params));
@@ -81,6 +84,13 @@ private:
     std::unique_ptr<GraphCache> graphs_;  // goes before the context
     llama_pos n_past_ = 0;
 };
+
+// Bytes of this process that are in memory.
+std::size_t resident_bytes() {
+    std::size_t n_all = 0, n_resident = 0;
+    std::ifstream("/proc/self/statm") >> n_all >> n_resident;
+    return n_resident * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
 
 bool is_finite(const Logits& logits) {
     return std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });
@@ -138,6 +148,14 @@ TEST_CASE("shapes that come by once, and more in turn than fit, displace nothing
     const int after = caller.n_reused();
     caller.call(some_tokens(5, 9));
     CHECK(caller.n_reused() == after + 1);
+}
+
+TEST_CASE("a kept graph is as large as its call needs, however wide batches may be") {
+    Caller caller(LUCE_TINY_MODEL, 3, 4096);
+    for (int i = 0; i < 3; ++i) caller.call(some_tokens(2, i));  // what all calls share is there now
+    const std::size_t before = resident_bytes();
+    for (int i = 0; i < 3; ++i) caller.call(some_tokens(4, i));
+    CHECK(resident_bytes() < before + (std::size_t{16} << 20));
 }
 
 TEST_CASE("a decoder's plain and speculative steps use their graphs again") {
