@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -32,7 +34,8 @@ public:
     const speculation::SourceTraits& traits() const override { return traits_; }
     Result<void> draft(std::span<const speculation::DraftAsk> asks, std::vector<speculation::Draft>& drafts) override {
         ++n_asked;
-        clock_.advance(draft_s_);
+        const bool makes_graph = n_asked_of[asks.size()]++ < 2;
+        clock_.advance(makes_graph ? std::max(first_s, draft_s_) : draft_s_);
         for (const speculation::DraftAsk& ask : asks) {
             drafts.push_back({ask.lane, Tokens(static_cast<std::size_t>(ask.n_most), 1),
                               std::vector<float>(static_cast<std::size_t>(ask.n_most), 0.9F)});
@@ -49,6 +52,8 @@ public:
     void begin(LaneId lane, std::span<const Token>, std::int32_t) override { lanes.insert(lane); }
     void forget(LaneId lane) override { lanes.erase(lane); }
 
+    double first_s = 0;                     // that the first two drafts of so many lanes take, if it is more
+    std::map<std::size_t, int> n_asked_of;  // by the number of lanes
     int n_asked = 0;
     std::int32_t n_followed = 0;
     std::int32_t n_skipped = 0;
@@ -144,6 +149,16 @@ TEST_CASE("where a token costs as much verified as decoded no draft is asked for
 
 TEST_CASE("where calls take as long whatever they verify drafts are asked for soon") {
     Machine machine(0.01, 0.00001, 0.002);
+    rehearse(machine.decoder, *machine.speculator, kLanes, machine.clock);
+    const int n_asked = machine.model->n_asked;
+    machine.decode(3);
+    CHECK(machine.model->n_asked > n_asked);
+    CHECK(machine.model->n_skipped == 0);
+}
+
+TEST_CASE("what graphs take to make is not taken for the price of drafts") {
+    Machine machine(0.002, 0.00001, 0.0004);
+    machine.model->first_s = 0.04;
     rehearse(machine.decoder, *machine.speculator, kLanes, machine.clock);
     const int n_asked = machine.model->n_asked;
     machine.decode(3);
