@@ -15,6 +15,8 @@ constexpr double kLeastShare = 0.15;  // below, it may as well be none
 constexpr double kMostShare = 0.98;
 constexpr double kShareDrift = 1e-6;  // variances gained a draft
 constexpr double kCostDrift = 3e-4;
+constexpr double kFresh_s = 5;       // without drafts, in which what they cost is known as well as before
+constexpr double kIdleDrift = 0.02;  // gained a second from then on
 constexpr double kLaneSlope = 0.15;  // a further lane's cost before it was measured, in drafts for one
 constexpr double kLaneSpread = 0.1;  // that guess's variance, times ln(lanes)
 constexpr double kFirstVariance = 0.25;
@@ -64,8 +66,10 @@ void DraftCosts::observe(std::int32_t n_lanes, std::int32_t n_tokens, double sec
     ++n_measured_;
     state_.add_covariance(0, 0, kShareDrift);
     // All numbers of lanes drift together.
-    for (std::size_t i = 1; state_.variance(lanes) < kFirstVariance && i < state_.size(); ++i) {
-        for (std::size_t j = 1; j < state_.size(); ++j) state_.add_covariance(i, j, kCostDrift);
+    const double drift = idle_variance() + (state_.variance(lanes) < kFirstVariance ? kCostDrift : 0);
+    idle_s_ = 0;
+    for (std::size_t i = 1; i < state_.size(); ++i) {
+        for (std::size_t j = 1; j < state_.size(); ++j) state_.add_covariance(i, j, drift);
     }
     const double part = std::min(static_cast<double>(std::max(n_tokens, n_lanes)) / n_lanes / n_most_, 1.0);
     was_full_ = part > kShort;
@@ -74,6 +78,14 @@ void DraftCosts::observe(std::int32_t n_lanes, std::int32_t n_tokens, double sec
     const std::array<LogFilter::Term, 2> terms = {{{lanes, 1}, {0, -(1 - part) / left}}};
     state_.observe(std::span(terms), state_.mean(lanes) + std::log(left), log_s, 1, state_.size() - 1, noise_);
     state_.set_mean(0, std::clamp(state_.mean(0), 0.0, kMostShare));
+}
+
+double DraftCosts::idle_variance() const { return kIdleDrift * std::max(idle_s_ - kFresh_s, 0.0); }
+
+std::optional<double> DraftCosts::hopeful_s(std::int32_t n_lanes, std::int32_t n_tokens_each) const {
+    std::optional<double> cost = cost_s(n_lanes, n_tokens_each);
+    if (cost) *cost *= std::exp(-std::sqrt(idle_variance()));
+    return cost;
 }
 
 std::optional<double> DraftCosts::cost_s(std::int32_t n_lanes, std::int32_t n_tokens_each) const {

@@ -20,8 +20,14 @@ public:
     // Measurements that cannot be are left out.
     void observe(std::int32_t n_lanes, std::int32_t n_tokens, double seconds);
 
+    // So much time went by without a draft.
+    void pass(double seconds) { idle_s_ += seconds; }
+
     // Unset: never measured. REQUIRES: n_tokens_each >= 1.
     std::optional<double> cost_s(std::int32_t n_lanes, std::int32_t n_tokens_each) const;
+    // What it may well be at best by now; the same where it was measured lately. A bad moment of the machine must not
+    // keep a source from being asked for good: nothing else would show that it is over.
+    std::optional<double> hopeful_s(std::int32_t n_lanes, std::int32_t n_tokens_each) const;
 
     // It is not known yet whether fewer tokens cost less: worth a try.
     bool wants_short_draft() const;
@@ -30,6 +36,7 @@ public:
 
 private:
     double share() const;
+    double idle_variance() const;
     std::size_t lanes_index(std::int32_t n_lanes) const;
 
     std::int32_t n_lanes_;
@@ -41,6 +48,7 @@ private:
     std::uint64_t n_full_ = 0;
     std::uint64_t n_short_ = 0;
     bool was_full_ = false;  // the last one
+    double idle_s_ = 0;      // since then
 };
 
 }  // namespace luce::speculation

@@ -384,6 +384,7 @@ void Gate::observe_rehearsed_draft(SourceIndex source, std::int32_t n_lanes, std
 void Gate::observe_step(const StepCost& step) {
     if (step.n_lanes < 1 || step.n_lanes > state_->config.n_lanes || step.n_tokens < step.n_lanes) return;
     if (!(step.seconds > 0 && step.seconds < kLongest_s)) return;
+    for (DraftCosts& costs : state_->draft_costs) costs.pass(step.seconds);
     state_->observe_step(step);
 }
 

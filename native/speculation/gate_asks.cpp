@@ -28,7 +28,8 @@ bool Gate::State::can_pay(std::int32_t n_lanes, SourceIndex source, const Going&
     const bool is_free = config.sources[source].is_free;
     const auto gains = [&](std::int32_t n_drafting, std::int32_t width, double n_right) {
         const std::int32_t n_verifying = config.wants_equal_widths ? n_lanes : n_drafting;
-        const double asked_s = is_free ? 0 : draft_s(source, n_drafting, width, going);
+        const double guessed_s = kGuessedDraft * going.costs.plain_s();
+        const double asked_s = is_free ? 0 : draft_costs[source].hopeful_s(n_drafting, width).value_or(guessed_s);
         const double call_s = going.costs.hopeful_s(n_verifying * width) + asked_s;
         const double speed = (1 + n_drafting * n_right / n_lanes) * going.costs.plain_s() / call_s;
         return speed >= 1 + (is_free ? kLeastProspect : kLeastModelProspect);

@@ -125,6 +125,27 @@ TEST_CASE("drafts that are wrong cost little where calls of other shapes are dea
     CHECK(plain / gated >= 0.98);
 }
 
+// Nothing but a draft shows that drafts are no longer as dear as they were.
+TEST_CASE("drafts that were dear in a bad moment are asked for again") {
+    for (const double times_too_dear : {15.0, 30.0}) {
+        WorldTraits traits;
+        traits.kinds = {Kind::code};
+        traits.plain_s = 0.01;
+        traits.shape = CostShape::flat;
+        const World world(traits);
+        Gate lucky(config_of(1)), unlucky(config_of(1));
+        for (Gate* gate : {&lucky, &unlucky}) rehearse(*gate, world);
+        for (int i = 0; i < 4; ++i) {
+            unlucky.observe_rehearsed_draft(kBlockDraft, 1, kBlock, times_too_dear * world.draft_s(1, kBlock));
+        }
+        REQUIRE_FALSE(unlucky.can_pay(std::vector<LaneSituation>{{LaneId{0}, 300, kBlock}}, kBlockDraft));
+        const double with_luck = Player(world).with_gate(lucky, 60000, 30000).s_per_token();
+        const double without = Player(world).with_gate(unlucky, 60000, 30000).s_per_token();
+        INFO(times_too_dear, " times: ", with_luck / without);
+        CHECK(with_luck / without >= 0.98);
+    }
+}
+
 TEST_CASE("a draft model that goes token by token is asked for as many as pay") {
     for (const Kind kind : {Kind::tools, Kind::code, Kind::prose}) {
         WorldTraits traits;

@@ -168,6 +168,23 @@ TEST_CASE("a source that drafts token by token is told from one that drafts a bl
     CHECK(*chain.cost_s(2, 16) < 0.02);
 }
 
+TEST_CASE("what drafts cost is believed less the longer nobody asked") {
+    DraftCosts costs(2, 16);
+    CHECK(!costs.hopeful_s(1, 16));
+    for (int i = 0; i < 20; ++i) costs.observe(1, 16, 0.04);
+    CHECK(*costs.hopeful_s(1, 16) == *costs.cost_s(1, 16));
+    for (int i = 0; i < 400; ++i) costs.pass(0.01);
+    CHECK(*costs.hopeful_s(1, 16) == *costs.cost_s(1, 16));
+    for (int i = 0; i < 10000; ++i) costs.pass(0.01);
+    CHECK(*costs.cost_s(1, 16) == doctest::Approx(0.04).epsilon(0.01));
+    CHECK(*costs.hopeful_s(1, 16) < 0.01);
+    // One measurement then says more than all those of long ago.
+    costs.observe(2, 32, 0.01);
+    CHECK(*costs.cost_s(2, 16) == doctest::Approx(0.01).epsilon(0.1));
+    CHECK(*costs.cost_s(1, 16) < 0.015);
+    CHECK(*costs.hopeful_s(2, 16) == *costs.cost_s(2, 16));
+}
+
 TEST_CASE("confidence is worth what came true of it") {
     Acceptance acceptance(2, 1);
     std::mt19937 random(5);
