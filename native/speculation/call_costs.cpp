@@ -7,14 +7,13 @@
 #include <limits>
 #include <utility>
 
+#include "speculation/context_octave.h"
+
 namespace luce::speculation {
 namespace {
 
 constexpr std::int32_t kFineRungs = 16;  // one a token up to here
 constexpr std::int32_t kRungsAnOctave = 8;
-
-constexpr std::int32_t kFirstOctave = 1024;  // tokens of context
-constexpr std::size_t kContexts = 8;
 
 // A drafted token's cost in plain calls before any was measured: low, so that the gate tries, but not so low that wide
 // calls look as if they cost nothing.
@@ -38,11 +37,6 @@ constexpr double kKnownDeviation = 0.05;  // known well enough
 constexpr std::uint64_t kLeastPlain = 3;
 constexpr double kFirstPlain = 0.02;  // its variance then
 constexpr double kLongest_s = 1e6;
-
-std::size_t context_of(std::int32_t n_longest) {
-    const auto octaves = static_cast<std::uint32_t>(std::max(n_longest, 0) / kFirstOctave);
-    return std::min<std::size_t>(static_cast<std::size_t>(std::bit_width(octaves)), kContexts - 1);
-}
 
 // The covariance of two rungs' ratios before anything was measured.
 double spread(std::size_t a, std::size_t b) {
@@ -82,7 +76,7 @@ CallCosts::CallCosts(std::int32_t n_lanes, std::int32_t n_most)
       tables_(kContexts * static_cast<std::size_t>(n_lanes_)) {}
 
 CallCosts::Table& CallCosts::table_of(std::int32_t n_lanes, std::int32_t n_longest) {
-    const std::size_t context = context_of(n_longest);
+    const std::size_t context = context_octave(n_longest);
     const auto lanes = static_cast<std::size_t>(n_lanes - 1);
     Table& table = tables_[context * static_cast<std::size_t>(n_lanes_) + lanes];
     if (table.state.size() == 0) {

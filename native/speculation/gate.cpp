@@ -365,7 +365,7 @@ void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t 
     const double spent_s = seconds + put_off_s;
     const bool is_possible = seconds > 0 && put_off_s >= 0 && spent_s < kLongest_s;
     if (is_possible) state_->drafts_s += spent_s;
-    state_->draft_costs[source].observe(n_lanes, n_tokens, seconds);
+    state_->draft_costs[source].observe(n_lanes, n_tokens, state_->n_longest, seconds);
     const std::optional<State::Tried> tried = std::exchange(state_->tried, std::nullopt);
     if (!tried || tried->source != source || !is_possible) return;
     state_->budget.settle(tried->untaken_s + spent_s - tried->expected_s);
@@ -378,7 +378,7 @@ void Gate::observe_rehearsed_step(const StepCost& step) {
 
 void Gate::observe_rehearsed_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds) {
     if (source >= state_->draft_costs.size()) return;
-    for (int i = 0; i < kRehearsalWeight; ++i) state_->draft_costs[source].observe(n_lanes, n_tokens, seconds);
+    for (int i = 0; i < kRehearsalWeight; ++i) state_->draft_costs[source].observe(n_lanes, n_tokens, 0, seconds);
 }
 
 void Gate::observe_step(const StepCost& step) {

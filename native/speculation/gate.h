@@ -129,8 +129,8 @@ public:
     // One choice for each lane, in their order, from all proposals (none or several a lane).
     std::vector<Choice> choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
 
-    // A source drafted for n_lanes lanes, n_tokens in all, in so much time. Before that it made up in put_off_s for
-    // what it had put off: time that has been spent, but no part of what a draft costs.
+    // A source drafted for n_lanes of the lanes of the last asks(), n_tokens in all, in so much time. Before that it
+    // made up in put_off_s for what it had put off: time that has been spent, but no part of what a draft costs.
     void observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds,
                        double put_off_s = 0);
 

@@ -29,7 +29,8 @@ bool Gate::State::can_pay(std::int32_t n_lanes, SourceIndex source, const Going&
     const auto gains = [&](std::int32_t n_drafting, std::int32_t width, double n_right) {
         const std::int32_t n_verifying = config.wants_equal_widths ? n_lanes : n_drafting;
         const double guessed_s = kGuessedDraft * going.costs.plain_s();
-        const double asked_s = is_free ? 0 : draft_costs[source].hopeful_s(n_drafting, width).value_or(guessed_s);
+        const double asked_s =
+            is_free ? 0 : draft_costs[source].hopeful_s(n_drafting, width, n_longest).value_or(guessed_s);
         const double call_s = going.costs.hopeful_s(n_verifying * width) + asked_s;
         const double speed = (1 + n_drafting * n_right / n_lanes) * going.costs.plain_s() / call_s;
         return speed >= 1 + (is_free ? kLeastProspect : kLeastModelProspect);
@@ -63,7 +64,13 @@ bool Gate::State::can_pay(std::span<const LaneSituation> lanes, SourceIndex sour
 
 double Gate::State::draft_s(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, const Going& going) const {
     if (n_lanes < 1) return 0;
-    return draft_costs[source].cost_s(n_lanes, n_tokens).value_or(kGuessedDraft * going.costs.plain_s());
+    return draft_costs[source].cost_s(n_lanes, n_tokens, n_longest).value_or(kGuessedDraft * going.costs.plain_s());
+}
+
+bool Gate::State::can_afford(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens,
+                             const Going& going) const {
+    const std::optional<double> worst_s = draft_costs[source].worst_s(n_lanes, n_tokens, n_longest);
+    return earnings.covers(worst_s.value_or(kGuessedDraft * going.costs.plain_s()));
 }
 
 void Gate::State::join(Party& party, const Wish& wish, const Seat& seat) const {
@@ -186,7 +193,8 @@ void Gate::State::keep_worthwhile(std::span<const LaneSituation> lanes, const Go
             const Kept kept = gather(lanes, s, n, going);
             if (kept.value > best.value) best = kept;
         }
-        if (!earnings.covers(draft_s(s, static_cast<std::int32_t>(best.n_lanes), best.n_tokens, going))) best = {};
+        // All of them or none: what a few bring in spends what would pay for all.
+        if (!can_afford(s, static_cast<std::int32_t>(best.n_lanes), best.n_tokens, going)) best = {};
         if (best.n_lanes > 0) gather(lanes, s, best.n_tokens, going);
         for (std::size_t k = 0; k < order.size(); ++k) {
             std::optional<Wish>& wish = seats[order[k]].wish;
@@ -219,7 +227,7 @@ void Gate::State::try_others(std::span<const LaneSituation> lanes, const Going& 
             for (const Seat& other : seats) n_beside += other.wish && other.wish->source == s ? 1 : 0;
             Wish trial = best_wish(lane, seat, s, going);
             const double alone_s = draft_s(s, 1, trial.n_tokens, going);
-            if (!is_long_enough(lane, alone_s, going) || !earnings.covers(alone_s)) continue;
+            if (!is_long_enough(lane, alone_s, going) || !can_afford(s, n_beside + 1, trial.n_tokens, going)) continue;
             // The draft costs only what a further lane does.
             trial.value += going.rate * (alone_s + draft_s(s, n_beside, trial.n_tokens, going) -
                                          draft_s(s, n_beside + 1, trial.n_tokens, going));

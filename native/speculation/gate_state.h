@@ -108,6 +108,7 @@ struct Gate::State {
         earnings.grant(seconds);
     }
     double draft_s(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, const Going& going) const;
+    bool can_afford(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, const Going& going) const;
     void settle_free(std::span<const LaneSituation> lanes, const Going& going);
     void join(Party& party, const Wish& wish, const Seat& seat) const;
     double value(const Party& party, SourceIndex source, const Going& going) const;

@@ -35,7 +35,8 @@ public:
     std::size_t size() const { return mean_.size(); }
     double mean(std::size_t i) const { return mean_[i]; }
     void set_mean(std::size_t i, double value) { mean_[i] = value; }
-    double variance(std::size_t i) const { return covariance_[i * size() + i]; }
+    double variance(std::size_t i) const { return covariance(i, i); }
+    double covariance(std::size_t i, std::size_t j) const { return covariance_[i * size() + j]; }
     void add_covariance(std::size_t i, std::size_t j, double value) { covariance_[i * size() + j] += value; }
     // What was known of it is void: it may be off by that much, independently of the others.
     void loosen(std::size_t i, double variance);

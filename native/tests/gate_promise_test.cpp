@@ -146,6 +146,29 @@ TEST_CASE("drafts that were dear in a bad moment are asked for again") {
     }
 }
 
+// Known on short texts only, drafts for eight lanes behind long ones cost ten plain steps.
+TEST_CASE("a price that is not known is not paid for all lanes at once") {
+    double gated = 0, plain = 0;
+    for (std::uint64_t seed = 1; seed <= 8; ++seed) {
+        WorldTraits traits;
+        traits.seed = seed;
+        traits.n_lanes = 8;
+        traits.draft_share = 1.6;
+        traits.draft_lane_share = 0.75;
+        traits.draft_attention = 0.6;
+        traits.attention = 0.09;
+        traits.n_prompt = 8000;
+        traits.kinds = {Kind::prose};
+        const World world(traits);
+        Gate gate(config_of(8));
+        rehearse(gate, world);
+        gated += Player(world).with_gate(gate, 100 * 8, 0).s_per_token();
+        plain += Player(world).plain(100 * 8, 0).s_per_token();
+    }
+    INFO("against plain ", plain / gated);
+    CHECK(plain / gated >= 0.96);
+}
+
 TEST_CASE("a draft model that goes token by token is asked for as many as pay") {
     for (const Kind kind : {Kind::tools, Kind::code, Kind::prose}) {
         WorldTraits traits;

@@ -31,6 +31,7 @@ struct WorldTraits {
     double draft_lane_share = 0.1;  // each further lane's, of that
     double token_share = 0;         // of a full draft's cost: what goes with the tokens asked for
     double attention = 0;           // share of a plain step for each 1000 tokens of context
+    double draft_attention = 0;     // of a draft, for each 1000 tokens of a lane's
     double change_share = 0;        // of a plain step: what a plain call costs more behind one that verified
     double noise = 0.05;
     double outliers = 0.005;
@@ -104,9 +105,11 @@ public:
         return t.plain_s * (work + read * of_attention);
     }
 
-    double draft_s(std::int32_t n_lanes, std::int32_t n_tokens) const {
+    double draft_s(std::int32_t n_lanes, std::int32_t n_tokens, std::int32_t n_text = 0) const {
         const double each = static_cast<double>(n_tokens) / n_lanes / kBlock;
-        return t.plain_s * t.draft_share * (1 + t.draft_lane_share * (n_lanes - 1)) * (1 - t.token_share * (1 - each));
+        const double read = 1 + t.draft_attention * n_text / 1000.0;
+        const double work = (1 + t.draft_lane_share * (n_lanes - 1)) * (1 - t.token_share * (1 - each));
+        return t.plain_s * t.draft_share * work * read;
     }
 
     double noisy(double seconds, std::uint64_t step, std::uint64_t what) const {
@@ -255,7 +258,10 @@ inline Tally Player::fixed(bool use_ngram, bool use_block, std::int32_t width, s
         const auto n_lanes = static_cast<std::int32_t>(places_.size());
         if (world_.t.are_equal) n_drafted = n_widest * n_lanes;
         double seconds = world_.call_s(n_lanes, n_drafted, n_text) + changed_s(n_drafted);
-        if (n_asked > 0) seconds += world_.draft_s(n_asked, n_asked * (world_.t.token_share > 0 ? width : kBlock));
+        if (n_asked > 0) {
+            const std::int32_t n_tokens = n_asked * (world_.t.token_share > 0 ? width : kBlock);
+            seconds += world_.draft_s(n_asked, n_tokens, n_text / n_lanes);
+        }
         count(seconds, n_emitted, n_start);
     }
     return tally_;
@@ -301,7 +307,7 @@ inline void Player::step(speculation::Gate& gate) {
     }
     if (!asks.empty()) {
         const auto n_asked = static_cast<std::int32_t>(asks.size());
-        const double seconds = world_.draft_s(n_asked, n_asked_tokens);
+        const double seconds = world_.draft_s(n_asked, n_asked_tokens, all_text() / n_lanes);
         step_s_ += seconds;
         gate.observe_draft(kBlockDraft, n_asked, n_asked_tokens, world_.noisy(seconds, n_steps_, 1));
     }
