@@ -19,6 +19,10 @@ _ASSISTANT = "-assistant"
 # Architectures of targets whose graphs also give the last layer's output, as the input of one layer more.
 _WITH_LAST_OUTPUT = frozenset({"deepseek4", "mimo2", "nemotron_h", "nemotron_h_moe"})
 
+# As luced itself says it, which would say so only after all is converted and loaded.
+NO_SELECTORS = "drafters with a selector (DFlash2) are not known to this version"
+WITHOUT_SELECTOR = "name a DFlash drafter without one"
+
 
 class DraftError(Exception):
     """The draft cannot be used with this model; the text says why, and what to do."""
@@ -100,6 +104,8 @@ _MADE_FOR_ANOTHER = "this draft was made for another model: name the one for you
 
 
 def _check_dflash(ours: _Model, theirs: _Model) -> None:
+    if ours.count("selector_top_k"):
+        raise ours.refusal("selector_top_k", f"{NO_SELECTORS}: {WITHOUT_SELECTOR}")
     layers = ours.target_layers()
     _check_layers(ours, theirs, layers, last_too=theirs.architecture in _WITH_LAST_OUTPUT)
     width = ours.needed("embedding_length")

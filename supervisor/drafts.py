@@ -14,9 +14,13 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from luce.supervisor.draft_fit import DraftError, check_fits
+from luce.supervisor.draft_fit import NO_SELECTORS, WITHOUT_SELECTOR, DraftError, check_fits
 from luce.supervisor.gguf_header import GgufError, read_gguf_header
+
+if TYPE_CHECKING:
+    from luce.supervisor.conversion import Prepared
 
 __all__ = ["DraftError", "check_fits", "default_cache_dir", "resolve_draft"]
 
@@ -46,7 +50,7 @@ def resolve_draft(
     draft: Path, target: Path, cache_dir: Path | None = None, on_convert: Callable[[str], None] | None = None
 ) -> Path:
     """The GGUF file to load for `draft`. `target` is the model's GGUF file; `on_convert` hears of a conversion before
-    it begins. Raises DraftError."""
+    it begins, and each time what the conversion notes of the checkpoint and this target. Raises DraftError."""
     try:
         mode = draft.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -94,24 +98,17 @@ def _of_folder(folder: Path, target: Path, cache_dir: Path | None, on_convert: C
 
 def _converted(folder: Path, target: Path, cache_dir: Path, on_convert: Callable[[str], None] | None) -> Path:
     # Here and not above: a draft that is a file needs no numpy.
-    from luce.supervisor.conversion import ConversionError, OutputType, prepare
+    from luce.supervisor.conversion import ConversionError, prepare
 
+    say = on_convert or _ignore
     try:
         prepared = prepare(folder, target)
-        sha256 = hashlib.sha256(f"{_CACHE_VERSION} {prepared.digest()}".encode())
-        for file in prepared.files:
-            sha256.update(_fingerprint(file.path))
-        safe_name = re.sub(r"[^A-Za-z0-9._-]+", "_", prepared.name)[:64]
-        kept = cache_dir / f"{safe_name}-{_PREFERRED}-{sha256.hexdigest()[:32]}.gguf"
-        if _is_whole(kept):
-            return kept
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        with _locked(kept):
-            if not _is_whole(kept):  # nobody else has written it while we waited
-                _remove_leftovers(kept)
-                if on_convert is not None:
-                    on_convert(f"converting {folder} to {kept}; this happens once")
-                prepared.write(kept, OutputType(_PREFERRED))
+        if prepared.config.selector is not None:
+            raise DraftError(f"{folder}: {NO_SELECTORS}: {WITHOUT_SELECTOR}")
+        kept = _place(prepared, cache_dir)
+        if not _is_whole(kept):
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            _write(prepared, kept, lambda: say(f"converting {folder} to {kept}; this happens once"))
     except ConversionError as error:
         raise DraftError(str(error)) from error
     except OSError as error:
@@ -119,7 +116,32 @@ def _converted(folder: Path, target: Path, cache_dir: Path, on_convert: Callable
             f"{error.filename or cache_dir}: {error.strerror or error}: a converted draft is kept below XDG_CACHE_HOME"
             f" (~/.cache); or convert it by hand with `luce convert {folder} --target {target} --out FILE.gguf`"
         ) from error
+    for note in prepared.notes:  # of a kept file too: it may have been written for another target
+        say(f"{folder}: {note}")
     return kept
+
+
+def _ignore(_text: str) -> None:
+    pass
+
+
+def _place(prepared: Prepared, cache_dir: Path) -> Path:
+    sha256 = hashlib.sha256(f"{_CACHE_VERSION} {prepared.digest()}".encode())
+    for file in prepared.files:
+        sha256.update(_fingerprint(file.path))
+    safe_name = re.sub(r"[^A-Za-z0-9._-]+", "_", prepared.name)[:64]
+    return cache_dir / f"{safe_name}-{_PREFERRED}-{sha256.hexdigest()[:32]}.gguf"
+
+
+def _write(prepared: Prepared, kept: Path, before: Callable[[], None]) -> None:
+    from luce.supervisor.conversion import OutputType
+
+    with _locked(kept):
+        if _is_whole(kept):  # somebody else has written it while we waited
+            return
+        _remove_leftovers(kept)
+        before()
+        prepared.write(kept, OutputType(_PREFERRED))
 
 
 def _fingerprint(path: Path) -> bytes:

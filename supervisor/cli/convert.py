@@ -96,6 +96,8 @@ def _print(console: Console, prepared: Prepared, conversion: Conversion, output_
     from rich.markup import escape
     from rich.table import Table
 
+    from luce.supervisor.draft_fit import NO_SELECTORS
+
     config = prepared.config
     table = Table(title=escape(str(conversion.path)), show_header=False, title_justify="left")
     table.add_row("drafter", escape(prepared.name))
@@ -113,5 +115,6 @@ def _print(console: Console, prepared: Prepared, conversion: Conversion, output_
     table.add_row("rotation", f"base {prepared.rope_base:,.10g}")
     table.add_row("file", f"{format_bytes(conversion.n_bytes)}, {output_type.value}")
     console.print(table)
-    for note in prepared.notes:
+    unusable = () if config.selector is None else (f"luced cannot run the result yet: {NO_SELECTORS}",)
+    for note in (*prepared.notes, *unusable):
         console.print(f"Note: {escape(note)}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from luce.supervisor.conversion.draft_config import CONFIG_NAME, MAX_LAYERS, DraftConfig
-from luce.supervisor.conversion.errors import ConversionError
+from luce.supervisor.conversion.errors import ConversionError, shown
 from luce.supervisor.conversion.fields import Fields
 from luce.supervisor.conversion.files import read_json_file
 from luce.supervisor.conversion.tokenizer import (
@@ -17,6 +17,7 @@ from luce.supervisor.conversion.tokenizer import (
     Entries,
     entries_of_folder,
     entries_of_gguf,
+    first_difference,
     n_tokens,
 )
 from luce.supervisor.gguf_header import GgufError, GgufHeader, read_gguf_header
@@ -49,6 +50,7 @@ def read_target(draft_folder: Path, config: DraftConfig, target: Path | None) ->
         return Target(draft_folder, entries_of_folder(draft_folder, config.n_vocab))
     found = _of_folder(target, config) if target.is_dir() else _of_gguf(target)
     _check_fit(config, found)
+    _check_texts(draft_folder, found)
     return found
 
 
@@ -114,5 +116,17 @@ def _check_fit(config: DraftConfig, target: Target) -> None:
         raise config.refusal(
             "target_layer_ids",
             f"{max(config.target_layer_ids)} is no layer of {target.path}, which has {target.n_layers}",
+            _ITS_OWN,
+        )
+
+
+def _check_texts(draft_folder: Path, target: Target) -> None:
+    """A vocabulary of the same size may be another one; a checkpoint that has its own beside it tells."""
+    difference = first_difference(draft_folder, target.tokenizer)
+    if difference is not None:
+        raise ConversionError(
+            draft_folder / TOKENIZER_NAME,
+            "model.vocab",
+            f"token {difference.token} is {shown(difference.text)} here and {shown(difference.other)} in {target.path}",
             _ITS_OWN,
         )

@@ -7,12 +7,13 @@ way of splitting that is not known here costs it nothing. Knows nothing of draft
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gguf.constants import GGUFValueType, TokenType
 
-from luce.supervisor.conversion.errors import ConversionError, shown
+from luce.supervisor.conversion.errors import DOWNLOAD_AGAIN, ConversionError, shown
 from luce.supervisor.conversion.fields import Fields
 from luce.supervisor.conversion.files import open_regular, read_json_file
 from luce.supervisor.gguf_header import GgufEntry, GgufError, read_gguf_entries
@@ -27,6 +28,7 @@ _MAX_TOKENIZER_BYTES = 64 << 20
 _MAX_SIDE_BYTES = 8 << 20
 _MAX_TOKENS = 1 << 22
 _NAME_GGUF = "name the target's GGUF file with --target"
+_NOT_NEEDED = f"{DOWNLOAD_AGAIN}, or remove the file: the vocabulary comes from the target"
 
 # The expressions by which texts are split, as tokenizer.json has them, and llama.cpp's names for them.
 _SPLITTERS = {
@@ -43,6 +45,15 @@ _SPECIAL = (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("sep", "seperat
 _STRING, _ARRAY = GGUFValueType.STRING, GGUFValueType.ARRAY
 
 Entries = dict[str, GgufEntry]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A token that has one text in a folder's vocabulary and another in that of `Entries`."""
+
+    token: int
+    text: str
+    other: str
 
 
 def entries_of_gguf(path: Path) -> Entries:
@@ -68,10 +79,10 @@ def entries_of_folder(folder: Path, n_vocab: int) -> Entries:
     path = folder / TOKENIZER_NAME
     whole = Fields(path, read_json_file(path, _MAX_TOKENIZER_BYTES, _NAME_GGUF))
     model = whole.section("model")
-    if model.optional_text("type") != "BPE" or not _has_part(whole.raw("pre_tokenizer"), "ByteLevel"):
+    if not _is_byte_level(whole):
         raise whole.refusal("model", "only byte-level BPE is read from a folder", _NAME_GGUF)
     vocabulary = model.section("vocab")
-    texts, types = _tokens(vocabulary, _added(whole), n_vocab)
+    texts, types = _tokens(vocabulary, _added(whole, _NAME_GGUF), n_vocab)
     entries = {
         "tokenizer.ggml.model": GgufEntry(_STRING, None, b"gpt2"),
         "tokenizer.ggml.pre": GgufEntry(_STRING, None, _splitter(whole.raw("pre_tokenizer")).encode()),
@@ -85,16 +96,65 @@ def entries_of_folder(folder: Path, n_vocab: int) -> Entries:
     return entries
 
 
-def _added(whole: Fields) -> dict[int, tuple[str, bool]]:
+def first_difference(folder: Path, entries: Entries) -> Difference | None:
+    """The lowest token whose text in the folder's tokenizer.json is not that in `entries`; None also where they cannot
+    be compared. Raises ConversionError.
+
+    Only what surely stands in both as it is counts: byte-level BPE, which converters to GGUF copy letter by letter, and
+    of it the tokens that both have and call normal. Special and added tokens are rewritten by some converters and
+    renamed by those who train models, and what fills a table up has texts of its own. Vocabularies of other kinds
+    (SentencePiece, WordPiece) are spelt differently in the two formats and are not compared.
+    """
+    model = entries.get("tokenizer.ggml.model")
+    path = folder / TOKENIZER_NAME
+    if model is None or model.value != b"gpt2" or not path.exists():
+        return None
+    tokens, types = _values(entries, TOKENS), _values(entries, "tokenizer.ggml.token_type")
+    for token, text in sorted(_normal_texts(path).items()):
+        if token >= len(tokens) or (token < len(types) and types[token] != TokenType.NORMAL):
+            continue
+        other = tokens[token]
+        # A lone surrogate is no Unicode, and so in no vocabulary of a GGUF file's.
+        if isinstance(other, bytes) and text.encode(errors="surrogatepass") != other:
+            return Difference(token, text, other.decode(errors="replace"))
+    return None
+
+
+def _values(entries: Entries, key: str) -> tuple[bool | int | float | bytes, ...]:
+    entry = entries.get(key)
+    return entry.value if entry is not None and isinstance(entry.value, tuple) else ()
+
+
+def _normal_texts(path: Path) -> dict[int, str]:
+    """By token; empty where the file holds no byte-level BPE."""
+    whole = Fields(path, read_json_file(path, _MAX_TOKENIZER_BYTES, _NOT_NEEDED))
+    if not _is_byte_level(whole):
+        return {}
+    vocabulary = whole.section("model").section("vocab")
+    added = _added(whole, _NOT_NEEDED)
+    texts: dict[int, str] = {}
+    for text in vocabulary.names():
+        token = vocabulary.count(text, 0, _MAX_TOKENS)
+        if token not in added and texts.setdefault(token, text) != text:
+            raise vocabulary.refusal(shown(text)[1:-1], f"token {token} is also {shown(texts[token])}", _NOT_NEEDED)
+    return texts
+
+
+def _is_byte_level(whole: Fields) -> bool:
+    is_bpe = whole.section("model").optional_text("type") == "BPE"
+    return is_bpe and _has_part(whole.raw("pre_tokenizer"), "ByteLevel")
+
+
+def _added(whole: Fields, advice: str) -> dict[int, tuple[str, bool]]:
     """Id -> text, is it special."""
     added: dict[int, tuple[str, bool]] = {}
     for entry in whole.optional_list("added_tokens") or ():
         if not isinstance(entry, dict):
-            raise whole.refusal("added_tokens", f"{shown(entry)} stands in it, objects were expected", _NAME_GGUF)
+            raise whole.refusal("added_tokens", f"{shown(entry)} stands in it, objects were expected", advice)
         fields = Fields(whole.path, entry, "added_tokens.")
         text = fields.optional_text("content")
         if text is None:
-            raise fields.refusal("content", "it is missing", _NAME_GGUF)
+            raise fields.refusal("content", "it is missing", advice)
         added[fields.count("id", 0, _MAX_TOKENS)] = (text, fields.optional_flag("special") is True)
     return added
 

@@ -112,6 +112,23 @@ def checkpoint(element_type: str = "BF16") -> Checkpoint:
     return whole
 
 
+def with_selector() -> Checkpoint:
+    """Of the second generation, DFlash2."""
+    whole = checkpoint()
+    whole.config["architectures"] = ["DFlash2DraftModel"]
+    whole.config["dflash_config"] |= {
+        "conv_kernel_size": 3, "conv_group_size": 16, "selector_rank": 8, "selector_top_k": 4,
+    }  # fmt: skip
+    for layer in range(N_LAYERS):
+        for part in ("attention_conv", "mlp_conv"):
+            whole.add(f"layers.{layer}.{part}.base_kernel", [2, 3, N_EMBD])
+            whole.add(f"layers.{layer}.{part}.kernel_projection.weight", [2 * 3 * 4, N_EMBD])
+    whole.add("candidate_selector.predecessor_codebook", [N_VOCAB, 8])
+    whole.add("candidate_selector.successor_codebook", [N_VOCAB, 8])
+    whole.add("candidate_selector.hidden_projection.weight", [8, N_EMBD])
+    return whole
+
+
 def write_target(
     path: Path,
     *,
@@ -119,6 +136,8 @@ def write_target(
     n_embd: int = N_EMBD,
     n_layers: int = N_TARGET_LAYERS,
     tokens: list[str] | None = None,
+    token_types: list[int] | None = None,
+    tokenizer: str = "gpt2",
     rope_base: float | None = 10000.0,
     sections: list[int] | None = None,
 ) -> Path:
@@ -131,9 +150,9 @@ def write_target(
     if sections is not None:
         writer.add_array(f"{architecture}.rope.dimension_sections", sections)
     tokens = vocabulary() if tokens is None else tokens
-    writer.add_string("tokenizer.ggml.model", "gpt2")
+    writer.add_string("tokenizer.ggml.model", tokenizer)
     writer.add_array("tokenizer.ggml.tokens", tokens)
-    writer.add_array("tokenizer.ggml.token_type", [1] * (len(tokens) - 1) + [3])
+    writer.add_array("tokenizer.ggml.token_type", token_types or [1] * (len(tokens) - 1) + [3])
     writer.add_tensor("output_norm.weight", np.ones(n_embd, dtype=np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -144,3 +163,12 @@ def write_target(
 
 def vocabulary(n_vocab: int = N_VOCAB) -> list[str]:
     return [f"t{token}" for token in range(n_vocab - 1)] + ["<|mask|>"]
+
+
+def byte_level_tokenizer(tokens: list[str]) -> dict[str, Any]:
+    """tokenizer.json of these tokens; the last one is special."""
+    return {
+        "added_tokens": [{"id": len(tokens) - 1, "content": tokens[-1], "special": True}],
+        "pre_tokenizer": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": {text: token for token, text in enumerate(tokens[:-1])}, "merges": ["t 1"]},
+    }

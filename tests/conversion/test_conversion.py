@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,17 @@ from gguf.quants import dequantize
 
 from luce.supervisor.conversion import ConversionError, OutputType, convert_checkpoint, prepare
 from luce.supervisor.gguf_header import MetadataValue, read_gguf_header
-from tests.conversion.checkpoints import N_EMBD, N_HEADS, N_VOCAB, Checkpoint, checkpoint, vocabulary, write_target
+from tests.conversion.checkpoints import (
+    N_EMBD,
+    N_HEADS,
+    N_VOCAB,
+    Checkpoint,
+    byte_level_tokenizer,
+    checkpoint,
+    vocabulary,
+    with_selector,
+    write_target,
+)
 
 # Of luce-tiny-dflash-BF16.gguf, which is not in the repository: llama.cpp's own converter wrote it.
 BF16_SHA256 = "4a13dcbff1d72bb934d7df8a5006281eab2622f9a0b63feccd789bc8e2bc8247"
@@ -43,6 +54,18 @@ def test_it_is_the_file_beside_the_checkpoint(
     out = tmp_path / "draft.gguf"
     convert_checkpoint(packaged_checkpoint, tiny_model, out, OutputType.BF16)
     assert out.read_bytes() == (shared_models / "luce-tiny-dflash-BF16.gguf").read_bytes()
+
+
+@pytest.mark.parametrize("from_folder", [False, True], ids=["GGUF", "folder"])
+def test_its_targets_vocabulary_beside_it_changes_nothing(
+    packaged_checkpoint: Path, tiny_model: Path, target_folder: Path, tmp_path: Path, from_folder: bool
+) -> None:
+    folder = tmp_path / packaged_checkpoint.name
+    shutil.copytree(packaged_checkpoint, folder)
+    shutil.copy(target_folder / "tokenizer.json", folder)
+    out = tmp_path / "draft.gguf"
+    convert_checkpoint(folder, target_folder if from_folder else tiny_model, out, OutputType.BF16)
+    assert hashlib.sha256(out.read_bytes()).hexdigest() == BF16_SHA256
 
 
 def test_q8_0_is_the_packaged_file(packaged_checkpoint: Path, tiny_model: Path, tmp_path: Path) -> None:
@@ -184,19 +207,7 @@ def test_optional_tensors_and_names_with_a_prefix(tmp_path: Path, target: Path) 
 
 
 def test_the_second_generation_with_its_selector(tmp_path: Path, target: Path) -> None:
-    source = checkpoint()
-    source.config["architectures"] = ["DFlash2DraftModel"]
-    source.config["dflash_config"] |= {
-        "conv_kernel_size": 3, "conv_group_size": 16, "selector_rank": 8, "selector_top_k": 4,
-    }  # fmt: skip
-    for layer in range(2):
-        for part in ("attention_conv", "mlp_conv"):
-            source.add(f"layers.{layer}.{part}.base_kernel", [2, 3, N_EMBD])
-            source.add(f"layers.{layer}.{part}.kernel_projection.weight", [2 * 3 * 4, N_EMBD])
-    source.add("candidate_selector.predecessor_codebook", [N_VOCAB, 8])
-    source.add("candidate_selector.successor_codebook", [N_VOCAB, 8])
-    source.add("candidate_selector.hidden_projection.weight", [8, N_EMBD])
-    out = convert(source, tmp_path, target)
+    out = convert(with_selector(), tmp_path, target)
     tensors = tensors_of(out)
     assert tensors["blk.1.ffn_conv_base"][:2] == ("F32", (N_EMBD, 3, 2))
     assert tensors["selector_predecessor.weight"][1] == (8, N_VOCAB)
@@ -231,14 +242,6 @@ def test_links_are_followed(tmp_path: Path, target: Path) -> None:
     assert convert_checkpoint(folder, target, tmp_path / "out.gguf", OutputType.Q8_0).n_bytes > 0
 
 
-def byte_level_tokenizer(tokens: list[str]) -> dict[str, Any]:
-    return {
-        "added_tokens": [{"id": len(tokens) - 1, "content": tokens[-1], "special": True}],
-        "pre_tokenizer": {"type": "ByteLevel"},
-        "model": {"type": "BPE", "vocab": {text: token for token, text in enumerate(tokens[:-1])}, "merges": ["t 1"]},
-    }
-
-
 def test_the_vocabulary_beside_the_checkpoint(tmp_path: Path) -> None:
     folder = checkpoint().write(tmp_path / "drafter")
     tokens = vocabulary(30)  # two fewer: models pad their tables
@@ -251,6 +254,27 @@ def test_the_vocabulary_beside_the_checkpoint(tmp_path: Path) -> None:
     assert values["tokenizer.ggml.merges"] == ("t 1",)
     assert values["tokenizer.ggml.pre"] == "default"
     assert values["tokenizer.ggml.mask_token_id"] == 31
+
+
+def test_a_vocabulary_beside_the_checkpoint_that_is_the_targets(tmp_path: Path) -> None:
+    """As converters and trainers leave them: padded, with tokens that one of them added, or of another spelling."""
+    tokens = vocabulary()
+    folder = checkpoint().write(tmp_path / "drafter")
+    tokenizer = byte_level_tokenizer([*tokens[:29], "<mask>"])
+    for their_tokens, types, kind in (
+        (tokens, None, "gpt2"),
+        ([*tokens[:29], "[PAD29]", "[PAD30]", "[PAD31]"], [1] * 29 + [5] * 3, "gpt2"),
+        (["<|start|>", *tokens[1:29], "<tool>", "[PAD30]", "[PAD31]"], [3] + [1] * 28 + [4, 5, 5], "gpt2"),
+        ([f"\u2581{token}" for token in range(32)], [1] * 32, "llama"),
+    ):
+        target = write_target(tmp_path / "target.gguf", tokens=their_tokens, token_types=types, tokenizer=kind)
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        out = tmp_path / "out.gguf"
+        convert_checkpoint(folder, target, out, OutputType.BF16)
+        assert read_gguf_header(out).metadata["tokenizer.ggml.tokens"] == tuple(their_tokens)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"pre_tokenizer": {"type": "Metaspace"}}))
+    other = write_target(tmp_path / "other.gguf", tokens=[f"other{token}" for token in range(32)])
+    prepare(folder, other)  # its tokens would be spelt differently there, whatever they are
 
 
 def test_nothing_is_left_of_a_conversion_that_fails(tmp_path: Path, target: Path) -> None:

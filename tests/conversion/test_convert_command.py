@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from luce.supervisor.gguf_header import read_gguf_header
-from tests.conversion.checkpoints import checkpoint
+from tests.conversion.checkpoints import checkpoint, with_selector
 
 LUCE = Path(sys.executable).parent / "luce"
 
@@ -55,6 +55,15 @@ def test_notes_are_shown(tmp_path: Path, target: Path) -> None:
     result = run("convert", source.write(tmp_path / "drafter"), "--target", target)
     assert result.returncode == 0
     assert "Note: the drafter rotates with base 5" in result.stdout
+
+
+def test_what_cannot_be_run_yet_is_converted_and_said(tmp_path: Path, target: Path) -> None:
+    folder = with_selector().write(tmp_path / "drafter")
+    result = run("convert", folder, "--target", target)
+    assert result.returncode == 0
+    said = " ".join(result.stdout.split())  # the console wraps lines
+    assert "Note: luced cannot run the result yet: drafters with a selector (DFlash2)" in said
+    assert (folder / "draft-bf16.gguf").exists()
 
 
 def test_help_teaches() -> None:

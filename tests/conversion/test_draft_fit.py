@@ -72,6 +72,12 @@ def dflash(path: Path, **changes: Any) -> Path:
         ({"embedding_length": -1}, "embedding_length: a count was expected"),
         ({"embedding_length": "64"}, "embedding_length: a count was expected"),
         ({"block_size": 1}, "block_size: it is 1"),
+        (
+            {"selector_top_k": 4},
+            r"selector_top_k: drafters with a selector \(DFlash2\) are not known .*: name a DFlash",
+        ),
+        ({"selector_top_k": -1}, "selector_top_k: a count was expected"),
+        ({"selector_top_k": "4"}, "selector_top_k: a count was expected"),
         ({"tokenizer__ggml__mask_token_id": None}, "mask_token_id is missing"),
         ({"tokenizer__ggml__mask_token_id": 32}, "mask_token_id is 32, and there are 32 tokens"),
         ({"tokenizer__ggml__tokens": vocabulary(31), "tokenizer__ggml__mask_token_id": 3}, "knows 31 tokens"),

@@ -12,7 +12,7 @@ import pytest
 
 from luce.supervisor.conversion import OutputType, convert_checkpoint
 from luce.supervisor.drafts import DraftError, check_fits, default_cache_dir, resolve_draft
-from tests.conversion.checkpoints import Checkpoint, checkpoint, write_target
+from tests.conversion.checkpoints import Checkpoint, checkpoint, with_selector, write_target
 
 
 @pytest.fixture
@@ -173,6 +173,37 @@ def test_a_checkpoint_that_is_refused_leaves_nothing(tmp_path: Path, target: Pat
     with pytest.raises(DraftError, match="target_layer_ids: the list is empty"):
         resolve_draft(source.write(tmp_path / "drafter"), target, cache)
     assert not cache.exists()
+
+
+def test_a_selector_is_refused_before_anything_is_converted(tmp_path: Path, target: Path, cache: Path) -> None:
+    folder = with_selector().write(tmp_path / "drafter")
+    said: list[str] = []
+    with pytest.raises(DraftError, match=r"drafter: drafters with a selector \(DFlash2\) are not known.*: name a"):
+        resolve_draft(folder, target, cache, said.append)
+    assert not cache.exists()
+    assert said == []
+    by_hand = convert_checkpoint(folder, target, folder / "draft.gguf", OutputType.Q8_0).path
+    assert resolve_draft(folder, target, cache) == by_hand
+    with pytest.raises(DraftError, match=r"selector_top_k: drafters with a selector \(DFlash2\)"):
+        check_fits(by_hand, target)
+
+
+def test_what_a_conversion_notes_is_said_at_every_start(tmp_path: Path, drafter: Path, cache: Path) -> None:
+    fitting = write_target(tmp_path / "fitting.gguf")
+    other = write_target(tmp_path / "other.gguf", rope_base=1e6)
+    said: list[str] = []
+    kept = resolve_draft(drafter, fitting, cache, said.append)
+    assert [text.split()[0] for text in said] == ["converting"]
+    note = f"{drafter}: the drafter rotates with base 10000 and its target with 1e+06"
+    for _ in range(2):  # the kept file is the same, whose conversion had nothing to note
+        said.clear()
+        assert resolve_draft(drafter, other, cache, said.append) == kept
+        assert [text[: len(note)] for text in said] == [note]
+    kept.unlink()
+    said.clear()
+    resolve_draft(drafter, other, cache, said.append)
+    assert [text.startswith(start) for text, start in zip(said, ("converting", note), strict=True)] == [True, True]
+    resolve_draft(drafter, other, cache)  # nobody listens
 
 
 def test_a_cache_that_cannot_be_written(drafter: Path, target: Path, tmp_path: Path) -> None:

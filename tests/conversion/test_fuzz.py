@@ -118,17 +118,20 @@ def test_spoilt_tokenizers(tmp_path: Path, target_folder: Path, full: bool) -> N
     whole["model"] |= {"vocab": kept, "merges": whole["model"]["merges"][:8]}
     for number, token in enumerate(whole["added_tokens"]):
         token["id"] = 24 + number % 8
+    names = {token: text for text, token in kept.items()}
+    target = write_target(tmp_path / "target.gguf", tokens=[names.get(token, f"[PAD{token}]") for token in range(32)])
     sides = json.loads((target_folder / "tokenizer_config.json").read_text())
     for _ in range(N_FULL if full else N_SHORT):
         tokenizer, side = copy.deepcopy(whole), copy.deepcopy(sides)
         spoil_json(generator, generator.choice([tokenizer, side]))
         (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
         (folder / "tokenizer_config.json").write_text(json.dumps(side))
-        try:
-            convert_checkpoint(folder, None, tmp_path / "out.gguf", OutputType.Q8_0)
-        except ConversionError:
-            continue
-        read_gguf_header(tmp_path / "out.gguf")
+        for source in (None, target):  # of the vocabulary; with a target the folder's is held against it
+            try:
+                convert_checkpoint(folder, source, tmp_path / "out.gguf", OutputType.Q8_0)
+            except ConversionError:
+                continue
+            read_gguf_header(tmp_path / "out.gguf")
 
 
 def test_spoilt_targets_and_drafts(tmp_path: Path, full: bool) -> None:

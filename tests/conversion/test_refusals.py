@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,15 @@ from typing import Any
 import pytest
 
 from luce.supervisor.conversion import ConversionError, OutputType, convert_checkpoint, prepare
-from tests.conversion.checkpoints import N_EMBD, Checkpoint, checkpoint, vocabulary, write_target
+from tests.conversion.checkpoints import (
+    CONFIG,
+    N_EMBD,
+    Checkpoint,
+    byte_level_tokenizer,
+    checkpoint,
+    vocabulary,
+    write_target,
+)
 
 GATE = "layers.1.mlp.gate_proj.weight"
 
@@ -348,6 +357,66 @@ def test_vocabularies_of_folders(change: dict[str, Any], reason: str, tmp_path: 
     whole = {"pre_tokenizer": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {}}} | change
     (folder / "tokenizer.json").write_text(json.dumps(whole))
     assert reason in str(refusal(folder, None))
+
+
+def test_another_vocabulary_of_the_same_size(tmp_path: Path, target: Path) -> None:
+    folder = checkpoint().write(tmp_path / "drafter")
+    tokens = vocabulary()
+    tokens[5], tokens[20] = "other", "t5"
+    (folder / "tokenizer.json").write_text(json.dumps(byte_level_tokenizer(tokens)))
+    error = refusal(folder, target)
+    assert (error.path, error.field) == (folder / "tokenizer.json", "model.vocab")
+    assert f"token 5 is 'other' here and 't5' in {target}; name the target" in str(error)
+    target_folder = tmp_path / "target"
+    target_folder.mkdir()
+    config = {"hidden_size": N_EMBD, "num_hidden_layers": CONFIG["num_target_layers"]}
+    (target_folder / "config.json").write_text(json.dumps(config))
+    (target_folder / "tokenizer.json").write_text(json.dumps(byte_level_tokenizer(vocabulary())))
+    assert f"token 5 is 'other' here and 't5' in {target_folder}; name" in str(refusal(folder, target_folder))
+
+
+def test_the_packaged_drafter_beside_another_vocabulary(
+    packaged_checkpoint: Path, target_folder: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "drafter"
+    shutil.copytree(packaged_checkpoint, folder)
+    whole = json.loads((target_folder / "tokenizer.json").read_text())
+    vocab: dict[str, int] = whole["model"]["vocab"]
+    first, second = (next(text for text, token in vocab.items() if token == wanted) for wanted in (4000, 7000))
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    reason = f"token 4000 is {second!a} here and {first!a} in {tiny_model}"
+    assert reason in str(refusal(folder, tiny_model))
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"", "no JSON"),
+        (b"version https://git-lfs.github.com/spec/v1", "remove the file: the vocabulary comes from the target"),
+        (b'{"model": []}', "an object was expected"),
+        (b'{"model": {"type": 7}}', "a text was expected"),
+        (b'{"model": {"type": "BPE", "vocab": {"a": "1"}}, "pre_tokenizer": {"type": "ByteLevel"}}', "a whole number"),
+        (b'{"model": {"type": "BPE", "vocab": {"a": -1}}, "pre_tokenizer": {"type": "ByteLevel"}}', "a number from 0"),
+        (
+            b'{"model": {"type": "BPE", "vocab": {"a": 1, "b": 1}}, "pre_tokenizer": {"type": "ByteLevel"}}',
+            "token 1 is also 'a'",
+        ),
+        (
+            b'{"model": {"type": "BPE", "vocab": {"\\ud800": 1}}, "pre_tokenizer": {"type": "ByteLevel"}}',
+            r"token 1 is '\ud800' here",
+        ),
+        (
+            b'{"added_tokens": [7], "model": {"type": "BPE", "vocab": {}}, "pre_tokenizer": {"type": "ByteLevel"}}',
+            "objects were expected",
+        ),
+    ],
+    ids=str,
+)
+def test_vocabularies_beside_a_checkpoint_with_a_target(raw: bytes, reason: str, tmp_path: Path, target: Path) -> None:
+    folder = checkpoint().write(tmp_path / "drafter")
+    (folder / "tokenizer.json").write_bytes(raw)
+    assert reason in str(refusal(folder, target))
 
 
 def test_places_where_nothing_can_be_written(tmp_path: Path, target: Path) -> None:
