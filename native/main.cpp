@@ -68,12 +68,10 @@ constexpr int kBadArguments = 64;
 constexpr int kStartFailed = 2;
 constexpr int kProtocolVersion = 2;
 constexpr std::size_t kMaxQueuedFileBytes = std::size_t{1} << 30;  // rows that wait for the disk
-// Of the free memory, for pages that a device fetches by itself: pinned memory is lost to all others.
-constexpr std::uint64_t kPinnedPart = 4;
+constexpr std::uint64_t kPinnedPart = 4;  // of the free memory, for pages that a device fetches: lost to all others
 
 // For recurrent states that a rollback may need: with a draft model more, since it is asked for speed.
-constexpr std::uint64_t kRollbackBytes = std::uint64_t{256} << 20;
-constexpr std::uint64_t kDraftRollbackBytes = std::uint64_t{2} << 30;
+constexpr auto kRollback = std::uint64_t{256} << 20, kDraftRollback = std::uint64_t{2} << 30;
 
 int refuse_to_start(int reply_fd, const Error& error, int status) {
     luce::log_error(error.text);
@@ -114,13 +112,15 @@ luce::llama::ModelOptions to_model_options(const Options& options) {
     model.n_draft_most = n_draft_most(options);
     model.n_tree = n_draft_tree(options);
     model.loads_heads = options.mtp && !options.draft;
-    model.rollback_bytes = options.spec_memory_bytes.value_or(options.draft ? kDraftRollbackBytes : kRollbackBytes);
+    model.rollback_bytes =
+        options.spec_memory_bytes.value_or(options.draft || options.mtp ? kDraftRollback : kRollback);
     return model;
 }
 
 luce::llama::DraftModelOptions to_draft_options(const Options& options, const ModelInfo& info) {
     luce::llama::DraftModelOptions draft;
     draft.path = options.draft.value_or("");  // with --mtp the model's own heads
+    draft.wants_heads = options.mtp;
     draft.n_lanes = options.n_lanes;
     draft.n_most = n_draft_most(options);
     draft.n_tree = info.n_tree;

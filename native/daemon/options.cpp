@@ -238,7 +238,7 @@ std::vector<OptionSpec> draft_specs() {
          "a draft model, a GGUF file: it proposes tokens that the model checks several at a time; the text stays the "
          "same",
          text(&Options::draft)},
-        {"--mtp", "", "draft with the model's own multi-token heads, or with those of the assistant that --draft names",
+        {"--mtp", "", "draft with the model's own multi-token heads, or with those that --draft names",
          flag(&Options::mtp)},
         {"--draft-max", "N",
          "most tokens drafted at once, up to 64; 0: never speculate (default: as many as the gate finds worth it)",

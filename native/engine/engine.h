@@ -191,7 +191,7 @@ private:
     int n_failed_calls_ = 0;        // in a row
     bool is_crowded_ = false;       // the device had no room for the lanes of late: no more of them until one has ended
     bool is_withdrawn_ = false;     // the device had no room for drafts of late: none in the next step
-    bool cannot_keep_ = false;      // states to go back to: there was no memory
+    double keeps_from_s_ = 0;       // by the clock: before, no states to go back to, for which there was no memory
     bool has_read_prompt_ = false;  // the last call
     std::int32_t n_matched_ = 0;    // drafted tokens, in the running call
     // Of the running call: lanes that went back.

@@ -7,6 +7,11 @@
 #include "speculation/draft_tree.h"
 
 namespace luce::engine {
+namespace {
+
+constexpr double kWithoutStates_s = 60;  // memory that was short may be there again
+
+}  // namespace
 
 // Drafts never cross the place of a tail, the request's end or the context's end, however many branches they have; all
 // tokens of all branches need a cell and a row of logits.
@@ -20,7 +25,7 @@ void Engine::propose() {
     }
     if (candidates.empty()) return;
     const DecoderLimits& limits = decoder_.limits();
-    const bool can_go_back = memory_.can_go_back() && !cannot_keep_;
+    const bool can_go_back = memory_.can_go_back() && clock_.now_s() >= keeps_from_s_;
     const std::int32_t n_back = can_go_back ? speculator_->n_most() : memory_.n_rollback();
     const auto n_lanes = static_cast<std::int32_t>(candidates.size());
     const std::int32_t n_share =
@@ -77,8 +82,9 @@ bool Engine::keep_states(const PlannedCall& call) {
         if (!speculator_->parents(planned.lane).empty()) continue;  // Decoder::keep() takes all of it back
         const Result<void> kept = memory_.keep(planned.lane);
         if (kept) continue;
-        log_warn("drafts are shorter from now on, because states cannot be kept for longer ones: " + kept.error().text);
-        cannot_keep_ = true;
+        log_warn("drafts are shorter for a minute, because states cannot be kept for longer ones: " +
+                 kept.error().text);
+        keeps_from_s_ = clock_.now_s() + kWithoutStates_s;
         is_withdrawn_ = true;
         return false;
     }

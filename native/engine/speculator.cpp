@@ -19,7 +19,8 @@ using speculation::SourceIndex;
 constexpr int kRehearsedDrafts = 3;
 constexpr double kLongDraft_s = 0.05;
 constexpr std::int32_t kMostOfStep = 16;  // positions that a step may have added to a lane
-constexpr int kMaxFailures = 3;           // in a row; then a source is asked no more
+constexpr int kMaxFailures = 3;           // in a row; then a source is left alone for a while
+constexpr double kPause_s = 60;           // what it failed for may have passed by then
 
 std::vector<LaneSituation> situations_of(std::span<const Speculator::Candidate> lanes, bool has_trees) {
     std::vector<LaneSituation> situations;
@@ -83,7 +84,7 @@ Speculator::Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clo
     gate.wants_equal_widths = wants_equal_widths_;
     for (auto& drafts : config.sources) {
         gate.sources.push_back(drafts->traits());
-        sources_.push_back({std::move(drafts), 0, false, true, std::vector<bool>(static_cast<std::size_t>(n_lanes))});
+        sources_.push_back({std::move(drafts), 0, 0, true, std::vector<bool>(static_cast<std::size_t>(n_lanes))});
     }
     gate_ = std::make_unique<speculation::Gate>(std::move(gate));
 }
@@ -104,7 +105,6 @@ void Speculator::withdraw() {
         plan.parents.clear();
         plan.width = 0;
         plan.proposal.reset();
-        plan.draft_s = 0;
     }
 }
 
@@ -162,7 +162,7 @@ DraftAsk Speculator::ask_for(const Candidate& lane, SourceIndex source, std::int
 // Adds to drafts_ and proposals_; a source that fails proposes nothing.
 void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<const Candidate> lanes) {
     Source& source = sources_[i];
-    if (source.is_out) return;
+    if (source.n_failures >= kMaxFailures && clock_.now_s() < source.out_until_s) return;
     for (const DraftAsk& ask : asks) source.was_asked[static_cast<std::size_t>(ask.lane)] = true;
     const double started_s = clock_.now_s();
     std::vector<Draft> drafts;
@@ -170,14 +170,10 @@ void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<co
     const double prepared_s = clock_.now_s();
     const Result<void> drafted = n_put_off ? source.drafts->draft(asks, drafts) : n_put_off.error();
     if (!drafted) {
-        if (source.n_failures++ == 0) {
-            log_warn("no drafts from " + source.drafts->traits().name + ": " + drafted.error().text);
-        }
-        source.is_out = source.n_failures >= kMaxFailures;
-        if (source.is_out) log_warn(source.drafts->traits().name + " is asked for drafts no more");
+        fail(source, drafted.error(), clock_.now_s() - started_s, asks);
         return;
     }
-    source.n_failures = 0;
+    if (std::exchange(source.n_failures, 0) >= kMaxFailures) log_info(source.drafts->traits().name + " drafts again");
     const double seconds = clock_.now_s() - started_s;
     std::int32_t n_tokens = 0;
     for (const Draft& draft : drafts) {
@@ -201,6 +197,18 @@ void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<co
         proposals_[k].confidence = drafts_[k].confidence;
         proposals_[k].parents = drafts_[k].parents;
     }
+}
+
+// What it took is gone all the same.
+void Speculator::fail(Source& source, const Error& error, double seconds, std::span<const DraftAsk> asks) {
+    const std::string& name = source.drafts->traits().name;
+    gate_->observe_failed_draft(seconds);
+    for (const DraftAsk& ask : asks) at(ask.lane).draft_s += seconds / static_cast<double>(asks.size());
+    if (source.n_failures++ == 0) log_warn("no drafts from " + name + ": " + error.text);
+    if (source.n_failures == kMaxFailures) {
+        log_warn(name + " has failed three times in a row: it is tried again once a minute");
+    }
+    source.out_until_s = clock_.now_s() + kPause_s;
 }
 
 void Speculator::choose(std::span<const Candidate> lanes) {

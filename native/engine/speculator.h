@@ -89,8 +89,8 @@ public:
 private:
     struct Source {
         std::unique_ptr<speculation::DraftSource> drafts;
-        int n_failures = 0;  // in a row
-        bool is_out = false;
+        int n_failures = 0;           // in a row
+        double out_until_s = 0;       // by the clock: not asked before
         bool can_pay = true;          // as the lanes are now
         std::vector<bool> was_asked;  // by lane: in its text
     };
@@ -111,6 +111,7 @@ private:
                                   std::size_t n_lanes) const;
     void ask(speculation::SourceIndex source, std::span<const speculation::DraftAsk> asks,
              std::span<const Candidate> lanes);
+    void fail(Source& source, const Error& error, double seconds, std::span<const speculation::DraftAsk> asks);
     void judge(std::size_t proposal, std::span<const Token> got);
     void choose(std::span<const Candidate> lanes);
     void decline(const speculation::Choice& choice);

@@ -9,6 +9,7 @@ namespace luce::llama {
 
 struct DraftModelOptions {
     std::string path;
+    bool wants_heads = false;  // the file must hold multi-token heads or an assistant
     std::int32_t n_lanes = 1;
     std::int32_t n_most = 0;                   // tokens that a lane is drafted at once
     std::int32_t n_tree = 0;                   // the same in all branches of a tree; 0: chains only

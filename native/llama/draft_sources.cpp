@@ -24,6 +24,12 @@ Result<OpenedDraft> open_draft_model(const DraftModelOptions& options, const Mod
     if (options.path.empty()) return opened(CommonDrafts::load(options, target));
     const Result<DraftKind> kind = draft_kind_of(options.path, llama_model_n_embd(target.model()));
     if (!kind) return kind.error();
+    const bool has_heads = kind.value() == DraftKind::mtp || kind.value() == DraftKind::assistant;
+    if (options.wants_heads && !has_heads) {
+        return Error{ErrorCode::start_failed,
+                     "--mtp asks for multi-token heads or an assistant, and --draft names another kind of drafter (" +
+                         std::string(name_of(kind.value())) + "): leave out one of the two"};
+    }
     if (kind.value() == DraftKind::dflash) return opened(DflashDrafts::load(options, target));
     return opened(CommonDrafts::load(options, target));
 }

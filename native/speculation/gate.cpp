@@ -371,6 +371,14 @@ void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t 
     state_->budget.settle(tried->untaken_s + spent_s - tried->expected_s);
 }
 
+void Gate::observe_failed_draft(double seconds) {
+    if (!(seconds > 0 && seconds < kLongest_s)) return;
+    state_->drafts_s += seconds;
+    if (const auto tried = std::exchange(state_->tried, std::nullopt)) {
+        state_->budget.settle(tried->untaken_s + seconds - tried->expected_s);
+    }
+}
+
 void Gate::observe_rehearsed_step(const StepCost& step) {
     const int weight = step.n_tokens > step.n_lanes ? kRehearsalWeight : 1;
     for (int i = 0; i < weight; ++i) state_->learn(step);

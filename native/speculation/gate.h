@@ -134,6 +134,9 @@ public:
     void observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds,
                        double put_off_s = 0);
 
+    // Drafts that did not come took so much time.
+    void observe_failed_draft(double seconds);
+
     // Impossible seconds are left out.
     void observe_step(const StepCost& step);
 

@@ -189,7 +189,21 @@ TEST_CASE("without memory for a copy of the state drafts are as short as can be 
     CHECK(answers.finished.at(RequestKey{1}).speculation->n_accepted > 0);
 }
 
-TEST_CASE("a source that fails is asked no more, and costs no token") {
+TEST_CASE("states are kept again when memory may be there again") {
+    SpeculativeSetup s(limits_of(512), {512, 1, 8}, true, 70, 1, false, 2);
+    s.decoder.cannot_save = true;
+    REQUIRE(s.engine->submit(request(1, Tokens(10, 7), 100)));
+    Outcome answers;
+    for (int i = 0; i < 20; ++i) answers.take(s.engine->step());
+    CHECK(s.decoder.n_points == 1);
+    s.decoder.cannot_save = false;
+    s.clock.advance(61);
+    while (!s.engine->is_idle()) answers.take(s.engine->step());
+    CHECK(s.decoder.n_points > 2);
+    CHECK(answers.tokens.at(RequestKey{1}) == plain_answer(Tokens(10, 7), 100, 512, std::nullopt));
+}
+
+TEST_CASE("a source that fails is left alone for a minute, and costs no token") {
     SpeculativeSetup s(limits_of(512), {512, 1, 8}, false, 100);
     s.drafts->fails = true;
     REQUIRE(s.engine->submit(request(1, Tokens(10, 7), 50)));
@@ -198,6 +212,18 @@ TEST_CASE("a source that fails is asked no more, and costs no token") {
     CHECK(answers.tokens.at(RequestKey{1}) == plain_answer(Tokens(10, 7), 50, 512, std::nullopt));
     CHECK(s.drafts->n_asked == 3);
     CHECK(answers.finished.at(RequestKey{1}).speculation->n_speculated_steps == 0);
+
+    s.clock.advance(61);  // once, to see
+    REQUIRE(s.engine->submit(request(2, Tokens(10, 8), 50)));
+    while (!s.engine->is_idle()) answers.take(s.engine->step());
+    CHECK(s.drafts->n_asked == 4);
+
+    s.clock.advance(61);
+    s.drafts->fails = false;
+    REQUIRE(s.engine->submit(request(3, Tokens(10, 9), 50)));
+    while (!s.engine->is_idle()) answers.take(s.engine->step());
+    CHECK(answers.tokens.at(RequestKey{3}) == plain_answer(Tokens(10, 9), 50, 512, std::nullopt));
+    CHECK(answers.finished.at(RequestKey{3}).speculation->n_accepted > 0);
 }
 
 TEST_CASE("no room for drafts on the device: they are withdrawn, and nobody suspended") {

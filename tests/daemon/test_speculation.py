@@ -16,6 +16,7 @@ import pytest
 
 from luce.protocol import Err, GenerateOk
 from luce.protocol import percent_encode as encode
+from scripts.bench.speculation_prompts import load_rendered
 from tests.conftest import GoldenCase
 from tests.daemon.conftest import Start, margins_of
 from tests.daemon.exactness import Told, compare_drawn, drafted, generate, status_of
@@ -78,12 +79,19 @@ def control_of(daemon: DaemonDriver, prompts: Sequence[Sequence[int]], reference
     return control
 
 
+def packaged_prompts(model: Path, golden: Sequence[GoldenCase], full: bool) -> list[Sequence[int]]:
+    """A dozen short ones; with --full 100 of the packaged sets: copies, edits, code, chat, tool calls."""
+    if full:
+        return [prompt.ids for prompts in load_rendered(model, n_prompts=20).values() for prompt in prompts]
+    return [case.prompt_ids for case in golden if len(case.prompt_ids) < 1000]
+
+
 @pytest.mark.parametrize("gate", ["off", "on"])
 def test_the_packaged_model_and_drafter(
-    start: Start, golden: list[GoldenCase], packaged_draft: Path, gate: str, full: bool
+    start: Start, tiny_model: Path, golden: list[GoldenCase], packaged_draft: Path, gate: str, full: bool
 ) -> None:
     n = N_TOKENS_FULL if full else N_TOKENS
-    prompts = [case.prompt_ids for case in golden if full or len(case.prompt_ids) < 1000]
+    prompts = packaged_prompts(tiny_model, golden, full)
     references = plainly(start("--draft-ngram", "off"), prompts, n)
     comparison = Comparison(NOISE_BATCHING)
     with closing(start("--draft", str(packaged_draft), "--draft-gate", gate, "--lanes", "1")) as alone:
@@ -193,21 +201,25 @@ def test_lookup_needs_no_draft_model(start: Start, golden: list[GoldenCase]) -> 
         assert dict(daemon.ready.fields)["spec"] == "ngram"
 
 
+@pytest.mark.parametrize("gate", ["off", "on"])
 def test_sampled_tokens_are_those_of_plain_decoding(
-    start: Start, golden: list[GoldenCase], packaged_draft: Path
+    start: Start, tiny_model: Path, golden: list[GoldenCase], packaged_draft: Path, gate: str, full: bool
 ) -> None:
-    """Each token's draw depends on seed and place alone, however many were verified together."""
+    """Each token's draw depends on seed and place alone, however many were verified together, and whoever chose how
+    many."""
+    n = N_TOKENS_FULL if full else N_TOKENS
+    prompts = packaged_prompts(tiny_model, golden, full)
     extra = "reuse=0 temp=0.8 top_p=0.95 seed=7 repeat=1.1 logprobs=4"
     with closing(start("--draft-ngram", "off")) as plain:
-        expected = [generate(plain, case.prompt_ids, extra, N_TOKENS) for case in golden[:8]]
+        expected = [generate(plain, prompt, extra, n) for prompt in prompts]
     comparison = SampledComparison(NOISE_BATCHING)
-    with closing(start("--draft", str(packaged_draft), "--draft-gate", "off")) as daemon:
-        n_accepted = 0
-        for i, (case, reference) in enumerate(zip(golden[:8], expected, strict=True)):
-            told = generate(daemon, case.prompt_ids, extra, N_TOKENS)
-            compare_drawn(comparison, f"prompt {i}", told, reference)
-            n_accepted += drafted(told)[1]
-    assert n_accepted > 0
+    for lanes in ("1", "8"):
+        with closing(start("--draft", str(packaged_draft), "--draft-gate", gate, "--lanes", lanes)) as daemon:
+            daemon.send(*(gen_line(i, n, prompt, f"ignore_eos=1 {extra}") for i, prompt in enumerate(prompts)))
+            answers = daemon.collect(len(prompts))
+            for i, reference in enumerate(expected):
+                compare_drawn(comparison, f"prompt {i} in {lanes} lanes", answers[i], reference)
+            assert int(status_of(daemon)["spec_accepted"]) > 0
     comparison.finish()
 
 
@@ -278,7 +290,15 @@ def test_a_draft_that_does_not_fit_is_refused_with_the_reason(
     luced: Path, test_models: Path, draft: str, reason: str
 ) -> None:
     path = test_models / "drafts" / f"{draft}.gguf"
-    daemon = DaemonDriver(luced, test_models / "qwen3.gguf", "--draft", str(path))
+    check_refusal(DaemonDriver(luced, test_models / "qwen3.gguf", "--draft", str(path)), reason)
+
+
+def test_a_drafter_of_another_kind_is_no_head(luced: Path, test_models: Path) -> None:
+    path = test_models / "drafts" / "dflash-qwen3.gguf"
+    check_refusal(DaemonDriver(luced, test_models / "qwen3.gguf", "--mtp", "--draft", str(path)), "(dflash)")
+
+
+def check_refusal(daemon: DaemonDriver, reason: str) -> None:
     refusal = daemon.next_reply()
     assert isinstance(refusal, Err), refusal
     assert reason in refusal.text
