@@ -16,6 +16,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+pytest_plugins = ["tests.near_ties"]
+
 ROOT = Path(__file__).resolve().parent.parent
 TEST_MODELS_DIR = ROOT / "build" / "test-models"
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from luce.protocol import Err, ErrorCode, GenerateOk, InlineSnapshot, InlineSnapshotFailed, Logprobs, Reply, StatusLine
+from tests import near_ties
 from tests.daemon.conftest import margins_of
 from tests.daemon.same_tokens import Comparison, SampledComparison
 from tests.daemon_driver import Answer, DaemonDriver, gen_line
@@ -123,6 +124,7 @@ class Checked:
     def finish(self) -> None:
         """The same few prompts are asked again and again: a near-tie of one counts once. Most must be without one."""
         print(f"{self.comparison.n_sequences} sequences, parted at unclear steps: {self.comparison.unclear}")
+        near_ties.count(self.comparison.n_sequences, len(self.comparison.unclear))
         assert 2 * len(self.parted) <= len(self.references), self.comparison.unclear
 
     def generate(self, name: str, daemon: DaemonDriver, prompt: Sequence[int], extra: str = "") -> GenerateOk:

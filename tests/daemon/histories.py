@@ -26,6 +26,7 @@ from luce.protocol import (
     StatusLine,
     StopReason,
 )
+from tests import near_ties
 from tests.daemon.same_tokens import Comparison
 from tests.daemon_driver import DEADLINE_S, DaemonDriver, gen_line, to_bytes
 
@@ -157,6 +158,7 @@ class Player:
         # The same prompts come again and again: a near-tie of one counts once. In 200 histories each is cut in so many
         # ways that all may come to one.
         print(f"{self._comparison.n_sequences} sequences, parted at unclear steps: {self._comparison.unclear}")
+        near_ties.count(self._comparison.n_sequences, len(self._comparison.unclear))
         n_allowed = len(self._references) if self._may_all_part else len(self._references) // 2
         assert len(self._parted) <= n_allowed, self._comparison.unclear
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests import near_ties
+
 NOISE_GOLDEN = 0.15
 """Against the reference in float32: our activations are quantised too."""
 NOISE_BATCHING = 0.15
@@ -87,6 +89,7 @@ class Comparison:
     def finish(self, share_allowed: float = 0.5) -> None:
         """Which share of the sequences may have parted at an unclear step: all of them where the weights are random."""
         print(f"{self.n_sequences} sequences, {len(self.unclear)} parted at an unclear step: {self.unclear}")
+        near_ties.count(self.n_sequences, len(self.unclear))
         assert len(self.unclear) <= share_allowed * self.n_sequences, self.unclear
 
 
@@ -128,4 +131,5 @@ class SampledComparison:
     def finish(self) -> None:
         """One draw in a thousand was seen to move, so a text of 300 tokens parts one time in four."""
         print(f"{self.n_sequences} sampled sequences, {len(self.parted)} parted: {self.parted}")
+        near_ties.count(self.n_sequences, len(self.parted))
         assert 4 * len(self.parted) <= 3 * self.n_sequences, self.parted
