@@ -31,7 +31,7 @@ using bench::need;
 
 namespace {
 
-constexpr std::int32_t kWidths[] = {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16};
+constexpr std::int32_t kWidths[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 constexpr std::int32_t kWidest = 16;
 constexpr std::int32_t kRounds = 15;
 constexpr std::int32_t kWarmUp = 3;  // rounds before: graphs are made
