@@ -128,6 +128,7 @@ std::optional<speculation::StepCost> Engine::cost_of(const PlannedCall& call, do
         ++cost.n_lanes;
         cost.n_tokens += planned.n_tokens;
         cost.n_longest = std::max(cost.n_longest, at(planned.lane)->n_text());
+        cost.has_branches = cost.has_branches || !speculator_->parents(planned.lane).empty();
     }
     cost.seconds = seconds;
     return cost;

@@ -20,6 +20,7 @@ constexpr int kRehearsedDrafts = 3;
 constexpr double kLongDraft_s = 0.05;
 constexpr std::int32_t kMostOfStep = 16;  // positions that a step may have added to a lane
 constexpr int kMaxFailures = 3;           // in a row; then a source is left alone for a while
+constexpr int kChainsInARow = 64;         // of steps with trees, of which branches were worth nothing
 constexpr double kPause_s = 60;           // what it failed for may have passed by then
 
 std::vector<LaneSituation> situations_of(std::span<const Speculator::Candidate> lanes, bool has_trees) {
@@ -213,6 +214,7 @@ void Speculator::fail(Source& source, const Error& error, double seconds, std::s
 
 void Speculator::choose(std::span<const Candidate> lanes) {
     const std::vector<Choice> choices = gate_->choose(situations_of(lanes, n_tree_ > 0), proposals_);
+    note_branches();
     for (std::size_t i = 0; i < choices.size(); ++i) {
         const Choice& choice = choices[i];
         if (choice.declined) decline(choice);
@@ -232,6 +234,16 @@ void Speculator::choose(std::span<const Candidate> lanes) {
         plan.width = choice.width;
         plan.proposal = choice.proposal;
     }
+}
+
+// Said once, when it has been so for a while: the gate finds out now and then whether it still is.
+void Speculator::note_branches() {
+    const auto is_tree = [](const Draft& draft) { return !draft.parents.empty(); };
+    if (has_noted_branches_ || std::none_of(drafts_.begin(), drafts_.end(), is_tree)) return;
+    n_without_branches_ = gate_->takes_trees() ? 0 : n_without_branches_ + 1;
+    if (n_without_branches_ < kChainsInARow) return;
+    has_noted_branches_ = true;
+    log_info("--draft-tree: branches cost more here than they bring, so chains are verified until that changes");
 }
 
 void Speculator::decline(const Choice& choice) {

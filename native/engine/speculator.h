@@ -114,6 +114,7 @@ private:
     void fail(Source& source, const Error& error, double seconds, std::span<const speculation::DraftAsk> asks);
     void judge(std::size_t proposal, std::span<const Token> got);
     void choose(std::span<const Candidate> lanes);
+    void note_branches();
     void decline(const speculation::Choice& choice);
     void pad(std::span<const Candidate> lanes);
     void judge_unused(LaneId lane, std::span<const Token> got);
@@ -126,6 +127,8 @@ private:
     std::int32_t n_branches_;
     bool wants_equal_widths_;
     bool draws_;
+    bool has_noted_branches_ = false;
+    int n_without_branches_ = 0;  // steps in a row
     std::vector<Source> sources_;
     std::unique_ptr<speculation::Gate> gate_;
     std::vector<Plan> plans_;  // of each lane

@@ -44,7 +44,9 @@ GateConfig checked(GateConfig config) {
 
 Gate::State::State(GateConfig given)
     : config(checked(std::move(given))),
+      has_trees(std::any_of(config.sources.begin(), config.sources.end(), [](const auto& s) { return s.can_branch; })),
       call_costs(config.n_lanes, config.n_most),
+      tree_costs(config.n_lanes, has_trees ? config.n_most : 0),
       acceptance(static_cast<std::size_t>(config.n_lanes), config.sources.size()),
       tree_chances(static_cast<std::size_t>(config.n_lanes), config.sources.size()),
       draft_worth(static_cast<std::size_t>(config.n_lanes), config.sources.size(), config.n_most),
@@ -80,47 +82,8 @@ Gate::State::Going Gate::State::going(std::span<const LaneSituation> lanes) {
     const CostCurve& costs = call_costs.curve(n_lanes, n_longest);
     const double rate = costs.is_known() ? speed_up.value() * n_lanes / costs.plain_s() : 0;
     if (costs.is_known() && !std::exchange(was_granted, true)) grant(kStartGrant * costs.plain_s());
-    return {costs, rate};
-}
-
-// Finds each lane's best proposal. `hears_answers`: all are there, so sources that were asked have answered.
-void Gate::State::weigh(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals, const Going& going,
-                        bool hears_answers) {
-    std::size_t n_chances = 0;
-    std::int32_t n_staked = 0;
-    for (const Proposal& proposal : proposals) {
-        if (!is_stake(lanes, proposal)) continue;
-        n_chances += std::min(proposal.confidence.size(), static_cast<std::size_t>(config.n_most));
-        ++n_staked;
-    }
-    chances.resize(n_chances);
-    const auto n_lanes = static_cast<std::int32_t>(lanes.size());
-    const std::int32_t n_alike = std::clamp(hears_answers ? n_staked : std::max(n_staked, n_sharing), 1, n_lanes);
-    if (hears_answers) n_sharing = n_alike;
-    std::size_t n_used = 0;
-    for (std::size_t i = 0; i < proposals.size(); ++i) {
-        const Proposal& proposal = proposals[i];
-        if (!is_stake(lanes, proposal)) continue;
-        const auto at = static_cast<std::size_t>(seat_of_lane[static_cast<std::size_t>(proposal.lane)]);
-        const auto n = std::min(proposal.confidence.size(), static_cast<std::size_t>(n_most_of(lanes[at])));
-        const std::span<float> here = std::span(chances).subspan(n_used, n);
-        n_used += n;
-        std::vector<std::size_t> nodes = weigh_one(proposal, here);
-        const BestPart part = best_part(here, going.costs, going.rate, n_alike);
-        if (!seats[at].best || part.worth > seats[at].best->part.worth) {
-            seats[at].best = {i, here, part, std::move(nodes)};
-        }
-        if (hears_answers && draft_worth.is_asked(proposal.lane, proposal.source)) {
-            const Taken taken = {part.n_right, part.width > 0 ? 1.0 : 0.0, static_cast<double>(part.width)};
-            draft_worth.observe(proposal.lane, proposal.source, part.worth, taken, here);
-        }
-    }
-    if (!hears_answers) return;
-    for (const LaneSituation& lane : lanes) {
-        for (SourceIndex s = 0; is_lane(lane.lane) && s < config.sources.size(); ++s) {
-            if (draft_worth.is_asked(lane.lane, s)) draft_worth.observe(lane.lane, s, 0, {}, {});
-        }
-    }
+    const CostCurve& branching = has_trees ? tree_costs.curve(n_lanes, n_longest) : costs;
+    return {costs, rate, branching.is_known() ? branching : costs};
 }
 
 std::vector<Ask> Gate::State::first_asks(std::span<const LaneSituation> lanes,
@@ -203,6 +166,7 @@ std::size_t Gate::State::try_cost(const Going& going, std::size_t best) {
     }
     if (hoped == best) return best;
     const double lost = worth(best) - (worth(hoped) + most) / 2;
+    if (tries_branches) return hoped;  // paid for already
     return budget.take(std::max(lost, 0.0) / going.rate) ? hoped : best;
 }
 
@@ -233,9 +197,10 @@ std::vector<Choice> Gate::State::choose(std::span<const LaneSituation> lanes, st
     if (lanes.empty() || config.n_most == 0) return choices;
     seat(lanes);
     if (!config.is_on) return first_choices(lanes, proposals);
-    const Going now = going(lanes);
-    if (!now.costs.is_known()) return choices;
-    weigh(lanes, proposals, now, true);
+    const Going both = going(lanes);
+    if (!both.costs.is_known()) return choices;
+    weigh(lanes, proposals, both, true);
+    const Going now = as_decided(both);
 
     lay_out(lanes);
     const StepOption chosen = decide(now, lanes.size());
@@ -286,19 +251,6 @@ void Gate::State::observe_verdict(const Proposal& proposal, std::int32_t width, 
     acceptance.observe(proposal.lane, proposal.source, proposal.confidence.first(n), n_accepted);
 }
 
-// The chances of a proposal's tokens, of a tree's likeliest ones, which it returns.
-std::vector<std::size_t> Gate::State::weigh_one(const Proposal& proposal, std::span<float> chances) const {
-    if (proposal.parents.empty()) {
-        acceptance.chances(proposal.lane, proposal.source, proposal.confidence.first(chances.size()), chances);
-        return {};
-    }
-    const std::vector<float> all =
-        tree_chances.chances(acceptance, proposal.lane, proposal.source, proposal.confidence, proposal.parents);
-    std::vector<std::size_t> nodes = likeliest_nodes(all, chances.size());
-    for (std::size_t i = 0; i < nodes.size(); ++i) chances[i] = all[nodes[i]];
-    return nodes;
-}
-
 // A plain call behind one of another shape is dearer than behind a plain one: graph and inputs are made anew.
 // Speculation is what brings that about, so the call before it is charged with the difference, and only plain calls
 // behind plain ones say what plain decoding costs.
@@ -312,7 +264,7 @@ void Gate::State::observe_step(StepCost step) {
     const std::optional<StepCost> before = std::exchange(last_call, step);
     const bool was_settled = last_is_settled;
     const double asked_for_s = std::exchange(drafts_s, 0);
-    const CostCurve& costs = call_costs.curve(step.n_lanes, step.n_longest);
+    const CostCurve& costs = costs_of(step).curve(step.n_lanes, step.n_longest);
     const bool was_known = costs.is_known();
     const double plain_s = costs.plain_s();
     const bool is_plain = step.n_tokens == step.n_lanes;
@@ -358,6 +310,8 @@ bool Gate::can_pay(std::span<const LaneSituation> lanes, SourceIndex source) {
 std::vector<Choice> Gate::choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals) {
     return state_->choose(lanes, proposals);
 }
+
+bool Gate::takes_trees() const { return state_->takes_trees; }
 
 void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds,
                          double put_off_s) {

@@ -108,6 +108,7 @@ struct StepCost {
     std::int32_t n_redone = 0;    // tokens that it got right and the next one has to compute again beside its own
     std::int32_t n_right = 0;     // drafted tokens that were right, in all lanes
     bool follows_prompt = false;  // the call before it served a prompt: that makes it dearer, whatever it does itself
+    bool has_branches = false;    // it verified trees
 };
 
 class Gate {
@@ -128,6 +129,9 @@ public:
 
     // One choice for each lane, in their order, from all proposals (none or several a lane).
     std::vector<Choice> choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
+
+    // Of the last step's trees more was taken than their likeliest chains; false also where there were none.
+    bool takes_trees() const;
 
     // A source drafted for n_lanes of the lanes of the last asks(), n_tokens in all, in so much time. Before that it
     // made up in put_off_s for what it had put off: time that has been spent, but no part of what a draft costs.

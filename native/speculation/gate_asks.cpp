@@ -272,7 +272,7 @@ std::vector<Ask> Gate::State::asks(std::span<const LaneSituation> lanes, std::sp
     if (lanes.empty() || config.n_most == 0) return {};
     seat(lanes);
     if (!config.is_on) return first_asks(lanes, free_proposals);
-    const Going now = going(lanes);
+    const Going now = as_decided(going(lanes));
     for (const LaneSituation& lane : lanes) {
         if (!is_lane(lane.lane)) continue;
         std::int32_t& begun = begun_at[static_cast<std::size_t>(lane.lane)];

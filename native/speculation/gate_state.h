@@ -29,7 +29,8 @@ struct Gate::State {
     // What a step is decided by.
     struct Going {
         const CostCurve& costs;
-        double rate;  // tokens that a second is worth
+        double rate;                 // tokens that a second is worth
+        const CostCurve& branching;  // of calls with branches; the same where no source has any
     };
     // A proposal with what it promises.
     struct Stake {
@@ -64,8 +65,14 @@ struct Gate::State {
         double expected_s = 0;
         double untaken_s = 0;  // of its expected loss, by the budget
     };
+    struct Answered {  // a draft that was asked for
+        std::size_t proposal = 0;
+        Stake stake;
+        Stake chain;  // the same where it has no branches
+    };
     struct Seat {  // a lane of this step
         std::optional<Stake> best;
+        std::optional<Stake> best_chain;  // without branches
 
         // What it would verify if nobody were asked for a draft, and how much of that is right.
         std::int32_t free_width = 0;
@@ -86,7 +93,9 @@ struct Gate::State {
     std::vector<Choice> choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
     void observe_verdict(const Proposal& proposal, std::int32_t width, std::int32_t n_accepted);
 
-    std::vector<std::size_t> weigh_one(const Proposal& proposal, std::span<float> chances) const;
+    Answered weigh_one(std::size_t index, const Proposal& proposal, std::span<float> room, const Going& going,
+                       std::int32_t n_alike) const;
+    bool prefers_trees(const Going& going);
 
     bool is_lane(LaneId lane) const { return static_cast<std::int32_t>(lane) >= 0 && lane < LaneId{config.n_lanes}; }
     std::int32_t n_most_of(const LaneSituation& lane) const { return std::clamp(lane.n_most, 0, config.n_most); }
@@ -99,7 +108,11 @@ struct Gate::State {
     bool is_stake(std::span<const LaneSituation> lanes, const Proposal& proposal) const;
     void weigh(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals, const Going& going,
                bool hears_answers);
+    void hear(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
     Going going(std::span<const LaneSituation> lanes);
+    Going as_decided(const Going& both) const {
+        return takes_trees ? Going{both.branching, both.rate, both.branching} : both;
+    }
 
     bool can_pay(std::span<const LaneSituation> lanes, SourceIndex source);
     bool can_pay(std::int32_t n_lanes, SourceIndex source, const Going& going) const;
@@ -125,8 +138,11 @@ struct Gate::State {
     std::vector<Ask> first_asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);
 
     void observe_step(StepCost step);
+    CallCosts& costs_of(const StepCost& step) { return step.has_branches ? tree_costs : call_costs; }
     void learn(const StepCost& step) {
-        call_costs.observe(step.n_lanes, step.n_tokens - step.n_lanes, step.n_longest, step.seconds);
+        const std::int32_t n_drafted = step.n_tokens - step.n_lanes;
+        costs_of(step).observe(step.n_lanes, n_drafted, step.n_longest, step.seconds);
+        if (n_drafted == 0 && has_trees) tree_costs.observe(step.n_lanes, 0, step.n_longest, step.seconds);
     }
     bool covers(const StepOption& option, const Going& going) const {
         return option.n_drafted == 0 || earnings.covers(going.costs.worst_s(option.n_drafted) - going.costs.plain_s());
@@ -139,7 +155,9 @@ struct Gate::State {
     std::vector<Choice> first_choices(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
 
     GateConfig config;
-    CallCosts call_costs;
+    bool has_trees = false;               // a source has branches to offer
+    CallCosts call_costs;                 // without branches
+    CallCosts tree_costs;                 // with them
     std::vector<DraftCosts> draft_costs;  // by source
     Acceptance acceptance;
     TreeChances tree_chances;
@@ -160,6 +178,8 @@ struct Gate::State {
     double asked_s = 0;                      // what this step's drafts are expected to take
     std::vector<std::int32_t> last_drafted;  // by lanes of the step
     std::vector<std::int32_t> begun_at;  // by lane: the text's length when drafts were first thought of; -1: not yet
+    bool tries_branches = false;         // in this step, to see what they cost now
+    bool takes_trees = false;            // of the step's trees more than their likeliest chains
     std::int32_t n_sharing = 1;          // lanes with a proposal in the last step
     std::int32_t n_free_drafted = 0;     // that all lanes would verify if nobody were asked
     std::int32_t n_longest = 0;          // in the last step
@@ -169,6 +189,7 @@ struct Gate::State {
     std::vector<Seat> seats;                 // as the lanes
     std::vector<std::int32_t> seat_of_lane;  // -1: not in this step
     std::vector<float> chances;
+    std::vector<Answered> answered;
     std::vector<std::size_t> order;
     std::vector<Chances> best_chances;
     std::vector<std::int32_t> widths;

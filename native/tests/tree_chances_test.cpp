@@ -202,6 +202,81 @@ TEST_CASE("the gate takes the likeliest tokens of a tree, none without its paren
     CHECK(10 * n_second > 9 * n_trees);
 }
 
+// The likelier of two tokens is right in half of all places, the other one in four of ten. `branch_share`: of a plain
+// step, that a call with branches costs more.
+struct TreeRun {
+    double s_per_token = 0;
+    std::int32_t n_branched = 0;  // of the last 500 steps
+    std::int32_t n_chained = 0;
+};
+
+Tokens tokens_that_came(std::mt19937& random) {
+    std::uniform_real_distribution<double> uniform;
+    Tokens got;
+    for (int place = 0; place < 2 && (got.empty() || got.back() < 9); ++place) {
+        const double draw = uniform(random);
+        const Token second = draw < 0.5 ? 0 : 1;
+        got.push_back(draw >= 0.9 ? 9 : place == 0 ? second : 2 + 2 * got[0] + second);
+    }
+    return got;
+}
+
+TreeRun run_with_trees(double branch_share) {
+    GateConfig config;
+    config.n_most = 6;
+    config.sources = {{"trees", 6, false, true}};
+    Gate gate(config);
+    const Tree tree = two_places();
+    std::mt19937 random(11);
+    TreeRun run;
+    double seconds = 0;
+    std::int32_t n_tokens = 0, n_text = 100;
+    for (int step = 0; step < 2000; ++step) {
+        const LaneSituation lane{kLane, n_text, 6};
+        std::vector<Proposal> proposals;
+        double step_s = 0;
+        for (const Ask& ask : gate.asks(std::span(&lane, 1), {})) {
+            gate.observe_draft(ask.source, 1, ask.n_tokens, 0.0005);
+            step_s += 0.0005;
+            proposals.push_back(tree.proposal());
+        }
+        const std::vector<Choice> choices = gate.choose(std::span(&lane, 1), proposals);
+        const std::vector<std::size_t>& nodes = choices[0].nodes;
+        bool has_branches = false;
+        for (std::size_t i = 0; i < nodes.size(); ++i) {
+            const std::int32_t parent = tree.parents[nodes[i]];
+            has_branches = has_branches || parent != (i == 0 ? -1 : static_cast<std::int32_t>(nodes[i - 1]));
+        }
+        const std::vector<TreeVerdict> verdicts = verdicts_of(tree.tokens, tree.parents, tokens_that_came(random));
+        std::int32_t n_right = 0;
+        for (const TreeVerdict& verdict : verdicts) {
+            const bool is_taken = std::find(nodes.begin(), nodes.end(), verdict.node) != nodes.end();
+            n_right += verdict.was_right && is_taken ? 1 : 0;
+        }
+        const double call_s = 0.01 + 0.0003 * choices[0].width + (has_branches ? 0.01 * branch_share : 0);
+        gate.observe_step({1, 1 + choices[0].width, n_text, call_s, 0, n_right, false, has_branches});
+        if (!proposals.empty()) gate.observe_verdicts(proposals[0], verdicts);
+        n_text += 1 + n_right;
+        if (step < 500) continue;
+        seconds += step_s + call_s;
+        n_tokens += 1 + n_right;
+        if (step < 1500) continue;
+        run.n_branched += has_branches ? 1 : 0;
+        run.n_chained += !has_branches && choices[0].width > 0 ? 1 : 0;
+    }
+    run.s_per_token = seconds / n_tokens;
+    return run;
+}
+
+TEST_CASE("where branches cost too much the likeliest chain is verified") {
+    const TreeRun cheap = run_with_trees(0), dear = run_with_trees(1.5);
+    CHECK(cheap.n_branched > 450);
+    CHECK(dear.n_chained > 450);
+    // Half of the first places are right and a quarter of the second: 1.75 tokens a call of two drafted ones.
+    CHECK(dear.s_per_token < 1.05 * (0.0106 + 0.0005) / 1.75);
+    CHECK(cheap.s_per_token < dear.s_per_token);
+}
+
 TEST_CASE("what is odd in a tree's verdict is left out") {
     Gate gate(GateConfig{1, 4, true, false, {{"trees", 4, false, true}}});
     const Tree tree = two_places();
