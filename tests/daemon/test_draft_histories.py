@@ -21,6 +21,9 @@ from tests.daemon_driver import DaemonDriver
 
 N_HISTORIES = 5
 N_BATCHES_FULL = 20
+NOISE_CUTS_MOE = 2.5
+"""Random experts where one run cuts the prompt at other positions than the other: 1.73 measured between two runs that
+draft nothing (laguna)."""
 
 
 @pytest.mark.parametrize("gate", ["off", "on"])
@@ -36,6 +39,8 @@ def test_random_histories(
         references = make_references(alone, make_prompts(1, 230))
         ready = alone.ready
     noise = NOISE_CUTS if is_tiny else noise_of_random(architecture in MOE, gpu)
+    if architecture in MOE:
+        noise = max(noise, NOISE_CUTS_MOE)
 
     def start_with_drafter(*more: str, model: Path, mux: bool) -> DaemonDriver:
         """Of the lanes that the history would have every second time eight."""
