@@ -31,7 +31,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
+def pytest_testnodedown(node: Any) -> None:
     """pytest-xdist's, where tests run in several processes; one that died has told nothing."""
     compared, parted = getattr(node, "workeroutput", {}).get(_KEY, ({}, {}))
     _compared.update(compared)
