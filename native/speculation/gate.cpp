@@ -311,7 +311,7 @@ std::vector<Choice> Gate::choose(std::span<const LaneSituation> lanes, std::span
     return state_->choose(lanes, proposals);
 }
 
-bool Gate::takes_trees() const { return state_->takes_trees; }
+bool Gate::takes_trees() const { return !state_->config.is_on || state_->takes_trees; }
 
 void Gate::observe_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds,
                          double put_off_s) {

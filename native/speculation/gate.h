@@ -130,7 +130,8 @@ public:
     // One choice for each lane, in their order, from all proposals (none or several a lane).
     std::vector<Choice> choose(std::span<const LaneSituation> lanes, std::span<const Proposal> proposals);
 
-    // Of the last step's trees more was taken than their likeliest chains; false also where there were none.
+    // Of the last step's trees more was taken than their likeliest chains; false also where there were none. Switched
+    // off it takes what is proposed.
     bool takes_trees() const;
 
     // A source drafted for n_lanes of the lanes of the last asks(), n_tokens in all, in so much time. Before that it

@@ -277,6 +277,16 @@ TEST_CASE("where branches cost too much the likeliest chain is verified") {
     CHECK(cheap.s_per_token < dear.s_per_token);
 }
 
+TEST_CASE("a gate that is switched off takes trees as they are") {
+    Gate gate(GateConfig{1, 6, false, false, {{"trees", 6, false, true}}});
+    const Tree tree = two_places();
+    const LaneSituation lane{kLane, 10, 6};
+    const std::vector<Proposal> proposals = {tree.proposal()};
+    const std::vector<Choice> choices = gate.choose(std::span(&lane, 1), proposals);
+    CHECK(choices.at(0).width == 6);
+    CHECK(gate.takes_trees());  // else the log would say that branches do not pay
+}
+
 TEST_CASE("what is odd in a tree's verdict is left out") {
     Gate gate(GateConfig{1, 4, true, false, {{"trees", 4, false, true}}});
     const Tree tree = two_places();
