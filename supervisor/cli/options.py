@@ -177,7 +177,7 @@ _ENGINE_OPTIONS = (
     click.option(
         "--mtp",
         is_flag=True,
-        help="Draft with the model's own multi-token heads, or with those of the assistant that --draft names.",
+        help="Draft with the model's own multi-token heads, or with those that --draft names: heads or an assistant.",
     ),
     click.option(
         "--draft-max",
