@@ -103,7 +103,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
     const Result<memory::Begun> begun = memory_.begin(lane, g.text(), g.request().memory, generates, fetch.get());
     if (!begun) {
         events.emplace_back(FailedEvent{g.request().key, begun.error()});
-        decoder_.forget(lane);
+        forget(lane);
         at(lane).reset();
         return;
     }
@@ -142,8 +142,7 @@ void Engine::suspend(LaneId lane, bool is_sound) {
     Suspended suspended;
     suspended.memory = memory_.suspend(lane, at(lane)->text(), at(lane)->n_computed(), is_sound);
     suspended.generation = std::move(at(lane));
-    decoder_.forget(lane);
-    if (speculator_ != nullptr) speculator_->forget(lane);
+    forget(lane);
     const auto rank = [](const Suspended& s) {
         return std::pair(-std::int64_t{s.generation->request().priority}, s.generation->arrival());
     };

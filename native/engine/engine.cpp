@@ -304,10 +304,15 @@ void Engine::release(LaneId lane, std::span<const float> logits, bool is_valid) 
         speculator_->end(lane, g.text(), g.n_computed(), g.n_computed() - n_prompt);
     }
     memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.text(), g.n_computed(), logits, is_valid);
-    decoder_.forget(lane);
-    if (speculator_ != nullptr) speculator_->forget(lane);
+    forget(lane);
     at(lane).reset();
     is_crowded_ = false;
+}
+
+// What memory has let go of already is not searched for again.
+void Engine::forget(LaneId lane) {
+    if (memory_.refusal()) decoder_.forget(lane);
+    if (speculator_ != nullptr) speculator_->forget(lane);
 }
 
 Result<Position> Engine::snapshot(std::int32_t slot, std::optional<RequestKey> of) {

@@ -152,6 +152,7 @@ private:
     void remember(LaneId lane, std::span<const float> logits, std::vector<Event>& events);
     LaneId lowest_ranked_lane() const;
     void suspend(LaneId lane, bool is_sound = true);
+    void forget(LaneId lane);
     bool relieve(const PlannedCall& call, const Error& why, std::vector<Event>& events);
     void relieve_others(std::vector<Event>& events);
     void fail_suspended(const Error& error, std::vector<Event>& events);

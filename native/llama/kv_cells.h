@@ -1,6 +1,11 @@
 // KvCells: who sees which cell of an attention cache. "Held" is one more sequence in a cell, above all lanes; so
 // libllama itself keeps a held cell out of its search for free ones. Knows no rows.
 //
+// libllama keeps a bit in each cell for each sequence that sees it, which is all that attention asks for, and for each
+// sequence an ordered set of its positions, which costs fifty times as much to fill and to empty. It asks that set for
+// the sequence's last positions only. So what is shown is named there as far as libllama asks; of the rest there are
+// the bits, and the number of them here.
+//
 // Invariant: no free cell lies below the place where libllama starts to look for one. It moves that place back when it
 // frees cells and forward only past cells that it has filled, and so does this class; so both fill the lowest free
 // cells, which matters because attention runs over all cells up to the highest used one.
@@ -9,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "base/token.h"
@@ -28,6 +34,10 @@ public:
     std::int32_t size() const;
     std::int32_t n_used() const;
     std::int32_t n_spanned() const;  // up to the highest used one
+
+    // Nobody sees more of what is held than that it is: holder_id() has no positions.
+    void hold(std::span<const memory::Cell> cells);
+    void release(std::span<const memory::Cell> cells);
 
     Result<void> find(std::int32_t sequence, Position begin, std::span<memory::Cell> cells) const;
     void add(std::int32_t sequence, std::span<const memory::Cell> cells);
@@ -49,16 +59,28 @@ public:
     // The lowest free cells, in ascending order; they stay free. REQUIRES: there are as many.
     void lowest_free(std::span<memory::Cell> cells) const;
 
-    // Free cells become what computing `tokens` at the positions from `begin` would have made of them.
-    void fill(std::int32_t sequence, Position begin, std::span<const Token> tokens,
-              std::span<const memory::Cell> cells);
+    // The lowest free cells, as lowest_free() gave them, become what computing `tokens` at the positions from `begin`
+    // would have made of them, but that nobody sees them: they have to be held or added at once.
+    void fill(Position begin, std::span<const Token> tokens, std::span<const memory::Cell> cells);
 
 private:
+    // Of a sequence: cells that it sees and libllama's set does not name, and the end of their positions.
+    struct Unnamed {
+        std::size_t n = 0;
+        Position end = 0;
+    };
+
     llama_kv_cells& cells() const;
     std::uint32_t& search_start() const;
+    const Unnamed& unnamed(std::int32_t sequence) const;
+    Unnamed& unnamed(std::int32_t sequence);
+    bool is_named(std::int32_t sequence, memory::Cell cell) const;
+    std::vector<memory::Cell> unnamed_cells(std::int32_t sequence) const;
+    void vacate(std::span<const memory::Cell> cells);
 
     llama_kv_cache* cache_ = nullptr;
     bool has_2d_positions_ = false;
+    std::vector<Unnamed> unnamed_;  // of the sequences that have had some
 };
 
 }  // namespace luce::llama

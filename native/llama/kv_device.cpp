@@ -112,11 +112,11 @@ Result<void> LlamaKvDevice::find(LaneId lane, Position begin, std::span<Cell> ce
     return cells_.find(sequence(lane), begin, cells);
 }
 
-void LlamaKvDevice::hold(std::span<const Cell> cells) { cells_.add(holder_id(), cells); }
+void LlamaKvDevice::hold(std::span<const Cell> cells) { cells_.hold(cells); }
 void LlamaKvDevice::release(std::span<const Cell> cells) {
     placed_.wait();  // others may be put there
     hold_back_computations();
-    cells_.remove(holder_id(), cells);
+    cells_.release(cells);
 }
 void LlamaKvDevice::show(LaneId lane, std::span<const Cell> cells) {
     placed_.wait();
@@ -166,7 +166,8 @@ Result<void> LlamaKvDevice::write(LaneId lane, Position begin, std::span<const T
     cells_.lowest_free(cells);
     llama_synchronize(owner_.context());  // a computation that runs may still be reading what those cells held before
     rows_.write(cells, rows.data(), static_cast<std::size_t>(n_rows));
-    cells_.fill(sequence(lane), begin, tokens, cells);
+    cells_.fill(begin, tokens, cells);
+    cells_.add(sequence(lane), cells);
     return {};
 }
 
@@ -181,7 +182,8 @@ Result<void> LlamaKvDevice::place(Position begin, std::span<const Token> tokens,
     // free may still be on its way out, which computations wait for.
     llama_synchronize(owner_.context());
     placed_.start(rows_.inbound_pieces(cells, rows.data()), std::move(owner));
-    cells_.fill(holder_id(), begin, tokens, cells);
+    cells_.fill(begin, tokens, cells);
+    cells_.hold(cells);
     return {};
 }
 
@@ -224,12 +226,12 @@ Result<void> LlamaKvDevice::return_to(LaneId lane, Position begin, std::span<con
     return load_state(lane, point);
 }
 
-// libllama's own removal knows all the parts, but searches the cells one by one; the holder's bit is none of the
-// lane's.
+// libllama's own removal searches all cells of the pool; the holder's bit is none of the lane's.
 void LlamaKvDevice::forget(LaneId lane) {
     hold_back_computations();
     cells_.remove_all(sequence(lane));
-    llama_memory_seq_rm(llama_get_memory(owner_.context()), sequence(lane), -1, -1);
+    if (parts_.window != nullptr) parts_.window->seq_rm(sequence(lane), -1, -1);
+    if (parts_.recurrent != nullptr) parts_.recurrent->seq_rm(sequence(lane), -1, -1);
 }
 
 }  // namespace luce::llama

@@ -226,12 +226,6 @@ Result<void> PageCache::place(Page& page) {
     return {};
 }
 
-Result<void> PageCache::bring_in(Page& page, LaneId lane) {
-    if (Result<void> placed = place(page); !placed) return placed;
-    device_.show(lane, page.cells);
-    return {};
-}
-
 Result<Blob> PageCache::rows_of(Page& page) {
     if (page.host != nullptr) return page.host;
     try {

@@ -86,9 +86,6 @@ public:
     // may have to leave again at once. Errors: no_room, internal.
     Result<void> place(Page& page);
 
-    // The same of a page that the lane sees from now on.
-    Result<void> bring_in(Page& page, LaneId lane);
-
     // Keep it in pool or host until unpinned. Errors: no_room (all that is pinned must fit the host's budget).
     Result<void> pin(Page& page);
     void unpin(Page& page);

@@ -35,7 +35,8 @@ Result<void> PageCache::put_out(Page& page, LaneId lane) {
 
 Result<void> PageCache::bring_back(Page& page, LaneId lane) {
     assert(page.n_out > 0);
-    if (Result<void> brought = bring_in(page, lane); !brought) return brought;
+    if (Result<void> placed = place(page); !placed) return placed;
+    device_.show(lane, page.cells);
     enter(page);
     leave_out(page, {});
     return {};

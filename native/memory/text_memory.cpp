@@ -166,7 +166,6 @@ Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<con
                 if (Result<void> stays = cache_.enter_out(*page); !stays) return stays;
                 out.push_back(page);
             } else if (page->is_resident()) {
-                device_.show(lane, page->cells);
                 cache_.enter(*page);
                 entered.push_back(page);
             }
@@ -176,10 +175,17 @@ Result<void> TextMemory::attach(LaneId lane, Beginning& beginning, std::span<con
             if (!beginning.sees(i) || page->is_resident()) continue;
             if (Result<void> room = make_room(kPageSize); !room) return room;
             if (page->host == nullptr) return Error{ErrorCode::no_room, "a page left the memory meanwhile"};
-            if (Result<void> brought = cache_.bring_in(*page, lane); !brought) return brought;
+            if (Result<void> placed = cache_.place(*page); !placed) return placed;
             cache_.enter(*page);
             entered.push_back(page);
         }
+        // All at once: the device waits for copies only here.
+        std::vector<Cell> seen;
+        for (std::size_t i = 0; i < beginning.pages.size() && has_cells(); ++i) {
+            const std::vector<Cell>& cells = beginning.pages[i]->cells;
+            if (beginning.sees(i)) seen.insert(seen.end(), cells.begin(), cells.end());
+        }
+        if (!seen.empty()) device_.show(lane, seen);
         if (beginning.n_rest > 0 && has_cells()) {
             if (Result<void> room = make_room(beginning.n_rest); !room) return room;
             const Bytes& rows = tail != nullptr ? tail->rows : *beside;

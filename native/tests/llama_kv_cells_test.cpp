@@ -16,26 +16,37 @@ using namespace luce::memory_tests;
 
 namespace {
 
+constexpr Cell kCells = 1024;
+
 // Does what comes to its mind with a small pool's cells and keeps its own books of whose they are.
 class CellWalk {
 public:
     CellWalk() {
-        for (Cell cell = 0; cell < 512; ++cell) free_.insert(cell);
+        for (Cell cell = 0; cell < kCells; ++cell) free_.insert(cell);
     }
 
     void step(int number) {
         const std::size_t i = random_() % kLanes;
-        const Tokens tokens = some_tokens(static_cast<int>(1 + random_() % 40), number);
-        switch (random_() % 5) {
+        const Tokens tokens = some_tokens(static_cast<int>(1 + random_() % 150), number);
+        switch (random_() % 6) {
             case 0:
             case 1: compute(i, tokens); break;
             case 2: write(i, tokens); break;
             case 3: leave(i); break;
+            case 4: drop(i); break;
             default: let_go(i); break;
         }
     }
 
-    void check() const { REQUIRE(setup_.device.n_free_cells() == static_cast<std::int32_t>(free_.size())); }
+    void check() {
+        REQUIRE(setup_.device.n_free_cells() == static_cast<std::int32_t>(free_.size()));
+        for (std::size_t i = 0; i < kLanes; ++i) {
+            const auto lane = static_cast<LaneId>(i);
+            REQUIRE(setup_.find(lane, 0, lanes_[i].size()) == lanes_[i]);
+            Cells beyond(lanes_[i].size() + 1);
+            REQUIRE(!setup_.device.find(lane, 0, beyond));
+        }
+    }
 
 private:
     void compute(std::size_t i, const Tokens& tokens) {
@@ -55,6 +66,15 @@ private:
                                 static_cast<std::int32_t>(tokens.size()), cells);
         CHECK(written.ok() == (tokens.size() <= free_.size()));
         if (written) take(i, cells);
+    }
+
+    // As far back as may be, into what the lane was shown.
+    void drop(std::size_t i) {
+        const auto begin = static_cast<std::ptrdiff_t>(random_() % (lanes_[i].size() + 1));
+        REQUIRE(setup_.device.drop(static_cast<LaneId>(i), static_cast<Position>(begin)));
+        const Cells dropped(lanes_[i].begin() + begin, lanes_[i].end());
+        lanes_[i].resize(static_cast<std::size_t>(begin));
+        give_back(dropped);
     }
 
     // A lane goes; perhaps its cells stay, held.
@@ -105,7 +125,7 @@ private:
         }
     }
 
-    Setup setup_{{test_model("qwen3"), "q8_0"}, 512};
+    Setup setup_{{test_model("qwen3"), "q8_0"}, kCells};
     std::mt19937 random_{3};
     std::set<Cell> free_;
     std::array<Cells, kLanes> lanes_;
@@ -147,7 +167,7 @@ TEST_CASE("held cells outlive their lanes and are free when let go, the lowest f
 
 TEST_CASE("whatever came and went, the lowest free cells are taken next") {
     CellWalk walk;
-    for (int step = 0; step < 400; ++step) {
+    for (int step = 0; step < 600; ++step) {
         CAPTURE(step);
         walk.step(step);
         walk.check();
