@@ -14,7 +14,7 @@ import pytest
 
 from tests.daemon.conftest import Start
 from tests.daemon.histories import make_prompts, make_references
-from tests.daemon.same_tokens import NOISE_CUTS, noise_of_random
+from tests.daemon.same_tokens import NOISE_CUTS, NOISE_CUTS_GPU, noise_of_random
 from tests.daemon.test_histories import play_batch
 from tests.daemon.test_speculation import ARCHITECTURES, MOE
 from tests.daemon_driver import DaemonDriver
@@ -41,6 +41,8 @@ def test_random_histories(
     noise = NOISE_CUTS if is_tiny else noise_of_random(architecture in MOE, gpu)
     if architecture in MOE:
         noise = max(noise, NOISE_CUTS_MOE)
+    elif gpu and not is_tiny:
+        noise = NOISE_CUTS_GPU
 
     def start_with_drafter(*more: str, model: Path, mux: bool) -> DaemonDriver:
         """Of the lanes that the history would have every second time eight."""

@@ -101,7 +101,9 @@ def test_a_prompt_that_does_not_fit_into_memory_is_refused(
     assert served(daemon, random_prompt(50, seed=9))
 
 
-def test_unpark_takes_a_smaller_pool_where_there_is_less_memory(start: Start) -> None:
+def test_unpark_takes_a_smaller_pool_where_there_is_less_memory(start: Start, gpu: bool) -> None:
+    if gpu:
+        pytest.skip("CUDA does not start again in an address space that leaves the model less than it had")
     daemon = start(*ARGUMENTS, "--kvflash", "65536", "--kvflash-policy", "lru")
     prompt = random_prompt(2000, seed=2)
     before = generate(daemon, prompt)

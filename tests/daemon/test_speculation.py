@@ -22,6 +22,7 @@ from tests.daemon.conftest import Start, margins_of
 from tests.daemon.exactness import Told, compare_drawn, drafted, generate, status_of
 from tests.daemon.same_tokens import (
     NOISE_BATCHING,
+    NOISE_GPU,
     NOISE_RANDOM,
     NOISE_RANDOM_MOE,
     Comparison,
@@ -203,10 +204,12 @@ def test_lookup_needs_no_draft_model(start: Start, golden: list[GoldenCase]) -> 
 
 @pytest.mark.parametrize("gate", ["off", "on"])
 def test_sampled_tokens_are_those_of_plain_decoding(
-    start: Start, tiny_model: Path, golden: list[GoldenCase], packaged_draft: Path, gate: str, full: bool
+    start: Start, tiny_model: Path, golden: list[GoldenCase], packaged_draft: Path, gate: str, full: bool, gpu: bool
 ) -> None:
     """Each token's draw depends on seed and place alone, however many were verified together, and whoever chose how
     many."""
+    if gpu:
+        pytest.skip("CUDA's kernels round by the batch's size, so that drawn texts part; the greedy ones are compared")
     n = N_TOKENS_FULL if full else N_TOKENS
     prompts = packaged_prompts(tiny_model, golden, full)
     extra = "reuse=0 temp=0.8 top_p=0.95 seed=7 repeat=1.1 logprobs=4"
@@ -224,8 +227,9 @@ def test_sampled_tokens_are_those_of_plain_decoding(
 
 
 def test_grammar_and_logprobs_go_with_the_verified_tokens(
-    start: Start, golden: list[GoldenCase], packaged_draft: Path
+    start: Start, golden: list[GoldenCase], packaged_draft: Path, gpu: bool
 ) -> None:
+    noise = NOISE_GPU if gpu else NOISE_BATCHING
     extra = f"reuse=0 logprobs=4 grammar={encode('root ::= [a-z 0-9]+')}"
     told: list[Told] = []
     for arguments in (("--draft-ngram", "off"), ("--draft", str(packaged_draft), "--draft-gate", "off")):
@@ -234,11 +238,11 @@ def test_grammar_and_logprobs_go_with_the_verified_tokens(
     plain, speculative = told
     assert drafted(speculative)[0] > 0
     assert len(speculative.logprobs) == len(speculative.tokens)
-    compare_drawn(SampledComparison(NOISE_BATCHING), "under a grammar", speculative, plain)
+    compare_drawn(SampledComparison(noise), "under a grammar", speculative, plain)
     for i in range(parting("under a grammar", speculative.tokens, plain.tokens) or N_TOKENS):
         here, there = dict(speculative.logprobs[i].entries), dict(plain.logprobs[i].entries)
         assert speculative.logprobs[i].entries[0][0] == speculative.tokens[i]
-        assert all(abs(here[token] - there[token]) < NOISE_BATCHING for token in here.keys() & there.keys())
+        assert all(abs(here[token] - there[token]) < noise for token in here.keys() & there.keys())
 
 
 def test_limits_and_ends_inside_a_draft(start: Start, golden: list[GoldenCase], packaged_draft: Path) -> None:
