@@ -61,7 +61,7 @@ public:
     // Make these the logits of row 0, as if a call had just computed them. Errors: internal.
     virtual Result<void> recall(std::span<const float> logits) = 0;
 
-    // Drop all that the lane holds.
+    // Drop all that the lane holds. REQUIRES: the lane has computed it; what was shown to it is its device's to forget.
     virtual void forget(LaneId lane) = 0;
 
     virtual bool is_end_of_generation(Token token) const = 0;
