@@ -234,7 +234,7 @@ void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
     Generation& g = *at(lane);
     g.mark_computed(called.planned.n_tokens);
     g.last_served = n_steps_;
-    totals_.n_prompt_tokens += static_cast<std::uint64_t>(called.planned.n_tokens);
+    if (!g.is_redoing()) totals_.n_prompt_tokens += static_cast<std::uint64_t>(called.planned.n_tokens);
     if (g.n_generated() == 0) events.push_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
     if (speculator_ != nullptr) {
         speculator_->follow(lane, g.text(), g.n_computed(), called.planned.n_tokens, called.batch_row,
@@ -273,14 +273,16 @@ Result<Token> Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& e
     return token;
 }
 
-// The token after a prompt, or after what had to be computed again.
+// The token after a prompt, or after what had to be computed again: a step of the answer like any other then.
 void Engine::sample_first(std::size_t row, LaneId lane, std::vector<Event>& events) {
+    Generation& g = *at(lane);
+    const bool is_step = speculator_ != nullptr && g.n_generated() > 0;
     const Result<Token> sampled = sample(row, lane, events);
     if (!sampled) {
         fail(lane, sampled.error(), events);
         return;
     }
-    const Generation& g = *at(lane);
+    if (is_step) count({.n_steps = 1}, g);
     if (const auto reason =
             g.finish_after(sampled.value(), decoder_.is_end_of_generation(sampled.value()), config_.n_ctx)) {
         finish(lane, *reason, decoder_.logits(row), events);

@@ -172,6 +172,7 @@ private:
     void finish_short_ones(std::vector<Event>& events);
     std::optional<speculation::StepCost> cost_of(const PlannedCall& call, double seconds);
     void measure(std::optional<speculation::StepCost> cost);
+    void count(const SpeculationStats& step, Generation& g);
     void verify(const CalledSlice& called, std::vector<Event>& events);
     Result<void> take_back(const CalledSlice& called, std::span<const std::int32_t> path);
     void finish(LaneId lane, Finish reason, std::span<const float> logits, std::vector<Event>& events);
@@ -193,10 +194,11 @@ private:
     bool is_crowded_ = false;       // the device had no room for the lanes of late: no more of them until one has ended
     bool is_withdrawn_ = false;     // the device had no room for drafts of late: none in the next step
     double keeps_from_s_ = 0;       // by the clock: before, no states to go back to, for which there was no memory
-    bool has_read_prompt_ = false;  // the last call
+    bool has_read_prompt_ = false;  // the last call, or a text that had to be read again
     std::int32_t n_matched_ = 0;    // drafted tokens, in the running call
     // Of the running call: lanes that went back.
     std::int32_t n_redone_ = 0;  // tokens that were right and are computed again
+    std::int32_t n_back_ = 0;    // by so many lanes
     double going_back_s_ = 0;
     std::vector<std::pair<LaneId, Finish>> ended_short_;  // they are not, and no token follows
     std::uint64_t n_steps_ = 0;

@@ -46,6 +46,7 @@ public:
     // The lane's memory begins with so much of the text: the first time what was reused, later what could be kept.
     void begin(const memory::Begun& begun) {
         n_computed_ = begun.n;
+        is_redoing_ = false;
         if (has_begun_) return;
         has_begun_ = true;
         begun_ = begun;
@@ -55,7 +56,12 @@ public:
     void append(Token token, double now_s) {
         if (n_generated() == 0) first_token_s_ = now_s;
         text_.push_back(token);
+        is_redoing_ = false;
     }
+
+    // The lane is where it was before its last call: what that got right is computed again with the token behind it.
+    void go_back() { is_redoing_ = true; }
+    bool is_redoing() const { return is_redoing_; }
 
     // Whatever comes before it.
     bool ends_with(Token token, bool ends_generation) const {
@@ -102,6 +108,7 @@ private:
     double first_token_s_ = 0;
     Tokens text_;
     std::int32_t n_computed_ = 0;
+    bool is_redoing_ = false;
     bool has_begun_ = false;
     memory::Begun begun_;
     std::optional<SpeculationStats> speculation_;

@@ -96,8 +96,10 @@ bool Engine::keep_states(const PlannedCall& call) {
 Result<void> Engine::go_back(LaneId lane, std::int32_t n_right, std::optional<Finish> finished) {
     const double started_s = clock_.now_s();
     n_redone_ += n_right;
+    ++n_back_;
     if (finished) ended_short_.push_back({lane, *finished});
     const Result<void> back = memory_.go_back(lane, at(lane)->n_computed());
+    at(lane)->go_back();
     going_back_s_ += clock_.now_s() - started_s;
     return back;
 }
@@ -119,30 +121,39 @@ void Engine::finish_short_ones(std::vector<Event>& events) {
     }
 }
 
-// Only calls of nothing but decoding lanes say what a step costs.
+// Only calls of nothing but decoding lanes say what a step costs. What one of them got right and computes again is
+// charged to the step before.
 std::optional<speculation::StepCost> Engine::cost_of(const PlannedCall& call, double seconds) {
     if (speculator_ == nullptr) return std::nullopt;
     speculation::StepCost cost;
+    bool is_decoding = true, reads_text = false;
     for (const PlannedSlice& planned : call) {
-        if (planned.is_prefill) return std::nullopt;
+        is_decoding = is_decoding && !planned.is_prefill;
+        reads_text = reads_text || (planned.is_prefill && !at(planned.lane)->is_redoing());
         ++cost.n_lanes;
         cost.n_tokens += planned.n_tokens;
         cost.n_longest = std::max(cost.n_longest, at(planned.lane)->n_text());
         cost.has_branches = cost.has_branches || !speculator_->parents(planned.lane).empty();
     }
     cost.seconds = seconds;
+    cost.follows_prompt = std::exchange(has_read_prompt_, reads_text);
+    if (!is_decoding) return std::nullopt;
     return cost;
 }
 
+void Engine::count(const SpeculationStats& step, Generation& g) {
+    g.count(step);
+    *totals_.speculation += step;
+}
+
 void Engine::measure(std::optional<speculation::StepCost> cost) {
-    const std::int32_t n_redone = std::exchange(n_redone_, 0);
+    const std::int32_t n_redone = std::exchange(n_redone_, 0), n_back = std::exchange(n_back_, 0);
     const std::int32_t n_matched = std::exchange(n_matched_, 0);
-    const bool follows_prompt = std::exchange(has_read_prompt_, !cost);
     const double going_back_s = std::exchange(going_back_s_, 0.0);
     if (!cost) return;
     cost->n_redone = n_redone;
+    cost->n_back = n_back;
     cost->n_right = n_matched;
-    cost->follows_prompt = follows_prompt;
     cost->seconds += going_back_s;
     speculator_->measured(*cost);
 }
@@ -179,8 +190,7 @@ void Engine::verify(const CalledSlice& called, std::vector<Event>& events) {
         const std::int32_t n_seen = finished || failed ? n_matched : called.planned.n_tokens - 1;
         const SpeculationStats step =
             speculator_->judged(lane, g.text().last(n_got), n_matched, n_seen, called.seconds);
-        g.count(step);
-        *totals_.speculation += step;
+        count(step, g);
     }
     if (goes_back && !failed) {
         if (const Result<void> back = go_back(lane, n_kept, finished); !back) fail(lane, back.error(), events);

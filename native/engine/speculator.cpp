@@ -289,11 +289,12 @@ SpeculationStats Speculator::judged(LaneId lane, std::span<const Token> got, std
     judge_unused(lane, got);
     judge_declined(lane, got);
     const std::int32_t width = std::min(plan.width, n_seen);
-    if (width == 0) return stats;
+    if (width == 0 && n_matched == 0) return stats;
     stats.n_speculated_steps = 1;
-    stats.n_drafted = width;
-    stats.n_accepted = std::min(n_matched, width);
+    stats.n_drafted = std::max(width, n_matched);  // what only fills the lane up may be right by chance
+    stats.n_accepted = n_matched;
     stats.verify_s = seconds;
+    if (width == 0) return stats;
     if (proposals_[*plan.proposal].parents.empty()) {
         gate_->observe_verdict(proposals_[*plan.proposal], width, std::min(n_matched, width));
     } else {

@@ -251,16 +251,22 @@ void Gate::State::observe_verdict(const Proposal& proposal, std::int32_t width, 
     acceptance.observe(proposal.lane, proposal.source, proposal.confidence.first(n), n_accepted);
 }
 
+// Over what the tokens that they bring are worth: calls of these lanes and no others, with fewer tokens than the one
+// that was in vain, and so no dearer. Of what such steps cost their repetition is a part: by that alone it would be
+// counted again and again.
+double Gate::State::again_s(const StepCost& step) {
+    const std::int32_t n_back = std::clamp(step.n_back, 1, step.n_lanes);
+    const CostCurve& theirs = call_costs.curve(n_back, step.n_longest);
+    const double call_s = theirs.is_known() ? std::min(theirs.expected_s(step.n_redone), step.seconds) : step.seconds;
+    const CostCurve& all = call_costs.curve(step.n_lanes, step.n_longest);
+    return all.is_known() ? std::max(call_s - all.plain_s() * n_back / step.n_lanes, 0.0) : call_s;
+}
+
 // A plain call behind one of another shape is dearer than behind a plain one: graph and inputs are made anew.
 // Speculation is what brings that about, so the call before it is charged with the difference, and only plain calls
 // behind plain ones say what plain decoding costs.
 void Gate::State::observe_step(StepCost step) {
-    if (step.n_redone > 0) {
-        // By one lane alone: it catches up before it decodes with the others again.
-        const CostCurve& alone = call_costs.curve(1, step.n_longest);
-        if (alone.is_known())
-            step.seconds += alone.expected_s(step.n_redone) - (step.n_lanes == 1 ? alone.plain_s() : 0);
-    }
+    if (step.n_redone > 0) step.seconds += again_s(step);
     const std::optional<StepCost> before = std::exchange(last_call, step);
     const bool was_settled = last_is_settled;
     const double asked_for_s = std::exchange(drafts_s, 0);

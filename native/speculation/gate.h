@@ -105,10 +105,11 @@ struct StepCost {
     std::int32_t n_tokens = 0;   // in all, filling included; a plain step: n_lanes
     std::int32_t n_longest = 0;  // the longest text among them
     double seconds = 0;
-    std::int32_t n_redone = 0;    // tokens that it got right and the next one has to compute again beside its own
+    std::int32_t n_redone = 0;    // tokens that it got right and that are computed again, because lanes had to go back
     std::int32_t n_right = 0;     // drafted tokens that were right, in all lanes
     bool follows_prompt = false;  // the call before it served a prompt: that makes it dearer, whatever it does itself
     bool has_branches = false;    // it verified trees
+    std::int32_t n_back = 0;      // lanes that had to: calls of theirs compute it again, and bring each a token
 };
 
 class Gate {

@@ -138,6 +138,7 @@ struct Gate::State {
     std::vector<Ask> first_asks(std::span<const LaneSituation> lanes, std::span<const Proposal> free_proposals);
 
     void observe_step(StepCost step);
+    double again_s(const StepCost& step);
     CallCosts& costs_of(const StepCost& step) { return step.has_branches ? tree_costs : call_costs; }
     void learn(const StepCost& step) {
         const std::int32_t n_drafted = step.n_tokens - step.n_lanes;

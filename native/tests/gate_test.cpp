@@ -230,6 +230,20 @@ TEST_CASE("what a call adds to the plain one behind it is part of its own cost")
     CHECK(*cost == doctest::Approx(3).epsilon(0.1));
 }
 
+// Four tokens were right: the call that computes them again is like the one that found them, and brings a token.
+TEST_CASE("what has to be computed again is a part of a step's cost, and counted once") {
+    for (const std::int32_t n_redone : {0, 4}) {
+        Gate gate(config_of(1));
+        for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
+        for (int i = 0; i < 60; ++i) {
+            gate.observe_step({1, 5, 100, 0.012, n_redone, 3, false, false, n_redone > 0 ? 1 : 0});
+            gate.observe_step({1, 1, 100, 0.01});
+        }
+        REQUIRE(gate.relative_cost(1, 5));
+        CHECK(*gate.relative_cost(1, 5) == doctest::Approx(n_redone > 0 ? 1.4 : 1.2).epsilon(0.03));
+    }
+}
+
 TEST_CASE("what was earned outlives the first calls of another number of lanes") {
     Gate gate(config_of(2));
     for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});

@@ -21,6 +21,8 @@ namespace luce::tests {
 enum class CostShape { flat, steep, stepped, experts };
 enum class Kind { copying, tools, code, prose, noise };
 
+inline constexpr std::int32_t kBlock = 15;  // tokens of a draft
+
 struct WorldTraits {
     std::string name;
     std::uint64_t seed = 1;
@@ -40,7 +42,8 @@ struct WorldTraits {
     std::int32_t n_text = 1400;    // tokens of one text
     std::int32_t n_prompt = 300;
     bool are_equal = false;
-    bool judges_all = true;  // verdicts on proposals that were not taken, too
+    std::int32_t n_rollback = kBlock;  // tokens that can be taken back; beyond, what was right is computed again
+    bool judges_all = true;            // verdicts on proposals that were not taken, too
 };
 
 // A build that checks memory is thirty times as slow, and has no numbers of the allocator's.
@@ -73,7 +76,6 @@ private:
     std::uint64_t state_;
 };
 
-inline constexpr std::int32_t kBlock = 15;
 inline constexpr speculation::SourceIndex kNgram = 0;
 inline constexpr speculation::SourceIndex kBlockDraft = 1;
 
@@ -201,10 +203,21 @@ public:
     Tally plain(std::int64_t n_tokens, std::int64_t n_start) { return fixed(false, false, 0, n_tokens, n_start); }
 
 private:
-    struct Offer {
-        speculation::SourceIndex source = 0;
-        SampleDraft draft;
+    // Lanes that have to go back, and what was right of their calls: together with their next tokens it is computed in
+    // a call of their own, which brings a token each.
+    struct Back {
+        std::int32_t n_lanes = 0;
+        std::int32_t n_tokens = 0;
     };
+    // Of a lane that verified n_drafted tokens and got n_new.
+    void go_back(std::int32_t n_drafted, std::int32_t& n_new, Back& back) const {
+        if (n_drafted + 1 - n_new <= world_.t.n_rollback) return;
+        ++back.n_lanes;
+        back.n_tokens += n_new++;
+    }
+    double back_s(const Back& back) const {
+        return back.n_lanes > 0 ? world_.call_s(back.n_lanes, back.n_tokens, all_text()) : 0;
+    }
 
     std::int32_t text_at(std::size_t lane) const { return world_.t.n_prompt + places_[lane] % world_.t.n_text; }
     std::int32_t all_text() const {
@@ -239,6 +252,7 @@ inline Tally Player::fixed(bool use_ngram, bool use_block, std::int32_t width, s
     while (n_done_ < n_tokens) {
         std::int32_t n_drafted = 0, n_asked = 0, n_widest = 0;
         std::int64_t n_emitted = 0;
+        Back back;
         const std::int32_t n_text = all_text();
         for (std::size_t i = 0; i < places_.size(); ++i) {
             const auto lane = static_cast<std::int32_t>(i);
@@ -251,13 +265,14 @@ inline Tally Player::fixed(bool use_ngram, bool use_block, std::int32_t width, s
             const auto n = std::min(width, static_cast<std::int32_t>(draft.confidence.size()));
             n_drafted += n;
             n_widest = std::max(n_widest, n);
-            const std::int32_t n_new = 1 + std::min(n, draft.n_right);
+            std::int32_t n_new = 1 + std::min(n, draft.n_right);
+            go_back(n, n_new, back);
             n_emitted += n_new;
             places_[i] += n_new;
         }
         const auto n_lanes = static_cast<std::int32_t>(places_.size());
         if (world_.t.are_equal) n_drafted = n_widest * n_lanes;
-        double seconds = world_.call_s(n_lanes, n_drafted, n_text) + changed_s(n_drafted);
+        double seconds = world_.call_s(n_lanes, n_drafted, n_text) + changed_s(n_drafted) + back_s(back);
         if (n_asked > 0) {
             const std::int32_t n_tokens = n_asked * (world_.t.token_share > 0 ? width : kBlock);
             seconds += world_.draft_s(n_asked, n_tokens, n_text / n_lanes);
@@ -332,7 +347,14 @@ inline void Player::step(speculation::Gate& gate) {
     }
     const double noisy_s = world_.noisy(seconds, n_steps_, 2);
     const auto n_right = static_cast<std::int32_t>(step_tokens_) - n_lanes;
-    gate.observe_step({n_lanes, n_lanes + n_drafted, n_longest, noisy_s, 0, n_right});
+    Back back;
+    for (std::size_t i = 0; i < choices.size(); ++i) {
+        go_back(world_.t.are_equal ? n_widest : choices[i].width, n_new[i], back);
+    }
+    step_s_ += back_s(back);
+    step_tokens_ += back.n_lanes;
+    gate.observe_step(
+        {n_lanes, n_lanes + n_drafted, n_longest, noisy_s, back.n_tokens, n_right, false, false, back.n_lanes});
     for (std::size_t p = 0; p < proposals.size(); ++p) {
         const auto i = static_cast<std::size_t>(proposals[p].lane);
         const bool is_chosen = choices[i].width > 0 && choices[i].proposal == p;

@@ -98,6 +98,16 @@ struct SpeculativeSetup {
 
 DecoderLimits limits_of(int n_pool, bool separate = false) { return {kVocab, n_pool, 64, 64, separate, 64}; }
 
+// Each step brings a token and those that it accepts; the first one is the prompt's.
+void check_steps(const FinishedStats& stats) {
+    if (stats.n_generated < 2) return;
+    REQUIRE(stats.speculation);
+    const SpeculationStats& s = *stats.speculation;
+    CHECK(s.n_steps + s.n_accepted == stats.n_generated - 1);
+    CHECK(s.n_accepted <= s.n_drafted);
+    CHECK(s.n_speculated_steps <= s.n_steps);
+}
+
 // By the fake model alone; the end token comes where the samplers say.
 Tokens plain_answer(Tokens text, int n_generate, int n_ctx, std::optional<std::int32_t> end_at) {
     Tokens answer;
@@ -168,6 +178,10 @@ TEST_CASE("what the model cannot take back it goes back for, and computes again 
             REQUIRE(s.engine->submit(request(++key, turn, 1)));
             while (!s.engine->is_idle()) answers.take(s.engine->step());
             CHECK(answers.finished.at(RequestKey{key}).n_reused == static_cast<std::int32_t>(turn.size()) - 2);
+            check_steps(answers.finished.at(RequestKey{key - 1}));
+            if (key > 2) continue;
+            CHECK(s.engine->status().n_prompt_tokens == prompt.size() + 2);  // what was computed again is no prompt
+            CHECK(s.engine->status().speculation->n_steps == answers.finished.at(RequestKey{1}).speculation->n_steps);
         }
         CHECK((s.decoder.n_returns > 0) == (n_rollback < 7));
         CHECK((s.decoder.n_points >= s.decoder.n_returns));
@@ -287,6 +301,7 @@ TEST_CASE("random histories with random drafts answer as plain decoding does") {
         REQUIRE(s.engine->is_idle());
         CHECK(answers.failed.empty());
         for (const auto& [k, tokens] : expected) CHECK(answers.tokens[k] == tokens);
+        for (const auto& [k, stats] : answers.finished) check_steps(stats);
         REQUIRE_MESSAGE(!s.decoder.misuse, (s.decoder.misuse ? *s.decoder.misuse : ""));
         REQUIRE_MESSAGE(!s.drafts->misuse, (s.drafts->misuse ? *s.drafts->misuse : ""));
         CHECK(s.decoder.n_lanes_in_use() == 0);
