@@ -16,8 +16,6 @@ _FIRST_COMPARED = 5
 
 _NORMAL_TOKEN = 1
 _ASSISTANT = "-assistant"
-# Architectures of targets whose graphs also give the last layer's output, as the input of one layer more.
-_WITH_LAST_OUTPUT = frozenset({"deepseek4", "mimo2", "nemotron_h", "nemotron_h_moe"})
 
 # As luced itself says it, which would say so only after all is converted and loaded.
 NO_SELECTORS = "drafters with a selector (DFlash2) are not known to this version"
@@ -107,7 +105,7 @@ def _check_dflash(ours: _Model, theirs: _Model) -> None:
     if ours.count("selector_top_k"):
         raise ours.refusal("selector_top_k", f"{NO_SELECTORS}: {WITHOUT_SELECTOR}")
     layers = ours.target_layers()
-    _check_layers(ours, theirs, layers, last_too=theirs.architecture in _WITH_LAST_OUTPUT)
+    _check_layers(ours, theirs, layers, last_too=False)
     width = ours.needed("embedding_length")
     if width != theirs.needed("embedding_length"):
         raise _other_width(ours, "embedding_length", width, theirs)
@@ -166,8 +164,8 @@ def _check_layers(ours: _Model, theirs: _Model, layers: tuple[int, ...], *, last
         if layer == n_layers and not last_too:
             raise ours.refusal(
                 "target_layers",
-                f"it reads the output of the last layer, which llama.cpp does not hand out for {theirs.architecture}:"
-                " this draft cannot be used here",
+                "it reads the output of the last layer, which this version does not hand to DFlash drafters: this draft"
+                " cannot be used here",
             )
         if not 0 <= layer <= n_layers:
             raise ours.refusal(

@@ -241,7 +241,8 @@ std::vector<OptionSpec> draft_specs() {
         {"--mtp", "", "draft with the model's own multi-token heads, or with those that --draft names",
          flag(&Options::mtp)},
         {"--draft-max", "N",
-         "most tokens drafted at once, up to 64; 0: never speculate (default: as many as the gate finds worth it)",
+         "most tokens drafted at once, up to 64; 0: never speculate (default: up to 15, as many as the gate "
+         "finds worth it)",
          number<std::int32_t>(&Options::n_draft_most, 0, kMaxDraft)},
         {"--draft-gate", "on|off",
          "measure what a draft costs and brings, up to 0.4 s before ready and ever after, and draft only as far as it "

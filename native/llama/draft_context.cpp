@@ -3,10 +3,14 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <exception>
 
+#include "base/log.h"
 #include "llama-context.h"
 #include "llama-ext.h"
+#include "llama-model.h"
 #include "llama/draft_fit.h"
 #include "llama/gguf_metadata.h"
 #include "llama/gguf_preflight.h"
@@ -29,6 +33,26 @@ Result<KvCacheTypes> cache_types(const llama_model* model, const DraftModelOptio
     }
     if (Result<void> checked = check_kv_cache_types(model, types, false); !checked) return checked.error();
     return types;
+}
+
+// Where a file does not say it libllama takes 10000.
+bool names_rope_base(const std::string& path, const std::string& architecture) {
+    const Result<GgufMetadata> opened = GgufMetadata::open(path);
+    return opened && opened.value().has(architecture + ".rope.freq_base");
+}
+
+llama_model_kv_override rope_base_override(const std::string& architecture, float base) {
+    llama_model_kv_override override{};
+    override.tag = LLAMA_KV_OVERRIDE_TYPE_FLOAT;
+    override.val_f64 = static_cast<double>(base);
+    std::snprintf(override.key, sizeof override.key, "%s.rope.freq_base", architecture.c_str());
+    return override;
+}
+
+std::string shortly(float value) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%g", static_cast<double>(value));
+    return text.data();
 }
 
 }  // namespace
@@ -101,7 +125,7 @@ Result<void> DraftContext::open() {
     }
     n_vocab_ = llama_vocab_n_tokens(llama_model_get_vocab(weights()));
     const std::int32_t* layers = llama_model_target_layer_ids(weights());
-    if (kind_ == DraftKind::eagle3 || kind_ == DraftKind::dflash) {
+    if (reads_features()) {
         target_layers_.assign(layers, layers + llama_model_target_layer_ids_n(weights()));
     }
     const bool wants_hidden = kind_ == DraftKind::mtp || kind_ == DraftKind::assistant;
@@ -123,12 +147,23 @@ Result<void> DraftContext::load_weights() {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options_.n_gpu_layers.value_or(target_.info().n_gpu_layers);
     params.load_mtp = kind_ == DraftKind::mtp;
+    const float target_base = target_.model()->hparams.rope_freq_base_train;
+    std::array<llama_model_kv_override, 2> overrides{};  // the last one ends them
+    if (reads_features() && !names_rope_base(options_.path, architecture_)) {
+        overrides[0] = rope_base_override(architecture_, target_base);
+        params.kv_overrides = overrides.data();
+        log_info("draft " + options_.path + " does not say how it rotates positions: as the model does");
+    }
     try {
         model_.reset(llama_model_load_from_file(options_.path.c_str(), params));
     } catch (const std::exception& e) {
         return failed(e.what());
     }
     if (!model_) return failed("llama.cpp cannot load it (the log on stderr says why)");
+    if (const float base = model_->hparams.rope_freq_base_train; reads_features() && base != target_base) {
+        log_warn("draft " + options_.path + " rotates positions with base " + shortly(base) + ", the model with " +
+                 shortly(target_base) + ": where few drafted tokens are accepted, look here first");
+    }
     Result<KvCacheTypes> types = cache_types(model_.get(), options_, target_.info().n_gpu_layers != 0);
     if (!types) return failed(types.error().text);
     cache_types_ = types.value();

@@ -65,6 +65,7 @@ public:
     bool shares_cells() const { return kind_ == DraftKind::assistant; }
 
 private:
+    bool reads_features() const { return kind_ == DraftKind::dflash || kind_ == DraftKind::eagle3; }
     DraftContext(const DraftModelOptions& options, const Model& target) : options_(options), target_(target) {}
     Result<void> open();
     Result<void> load_weights();

@@ -183,7 +183,8 @@ _ENGINE_OPTIONS = (
         "--draft-max",
         type=click.IntRange(min=0, max=64),
         metavar="N",
-        help="Most tokens that are drafted at once; 0: never speculate. Default: as many as the gate finds worth it.",
+        help="Most tokens that are drafted at once; 0: never speculate. Default: up to 15, as many as the gate"
+        " finds worth it.",
     ),
     click.option(
         "--draft-gate",
