@@ -6,7 +6,8 @@
 // ones, each taken back again; so are the drafter's (DFlash) drafts of as many, with the features of a step's tokens to
 // read first. Prints medians of the ratios, and the tokens a second of all lanes that follow if each drafted token is
 // right with probability p. Where the model takes trees, also what a tree of as many tokens costs: half of them a
-// chain, the others hanging on it.
+// chain, the others hanging on it; and of a model with recurrent state what a step costs whose states --spec-memory has
+// no room for: each lane's is copied before it, and put back where the draft was wrong.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -23,6 +24,7 @@
 #include "llama/kv_device.h"
 #include "llama/llama_decoder.h"
 #include "llama/model.h"
+#include "memory/return_points.h"
 #include "needed.h"
 
 using namespace luce;
@@ -39,6 +41,7 @@ constexpr std::int32_t kSlice = 512;
 constexpr std::int32_t kFeatures = 64;  // of so many tokens they are read at once where no draft is wanted
 constexpr double kAcceptances[] = {0.5, 0.7, 0.8, 0.9};
 constexpr std::int32_t kTypicalStep = 4;  // tokens whose features a drafter has to read before it drafts
+constexpr std::int32_t kCopiedWidths[] = {4, 8, 16};
 constexpr std::size_t kStateBytes = std::size_t{64} << 30;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -65,6 +68,7 @@ public:
           model_(load(model, n_gpu_layers, n_lanes, n_ctx)),
           decoder_(model_, n_lanes),
           device_(model_, n_lanes),
+          points_(device_),
           texts_(static_cast<std::size_t>(n_lanes)) {
         if (draft == "none") return;
         llama::DraftModelOptions options;
@@ -76,6 +80,7 @@ public:
     }
 
     bool takes_trees() const { return decoder_.limits().n_branches > 0; }
+    bool has_state() const { return device_.traits().has_state(); }
     bool has_draft() const { return drafts_ != nullptr; }
     std::int32_t n_most_drafted() const { return drafts_->traits().n_most; }
 
@@ -96,24 +101,27 @@ public:
     }
 
     double verify(std::int32_t width, bool is_tree) {
-        const auto begin = static_cast<Position>(texts_.front().size());
         const std::vector<std::int32_t> parents = is_tree ? tree_of(width) : std::vector<std::int32_t>();
-        Tokens tokens;
-        extend(tokens, static_cast<std::size_t>(width));
-        std::vector<engine::Slice> slices;
-        for (std::int32_t lane = 0; lane < n_lanes_; ++lane) {
-            slices.push_back({LaneId{lane}, begin, tokens, width, parents});
-        }
-        const double started_s = now_s();
-        need(decoder_.decode(slices));
-        if (decoder_.logits(0).empty()) fail("no logits");
-        const double took_s = now_s() - started_s;
+        const double took_s = decode_all(width, parents);
         const std::int32_t root = 0;
         for (std::int32_t lane = 0; lane < n_lanes_; ++lane) {
             if (is_tree) need(decoder_.keep(LaneId{lane}, std::span(&root, 1)));
-            need(device_.drop(LaneId{lane}, begin));
+            need(device_.drop(LaneId{lane}, static_cast<Position>(texts_.front().size())));
         }
         return took_s;
+    }
+
+    // The same of a chain with a copy of each lane's state, put back or not.
+    double verify_with_copies(std::int32_t width, bool goes_back) {
+        const double started_s = now_s();
+        const auto begin = static_cast<Position>(texts_.front().size());
+        for (std::int32_t lane = 0; lane < n_lanes_; ++lane) need(points_.keep(LaneId{lane}));
+        const double kept_s = now_s() - started_s;
+        if (!goes_back) return kept_s + verify(width, false);
+        const double took_s = decode_all(width, {});
+        const double back_from_s = now_s();
+        for (std::int32_t lane = 0; lane < n_lanes_; ++lane) need(points_.go_back(LaneId{lane}, begin));
+        return kept_s + took_s + now_s() - back_from_s;
     }
 
     // Reads what a step has brought, which is taken back afterwards, and drafts.
@@ -183,6 +191,21 @@ private:
         return need(llama::Model::load(options, n_gpu_layers > 0, [] {}));
     }
 
+    // Until the logits are there.
+    double decode_all(std::int32_t width, const std::vector<std::int32_t>& parents) {
+        const auto begin = static_cast<Position>(texts_.front().size());
+        Tokens tokens;
+        extend(tokens, static_cast<std::size_t>(width));
+        std::vector<engine::Slice> slices;
+        for (std::int32_t lane = 0; lane < n_lanes_; ++lane) {
+            slices.push_back({LaneId{lane}, begin, tokens, width, parents});
+        }
+        const double started_s = now_s();
+        need(decoder_.decode(slices));
+        if (decoder_.logits(0).empty()) fail("no logits");
+        return now_s() - started_s;
+    }
+
     void extend(Tokens& text, std::size_t n) {
         std::uniform_int_distribution<Token> any(1, model_.info().n_vocab - 1);
         while (text.size() < n) text.push_back(any(random_));
@@ -199,6 +222,7 @@ private:
     llama::Model model_;
     llama::LlamaDecoder decoder_;
     llama::LlamaKvDevice device_;
+    memory::ReturnPoints points_;
     std::unique_ptr<llama::DflashDrafts> drafts_;
     std::vector<Tokens> texts_;
     std::mt19937 random_{1};
@@ -235,6 +259,25 @@ Costs measure(Bench& bench) {
     }
     costs.plain_s = median(std::move(plain));
     return costs;
+}
+
+// In plain steps, taken in turns with them.
+void print_copies(Bench& bench) {
+    std::printf("\n| tokens a lane | states kept | copied before | and put back |\n|---|---|---|---|\n");
+    for (const std::int32_t width : kCopiedWidths) {
+        std::vector<double> kept, copied, back;
+        for (std::int32_t round = -kWarmUp; round < kRounds; ++round) {
+            const double plain_s = bench.verify(1, false);
+            const double kept_s = bench.verify(width, false);
+            const double copied_s = bench.verify_with_copies(width, false);
+            const double back_s = bench.verify_with_copies(width, true);
+            if (round < 0) continue;
+            kept.push_back(kept_s / plain_s);
+            copied.push_back(copied_s / plain_s);
+            back.push_back(back_s / plain_s);
+        }
+        std::printf("| %d | %.2f | %.2f | %.2f |\n", width, median(kept), median(copied), median(back));
+    }
 }
 
 void print_cell(const std::map<std::int32_t, double>& costs, std::int32_t width) {
@@ -284,6 +327,7 @@ int main(int argc, char** argv) {
     for (const std::int32_t n_context : contexts) {
         bench.fill(n_context);
         print(measure(bench), n_lanes, n_context);
+        if (bench.has_state()) print_copies(bench);
         if (!bench.has_draft()) continue;
         const auto [handing_s, reading_s] = bench.follow_costs();
         std::printf("\nA token's features are handed over in %.3f ms, those of %d read in %.2f ms.\n", 1000 * handing_s,
