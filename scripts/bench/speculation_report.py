@@ -151,6 +151,11 @@ class Group:
         pairs = list(zip(self.passes(sets, side), theirs, strict=True))[1:]
         return Ratio.of([a.rate / max(b.rate, 1e-9) for a, b in pairs])
 
+    def wall_ratio(self, sets: Sequence[str], side: str, other: str) -> Ratio:
+        """Of the two sides' times until the last answer of a wave has ended, by the client's clock, pair by pair."""
+        pairs = list(zip(self.passes(sets, side), self.passes(sets, other), strict=True))[1:]
+        return Ratio.of([b.wall_s / max(a.wall_s, 1e-9) for a, b in pairs])
+
     def cold_ratio(self, sets: Sequence[str], side: str, other: str) -> float:
         return self.passes(sets, side)[0].rate / max(self.passes(sets, other)[0].rate, 1e-9)
 
@@ -224,6 +229,7 @@ def figures(group: Group, sets: Sequence[str]) -> dict[str, Any]:
     found |= {
         "cold_to_plain": group.cold_ratio(sets, GATE, PLAIN),
         "to_plain": asdict(group.ratio(sets, GATE, PLAIN)),
+        "to_plain_until_last": asdict(group.wall_ratio(sets, GATE, PLAIN)),
         "cold_tokens_per_step": group.passes(sets, GATE)[0].tokens_per_step,
         "tokens_per_step": warm.tokens_per_step,
         "accepted_per_draft": warm.accepted_per_draft,
@@ -271,14 +277,15 @@ def show_group(console: Console, group: Group) -> None:
 
 def show_gate(console: Console, group: Group, title: str) -> None:
     """Speculation against plain decoding."""
-    names = ("set", "plain", "gate", "gate / plain, cold", "gate / plain", "tokens a step, cold", "tokens a step",
-             "right a draft", "acceptance", "steps speculated")  # fmt: skip
+    names = ("set", "plain", "gate", "gate / plain, cold", "gate / plain", "until the last",
+             "tokens a step, cold", "tokens a step", "right a draft", "acceptance", "steps speculated")  # fmt: skip
     table = table_of(title, names)
     for name, sets in group.rows():
         cold, warm = group.passes(sets, GATE)[0], group.warm(sets, GATE)
         table.add_row(
             name, f"{group.rate(sets, PLAIN):.0f}", f"{group.rate(sets, GATE):.0f}",
             f"{group.cold_ratio(sets, GATE, PLAIN):.3f}", str(group.ratio(sets, GATE, PLAIN)),
+            f"{group.wall_ratio(sets, GATE, PLAIN).median:.3f}",
             number(cold.tokens_per_step), number(warm.tokens_per_step), number(warm.accepted_per_draft),
             share(warm.acceptance), share(warm.speculated),
         )  # fmt: skip

@@ -288,6 +288,17 @@ def test_ratios_are_medians_over_the_warm_pairs() -> None:
     assert not any("llama-server" in what for what in found)
 
 
+def test_until_the_last_answer_has_ended_is_another_ratio() -> None:
+    """Lanes that drafts carry ahead end sooner, the last one may not."""
+    cells = {
+        ("copy", "plain"): [Cell(10, 1.0, 9.0), Cell(10, 1.0, 2.0), Cell(10, 1.0, 3.0), Cell(10, 1.0, 2.0)],
+        ("copy", "gate"): [Cell(10, 0.5, 1.0), Cell(10, 0.5, 2.0), Cell(10, 0.5, 2.0), Cell(10, 0.5, 2.5)],
+    }
+    row = figures(Group(8, 0, ("copy",), ("plain", "gate"), cells), ("copy",))
+    assert row["to_plain"]["median"] == 2.0
+    assert row["to_plain_until_last"] == {"median": 1.0, "low": 0.8, "high": 1.5}
+
+
 def test_runs_of_several_sets_are_shown_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = {"plain": [10, 10, 20], "gate": [5, 20, 30], "fixed 2": [1, 1, 1]}
     chat = {"plain": [10, 10, 10], "gate": [10, 11, 12]}
