@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from luce.protocol import Err, ErrorCode, GenerateOk, InlineSnapshot, InlineSnapshotFailed, Logprobs, Reply, StatusLine
+from luce.protocol import (
+    Err,
+    ErrorCode,
+    GenerateOk,
+    InlineSnapshot,
+    InlineSnapshotFailed,
+    Logprobs,
+    Reply,
+    StatusLine,
+    StopReason,
+)
+from luce.protocol import percent_encode as encode
+from luce.supervisor.text import TextModel
 from tests import near_ties
 from tests.daemon.conftest import margins_of
 from tests.daemon.same_tokens import Comparison, SampledComparison
 from tests.daemon_driver import Answer, DaemonDriver, gen_line
 
 N_ANSWER = 16
+ASSIGNMENTS = encode('root ::= line{3}\nline ::= [a-z]{1,8} " = " [0-9]{1,3} "\\n"')
+"""A grammar that allows other tokens from place to place and an end in one only: whoever has read a token too many, or
+one too few, goes on with what it forbids. The packaged model writes such lines again, so that some drafts are right."""
+N_ASSIGNMENTS = 64
+"""Tokens that no three lines reach: one a character would be 51, and the end."""
 
 
 def status_of(daemon: DaemonDriver) -> dict[str, str]:
@@ -86,14 +104,37 @@ def generate(daemon: DaemonDriver, prompt: Sequence[int], extra: str = "", n: in
             return told
 
 
+def all_answers(daemon: DaemonDriver, asked: Sequence[tuple[Sequence[int], str]], n: int) -> list[Answer]:
+    """Of prompts with what else each request says: all in flight together, in as many lanes as the daemon has."""
+    daemon.send(*(gen_line(i, n, prompt, f"reuse=0 {extra}") for i, (prompt, extra) in enumerate(asked)))
+    answers = daemon.collect(len(asked))
+    assert all(isinstance(answers[i].reply, GenerateOk) for i in range(len(asked))), [answers[i].reply for i in answers]
+    return [answers[i] for i in range(len(asked))]
+
+
+def check_assignments(name: str, answer: Answer, text: TextModel) -> None:
+    """An answer under that grammar, without ignore_eos=1."""
+    assert isinstance(answer.reply, GenerateOk), (name, answer.reply)
+    assert answer.reply.stop is StopReason.EOS, (name, answer.reply)
+    written = text.detokenize(answer.tokens[:-1]).decode()
+    assert re.fullmatch(r"([a-z]{1,8} = [0-9]{1,3}\n){3}", written), (name, written)
+
+
 def entries_of(answer: Answer | Told) -> list[Sequence[tuple[int, float]]]:
     """Of each step, with logprobs=N: the chosen token and the likeliest, with their logprobs."""
     return [line.entries for line in answer.logprobs]
 
 
-def compare_drawn(comparison: SampledComparison, name: str, got: Answer | Told, expected: Answer | Told) -> None:
-    """Texts that were drawn, or chosen under penalties or a grammar: no margin to go by, but logprobs=4."""
-    comparison.check(name, got.tokens, expected.tokens, entries_of(got), entries_of(expected))
+def compare_drawn(
+    comparison: SampledComparison,
+    name: str,
+    got: Answer | Told,
+    expected: Answer | Told,
+    temperature: float | None = None,
+) -> None:
+    """Texts that were drawn, or chosen under penalties or a grammar: no margin to go by, but logprobs=4. With the
+    temperature, if top_k=4 and nothing else says what could be drawn: see SampledComparison.check."""
+    comparison.check(name, got.tokens, expected.tokens, entries_of(got), entries_of(expected), temperature=temperature)
 
 
 @dataclass

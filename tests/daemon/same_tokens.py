@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import exp
 
 from tests import near_ties
 
@@ -21,6 +22,11 @@ at margins of 0.003 and 0.031: ggml's kernels, and so the order of their sums, a
 NOISE_CUTS = 0.3
 """The same on random text, where one run cuts the prompt at other positions than the other: 0.13 measured on the
 packaged model, both for the logit and its rival; a restore that cuts at the same ones moves nothing."""
+NOISE_STRANGE = 0.3
+"""The same as NOISE_BATCHING on what the packaged model would not have written: text that a grammar, a penalty or a
+high temperature has chosen. Under a grammar 0.22 measured in the logprobs of 1,650 steps, with drafts in three lanes or
+without; of three times as many 0.29 without, 0.67 in one text with drafts, which had moved by 0.05 at its first token,
+before any draft; with drafts in one lane none moved."""
 NOISE_RANDOM = 0.5
 NOISE_RANDOM_MOE = 1.5
 """The same on random weights, which amplify a rounding from layer to layer: 0.37 measured on dense ones within 180
@@ -35,6 +41,10 @@ gemma4 0.16); two drafting histories parted at 0.70."""
 NOISE_FAR_MOE = 4.0
 """Random experts on CUDA: 1.1 in the logits of one step, but a flipped expert of one token stays in the cache for all
 that follow. 3.2 seen after 37 tokens. It tells a wrong text all the same, whose margins are of any size."""
+
+SHARE_SHORT = 0.25
+"""Of drawn texts of up to 48 tokens that part by rounding, on CPU. None to one in twenty-five did, and one in ten where
+all the vocabulary could be drawn (each of its tokens adds an edge); with another seed nine in ten or more."""
 
 
 def noise_of_random(is_moe: bool, gpu: bool) -> float:
@@ -97,12 +107,25 @@ class Comparison:
         assert len(self.unclear) <= share_allowed * self.n_sequences, self.unclear
 
 
+def drawn_between(likeliest: Sequence[tuple[int, float]], temperature: float, token: int) -> tuple[float, float]:
+    """Which draws from [0, 1) give the token, in llama.cpp's order: what can be drawn lies side by side, the likeliest
+    first. REQUIRES: top_k is the number of logprobs, and nothing but the temperature changes their chances."""
+    tokens = [other for other, _ in likeliest]
+    assert token in tokens, f"token {token} could not be drawn from {likeliest}"
+    weights = [exp(logprob / temperature) for _, logprob in likeliest]
+    at = tokens.index(token)
+    return sum(weights[:at]) / sum(weights), sum(weights[: at + 1]) / sum(weights)
+
+
 @dataclass
 class SampledComparison:
     """Texts drawn with a temperature: one parts where rounding moves the edge between two tokens over its draw.
 
     A draw has no margin to tell, so the distributions that it was drawn from are compared: at the parting both runs
-    have read the same text and must see the same. A random stream that goes on at another place parts nearly all.
+    have read the same text and must see the same. Told before the temperature, penalties and the grammar, they are the
+    same for a wrong draw, too. Where all that can be drawn is told, the two tokens tell whether one draw can have given
+    both; elsewhere only the number of texts that parted does: a random stream that goes on at another place, or a
+    grammar that has read another text, parts nearly all. So a comparison is of many texts, and ends with finish().
     """
 
     noise: float
@@ -116,8 +139,13 @@ class SampledComparison:
         reference: Sequence[int],
         got_logprobs: Sequence[Sequence[tuple[int, float]]],
         reference_logprobs: Sequence[Sequence[tuple[int, float]]],
+        *,
+        temperature: float | None = None,
     ) -> None:
-        """Logprobs: of each step the chosen token's and those of the likeliest, as (token, logprob)."""
+        """Logprobs: of each step the chosen token's and those of the likeliest, as (token, logprob).
+
+        A temperature says that those are all that could be drawn, without penalties (`temp=T top_k=N logprobs=N`): then
+        the same draw must have given both tokens."""
         self.n_sequences += 1
         step = parting(name, got, reference)
         if step is None:
@@ -130,10 +158,18 @@ class SampledComparison:
             f"{name}: token {got[step]} instead of {reference[step]} at step {step}, where a logprob moved by "
             f"{moved:.3f} (noise {self.noise})"
         )
+        if temperature is not None:
+            low, high = drawn_between(got_logprobs[step][1:], temperature, got[step])
+            low_there, high_there = drawn_between(reference_logprobs[step][1:], temperature, reference[step])
+            assert max(low, low_there) < min(high, high_there), (
+                f"{name}: token {got[step]} instead of {reference[step]} at step {step}, where no draw gives both: one "
+                f"takes {low:.4f} to {high:.4f}, the other {low_there:.4f} to {high_there:.4f}"
+            )
         self.parted.append(f"{name} at step {step}")
 
-    def finish(self) -> None:
-        """One draw in a thousand was seen to move, so a text of 300 tokens parts one time in four."""
+    def finish(self, share_allowed: float = 0.75) -> None:
+        """Which share of the sequences may have parted. One draw in a thousand was seen to move, so a text of 300
+        tokens parts one time in four; SHARE_SHORT is for short ones."""
         print(f"{self.n_sequences} sampled sequences, {len(self.parted)} parted: {self.parted}")
         near_ties.count(self.n_sequences, len(self.parted))
-        assert 4 * len(self.parted) <= 3 * self.n_sequences, self.parted
+        assert len(self.parted) <= share_allowed * self.n_sequences, self.parted

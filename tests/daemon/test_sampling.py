@@ -13,9 +13,9 @@ from luce.protocol import percent_encode as encode
 from luce.supervisor.text import TextModel
 from tests.conftest import GoldenCase
 from tests.daemon.conftest import Start
-from tests.daemon.exactness import compare_drawn
-from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_CUTS, SampledComparison
-from tests.daemon_driver import Answer, gen_line
+from tests.daemon.exactness import all_answers, compare_drawn
+from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_CUTS, SHARE_SHORT, SampledComparison
+from tests.daemon_driver import Answer
 
 SAMPLED = (
     "temp=1.2 top_p=0.95 top_k=50 min_p=0.01 repeat=1.1 presence=0.2 frequency=0.1 seed=77 ignore_eos=1 logprobs=4"
@@ -38,15 +38,17 @@ def exact_logits(gpu: bool) -> None:
 
 @pytest.mark.usefixtures("exact_logits")
 def test_a_seed_gives_the_same_tokens_alone_and_among_others(start: Start, golden: list[GoldenCase]) -> None:
-    prompt = golden[0].prompt_ids
     daemon = start("--lanes", "4")
-    first = daemon.generate(prompt, 40, SAMPLED)
-    again = daemon.generate(prompt, 40, SAMPLED)
-    assert first.tokens == again.tokens
-    daemon.send(*(gen_line(i, 40, prompt, SAMPLED.replace("77", "77" if i == 2 else str(i))) for i in range(4)))
-    answers = daemon.collect(4)
-    compare_drawn(SampledComparison(NOISE_BATCHING), "among others", answers[2], first)
-    assert len({tuple(answer.tokens) for answer in answers.values()}) == 4
+    seeds = (77, 5, 6, 7)
+    asked = [(case.prompt_ids, SAMPLED.replace("77", str(seed))) for case in golden[:4] for seed in seeds]
+    alone = [daemon.generate(prompt, 40, extra) for prompt, extra in asked]
+    assert len({tuple(answer.tokens) for answer in alone}) == len(asked)
+    for (prompt, extra), answer in zip(asked[:4], alone, strict=False):
+        assert daemon.generate(prompt, 40, extra).tokens == answer.tokens
+    comparison = SampledComparison(NOISE_BATCHING)
+    for i, answer in enumerate(all_answers(daemon, asked, 40)):
+        compare_drawn(comparison, f"text {i} among others", answer, alone[i])
+    comparison.finish(SHARE_SHORT)
 
 
 def test_without_a_seed_requests_differ_and_the_daemons_seed_makes_them_equal(
