@@ -1,12 +1,15 @@
-// Tests of DFlash drafts: when the features of a text are read makes no difference to what is drafted.
+// Tests of DFlash drafts: neither when the features of a text are read nor whether its memory was put out and back
+// makes a difference to what is drafted.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "llama/dflash_drafts.h"
+#include "llama/joint_kv_device.h"
 #include "llama/llama_decoder.h"
 #include "llama/logit_choice.h"
 #include "tests/llama_memory.h"
@@ -22,10 +25,16 @@ constexpr std::int32_t kMost = 7;
 constexpr std::size_t kPrompt = 75;
 constexpr std::size_t kAnswer = 130;
 
-llama::Model load_target() {
+// How far confidences may move where cells lie in another order: where it is the same one they do not move at all, and
+// the lost rows of a text move them by 0.6.
+constexpr float kRounding = 0.05F;
+// Bytes at the end of a windowed drafter's state: values of the last layer's window, which is larger.
+constexpr std::ptrdiff_t kSomeRows = 4096;
+
+llama::Model load_target(const std::string& name) {
     static const llama::Backend backend;
     llama::ModelOptions options;
-    options.path = test_model("qwen35");
+    options.path = test_model(name);
     options.n_ctx = 1024;
     options.n_lanes = 2;
     options.n_threads = 1;
@@ -37,18 +46,27 @@ llama::Model load_target() {
     return std::move(model).value();
 }
 
+// A text and all that was known of it, outside the device.
+struct Kept {
+    Tokens text;
+    Bytes rows;
+    Bytes state;
+};
+
 // Two lanes of different lengths, decoded plainly side by side after their prompts.
 class Following {
 public:
     // `skips_from`, `skips_to`: of the texts' lengths, between which tokens are skipped.
-    explicit Following(bool reads_meanwhile, std::size_t skips_from = 0, std::size_t skips_to = 0)
+    explicit Following(bool reads_meanwhile, std::size_t skips_from = 0, std::size_t skips_to = 0,
+                       const std::string& target = "qwen35")
         : reads_meanwhile_(reads_meanwhile),
           skips_from_(skips_from),
           skips_to_(skips_to),
-          model_(load_target()),
-          decoder_(model_, 2) {
+          model_(load_target(target)),
+          decoder_(model_, 2),
+          target_device_(model_, 2) {
         llama::DraftModelOptions options;
-        options.path = test_model("drafts/dflash-qwen35");
+        options.path = test_model("drafts/dflash-" + target);
         options.n_lanes = 2;
         options.n_most = kMost;
         Result<std::unique_ptr<llama::DflashDrafts>> loaded = llama::DflashDrafts::load(options, model_);
@@ -91,6 +109,77 @@ public:
         return drafts_->device().find(lane, 0, cells).ok();
     }
 
+    // Of tokens that are given, so that no rounding can make them others.
+    void go_on(std::int32_t n) {
+        for (const Token token : some_tokens(n, 91)) {
+            std::vector<engine::Slice> slices;
+            for (std::size_t lane = 0; lane < 2; ++lane) {
+                const auto last = static_cast<Position>(texts_[lane].size()) - 1;
+                slices.push_back({static_cast<LaneId>(lane), last, std::span(texts_[lane]).last(1), 1});
+            }
+            compute(slices);
+            for (Tokens& text : texts_) text.push_back(token);
+        }
+    }
+
+    Kept keep(LaneId lane) {
+        llama::JointKvDevice joint(target_device_, *drafts_);
+        Kept kept{texts_[static_cast<std::size_t>(lane)], {}, {}};
+        Cells cells(kept.text.size() - 1);
+        REQUIRE(joint.find(lane, 0, cells));
+        kept.rows.resize(cells.size() * joint.traits().row_bytes);
+        REQUIRE(joint.read(cells, kept.rows, nullptr));
+        REQUIRE(joint.save_state(lane, kept.state, nullptr));
+        joint.settle();
+        return kept;
+    }
+
+    // In place of all that the lanes hold.
+    void put_back(const Kept& first, const Kept& second) {
+        llama::JointKvDevice joint(target_device_, *drafts_);
+        for (const LaneId lane : {kFirst, kSecond}) {
+            drafts_->forget(lane);
+            joint.forget(lane);
+        }
+        for (const LaneId lane : {kFirst, kSecond}) {
+            const Kept& kept = lane == kFirst ? first : second;
+            Cells cells(kept.text.size() - 1);
+            const auto n_rows = static_cast<std::int32_t>(cells.size());
+            REQUIRE(joint.write(lane, 0, std::span(kept.text).first(cells.size()), kept.rows, n_rows, cells));
+            REQUIRE(joint.load_state(lane, kept.state));
+            drafts_->begin(lane, kept.text, n_rows);
+            texts_[static_cast<std::size_t>(lane)] = kept.text;
+        }
+    }
+
+    // A page of each lane out and in again, as where a text outgrows its pool: in the cells where the other one was.
+    void swap_pages() {
+        llama::JointKvDevice joint(target_device_, *drafts_);
+        std::vector<Bytes> pages;
+        Cells cells(kPageSize);
+        for (const LaneId lane : {kFirst, kSecond}) {
+            REQUIRE(joint.find(lane, kPageSize, cells));
+            pages.emplace_back(cells.size() * joint.traits().row_bytes);
+            REQUIRE(joint.read(cells, pages.back(), nullptr));
+            joint.settle();
+            joint.hide(lane, cells);
+        }
+        for (const LaneId lane : {kSecond, kFirst}) {  // they get the lowest free cells
+            const auto i = static_cast<std::size_t>(lane);
+            const std::span<const Token> tokens = std::span(texts_[i]).subspan(kPageSize, kPageSize);
+            REQUIRE(joint.place(kPageSize, tokens, pages[i], nullptr, cells));
+            joint.show(lane, cells);
+            joint.release(cells);
+        }
+    }
+
+    // After which the drafter's rows begin.
+    std::ptrdiff_t n_target_bytes(const Kept& kept) const {
+        return static_cast<std::ptrdiff_t>((kept.text.size() - 1) * target_device_.traits().row_bytes);
+    }
+
+    bool has_window() { return drafts_->device().traits().has_state(); }
+
     int n_meanwhile = 0;
 
 private:
@@ -124,9 +213,22 @@ private:
     std::size_t skips_to_;
     llama::Model model_;
     llama::LlamaDecoder decoder_;
+    llama::LlamaKvDevice target_device_;
     std::unique_ptr<llama::DflashDrafts> drafts_;
     std::vector<Tokens> texts_;
 };
+
+// How far the confidences of two drafts lie apart, whose tokens are the same but for one that is nearly a tie; else 1.
+float apart(const speculation::Draft& found, const speculation::Draft& expected) {
+    if (found.tokens.size() != expected.tokens.size()) return 1.0F;
+    std::size_t n_others = 0;
+    float most = 0.0F;
+    for (std::size_t i = 0; i < found.tokens.size(); ++i) {
+        n_others += found.tokens[i] == expected.tokens[i] ? 0 : 1;
+        most = std::max(most, std::abs(found.confidence[i] - expected.confidence[i]));
+    }
+    return n_others > 1 ? 1.0F : most;
+}
 
 }  // namespace
 
@@ -162,6 +264,48 @@ TEST_CASE("an answer's end that is left out leaves no gap") {
         following.leave_out(LaneId{0}, n);
         for (const LaneId lane : {LaneId{0}, LaneId{1}}) CHECK(following.has_all_rows(lane));
         CHECK(following.draft()[0].tokens.size() == kMost);
+    }
+}
+
+// What was kept is of a text that has gone on since, beyond what a window holds, and comes back into the other lane: so
+// nothing that is still lying there can be taken for it.
+TEST_CASE("drafts of a text that was put out and back are those of the undisturbed one, with a window as well") {
+    for (const std::string& target : {std::string("qwen35"), std::string("laguna")}) {
+        CAPTURE(target);
+        Following undisturbed(false, 0, 0, target);
+        Following disturbed(false, 0, 0, target);
+        REQUIRE(disturbed.has_window() == (target == "laguna"));
+        const std::vector<Kept> kept = {disturbed.keep(kFirst), disturbed.keep(kSecond)};
+        disturbed.go_on(100);
+        disturbed.put_back(kept[1], kept[0]);
+        const auto check = [&] {
+            const std::vector<speculation::Draft> expected = undisturbed.draft();
+            const std::vector<speculation::Draft> found = disturbed.draft();
+            for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+                CHECK(expected[i].tokens.size() == kMost);
+                CHECK(apart(found[1 - i], expected[i]) < kRounding);
+            }
+        };
+        for (const std::int32_t n : {0, 1, 40}) {
+            CAPTURE(n);
+            undisturbed.go_on(n);
+            disturbed.go_on(n);
+            check();
+        }
+        disturbed.swap_pages();
+        check();
+
+        // Control: zeros for the drafter's rows show, and so do zeros for some in its window.
+        Kept without_rows = kept[0];
+        std::fill(without_rows.rows.begin() + disturbed.n_target_bytes(without_rows), without_rows.rows.end(), 0);
+        Kept without_window = kept[0];
+        std::fill(without_window.state.end() - kSomeRows, without_window.state.end(), 0);
+        for (const Kept* less : {&without_rows, &without_window}) {
+            if (less == &without_window && !disturbed.has_window()) continue;
+            disturbed.put_back(kept[0], *less);
+            const std::vector<speculation::Draft> found = disturbed.draft();
+            CHECK(apart(found[1], found[0]) > kRounding);
+        }
     }
 }
 

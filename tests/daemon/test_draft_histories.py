@@ -7,6 +7,7 @@ packaged drafter are often right.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 
 from tests.daemon.conftest import Start
 from tests.daemon.histories import make_prompts, make_references
-from tests.daemon.same_tokens import NOISE_CUTS, NOISE_CUTS_GPU, noise_of_random
+from tests.daemon.same_tokens import NOISE_CUTS, NOISE_CUTS_GPU, NOISE_RANDOM, noise_of_random
 from tests.daemon.test_histories import play_batch
 from tests.daemon.test_speculation import ARCHITECTURES, MOE
 from tests.daemon_driver import DaemonDriver
@@ -24,6 +25,16 @@ N_BATCHES_FULL = 20
 NOISE_CUTS_MOE = 2.5
 """Random experts where one run cuts the prompt at other positions than the other: 1.73 measured between two runs that
 draft nothing (laguna)."""
+KINDS = [
+    ("qwen3", "drafts/simple-qwen3", "draft"),
+    ("qwen35", "qwen35", "draft"),  # with a recurrent state of its own, and nearly always right
+    ("qwen3", "drafts/eagle3-qwen3", "eagle3"),
+    ("qwen35", "drafts/eagle3-qwen35", "eagle3"),
+    ("qwen35", "drafts/mtp-qwen35", "mtp"),
+    ("qwen35_mtp", "", "mtp"),  # the heads in the model's own file
+    ("gemma4", "drafts/assistant-gemma4", "assistant"),
+]
+"""Target, file of the draft, and what it is."""
 
 
 @pytest.mark.parametrize("gate", ["off", "on"])
@@ -35,25 +46,49 @@ def test_random_histories(
     is_tiny = architecture == "tiny"
     model = tiny_model if is_tiny else test_models / f"{architecture}.gguf"
     draft = packaged_draft if is_tiny else test_models / "drafts" / f"dflash-{architecture}.gguf"
-    with closing(start("--lanes", "1", "--ctx", "256", "--draft-ngram", "off", model=model)) as alone:
-        references = make_references(alone, make_prompts(1, 230))
-        ready = alone.ready
     noise = NOISE_CUTS if is_tiny else noise_of_random(architecture in MOE, gpu)
     if architecture in MOE:
         noise = max(noise, NOISE_CUTS_MOE)
     elif gpu and not is_tiny:
         noise = NOISE_CUTS_GPU
+    drafting = ("--draft", str(draft), "--draft-gate", gate)
+    play(start, model, drafting, "ngram+dflash", f"{architecture} with drafts {gate}", tmp_path, noise, gpu, full)
+
+
+@pytest.mark.parametrize(("architecture", "draft", "kind"), KINDS)
+def test_random_histories_of_every_kind_of_draft_model(
+    start: Start, test_models: Path, tmp_path: Path, architecture: str, draft: str, kind: str, gpu: bool, full: bool
+) -> None:
+    """Each carries over something else between drafts: rows of its own, the target's last feature, a state, or nothing
+    but what the target's own cells hold."""
+    model = test_models / f"{architecture}.gguf"
+    source = ("--draft", str(test_models / f"{draft}.gguf")) if draft else ("--mtp",)
+    noise = NOISE_CUTS_GPU if gpu else NOISE_RANDOM
+    drafting = (*source, "--draft-gate", "off", "--draft-max", "4")
+    # A seed by which the host has room for states in the one batch of the short form, too: most have to come back.
+    seed = f"{architecture} with drafts of {kind}"
+    play(start, model, drafting, f"ngram+{kind}", seed, tmp_path, noise, gpu, full)
+
+
+def play(
+    start: Start, model: Path, drafting: Sequence[str], spec: str, seed: str, tmp_path: Path, noise: float, gpu: bool,
+    full: bool,
+) -> None:  # fmt: skip
+    """`spec`: what the daemon has to say that it drafts with."""
+    with closing(start("--lanes", "1", "--ctx", "256", "--draft-ngram", "off", model=model)) as alone:
+        references = make_references(alone, make_prompts(1, 230))
+        ready = alone.ready
 
     def start_with_drafter(*more: str, model: Path, mux: bool) -> DaemonDriver:
         """Of the lanes that the history would have every second time eight."""
         arguments = list(more)
         if batch % 2 == 0:
             arguments[arguments.index("--lanes") + 1] = "8"
-        drafting = ("--draft", str(draft), "--draft-gate", gate)
         daemon = start(*drafting, *arguments, model=model, mux=mux)
-        assert dict(daemon.ready.fields)["spec"] == "ngram+dflash"
+        assert dict(daemon.ready.fields)["spec"] == spec
         return daemon
 
     for batch in range(N_BATCHES_FULL if full else 1):
-        seed = f"{architecture} with drafts {gate} {batch}"
-        play_batch(start_with_drafter, model, references, ready, tmp_path, seed, N_HISTORIES, noise, gpu, full)
+        play_batch(
+            start_with_drafter, model, references, ready, tmp_path, f"{seed} {batch}", N_HISTORIES, noise, gpu, full
+        )

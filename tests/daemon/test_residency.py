@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import random
 import subprocess
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from luce.protocol import Err, ErrorCode, StatusLine
 from luce.supervisor.text import TextModel
 from tests.daemon.conftest import Start, margins_of
-from tests.daemon.exactness import done, generate, refused, status_of
+from tests.daemon.exactness import Told, done, drafted, generate, refused, status_of
 from tests.daemon.same_tokens import NOISE_GPU, Comparison, noise_of_random
 from tests.daemon.test_tiers import MOE
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
@@ -43,9 +45,9 @@ class Facts:
         self.text = text
         self.rng = random.Random(seed)
 
-    def prompt(self, n_sentences: int, depth: float) -> tuple[list[int], str]:
+    def prompt(self, n_sentences: int, depth: float, owners: Sequence[str] = OWNERS) -> tuple[list[int], str]:
         sentences = [self.rng.choice(FILLER) for _ in range(n_sentences)]
-        owner = self.rng.choice(OWNERS)
+        owner = self.rng.choice(owners)
         code = str(self.rng.randrange(10000, 99999))
         sentences.insert(int(n_sentences * depth), f"The access code of the {owner} is {code}.")
         asked = f"{' '.join(sentences)}\n\nWhat is the access code of the {owner}?"
@@ -246,17 +248,41 @@ def test_status_says_where_a_running_texts_pages_lie(start: Start) -> None:
     assert status_of(daemon)["lane_pages"] == "none"
 
 
-def test_drafts_go_with_a_text_that_outgrows_the_pool(start: Start, facts: Facts, packaged_draft: Path) -> None:
-    drafting = ("--draft", str(packaged_draft), "--draft-gate", "off")
-    daemon = start("--kvflash", "768", "--ctx", "8192", "--ubatch", "64", "--lanes", "1", *drafting)
-    n_told = 0
-    for i in range(6):
-        prompt, code = facts.prompt(140, (i + 0.5) / 8)
-        n_told += facts.tells(daemon.generate(prompt, 24).tokens, code)
-    assert n_told >= 4
-    status = status_of(daemon)
-    assert int(status["spec_accepted"]) > 0
-    assert int(status["pages_moved_in"]) > 0
+def test_drafts_of_a_text_that_outgrows_the_pool_are_as_good_as_without_a_bound(
+    start: Start, facts: Facts, packaged_draft: Path
+) -> None:
+    """The facts lie where pages leave the pool and come back when they are asked for; and a drafter that has lost them
+    does not know the code, whatever the model itself says.
+
+    Not quite the same is seen in both runs, as the bounded one has less filler, so that a draft may end a token earlier
+    or later. Measured of the six: 69 of 72 drafted tokens accepted instead of 67 of 75; with zeros for the drafter's
+    rows in pages that came back 49 of 106. So a text may lose one of its 11 accepted tokens, and draft two more.
+    """
+    drafting = ("--draft", str(packaged_draft), "--draft-gate", "off", "--draft-ngram", "off")
+    same = ("--ctx", "2048", "--ubatch", "64", "--lanes", "1", *drafting)
+    n = 14  # up to the end of the code
+    owners = [owner for owner in OWNERS if owner != "black cat"]  # that one it cannot draft in any case
+    prompts = [facts.prompt(112, 0.1 + 0.04 * i, owners) for i in range(6)]
+    with closing(start("--pool", "2048", *same)) as unbounded:
+        expected = [generate(unbounded, prompt, "", n) for prompt, _ in prompts]
+    assert sum(facts.tells(told.tokens, code) for told, (_, code) in zip(expected, prompts, strict=True)) >= 5
+    bounded = start("--kvflash", "768", *same)
+
+    def check(name: str) -> list[Told]:
+        answers = [generate(bounded, prompt, "", n) for prompt, _ in prompts]
+        alike = [(here, there) for here, there in zip(answers, expected, strict=True) if here.tokens == there.tokens]
+        assert len(alike) >= 5
+        n_drafted, n_accepted = map(sum, zip(*(drafted(here) for here, _ in alike), strict=True))
+        n_drafted_there, n_accepted_there = map(sum, zip(*(drafted(there) for _, there in alike), strict=True))
+        print(f"{name}: {n_accepted} of {n_drafted} accepted, {n_accepted_there} of {n_drafted_there} without a bound")
+        assert n_accepted >= n_accepted_there - len(alike)
+        assert n_drafted <= n_drafted_there + 2 * len(alike)
+        return answers
+
+    check("as read")
+    assert int(status_of(bounded)["pages_moved_in"]) >= len(prompts)
+    again = check("from the host")
+    assert [told.ok.n_reused for told in again] == [len(prompt) for prompt, _ in prompts]
 
 
 def test_what_was_computed_within_a_pool_is_not_taken_for_the_whole(start: Start, tmp_path: Path) -> None:
