@@ -337,7 +337,10 @@ Result<std::vector<CommonDrafts::Chain>> CommonDrafts::seed(std::span<const Draf
 Result<void> CommonDrafts::draft(std::span<const DraftAsk> asks, std::vector<Draft>& drafts) {
     const Result<std::vector<Chain>> chains = seed(asks);
     if (!chains) {
-        for (const DraftAsk& ask : asks) lose(lane_of(ask.lane), chains.error().text);
+        // One without cells has read nothing: it goes on from the target's.
+        for (const DraftAsk& ask : asks) {
+            if (has_cells()) lose(lane_of(ask.lane), chains.error().text);
+        }
         return chains.error();
     }
     const std::size_t n_old = drafts.size();

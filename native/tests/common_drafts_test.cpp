@@ -363,6 +363,29 @@ TEST_CASE("a lane whose text was missed drafts no more until it begins anew") {
     CHECK(setup.draft({kFirst})[0].tokens.size() == kMost);
 }
 
+// It drafts in the target's cells.
+TEST_CASE("a pool that is full for a moment costs an assistant nothing but the drafts of that moment") {
+    Speculating setup("gemma4", "assistant-gemma4");
+    setup.start(kFirst, some_tokens(20, 1));
+    const Draft before = setup.draft({kFirst})[0];
+    REQUIRE(before.tokens.size() == kMost);
+    llama_memory_t memory = llama_get_memory(setup.model.context());
+    const auto fill = [&](std::int32_t n) {
+        setup.batch->clear();
+        const Position first = llama_memory_seq_pos_max(memory, 1) + 1;
+        for (Position i = 0; i < n; ++i) setup.batch->add(7, first + i, 1, i + 1 == n);
+        return llama_process(setup.model.context(), LLAMA_PROCESS_TYPE_DECODE, setup.batch->get()) == 0;
+    };
+    for (std::int32_t n = 128; n > 0; n = fill(n) ? n : n / 2) {
+    }
+    std::vector<Draft> none;
+    const DraftAsk ask{kFirst, setup.text(kFirst), kMost};
+    CHECK_FALSE(setup.drafts->draft(std::span(&ask, 1), none).ok());
+    CHECK(none.empty());
+    REQUIRE(llama_memory_seq_rm(memory, 1, -1, -1));
+    CHECK(setup.draft({kFirst})[0].tokens == before.tokens);
+}
+
 TEST_CASE("a draft that does not fit its target is refused with the reason") {
     struct Misfit {
         const char* target;
