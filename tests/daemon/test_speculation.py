@@ -103,6 +103,7 @@ def packaged_prompts(model: Path, golden: Sequence[GoldenCase], full: bool) -> l
 def test_the_packaged_model_and_drafter(
     start: Start, tiny_model: Path, golden: list[GoldenCase], packaged_draft: Path, gate: str, full: bool
 ) -> None:
+    """A gate drafts what pays by its measurements: on a busy machine that may be nothing."""
     n = N_TOKENS_FULL if full else N_TOKENS
     prompts = packaged_prompts(tiny_model, golden, full)
     references = plainly(start("--draft-ngram", "off"), prompts, n)
@@ -113,7 +114,7 @@ def test_the_packaged_model_and_drafter(
             told = generate(alone, prompt, "reuse=0", n)
             comparison.check(f"prompt {i} alone", told.tokens, reference.tokens, reference.margins)
             n_drafted += drafted(told)[0]
-        assert n_drafted > 0
+        assert n_drafted > 0 or gate == "on"
         fields = status_of(alone)
         assert int(fields["spec_drafted"]) == n_drafted
     with closing(start("--draft", str(packaged_draft), "--draft-gate", gate, "--lanes", "8")) as busy:
@@ -234,7 +235,7 @@ def test_sampled_tokens_are_those_of_plain_decoding(
             answers = daemon.collect(len(prompts))
             for i, reference in enumerate(expected):
                 compare_drawn(comparison, f"prompt {i} in {lanes} lanes", answers[i], reference)
-            assert int(status_of(daemon)["spec_accepted"]) > 0
+            assert int(status_of(daemon)["spec_accepted"]) > 0 or gate == "on"
     if full:
         comparison.finish()
     else:
