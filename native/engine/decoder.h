@@ -50,6 +50,9 @@ public:
     // Errors: no_room (nothing has changed: free some cells and call again), internal.
     virtual Result<void> decode(std::span<const Slice> slices, const std::function<void()>& meanwhile = {}) = 0;
 
+    // The last call did what later ones like it need not do again: what it took says little of them.
+    virtual bool was_first() const { return false; }
+
     // Of the lane's tree in the last call only this way through it was the text: indices of tokens, the root first.
     // REQUIRES: called once for each tree before anything else is done with the lane's memory. Errors: internal; the
     // lane has to be forgotten then.

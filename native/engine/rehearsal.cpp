@@ -12,7 +12,7 @@
 namespace luce::engine {
 namespace {
 
-constexpr double kMost_s = 0.4;
+constexpr double kMost_s = 0.6;
 constexpr double kMostWithoutModel_s = 0.15;  // what is free is seldom wrong for long: little is lost by finding out
 // The first calls are dearer: graphs are made, and weights come into caches. Where they take long that is little.
 constexpr int kMostFirstCalls = 16;
@@ -20,7 +20,8 @@ constexpr double kStillFaster = 0.95;  // than the fastest before it
 constexpr int kNoFaster = 3;           // calls in a row
 constexpr double kLong_s = 0.01;
 constexpr int kPlainCalls = 3;
-constexpr int kCalls = 2;  // of each width, of which the shorter one counts; of long ones one
+constexpr int kCalls = 2;  // of each width, of which the shorter one counts; of very long ones one
+constexpr double kVeryLong_s = 0.04;
 
 class Rehearsal {
 public:
@@ -72,7 +73,7 @@ private:
                 const std::optional<double> seconds = call(width);
                 if (!seconds) break;
                 least_s = std::min(least_s.value_or(*seconds), *seconds);
-                if (*seconds > kLong_s) break;
+                if (*seconds > kVeryLong_s) break;
             }
             if (!least_s) continue;  // narrower ones may fit
             tell(width, *least_s);

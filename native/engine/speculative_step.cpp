@@ -136,6 +136,7 @@ std::optional<speculation::StepCost> Engine::cost_of(const PlannedCall& call, do
         cost.has_branches = cost.has_branches || !speculator_->parents(planned.lane).empty();
     }
     cost.seconds = seconds;
+    cost.is_first = decoder_.was_first();
     cost.follows_prompt = std::exchange(has_read_prompt_, reads_text);
     if (!is_decoding) return std::nullopt;
     return cost;

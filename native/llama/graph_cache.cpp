@@ -76,12 +76,13 @@ struct GraphCache::Known {
     std::unique_ptr<Lease::Kept> kept;
 };
 
-GraphCache::Lease::Lease(llama_context& context, Kept* kept) : context_(context), kept_(kept) {
+GraphCache::Lease::Lease(llama_context& context, Kept* kept, bool is_new)
+    : context_(context), kept_(kept), is_new_(is_new) {
     if (kept_ != nullptr) kept_->change_places(context_);
 }
 
 GraphCache::Lease::Lease(Lease&& other) noexcept
-    : context_(other.context_), kept_(std::exchange(other.kept_, nullptr)) {}
+    : context_(other.context_), kept_(std::exchange(other.kept_, nullptr)), is_new_(other.is_new_) {}
 
 GraphCache::Lease::~Lease() {
     if (kept_ != nullptr) kept_->change_places(context_);
@@ -97,8 +98,12 @@ GraphCache::Lease GraphCache::lease(const CallShape& shape) {
     ++n_calls_;
     Known& known = know(shape);
     known.use_before = std::exchange(known.last_use, n_calls_);
-    if (!known.kept && known.use_before > 0 && make_room(known)) known.kept = create(shape);
-    return {context_, known.kept.get()};
+    bool is_new = known.use_before == 0;
+    if (!known.kept && !is_new && make_room(known)) {
+        known.kept = create(shape);
+        is_new = true;
+    }
+    return {context_, known.kept.get(), is_new};
 }
 
 // Settings were changed that graphs depend on. libllama would notice during the call and drop what stands in then.

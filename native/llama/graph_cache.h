@@ -44,12 +44,16 @@ public:
         Lease(const Lease&) = delete;
         Lease& operator=(const Lease&) = delete;
 
+        // The call's graph is made, or made to be kept: it takes longer than such calls do.
+        bool is_new() const { return is_new_; }
+
     private:
         friend class GraphCache;
         struct Kept;
-        Lease(llama_context& context, Kept* kept);
+        Lease(llama_context& context, Kept* kept, bool is_new = false);
         llama_context& context_;
         Kept* kept_;  // none: the context's own
+        bool is_new_;
     };
 
     // For one call of this shape, waiting for its results included. Where there is no memory for another graph, the

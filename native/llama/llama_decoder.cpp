@@ -165,6 +165,7 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     try {
         std::vector<QueryProbe::Sequence> sequences = watched(slices);
         const GraphCache::Lease graph = model_.graphs().lease(shape_of(slices, !sequences.empty()));
+        was_first_ = graph.is_new();
         std::optional<QueryProbe::Watch> watch;  // ends before the lease
         if (!sequences.empty()) watch.emplace(*probe_, *model_.context(), std::move(sequences));
         if (const int code = llama_decode(model_.context(), batch_); code != 0) done = decode_error(code);

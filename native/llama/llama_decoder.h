@@ -37,6 +37,7 @@ public:
     const engine::DecoderLimits& limits() const override { return limits_; }
     Result<void> decode(std::span<const engine::Slice> slices, const std::function<void()>& meanwhile = {}) override;
     Result<void> keep(LaneId lane, std::span<const std::int32_t> path) override;
+    bool was_first() const override { return was_first_; }
     void forget(LaneId lane) override;
     bool is_end_of_generation(Token token) const override;
 
@@ -66,6 +67,7 @@ private:
     llama_batch batch_;
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
     ThreadSpin spin_;
+    bool was_first_ = false;  // the last call of its shape, or the first with a graph that is kept
     bool is_torn_ = false;
 };
 

@@ -33,7 +33,8 @@ constexpr double kWorstDeviations = 1.5;  // times these
 constexpr double kKnownDeviation = 0.05;  // known well enough
 
 // All is held against the plain call, so it is measured so often first, whatever other numbers of lanes say. The first
-// calls of a kind are sometimes far too long and never too short: the shortest of them counts.
+// calls of a kind are sometimes far too long and never too short: the shortest of them counts. Once where another
+// context's is known: believed of longer ones, it would make each draft behind them a failure.
 constexpr std::uint64_t kLeastPlain = 3;
 constexpr double kFirstPlain = 0.02;  // its variance then
 constexpr double kLongest_s = 1e6;
@@ -192,7 +193,7 @@ const CostCurve& CallCosts::curve(std::int32_t n_lanes, std::int32_t n_longest) 
 void CallCosts::draw(Table& table) {
     table.is_stale = false;
     CostCurve& curve = table.curve;
-    curve.is_known_ = table.knows_plain || table.n_plain >= kLeastPlain;
+    curve.is_known_ = table.n_plain >= (table.knows_plain ? 1 : kLeastPlain);
     curve.n_plain_ = table.n_plain;
     curve.n_calls_since_plain_ = table.n_calls - table.last_plain;
     if (!curve.is_known_) return;

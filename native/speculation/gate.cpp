@@ -19,7 +19,7 @@ constexpr double kVague = 0.04;
 constexpr double kKnown = 0.2;  // the deviation at which a ratio may be told to people
 
 // The first calls of an answer are dearer, whatever they verify: weights have to come back into caches, above all
-// behind a prompt. They teach nothing, unless nobody decodes for longer than that.
+// behind a prompt. So are those for which graphs are made. They teach nothing, unless there are no others for long.
 constexpr std::int32_t kSettling = 4;
 constexpr std::int32_t kMostUntaught = 24;
 
@@ -50,6 +50,7 @@ Gate::State::State(GateConfig given)
       acceptance(static_cast<std::size_t>(config.n_lanes), config.sources.size()),
       tree_chances(static_cast<std::size_t>(config.n_lanes), config.sources.size()),
       draft_worth(static_cast<std::size_t>(config.n_lanes), config.sources.size(), config.n_most),
+      speed_ups(static_cast<std::size_t>(config.n_lanes)),
       last_drafted(static_cast<std::size_t>(config.n_lanes) + 1),
       begun_at(static_cast<std::size_t>(config.n_lanes), -1),
       seat_of_lane(static_cast<std::size_t>(config.n_lanes), -1),
@@ -80,7 +81,7 @@ Gate::State::Going Gate::State::going(std::span<const LaneSituation> lanes) {
     for (const LaneSituation& lane : lanes) n_longest = std::max(n_longest, lane.n_text);
     const auto n_lanes = std::min(static_cast<std::int32_t>(lanes.size()), config.n_lanes);
     const CostCurve& costs = call_costs.curve(n_lanes, n_longest);
-    const double rate = costs.is_known() ? speed_up.value() * n_lanes / costs.plain_s() : 0;
+    const double rate = costs.is_known() ? speed_up(lanes.size()).value() * n_lanes / costs.plain_s() : 0;
     if (costs.is_known() && !std::exchange(was_granted, true)) grant(kStartGrant * costs.plain_s());
     const CostCurve& branching = has_trees ? tree_costs.curve(n_lanes, n_longest) : costs;
     return {costs, rate, branching.is_known() ? branching : costs};
@@ -114,7 +115,7 @@ void Gate::State::lay_out(std::span<const LaneSituation> lanes) {
     best_chances.clear();
     for (const Seat& seat : seats) best_chances.push_back(seat.best ? seat.best->chances : Chances{});
     if (config.wants_equal_widths)
-        options.lay_out_equal(best_chances, n_equal_most(lanes));
+        options.lay_out_equal(best_chances, n_equal_most(lanes), config.n_most);
     else
         options.lay_out(best_chances);
 }
@@ -222,7 +223,7 @@ std::vector<Choice> Gate::State::choose(std::span<const LaneSituation> lanes, st
 
     const double step_s = now.costs.expected_s(chosen.n_drafted) + std::exchange(asked_s, 0);
     const double plain_s = now.costs.plain_s();
-    speed_up.observe(1 + chosen.n_right / static_cast<double>(lanes.size()), step_s / plain_s);
+    speed_up(lanes.size()).observe(1 + chosen.n_right / static_cast<double>(lanes.size()), step_s / plain_s);
     budget.earn(step_s, kMostCredit * plain_s);
     return choices;
 }
@@ -275,8 +276,9 @@ void Gate::State::observe_step(StepCost step) {
     const double plain_s = costs.plain_s();
     const bool is_plain = step.n_tokens == step.n_lanes;
     if (step.follows_prompt) n_settling = kSettling;
-    const bool is_settled = n_settling == 0 || n_untaught >= kMostUntaught;
-    n_untaught = n_settling == 0 ? 0 : std::min(n_untaught + 1, kMostUntaught);
+    const bool is_usual = n_settling == 0 && !step.is_first;
+    const bool is_settled = is_usual || n_untaught >= kMostUntaught;
+    n_untaught = is_usual ? 0 : std::min(n_untaught + 1, kMostUntaught);
     n_settling = std::max(n_settling - 1, 0);
     last_is_settled = is_settled;
     const bool was_drafted = before && before->n_tokens > before->n_lanes;
@@ -374,8 +376,8 @@ void Gate::observe_declined(const DeclinedDraft& draft) {
     const CostCurve& costs = state_->call_costs.curve(draft.n_lanes, draft.n_longest);
     if (!costs.is_known()) return;
     const double plain_s = costs.plain_s();
-    // Halfway to the worst: nothing is risked by it, and what is never tried is never known better.
-    const double call_s = (costs.expected_s(draft.n_drafted) + costs.worst_s(draft.n_drafted)) / 2;
+    // As is expected, not the worst: nothing is risked by it, and what is never tried is never known better.
+    const double call_s = costs.expected_s(draft.n_drafted);
     const double share_s = (call_s - plain_s) / draft.n_sharing;
     const double saved_s = plain_s * std::clamp(draft.n_right, 0, draft.width) / draft.n_lanes - share_s;
     state_->earnings.book_declined(saved_s, -kMostDebt * plain_s, kMostDeclined * plain_s);
@@ -388,7 +390,7 @@ void Gate::begin(LaneId lane) {
     state_->acceptance.begin(lane);
     state_->tree_chances.begin(lane);
     state_->draft_worth.begin(lane);
-    state_->speed_up.forget(1.0 / state_->config.n_lanes);
+    for (SpeedUp& speed_up : state_->speed_ups) speed_up.forget(1.0 / state_->config.n_lanes);
 }
 
 std::optional<double> Gate::relative_cost(std::int32_t n_lanes, std::int32_t n_tokens) const {

@@ -26,7 +26,8 @@
 //
 // A plain call behind one of another shape is dearer: the call before it pays for that, and only plain calls behind
 // plain ones say what plain decoding costs. Nor do the first calls of an answer say what calls cost: they are dearer,
-// and where all later ones verify, they would be what everything is compared with.
+// and where all later ones verify, they would be what everything is compared with; nor those for which a graph is made.
+// Each width of each set of lanes may need one, so several lanes whose widths are equal draft in few of them.
 //
 // Sources: adaptive draft lengths as in Lucebox pull request 430 (commit-EMA gate); the objective is that of
 // "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput" (Liu et al., 2024), as a rate
@@ -110,6 +111,7 @@ struct StepCost {
     bool follows_prompt = false;  // the call before it served a prompt: that makes it dearer, whatever it does itself
     bool has_branches = false;    // it verified trees
     std::int32_t n_back = 0;      // lanes that had to: calls of theirs compute it again, and bring each a token
+    bool is_first = false;        // of its kind: it took longer than such calls do (a graph had to be made)
 };
 
 class Gate {

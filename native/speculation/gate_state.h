@@ -2,6 +2,7 @@
 // decides by it who is asked for a draft; nobody else includes this.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -145,6 +146,7 @@ struct Gate::State {
         costs_of(step).observe(step.n_lanes, n_drafted, step.n_longest, step.seconds);
         if (n_drafted == 0 && has_trees) tree_costs.observe(step.n_lanes, 0, step.n_longest, step.seconds);
     }
+    SpeedUp& speed_up(std::size_t n_lanes) { return speed_ups[std::min(n_lanes, speed_ups.size()) - 1]; }
     bool covers(const StepOption& option, const Going& going) const {
         return option.n_drafted == 0 || earnings.covers(going.costs.worst_s(option.n_drafted) - going.costs.plain_s());
     }
@@ -170,7 +172,7 @@ struct Gate::State {
     std::int32_t n_settling = 0;        // calls to come that do not, because an answer has begun
     std::int32_t n_untaught = 0;        // such calls in a row
     double drafts_s = 0;                // what drafts took since the last call
-    SpeedUp speed_up;
+    std::vector<SpeedUp> speed_ups;     // by lanes of the step
     StepOptions options;
     Prospect prospect;
     bool was_granted = false;

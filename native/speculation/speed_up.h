@@ -1,7 +1,7 @@
 // SpeedUp: how many times as fast as plain decoding the last steps were, drafts included: what a second is worth. A
 // step that takes t seconds must bring more than t times the tokens a second that are to be had otherwise: then the
 // tokens of all steps together over their time are the most they can be (Dinkelbach, 1967), which comparing each step's
-// own ratio does not give where good and bad drafts take turns.
+// own ratio does not give where good and bad drafts take turns. One for each number of lanes: few gain more than many.
 #pragma once
 
 #include <algorithm>

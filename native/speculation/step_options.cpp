@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace luce::speculation {
+namespace {
+
+bool is_halving(std::int32_t width, std::int32_t n_widest) {
+    while (n_widest > width) n_widest /= 2;
+    return n_widest == width;
+}
+
+}  // namespace
 
 void StepOptions::lay_out(std::span<const Chances> lanes) {
     are_equal_ = false;
@@ -24,7 +32,7 @@ void StepOptions::lay_out(std::span<const Chances> lanes) {
     }
 }
 
-void StepOptions::lay_out_equal(std::span<const Chances> lanes, std::int32_t n_most) {
+void StepOptions::lay_out_equal(std::span<const Chances> lanes, std::int32_t n_most, std::int32_t n_widest) {
     are_equal_ = true;
     options_.assign(1, {});
     lengths_.clear();
@@ -37,6 +45,7 @@ void StepOptions::lay_out_equal(std::span<const Chances> lanes, std::int32_t n_m
     for (std::int32_t width = 1; width <= std::min(longest, n_most); ++width) {
         const auto last = static_cast<std::size_t>(width - 1);
         for (const Chances& chances : lanes) n_right += last < chances.size() ? static_cast<double>(chances[last]) : 0;
+        if (lanes.size() > 1 && !is_halving(width, n_widest)) continue;
         options_.push_back({width * static_cast<std::int32_t>(lanes.size()), width, n_right});
     }
 }

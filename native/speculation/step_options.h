@@ -24,8 +24,9 @@ public:
     // Each lane as wide as it likes: what is likeliest of all lanes' tokens first, in numbers that are rungs.
     void lay_out(std::span<const Chances> lanes);
 
-    // All lanes as wide; those with shorter drafts are filled up.
-    void lay_out_equal(std::span<const Chances> lanes, std::int32_t n_most);
+    // All lanes as wide, at most `n_most`; those with shorter drafts are filled up. Several lanes only by what halving
+    // `n_widest` gives: each width of each set of lanes is a call of its own shape, whose graph has to be made first.
+    void lay_out_equal(std::span<const Chances> lanes, std::int32_t n_most, std::int32_t n_widest);
 
     // The first one is the plain step.
     std::span<const StepOption> all() const { return options_; }

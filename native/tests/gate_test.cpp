@@ -8,7 +8,6 @@
 #include <random>
 
 #include "speculation/acceptance.h"
-#include "speculation/call_costs.h"
 #include "speculation/earnings.h"
 #include "speculation/gate.h"
 #include "speculation/probe_budget.h"
@@ -25,125 +24,7 @@ namespace {
 
 constexpr auto kLane = static_cast<LaneId>(0);
 
-// A machine's calls with noise, and now and then one that takes ten times too long.
-struct Calls {
-    explicit Calls(CallCosts& costs) : costs(costs) {}
-
-    void measure(std::int32_t n_lanes, std::int32_t n_drafted, std::int32_t n_longest, double true_s) {
-        const double noisy_s = true_s * std::exp(0.05 * normal(random));
-        costs.observe(n_lanes, n_drafted, n_longest, ++n % 50 == 0 ? 10 * noisy_s : noisy_s);
-    }
-
-    CallCosts& costs;
-    std::mt19937 random{7};
-    std::normal_distribution<double> normal;
-    int n = 0;
-};
-
-double call_s(std::int32_t n_drafted, double plain_s = 0.01) { return plain_s * (1 + 0.2 * n_drafted); }
-
-double ratio(CallCosts& costs, std::int32_t n_lanes, std::int32_t n_drafted, std::int32_t n_longest) {
-    const CostCurve& curve = costs.curve(n_lanes, n_longest);
-    return curve.expected_s(n_drafted) / curve.plain_s();
-}
-
 }  // namespace
-
-TEST_CASE("the ladder's rungs are found again") {
-    for (std::int32_t n = 0; n < 2000; ++n) {
-        const std::size_t index = TokenLadder::index_below(n);
-        CHECK(TokenLadder::rung(index) <= n);
-        CHECK(TokenLadder::rung(index + 1) > n);
-    }
-}
-
-TEST_CASE("costs of calls are learnt through noise and outliers") {
-    CallCosts costs(1, 15);
-    Calls calls(costs);
-    CHECK(!costs.curve(1, 100).is_known());
-    calls.measure(1, 0, 100, call_s(0));
-    CHECK(!costs.curve(1, 100).is_known());
-    for (int i = 0; i < 400; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
-    CHECK(costs.curve(1, 100).plain_s() == doctest::Approx(0.01).epsilon(0.1));
-    for (const std::int32_t n : {1, 4, 8, 15})
-        CHECK(ratio(costs, 1, n, 100) == doctest::Approx(1 + 0.2 * n).epsilon(0.1));
-}
-
-TEST_CASE("one call refreshes what is believed of all the others") {
-    CallCosts costs(1, 15);
-    Calls calls(costs);
-    for (int i = 0; i < 400; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
-    // The machine is half as fast now; only plain calls show it.
-    for (int i = 0; i < 10; ++i) calls.measure(1, 0, 100, call_s(0, 0.02));
-    CHECK(costs.curve(1, 100).plain_s() == doctest::Approx(0.02).epsilon(0.15));
-    CHECK(costs.curve(1, 100).expected_s(8) == doctest::Approx(call_s(8, 0.02)).epsilon(0.15));
-}
-
-TEST_CASE("seldom measured calls are not believed dearer because others are measured more") {
-    CallCosts costs(1, 15);
-    Calls calls(costs);
-    for (int i = 0; i < 64; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
-    for (int i = 0; i < 5000; ++i) calls.measure(1, i % 128 == 0 ? 0 : 3, 100, call_s(i % 128 == 0 ? 0 : 3));
-    CHECK(ratio(costs, 1, 3, 100) == doctest::Approx(1.6).epsilon(0.06));
-    CHECK(ratio(costs, 1, 12, 100) == doctest::Approx(3.4).epsilon(0.12));
-}
-
-TEST_CASE("a first measurement that took far too long does not keep a width from being tried again") {
-    CallCosts costs(1, 15);
-    for (int i = 0; i < 20; ++i) costs.observe(1, 0, 100, call_s(0));
-    costs.observe(1, 8, 100, 10 * call_s(8));
-    const CostCurve& curve = costs.curve(1, 100);
-    CHECK(curve.hopeful_s(8) < curve.expected_s(8));
-    CHECK(curve.expected_s(8) < 5 * call_s(8));
-    for (int i = 0; i < 4; ++i) costs.observe(1, 8, 100, call_s(8));
-    CHECK(ratio(costs, 1, 8, 100) == doctest::Approx(2.6).epsilon(0.2));
-}
-
-TEST_CASE("first plain calls that took far too long do not make plain decoding look dear") {
-    for (const std::vector<double>& first : {std::vector{0.006, 0.0138, 0.0061}, {0.03, 0.006, 0.012}}) {
-        CallCosts costs(4, 15);
-        Calls calls(costs);
-        for (int i = 0; i < 100; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
-        for (const double seconds : first) costs.observe(4, 0, 100, seconds);
-        CHECK(costs.curve(4, 100).plain_s() == doctest::Approx(0.006).epsilon(0.05));
-    }
-}
-
-TEST_CASE("other contexts and other numbers of lanes start from what is known") {
-    CallCosts costs(4, 15);
-    Calls calls(costs);
-    for (int i = 0; i < 400; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
-    CHECK(costs.curve(1, 5000).is_known());
-    CHECK(ratio(costs, 1, 8, 5000) == doctest::Approx(2.6).epsilon(0.1));
-    // Four lanes and four drafted tokens are eight tokens, as one lane and seven; what four lanes cost without is
-    // measured.
-    CHECK(!costs.curve(4, 100).is_known());
-    for (int i = 0; i < 3; ++i) costs.observe(4, 0, 100, call_s(3));
-    CHECK(costs.curve(4, 100).is_known());
-    CHECK(ratio(costs, 4, 4, 100) == doctest::Approx(call_s(7) / call_s(3)).epsilon(0.1));
-    // Long contexts cost more; only calls of one width tell, and ratios stay.
-    for (int i = 0; i < 10; ++i) calls.measure(1, 8, 5000, call_s(8, 0.03));
-    CHECK(costs.curve(1, 5000).plain_s() == doctest::Approx(0.03).epsilon(0.15));
-    CHECK(costs.curve(1, 100).plain_s() == doctest::Approx(0.01).epsilon(0.1));
-}
-
-TEST_CASE("costs never fall as tokens are added") {
-    std::mt19937 random(3);
-    std::uniform_real_distribution<double> any(0.001, 0.1);
-    CallCosts costs(3, 15);
-    for (int i = 0; i < 2000; ++i) {
-        costs.observe(1 + i % 3,
-                      static_cast<std::int32_t>(random() % (15U * (1U + static_cast<unsigned>(i) % 3U) + 1U)), 10,
-                      any(random));
-    }
-    for (std::int32_t n_lanes = 1; n_lanes <= 3; ++n_lanes) {
-        const CostCurve& curve = costs.curve(n_lanes, 10);
-        for (std::int32_t n = 0; n < 15 * n_lanes; ++n) {
-            CHECK(curve.expected_s(n + 1) >= curve.expected_s(n));
-            CHECK(curve.hopeful_s(n) <= curve.expected_s(n));
-        }
-    }
-}
 
 TEST_CASE("confidence is worth what came true of it") {
     Acceptance acceptance(2, 1);
@@ -177,13 +58,29 @@ TEST_CASE("the likeliest tokens of all lanes come first") {
     std::vector<std::int32_t> widths(3);
     options.widths(options.all()[4], widths);
     CHECK(widths == std::vector<std::int32_t>{1, 3, 0});
-    options.lay_out_equal(lanes, 2);
+    options.lay_out_equal(lanes, 2, 2);
     REQUIRE(options.all().size() == 3);
     CHECK(options.all()[2].n_drafted == 6);
     CHECK(options.all()[2].n_right == doctest::Approx(0.9 + 0.8 + 0.5 + 0.1));
-    options.lay_out_equal(lanes, 3);
-    options.widths(options.all()[3], widths);
+    options.lay_out_equal(lanes, 3, 3);
+    options.widths(options.all()[2], widths);
     CHECK(widths == std::vector<std::int32_t>{2, 3, 0});
+}
+
+TEST_CASE("several lanes draft in few widths, because each is a call of another shape") {
+    StepOptions options;
+    const std::vector<float> chances(15, 0.9F);
+    const auto widths_of = [&](std::size_t n_lanes, std::int32_t n_most, std::int32_t n_widest) {
+        options.lay_out_equal(std::vector<StepOptions::Chances>(n_lanes, chances), n_most, n_widest);
+        std::vector<std::int32_t> widths;
+        for (const StepOption& option : options.all()) widths.push_back(option.width);
+        return widths;
+    };
+    CHECK(widths_of(2, 15, 15) == std::vector<std::int32_t>{0, 1, 3, 7, 15});
+    CHECK(widths_of(8, 6, 15) == std::vector<std::int32_t>{0, 1, 3});
+    CHECK(widths_of(2, 4, 4) == std::vector<std::int32_t>{0, 1, 2, 4});
+    CHECK(widths_of(1, 5, 15) == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5});
+    CHECK(widths_of(2, 0, 15) == std::vector<std::int32_t>{0});
 }
 
 TEST_CASE("trials never take more than the budget's share") {
@@ -228,6 +125,57 @@ TEST_CASE("what a call adds to the plain one behind it is part of its own cost")
     const auto cost = gate.relative_cost(1, 5);
     REQUIRE(cost);
     CHECK(*cost == doctest::Approx(3).epsilon(0.1));
+}
+
+// Five plain steps for five tokens; without the graph it would have been two.
+TEST_CASE("calls for which a graph had to be made do not say what such calls cost") {
+    const std::vector<LaneSituation> lanes = {{kLane, 100, 15}};
+    const std::vector<float> confidence(4, 0.99F);
+    const std::vector<Proposal> proposals = {{kLane, kNgram, confidence}};
+    for (const bool is_first : {true, false}) {
+        Gate gate(config_of(1));
+        for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
+        StepCost step{1, 5, 100, 0.05, 0, 4};
+        step.is_first = is_first;
+        for (int i = 0; i < 3; ++i) {
+            gate.observe_step(step);
+            gate.observe_step({1, 1, 100, 0.01});
+        }
+        CHECK((gate.choose(lanes, proposals)[0].width == 4) == is_first);
+    }
+}
+
+// One lane is four times as fast with these drafts, eight are 1.2 times as fast: what a second was worth while one was
+// left must not keep them from that.
+TEST_CASE("what drafts bring a lane alone is not asked of many") {
+    Gate gate(config_of(8, true));
+    const auto situations = [](std::int32_t n) {
+        std::vector<LaneSituation> lanes;
+        for (std::int32_t i = 0; i < n; ++i) lanes.push_back({static_cast<LaneId>(i), 100, 15});
+        return lanes;
+    };
+    const std::vector<float> confidence(7, 0.99F);
+    const auto step = [&](std::int32_t n_lanes) {
+        const std::vector<LaneSituation> lanes = situations(n_lanes);
+        std::vector<Proposal> proposals;
+        for (const LaneSituation& lane : lanes) proposals.push_back({lane.lane, kNgram, confidence});
+        const std::int32_t width = gate.choose(lanes, proposals)[0].width;
+        const double plain_s = n_lanes == 1 ? 0.005 : 0.01;
+        const double token_s = n_lanes == 1 ? 0.0007 : 0.000825;
+        const std::int32_t n_drafted = n_lanes * width;
+        gate.observe_step({n_lanes, n_lanes + n_drafted, 100, plain_s + token_s * n_drafted, 0, n_drafted});
+        for (const Proposal& proposal : proposals) gate.observe_verdict(proposal, 7, 7);
+        return width;
+    };
+    const auto is_drafting = [&] { return step(8) == 7; };
+    for (int i = 0; i < 300; ++i) step(8);
+    int n_drafting = 0;
+    for (int i = 0; i < 20; ++i) n_drafting += is_drafting() ? 1 : 0;
+    REQUIRE(n_drafting >= 18);  // now and then a plain call is measured
+    for (int i = 0; i < 60; ++i) step(1);
+    n_drafting = 0;
+    for (int i = 0; i < 10; ++i) n_drafting += is_drafting() ? 1 : 0;
+    CHECK(n_drafting >= 9);
 }
 
 // Four tokens were right: the call that computes them again is like the one that found them, and brings a token.

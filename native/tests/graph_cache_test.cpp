@@ -170,14 +170,18 @@ TEST_CASE("a decoder's plain and speculative steps use their graphs again") {
         REQUIRE(setup.decoder.decode(std::span(&slice, 1)));
         place += n;
     };
+    // Made for the first one, made to be kept for the second: neither says what such a step takes.
     for (int i = 0; i < 3; ++i) {
         step(1);
+        CHECK(setup.decoder.was_first() == (i < 2));
         step(3);
+        CHECK(setup.decoder.was_first() == (i < 2));
     }
     const int before = llama_perf_context(context).n_reused;
     for (int i = 0; i < 10; ++i) {
         step(1);
         step(3);
+        CHECK_FALSE(setup.decoder.was_first());
     }
     CHECK(llama_perf_context(context).n_reused == before + 20);
 }
