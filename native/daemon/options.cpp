@@ -245,7 +245,7 @@ std::vector<OptionSpec> draft_specs() {
          "finds worth it)",
          number<std::int32_t>(&Options::n_draft_most, 0, kMaxDraft)},
         {"--draft-gate", "on|off",
-         "measure what a draft costs and brings, up to 0.4 s before ready and ever after, and draft only as far as it "
+         "measure what a draft costs and brings, up to 0.6 s before ready and ever after, and draft only as far as it "
          "pays; off: always as far as it goes (default on)",
          choice<bool>(&Options::draft_gate, {{"on", true}, {"off", false}})},
         {"--draft-accept", "match|rejection",

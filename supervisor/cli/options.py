@@ -189,7 +189,7 @@ _ENGINE_OPTIONS = (
     click.option(
         "--draft-gate",
         type=click.Choice(["on", "off"]),
-        help="Measure what drafts cost and bring, up to 0.4 seconds at the start and ever after, and draft only as far"
+        help="Measure what drafts cost and bring, up to 0.6 seconds at the start and ever after, and draft only as far"
         " as it pays; off: always as far as it goes. Default: on.",
     ),
     click.option(
