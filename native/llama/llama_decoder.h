@@ -67,7 +67,7 @@ private:
     llama_batch batch_;
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
     ThreadSpin spin_;
-    bool was_first_ = false;  // the last call of its shape, or the first with a graph that is kept
+    bool was_first_ = false;  // the last call: the first of its shape, or the first whose graph is kept
     bool is_torn_ = false;
 };
 
