@@ -21,7 +21,7 @@ using Place = std::uint32_t;
 class GramIndex {
 public:
     // REQUIRES: n_gram >= 1
-    explicit GramIndex(std::size_t n_gram) : n_gram_(n_gram) {}
+    explicit GramIndex(std::size_t n_gram);
 
     // Makes the places up to `n` known, amortised O(1) each. REQUIRES: text begins with what was given before;
     // n <= text.size() < 2^32
@@ -38,13 +38,16 @@ public:
     std::size_t n_bytes() const { return (links_.size() + heads_.size()) * sizeof(Place); }
 
 private:
-    std::size_t bucket_of(std::span<const Token> text, std::size_t place) const;
-    void add(std::span<const Token> text, Place place);
+    std::uint64_t hash_of(std::span<const Token> text, std::size_t place) const;
+    std::uint64_t next_hash(std::span<const Token> text, std::size_t place, std::uint64_t hash) const;
+    std::size_t bucket_of(std::uint64_t hash) const;
+    void add(std::span<const Token> text, std::size_t begin, std::size_t end);
     void rebuild(std::span<const Token> text);
 
     std::size_t n_gram_;
-    std::deque<Place> links_;   // of each place; grows without moving, so that it never takes twice its size
-    std::vector<Place> heads_;  // the latest place of each bucket
+    std::uint64_t leaving_ = 1;  // what a token is multiplied with where it leaves a gram
+    std::deque<Place> links_;    // of each place; grows without moving, so that it never takes twice its size
+    std::vector<Place> heads_;   // the latest place of each bucket
 };
 
 }  // namespace luce::speculation
