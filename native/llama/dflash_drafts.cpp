@@ -192,6 +192,9 @@ void DflashDrafts::take_off(const Portion& portion) {
     const std::size_t n_floats = portion.n * layers_.size() * static_cast<std::size_t>(n_embd_);
     pending.rows.erase(pending.rows.begin(), pending.rows.begin() + static_cast<std::ptrdiff_t>(n_floats));
     pending.begin += static_cast<Position>(portion.n);
+    // Of a prompt's rows, of which there were more.
+    const std::size_t n_kept = kMostPending * layers_.size() * static_cast<std::size_t>(n_embd_);
+    if (pending.rows.empty() && pending.rows.capacity() > 2 * n_kept) pending.rows = {};
 }
 
 Result<std::int32_t> DflashDrafts::prepare(std::span<const DraftAsk> asks) {
@@ -279,13 +282,19 @@ Result<void> DflashDrafts::run(const char* what, std::int32_t n_outputs) {
     }
 }
 
-void DflashDrafts::begin(LaneId lane, std::span<const Token>, std::int32_t) {
-    pending_[static_cast<std::size_t>(lane)] = {};
-}
+void DflashDrafts::begin(LaneId lane, std::span<const Token>, std::int32_t) { drop_pending(lane); }
 
 void DflashDrafts::forget(LaneId lane) {
-    pending_[static_cast<std::size_t>(lane)] = {};
+    drop_pending(lane);
     device_->forget(lane);
+}
+
+// The room stays: an answer's rows come one by one.
+void DflashDrafts::drop_pending(LaneId lane) {
+    Pending& pending = pending_[static_cast<std::size_t>(lane)];
+    take_off({lane, n_pending(lane)});
+    pending.skipped.clear();
+    pending.begin = 0;
 }
 
 }  // namespace luce::llama

@@ -66,6 +66,7 @@ private:
     void open();
     Result<void> inject(std::span<const Portion> portions);
     void take_off(const Portion& portion);
+    void drop_pending(LaneId lane);
     Result<void> leave_out_skipped(LaneId lane);
     void warn_of_loss(const Result<void>& injected);
     Result<void> run(const char* what, std::int32_t n_outputs);
