@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <exception>
 #include <new>
 #include <string>
@@ -53,7 +52,7 @@ Result<std::unique_ptr<DflashDrafts>> DflashDrafts::load(DraftModelOptions optio
     drafts->n_block_ = std::min(options.n_most, dflash_block_size(weights) - 1);
     drafts->traits_.can_branch = options.n_tree > 0;
     drafts->traits_.n_most = options.n_tree > 0 ? options.n_tree : drafts->n_block_;
-    drafts->pending_.resize(static_cast<std::size_t>(options.n_lanes));
+    for (std::int32_t i = 0; i < options.n_lanes; ++i) drafts->pending_.emplace_back(drafts->n_features());
     drafts->open();
     drafts->device_ = std::make_unique<LlamaKvDevice>(*drafts->model_, options.n_lanes);
     if (const auto& refusal = drafts->device_->traits().refusal) {
@@ -72,7 +71,7 @@ void DflashDrafts::unload() {
     device_->unbind();
     batch_.reset();
     model_->unload();
-    for (Pending& pending : pending_) pending = {};
+    for (Pending& pending : pending_) pending = Pending(n_features());
 }
 
 Result<void> DflashDrafts::reload() {
@@ -82,9 +81,9 @@ Result<void> DflashDrafts::reload() {
     return {};
 }
 
-std::size_t DflashDrafts::n_pending(LaneId lane) const {
-    return pending_[static_cast<std::size_t>(lane)].rows.size() / (layers_.size() * static_cast<std::size_t>(n_embd_));
-}
+std::size_t DflashDrafts::n_features() const { return layers_.size() * static_cast<std::size_t>(n_embd_); }
+
+std::size_t DflashDrafts::n_pending(LaneId lane) const { return pending_[static_cast<std::size_t>(lane)].rows.size(); }
 
 void DflashDrafts::follow(LaneId lane, std::span<const Token>, std::int32_t n_computed, std::int32_t n_new,
                           speculation::BatchRows rows) {
@@ -93,14 +92,12 @@ void DflashDrafts::follow(LaneId lane, std::span<const Token>, std::int32_t n_co
     if (pending.rows.empty()) pending.begin = n_computed - n_new;
     const auto n_embd = static_cast<std::size_t>(n_embd_);
     const std::size_t n_old = n_pending(lane);
-    const std::size_t stride = layers_.size() * n_embd;
-    pending.rows.resize((n_old + static_cast<std::size_t>(n_new)) * stride);
+    pending.rows.append(static_cast<std::size_t>(n_new));
     for (std::size_t k = 0; k < layers_.size(); ++k) {
         const float* features =
             llama_get_embeddings_layer_inp(target_.context(), static_cast<std::uint32_t>(layers_[k]));
         for (std::size_t i = 0; i < static_cast<std::size_t>(n_new); ++i) {
-            std::memcpy(pending.rows.data() + (n_old + i) * stride + k * n_embd, features + rows[i] * n_embd,
-                        n_embd * sizeof(float));
+            std::copy_n(features + rows[i] * n_embd, n_embd, pending.rows.row(n_old + i) + k * n_embd);
         }
     }
     if (n_pending(lane) >= kMostPending) warn_of_loss(catch_up(lane));
@@ -121,7 +118,7 @@ void DflashDrafts::leave_out(LaneId lane, std::span<const Token> text, std::int3
     Pending& pending = pending_[static_cast<std::size_t>(lane)];
     const std::size_t n = std::min(n_pending(lane), static_cast<std::size_t>(std::max(n_new, 0)));
     if (n == 0 || !pending.skipped.empty() || device_->traits().has_state()) return;
-    pending.rows.resize((n_pending(lane) - n) * layers_.size() * static_cast<std::size_t>(n_embd_));
+    pending.rows.take_back(n);
     const std::span<const Token> left_out = text.first(static_cast<std::size_t>(n_computed)).last(n);
     pending.skipped.assign(left_out.begin(), left_out.end());
 }
@@ -166,7 +163,6 @@ Result<void> DflashDrafts::leave_out_skipped(LaneId lane) {
 // One call a ubatch for all lanes together. What could not be injected is lost to the drafter: its memory of the lane
 // has a gap then, which find() of its cells reports.
 Result<void> DflashDrafts::inject(std::span<const Portion> portions) {
-    const std::size_t stride = layers_.size() * static_cast<std::size_t>(n_embd_);
     const auto n_most = static_cast<std::int32_t>(llama_n_ubatch(model_->context()));
     Result<void> result;
     batch_->clear();
@@ -175,8 +171,7 @@ Result<void> DflashDrafts::inject(std::span<const Portion> portions) {
         for (std::size_t i = 0; i < portion.n && result; ++i) {
             const Position position = pending.begin + static_cast<Position>(i);
             const std::array<llama_pos, 4> positions = {position, position, position, 0};
-            batch_->add_embd({pending.rows.data() + i * stride, 1, stride}, positions.data(), sequence(portion.lane),
-                             false);
+            batch_->add_embd({pending.rows.row(i), 1, n_features()}, positions.data(), sequence(portion.lane), false);
             if (batch_->size() < n_most) continue;
             result = run("injecting features", 0);
             batch_->clear();
@@ -187,14 +182,12 @@ Result<void> DflashDrafts::inject(std::span<const Portion> portions) {
     return result;
 }
 
+// A prompt has many at once; the room for an answer's, which come one by one, stays.
 void DflashDrafts::take_off(const Portion& portion) {
     Pending& pending = pending_[static_cast<std::size_t>(portion.lane)];
-    const std::size_t n_floats = portion.n * layers_.size() * static_cast<std::size_t>(n_embd_);
-    pending.rows.erase(pending.rows.begin(), pending.rows.begin() + static_cast<std::ptrdiff_t>(n_floats));
+    pending.rows.take_front(portion.n);
+    pending.rows.trim(2 * kMostPending);
     pending.begin += static_cast<Position>(portion.n);
-    // Of a prompt's rows, of which there were more.
-    const std::size_t n_kept = kMostPending * layers_.size() * static_cast<std::size_t>(n_embd_);
-    if (pending.rows.empty() && pending.rows.capacity() > 2 * n_kept) pending.rows = {};
 }
 
 Result<std::int32_t> DflashDrafts::prepare(std::span<const DraftAsk> asks) {
@@ -289,7 +282,6 @@ void DflashDrafts::forget(LaneId lane) {
     device_->forget(lane);
 }
 
-// The room stays: an answer's rows come one by one.
 void DflashDrafts::drop_pending(LaneId lane) {
     Pending& pending = pending_[static_cast<std::size_t>(lane)];
     take_off({lane, n_pending(lane)});

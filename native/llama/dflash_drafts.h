@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "llama/draft_context.h"
 #include "llama/draft_memory.h"
+#include "llama/feature_rows.h"
 #include "llama/kv_device.h"
 #include "speculation/draft_source.h"
 
@@ -53,8 +54,10 @@ private:
     // Features of positions that the drafter has not seen yet: one row each, of all its layers side by side. Behind
     // them tokens that it skips.
     struct Pending {
+        explicit Pending(std::size_t n_features) : rows(n_features) {}
+
         Position begin = 0;
-        std::vector<float> rows;
+        FeatureRows rows;
         Tokens skipped;
     };
     struct Portion {  // the first n of a lane's
@@ -70,6 +73,7 @@ private:
     Result<void> leave_out_skipped(LaneId lane);
     void warn_of_loss(const Result<void>& injected);
     Result<void> run(const char* what, std::int32_t n_outputs);
+    std::size_t n_features() const;  // of a position
     std::size_t n_pending(LaneId lane) const;
     std::int32_t n_places(const speculation::DraftAsk& ask) const;
     speculation::Draft read_draft(const speculation::DraftAsk& ask, std::int32_t row) const;
