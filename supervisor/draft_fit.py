@@ -20,6 +20,8 @@ _ASSISTANT = "-assistant"
 # As luced itself says it, which would say so only after all is converted and loaded.
 NO_SELECTORS = "drafters with a selector (DFlash2) are not known to this version"
 WITHOUT_SELECTOR = "name a DFlash drafter without one"
+NO_LAST_LAYER = "it reads the output of the last layer, which this version does not hand to DFlash drafters"
+NOT_HERE = "this draft cannot be used here"
 
 
 class DraftError(Exception):
@@ -104,6 +106,12 @@ _MADE_FOR_ANOTHER = "this draft was made for another model: name the one for you
 def _check_dflash(ours: _Model, theirs: _Model) -> None:
     if ours.count("selector_top_k"):
         raise ours.refusal("selector_top_k", f"{NO_SELECTORS}: {WITHOUT_SELECTOR}")
+    mark = _mark_of_dspark(ours)
+    if mark is not None:
+        raise DraftError(
+            f"{ours.path}: it is a DSpark drafter (it has {mark}), which this version does not run: name a DFlash"
+            " drafter that is none"
+        )
     layers = ours.target_layers()
     _check_layers(ours, theirs, layers, last_too=False)
     width = ours.needed("embedding_length")
@@ -123,6 +131,13 @@ def _check_dflash(ours: _Model, theirs: _Model) -> None:
         raise DraftError(
             f"{ours.path}: tokenizer.ggml.mask_token_id is {what}: convert the checkpoint again with `luce convert`"
         )
+
+
+def _mark_of_dspark(ours: _Model) -> str | None:
+    """By what llama.cpp tells DSpark from DFlash: the files name the same architecture."""
+    if ours.tensor_shape("markov_w1.weight") is not None:
+        return "markov_w1.weight"
+    return f"{ours.architecture}.hyper_connection.count" if ours.count("hyper_connection.count") else None
 
 
 def _check_eagle3(ours: _Model, theirs: _Model) -> None:
@@ -162,11 +177,7 @@ def _check_layers(ours: _Model, theirs: _Model, layers: tuple[int, ...], *, last
     n_layers = theirs.n_layers
     for layer in layers:
         if layer == n_layers and not last_too:
-            raise ours.refusal(
-                "target_layers",
-                "it reads the output of the last layer, which this version does not hand to DFlash drafters: this draft"
-                " cannot be used here",
-            )
+            raise ours.refusal("target_layers", f"{NO_LAST_LAYER}: {NOT_HERE}")
         if not 0 <= layer <= n_layers:
             raise ours.refusal(
                 "target_layers",

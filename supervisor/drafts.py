@@ -16,18 +16,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luce.supervisor.draft_fit import NO_SELECTORS, WITHOUT_SELECTOR, DraftError, check_fits
+from luce.supervisor.draft_fit import NO_LAST_LAYER, NO_SELECTORS, NOT_HERE, WITHOUT_SELECTOR, DraftError, check_fits
 from luce.supervisor.gguf_header import GgufError, read_gguf_header
 
 if TYPE_CHECKING:
     from luce.supervisor.conversion import Prepared
 
-__all__ = ["DraftError", "check_fits", "default_cache_dir", "resolve_draft"]
+__all__ = ["DraftError", "check_fits", "default_cache_dir", "resolve_draft", "what_hinders"]
 
 CACHE_FOLDER = Path("luce-daemon") / "drafts"
 
 _MAGIC = b"GGUF"
-_CACHE_VERSION = "1"  # raise it when a conversion comes to write something else
+_CACHE_VERSION = "2"  # raise it when a conversion comes to write something else
 _PREFERRED = "q8_0"
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 _ALIGNMENT = 32  # of the header's end and of each tensor's, in what we write
@@ -103,8 +103,8 @@ def _converted(folder: Path, target: Path, cache_dir: Path, on_convert: Callable
     say = on_convert or _ignore
     try:
         prepared = prepare(folder, target)
-        if prepared.config.selector is not None:
-            raise DraftError(f"{folder}: {NO_SELECTORS}: {WITHOUT_SELECTOR}")
+        for reason, advice in what_hinders(prepared):
+            raise DraftError(f"{folder}: {reason}: {advice}")
         kept = _place(prepared, cache_dir)
         if not _is_whole(kept):
             cache_dir.mkdir(parents=True, exist_ok=True)
@@ -119,6 +119,15 @@ def _converted(folder: Path, target: Path, cache_dir: Path, on_convert: Callable
     for note in prepared.notes:  # of a kept file too: it may have been written for another target
         say(f"{folder}: {note}")
     return kept
+
+
+def what_hinders(prepared: Prepared) -> Iterator[tuple[str, str]]:
+    """Why check_fits would refuse what the checkpoint becomes, though it can be converted, and what to do: said before
+    gigabytes are written for nothing."""
+    if prepared.config.selector is not None:
+        yield NO_SELECTORS, WITHOUT_SELECTOR
+    if prepared.reads_last_layer:
+        yield NO_LAST_LAYER, NOT_HERE
 
 
 def _ignore(_text: str) -> None:

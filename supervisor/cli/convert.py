@@ -96,7 +96,7 @@ def _print(console: Console, prepared: Prepared, conversion: Conversion, output_
     from rich.markup import escape
     from rich.table import Table
 
-    from luce.supervisor.draft_fit import NO_SELECTORS
+    from luce.supervisor.drafts import what_hinders
 
     config = prepared.config
     table = Table(title=escape(str(conversion.path)), show_header=False, title_justify="left")
@@ -115,6 +115,6 @@ def _print(console: Console, prepared: Prepared, conversion: Conversion, output_
     table.add_row("rotation", f"base {prepared.rope_base:,.10g}")
     table.add_row("file", f"{format_bytes(conversion.n_bytes)}, {output_type.value}")
     console.print(table)
-    unusable = () if config.selector is None else (f"luced cannot run the result yet: {NO_SELECTORS}",)
+    unusable = (f"luced cannot run the result yet: {reason}" for reason, _ in what_hinders(prepared))
     for note in (*prepared.notes, *unusable):
         console.print(f"Note: {escape(note)}")

@@ -52,6 +52,12 @@ class Prepared:
     def n_parameters(self) -> int:
         return sum(tensor.n_elements for tensor in self.tensors)
 
+    @property
+    def reads_last_layer(self) -> bool:
+        """Of its target, by the target itself or else by config.json; False also where neither says how many it has."""
+        n_layers = self.target.n_layers or self.config.n_target_layers
+        return n_layers is not None and n_layers - 1 in self.config.target_layer_ids
+
     def digest(self) -> str:
         """Of all that the result depends on, less the tensors' data."""
         sha256 = hashlib.sha256()

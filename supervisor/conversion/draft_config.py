@@ -66,6 +66,7 @@ class DraftConfig:
     mask_token: int
     target_layer_ids: tuple[int, ...]  # the target's layers whose outputs are read, counted from 0
     n_target_layers: int | None
+    has_embeddings: bool  # of its own; without them it reads the target's, whatever is stored
     window: Window | None
     causal: bool | None
     logit_scale: float | None
@@ -112,6 +113,7 @@ def read_draft_config(folder: Path) -> DraftConfig:
         mask_token=_mask_token(fields, own, n_vocab),
         target_layer_ids=_target_layer_ids(fields, own, n_target_layers),
         n_target_layers=n_target_layers,
+        has_embeddings=fields.optional_flag("has_embed_tokens") is not False,
         window=_window(fields, own, n_layers),
         causal=_causal(fields, own),
         logit_scale=_number_of(fields, own, "output_multiplier"),

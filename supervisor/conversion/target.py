@@ -85,6 +85,10 @@ def _of_folder(folder: Path, config: DraftConfig) -> Target:
     whole = Fields(path, read_json_file(path, _MAX_CONFIG_BYTES, "name the target's GGUF file or folder"))
     architectures = whole.optional_texts("architectures") or [""]
     text = whole.section("text_config") if whole.has("text_config") else whole
+    # Before the tokenizer, whose vocabulary is padded to the size: how many tokens it names says nothing of that.
+    n_vocab = text.optional_count("vocab_size") or whole.optional_count("vocab_size")
+    if n_vocab is not None:
+        _check_vocab_size(config, folder, n_vocab)
     rope = text.section("rope_parameters" if text.has("rope_parameters") else "rope_scaling")
     rope_base = rope.optional_number("rope_theta", positive=True) or text.optional_number("rope_theta", positive=True)
     return Target(
@@ -98,12 +102,15 @@ def _of_folder(folder: Path, config: DraftConfig) -> Target:
     )
 
 
-def _check_fit(config: DraftConfig, target: Target) -> None:
-    n_vocab = n_tokens(target.tokenizer)
+def _check_vocab_size(config: DraftConfig, target: Path, n_vocab: int) -> None:
     if n_vocab != config.n_vocab:
         raise config.refusal(
-            "vocab_size", f"the drafter knows {config.n_vocab} tokens, {target.path} has {n_vocab}", _ITS_OWN
+            "vocab_size", f"the drafter knows {config.n_vocab} tokens, {target} has {n_vocab}", _ITS_OWN
         )
+
+
+def _check_fit(config: DraftConfig, target: Target) -> None:
+    _check_vocab_size(config, target.path, n_tokens(target.tokenizer))
     if target.n_embd is not None and target.n_embd != config.n_embd:
         raise config.refusal("hidden_size", f"it is {config.n_embd}, that of {target.path} {target.n_embd}", _ITS_OWN)
     if target.n_layers is None:

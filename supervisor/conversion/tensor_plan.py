@@ -14,6 +14,7 @@ from luce.supervisor.conversion.errors import ConversionError
 from luce.supervisor.conversion.safetensors_header import StoredTensor, WeightFile
 
 _FLOATS = ("BF16", "F16", "F32")
+_EMBEDDINGS = "embed_tokens.weight"
 _COMPUTED = "rotary_emb.inv_freq"  # stored by some, a function of the configuration
 
 
@@ -54,7 +55,7 @@ def plan_tensors(config: DraftConfig, files: tuple[WeightFile, ...]) -> tuple[Pl
     for file in files:
         for tensor in file.tensors:
             name = tensor.name.removeprefix("model.")
-            if name.endswith(_COMPUTED):
+            if _is_left_out(name, config):
                 continue
             if name in planned:
                 raise ConversionError(file.path, tensor.name, "the tensor stands twice, with and without `model.`")
@@ -70,6 +71,11 @@ def plan_tensors(config: DraftConfig, files: tuple[WeightFile, ...]) -> tuple[Pl
         if name not in planned and not wanted.optional:
             raise ConversionError(files[0].path, name, f"the tensor is missing, which {config.path.name} calls for")
     return tuple(planned.values())
+
+
+def _is_left_out(name: str, config: DraftConfig) -> bool:
+    # Some store embeddings that are not theirs to use: llama.cpp, finding any, would not read the target's.
+    return name.endswith(_COMPUTED) or (name == _EMBEDDINGS and not config.has_embeddings)
 
 
 def _plan(tensor: StoredTensor, wanted: Expected, config: DraftConfig) -> PlannedTensor:
@@ -95,7 +101,7 @@ def _expected(config: DraftConfig) -> Iterator[tuple[str, Expected]]:
     yield "fc.weight", Expected("fc.weight", (width, len(config.target_layer_ids) * width))
     yield "hidden_norm.weight", Expected("enc.output_norm.weight", (width,))
     yield "norm.weight", Expected("output_norm.weight", (width,))
-    yield "embed_tokens.weight", Expected("token_embd.weight", (config.n_vocab, width), optional=True)
+    yield _EMBEDDINGS, Expected("token_embd.weight", (config.n_vocab, width), optional=True)
     yield "lm_head.weight", Expected("output.weight", (config.n_vocab, width), optional=True)
     for layer in range(config.n_layers):
         yield from _expected_of_layer(config, f"layers.{layer}.", f"blk.{layer}.")

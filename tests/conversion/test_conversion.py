@@ -206,6 +206,22 @@ def test_optional_tensors_and_names_with_a_prefix(tmp_path: Path, target: Path) 
     assert len(names) == len(source.header) - 1
 
 
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_embeddings_that_the_configuration_says_are_none(prefix: str, tmp_path: Path, target: Path) -> None:
+    """llama.cpp's own converter leaves them out: the drafter reads the target's."""
+    without = tensors_of(convert(checkpoint(), tmp_path, target))
+    source = checkpoint()
+    source.add(f"{prefix}embed_tokens.weight", [N_VOCAB, N_EMBD])
+    for flag in (True, None):
+        source.config["has_embed_tokens"] = flag
+        assert "token_embd.weight" in tensors_of(convert(source, tmp_path, target))
+    source.config["has_embed_tokens"] = False
+    assert tensors_of(convert(source, tmp_path, target)) == without
+    source.drop(f"{prefix}embed_tokens.weight")
+    source.add(f"{prefix}embed_tokens.weight", [1, N_EMBD])  # what nobody reads may have any shape
+    assert tensors_of(convert(source, tmp_path, target)) == without
+
+
 def test_the_second_generation_with_its_selector(tmp_path: Path, target: Path) -> None:
     out = convert(with_selector(), tmp_path, target)
     tensors = tensors_of(out)

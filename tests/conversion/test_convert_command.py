@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from luce.supervisor.gguf_header import read_gguf_header
-from tests.conversion.checkpoints import checkpoint, with_selector
+from tests.conversion.checkpoints import (
+    N_TARGET_LAYERS,
+    byte_level_tokenizer,
+    checkpoint,
+    vocabulary,
+    with_selector,
+)
 
 LUCE = Path(sys.executable).parent / "luce"
 
@@ -63,6 +72,19 @@ def test_what_cannot_be_run_yet_is_converted_and_said(tmp_path: Path, target: Pa
     assert result.returncode == 0
     said = " ".join(result.stdout.split())  # the console wraps lines
     assert "Note: luced cannot run the result yet: drafters with a selector (DFlash2)" in said
+    assert (folder / "draft-bf16.gguf").exists()
+
+
+@pytest.mark.parametrize("with_target", [True, False])
+def test_a_reader_of_the_last_layer_is_converted_and_said(with_target: bool, tmp_path: Path, target: Path) -> None:
+    source = checkpoint()
+    source.config["dflash_config"]["target_layer_ids"] = [0, N_TARGET_LAYERS - 1]
+    folder = source.write(tmp_path / "drafter")
+    (folder / "tokenizer.json").write_text(json.dumps(byte_level_tokenizer(vocabulary())))
+    result = run("convert", folder, *(("--target", target) if with_target else ()))
+    assert result.returncode == 0
+    said = " ".join(result.stdout.split())
+    assert "Note: luced cannot run the result yet: it reads the output of the last layer, which this version" in said
     assert (folder / "draft-bf16.gguf").exists()
 
 

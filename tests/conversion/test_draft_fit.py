@@ -90,6 +90,21 @@ def test_dflash_drafts_that_do_not_fit(changes: dict[str, Any], reason: str, tmp
         check_fits(dflash(tmp_path / "draft.gguf", **changes), target)
 
 
+def test_dspark_drafts_are_no_dflash_drafts(tmp_path: Path, target: Path) -> None:
+    """Though they bear the name of the same architecture."""
+    shapes = {"fc.weight": [N_EMBD, 2 * N_EMBD], "markov_w1.weight": [32, 8]}
+    by_tensor = write_draft(tmp_path / "markov.gguf", "dflash", DFLASH, shapes)
+    reason = r"markov\.gguf: it is a DSpark drafter \(it has markov_w1\.weight\), which this version does not run: name"
+    with pytest.raises(DraftError, match=reason):
+        check_fits(by_tensor, target)
+    reason = r"it is a DSpark drafter \(it has dflash\.hyper_connection\.count\), which this version does not run: name"
+    with pytest.raises(DraftError, match=reason):
+        check_fits(dflash(tmp_path / "hyper.gguf", dflash__hyper_connection__count=4), target)
+    with pytest.raises(DraftError, match=r"hyper_connection\.count: a count was expected"):
+        check_fits(dflash(tmp_path / "bad.gguf", dflash__hyper_connection__count="4"), target)
+    check_fits(dflash(tmp_path / "none.gguf", dflash__hyper_connection__count=0), target)  # llama.cpp: no DSpark
+
+
 def test_dflash_drafts_that_fit(tmp_path: Path, target: Path) -> None:
     check_fits(dflash(tmp_path / "draft.gguf"), target)
     unused = [*vocabulary()[:31], "<|another_name|>"]  # of a token that no text has

@@ -12,7 +12,7 @@ import pytest
 
 from luce.supervisor.conversion import OutputType, convert_checkpoint
 from luce.supervisor.drafts import DraftError, check_fits, default_cache_dir, resolve_draft
-from tests.conversion.checkpoints import Checkpoint, checkpoint, with_selector, write_target
+from tests.conversion.checkpoints import N_TARGET_LAYERS, Checkpoint, checkpoint, with_selector, write_target
 
 
 @pytest.fixture
@@ -185,6 +185,26 @@ def test_a_selector_is_refused_before_anything_is_converted(tmp_path: Path, targ
     by_hand = convert_checkpoint(folder, target, folder / "draft.gguf", OutputType.Q8_0).path
     assert resolve_draft(folder, target, cache) == by_hand
     with pytest.raises(DraftError, match=r"selector_top_k: drafters with a selector \(DFlash2\)"):
+        check_fits(by_hand, target)
+
+
+@pytest.mark.parametrize("says_how_many", [True, False])
+def test_a_reader_of_the_last_layer_is_refused_before_anything_is_converted(
+    says_how_many: bool, tmp_path: Path, target: Path, cache: Path
+) -> None:
+    source = checkpoint()
+    source.config["dflash_config"]["target_layer_ids"] = [0, N_TARGET_LAYERS - 1]
+    if not says_how_many:
+        source.config.pop("num_target_layers")
+    folder = source.write(tmp_path / "drafter")
+    said: list[str] = []
+    reason = "it reads the output of the last layer, which this version does not hand to DFlash drafters: this draft"
+    with pytest.raises(DraftError, match=f"drafter: {reason}"):
+        resolve_draft(folder, target, cache, said.append)
+    assert not cache.exists()
+    assert said == []
+    by_hand = convert_checkpoint(folder, target, folder / "draft.gguf", OutputType.Q8_0).path
+    with pytest.raises(DraftError, match=f"target_layers: {reason}"):
         check_fits(by_hand, target)
 
 

@@ -75,6 +75,8 @@ BAD_CONFIGS: list[tuple[dict[str, Any], dict[str, Any], str, str]] = [
     ({"use_sliding_window": True, "sliding_window": -8}, {}, "sliding_window", "-8, a number from 0"),
     ({"use_sliding_window": "yes"}, {}, "use_sliding_window", "true or false"),
     ({"rope_is_neox_style": False}, {}, "rope_is_neox_style", "in pairs"),
+    ({"has_embed_tokens": "no"}, {}, "has_embed_tokens", "'no', true or false"),
+    ({"has_embed_tokens": 0}, {}, "has_embed_tokens", "0, true or false"),
     ({"block_size": None}, {}, "block_size", "missing"),
     ({"block_size": 1}, {}, "block_size", "1, a number from 2"),
     ({"block_size": 100_000}, {}, "block_size", "a number from 2 to 512"),
@@ -335,6 +337,50 @@ def test_targets_that_it_was_not_made_for(tmp_path: Path) -> None:
     assert "config.json" in str(refusal(folder, tmp_path))
 
 
+def write_target_folder(folder: Path, vocab: dict[str, Any], in_text_config: bool = False, n_tokens: int = 32) -> Path:
+    folder.mkdir(exist_ok=True)
+    config = {"hidden_size": N_EMBD, "num_hidden_layers": CONFIG["num_target_layers"]} | vocab
+    (folder / "config.json").write_text(json.dumps({"text_config": config} if in_text_config else config))
+    (folder / "tokenizer.json").write_text(json.dumps(byte_level_tokenizer(vocabulary(n_tokens))))
+    return folder
+
+
+@pytest.mark.parametrize("in_text_config", [False, True])
+@pytest.mark.parametrize(("n_ours", "n_theirs"), [(33, 32), (32, 33)])
+def test_a_folder_with_another_number_of_tokens(
+    n_ours: int, n_theirs: int, in_text_config: bool, tmp_path: Path
+) -> None:
+    source = checkpoint()
+    source.config["vocab_size"] = n_ours
+    folder = source.write(tmp_path / "drafter")
+    target = write_target_folder(tmp_path / "target", {"vocab_size": n_theirs}, in_text_config)
+    error = refusal(folder, target)
+    assert error.field == "vocab_size"
+    assert f"the drafter knows {n_ours} tokens, {target} has {n_theirs}; name the target that" in str(error)
+
+
+def test_a_folder_that_has_room_for_more_tokens_than_it_names(tmp_path: Path) -> None:
+    folder = checkpoint().write(tmp_path / "drafter")
+    for vocab in ({"vocab_size": 32}, {}):  # some leave it to the defaults of their kind of model: then it is not known
+        target = write_target_folder(tmp_path / "target", vocab, n_tokens=30)
+        tokens = prepare(folder, target).target.tokenizer["tokenizer.ggml.tokens"].value
+        assert isinstance(tokens, tuple)
+        assert (len(tokens), tokens[30:]) == (32, (b"[PAD30]", b"[PAD31]"))
+
+
+def test_a_folder_that_says_its_number_of_tokens_at_the_top(tmp_path: Path) -> None:
+    """Beside a text_config without one: llama.cpp's converter reads it there too."""
+    folder = checkpoint().write(tmp_path / "drafter")
+    target = write_target_folder(tmp_path / "target", {}, in_text_config=True)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps(config | {"vocab_size": 40}))
+    assert f"{target} has 40" in str(refusal(folder, target))
+    for bad in ("32", 0, True):
+        (target / "config.json").write_text(json.dumps(config | {"vocab_size": bad}))
+        error = refusal(folder, target)
+        assert (error.path, error.field) == (target / "config.json", "vocab_size")
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -367,11 +413,7 @@ def test_another_vocabulary_of_the_same_size(tmp_path: Path, target: Path) -> No
     error = refusal(folder, target)
     assert (error.path, error.field) == (folder / "tokenizer.json", "model.vocab")
     assert f"token 5 is 'other' here and 't5' in {target}; name the target" in str(error)
-    target_folder = tmp_path / "target"
-    target_folder.mkdir()
-    config = {"hidden_size": N_EMBD, "num_hidden_layers": CONFIG["num_target_layers"]}
-    (target_folder / "config.json").write_text(json.dumps(config))
-    (target_folder / "tokenizer.json").write_text(json.dumps(byte_level_tokenizer(vocabulary())))
+    target_folder = write_target_folder(tmp_path / "target", {})
     assert f"token 5 is 'other' here and 't5' in {target_folder}; name" in str(refusal(folder, target_folder))
 
 
