@@ -165,6 +165,7 @@ private:
     void sample_first(std::size_t row, LaneId lane, std::vector<Event>& events);
     void propose();
     std::int32_t n_drafted(LaneId lane) const;
+    std::int32_t n_kept_for_prompts() const;
     std::optional<speculation::DrawRule> draw_rule(const Generation& g) const;
     Slice slice_of(const PlannedSlice& planned);
     bool keep_states(const PlannedCall& call);

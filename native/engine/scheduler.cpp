@@ -32,16 +32,20 @@ std::vector<LaneView> keep_what_fits(std::span<const LaneView> lanes, std::int32
     return kept;
 }
 
-// Drafts are a bet: all of them are dropped before a lane has to make room for one.
+// Drafts are a bet: all of them are dropped before a lane has to make room for one, and before a prompt has to wait for
+// the next step with all of its tokens.
 bool fits_with_drafts(std::span<const LaneView> lanes, const StepBudget& budget) {
     std::int64_t n_cells = 0;
     std::int64_t n_tokens = 0;
+    bool has_prompt = false;
     for (const LaneView& lane : lanes) {
         n_cells += lane.n_cells + 1;
+        has_prompt = has_prompt || lane.is_prefilling;
         if (lane.is_prefilling) continue;
         n_cells += lane.n_draft;
         n_tokens += 1 + lane.n_draft;
     }
+    if (has_prompt && !budget.separate_prefill) ++n_tokens;
     return n_cells <= budget.n_pool && n_tokens <= budget.n_call;
 }
 

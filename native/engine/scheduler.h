@@ -2,7 +2,8 @@
 //
 // A lane's text is what it has to know: prompt and answer so far. What of it is not yet computed is pending. A lane
 // with one pending token that has finished its prompt decodes; any other is prefilling. A step serves
-//   - every decoding lane with its one token, always, and the tokens drafted after it where there is room, and
+//   - every decoding lane with its one token, always, and the tokens drafted after it where there is room for them and
+//     for some of a prompt's, and
 //   - up to a budget of pending prompt tokens: highest priority first, then the lane that was served longest ago, so
 //     that a short prompt waits for one slice of a long one and not for its end.
 // When the pool cannot hold what the step adds, the youngest lane of the lowest priority is suspended.

@@ -13,6 +13,18 @@ constexpr double kWithoutStates_s = 60;  // memory that was short may be there a
 
 }  // namespace
 
+// What prompts have left, up to a half of the call that they share with drafts: these would take all of it.
+std::int32_t Engine::n_kept_for_prompts() const {
+    const DecoderLimits& limits = decoder_.limits();
+    if (limits.separate_prefill) return 0;
+    const std::int32_t n_most = std::min(limits.n_ubatch, limits.n_batch) / 2;
+    std::int32_t n_kept = 0;
+    for (const auto& lane : lanes_) {
+        if (lane && lane->is_prefilling()) n_kept = std::min(n_most, n_kept + lane->n_pending());
+    }
+    return n_kept;
+}
+
 // Drafts never cross the place of a tail, the request's end or the context's end, however many branches they have; all
 // tokens of all branches need a cell and a row of logits.
 void Engine::propose() {
@@ -28,8 +40,9 @@ void Engine::propose() {
     const bool can_go_back = memory_.can_go_back() && clock_.now_s() >= keeps_from_s_;
     const std::int32_t n_back = can_go_back ? speculator_->n_most() : memory_.n_rollback();
     const auto n_lanes = static_cast<std::int32_t>(candidates.size());
-    const std::int32_t n_share =
-        std::min({memory_.n_available_cells(), limits.n_logits, limits.n_ubatch, limits.n_batch}) / n_lanes - 1;
+    const std::int32_t n_kept = n_kept_for_prompts();
+    const std::int32_t n_call = std::min({memory_.n_available_cells(), limits.n_ubatch, limits.n_batch}) - n_kept;
+    const std::int32_t n_share = std::min(n_call, limits.n_logits) / n_lanes - 1;
     for (Speculator::Candidate& candidate : candidates) {
         const Generation& g = *at(candidate.lane);
         const std::int32_t n_left = g.request().n_generate - g.n_generated();

@@ -49,6 +49,26 @@ TEST_CASE("decoding lanes come every step, prefill gets what is left of the call
     CHECK(separate.calls[1][0].n_tokens == 64);
 }
 
+TEST_CASE("drafts go before a prompt gets nothing of the call") {
+    std::vector<LaneView> lanes = {decoding(0, 5, 0), decoding(1, 5, 1), prefilling(2, 0, 100, 2)};
+    lanes[0].n_draft = lanes[1].n_draft = 30;
+    const StepPlan beside = plan_step(lanes, {1000, 64, 64, false});
+    REQUIRE(beside.calls[0].size() == 3);
+    CHECK(beside.calls[0][0].n_tokens == 31);
+    CHECK(beside.calls[0][2].n_tokens == 2);
+
+    lanes[0].n_draft = lanes[1].n_draft = 31;
+    const StepPlan instead = plan_step(lanes, {1000, 64, 64, false});
+    REQUIRE(instead.calls[0].size() == 3);
+    CHECK(instead.calls[0][0].n_tokens == 1);
+    CHECK(instead.calls[0][2].n_tokens == 62);
+
+    const StepPlan separate = plan_step(lanes, {1000, 64, 64, true});
+    REQUIRE(separate.calls.size() == 2);
+    CHECK(separate.calls[0][0].n_tokens == 32);
+    CHECK(separate.calls[1][0].n_tokens == 64);
+}
+
 TEST_CASE("prompts take turns: the one served longest ago is next, a short one waits for one slice") {
     const std::vector<LaneView> lanes = {prefilling(0, 64, 1000, 0, 7), prefilling(1, 0, 10, 1, 0)};
     const StepPlan plan = plan_step(lanes, {10000, 64, 64, true});

@@ -35,7 +35,7 @@ public:
             Tokens text(ask.text.begin(), ask.text.end());
             speculation::Draft& draft = drafts.emplace_back();
             draft.lane = ask.lane;
-            const int n = static_cast<int>(random_() % static_cast<unsigned>(ask.n_most + 1));
+            const int n = is_whole ? ask.n_most : static_cast<int>(random_() % static_cast<unsigned>(ask.n_most + 1));
             for (int i = 0; i < n; ++i) {
                 const bool is_right = static_cast<int>(random_() % 100) < percent_right_;
                 draft.tokens.push_back(is_right ? next_token(text) : static_cast<Token>(random_() % kVocab));
@@ -59,6 +59,7 @@ public:
     void forget(LaneId lane) override { n_followed_.erase(lane); }
 
     bool fails = false;
+    bool is_whole = false;  // its drafts are as long as is asked for
     int n_asked = 0;
     int n_meanwhile = 0;
     std::optional<std::string> misuse;
@@ -140,6 +141,25 @@ TEST_CASE("right drafts save calls, and the answer is that of plain decoding") {
         CHECK(!s.decoder.misuse);
         CHECK(!s.drafts->misuse);
     }
+}
+
+TEST_CASE("drafts that would fill the call leave a prompt its part of it") {
+    DecoderLimits limits = limits_of(4096);
+    limits.n_ubatch = limits.n_batch = 32;
+    SpeculativeSetup s(limits, {512, 5, 8}, false, 100);
+    s.drafts->is_whole = true;
+    std::mt19937 random(5);
+    for (int i = 1; i <= 4; ++i) REQUIRE(s.engine->submit(request(i, random_prompt(random, 8), 400)));
+    Outcome answers;
+    for (int i = 0; i < 10; ++i) answers.take(s.engine->step());
+    const Tokens prompt = random_prompt(random, 100);
+    REQUIRE(s.engine->submit(request(5, prompt, 1)));
+    for (int i = 0; i < 10; ++i) answers.take(s.engine->step());
+    REQUIRE(answers.finished.contains(RequestKey{5}));
+    CHECK(answers.finished.size() == 1);
+    CHECK(answers.tokens.at(RequestKey{5}) == plain_answer(prompt, 1, 512, std::nullopt));
+    while (!s.engine->is_idle()) answers.take(s.engine->step());
+    CHECK(!s.drafts->misuse);
 }
 
 TEST_CASE("sources work while the target computes where that takes no time of its own") {
