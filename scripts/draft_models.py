@@ -30,10 +30,12 @@ def mask_token(n_vocab: int) -> int:
 
 
 def dflash(
-    target_layers: list[int], *, sections: bool = False, window: int = 0, embedding_scale: float = 0.0
-) -> Builder:
+    target_layers: list[int], *, sections: bool = False, window: int = 0, embedding_scale: float = 0.0,
+    is_causal: bool = False, has_markov_head: bool = False,
+) -> Builder:  # fmt: skip
     """A block-diffusion draft that reads the inputs of `target_layers`; `sections` for a target with M-RoPE, `window`
-    for sliding attention in all layers but the last."""
+    for sliding attention in all layers but the last; `is_causal`: a block's tokens see only those before them;
+    `has_markov_head`: a DSpark draft."""
 
     def build(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
         add_common_keys(w, s)
@@ -47,6 +49,8 @@ def dflash(
             w.add_array(f"{s.arch}.attention.sliding_window_pattern", [i < s.n_layer - 1 for i in range(s.n_layer)])
         if embedding_scale:
             w.add_float32(f"{s.arch}.embedding_scale", embedding_scale)
+        if is_causal:
+            w.add_causal_attention(True)
         t.matrix("fc.weight", len(target_layers) * s.n_embd, s.n_embd)
         t.norm("enc.output_norm.weight", s.n_embd)
         t.norm("output_norm.weight", s.n_embd)
@@ -66,6 +70,9 @@ def dflash(
             )
             t.norm(b + "ffn_norm.weight", s.n_embd)
             add_dense(t, b, s.n_embd, s.n_ff)
+        if has_markov_head:
+            t.matrix("markov_w1.weight", 32, n_vocab)
+            t.matrix("markov_w2.weight", 32, n_vocab)
 
     return build
 

@@ -48,7 +48,7 @@ from scripts.gguf_weights import (  # noqa: E402
 
 # Raise it with any change of what is written, here or in draft_models.py and gguf_weights.py: files of other versions
 # are written anew, and the tests look at this file alone to see whether there are any.
-GENERATOR_VERSION = 3
+GENERATOR_VERSION = 4
 DEFAULT_TOKENIZER = ROOT / "models" / "luce-tiny-Q8_0.gguf"
 
 
@@ -210,6 +210,8 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "drafts/simple-qwen3": (with_rope_base(9e5, build_qwen3), replace(QWEN3, seed="qwen3")),
     # Drafts that fit no target here: another vocabulary, a narrower hidden size, a layer that none has.
     "drafts/other-vocabulary": (build_qwen3, Sizes("qwen3", n_embd=64, n_layer=1, swaps_tokens=True)),
+    "drafts/dflash-causal": (dflash([0, 2, 3], is_causal=True), replace(DRAFT, seed="drafts/dflash-qwen3")),
+    "drafts/dflash-markov": (dflash([0, 2, 3], has_markov_head=True), DRAFT),
     "drafts/dflash-narrow": (dflash([0, 2, 3]), replace(DRAFT, n_embd=64)),
     "drafts/dflash-deep": (dflash([0, 2, 99]), DRAFT),
     "drafts/eagle3-deep": (eagle3([1, 2, 99], n_embd_target=QWEN3.n_embd), HEAD),

@@ -139,7 +139,8 @@ std::vector<OptionSpec> model_specs() {
          "type of the cached keys: f16, bf16, q8_0, q4_0, … (default: q8_0 on CPU, or bf16 "
          "where the head size does not fit; f16 on GPU)",
          text(&Options::cache_type_k)},
-        {"--cache-type-v", "TYPE", "type of the cached values (default: as for keys)", text(&Options::cache_type_v)},
+        {"--cache-type-v", "TYPE", "type of the cached values (default: by the same rule, whatever is given for keys)",
+         text(&Options::cache_type_v)},
         {"--flash-attn", "on|off|auto", "flash attention (default auto: on where the backend has it)",
          choice<FlashAttentionChoice>(&Options::flash_attention, {{"auto", FlashAttentionChoice::automatic},
                                                                   {"on", FlashAttentionChoice::on},
@@ -267,7 +268,7 @@ std::vector<OptionSpec> draft_specs() {
          bytes(&Options::spec_memory_bytes)},
         {"--draft-cache-type-k", "TYPE", "type of the draft model's cached keys (default: as the daemon would choose)",
          text(&Options::draft_cache_type_k)},
-        {"--draft-cache-type-v", "TYPE", "type of its cached values (default: as for its keys)",
+        {"--draft-cache-type-v", "TYPE", "type of its cached values (default: as the daemon would choose)",
          text(&Options::draft_cache_type_v)},
         {"--draft-gpu-layers", "N",
          "layers of the draft model on the GPU; 0: none (default: all, where there is a GPU)",

@@ -398,12 +398,16 @@ bool CommonDrafts::take_token(const Chain& chain, const DraftAsk& ask, Draft& dr
     return true;
 }
 
-std::size_t CommonDrafts::state_bytes() const { return sizeof(Position) + n_input_ * sizeof(float); }
+// Cells alone are no state: where nothing is carried over, a text can be taken up at any place.
+std::size_t CommonDrafts::state_bytes() const {
+    return n_input_ == 0 ? 0 : sizeof(Position) + n_input_ * sizeof(float);
+}
 
 Result<std::vector<std::uint8_t>> CommonDrafts::save_state(LaneId id) {
     if (Result<void> caught_up = catch_up(id); !caught_up) return caught_up.error();
     const Lane& lane = lane_of(id);
     std::vector<std::uint8_t> state(state_bytes());
+    if (state.empty()) return state;
     std::memcpy(state.data(), &lane.begin, sizeof lane.begin);
     if (!lane.carry.empty()) std::memcpy(state.data() + sizeof lane.begin, lane.carry.data(), n_input_ * sizeof(float));
     return state;
@@ -415,12 +419,13 @@ Result<void> CommonDrafts::load_state(LaneId id, std::span<const std::uint8_t> s
         return Error{ErrorCode::internal, "a draft's state of " + std::to_string(state.size()) + " bytes where " +
                                               std::to_string(state_bytes()) + " were expected"};
     }
+    if (state.empty()) return {};
     std::memcpy(&position, state.data(), sizeof position);
     Lane& lane = lane_of(id);
     lane = {};
     lane.begin = position;
     lane.carry.resize(n_input_);
-    if (n_input_ > 0) std::memcpy(lane.carry.data(), state.data() + sizeof position, n_input_ * sizeof(float));
+    std::memcpy(lane.carry.data(), state.data() + sizeof position, n_input_ * sizeof(float));
     return {};
 }
 

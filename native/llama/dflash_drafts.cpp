@@ -63,7 +63,7 @@ Result<std::unique_ptr<DflashDrafts>> DflashDrafts::load(DraftModelOptions optio
 
 // What belongs to the contexts, which go and come back.
 void DflashDrafts::open() {
-    llama_set_causal_attn(model_->context(), false);  // a block's tokens see each other
+    llama_set_causal_attn(model_->context(), dflash_is_causal(model_->model()));
     batch_ = std::make_unique<common_batch>(model_->context());
 }
 

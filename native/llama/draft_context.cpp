@@ -22,16 +22,21 @@ namespace {
 // An EAGLE-3 context keeps a row of logits for each token of a call, needed or not (its encoder makes llama.cpp do so).
 constexpr std::uint32_t kSmallBatch = 64;
 
+constexpr const char* kCacheTypeOption = "--draft-cache-type-";
+
 Result<KvCacheTypes> cache_types(const llama_model* model, const DraftModelOptions& options, bool on_gpu) {
     KvCacheTypes types = default_kv_cache_types(model, on_gpu);
     for (const bool is_key : {true, false}) {
         const auto& name = is_key ? options.cache_type_k : options.cache_type_v;
         if (!name) continue;
         Result<ggml_type> type = parse_kv_cache_type(*name);
-        if (!type) return type.error();
+        if (!type)
+            return Error{type.error().code,
+                         std::string(kCacheTypeOption) + (is_key ? "k: " : "v: ") + type.error().text};
         (is_key ? types.k : types.v) = type.value();
     }
-    if (Result<void> checked = check_kv_cache_types(model, types, false); !checked) return checked.error();
+    const Result<void> checked = check_kv_cache_types(model, types, false, kCacheTypeOption);
+    if (!checked) return checked.error();
     return types;
 }
 
@@ -77,8 +82,17 @@ Result<DraftKind> draft_kind_of(const std::string& path, std::int32_t n_embd_tar
     const std::uint32_t n_layers = gguf.count(".block_count", {});
     const std::uint32_t n_heads = gguf.count(".nextn_predict_layers", {});
     const std::uint32_t n_embd = gguf.count(".embedding_length", {});
+    const std::uint32_t n_hyper_connections = gguf.count(".hyper_connection.count", {});
     if (gguf.refusal()) return Error{ErrorCode::start_failed, "draft " + path + ": " + *gguf.refusal()};
-    if (architecture == "dflash") return DraftKind::dflash;
+    if (architecture == "dflash") {
+        const char* const mark = n_hyper_connections > 0                      ? "dflash.hyper_connection.count"
+                                 : gguf.tensor("markov_w1.weight") != nullptr ? "markov_w1.weight"
+                                                                              : nullptr;
+        if (mark == nullptr) return DraftKind::dflash;
+        return Error{ErrorCode::start_failed, "draft " + path + ": it is a DSpark drafter (it has " + mark +
+                                                  "), which this version does not run: name a DFlash drafter that is "
+                                                  "none"};
+    }
     if (architecture == "eagle3") return DraftKind::eagle3;
     if (architecture == "gemma4-assistant") return DraftKind::assistant;
     const bool has_heads =
@@ -165,7 +179,7 @@ Result<void> DraftContext::load_weights() {
                  shortly(target_base) + ": where few drafted tokens are accepted, look here first");
     }
     Result<KvCacheTypes> types = cache_types(model_.get(), options_, target_.info().n_gpu_layers != 0);
-    if (!types) return failed(types.error().text);
+    if (!types) return types.error();
     cache_types_ = types.value();
     ModelInfo info;
     info.cache_type_k = ggml_type_name(cache_types_.k);
@@ -180,7 +194,7 @@ Result<void> DraftContext::load_weights() {
 Result<void> DraftContext::create_context() {
     if (options_.path.empty() || shares_cells()) {
         Result<KvCacheTypes> types = cache_types(target_.model(), options_, target_.info().n_gpu_layers != 0);
-        if (!types) return failed(types.error().text);
+        if (!types) return types.error();
         cache_types_ = types.value();
     }
     const auto n_lanes = static_cast<std::uint32_t>(options_.n_lanes);

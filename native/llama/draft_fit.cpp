@@ -237,6 +237,13 @@ std::int32_t dflash_block_size(const llama_model* draft) {
     return metadata_number(draft, "dflash.block_size", kDefaultBlock).value_or(0);
 }
 
+// libllama's own reading of the key takes causal for the default, as it is for other models.
+bool dflash_is_causal(const llama_model* draft) {
+    char text[8] = {};
+    return llama_model_meta_val_str(draft, "dflash.attention.causal", text, sizeof text) >= 0 &&
+           std::string_view(text) == "true";
+}
+
 llama_token dflash_mask_token(const llama_model* draft) {
     const llama_token mask = llama_vocab_mask(llama_model_get_vocab(draft));
     if (mask != LLAMA_TOKEN_NULL) return mask;

@@ -20,6 +20,9 @@ Result<void> check_draft_fits(DraftKind kind, const llama_model* draft, const ll
 // nonsense.
 std::int32_t dflash_block_size(const llama_model* draft);
 
+// Whether a token of a block sees only those before it; else all of its block.
+bool dflash_is_causal(const llama_model* draft);
+
 // What stands in a block for a token that is to be drafted; LLAMA_TOKEN_NULL: the file names none.
 llama_token dflash_mask_token(const llama_model* draft);
 

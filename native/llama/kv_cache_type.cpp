@@ -40,20 +40,21 @@ Result<ggml_type> parse_kv_cache_type(const std::string& name) {
     return Error{ErrorCode::bad_args, "cache type '" + name + "' is unknown; choose one of " + known};
 }
 
-Result<void> check_kv_cache_types(const llama_model* model, KvCacheTypes types, bool flash_attention_off) {
+Result<void> check_kv_cache_types(const llama_model* model, KvCacheTypes types, bool flash_attention_off,
+                                  const std::string& option) {
     for (const bool is_key : {true, false}) {
         const ggml_type type = is_key ? types.k : types.v;
         if (const std::uint32_t size = undivided_head_size(model, type, is_key)) {
-            return Error{ErrorCode::bad_args, std::string("--cache-type-") + (is_key ? "k " : "v ") +
-                                                  ggml_type_name(type) + " needs head sizes in multiples of " +
+            return Error{ErrorCode::bad_args, option + (is_key ? "k " : "v ") + ggml_type_name(type) +
+                                                  " needs head sizes in multiples of " +
                                                   std::to_string(ggml_blck_size(type)) + "; this model has one of " +
                                                   std::to_string(size) + " (use bf16 or f16)"};
         }
     }
     if (flash_attention_off && ggml_is_quantized(types.v)) {
-        return Error{ErrorCode::bad_args,
-                     std::string("--cache-type-v ") + ggml_type_name(types.v) +
-                         " needs flash attention; drop --flash-attn off or choose --cache-type-v f16"};
+        return Error{ErrorCode::bad_args, option + "v " + ggml_type_name(types.v) +
+                                              " needs flash attention; drop --flash-attn off or choose " + option +
+                                              "v f16"};
     }
     return {};
 }

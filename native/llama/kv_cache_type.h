@@ -22,8 +22,10 @@ struct KvCacheTypes {
 
 KvCacheTypes default_kv_cache_types(const llama_model* model, bool on_gpu);
 
-// Errors: bad_args, naming the types that exist or the head size that a type's block does not divide.
+// Errors: bad_args, naming the types that exist or the head size that a type's block does not divide. `option`: which
+// one's types they are, less its last letter.
 Result<ggml_type> parse_kv_cache_type(const std::string& name);
-Result<void> check_kv_cache_types(const llama_model* model, KvCacheTypes types, bool flash_attention_off);
+Result<void> check_kv_cache_types(const llama_model* model, KvCacheTypes types, bool flash_attention_off,
+                                  const std::string& option = "--cache-type-");
 
 }  // namespace luce::llama

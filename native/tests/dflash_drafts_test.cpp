@@ -58,7 +58,7 @@ class Following {
 public:
     // `skips_from`, `skips_to`: of the texts' lengths, between which tokens are skipped.
     explicit Following(bool reads_meanwhile, std::size_t skips_from = 0, std::size_t skips_to = 0,
-                       const std::string& target = "qwen35")
+                       const std::string& target = "qwen35", const std::string& drafter = {})
         : reads_meanwhile_(reads_meanwhile),
           skips_from_(skips_from),
           skips_to_(skips_to),
@@ -66,7 +66,7 @@ public:
           decoder_(model_, 2),
           target_device_(model_, 2) {
         llama::DraftModelOptions options;
-        options.path = test_model("drafts/dflash-" + target);
+        options.path = test_model("drafts/dflash-" + (drafter.empty() ? target : drafter));
         options.n_lanes = 2;
         options.n_most = kMost;
         Result<std::unique_ptr<llama::DflashDrafts>> loaded = llama::DflashDrafts::load(options, model_);
@@ -89,9 +89,9 @@ public:
         }
     }
 
-    std::vector<speculation::Draft> draft() {
+    std::vector<speculation::Draft> draft(std::int32_t n_most = kMost) {
         std::vector<speculation::DraftAsk> asks;
-        for (std::size_t lane = 0; lane < 2; ++lane) asks.push_back({static_cast<LaneId>(lane), texts_[lane], kMost});
+        for (std::size_t lane = 0; lane < 2; ++lane) asks.push_back({static_cast<LaneId>(lane), texts_[lane], n_most});
         std::vector<speculation::Draft> drafts;
         REQUIRE(drafts_->draft(asks, drafts).ok());
         return drafts;
@@ -246,6 +246,22 @@ TEST_CASE("features that are read while the target computes give the same drafts
         }
     }
     for (const LaneId lane : {LaneId{0}, LaneId{1}}) CHECK(meanwhile.has_all_rows(lane));
+}
+
+TEST_CASE("a block's tokens see each other, if the file does not say that they see only those before them") {
+    for (const bool is_causal : {false, true}) {
+        CAPTURE(is_causal);
+        Following following(false, 0, 0, "qwen3", is_causal ? "causal" : "qwen3");
+        const auto alone = following.draft(1);
+        const auto before_others = following.draft();
+        float moved = 0.0F;
+        for (std::size_t lane = 0; lane < 2; ++lane) {
+            REQUIRE(before_others[lane].tokens.size() == kMost);
+            moved = std::max(moved, std::abs(alone[lane].confidence[0] - before_others[lane].confidence[0]));
+        }
+        CAPTURE(moved);
+        CHECK((is_causal ? moved < 1e-4F : moved > 5e-3F));
+    }
 }
 
 TEST_CASE("tokens that were skipped leave no gap, and drafting goes on behind them") {

@@ -88,7 +88,9 @@ _ENGINE_OPTIONS = (
         " divide), f16 on a GPU.",
     ),
     click.option(
-        "--cache-type-v", type=click.Choice(CACHE_TYPES), help="The same for its values. Default: as for keys."
+        "--cache-type-v",
+        type=click.Choice(CACHE_TYPES),
+        help="The same for its values. Default: by the same rule, whatever is given for keys.",
     ),
     click.option(
         "--flash-attn", type=click.Choice(FLASH_ATTENTION), help="Flash attention. Default: auto, where there is one."
@@ -227,7 +229,7 @@ _ENGINE_OPTIONS = (
     click.option(
         "--draft-cache-type-v",
         type=click.Choice(CACHE_TYPES),
-        help="The same for its values. Default: as for its keys.",
+        help="The same for its values. Default: the daemon chooses.",
     ),
     click.option(
         "--draft-gpu-layers",

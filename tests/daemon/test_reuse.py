@@ -52,6 +52,24 @@ def test_each_reason_for_a_miss(start: Start, test_models: Path, tmp_path: Path,
     assert said(TEXT, "reuse=1")[:2] in ((200, "disk"), (200, "resident"))
 
 
+@pytest.mark.parametrize("draft", ["dflash-qwen3", "simple-qwen3"])
+def test_drafts_that_carry_nothing_over_leave_a_text_to_be_taken_up_anywhere(
+    start: Start, test_models: Path, draft: str
+) -> None:
+    path = test_models / "drafts" / f"{draft}.gguf"
+    arguments = ["--ctx", "512", "--lanes", "1", "--draft", str(path), "--draft-gate", "off", "--draft-ngram", "off"]
+    daemon = start(*arguments, model=test_models / f"{PURE}.gguf")
+    generate(daemon, TEXT, "", 1)
+    departing = [*TEXT[:150], *random_prompt(30, seed=6)]
+    reused = generate(daemon, departing, "", 40).ok
+    assert (reused.n_reused, reused.tier, reused.miss) == (150, "resident", "differs_at:150")
+    anew = generate(daemon, departing, "reuse=0", 40).ok
+    assert reused.speculation is not None
+    assert anew.speculation is not None
+    assert reused.speculation.n_drafted > 0
+    assert abs(reused.speculation.n_accepted - anew.speculation.n_accepted) <= 2  # a near tie may part them
+
+
 def test_a_mark_leaves_a_tail_to_go_on_from(start: Start, test_models: Path) -> None:
     daemon = start("--ctx", "512", "--lanes", "1", model=test_models / f"{HYBRID}.gguf")
     generate(daemon, TEXT, "marks=70,150", 4)

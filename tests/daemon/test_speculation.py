@@ -362,6 +362,7 @@ def test_acceptance_after_a_restore_is_that_of_the_undisturbed_run(
     [
         ("dflash-narrow", "hidden size"),
         ("dflash-deep", "layer"),
+        ("dflash-markov", "DSpark"),
         ("other-vocabulary", "vocabulary"),
     ],
 )
@@ -372,14 +373,21 @@ def test_a_draft_that_does_not_fit_is_refused_with_the_reason(
     check_refusal(DaemonDriver(luced, test_models / "qwen3.gguf", "--draft", str(path)), reason)
 
 
+@pytest.mark.parametrize(("option", "value"), [("k", "nonsense"), ("v", "q4_k")])
+def test_a_cache_type_that_is_none_is_a_bad_argument(luced: Path, test_models: Path, option: str, value: str) -> None:
+    draft = str(test_models / "drafts" / "dflash-qwen3.gguf")
+    name = f"--draft-cache-type-{option}"
+    check_refusal(DaemonDriver(luced, test_models / "qwen3.gguf", "--draft", draft, name, value), name, status=64)
+
+
 def test_a_drafter_of_another_kind_is_no_head(luced: Path, test_models: Path) -> None:
     path = test_models / "drafts" / "dflash-qwen3.gguf"
     check_refusal(DaemonDriver(luced, test_models / "qwen3.gguf", "--mtp", "--draft", str(path)), "(dflash)")
 
 
-def check_refusal(daemon: DaemonDriver, reason: str) -> None:
+def check_refusal(daemon: DaemonDriver, reason: str, status: int = 2) -> None:
     refusal = daemon.next_reply()
     assert isinstance(refusal, Err), refusal
     assert reason in refusal.text
-    assert daemon.wait() == 2
+    assert daemon.wait() == status
     daemon.close()
