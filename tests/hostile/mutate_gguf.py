@@ -331,7 +331,7 @@ EXTRA_KEYS: list[tuple[str, int]] = [
         "expert_shared_count", "full_attention_interval", "nextn_predict_layers", "leading_dense_block_count",
         "pooling_type", "rope.dimension_count", "rope.dimension_count_swa", "ssm.conv_kernel", "ssm.inner_size",
         "embedding_length_out", "rope.scaling.original_context_length", "vocab_size", "decoder_block_count",
-        "attention.kv_lora_rank", "n_deepstack_layers")),
+        "attention.kv_lora_rank", "n_deepstack_layers", "block_size", "selector_top_k", "hyper_connection.count")),
     *((f"%s.{name}", int(T.FLOAT32)) for name in (
         "rope.scaling.factor", "rope.scale_linear", "rope.scaling.attn_factor", "rope.freq_base", "logit_scale",
         "rope.freq_base_swa", "attention.scale", "expert_weights_scale", "final_logit_softcapping",
