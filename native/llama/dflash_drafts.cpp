@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "common.h"
-#include "llama-ext.h"
+#include "llama-context.h"
 #include "llama/draft_fit.h"
 #include "llama/drafted_token.h"
 #include "llama/logit_choice.h"
@@ -94,8 +94,9 @@ void DflashDrafts::follow(LaneId lane, std::span<const Token>, std::int32_t n_co
     const std::size_t n_old = n_pending(lane);
     pending.rows.append(static_cast<std::size_t>(n_new));
     for (std::size_t k = 0; k < layers_.size(); ++k) {
-        const float* features =
-            llama_get_embeddings_layer_inp(target_.context(), static_cast<std::uint32_t>(layers_[k]));
+        // Of a computation that was waited for. To ask by the public way waits for the device again, for each layer of
+        // each lane.
+        const float* features = target_.context()->get_embeddings_layer_inp(static_cast<std::uint32_t>(layers_[k]));
         for (std::size_t i = 0; i < static_cast<std::size_t>(n_new); ++i) {
             std::copy_n(features + rows[i] * n_embd, n_embd, pending.rows.row(n_old + i) + k * n_embd);
         }
@@ -244,7 +245,7 @@ Draft DflashDrafts::read_draft(const DraftAsk& ask, std::int32_t row) const {
     Draft chain;
     chain.lane = ask.lane;
     for (std::int32_t i = 0; i < n_places(ask); ++i) {
-        const float* logits = llama_get_logits_ith(model_->context(), row + i);
+        const float* logits = model_->context()->get_logits_ith(row + i);  // run() has waited, as for follow()
         if (is_tree) {
             places.push_back(logits == nullptr ? std::vector<speculation::Candidate>(1)
                                                : likeliest_few({logits, n_vocab}, kAlternatives));

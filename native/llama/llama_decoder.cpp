@@ -223,7 +223,8 @@ bool LlamaDecoder::is_end_of_generation(Token token) const {
 
 std::span<const float> LlamaDecoder::logits(std::size_t row) const {
     if (row >= rows_.size() || rows_[row] < 0) return {};
-    const float* first = llama_get_logits_ith(model_.context(), rows_[row]);
+    // compute() has waited for it; llama_get_logits_ith would once more.
+    const float* first = model_.context()->get_logits_ith(rows_[row]);
     if (first == nullptr) return {};
     return {first, static_cast<std::size_t>(limits_.n_vocab)};
 }
