@@ -139,8 +139,7 @@ std::vector<OptionSpec> model_specs() {
          "type of the cached keys: f16, bf16, q8_0, q4_0, … (default: q8_0 on CPU, or bf16 "
          "where the head size does not fit; f16 on GPU)",
          text(&Options::cache_type_k)},
-        {"--cache-type-v", "TYPE", "type of the cached values (default: by the same rule, whatever is given for keys)",
-         text(&Options::cache_type_v)},
+        {"--cache-type-v", "TYPE", "type of the cached values (default: same rule)", text(&Options::cache_type_v)},
         {"--flash-attn", "on|off|auto", "flash attention (default auto: on where the backend has it)",
          choice<FlashAttentionChoice>(&Options::flash_attention, {{"auto", FlashAttentionChoice::automatic},
                                                                   {"on", FlashAttentionChoice::on},

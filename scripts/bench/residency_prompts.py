@@ -8,9 +8,11 @@ finds every needle, so what is missing is what was out of sight. The Python is t
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 from luce.supervisor.text import TextModel
@@ -111,9 +113,10 @@ def python_text(model: TextModel, n_tokens: int, seed: int) -> str:
 
 
 def python_with(model: TextModel, n_tokens: int, depth: float, fact: str, rng: random.Random) -> str:
-    """The fact in a comment as deep as the line that it stands before."""
+    """The fact in a comment as deep as the line that it stands before, by tokens: lines differ in length."""
     lines = _python_from(model, n_tokens - N_AROUND, rng)
-    place = round(len(lines) * depth)
+    begins = list(accumulate((len(model.tokenize(line + "\n")) for line in lines), initial=0))
+    place = bisect_left(begins, depth * begins[-1])
     below = lines[place] if place < len(lines) else ""
     lines.insert(place, f"{below[: len(below) - len(below.lstrip())]}# {fact}")
     return "```python\n" + "\n".join(lines) + "\n```"

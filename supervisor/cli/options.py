@@ -90,7 +90,7 @@ _ENGINE_OPTIONS = (
     click.option(
         "--cache-type-v",
         type=click.Choice(CACHE_TYPES),
-        help="The same for its values. Default: by the same rule, whatever is given for keys.",
+        help="The same for its values. Default: by the same rule.",
     ),
     click.option(
         "--flash-attn", type=click.Choice(FLASH_ATTENTION), help="Flash attention. Default: auto, where there is one."
