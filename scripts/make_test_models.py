@@ -198,6 +198,7 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "qwen35_mtp": (with_mtp_head(build_qwen35), replace(QWEN35, seed="qwen35")),
     # Drafts, each with its target's name at the end.
     "drafts/dflash-qwen3": (dflash([0, 2, 3]), DRAFT),
+    "drafts/dflash-causal": (dflash([0, 2, 3], is_causal=True), replace(DRAFT, seed="drafts/dflash-qwen3")),
     "drafts/dflash-qwen3moe": (dflash([1, 2, 3]), DRAFT),
     "drafts/dflash-qwen35": (dflash([1, 3, 5, 7], sections=True), DRAFT),
     "drafts/dflash-qwen35moe": (dflash([1, 4, 7], sections=True), DRAFT),
@@ -208,9 +209,8 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "drafts/mtp-qwen35": (mtp_head_alone(add_qwen35_keys), replace(QWEN35, seed="qwen35")),
     "drafts/assistant-gemma4": (gemma4_assistant(GEMMA4), Sizes("gemma4-assistant", n_embd=64, n_layer=3)),
     "drafts/simple-qwen3": (with_rope_base(9e5, build_qwen3), replace(QWEN3, seed="qwen3")),
-    # Drafts that fit no target here: another vocabulary, a narrower hidden size, a layer that none has.
+    # Drafts that are refused: another vocabulary, DSpark's head, a narrower hidden size, a layer that none has.
     "drafts/other-vocabulary": (build_qwen3, Sizes("qwen3", n_embd=64, n_layer=1, swaps_tokens=True)),
-    "drafts/dflash-causal": (dflash([0, 2, 3], is_causal=True), replace(DRAFT, seed="drafts/dflash-qwen3")),
     "drafts/dflash-markov": (dflash([0, 2, 3], has_markov_head=True), DRAFT),
     "drafts/dflash-narrow": (dflash([0, 2, 3]), replace(DRAFT, n_embd=64)),
     "drafts/dflash-deep": (dflash([0, 2, 99]), DRAFT),

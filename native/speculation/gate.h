@@ -2,8 +2,8 @@
 // can and never slower than without. Pure: it is told what was proposed, what was accepted and what it cost in time.
 //
 // The rule: a step that verifies T tokens in all lanes together costs C(T) seconds; a drafted token is accepted with
-// probability p (given that those before it were). With r the tokens a second that the last
-// steps of as many lanes brought (at least plain decoding's), a step is worth
+// probability p (given that those before it were). With r the tokens a second that the last steps of as many lanes
+// brought (at least plain decoding's), a step is worth
 //     (n_lanes + sum of the products of p) - r * C(T)
 // (of a tree: the products along the way to each token, which are taken likeliest first)
 // and the gate takes the width that is worth most, none included. A draft is asked for when what it is expected to add
