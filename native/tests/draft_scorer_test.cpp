@@ -10,6 +10,7 @@
 
 #include "llama/draft_scorer.h"
 #include "tests/llama_memory.h"
+#include "test_paths.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -17,6 +17,8 @@
 
 #include "ggml.h"
 
+#include "test_paths.h"
+
 namespace {
 
 using luce::ErrorCode;
@@ -122,7 +124,6 @@ TEST_CASE("preflight: a valid file passes and its facts are read") {
     CHECK_FALSE(facts.value().has_sliding_window);
 }
 
-#ifdef LUCE_TINY_MODEL
 TEST_CASE("preflight: the packaged model passes") {
     const Result<GgufFacts> facts = preflight_gguf(LUCE_TINY_MODEL);
     REQUIRE(facts.ok());
@@ -130,7 +131,6 @@ TEST_CASE("preflight: the packaged model passes") {
     CHECK(facts.value().is_hybrid);
     CHECK(facts.value().n_vocab == 8192);
 }
-#endif
 
 TEST_CASE("preflight: what is no model file") {
     const ScratchFolder folder;

@@ -14,6 +14,7 @@
 
 #include "llama/graph_cache.h"
 #include "tests/llama_memory.h"
+#include "test_paths.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -11,6 +11,7 @@
 #include "llama/llama_decoder.h"
 #include "llama/llama_sampler.h"
 #include "llama/model.h"
+#include "test_paths.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -18,6 +18,7 @@
 #include "llama/kv_device.h"
 #include "llama/llama_decoder.h"
 #include "llama/model.h"
+#include "test_paths.h"
 #ifdef LUCE_TESTS_ON_DEVICE
 #include "tests/device/late_device.h"
 #endif

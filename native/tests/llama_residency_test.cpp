@@ -7,6 +7,7 @@
 #include <random>
 
 #include "tests/llama_memory.h"
+#include "test_paths.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -14,6 +14,7 @@
 #include "llama/llama_decoder.h"
 #include "llama/model.h"
 #include "speculation/draft_tree.h"
+#include "test_paths.h"
 
 TEST_SUITE_BEGIN("llama");
 

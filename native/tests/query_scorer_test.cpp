@@ -15,6 +15,7 @@
 
 #include "llama/query_scorer.h"
 #include "tests/query_scored.h"
+#include "test_paths.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -17,6 +17,7 @@
 #include "base/result.h"
 #include "wire/command.h"
 #include "wire/reply.h"
+#include "test_paths.h"
 
 namespace luce::tests {
 

@@ -12,6 +12,7 @@
 #include "llama/pinned_memory.h"
 #include "tests/device/late_device.h"
 #include "tests/llama_memory.h"
+#include "test_paths.h"
 
 TEST_SUITE_BEGIN("device");
 
