@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "llama/graph_cache.h"
-#include "tests/llama_memory.h"
 #include "test_paths.h"
+#include "tests/llama_memory.h"
 
 TEST_SUITE_BEGIN("llama");
 

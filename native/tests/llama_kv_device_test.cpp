@@ -10,8 +10,8 @@
 #include <filesystem>
 #include <random>
 
-#include "tests/llama_memory.h"
 #include "test_paths.h"
+#include "tests/llama_memory.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <random>
 
-#include "tests/llama_memory.h"
 #include "test_paths.h"
+#include "tests/llama_memory.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -14,8 +14,8 @@
 #include <ggml.h>
 
 #include "llama/query_scorer.h"
-#include "tests/query_scored.h"
 #include "test_paths.h"
+#include "tests/query_scored.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -9,8 +9,8 @@
 #include <llama.h>
 
 #include "llama/scorer_text.h"
-#include "tests/llama_memory.h"
 #include "test_paths.h"
+#include "tests/llama_memory.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "test_paths.h"
 #include "wire/command.h"
 #include "wire/reply.h"
-#include "test_paths.h"
 
 namespace luce::tests {
 

@@ -10,9 +10,9 @@
 
 #include "llama/device_lines.h"
 #include "llama/pinned_memory.h"
+#include "test_paths.h"
 #include "tests/device/late_device.h"
 #include "tests/llama_memory.h"
-#include "test_paths.h"
 
 TEST_SUITE_BEGIN("device");
 
