@@ -13,39 +13,39 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "daemon/dispatcher.h"
-#include "daemon/draft_widths.h"
-#include "daemon/event_loop.h"
-#include "daemon/host_memory.h"
-#include "daemon/memory_fields.h"
-#include "daemon/options.h"
-#include "daemon/output.h"
-#include "daemon/request_builder.h"
-#include "daemon/residency_setup.h"
-#include "daemon/slot_commands.h"
-#include "daemon/startup.h"
+#include "daemon/commands/dispatcher.h"
+#include "daemon/commands/memory_fields.h"
+#include "daemon/commands/request_builder.h"
+#include "daemon/commands/slot_commands.h"
+#include "daemon/loop/event_loop.h"
+#include "daemon/loop/output.h"
+#include "daemon/setup/draft_widths.h"
+#include "daemon/setup/host_memory.h"
+#include "daemon/setup/options.h"
+#include "daemon/setup/residency_setup.h"
+#include "daemon/setup/startup.h"
 #include "engine/engine.h"
 #include "engine/rehearsal.h"
 #include "engine/speculator.h"
-#include "llama/backend.h"
-#include "llama/device_tenants.h"
-#include "llama/draft_sources.h"
-#include "llama/joint_kv_device.h"
-#include "llama/kept_layer.h"
-#include "llama/kv_device.h"
-#include "llama/layer_choice.h"
-#include "llama/llama_decoder.h"
-#include "llama/llama_sampler.h"
-#include "llama/load_guard.h"
-#include "llama/model.h"
-#include "llama/model_identity.h"
-#include "llama/page_scoring.h"
-#include "llama/pinned_memory.h"
-#include "llama/pool_memory.h"
-#include "memory/disk_store.h"
-#include "memory/io_worker.h"
-#include "memory/pool_size.h"
-#include "memory/text_memory.h"
+#include "llama/decoding/llama_decoder.h"
+#include "llama/device_copy/pinned_memory.h"
+#include "llama/drafting/draft_sources.h"
+#include "llama/kv_cache/combined_kv_device.h"
+#include "llama/kv_cache/device_memory.h"
+#include "llama/kv_cache/kv_device.h"
+#include "llama/kv_cache/pool_memory.h"
+#include "llama/model/backend.h"
+#include "llama/model/load_guard.h"
+#include "llama/model/model.h"
+#include "llama/model/model_identity.h"
+#include "llama/sampling/llama_sampler.h"
+#include "llama/scoring/kept_layer.h"
+#include "llama/scoring/layer_choice.h"
+#include "llama/scoring/page_scoring.h"
+#include "memory/manager/kv_cache_manager.h"
+#include "memory/residency/pool_size.h"
+#include "memory/tiers/disk_store.h"
+#include "memory/tiers/io_worker.h"
 #include "speculation/ngram_lookup.h"
 #include "wire/reply.h"
 
@@ -136,9 +136,9 @@ luce::daemon::StatusFields layer_fields(const std::optional<LayerChoice>& layer)
     return {{"kvflash_layer", std::to_string(layer->layer)}, {"kvflash_layer_by", layer->reason}};
 }
 
-luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, const luce::memory::TextMemory& memory,
-                                 std::uint64_t host_bytes, const luce::engine::Speculator* speculator,
-                                 const std::optional<LayerChoice>& layer) {
+luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options,
+                                 const luce::memory::KvCacheManager& memory, std::uint64_t host_bytes,
+                                 const luce::engine::Speculator* speculator, const std::optional<LayerChoice>& layer) {
     const bool has_pages = !memory.refusal();
     const luce::memory::MemoryStatus status = memory.status();
     luce::wire::ReadyLine line;
@@ -171,7 +171,7 @@ luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, 
 }
 
 luce::daemon::StatusFields describe(const ModelInfo& info, const Options& options,
-                                    const luce::memory::TextMemory& memory, const luce::memory::DiskStore* disk,
+                                    const luce::memory::KvCacheManager& memory, const luce::memory::DiskStore* disk,
                                     const luce::llama::PageScoring& scoring, double uptime_s) {
     luce::daemon::StatusFields fields = {{"lanes", std::to_string(options.n_lanes)},
                                          {"pool", std::to_string(info.n_pool)},
@@ -389,7 +389,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     Result<Drafting> opened = open_drafting(options, model, decoder, clock, reply_fd);
     if (!opened) return refuse_to_start(reply_fd, opened.error(), exit_status_of(opened.error()));
     const Drafting drafting = std::move(opened).value();
-    std::optional<luce::llama::JointKvDevice> joint_device;
+    std::optional<luce::llama::CombinedKvDevice> joint_device;
     if (drafting.memory != nullptr && drafting.memory->has_cells() && !target_device.traits().refusal) {
         joint_device.emplace(target_device, *drafting.memory);
         info.identity = luce::llama::joint_identity(model_identity, drafting.memory->identity());
@@ -416,12 +416,12 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
     if (!scoring) return refuse_to_start(reply_fd, scoring.error(), exit_status_of(scoring.error()));
     decoder.note_queries(scoring.value().probe());
     if (config.residency) config.residency->scorer = scoring.value().scorer();
-    luce::memory::TextMemory memory(device, disk.value().get(), config, clock);
+    luce::memory::KvCacheManager memory(device, disk.value().get(), config, clock);
 
     luce::llama::LlamaSamplerFactory samplers(model, decoder);
-    luce::llama::DeviceTenants tenants(model, decoder, target_device, drafting.memory,
-                                       joint_device ? &*joint_device : nullptr, scoring.value(),
-                                       luce::daemon::least_pool(options));
+    luce::llama::DeviceMemory tenants(model, decoder, target_device, drafting.memory,
+                                      joint_device ? &*joint_device : nullptr, scoring.value(),
+                                      luce::daemon::least_pool(options));
     luce::engine::EngineConfig lanes = {info.n_ctx, options.n_lanes, options.n_queue};
     const auto can_shrink = [&] { return tenants.can_shrink(on_fatal_abort); };
     lanes.pool_relief = {can_shrink, [&] { return tenants.shrink(); }, [&] { return tenants.take_shortage(); }};

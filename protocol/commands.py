@@ -98,7 +98,7 @@ class MemoryArgs:
     pins: tuple[PinSpan, ...] = ()
     """At most MAX_MARKS."""
     reuse: bool | None = None
-    """Look for a beginning that is still there, without being told a slot."""
+    """Look for a prefix that is still there, without being told a slot."""
 
 
 class GenerateForm(StrEnum):

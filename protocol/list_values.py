@@ -146,7 +146,7 @@ def _parse_pin(text: bytes) -> PinSpan:
 
 
 def parse_pins(text: bytes) -> tuple[PinSpan, ...]:
-    """`begin:end,…`, each beginning before it ends, at most MAX_MARKS."""
+    """`begin:end,…`, each prefix before it ends, at most MAX_MARKS."""
     pins = _parse_list(text, b",", _parse_pin)
     if len(pins) > MAX_MARKS:
         raise RefusedError(f"has more than {MAX_MARKS} spans")

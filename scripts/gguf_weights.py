@@ -40,7 +40,7 @@ class Sizes:
     n_ctx: int = 8192
     has_vocab: bool = True
     swaps_tokens: bool = False  # a vocabulary of the same size with other texts
-    seed: str = ""  # the model whose weights are drawn (the beginning of); none: its own
+    seed: str = ""  # the model whose weights are drawn (the prefix of); none: its own
 
 
 class Weights:

@@ -306,9 +306,9 @@ def user(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
-def to_continue(question: str, beginning: str) -> list[Message]:
+def to_continue(question: str, prefix: str) -> list[Message]:
     """An answer that has begun already: the model goes on in the middle of it."""
-    return [user(question), {"role": "assistant", "content": beginning}]
+    return [user(question), {"role": "assistant", "content": prefix}]
 
 
 def copying(rng: random.Random, number: int) -> Record:
@@ -328,10 +328,10 @@ def editing(rng: random.Random, number: int) -> Record:
 
 
 def writing(rng: random.Random, number: int) -> Record:
-    beginning = fill(BEGINNINGS[number % len(BEGINNINGS)], rng)
-    question = f"Complete this function:\n{fenced(beginning)}"
+    prefix = fill(BEGINNINGS[number % len(BEGINNINGS)], rng)
+    question = f"Complete this function:\n{fenced(prefix)}"
     if number % 2:  # the answer's repetition of what was given is left out: all that comes is new
-        return {"messages": to_continue("Write this function in Python.", f"```python\n{beginning}")}
+        return {"messages": to_continue("Write this function in Python.", f"```python\n{prefix}")}
     return {"messages": [user(question)]}
 
 

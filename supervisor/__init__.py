@@ -3,12 +3,12 @@
 This module gives embedders their names and must stay cheap to import: it imports no heavy library and starts nothing.
 """
 
-from luce.supervisor.client import EngineClient
 from luce.supervisor.config import ConfigError, DaemonConfig, EngineConfig, SupervisorConfig
-from luce.supervisor.generation import DeathCause, EngineDied, EngineError, Event, Generation, TokenEvent
-from luce.supervisor.guard import EngineState
-from luce.supervisor.locate import NotInstalledError, find_luced, packaged_draft, packaged_model
-from luce.supervisor.process import EngineProcess, StartError, StopDeadlines
+from luce.supervisor.engine.client import EngineClient
+from luce.supervisor.engine.generation import DeathCause, EngineDied, EngineError, Event, Generation, TokenEvent
+from luce.supervisor.engine.locate import NotInstalledError, find_luced, packaged_draft, packaged_model
+from luce.supervisor.engine.process import EngineProcess, StartError, StopDeadlines
+from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.requests import (
     DeadlineError,
     EngineFailedError,

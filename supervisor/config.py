@@ -62,7 +62,7 @@ class DaemonConfig:
     host_cache: ByteCount | None = None  # bytes of host memory for pages and tails
     disk_cache: Path | None = None  # folder where pages and tails outlive the daemon
     disk_budget: ByteCount | None = None  # bytes in that folder
-    prefix_cache: OnOff | None = None  # whether beginnings that are known are not computed again
+    prefix_cache: OnOff | None = None  # whether prefixes that are known are not computed again
     kvflash: NumberOrAuto | None = None  # tokens of a pool, in place of `pool`, that texts may outgrow; auto: as fit
     kvflash_tau: int | None = None  # tokens of an answer between two looks at what matters
     kvflash_policy: KvflashPolicy | None = None  # what of a longer text stays in the pool
@@ -203,10 +203,10 @@ class SupervisorConfig(DaemonConfig):
     acquittal_tokens: int = 4  # after which a request is no longer suspected of an engine's death …
     crash_acquittal_tokens: int = 64  # … or, where the engine has crashed by itself, of that
 
-    pin_min_tokens: int = 256  # shortest beginning that is worth a slot
+    pin_min_tokens: int = 256  # shortest prefix that is worth a slot
     pin_half_life_s: float = 600.0  # of a slot's worth while nobody uses it
     slot_budget: ByteCount | None = None  # bytes of pages and tails that slots may hold; None: what the engine has
-    share_min_tokens: int = 256  # a request waits for another that is reading so much of the same beginning
+    share_min_tokens: int = 256  # a request waits for another that is reading so much of the same prefix
 
     def __post_init__(self) -> None:
         if self.max_queue < 0:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from luce.protocol import MAX_LOGPROBS, MAX_MARKS, ConstraintArgs, ErrorCode, SamplingArgs, Speculation, StopReason
-from luce.supervisor.generation import TokenEvent
+from luce.supervisor.engine.generation import TokenEvent
 
 MAX_SEED = 2**64 - 1
 
@@ -44,7 +44,7 @@ class GenerateRequest:
     pin: Sequence[tuple[int, int]] = ()
     """Positions of the prompt, from the first up to before the second, that the engine's bounded pool (`kvflash`) is to
     hold all the time: a system prompt, a file. Elsewhere all of a running text is there anyway."""
-    reuse: bool = True  # False: no beginning of the prompt is taken from what the engine remembers
+    reuse: bool = True  # False: no prefix of the prompt is taken from what the engine remembers
     client: str = ""  # who asks: the engine's time is shared fairly among clients
     session: str = ""  # what belongs together: with several engines, one that served it before is preferred
     priority: int = 0  # higher first

@@ -1,8 +1,8 @@
 """Service: `generate(request)` -> events, and `submit(request)` for those who have to know at once whether it is taken.
 All that HTTP and embedders see of the engine's side.
 
-Below it there are only token ids; here a text becomes ids, and a flight's items become events. It must not know
-engines.
+Below it there are only token ids; here a text becomes ids, and an in-flight request's items become events. It must not
+know engines.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from luce.protocol import ErrorCode
-from luce.supervisor.flight import Flight, Item
-from luce.supervisor.generation import TokenEvent
-from luce.supervisor.multiplexer import Multiplexer
+from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.requests import GenerateRequest, RequestEvent, RequestRefusedError, SupersededError
+from luce.supervisor.scheduling.in_flight_request import InFlightRequest, Item
+from luce.supervisor.scheduling.multiplexer import Multiplexer
 
 if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 class Submission:
     """A request that has been taken in. One reader, who closes it."""
 
-    def __init__(self, multiplexer: Multiplexer, flight: Flight) -> None:
+    def __init__(self, multiplexer: Multiplexer, in_flight: InFlightRequest) -> None:
         self._multiplexer = multiplexer
-        self._flight = flight
+        self._in_flight = in_flight
         self._is_superseded = False
 
     @property
     def n_prompt(self) -> int:
-        return len(self._flight.prompt)
+        return len(self._in_flight.prompt)
 
     @property
     def is_silent(self) -> bool:
         """No token of it has come yet, and it still runs or waits."""
-        return not (self._flight.tokens or self._flight.finished or self._is_superseded)
+        return not (self._in_flight.tokens or self._in_flight.finished or self._is_superseded)
 
     async def take(self, at_once: Callable[[Sequence[int]], bool] | None = None) -> Sequence[Item]:
         """All that has come since the last call, once there is something: tokens (plain numbers, or TokenEvents where
@@ -47,48 +47,48 @@ class Submission:
         while True:
             if self._is_superseded:
                 raise SupersededError("the same request was sent again, and the newer one has taken its place")
-            flight = self._flight
-            items = flight.take()
+            in_flight = self._in_flight
+            items = in_flight.take()
             if items:
                 return items
-            if flight.finished:
-                if flight.failure is not None:
-                    raise flight.failure
+            if in_flight.finished:
+                if in_flight.failure is not None:
+                    raise in_flight.failure
                 return ()
-            await flight.wait(at_once)
+            await in_flight.wait(at_once)
 
     async def begun(self) -> None:
         """Returns once there is something to take. Raises RequestError where nothing will ever be."""
-        while not (self._is_superseded or self._flight.has_items):
-            if self._flight.finished:
-                if self._flight.failure is not None:
-                    raise self._flight.failure
+        while not (self._is_superseded or self._in_flight.has_items):
+            if self._in_flight.finished:
+                if self._in_flight.failure is not None:
+                    raise self._in_flight.failure
                 return
-            await self._flight.wait()
+            await self._in_flight.wait()
 
     def end(self) -> None:
         """The reader has enough: FinishedEvent comes as soon as the engine has stopped, with what it took."""
-        self._multiplexer.end(self._flight)
+        self._multiplexer.end(self._in_flight)
 
     def close(self) -> None:
         """Nobody reads it any more: what is not finished is cancelled, wherever it is. Safe at any time."""
         if not self._is_superseded:
-            self._multiplexer.cancel(self._flight)
+            self._multiplexer.cancel(self._in_flight)
 
     def exchange(self, other: Submission) -> None:
         """Each goes on where the other one was. REQUIRES: both ask for the same, and are silent."""
         assert self.is_silent
         assert other.is_silent
-        self._flight, other._flight = other._flight, self._flight
-        self._flight.wake()
-        other._flight.wake()
+        self._in_flight, other._in_flight = other._in_flight, self._in_flight
+        self._in_flight.wake()
+        other._in_flight.wake()
 
     def supersede(self) -> Submission:
         """One that goes on where this one was; this one has failed. REQUIRES: it is silent."""
         assert self.is_silent
         self._is_superseded = True
-        self._flight.wake()
-        return Submission(self._multiplexer, self._flight)
+        self._in_flight.wake()
+        return Submission(self._multiplexer, self._in_flight)
 
 
 class Service:

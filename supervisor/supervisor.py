@@ -1,4 +1,4 @@
-"""Supervisor: puts the parts together: keepers, a multiplexer over their engines, and the service. The embedder's door.
+"""Supervisor: puts the parts together: monitors, a multiplexer over their engines, the service. The embedder's door.
 
 Owns everything that runs; leaving it leaves nothing behind. Knows no policy.
 """
@@ -13,14 +13,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from luce.supervisor.config import EngineConfig, SupervisorConfig
-from luce.supervisor.engine_info import EngineInfo
-from luce.supervisor.flight import Attempt, Flight
-from luce.supervisor.guard import EngineState
-from luce.supervisor.keeper import EngineKeeper
-from luce.supervisor.locate import find_luced
-from luce.supervisor.multiplexer import Multiplexer
-from luce.supervisor.process import StartError
+from luce.supervisor.engine.info import EngineInfo
+from luce.supervisor.engine.locate import find_luced
+from luce.supervisor.engine.monitor import EngineMonitor
+from luce.supervisor.engine.process import StartError
+from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.requests import GenerateRequest, RequestEvent
+from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
+from luce.supervisor.scheduling.multiplexer import Multiplexer
 from luce.supervisor.service import Service, Submission
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Supervisor:
         self._on_log = on_log
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._keepers: list[EngineKeeper] = []
+        self._monitors: list[EngineMonitor] = []
         self._multiplexer = Multiplexer(config, [])
         self._service = Service(self._multiplexer, self._open_text)
 
@@ -92,17 +92,17 @@ class Supervisor:
         if self._group is not None:
             raise RuntimeError("a Supervisor is entered once")
         engines = await asyncio.to_thread(self._engines_with_drafts, asyncio.get_running_loop())
-        self._keepers = [
-            EngineKeeper(f"engine {number}", engine.binary or self._binary(), self.config, engine, on_log=self._on_log)
+        self._monitors = [
+            EngineMonitor(f"engine {number}", engine.binary or self._binary(), self.config, engine, on_log=self._on_log)
             for number, engine in enumerate(engines)
         ]
-        self._multiplexer = Multiplexer(self.config, self._keepers)
+        self._multiplexer = Multiplexer(self.config, self._monitors)
         self._service = Service(self._multiplexer, self._open_text)
         self._group = asyncio.TaskGroup()
         await self._group.__aenter__()
         try:
             self._tasks = [
-                self._group.create_task(keeper.run(self._multiplexer), name=keeper.name) for keeper in self._keepers
+                self._group.create_task(monitor.run(self._multiplexer), name=monitor.name) for monitor in self._monitors
             ]
             await self._wait_until_ready()
         except BaseException as error:
@@ -140,12 +140,12 @@ class Supervisor:
     @property
     def n_ctx(self) -> int | None:
         """Tokens that a text may have, its prompt included: the roomiest engine's. None: no engine has said it."""
-        limits = [self._multiplexer.berth(keeper).n_ctx for keeper in self._keepers]
+        limits = [self._multiplexer.handle(monitor).n_ctx for monitor in self._monitors]
         return max((limit for limit in limits if limit is not None), default=None)
 
     def engine_pids(self) -> list[int]:
         """Of the engines that run now."""
-        return [keeper.pid for keeper in self._keepers if keeper.pid is not None]
+        return [monitor.pid for monitor in self._monitors if monitor.pid is not None]
 
     async def text(self) -> TextModel:
         """The model's vocabulary and chat template, opened on first use. It is the supervisor's: do not close it."""
@@ -155,7 +155,7 @@ class Supervisor:
         """How things stand; costs nothing."""
         totals = self._multiplexer.totals
         return SupervisorStatus(
-            engines=tuple(self._engine_status(keeper) for keeper in self._keepers),
+            engines=tuple(self._engine_status(monitor) for monitor in self._monitors),
             n_waiting=self._multiplexer.n_waiting,
             n_requests=totals.n_requests,
             n_finished=totals.n_finished,
@@ -165,39 +165,39 @@ class Supervisor:
             n_tokens=totals.n_tokens,
         )
 
-    def _engine_status(self, keeper: EngineKeeper) -> EngineStatus:
-        berth = self._multiplexer.berth(keeper)
-        slots = berth.slots
+    def _engine_status(self, monitor: EngineMonitor) -> EngineStatus:
+        handle = self._multiplexer.handle(monitor)
+        slots = handle.slots
         return EngineStatus(
-            name=keeper.name,
-            state=keeper.state,
-            pid=keeper.pid,
-            n_deaths=keeper.n_deaths,
-            lanes=berth.n_lanes,
-            n_running=len(berth.attempts),
+            name=monitor.name,
+            state=monitor.state,
+            pid=monitor.pid,
+            n_deaths=monitor.n_deaths,
+            lanes=handle.n_lanes,
+            n_running=len(handle.attempts),
             running=tuple(
-                _lane_status(attempt, attempt.flight)
-                for attempt in sorted(berth.attempts, key=lambda attempt: attempt.id)
-                if attempt.flight is not None
+                _lane_status(attempt, attempt.in_flight)
+                for attempt in sorted(handle.attempts, key=lambda attempt: attempt.id)
+                if attempt.in_flight is not None
             ),
-            slots=0 if berth.info is None else berth.info.slots,
+            slots=0 if handle.info is None else handle.info.slots,
             n_slots_used=0 if slots is None else slots.n_used,
             slot_bytes_used=0 if slots is None else slots.bytes_used,
-            slowest_step_s=keeper.slowest_step_s,
-            last_failure=None if keeper.last_failure is None else str(keeper.last_failure),
-            load_percent=keeper.load_percent,
-            log_tail=tuple(keeper.log_tail()[-20:]),
-            info=berth.info,
+            slowest_step_s=monitor.slowest_step_s,
+            last_failure=None if monitor.last_failure is None else str(monitor.last_failure),
+            load_percent=monitor.load_percent,
+            log_tail=tuple(monitor.log_tail()[-20:]),
+            info=handle.info,
         )
 
     async def engine_status(self, timeout_s: float = 1.0) -> list[dict[str, str]]:
         """Each engine's own figures, as PROTOCOL.md names them, in the order of `status().engines`; an empty dict for
         one that is not there, or does not answer within `timeout_s`."""
-        return await asyncio.gather(*(keeper.engine_status(timeout_s) for keeper in self._keepers))
+        return await asyncio.gather(*(monitor.engine_status(timeout_s) for monitor in self._monitors))
 
     async def _wait_until_ready(self) -> None:
         """Returns when the first engine is ready and every other one has been tried once."""
-        errors = await asyncio.gather(*(keeper.first_start for keeper in self._keepers))
+        errors = await asyncio.gather(*(monitor.first_start for monitor in self._monitors))
         failures = [error for error in errors if error is not None]
         if len(failures) == len(errors):
             raise failures[0]
@@ -229,17 +229,17 @@ class Supervisor:
     def _open_text(self) -> TextModel:
         from luce.supervisor.text import TextModel
 
-        return TextModel(self._keepers[0].daemon_config.model)
+        return TextModel(self._monitors[0].daemon_config.model)
 
 
-def _lane_status(attempt: Attempt, flight: Flight) -> LaneStatus:
-    n_prompt = len(flight.prompt)
+def _lane_status(attempt: Attempt, in_flight: InFlightRequest) -> LaneStatus:
+    n_prompt = len(in_flight.prompt)
     n_read = min(attempt.n_read, n_prompt) if attempt.is_reading else n_prompt
-    return LaneStatus(n_prompt=n_prompt, n_read=n_read, n_generated=len(flight.tokens))
+    return LaneStatus(n_prompt=n_prompt, n_read=n_read, n_generated=len(in_flight.tokens))
 
 
 def _draft_file(draft: Path, model: Path, on_convert: Callable[[str], None]) -> Path:
-    from luce.supervisor.drafts import DraftError, check_fits, resolve_draft
+    from luce.supervisor.models.drafts import DraftError, check_fits, resolve_draft
 
     try:
         file = resolve_draft(draft, model, on_convert=on_convert)

@@ -78,7 +78,7 @@ def gpu(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture(scope="session")
 def luced() -> Path:
     """The native daemon that the package installed (or LUCE_DAEMON_BINARY names)."""
-    from luce.supervisor.locate import find_luced
+    from luce.supervisor.engine.locate import find_luced
 
     return find_luced()
 

@@ -84,23 +84,24 @@ bool Engine::is_fetched(WaitingRequest& waiting) {
         waiting.fetch = memory_.fetch(waiting.request.prompt, waiting.request.memory);
         waiting.has_asked = true;
     }
-    return waiting.fetch == nullptr || memory::TextMemory::is_done(*waiting.fetch);
+    return waiting.fetch == nullptr || memory::KvCacheManager::is_done(*waiting.fetch);
 }
 
 bool Engine::wants_step() const {
     if (n_busy() > 0 || !suspended_.empty() || memory_.has_work_behind()) return true;
     if (queue_.is_empty()) return false;
-    const std::shared_ptr<memory::TextMemory::Fetch>& fetch = queue_.first().fetch;
-    return fetch == nullptr || memory::TextMemory::is_done(*fetch);
+    const std::shared_ptr<memory::KvCacheManager::Fetch>& fetch = queue_.first().fetch;
+    return fetch == nullptr || memory::KvCacheManager::is_done(*fetch);
 }
 
 void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& events) {
-    const std::shared_ptr<memory::TextMemory::Fetch> fetch = std::move(waiting.fetch);
+    const std::shared_ptr<memory::KvCacheManager::Fetch> fetch = std::move(waiting.fetch);
     const bool generates = waiting.request.n_generate > 0;
     at(lane) = std::make_unique<Generation>(std::move(waiting.request), std::move(waiting.sampler), n_arrivals_++,
                                             clock_.now_s());
     Generation& g = *at(lane);
-    const Result<memory::Begun> begun = memory_.begin(lane, g.text(), g.request().memory, generates, fetch.get());
+    const Result<memory::PrefillStart> begun =
+        memory_.begin(lane, g.text(), g.request().memory, generates, fetch.get());
     if (!begun) {
         events.emplace_back(FailedEvent{g.request().key, begun.error()});
         forget(lane);
@@ -110,7 +111,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
     g.begin(begun.value());
     if (speculator_ != nullptr) speculator_->begin(lane, g.text(), g.n_computed());
     totals_.n_reused_tokens += static_cast<std::uint64_t>(g.n_computed());
-    const memory::TailBlob& known = begun.value().logits;
+    const memory::CheckpointBlob& known = begun.value().logits;
     const std::span<const float> logits = known ? std::span<const float>(known->logits) : std::span<const float>{};
     if (g.n_computed() > 0) remember(lane, logits, events);
     if (g.n_pending() > 0) return;

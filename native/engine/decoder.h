@@ -35,7 +35,7 @@ struct DecoderLimits {
     bool separate_prefill = false;  // decode tokens and prefill run faster in calls of their own
     std::int32_t n_logits = 0;      // most tokens of a call whose logits may be wanted
     std::int32_t n_branches = 0;    // most ends of a call's trees beside one a tree; 0: no trees
-    bool waits_for_device = false;  // decode() has time to spare for `meanwhile`
+    bool waits_for_device = false;  // decode() has time to spare for `overlapped`
 };
 
 class Decoder {
@@ -44,11 +44,11 @@ public:
 
     virtual const DecoderLimits& limits() const = 0;
 
-    // Compute the slices in one call; `meanwhile` is called once when the work has been handed out, as devices compute
+    // Compute the slices in one call; `overlapped` is called once when the work has been handed out, as devices compute
     // behind the caller's back: nothing of the call may be used in it. After it the rows of logits stand in the slices'
     // order until the next call: as many for a slice as it wanted, but one at least (empty where it wanted none).
     // Errors: no_room (nothing has changed: free some cells and call again), internal.
-    virtual Result<void> decode(std::span<const Slice> slices, const std::function<void()>& meanwhile = {}) = 0;
+    virtual Result<void> decode(std::span<const Slice> slices, const std::function<void()>& overlapped = {}) = 0;
 
     // The last call did what later ones like it need not do again: what it took says little of them.
     virtual bool was_first() const { return false; }

@@ -12,13 +12,13 @@ namespace {
 constexpr std::size_t kMaxStopTokens = 4096;  // each is looked at for every token
 
 // Copied to host and disk with a step: little beside lanes that wait for their next token, more when nobody does; but a
-// request that comes meanwhile waits for it.
+// request that comes overlapped waits for it.
 constexpr std::size_t kBehindBusyBytes = std::size_t{8} << 20;
 constexpr std::size_t kBehindIdleBytes = std::size_t{16} << 20;
 
 }  // namespace
 
-Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::TextMemory& memory, const Clock& clock,
+Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::KvCacheManager& memory, const Clock& clock,
                EngineConfig config, Speculator* speculator)
     : decoder_(decoder),
       samplers_(samplers),
@@ -173,7 +173,7 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     Result<void> decoded = memory_.make_room(n_tokens);
     if (decoded) {
         decoded = decoder_.decode(slices, [this] {
-            if (speculator_ != nullptr && decoder_.limits().waits_for_device) speculator_->meanwhile();
+            if (speculator_ != nullptr && decoder_.limits().waits_for_device) speculator_->overlapped();
         });
     }
     if (decoded) {
@@ -204,7 +204,7 @@ void Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
     bool is_whole_slice = false;
     for (const PlannedSlice& planned : call) {
         n_tokens += planned.n_tokens;
-        // A slice that its prompt's end or a tail's place cut short is dearer a token than the next one will be.
+        // A slice that its prompt's end or a checkpoint's place cut short is dearer a token than the next one will be.
         const Generation& g = *at(planned.lane);
         const std::int32_t n_most = std::min(g.n_pending(), memory_.n_until_cut(planned.lane, g.n_computed()));
         is_whole_slice = is_whole_slice || (planned.is_prefill && planned.n_tokens < n_most);

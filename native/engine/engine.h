@@ -6,7 +6,7 @@
 // further token is sampled, reported and computed; then it finishes, fails or is cancelled, which is its last event.
 //
 // The text of a lane never exceeds n_ctx tokens, and n_pool >= n_ctx, so a lane that runs alone always fits the pool;
-// or residency is bounded, and the memory makes it fit. What lanes and slots remember is TextMemory's business; the
+// or residency is bounded, and the memory makes it fit. What lanes and slots remember is KvCacheManager's business; the
 // engine says when a text begins, grows and ends.
 #pragma once
 
@@ -26,7 +26,7 @@
 #include "engine/slice_sizer.h"
 #include "engine/speculator.h"
 #include "engine/waiting_queue.h"
-#include "memory/text_memory.h"
+#include "memory/manager/kv_cache_manager.h"
 
 namespace luce::engine {
 
@@ -90,7 +90,7 @@ class Engine {
 public:
     // All must outlive the engine; without a speculator each token is decoded alone. REQUIRES: decoder.limits().n_pool
     // >= config.n_ctx, or memory.is_bounded(); the memory's device is the decoder's.
-    Engine(Decoder& decoder, SamplerFactory& samplers, memory::TextMemory& memory, const Clock& clock,
+    Engine(Decoder& decoder, SamplerFactory& samplers, memory::KvCacheManager& memory, const Clock& clock,
            EngineConfig config, Speculator* speculator = nullptr);
 
     // Errors: empty_prompt, prompt_too_long, token_out_of_range, queue_full, bad_args, and the sampler factory's.
@@ -182,7 +182,7 @@ private:
 
     Decoder& decoder_;
     SamplerFactory& samplers_;
-    memory::TextMemory& memory_;
+    memory::KvCacheManager& memory_;
     const Clock& clock_;
     Speculator* speculator_;  // null: none
     EngineConfig config_;

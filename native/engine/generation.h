@@ -44,7 +44,7 @@ public:
     void mark_computed(std::int32_t n) { n_computed_ += n; }
 
     // The lane's memory begins with so much of the text: the first time what was reused, later what could be kept.
-    void begin(const memory::Begun& begun) {
+    void begin(const memory::PrefillStart& begun) {
         n_computed_ = begun.n;
         is_redoing_ = false;
         if (has_begun_) return;
@@ -110,7 +110,7 @@ private:
     std::int32_t n_computed_ = 0;
     bool is_redoing_ = false;
     bool has_begun_ = false;
-    memory::Begun begun_;
+    memory::PrefillStart begun_;
     std::optional<SpeculationStats> speculation_;
 };
 

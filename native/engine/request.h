@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 #include "base/token.h"
-#include "memory/text_memory.h"
+#include "memory/manager/kv_cache_manager.h"
 
 namespace luce::engine {
 

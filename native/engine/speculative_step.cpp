@@ -25,8 +25,8 @@ std::int32_t Engine::n_kept_for_prompts() const {
     return n_kept;
 }
 
-// Drafts never cross the place of a tail, the request's end or the context's end, however many branches they have; all
-// tokens of all branches need a cell and a row of logits.
+// Drafts never cross the place of a checkpoint, the request's end or the context's end, however many branches they
+// have; all tokens of all branches need a cell and a row of logits.
 void Engine::propose() {
     if (speculator_ == nullptr) return;
     std::vector<Speculator::Candidate> candidates;

@@ -381,8 +381,8 @@ double Speculator::rehearse_drafts(std::span<const Candidate> lanes) {
     return all_s;
 }
 
-void Speculator::meanwhile() {
-    for (Source& source : sources_) source.drafts->meanwhile();
+void Speculator::overlapped() {
+    for (Source& source : sources_) source.drafts->overlapped();
 }
 
 void Speculator::begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) {

@@ -79,7 +79,7 @@ public:
     // DraftSource's calls, to all sources; `is_answer`: the tokens were generated.
     void follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                 speculation::BatchRows rows, bool is_answer);
-    void meanwhile();
+    void overlapped();
     void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed);
     // The lane's text ends here, with n_answer computed tokens of its answer: drafters that were not asked in it need
     // not read them. Before what is computed of it is kept.

@@ -17,8 +17,8 @@ namespace luce::engine {
 struct WaitingRequest {
     Request request;
     std::unique_ptr<TokenSampler> sampler;
-    std::shared_ptr<memory::TextMemory::Fetch> fetch;  // what it waits for from disk; null: nothing
-    bool has_asked = false;                            // whether fetch was looked into
+    std::shared_ptr<memory::KvCacheManager::Fetch> fetch;  // what it waits for from disk; null: nothing
+    bool has_asked = false;                                // whether fetch was looked into
 };
 
 class WaitingQueue {

@@ -114,7 +114,7 @@ public:
                            std::int32_t /*n_new*/) {}
 
     // The target computes its next call: what can be done of the work that follow() left costs less now than later.
-    virtual void meanwhile() {}
+    virtual void overlapped() {}
 
     // The lane's text is another one now: `text` of which n_computed tokens were put back from memory, or none.
     virtual void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) = 0;

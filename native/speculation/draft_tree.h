@@ -1,4 +1,4 @@
-// DraftTree: the tokens of one verification as a tree, and as the sequences that share their beginning which the target
+// DraftTree: the tokens of one verification as a tree, and as the sequences that share their prefix which the target
 // computes it as. Pure; knows no model and no lane.
 //
 // A draft of independent positions (block diffusion) gives for each position its likeliest tokens; the paths through

@@ -52,7 +52,7 @@ Gate::State::State(GateConfig given)
       draft_worth(static_cast<std::size_t>(config.n_lanes), config.sources.size(), config.n_most),
       speed_ups(static_cast<std::size_t>(config.n_lanes)),
       last_drafted(static_cast<std::size_t>(config.n_lanes) + 1),
-      begun_at(static_cast<std::size_t>(config.n_lanes), -1),
+      prefill_start_at(static_cast<std::size_t>(config.n_lanes), -1),
       seat_of_lane(static_cast<std::size_t>(config.n_lanes), -1),
       may_be_asked(config.sources.size(), false) {
     for (const SourceTraits& traits : config.sources) {
@@ -386,7 +386,7 @@ void Gate::observe_declined(const DeclinedDraft& draft) {
 void Gate::begin(LaneId lane) {
     if (!state_->is_lane(lane)) return;
     state_->n_settling = kSettling;
-    state_->begun_at[static_cast<std::size_t>(lane)] = -1;
+    state_->prefill_start_at[static_cast<std::size_t>(lane)] = -1;
     state_->acceptance.begin(lane);
     state_->tree_chances.begin(lane);
     state_->draft_worth.begin(lane);

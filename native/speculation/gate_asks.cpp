@@ -208,7 +208,7 @@ void Gate::State::keep_worthwhile(std::span<const LaneSituation> lanes, const Go
 
 // An answer goes on for about as long as it has gone on: before that pays for a draft there is nothing to be found out.
 bool Gate::State::is_long_enough(const LaneSituation& lane, double cost_s, const Going& going) const {
-    const std::int32_t n_answered = lane.n_text - begun_at[static_cast<std::size_t>(lane.lane)];
+    const std::int32_t n_answered = lane.n_text - prefill_start_at[static_cast<std::size_t>(lane.lane)];
     return kLikelyGain * n_answered * going.costs.plain_s() >= cost_s;
 }
 
@@ -275,7 +275,7 @@ std::vector<Ask> Gate::State::asks(std::span<const LaneSituation> lanes, std::sp
     const Going now = as_decided(going(lanes));
     for (const LaneSituation& lane : lanes) {
         if (!is_lane(lane.lane)) continue;
-        std::int32_t& begun = begun_at[static_cast<std::size_t>(lane.lane)];
+        std::int32_t& begun = prefill_start_at[static_cast<std::size_t>(lane.lane)];
         if (begun < 0) begun = lane.n_text;
     }
     if (!now.costs.is_known()) return {};

@@ -180,12 +180,13 @@ struct Gate::State {
     std::optional<Tried> tried;              // in this step, the last one
     double asked_s = 0;                      // what this step's drafts are expected to take
     std::vector<std::int32_t> last_drafted;  // by lanes of the step
-    std::vector<std::int32_t> begun_at;  // by lane: the text's length when drafts were first thought of; -1: not yet
-    bool tries_branches = false;         // in this step, to see what they cost now
-    bool takes_trees = false;            // of the step's trees more than their likeliest chains
-    std::int32_t n_sharing = 1;          // lanes with a proposal in the last step
-    std::int32_t n_free_drafted = 0;     // that all lanes would verify if nobody were asked
-    std::int32_t n_longest = 0;          // in the last step
+    std::vector<std::int32_t>
+        prefill_start_at;             // by lane: the text's length when drafts were first thought of; -1: not yet
+    bool tries_branches = false;      // in this step, to see what they cost now
+    bool takes_trees = false;         // of the step's trees more than their likeliest chains
+    std::int32_t n_sharing = 1;       // lanes with a proposal in the last step
+    std::int32_t n_free_drafted = 0;  // that all lanes would verify if nobody were asked
+    std::int32_t n_longest = 0;       // in the last step
     std::size_t n_turns = 0;
 
     // Of the running call; members to save allocations.

@@ -7,14 +7,14 @@
 #include <unordered_map>
 #include <utility>
 
-#include "speculation/gram_index.h"
+#include "speculation/ngram_index.h"
 
 namespace luce::speculation {
 
 namespace {
 
-constexpr std::size_t kLongGram = 8;  // kept besides the short grams, so that common ones do not hide a long copy
-constexpr std::size_t kLongest = 32;  // what is longer equal is worth as much
+constexpr std::size_t kLongNgram = 8;  // kept besides the short ngrams, so that common ones do not hide a long copy
+constexpr std::size_t kLongest = 32;   // what is longer equal is worth as much
 constexpr std::size_t kMostLongPlaces = 16;  // looked at for a draft, latest first
 constexpr std::size_t kMostShortPlaces = 32;
 constexpr std::size_t kMostVoters = 16;
@@ -138,16 +138,16 @@ struct Path {
 };
 
 struct Lane {
-    explicit Lane(std::size_t n_least) : shorter(n_least), longer(kLongGram) {}
+    explicit Lane(std::size_t n_least) : shorter(n_least), longer(kLongNgram) {}
 
-    GramIndex shorter;
-    GramIndex longer;
+    NgramIndex shorter;
+    NgramIndex longer;
     std::size_t n_text = 0;
     std::vector<Pending> pending;  // each of another n_text, so no more than a draft can be long
     std::optional<Path> path;
 };
 
-void search(const GramIndex& index, std::span<const Token> text, std::size_t n_least, std::size_t n_places,
+void search(const NgramIndex& index, std::span<const Token> text, std::size_t n_least, std::size_t n_places,
             Found& found) {
     for (Place place = index.latest(text); place != 0 && n_places > 0; place = index.before(place), --n_places) {
         const std::size_t n_equal = n_equal_before(text, place, text.size());
@@ -177,7 +177,7 @@ Found search_path(std::span<const Token> text, const Path& path) {
 
 Found find(const Lane& lane, std::span<const Token> text, std::size_t n_least, std::size_t n_most) {
     Found found;
-    search(lane.longer, text, std::max(n_least, kLongGram), kMostLongPlaces, found);
+    search(lane.longer, text, std::max(n_least, kLongNgram), kMostLongPlaces, found);
     if (found.places.empty()) search(lane.shorter, text, n_least, kMostShortPlaces, found);
     if (!lane.path || text.size() - lane.path->n_text > kReturn) return found;
     Found on_path = search_path(text, *lane.path);
@@ -201,7 +201,7 @@ struct NgramLookup::State {
     HitRates rates;
 };
 
-// The lane's text goes on as `text`: learns what was right of the drafts, and makes its grams known up to n_known.
+// The lane's text goes on as `text`: learns what was right of the drafts, and makes its ngrams known up to n_known.
 void NgramLookup::State::advance(Lane& lane, std::span<const Token> text, std::size_t n_known) {
     if (text.size() < lane.n_text) lane = Lane(n_least);  // nobody should; what was known is of another text then
     for (Pending& pending : lane.pending) learn(lane, pending, text);

@@ -47,7 +47,7 @@ private:
     std::vector<std::int32_t> lengths_;
 };
 
-// The best beginning of a draft by itself, if a second is worth `rate` tokens and n_sharing lanes do the same.
+// The best prefix of a draft by itself, if a second is worth `rate` tokens and n_sharing lanes do the same.
 struct BestPart {
     double worth = 0;  // tokens: the right ones less the cost of all; 0 where nothing is worth taking
     std::int32_t width = 0;

@@ -69,7 +69,7 @@ struct MemoryArgs {
     std::vector<SnapshotPoint> snapshots;  // no slot twice
     std::vector<Position> marks;           // at most kMaxMarks
     std::vector<PinSpan> pins;             // at most kMaxMarks
-    std::optional<bool> reuse;             // look for a beginning that is still there, without being told a slot
+    std::optional<bool> reuse;             // look for a prefix that is still there, without being told a slot
 
     // Whether it asks for something that only a daemon that keeps pages can do. `reuse` is a wish, not a demand.
     bool any() const { return restore_slot || !snapshots.empty() || !marks.empty() || !pins.empty(); }
@@ -166,7 +166,7 @@ struct Unpark {
     Park::What what = Park::What::target;
 };
 
-// `CLEAR [disk]`, `clear id= [disk=]`: drop every page and tail that neither a slot nor a running request holds.
+// `CLEAR [disk]`, `clear id= [disk=]`: drop every page and checkpoint that neither a slot nor a running request holds.
 struct Clear {
     std::optional<RequestId> id;
     bool disk = false;  // the disk cache's too

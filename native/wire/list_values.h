@@ -32,7 +32,7 @@ Result<std::vector<std::int32_t>> parse_slots(std::string_view text);
 // `pos:slot,…`, no slot twice
 Result<std::vector<SnapshotPoint>> parse_snapshots(std::string_view text);
 
-// `begin:end,…`, each beginning before it ends, at most kMaxMarks
+// `begin:end,…`, each prefix before it ends, at most kMaxMarks
 Result<std::vector<PinSpan>> parse_pins(std::string_view text);
 
 // `temperature,top_p,top_k,repeat[,seed]`

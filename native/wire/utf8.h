@@ -15,7 +15,7 @@ bool is_utf8(std::string_view text);
 // Below space, or DEL: what no reply line may hold.
 inline bool is_control(char byte) { return static_cast<unsigned char>(byte) < 0x20 || byte == 0x7F; }
 
-// The longest beginning of at most `max_bytes` that cuts no character in two.
+// The longest prefix of at most `max_bytes` that cuts no character in two.
 std::string_view utf8_prefix(std::string_view text, std::size_t max_bytes);
 
 }  // namespace luce::wire

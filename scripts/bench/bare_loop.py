@@ -101,7 +101,7 @@ class BarePrefill:
         return float(self._answer())
 
     def fill_to(self, text: Sequence[int], n: int, *, is_extended: bool) -> None:
-        """Hold the text's first n tokens; `is_extended`: what is held already is their beginning."""
+        """Hold the text's first n tokens; `is_extended`: what is held already is their prefix."""
         begin = self._n_held if is_extended else 0
         if begin < n:
             self.fill(text, begin, n)

@@ -1,4 +1,4 @@
-// bare_prefill: what reading so many tokens behind so many others costs libllama itself, to measure luced's beginnings
+// bare_prefill: what reading so many tokens behind so many others costs libllama itself, to measure luced's prefixes
 // against. Each line on stdin, "BEGIN END FILE", brings one text's positions [BEGIN, END) into the one lane, after
 // those that it holds, and prints the seconds to the largest logit of the last one; BEGIN 0 empties the lane first.
 //

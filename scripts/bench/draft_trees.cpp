@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "engine/decoder.h"
-#include "llama/backend.h"
-#include "llama/dflash_drafts.h"
-#include "llama/llama_decoder.h"
-#include "llama/logit_choice.h"
-#include "llama/model.h"
+#include "llama/decoding/llama_decoder.h"
+#include "llama/decoding/logit_choice.h"
+#include "llama/drafting/dflash_drafts.h"
+#include "llama/model/backend.h"
+#include "llama/model/model.h"
 #include "needed.h"
 #include "speculation/tree_chances.h"
 

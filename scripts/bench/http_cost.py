@@ -1,7 +1,7 @@
 """Measure what HTTP costs: `luce serve` against `luced` itself, and against llama-server, side by side in one run.
 
 Three things, each with its aim. (1) CPU time of the server's own process (not the engine's) for each token, with
---streams answers at once, at their beginning and from token 3,500 to 4,000: at most 120 us. (2) Tokens a second of so
+--streams answers at once, at their prefix and from token 3,500 to 4,000: at most 120 us. (2) Tokens a second of so
 many streams through HTTP against the same through luced's own channels: at least 0.95. (3) Time to the first token of a
 single request against luced's: within 3 ms. The sides take turns, pair by pair; reported are medians and ranges.
 
@@ -33,7 +33,7 @@ import psutil
 from gguf import GGUFReader, TokenType
 
 from luce.protocol import Token
-from luce.supervisor.locate import find_luced
+from luce.supervisor.engine.locate import find_luced
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,11 +17,11 @@
 #include <ggml.h>
 
 #include "engine/decoder.h"
-#include "llama/backend.h"
-#include "llama/kv_device.h"
-#include "llama/llama_decoder.h"
-#include "llama/model.h"
-#include "llama/pinned_memory.h"
+#include "llama/decoding/llama_decoder.h"
+#include "llama/device_copy/pinned_memory.h"
+#include "llama/kv_cache/kv_device.h"
+#include "llama/model/backend.h"
+#include "llama/model/model.h"
 
 using namespace luce;
 
@@ -161,7 +161,7 @@ private:
         report("page in", times, times, rows_.size());
     }
 
-    // As many as a turn's beginning moves, one after the other under way; what the bus gives in one copy of as many
+    // As many as a turn's prefix moves, one after the other under way; what the bus gives in one copy of as many
     // bytes is the limit. Then the same beside computing.
     void measure_batches() {
         const std::size_t page_bytes = rows_.size();

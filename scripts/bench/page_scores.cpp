@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "llama/backend.h"
-#include "llama/key_index.h"
+#include "llama/model/backend.h"
+#include "llama/scoring/key_index.h"
 #include "needed.h"
 
 using namespace luce;

@@ -1,6 +1,6 @@
 """Plays the prompts of a replay to a server behind a URL, which may be anybody's, by OpenAI's or Anthropic's API.
 
-A server cannot be started afresh, so each pass gets a text that no other has, at the very beginning of the system
+A server cannot be started afresh, so each pass gets a text that no other has, at the very prefix of the system
 prompt: one for all requests of a warm pass, another one for each request of a cold one. Lengths and cached counts are
 what the server says of them.
 """

@@ -1,5 +1,5 @@
 """What an answer finds of a text that the pool cannot hold when it comes to need it late: neither the question nor the
-answer's beginning asks for it. The answer is forced, token by token, up to the code of a needle, which it then has to
+answer's prefix asks for it. The answer is forced, token by token, up to the code of a needle, which it then has to
 write by itself. Counts, no times. It must not know how a table looks.
 
 Pages are chosen at the prompt's end and every tau tokens of the answer, by what tokens before each choice ask for. So
@@ -136,7 +136,7 @@ def measure_later(
 
 
 def write(daemon: DaemonDriver, prompt: Sequence[int], n_shared: int, forced: Sequence[int]) -> list[int]:
-    """What the daemon writes behind a forced beginning: as many digits as a code has. What prompts share, up to
+    """What the daemon writes behind a forced prefix: as many digits as a code has. What prompts share, up to
     n_shared, may be known already. Raises RefusedError."""
     grammar = "root ::= " + " ".join(f"<[{token}]>" for token in forced) + ' " "? ' + " ".join(["[0-9]"] * N_DIGITS)
     n_most = len(forced) + 1 + N_DIGITS

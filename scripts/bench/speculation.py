@@ -71,7 +71,7 @@ def waves_of(
     prompts: Sequence[RenderedPrompt], n_lanes: int, n_answers: Mapping[str, int]
 ) -> list[list[RenderedPrompt]]:
     """As many at once as there are lanes. Once it is known how long their answers are, those of like length together,
-    so that the lanes stay busy; what is left over is filled up from the beginning."""
+    so that the lanes stay busy; what is left over is filled up from the start."""
     ordered = sorted(prompts, key=lambda prompt: n_answers.get(prompt.name, 0)) if n_lanes > 1 else list(prompts)
     if len(ordered) >= n_lanes:
         ordered += ordered[: -len(ordered) % n_lanes]

@@ -5,9 +5,9 @@
 // usage: trace_replay EVENTS POLICY BUDGET_BYTES STATE_BYTES
 //   EVENTS  a line a request, in order of time: t in n_runs (first count)* n_marks mark*; equal page ids are equal
 //   pages
-//           with equal beginnings, and ids are unique to their session
+//           with equal prefixes, and ids are unique to their session
 //   POLICY  learned, lru, or clairvoyant (evicts what is needed latest; STATE_BYTES is 0 for it)
-//   STATE_BYTES  of a tail; 0: attention only
+//   STATE_BYTES  of a checkpoint; 0: attention only
 
 #include <time.h>
 
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "memory/text_memory.h"
+#include "memory/manager/kv_cache_manager.h"
 
 namespace {
 
@@ -227,7 +227,7 @@ struct Outcome {
     double all_s = 0;       // in memory's calls, copies and names included
     std::uint64_t n_moves = 0;
     std::uint64_t n_choices = 0;
-    double n_tails = 0;
+    double n_checkpoints = 0;
 };
 
 // Seconds that a page's way into a queue takes, so that it need not be measured at each.
@@ -258,20 +258,20 @@ double seconds_per_span(const Clock& stopwatch) {
 
 // Each request runs alone and at once, as in the simulations that the traces' README reports: what the budget cannot
 // hold goes when it has ended. On attention only the pool is the budget (and has room for one more text, while it
-// runs); the host has nothing. With tails, which only the host holds, the host is the budget: the pool is as large as
-// the longest text and emptied after each request.
+// runs); the host has nothing. With checkpoints, which only the host holds, the host is the budget: the pool is as
+// large as the longest text and emptied after each request.
 Outcome replay(const std::vector<Request>& requests, EvictionKind kind, std::size_t budget, std::size_t state_bytes) {
     std::int64_t n_longest = 0;
     for (const Request& request : requests) n_longest = std::max(n_longest, request.n_tokens);
-    const bool has_tails = state_bytes > 0;
+    const bool has_checkpoints = state_bytes > 0;
     const auto n_running = static_cast<std::int32_t>(n_longest) + 4 * kPageSize;
-    CountingDevice device(n_running + (has_tails ? 0 : static_cast<std::int32_t>(budget)), state_bytes);
+    CountingDevice device(n_running + (has_checkpoints ? 0 : static_cast<std::int32_t>(budget)), state_bytes);
     TraceClock clock;
     const ProcessorClock stopwatch;
     MemoryConfig config;
     config.identity = "trace";
-    config.host_budget = has_tails ? budget : 0;
-    TextMemory memory(device, nullptr, config, clock, kind);
+    config.host_budget = has_checkpoints ? budget : 0;
+    KvCacheManager memory(device, nullptr, config, clock, kind);
     EvictionCosts& costs = memory.eviction_costs();
     costs.stopwatch = &stopwatch;
     const double move_s = seconds_per_move();
@@ -285,7 +285,7 @@ Outcome replay(const std::vector<Request>& requests, EvictionKind kind, std::siz
         const double started_s = stopwatch.now_s();
         MemoryRequest request;
         request.marks = requests[i].marks;
-        Result<Begun> begun = memory.begin(lane, text, request, true);
+        Result<PrefillStart> begun = memory.begin(lane, text, request, true);
         if (!begun) fail(begun.error().text);
         Position n = begun.value().n;
         // Whole pages, as the simulations count.
@@ -299,7 +299,7 @@ Outcome replay(const std::vector<Request>& requests, EvictionKind kind, std::siz
             memory.advance(lane, text, n, {});
         }
         memory.end(lane, i, text, n, {}, true);
-        const Result<void> trimmed = has_tails ? memory.leave_device() : memory.make_room(n_running);
+        const Result<void> trimmed = has_checkpoints ? memory.leave_device() : memory.make_room(n_running);
         if (!trimmed) fail(trimmed.error().text);
         outcome.all_s += stopwatch.now_s() - started_s;
         const double policy_s = costs.deciding_s - before.deciding_s +
@@ -307,7 +307,7 @@ Outcome replay(const std::vector<Request>& requests, EvictionKind kind, std::siz
                                 static_cast<double>(costs.n_timed - before.n_timed) * span_s;
         outcome.policy_s += policy_s;
         outcome.max_policy_s = std::max(outcome.max_policy_s, policy_s);
-        outcome.n_tails += static_cast<double>(memory.status().cache.n_host_tails);
+        outcome.n_checkpoints += static_cast<double>(memory.status().cache.n_host_checkpoints);
         if (i % 256 == 0) {
             if (const auto wrong = memory.check_integrity()) fail(*wrong);
         }
@@ -319,7 +319,7 @@ Outcome replay(const std::vector<Request>& requests, EvictionKind kind, std::siz
     return outcome;
 }
 
-// Evicts the page that is needed latest, from the ends of texts up. Knows the future; pays for no tails.
+// Evicts the page that is needed latest, from the ends of texts up. Knows the future; pays for no checkpoints.
 Outcome foresee(const std::vector<Request>& requests, std::size_t budget) {
     std::unordered_map<std::int32_t, std::vector<std::size_t>> uses;
     std::unordered_map<std::int32_t, std::int32_t> parents;
@@ -392,8 +392,8 @@ int main(int argc, char** argv) {
     std::printf(
         "{\"served\": %.6f, \"policy_us\": %.3f, \"max_policy_us\": %.1f, \"deciding_us\": %.3f, \"all_us\": %.1f, "
         "\"moves\": %.1f, "
-        "\"choices\": %.2f, \"tails\": %.1f}\n",
+        "\"choices\": %.2f, \"checkpoints\": %.1f}\n",
         outcome.n_served / outcome.n_asked, outcome.policy_s * 1e6 / n, outcome.max_policy_s * 1e6,
         outcome.deciding_s * 1e6 / n, outcome.all_s * 1e6 / n, static_cast<double>(outcome.n_moves) / n,
-        static_cast<double>(outcome.n_choices) / n, outcome.n_tails / n);
+        static_cast<double>(outcome.n_choices) / n, outcome.n_checkpoints / n);
 }

@@ -19,12 +19,12 @@
 #include <utility>
 #include <vector>
 
-#include "llama/backend.h"
-#include "llama/dflash_drafts.h"
-#include "llama/kv_device.h"
-#include "llama/llama_decoder.h"
-#include "llama/model.h"
-#include "memory/return_points.h"
+#include "llama/decoding/llama_decoder.h"
+#include "llama/drafting/dflash_drafts.h"
+#include "llama/kv_cache/kv_device.h"
+#include "llama/model/backend.h"
+#include "llama/model/model.h"
+#include "memory/checkpoints/checkpoint_positions.h"
 #include "needed.h"
 
 using namespace luce;
@@ -222,7 +222,7 @@ private:
     llama::Model model_;
     llama::LlamaDecoder decoder_;
     llama::LlamaKvDevice device_;
-    memory::ReturnPoints points_;
+    memory::CheckpointPositions points_;
     std::unique_ptr<llama::DflashDrafts> drafts_;
     std::vector<Tokens> texts_;
     std::mt19937 random_{1};

@@ -39,7 +39,7 @@ need_client() {
     "$CLIENT" --version >/dev/null 2>&1 || { rm -f "$CLIENT"; fail "$1@$2 does not run here: see $folder/install.log"; }
 }
 
-# begin: a scratch home, a server, and the witness between the client and it; sets URL to the witness's.
+# begin: a scratch home, a server, and the recording_proxy between the client and it; sets URL to the recording_proxy's.
 begin() {
     SCRATCH=$(mktemp -d)
     SERVER_PID='' WITNESS_PID=''
@@ -50,11 +50,11 @@ begin() {
     mkdir -p "$HOME" "$SCRATCH/project"
     local server=${LUCE_URL:-}
     [ -n "$server" ] || start_server
-    "$PYTHON" "$ROOT/scripts/clients/witness.py" --to "${server:-$SERVER_URL}" --records "$RECORDS" \
-        --max-tokens "$TOKENS" >"$SCRATCH/witness" &
+    "$PYTHON" "$ROOT/scripts/clients/recording_proxy.py" --to "${server:-$SERVER_URL}" --records "$RECORDS" \
+        --max-tokens "$TOKENS" >"$SCRATCH/recording_proxy" &
     WITNESS_PID=$!
-    until URL=$(head -n 1 "$SCRATCH/witness") && [ -n "$URL" ]; do
-        kill -0 "$WITNESS_PID" 2>/dev/null || fail "the witness ended"
+    until URL=$(head -n 1 "$SCRATCH/recording_proxy") && [ -n "$URL" ]; do
+        kill -0 "$WITNESS_PID" 2>/dev/null || fail "the recording_proxy ended"
         sleep 0.05
     done
     cd "$SCRATCH/project"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Say whether a client was served as it should be, from what the witness wrote down (witness.py, session.sh).
+"""Say whether a client was served as it should be, from what recording_proxy.py wrote down (session.sh).
 
 Every step must have a request with tools that was answered with text or a tool call and an end; the second turn must
 find the first one's prompt cached, and the second session what it shares with the first: at least half of its prompt.

@@ -149,11 +149,11 @@ async def _own(values: Mapping[str, Any]) -> AsyncIterator[ChatClient]:
     import aiohttp
 
     from luce.supervisor.cli.serve_loading import loading_shown
+    from luce.supervisor.engine.locate import NotInstalledError
+    from luce.supervisor.engine.process import StartError
     from luce.supervisor.http.app import create_app
     from luce.supervisor.http.server import listening
     from luce.supervisor.http.settings import ServeSettings
-    from luce.supervisor.locate import NotInstalledError
-    from luce.supervisor.process import StartError
     from luce.supervisor.supervisor import Supervisor
     from luce.supervisor.text import TextError
 

@@ -96,7 +96,7 @@ def _print(console: Console, prepared: Prepared, conversion: Conversion, output_
     from rich.markup import escape
     from rich.table import Table
 
-    from luce.supervisor.drafts import what_hinders
+    from luce.supervisor.models.drafts import what_hinders
 
     config = prepared.config
     table = Table(title=escape(str(conversion.path)), show_header=False, title_justify="left")

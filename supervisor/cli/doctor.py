@@ -62,7 +62,7 @@ def _print(console: Console, findings: list[Finding]) -> None:
 
 
 def _check_daemon() -> list[Finding]:
-    from luce.supervisor.locate import NotInstalledError, find_luced
+    from luce.supervisor.engine.locate import NotInstalledError, find_luced
 
     try:
         binary = find_luced()

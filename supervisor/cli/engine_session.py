@@ -12,10 +12,10 @@ from pathlib import Path
 
 from luce.protocol import LocalProtocolError
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_ENGINE, EXIT_REFUSED, EXIT_START_FAILED, Failure, say
-from luce.supervisor.client import EngineClient
 from luce.supervisor.config import DaemonConfig
-from luce.supervisor.generation import EngineDied, EngineError, Event, Generation
-from luce.supervisor.process import EngineProcess, StartError
+from luce.supervisor.engine.client import EngineClient
+from luce.supervisor.engine.generation import EngineDied, EngineError, Event, Generation
+from luce.supervisor.engine.process import EngineProcess, StartError
 
 _START_TIMEOUT_S = 600.0  # a model of hundreds of GB from a slow disk
 _SILENCE_TIMEOUT_S = 300.0  # a running engine reports the progress of a prompt several times a second

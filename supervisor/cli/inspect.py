@@ -15,7 +15,7 @@ from luce.supervisor.cli.output import print_tables, write_output
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from luce.supervisor.model_memory import ModelMemory
+    from luce.supervisor.models.model_memory import ModelMemory
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -52,8 +52,8 @@ def command(model: Path, memory: int | None, as_json: bool) -> int:
     """
     import psutil
 
-    from luce.supervisor.gguf_header import GgufError, read_gguf_header
-    from luce.supervisor.model_memory import model_memory
+    from luce.supervisor.models.gguf_header import GgufError, read_gguf_header
+    from luce.supervisor.models.model_memory import model_memory
 
     try:
         account = model_memory(read_gguf_header(model))
@@ -69,7 +69,7 @@ def command(model: Path, memory: int | None, as_json: bool) -> int:
 
 
 def _as_json(account: ModelMemory, budget: int) -> dict[str, Any]:
-    from luce.supervisor.model_memory import CACHE_TYPES, LayerKind
+    from luce.supervisor.models.model_memory import CACHE_TYPES, LayerKind
 
     return {
         "architecture": account.architecture,
@@ -100,7 +100,7 @@ def _print_tables(console: Console, model: Path, account: ModelMemory, budget: i
     from rich.markup import escape
     from rich.table import Table
 
-    from luce.supervisor.model_memory import CACHE_TYPES, LayerKind
+    from luce.supervisor.models.model_memory import CACHE_TYPES, LayerKind
 
     layers = ", ".join(f"{account.count(kind)} {kind.value}" for kind in LayerKind if account.count(kind) > 0)
     about = Table(title=escape(model.name), show_header=False, title_justify="left")

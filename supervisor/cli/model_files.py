@@ -10,7 +10,7 @@ import stat
 from pathlib import Path
 
 from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure, say
-from luce.supervisor.locate import NotInstalledError, packaged_draft, packaged_model
+from luce.supervisor.engine.locate import NotInstalledError, packaged_draft, packaged_model
 
 NO_DRAFT = Path("none")  # what --draft takes to have the packaged model go without
 
@@ -40,7 +40,7 @@ def read_packaged_draft() -> Path:
 
 def read_draft(draft: Path, target: Path) -> Path:
     """The GGUF file of a drafter that fits `target`; a checkpoint's folder is converted. Raises Failure."""
-    from luce.supervisor.drafts import DraftError, check_fits, resolve_draft
+    from luce.supervisor.models.drafts import DraftError, check_fits, resolve_draft
 
     try:
         file = resolve_draft(draft, target, on_convert=say)

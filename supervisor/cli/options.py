@@ -16,7 +16,7 @@ from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure
 from luce.supervisor.cli.model_files import NO_DRAFT, read_draft, read_model, read_packaged_draft
 from luce.supervisor.cli.numbers import Bytes, NumberOrAuto, PositionSpans, Real
 from luce.supervisor.config import CACHE_TYPES, FLASH_ATTENTION, KVFLASH_POLICIES, LOG_LEVELS, DaemonConfig
-from luce.supervisor.locate import NotInstalledError, find_luced
+from luce.supervisor.engine.locate import NotInstalledError, find_luced
 
 if TYPE_CHECKING:
     from luce.protocol import SamplingArgs
@@ -118,7 +118,7 @@ _ENGINE_OPTIONS = (
     click.option(
         "--prefix-cache",
         type=click.Choice(["on", "off"]),
-        help="Look for known beginnings of prompts, so that they need not be read again. Default: on.",
+        help="Look for known prefixes of prompts, so that they need not be read again. Default: on.",
     ),
     click.option(
         "--kvflash",

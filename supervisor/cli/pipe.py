@@ -16,7 +16,7 @@ from luce.supervisor.cli.ids import encode_ids, read_ids
 from luce.supervisor.cli.input import read_stdin
 from luce.supervisor.cli.output import OutputPipe
 from luce.supervisor.config import DaemonConfig
-from luce.supervisor.generation import EngineError, Event, Generation, TokenEvent
+from luce.supervisor.engine.generation import EngineError, Event, Generation, TokenEvent
 
 _HINT = ": --pipe reads int32, little endian; decimal ids need --text-ids, text needs `luce tokenize`"
 

@@ -28,7 +28,7 @@ from luce.supervisor.cli.options import (
 from luce.supervisor.cli.output import OutputPipe
 from luce.supervisor.cli.text_model import text_model
 from luce.supervisor.config import DaemonConfig
-from luce.supervisor.generation import Generation, TokenEvent
+from luce.supervisor.engine.generation import Generation, TokenEvent
 from luce.supervisor.http.answer import speculation_fields
 from luce.supervisor.text import TextModel
 

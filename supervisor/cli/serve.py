@@ -74,7 +74,7 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     "--shared-prefixes/--no-shared-prefixes",
     "shares_prefixes",
     default=None,
-    help="Whether clients with other keys may be served from each other's cached beginnings, which lets them find out"
+    help="Whether clients with other keys may be served from each other's cached prefixes, which lets them find out"
     " by the time it takes whether somebody has sent the same. Default: they may.",
 )
 @click.option(

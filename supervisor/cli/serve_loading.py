@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from luce.supervisor.cli.entry import say
-from luce.supervisor.guard import EngineState
+from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.supervisor import Supervisor
 
 _LOOK_S = 0.1

@@ -28,11 +28,11 @@ from luce.supervisor.cli.output import write_output
 from luce.supervisor.cli.serve_banner import start_banner
 from luce.supervisor.cli.serve_loading import loading_shown
 from luce.supervisor.config import ConfigError, SupervisorConfig
-from luce.supervisor.guard import EngineState
+from luce.supervisor.engine.locate import NotInstalledError
+from luce.supervisor.engine.process import StartError
+from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.http.server import require_keys_if_exposed, serve
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.locate import NotInstalledError
-from luce.supervisor.process import StartError
 from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.text import TextError
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from luce.supervisor.cli.entry import EXIT_REFUSED, EXIT_START_FAILED, Failure
-from luce.supervisor.locate import NotInstalledError
+from luce.supervisor.engine.locate import NotInstalledError
 from luce.supervisor.text import ModelLoadError, NoVocabularyError, TextError, TextModel
 
 

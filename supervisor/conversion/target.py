@@ -20,7 +20,7 @@ from luce.supervisor.conversion.tokenizer import (
     first_difference,
     n_tokens,
 )
-from luce.supervisor.gguf_header import GgufError, GgufHeader, read_gguf_header
+from luce.supervisor.models.gguf_header import GgufError, GgufHeader, read_gguf_header
 
 _MAX_CONFIG_BYTES = 1 << 20
 _ITS_OWN = "name the target that this drafter was made for"

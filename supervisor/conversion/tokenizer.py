@@ -16,7 +16,7 @@ from gguf.constants import GGUFValueType, TokenType
 from luce.supervisor.conversion.errors import DOWNLOAD_AGAIN, ConversionError, shown
 from luce.supervisor.conversion.fields import Fields
 from luce.supervisor.conversion.files import open_regular, read_json_file
-from luce.supervisor.gguf_header import GgufEntry, GgufError, read_gguf_entries
+from luce.supervisor.models.gguf_header import GgufEntry, GgufError, read_gguf_entries
 
 TOKENIZER_NAME = "tokenizer.json"
 TOKENS = "tokenizer.ggml.tokens"

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from luce.protocol import StopReason
 from luce.supervisor.config import ConfigError, SupervisorConfig
-from luce.supervisor.flight import Item
-from luce.supervisor.generation import TokenEvent
+from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answer import AnswerEvent, AnswerFinished, Progress, Usage, added_speculation
 from luce.supervisor.http.ask import Ask, ChatPrompt, TextPrompt
 from luce.supervisor.http.choice import ChatReading, Choice, PlainReading
@@ -34,6 +33,7 @@ from luce.supervisor.requests import (
     QueueFullError,
     RequestError,
 )
+from luce.supervisor.scheduling.in_flight_request import Item
 from luce.supervisor.service import Submission
 from luce.supervisor.text import TextError
 
@@ -151,7 +151,7 @@ class ChatAnswerer:
             raise api_error(error) from error
 
     def _begin_text(self, ask: Ask, rendered: Rendered, choices: Sequence[Choice], stack: ExitStack) -> bool:
-        """Whether the prompt's beginning may come from the engine's memory."""
+        """Whether the prompt's prefix may come from the engine's memory."""
         texts = self._client_texts
         if texts is None:
             return True

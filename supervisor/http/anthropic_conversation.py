@@ -130,7 +130,7 @@ class _Reader:
                 return ""
 
     def _tool_change(self, block: Block, kind: str, path: str) -> str:
-        """The list of tools stands at a prompt's beginning: a change is told where it happens, so that what was read
+        """The list of tools stands at a prompt's start: a change is told where it happens, so that what was read
         before stays good. Only a new definition has to go into the list."""
         tool = block.get("tool")
         if not isinstance(tool, dict):

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Protocol
 
-from luce.supervisor.generation import TokenEvent
+from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answer import (
     ChoiceFinished,
     ContentPiece,

@@ -1,7 +1,7 @@
-"""ClientTexts: which beginnings of a text a client may be served from memory, where clients are kept apart. Pure.
+"""ClientTexts: which prefixes of a text a client may be served from memory, where clients are kept apart. Pure.
 
-An engine's memory knows texts, not whose they are: it goes on from whatever beginning it has, and how fast it was tells
-that somebody has sent it. So a request may look for its beginning there only if nobody else's text goes on further with
+An engine's memory knows texts, not whose they are: it goes on from whatever prefix it has, and how fast it was tells
+that somebody has sent it. So a request may look for its prefix there only if nobody else's text goes on further with
 it than this client's own do: then whatever is found, the client itself has sent or been answered.
 
 Everybody's texts have to be known for that, as long as the engine may remember them. When there is no room for more,
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from luce.supervisor.prefix_index import TOKEN_BYTES, PrefixIndex, common_tokens, pack
+from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, PrefixIndex, common_tokens, pack
 
 MAX_TOKENS = 16_000_000
 

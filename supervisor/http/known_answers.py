@@ -100,7 +100,7 @@ class KnownAnswers:
         )
 
     def keep(self, turn: Turn, tokens: Sequence[int], stop: str | None = None) -> None:
-        """An answer, or its beginning. `stop`: a text that ended it and is not part of it."""
+        """An answer, or its prefix. `stop`: a text that ended it and is not part of it."""
         ids = list(tokens)
         while ids and ids[-1] in self._model.info.eog:
             ids.pop()

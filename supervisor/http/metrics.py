@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from luce.protocol import Speculation
-from luce.supervisor.guard import EngineState
+from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.http.engine_figures import LANE_TIERS, lane_pages
 
 if TYPE_CHECKING:

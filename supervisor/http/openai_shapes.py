@@ -48,7 +48,7 @@ class Envelope:
         }
 
     def head(self) -> bytes:
-        """The beginning of every chunk, up to and without its first choice."""
+        """The prefix of every chunk, up to and without its first choice."""
         return encode(self.opening())[:-1] + b',"choices":['
 
 

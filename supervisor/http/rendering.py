@@ -173,7 +173,7 @@ def _schema(prompt: ChatPrompt | TextPrompt) -> Mapping[str, Any] | None:
 
 
 def _begun_reasoning(chat: RenderedChat) -> str:
-    """What follows the beginning of reasoning in the text that the template puts before the answer; empty if it begins
+    """What follows the prefix of reasoning in the text that the template puts before the answer; empty if it begins
     none. The engine would take it off the budget, and takes it for the forced end of a budget of 0."""
     thinking = chat.thinking
     _, start, rest = chat.generation_prompt.rpartition(thinking.start)

@@ -38,7 +38,7 @@ class RoleFallbacks:
         return chat
 
     def _probe(self, kind: tuple[bool, ...]) -> int:
-        """What works for a conversation that has gone on works for its beginning, and its prompt begins the same."""
+        """What works for a conversation that has gone on works for its prefix, and its prompt begins the same."""
         if kind == _PLAIN:
             return 0
         try:
@@ -108,7 +108,7 @@ def _developer_as_system(messages: Sequence[Message]) -> list[Message]:
 
 
 def _one_at_the_beginning(messages: Sequence[Message]) -> list[Message]:
-    """The system messages at the beginning are one."""
+    """The system messages at the start are one."""
     messages = _developer_as_system(messages)
     n_leading = next((at for at, message in enumerate(messages) if message.get("role") != "system"), len(messages))
     if n_leading < 2:
@@ -142,7 +142,7 @@ def _joined(messages: Sequence[Message]) -> list[Message]:
 _REWRITES: Sequence[tuple[str, Rewrite]] = (
     ("as they are", _as_they_are),
     ("developer messages become system messages", _developer_as_system),
-    ("system messages at the beginning become one", _one_at_the_beginning),
+    ("system messages at the start become one", _one_at_the_beginning),
     ("system messages in the middle become the user's", _later_as_user),
     ("and neighbouring messages of the user become one", lambda messages: _joined(_later_as_user(messages))),
     ("system messages become the user's", lambda messages: _joined(_all_as_user(messages))),

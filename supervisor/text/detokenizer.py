@@ -37,7 +37,7 @@ class StopMatch:
 class StopStrings:
     """Finds the first stop string in a text that comes in pieces.
 
-    Text that could be the beginning of a stop string waits, and nothing else does. Of stops that begin at the same
+    Text that could be the prefix of a stop string waits, and nothing else does. Of stops that begin at the same
     place the longer wins if it was complete by then.
     """
 
@@ -68,7 +68,7 @@ class StopStrings:
         return held
 
     def _n_possible(self, text: str) -> int:
-        """How many characters at the end are the beginning of a stop string; the most, if several are."""
+        """How many characters at the end are the prefix of a stop string; the most, if several are."""
         for n in range(min(self._longest - 1, len(text)), 0, -1):
             end = text[len(text) - n :]
             if any(len(stop) > n and stop.startswith(end) for stop in self._stops):

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from luce.supervisor.locate import NotInstalledError, find_text_library
+from luce.supervisor.engine.locate import NotInstalledError, find_text_library
 from luce.supervisor.text.errors import (
     AnswerFormatError,
     BadRequestError,

@@ -46,7 +46,7 @@ async def test_both_passes_are_told_by_the_server(server: Server, prepared: list
         before = cold[prompt.session, prompt.number]
         assert 0 < before.ttft_s <= before.total_s
         assert before.n_reused < before.n_prompt / 2
-        assert abs(before.n_prompt - len(prompt.ids)) < 60  # the text at its beginning
+        assert abs(before.n_prompt - len(prompt.ids)) < 60  # the text at its prefix
     last = prompts[-1]
     assert warm[last.session, last.number].n_reused >= len(prompts[-2].ids)
 

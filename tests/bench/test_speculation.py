@@ -139,7 +139,7 @@ def test_a_context_is_the_same_conversation_before_every_prompt(tiny_model: Path
     assert len({row.ids[:n_shared] for row in rows}) == 1
     assert rows[0].ids[:n_shared] != other[0].ids[:n_shared]
     for row, own in zip(rows, alone, strict=True):
-        # The beginning of a message ("<|im_start|>user") may be shared with the one that it is compared with.
+        # The prefix of a message ("<|im_start|>user") may be shared with the one that it is compared with.
         assert row.ids[-len(own.ids) :] == own.ids
         assert 0 <= n_shared - (len(row.ids) - len(own.ids)) < 8
         assert len(row.ids) - len(own.ids) in row.marks

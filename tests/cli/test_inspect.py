@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from luce.supervisor.gguf_header import GgufError, read_gguf_header
-from luce.supervisor.model_memory import LayerKind, ModelMemory, model_memory
+from luce.supervisor.models.gguf_header import GgufError, read_gguf_header
+from luce.supervisor.models.model_memory import LayerKind, ModelMemory, model_memory
 from tests.cli.conftest import Run
 
 CTX = 1024

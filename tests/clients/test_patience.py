@@ -34,7 +34,7 @@ from tests.http.serving import Server
 PATIENT = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0, "stalled_timeout_s": 600.0}
 """The supervisor takes an engine that a test has stopped for a slow one."""
 LONG_IDLE_S = DEADLINE_S
-LONG_MESSAGE = " and then once more, from the beginning to the end" * 90
+LONG_MESSAGE = " and then once more, from the start to the end" * 90
 
 ByName = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.name)
 

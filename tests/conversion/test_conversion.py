@@ -15,7 +15,7 @@ from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize
 
 from luce.supervisor.conversion import ConversionError, OutputType, convert_checkpoint, prepare
-from luce.supervisor.gguf_header import MetadataValue, read_gguf_header
+from luce.supervisor.models.gguf_header import MetadataValue, read_gguf_header
 from tests.conversion.checkpoints import (
     N_EMBD,
     N_HEADS,

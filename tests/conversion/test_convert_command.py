@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.supervisor.gguf_header import read_gguf_header
+from luce.supervisor.models.gguf_header import read_gguf_header
 from tests.conversion.checkpoints import (
     N_TARGET_LAYERS,
     byte_level_tokenizer,

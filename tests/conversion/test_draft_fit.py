@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gguf import GGUFWriter
 
-from luce.supervisor.drafts import DraftError, check_fits
+from luce.supervisor.models.drafts import DraftError, check_fits
 from tests.conversion.checkpoints import N_EMBD, vocabulary, write_target
 
 

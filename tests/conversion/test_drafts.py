@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from luce.supervisor.conversion import OutputType, convert_checkpoint
-from luce.supervisor.drafts import DraftError, check_fits, default_cache_dir, resolve_draft
+from luce.supervisor.models.drafts import DraftError, check_fits, default_cache_dir, resolve_draft
 from tests.conversion.checkpoints import N_TARGET_LAYERS, Checkpoint, checkpoint, with_selector, write_target
 
 
@@ -140,7 +140,7 @@ def test_a_kept_file_that_is_torn_is_written_anew(drafter: Path, target: Path, c
 RESOLVE = """
 import sys
 from pathlib import Path
-from luce.supervisor.drafts import resolve_draft
+from luce.supervisor.models.drafts import resolve_draft
 print("ready", flush=True)
 sys.stdin.readline()
 print(resolve_draft(*map(Path, sys.argv[1:]), on_convert=lambda text: print("converting")))

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from luce.supervisor.conversion import ConversionError, OutputType, convert_checkpoint
-from luce.supervisor.drafts import DraftError, check_fits
-from luce.supervisor.gguf_header import read_gguf_header
+from luce.supervisor.models.drafts import DraftError, check_fits
+from luce.supervisor.models.gguf_header import read_gguf_header
 from tests.conversion.checkpoints import N_TARGET_LAYERS, Checkpoint, checkpoint, write_target
 
 N_SHORT, N_FULL = 250, 10_000

@@ -105,7 +105,7 @@ def generate(daemon: DaemonDriver, prompt: Sequence[int], extra: str = "", n: in
 
 
 def all_answers(daemon: DaemonDriver, asked: Sequence[tuple[Sequence[int], str]], n: int) -> list[Answer]:
-    """Of prompts with what else each request says: all in flight together, in as many lanes as the daemon has."""
+    """Of prompts with what else each request says: all in in_flight together, in as many lanes as the daemon has."""
     daemon.send(*(gen_line(i, n, prompt, f"reuse=0 {extra}") for i, (prompt, extra) in enumerate(asked)))
     answers = daemon.collect(len(asked))
     assert all(isinstance(answers[i].reply, GenerateOk) for i in range(len(asked))), [answers[i].reply for i in answers]

@@ -73,7 +73,7 @@ class Sent:
 
 
 def make_prompts(seed: int, n_most: int) -> list[tuple[int, ...]]:
-    """Prompts that share beginnings: within a page, at a page's end, whole ones."""
+    """Prompts that share prefixes: within a page, at a page's end, whole ones."""
     rng = random.Random(seed)
 
     def words(n: int) -> list[int]:

@@ -144,7 +144,7 @@ def test_without_a_bounded_pool_all_is_resident_and_pins_change_nothing(start: S
     ("arguments", "says"),
     [
         (("--kvflash-pin", "5"), "--kvflash-pin takes positions as begin:end"),
-        (("--kvflash-pin", "9:5"), "each beginning before it ends"),
+        (("--kvflash-pin", "9:5"), "each prefix before it ends"),
         (("--kvflash-pin", "-1:5"), "takes positions"),
         (("--kvflash-pin", "a:b"), "takes positions"),
         (("--kvflash-pin", "1:2,"), "takes positions"),

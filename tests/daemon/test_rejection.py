@@ -50,7 +50,7 @@ SAMPLING = "temp=1 top_k=4"
 
 
 def ask_all(daemon: DaemonDriver, prompt: Sequence[int], extra: str, seeds: range) -> list[Answer]:
-    """The beginnings of as many answers."""
+    """The prefixes of as many answers."""
     answers: list[Answer] = []
     for first in range(0, len(seeds), WAVE):
         wave = seeds[first : first + WAVE]

@@ -76,7 +76,7 @@ def plainly(daemon: DaemonDriver, prompts: Sequence[Sequence[int]], n: int) -> l
 
 
 def all_at_once(daemon: DaemonDriver, prompts: Sequence[Sequence[int]], n: int) -> list[list[int]]:
-    """All prompts in flight together, in as many lanes as the daemon has."""
+    """All prompts in in_flight together, in as many lanes as the daemon has."""
     daemon.send(*(gen_line(i, n, prompt, "ignore_eos=1 reuse=0") for i, prompt in enumerate(prompts)))
     answers = daemon.collect(len(prompts))
     assert all(isinstance(answers[i].reply, GenerateOk) for i in range(len(prompts)))

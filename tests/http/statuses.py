@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from luce.supervisor import EngineState, EngineStatus
-from luce.supervisor.engine_info import EngineInfo
+from luce.supervisor.engine.info import EngineInfo
 
 
 def engine_status(*, kvflash: int | None = None, **changes: Any) -> EngineStatus:

@@ -28,7 +28,7 @@ async def shared(tiny_model: Path) -> AsyncIterator[Answering]:
 
 
 def n_shared(shared: Answering, *asks: Ask) -> int:
-    """Tokens that the prompts have in common from their beginning."""
+    """Tokens that the prompts have in common from their start."""
     texts = [shared.answerer._renderer.render(ask.prompt).ids for ask in asks]
     return next((n for n, tokens in enumerate(zip(*texts, strict=False)) if len(set(tokens)) > 1), len(texts[0]))
 
@@ -91,7 +91,7 @@ async def test_an_answer_is_known_by_its_ids(shared: Answering) -> None:
 
 
 async def test_stripped_reasoning_costs_one_turn(shared: Answering) -> None:
-    """What the client leaves out of an answer is lost from that answer's beginning on, and not before."""
+    """What the client leaves out of an answer is lost from that answer's prefix on, and not before."""
     question = "What do you think? " * 40
     answer = await serve(shared.answerer, chat(system(RULES + " Strip."), question, max_tokens=60, ignore_eos=True))
     stripped = assistant(answer.choice.content[40:])
@@ -124,7 +124,7 @@ async def test_clients_that_are_kept_apart(tiny_model: Path) -> None:
         assert (strange.usage.n_cached, strange.usage.cache_miss) == (0, "off")
         assert (await serve(apart.answerer, theirs)).usage.n_cached >= first.usage.n_prompt - 1
         assert strange.choice.content == first.choice.content
-        # What was answered to one client is no beginning for another.
+        # What was answered to one client is no prefix for another.
         both = [replace(chat(system(RULES), "Hello", assistant(first.choice.content), "Go on"), client=c)
                 for c in ("mine", "other")]  # fmt: skip
         assert (await serve(apart.answerer, both[0])).usage.n_cached > first.usage.n_prompt

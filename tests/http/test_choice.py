@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.supervisor.generation import TokenEvent
+from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answer import ChoiceFinished, ContentPiece, FinishReason, ReasoningPiece, ToolCallPiece
 from luce.supervisor.http.choice import ChatReading, Choice, Piece
 from luce.supervisor.http.choice_logprobs import LogprobReader

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from luce.supervisor import DaemonConfig, EngineClient, EngineProcess, SupervisorConfig
-from tests.supervisor.streams import Meddled, make_meddler
+from tests.supervisor.streams import FaultyEngine, make_fault_injector
 
 
 @pytest.fixture(autouse=True)
@@ -59,9 +59,9 @@ def brisk(tiny_model: Path) -> SupervisorConfig:
 
 
 @pytest.fixture
-def meddled(brisk: SupervisorConfig, luced: Path, tmp_path: Path) -> Meddled:
-    """meddled(POISON=…, …): `brisk` with tests/supervisor/meddler.py in luced's place."""
-    program = make_meddler(tmp_path)
+def faulty(brisk: SupervisorConfig, luced: Path, tmp_path: Path) -> FaultyEngine:
+    """faulty(POISON=…, …): `brisk` with tests/supervisor/fault_injector.py in luced's place."""
+    program = make_fault_injector(tmp_path)
 
     def make(*, changes: dict[str, Any] | None = None, **variables: object) -> SupervisorConfig:
         environment = {"LUCED_BEHIND": str(luced), **{f"MEDDLER_{k}": str(v) for k, v in variables.items()}}

@@ -27,7 +27,7 @@ from luce.supervisor import (
 )
 from tests.daemon.same_tokens import NOISE_CUTS, Comparison, SampledComparison
 
-Meddled = Callable[..., SupervisorConfig]
+FaultyEngine = Callable[..., SupervisorConfig]
 PROMPT = (329, 285, 1420, 261, 1319)
 DEADLINE_S = 120.0
 N_LONG = 1500
@@ -125,10 +125,10 @@ async def first_token(supervisor: Supervisor, asked: GenerateRequest) -> tuple[a
     return asyncio.create_task(read()), began
 
 
-def make_meddler(folder: Path) -> Path:
-    """tests/supervisor/meddler.py as a program."""
-    program = folder / "meddler"
-    program.write_text(f"#!{sys.executable}\n" + (Path(__file__).parent / "meddler.py").read_text())
+def make_fault_injector(folder: Path) -> Path:
+    """tests/supervisor/fault_injector.py as a program."""
+    program = folder / "fault_injector"
+    program.write_text(f"#!{sys.executable}\n" + (Path(__file__).parent / "fault_injector.py").read_text())
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return program
 

@@ -15,7 +15,7 @@ from itertools import cycle
 
 from luce.supervisor import GenerateRequest, Supervisor
 from tests.daemon.same_tokens import NOISE_CUTS, Comparison, SampledComparison
-from tests.supervisor.streams import DEADLINE_S, Answer, Footprint, Meddled, collect, request
+from tests.supervisor.streams import DEADLINE_S, Answer, FaultyEngine, Footprint, collect, request
 
 N_STREAMS = 16
 N_DRAWN = 100
@@ -76,8 +76,8 @@ def all_streams() -> Iterator[GenerateRequest]:
         yield sampled(number)
 
 
-async def test_nothing_is_lost_repeated_or_changed(meddled: Meddled, full: bool) -> None:
-    config = meddled(changes={"lanes": N_STREAMS, "pool": 16384, "log_level": "error"})
+async def test_nothing_is_lost_repeated_or_changed(faulty: FaultyEngine, full: bool) -> None:
+    config = faulty(changes={"lanes": N_STREAMS, "pool": 16384, "log_level": "error"})
     async with Supervisor(config):
         pass
     before = Footprint.now()

@@ -121,7 +121,7 @@ async def test_a_prompt_that_no_line_holds_is_refused_by_the_daemon(client: Engi
 async def test_a_long_prompt_goes_by_a_file(client: EngineClient, monkeypatch: pytest.MonkeyPatch) -> None:
     command = Generate(prompt=PROMPT, n_generate=12, ignore_eos=True)
     inline = tokens_of(await collect(client, command))
-    monkeypatch.setattr("luce.supervisor.client.MAX_INLINE_IDS", 2)
+    monkeypatch.setattr("luce.supervisor.engine.client.MAX_INLINE_IDS", 2)
     async with asyncio.timeout(DEADLINE_S), await client.generate(command) as generation:
         assert n_prompt_files() == 1
         assert tokens_of([event async for event in generation]) == inline
@@ -135,7 +135,7 @@ async def test_a_long_prompt_goes_by_a_file(client: EngineClient, monkeypatch: p
 async def test_the_prompts_file_goes_with_the_engine(
     client: EngineClient, process: EngineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("luce.supervisor.client.MAX_INLINE_IDS", 2)
+    monkeypatch.setattr("luce.supervisor.engine.client.MAX_INLINE_IDS", 2)
     generation = await client.generate(Generate(prompt=PROMPT, n_generate=N_LONG, ignore_eos=True))
     await anext(generation)
     assert n_prompt_files() == 1

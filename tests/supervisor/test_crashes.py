@@ -31,8 +31,8 @@ from tests.supervisor.streams import (
     DEADLINE_S,
     N_LONG,
     Answer,
+    FaultyEngine,
     Footprint,
-    Meddled,
     check_same,
     collect,
     first_token,
@@ -106,13 +106,13 @@ async def test_the_seed_that_was_picked_outlives_the_engine(brisk: SupervisorCon
         check_same(asked, answers, await collect_all(supervisor, asked), 100)
 
 
-async def test_an_end_token_is_an_end_also_after_a_crash(meddled: Meddled, tmp_path: Path) -> None:
+async def test_an_end_token_is_an_end_also_after_a_crash(faulty: FaultyEngine, tmp_path: Path) -> None:
     """The reply that says how a text has ended is lost: it is asked for again, and nothing comes after the end."""
-    async with Supervisor(meddled()) as supervisor:
+    async with Supervisor(faulty()) as supervisor:
         asked = request(prompt="Who are you?", max_tokens=500, ignore_eos=False, temperature=0.7, seed=1)
         expected = await collect(supervisor, asked)
         assert expected.end.reason == "eos"
-    lost = meddled(LOST="ok id=", MARK=tmp_path / "lost", changes={"final_timeout_s": 2.0})
+    lost = faulty(LOST="ok id=", MARK=tmp_path / "lost", changes={"final_timeout_s": 2.0})
     async with Supervisor(lost) as supervisor:
         answer = await collect(supervisor, asked)
         assert (answer.tokens, answer.end.reason, answer.end.n_resumes) == (expected.tokens, "eos", 1)
@@ -123,10 +123,10 @@ async def test_an_end_token_is_an_end_also_after_a_crash(meddled: Meddled, tmp_p
     [signal.SIGSTOP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGRTMIN, signal.SIGRTMIN + 1, signal.SIGRTMIN + 2],
     ids=["stopped", "garbage", "stdout closed", "stdin closed", "tokens closed", "tokens garbage"],
 )
-async def test_an_engine_that_cannot_go_on_is_a_pause(meddled: Meddled, number: int) -> None:
+async def test_an_engine_that_cannot_go_on_is_a_pause(faulty: FaultyEngine, number: int) -> None:
     # Rejected drafts leave cells to other lanes, so that a text's rows lie, and are added up, in another order from run
     # to run: many draws would fall at an edge. The greedy tests run with drafts.
-    async with Supervisor(dataclasses.replace(meddled(), draft_max=0)) as supervisor:
+    async with Supervisor(dataclasses.replace(faulty(), draft_max=0)) as supervisor:
         # More than there are lanes.
         asked = [request(max_tokens=200, temperature=0.6, seed=seed, n_logprobs=4) for seed in range(N_DRAWN)]
         expected = await collect_all(supervisor, asked)
@@ -145,8 +145,8 @@ async def test_an_idle_engine_that_dies_is_replaced(brisk: SupervisorConfig) -> 
         assert supervisor.engine_pids() != [pid]
 
 
-async def test_a_poisonous_request_is_convicted_and_its_neighbours_live(meddled: Meddled) -> None:
-    async with Supervisor(meddled(POISON=POISON)) as supervisor:
+async def test_a_poisonous_request_is_convicted_and_its_neighbours_live(faulty: FaultyEngine) -> None:
+    async with Supervisor(faulty(POISON=POISON)) as supervisor:
         good = [request(max_tokens=100, temperature=1.0, seed=seed, n_logprobs=4) for seed in range(N_DRAWN)]
         tasks = [asyncio.create_task(collect(supervisor, one)) for one in good]
         with pytest.raises(EngineKillerError):
@@ -160,8 +160,8 @@ async def test_a_poisonous_request_is_convicted_and_its_neighbours_live(meddled:
         assert len((await collect(supervisor, request())).tokens) == 20
 
 
-async def test_two_poisonous_requests_are_told_apart(meddled: Meddled) -> None:
-    async with Supervisor(meddled(POISON=POISON)) as supervisor:
+async def test_two_poisonous_requests_are_told_apart(faulty: FaultyEngine) -> None:
+    async with Supervisor(faulty(POISON=POISON)) as supervisor:
         bad = [asyncio.create_task(collect(supervisor, request(prompt_ids=(329 + i, POISON)))) for i in range(2)]
         good = [
             asyncio.create_task(collect(supervisor, request(max_tokens=50, prompt_ids=(329 + i,)))) for i in range(4)
@@ -213,13 +213,13 @@ async def test_an_exchanged_model_does_not_go_on_with_anothers_text(
             await running
 
 
-async def test_a_restart_that_fails_is_tried_again(meddled: Meddled, tmp_path: Path) -> None:
+async def test_a_restart_that_fails_is_tried_again(faulty: FaultyEngine, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     starts.write_text("0")
-    async with Supervisor(meddled()) as supervisor:
+    async with Supervisor(faulty()) as supervisor:
         asked = request(max_tokens=N_LONG, n_logprobs=4)
         expected = await collect(supervisor, asked)
-    config = meddled(STARTS=starts, FAILS=5)
+    config = faulty(STARTS=starts, FAILS=5)
     starts.write_text("5")  # the first start works …
     async with Supervisor(config) as supervisor:
         starts.write_text("2")  # … and after it three do not
@@ -229,10 +229,10 @@ async def test_a_restart_that_fails_is_tried_again(meddled: Meddled, tmp_path: P
         assert supervisor.status().engines[0].n_deaths == 4
 
 
-async def test_an_engine_that_never_comes_back_is_given_up(meddled: Meddled, tmp_path: Path) -> None:
+async def test_an_engine_that_never_comes_back_is_given_up(faulty: FaultyEngine, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     starts.write_text("1000")
-    async with Supervisor(meddled(STARTS=starts, FAILS=1000, changes={"restart_limit": 3})) as supervisor:
+    async with Supervisor(faulty(STARTS=starts, FAILS=1000, changes={"restart_limit": 3})) as supervisor:
         starts.write_text("0")
         running, began = await first_token(supervisor, request(max_tokens=1500))
         await began.wait()
@@ -248,10 +248,10 @@ async def test_an_engine_that_never_comes_back_is_given_up(meddled: Meddled, tmp
         assert not supervisor.status().is_healthy
 
 
-async def test_a_slow_engine_is_not_a_dead_one(meddled: Meddled) -> None:
+async def test_a_slow_engine_is_not_a_dead_one(faulty: FaultyEngine) -> None:
     """Its steps get slower and slower, beyond the limit that held at first, but never four times at once."""
     changes = {"asleep_timeout_s": 1.5, "busy_timeout_s": 1.5}
-    async with Supervisor(meddled(DELAYS="0,0.75,2.0,5.0", changes=changes)) as supervisor, asyncio.timeout(DEADLINE_S):
+    async with Supervisor(faulty(DELAYS="0,0.75,2.0,5.0", changes=changes)) as supervisor, asyncio.timeout(DEADLINE_S):
         while supervisor.status().engines[0].slowest_step_s < 4:
             await collect(supervisor, request(max_tokens=500))
         assert supervisor.status().engines[0].n_deaths == 0
@@ -323,7 +323,7 @@ def test_however_we_end_nothing_is_left(luced: Path, tiny_model: Path, own_tempo
     code = f"""
 import asyncio
 from pathlib import Path
-import luce.supervisor.client as client
+import luce.supervisor.engine.client as client
 from luce.supervisor import GenerateRequest, Supervisor, SupervisorConfig, TokenEvent
 client.MAX_INLINE_IDS = 2
 async def main():

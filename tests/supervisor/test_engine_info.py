@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from luce.protocol import ReadyLine
-from luce.supervisor.engine_info import EngineInfo
+from luce.supervisor.engine.info import EngineInfo
 
 PAGE_BYTES = 1000
 

@@ -1,6 +1,6 @@
 """What the supervisor asks of an engine's memory: marks, slots, and not reading the same twice.
 
-The engine is real; meddler.py says in its place that it keeps pages, and answers for its slots.
+The engine is real; fault_injector.py says in its place that it keeps pages, and answers for its slots.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from luce.supervisor import Supervisor
-from tests.supervisor.streams import DEADLINE_S, Meddled, collect, request
+from tests.supervisor.streams import DEADLINE_S, FaultyEngine, collect, request
 
 PATIENT = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0}
 """For tests that stop the engine: it is not taken for dead, however long they need."""
@@ -34,16 +34,16 @@ def asked_for(log: Path) -> list[tuple[str, str]]:
     ]
 
 
-async def test_an_engine_that_keeps_nothing_is_asked_for_nothing(meddled: Meddled, tmp_path: Path) -> None:
+async def test_an_engine_that_keeps_nothing_is_asked_for_nothing(faulty: FaultyEngine, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with Supervisor(meddled(SLOTS="none", LOG=log)) as supervisor:
+    async with Supervisor(faulty(SLOTS="none", LOG=log)) as supervisor:
         await collect(supervisor, request(prompt_ids=conversation(0, 300), boundaries=(300, 500)))
     assert asked_for(log) == [("", "")]
 
 
-async def test_boundaries_become_marks_and_the_first_and_last_get_slots(meddled: Meddled, tmp_path: Path) -> None:
+async def test_boundaries_become_marks_and_the_first_and_last_get_slots(faulty: FaultyEngine, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with Supervisor(meddled(SLOTS=8, LOG=log)) as supervisor:
+    async with Supervisor(faulty(SLOTS=8, LOG=log)) as supervisor:
         first = request(prompt_ids=conversation(0, 300), boundaries=(300, 400, 590, 601, 0))
         await collect(supervisor, first)
         await collect(supervisor, first)  # all it could keep is kept
@@ -62,17 +62,17 @@ async def test_boundaries_become_marks_and_the_first_and_last_get_slots(meddled:
     ]
 
 
-async def test_snapshots_that_fail_leave_their_slots_free(meddled: Meddled, tmp_path: Path) -> None:
+async def test_snapshots_that_fail_leave_their_slots_free(faulty: FaultyEngine, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with Supervisor(meddled(SLOTS=2, REFUSE=1, LOG=log)) as supervisor:
+    async with Supervisor(faulty(SLOTS=2, REFUSE=1, LOG=log)) as supervisor:
         for _ in range(3):
             await collect(supervisor, request(prompt_ids=conversation(0, 300), boundaries=(300, 590)))
         assert supervisor.status().engines[0].n_slots_used == 0
     assert [snap for snap, _ in asked_for(log)] == ["300:0,590:1"] * 3
 
 
-async def test_a_cancelled_request_strands_no_slot(meddled: Meddled) -> None:
-    async with Supervisor(meddled(SLOTS=2, changes=PATIENT)) as supervisor:
+async def test_a_cancelled_request_strands_no_slot(faulty: FaultyEngine) -> None:
+    async with Supervisor(faulty(SLOTS=2, changes=PATIENT)) as supervisor:
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)  # nothing is confirmed
         task = asyncio.create_task(collect(supervisor, request(prompt_ids=conversation(0, 300), boundaries=(300, 590))))
@@ -86,15 +86,15 @@ async def test_a_cancelled_request_strands_no_slot(meddled: Meddled) -> None:
         await collect(supervisor, request(prompt_ids=conversation(7, 300), boundaries=(300, 590)))
         status = supervisor.status().engines[0]
         assert status.n_slots_used == 2  # what the engine took after all; nothing is on its way for ever
-        slots = supervisor._multiplexer.berth(supervisor._keepers[0]).slots
+        slots = supervisor._multiplexer.handle(supervisor._monitors[0]).slots
         assert slots is not None
         slots.check_integrity()
         assert not slots._reserved
 
 
-async def test_slots_are_given_up_for_bytes_and_the_engine_is_told(meddled: Meddled, tmp_path: Path) -> None:
+async def test_slots_are_given_up_for_bytes_and_the_engine_is_told(faulty: FaultyEngine, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    config = meddled(SLOTS=8, LOG=log, changes={"slot_budget": 5 * 1000 + 500 + 100})  # five pages and a tail
+    config = faulty(SLOTS=8, LOG=log, changes={"slot_budget": 5 * 1000 + 500 + 100})  # five pages and a tail
     async with Supervisor(config) as supervisor:
         await collect(supervisor, request(prompt_ids=(7,) * 300, boundaries=(256,)))
         await collect(supervisor, request(prompt_ids=(8,) * 400, boundaries=(320,)))
@@ -104,9 +104,9 @@ async def test_slots_are_given_up_for_bytes_and_the_engine_is_told(meddled: Medd
     assert [snap for snap, _ in asked_for(log)] == ["256:0", "320:0"]
 
 
-async def test_a_new_engine_has_empty_slots(meddled: Meddled, tmp_path: Path) -> None:
+async def test_a_new_engine_has_empty_slots(faulty: FaultyEngine, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with Supervisor(meddled(SLOTS=8, LOG=log)) as supervisor:
+    async with Supervisor(faulty(SLOTS=8, LOG=log)) as supervisor:
         asked = request(prompt_ids=conversation(0, 300), boundaries=(300, 590))
         await collect(supervisor, asked)
         os.kill(supervisor.engine_pids()[0], signal.SIGKILL)
@@ -115,8 +115,8 @@ async def test_a_new_engine_has_empty_slots(meddled: Meddled, tmp_path: Path) ->
     assert [snap for snap, _ in asked_for(log)] == ["300:0,590:1"] * 2
 
 
-async def test_what_another_is_reading_is_waited_for(meddled: Meddled) -> None:
-    async with Supervisor(meddled(SLOTS=8, changes=PATIENT)) as supervisor:
+async def test_what_another_is_reading_is_waited_for(faulty: FaultyEngine) -> None:
+    async with Supervisor(faulty(SLOTS=8, changes=PATIENT)) as supervisor:
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)  # so that the first prompt is not read before the others come
         shared = (len(SYSTEM),)  # a boundary: the engine leaves a tail there, from which the others can go on
@@ -130,8 +130,8 @@ async def test_what_another_is_reading_is_waited_for(meddled: Meddled) -> None:
         assert [len(answer.tokens) for answer in await asyncio.gather(*tasks)] == [20] * 4
 
 
-async def test_a_beginning_without_a_tail_is_not_waited_for(meddled: Meddled) -> None:
-    async with Supervisor(meddled(SLOTS=8, changes=PATIENT)) as supervisor:
+async def test_a_beginning_without_a_tail_is_not_waited_for(faulty: FaultyEngine) -> None:
+    async with Supervisor(faulty(SLOTS=8, changes=PATIENT)) as supervisor:
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)
         tasks = [
@@ -144,8 +144,8 @@ async def test_a_beginning_without_a_tail_is_not_waited_for(meddled: Meddled) ->
         assert [len(answer.tokens) for answer in await asyncio.gather(*tasks)] == [20] * 3
 
 
-async def test_without_pages_there_is_nothing_to_wait_for(meddled: Meddled) -> None:
-    async with Supervisor(meddled(SLOTS="none", changes=PATIENT)) as supervisor:
+async def test_without_pages_there_is_nothing_to_wait_for(faulty: FaultyEngine) -> None:
+    async with Supervisor(faulty(SLOTS="none", changes=PATIENT)) as supervisor:
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)
         tasks = [asyncio.create_task(collect(supervisor, request(prompt_ids=SYSTEM))) for _ in range(4)]

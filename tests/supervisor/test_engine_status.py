@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from luce.supervisor import EngineState, RequestRefusedError, Supervisor, SupervisorConfig
-from tests.supervisor.streams import DEADLINE_S, PROMPT, Meddled, collect, first_token, request
+from tests.supervisor.streams import DEADLINE_S, PROMPT, FaultyEngine, collect, first_token, request
 
 
 @pytest.fixture
@@ -48,11 +48,11 @@ async def test_a_text_may_be_longer_than_a_bounded_pool(brisk: SupervisorConfig)
         assert (figures["pages_out"], figures["pool"]) == ("0", "640")
 
 
-async def test_an_engine_that_dies_for_want_of_memory_starts_again_with_a_smaller_pool(meddled: Meddled) -> None:
+async def test_an_engine_that_dies_for_want_of_memory_starts_again_with_a_smaller_pool(faulty: FaultyEngine) -> None:
     bounded: dict[str, Any] = {"pool": None, "kvflash": 1024, "lanes": 1, "ubatch": 64, "host_cache": 256 << 20}
     said: list[str] = []
     prompt = tuple(2 + i * 7 % 8000 for i in range(1500))
-    async with Supervisor(meddled(changes=bounded), on_log=said.append) as running:
+    async with Supervisor(faulty(changes=bounded), on_log=said.append) as running:
         for deaths, pool in enumerate((768, 576, 512, 512), start=1):
             task, began = await first_token(running, request(prompt_ids=prompt, max_tokens=30))
             await began.wait()
@@ -89,10 +89,10 @@ async def test_requests_outlive_memory_that_is_refused(brisk: SupervisorConfig) 
 
 @pytest.mark.parametrize(("death", "pool"), [(signal.SIGRTMIN + 4, 768), (signal.SIGRTMIN + 5, 576)])
 async def test_an_engine_starts_again_with_the_pool_that_the_one_before_had_in_the_end(
-    meddled: Meddled, death: int, pool: int
+    faulty: FaultyEngine, death: int, pool: int
 ) -> None:
     bounded: dict[str, Any] = {"pool": None, "kvflash": 1024, "lanes": 1, "ubatch": 64, "host_cache": 256 << 20}
-    async with Supervisor(meddled(changes=bounded)) as running:
+    async with Supervisor(faulty(changes=bounded)) as running:
         for n, signal_number in enumerate((death, signal.SIGKILL), start=1):
             task, began = await first_token(running, request(max_tokens=200))
             await began.wait()
@@ -105,9 +105,9 @@ async def test_an_engine_starts_again_with_the_pool_that_the_one_before_had_in_t
             assert status.info.kvflash == pool
 
 
-async def test_an_engine_that_dies_of_something_else_keeps_its_pool(meddled: Meddled) -> None:
+async def test_an_engine_that_dies_of_something_else_keeps_its_pool(faulty: FaultyEngine) -> None:
     bounded: dict[str, Any] = {"pool": None, "kvflash": 1024, "lanes": 1, "ubatch": 64, "host_cache": 256 << 20}
-    async with Supervisor(meddled(changes=bounded)) as running:
+    async with Supervisor(faulty(changes=bounded)) as running:
         task, began = await first_token(running, request(max_tokens=200))
         await began.wait()
         (pid,) = running.engine_pids()

@@ -10,7 +10,7 @@ from typing import IO
 
 import pytest
 
-from luce.supervisor.pipes import PipeListener
+from luce.supervisor.engine.pipes import PipeListener
 
 DEADLINE_S = 60.0
 

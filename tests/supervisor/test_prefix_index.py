@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luce.supervisor.prefix_index import Match, PrefixIndex, common_tokens, pack
+from luce.supervisor.prefix_cache.prefix_index import Match, PrefixIndex, common_tokens, pack
 
-# Few different tokens and short texts, so that they share beginnings; one id has bytes that look like others'.
+# Few different tokens and short texts, so that they share prefixes; one id has bytes that look like others'.
 TEXTS = st.lists(st.sampled_from([0, 1, 256, 2**31 - 1]), max_size=7).map(pack)
 
 

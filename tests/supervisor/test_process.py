@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from luce.supervisor import DaemonConfig, EngineProcess, StartError, StopDeadlines
-from luce.supervisor.process import describe_exit
+from luce.supervisor.engine.process import describe_exit
 
 DEADLINE_S = 120.0
 QUICK = StopDeadlines(quit_s=0.3, terminate_s=0.3, kill_s=DEADLINE_S)

@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from luce.supervisor.prefix_index import pack
-from luce.supervisor.slots import Reservation, SlotBudget, SlotTable
+from luce.supervisor.prefix_cache.prefix_index import pack
+from luce.supervisor.prefix_cache.slots import Reservation, SlotBudget, SlotTable
 
 BUDGET = SlotBudget(n_slots=3, n_bytes=2000, page_tokens=4, page_bytes=100, tail_bytes=150)
 

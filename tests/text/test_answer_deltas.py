@@ -1,7 +1,7 @@
 """Answers against parsing all of them anew with each piece: the same deltas at the same time, whatever was written.
 
 What a model writes is drawn at random, from what its format's own grammar has and what texts of models have, and cut at
-random places. The reference parses the whole beginning of the answer for each piece, so nothing is ever left out.
+random places. The reference parses the whole prefix of the answer for each piece, so nothing is ever left out.
 """
 
 from __future__ import annotations

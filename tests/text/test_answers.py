@@ -230,7 +230,7 @@ def test_many_tokens_one_of_which_there_is_not(model: TextModel) -> None:
 
 
 def test_a_name_that_begins_another(model: TextModel) -> None:
-    """`read` is the beginning of `read_file`: a name is shown when it is complete."""
+    """`read` is the prefix of `read_file`: a name is shown when it is complete."""
     chat = model.render(HELLO, tools=TOOLS)
     check_every_split(
         chat, '<tool_call>\n{"name": "read_file", "arguments": {"path": "a", "lines": 1}}\n</tool_call>', 200

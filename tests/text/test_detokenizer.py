@@ -59,7 +59,7 @@ def test_without_stops_nothing_waits(stops: list[str]) -> None:
     st.lists(st.integers(1, 5), max_size=40),
 )
 def test_any_cut_finds_the_first_stop(text: str, stops: list[str], sizes: list[int]) -> None:
-    """What comes out is a beginning of the text without a stop in it; then the stop itself follows."""
+    """What comes out is a prefix of the text without a stop in it; then the stop itself follows."""
     finder, rest, emitted = StopStrings(stops), text, ""
     for size in [*sizes, len(text) + 1]:
         emitted += finder.feed(rest[:size])

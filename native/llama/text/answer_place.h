@@ -56,7 +56,7 @@ struct AnswerPlace {
     std::optional<OpenText> open;
     // Long stretches only:
     std::vector<Stretch> texts;     // free texts that have ended
-    std::vector<Stretch> repeated;  // from the end of the first to the beginning of the last of what is repeated
+    std::vector<Stretch> repeated;  // from the end of the first to the prefix of the last of what is repeated
 };
 
 // What points into the grammar: as long as that lives.

@@ -5,7 +5,7 @@
 #include <new>
 #include <string>
 
-#include "llama/own_stack.h"
+#include "llama/grammar/own_stack.h"
 #include "llama/text/failure.h"
 
 namespace luce::llama {

@@ -12,8 +12,8 @@ namespace {
 // Of a text: what is read as empty or as spaces only may be read otherwise, and at the end of an open one there may be
 // something that is not shown yet.
 constexpr size_t kHeadBytes = 16;
-constexpr size_t kTailBytes = 16;
-constexpr size_t kOpenTailBytes = 160;
+constexpr size_t kCheckpointBytes = 16;
+constexpr size_t kOpenCheckpointBytes = 160;
 constexpr size_t kLeastBytes = 64;
 constexpr std::string_view kSpaces = " \t\r\n\v\f";
 
@@ -26,13 +26,13 @@ constexpr size_t kTries = 24;
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
-std::vector<Stretch> cuts_of(std::string_view input, const Stretch& text, size_t n_tail) {
+std::vector<Stretch> cuts_of(std::string_view input, const Stretch& text, size_t n_checkpoint) {
     const size_t head = input.find_first_not_of(kSpaces, text.begin);
-    const size_t tail = input.find_last_not_of(kSpaces, text.end - 1);
-    if (head == std::string_view::npos || head >= tail || text.end < text.begin + n_tail) {
+    const size_t checkpoint = input.find_last_not_of(kSpaces, text.end - 1);
+    if (head == std::string_view::npos || head >= checkpoint || text.end < text.begin + n_checkpoint) {
         return {};
     }
-    size_t end = std::min(tail, text.end - n_tail);
+    size_t end = std::min(checkpoint, text.end - n_checkpoint);
     while (end > head && is_continuation(input[end])) {
         --end;
     }
@@ -62,11 +62,11 @@ std::vector<Stretch> find_elisions(const AnswerPlace& place, std::string_view in
         choices.push_back({{std::max(stretch.begin, n_fixed), stretch.end}});
     }
     for (const Stretch& text : place.texts) {
-        choices.push_back(cuts_of(input, {std::max(text.begin, n_fixed), text.end}, kTailBytes));
+        choices.push_back(cuts_of(input, {std::max(text.begin, n_fixed), text.end}, kCheckpointBytes));
     }
     if (place.open) {
         const size_t begin = std::max({place.open->begin, place.open->looked_to, n_fixed});
-        choices.push_back(cuts_of(input, {begin, input.size()}, kOpenTailBytes));
+        choices.push_back(cuts_of(input, {begin, input.size()}, kOpenCheckpointBytes));
     }
     std::erase_if(choices, [](const auto& cuts) { return cuts.empty() || cuts[0].end < cuts[0].begin + kLeastBytes; });
     // The longest first, each of them once: a grammar may read the same text in several ways before it finds the right.

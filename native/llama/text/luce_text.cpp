@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "llama/gguf_preflight.h"
+#include "llama/gguf_check/gguf_preflight.h"
 #include "llama/text/answer_parser.h"
 #include "llama/text/chat_renderer.h"
 #include "llama/text/chat_request.h"

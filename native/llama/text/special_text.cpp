@@ -109,7 +109,7 @@ SpecialText::SpecialText(const Vocabulary& vocabulary, const std::vector<std::st
     }
     for (const Entry& entry : entries_) {
         for (size_t n = 1; entry.structural && n < entry.text.size(); ++n) {
-            beginnings_.insert(entry.text.substr(0, n));
+            prefix_matches_.insert(entry.text.substr(0, n));
             rests_.insert(entry.text.substr(n));
             longest_ = std::max(longest_, entry.text.size());
         }
@@ -192,7 +192,7 @@ bool SpecialText::ends_open(std::string_view text) const {
         text.remove_suffix(1);
     }
     for (size_t n = 1; n < longest_ && n <= text.size(); ++n) {
-        if (beginnings_.count(std::string(text.substr(text.size() - n))) > 0) {
+        if (prefix_matches_.count(std::string(text.substr(text.size() - n))) > 0) {
             return true;
         }
     }

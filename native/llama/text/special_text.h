@@ -48,7 +48,7 @@ public:
     std::vector<ByteSpan> user_defined_frame_in(std::string_view text) const;
 
     // Whether a text, its white space at that end aside, could complete a structural spelling with what stands beside
-    // it. ends_open: it ends in the beginning of one. begins_open: it begins with the rest of one.
+    // it. ends_open: it ends in the start of one. begins_open: it begins with the rest of one.
     bool ends_open(std::string_view text) const;
     bool begins_open(std::string_view text) const;
 
@@ -76,7 +76,7 @@ private:
 
     std::vector<Entry> entries_;                          // in llama.cpp's own order
     std::array<std::vector<size_t>, 256> by_first_byte_;  // ranks
-    std::unordered_set<std::string> beginnings_;          // proper prefixes of structural spellings
+    std::unordered_set<std::string> prefix_matches_;      // proper prefixes of structural spellings
     std::unordered_set<std::string> rests_;               // proper suffixes
     size_t longest_ = 0;                                  // structural spelling, in bytes
 };

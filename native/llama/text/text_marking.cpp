@@ -44,7 +44,7 @@ struct Edit {
     Placeholder placeholder;
 };
 
-// Letters and digits only, so that no filter of a template changes it; its beginning occurs nowhere else in it.
+// Letters and digits only, so that no filter of a template changes it; its prefix occurs nowhere else in it.
 std::string make_nonce(const std::string& avoided) {
     std::random_device random;
     for (;;) {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "llama/device_lines.h"
-#include "llama/pinned_memory.h"
+#include "llama/device_copy/device_lines.h"
+#include "llama/device_copy/pinned_memory.h"
 #include "test_paths.h"
 #include "tests/device/late_device.h"
-#include "tests/llama_memory.h"
+#include "tests/llama/llama_memory.h"
 
 TEST_SUITE_BEGIN("device");
 

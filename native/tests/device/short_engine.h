@@ -14,14 +14,14 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "llama/device_tenants.h"
-#include "llama/draft_sources.h"
-#include "llama/joint_kv_device.h"
-#include "llama/llama_sampler.h"
-#include "llama/page_scoring.h"
-#include "memory/text_memory.h"
+#include "llama/drafting/draft_sources.h"
+#include "llama/kv_cache/combined_kv_device.h"
+#include "llama/kv_cache/device_memory.h"
+#include "llama/sampling/llama_sampler.h"
+#include "llama/scoring/page_scoring.h"
+#include "memory/manager/kv_cache_manager.h"
 #include "tests/device/late_device.h"
-#include "tests/llama_memory.h"
+#include "tests/llama/llama_memory.h"
 
 namespace luce::tests {
 
@@ -68,9 +68,10 @@ struct Short : Setup {
         REQUIRE_MESSAGE(opened.ok(), (opened ? "" : opened.error().text));
         return std::move(opened).value();
     }
-    static std::unique_ptr<llama::JointKvDevice> open_joint(llama::DraftMemory* draft, llama::LlamaKvDevice& device) {
+    static std::unique_ptr<llama::CombinedKvDevice> open_joint(llama::DraftMemory* draft,
+                                                               llama::LlamaKvDevice& device) {
         if (draft == nullptr || !draft->has_cells()) return nullptr;
-        return std::make_unique<llama::JointKvDevice>(device, *draft);
+        return std::make_unique<llama::CombinedKvDevice>(device, *draft);
     }
     static llama::PageScoring open_scoring(const ShortOptions& options, const llama::Model& model) {
         if (options.scorer.empty() && !options.asks_queries) return {};
@@ -161,10 +162,10 @@ struct Short : Setup {
 
     SteadyClock clock;
     llama::OpenedDraft draft;
-    std::unique_ptr<llama::JointKvDevice> joint;  // null: the draft has no cells of its own, or there is none
+    std::unique_ptr<llama::CombinedKvDevice> joint;  // null: the draft has no cells of its own, or there is none
     llama::PageScoring scoring;
-    TextMemory memory;
-    llama::DeviceTenants tenants;
+    KvCacheManager memory;
+    llama::DeviceMemory tenants;
     llama::LlamaSamplerFactory samplers;
     std::unique_ptr<Speculator> speculator;
     Engine engine;

@@ -1,0 +1,142 @@
+#include "daemon/commands/slot_commands.h"
+
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "memory/snapshots/snapshot_file.h"
+
+namespace luce::daemon {
+
+SlotCommands::SlotCommands(engine::Engine& engine, memory::KvCacheManager& memory, memory::IoWorker& files,
+                           std::string identity, Parking parking)
+    : engine_(engine), memory_(memory), files_(files), identity_(std::move(identity)), parking_(std::move(parking)) {}
+
+void SlotCommands::serve(const SlotCommand& command, std::optional<engine::RequestKey> of, Done done) {
+    std::visit(
+        [&](const auto& which) {
+            using T = std::decay_t<decltype(which)>;
+            if constexpr (std::is_same_v<T, wire::Snapshot>) done(snapshot(which, of));
+            if constexpr (std::is_same_v<T, wire::ThinSnapshot>) done(thin(which, of));
+            if constexpr (std::is_same_v<T, wire::FreeSlot>) done(free(which));
+            if constexpr (std::is_same_v<T, wire::ListSlots>) done(wire::SlotList{which.id, memory_.slots().used()});
+            if constexpr (std::is_same_v<T, wire::SaveSlot>) save(which, std::move(done));
+            if constexpr (std::is_same_v<T, wire::LoadSlot>) load(which, std::move(done));
+            if constexpr (std::is_same_v<T, wire::Park>) done(park(which));
+            if constexpr (std::is_same_v<T, wire::Unpark>) done(unpark(which));
+            if constexpr (std::is_same_v<T, wire::Clear>) done(clear(which));
+        },
+        command);
+}
+
+wire::Reply SlotCommands::snapshot(const wire::Snapshot& command, std::optional<engine::RequestKey> of) {
+    const Result<Position> taken = engine_.snapshot(command.slot, of);
+    if (!taken) return wire::Err{command.id, taken.error()};
+    return wire::SnapshotTaken{command.id, command.slot, taken.value()};
+}
+
+wire::Reply SlotCommands::thin(const wire::ThinSnapshot& command, std::optional<engine::RequestKey> of) {
+    // Rows are cut out of a page as the device lays them out, and it is gone.
+    if (is_parked_) {
+        return wire::Err{command.id, {ErrorCode::parked, "the model's memory was given back (park): unpark first"}};
+    }
+    const Result<void> taken = engine_.snapshot_thin(command.slot, of, command.begin, command.end);
+    if (!taken) return wire::Err{command.id, taken.error()};
+    return wire::ThinTaken{command.id, command.slot, command.begin, command.end};
+}
+
+wire::Reply SlotCommands::free(const wire::FreeSlot& command) {
+    if (const Result<void> freed = memory_.slots().free(command.slot); !freed) {
+        return wire::Err{command.id, freed.error()};
+    }
+    return wire::SlotFreed{command.id, command.slot};
+}
+
+void SlotCommands::save(const wire::SaveSlot& command, Done done) {
+    Result<memory::SnapshotContents> contents = memory_.contents_of(command.slot);
+    if (!contents) {
+        done(wire::Err{command.id, contents.error()});
+        return;
+    }
+    // Shared with the job and never changed: the slot may be freed overlapped.
+    auto shared = std::make_shared<const memory::SnapshotContents>(std::move(contents).value());
+    ++n_pending_;
+    files_.post_urgent([this, command, shared, done = std::move(done), limits = memory_.limits(),
+                        identity = identity_]() -> memory::IoWorker::Completion {
+        Result<std::uint64_t> written = memory::write_snapshot(command.path, identity, *shared, limits);
+        return [this, command, done, written = std::move(written)] {
+            --n_pending_;
+            if (written) {
+                done(wire::SlotSaved{command.id, command.slot, written.value()});
+            } else {
+                done(wire::Err{command.id, written.error()});
+            }
+        };
+    });
+}
+
+void SlotCommands::load(const wire::LoadSlot& command, Done done) {
+    if (memory_.refusal()) {
+        done(wire::Err{command.id, {ErrorCode::unsupported, *memory_.refusal()}});
+        return;
+    }
+    if (const Result<void> checked = memory_.slots().check(command.slot); !checked) {
+        done(wire::Err{command.id, checked.error()});
+        return;
+    }
+    ++n_pending_;
+    files_.post_urgent([this, command, done = std::move(done), limits = memory_.limits(),
+                        identity = identity_]() -> memory::IoWorker::Completion {
+        auto contents =
+            std::make_shared<Result<memory::SnapshotContents>>(memory::read_snapshot(command.path, identity, limits));
+        return [this, command, done, contents] {
+            --n_pending_;
+            const Result<Position> adopted =
+                *contents ? memory_.adopt(command.slot, contents->value()) : Result<Position>(contents->error());
+            if (adopted) {
+                done(wire::SnapshotTaken{command.id, command.slot, adopted.value()});
+            } else {
+                done(wire::Err{command.id, adopted.error()});
+            }
+        };
+    });
+}
+
+// Pages hold the rows of both, so that a text that one of them does not know would be nobody's.
+Error SlotCommands::draft_alone() const {
+    if (!parking_.has_draft) return {ErrorCode::no_draft, "there is no draft model"};
+    return {ErrorCode::unsupported, "the draft model is parked together with its target: park"};
+}
+
+wire::Reply SlotCommands::park(const wire::Park& command) {
+    if (command.what == wire::Park::What::draft) {
+        return wire::Err{command.id, draft_alone()};
+    }
+    if (is_parked_) return wire::Parked{command.id, command.what};
+    if (memory_.refusal()) return wire::Err{command.id, {ErrorCode::unsupported, *memory_.refusal()}};
+    if (!engine_.is_idle()) {
+        return wire::Err{command.id, {ErrorCode::busy, "requests are running or waiting; park when they have ended"}};
+    }
+    if (const Result<void> left = memory_.leave_device(); !left) return wire::Err{command.id, left.error()};
+    parking_.unload();
+    is_parked_ = true;
+    return wire::Parked{command.id, command.what};
+}
+
+wire::Reply SlotCommands::unpark(const wire::Unpark& command) {
+    if (command.what == wire::Park::What::draft) {
+        return wire::Err{command.id, draft_alone()};
+    }
+    if (is_parked_) {
+        if (const Result<void> loaded = parking_.reload(); !loaded) return wire::Err{command.id, loaded.error()};
+        is_parked_ = false;
+    }
+    return wire::Unparked{command.id, command.what};
+}
+
+wire::Reply SlotCommands::clear(const wire::Clear& command) {
+    memory_.clear(command.disk);
+    return wire::PlainOk{command.id};
+}
+
+}  // namespace luce::daemon

@@ -1,0 +1,83 @@
+// Options: luced's command line as data. Checks what needs no model; main acts on it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/result.h"
+#include "memory/residency/pinned_ranges.h"
+
+namespace luce::daemon {
+
+enum class KvflashPolicy { automatic, query, draft, lru };
+
+enum class FlashAttentionChoice { automatic, on, off };
+
+// Drafted tokens a lane and step where nobody says otherwise: what a block of 16 holds beside the lane's own token.
+inline constexpr std::int32_t kDraftMost = 15;
+
+struct Options {
+    std::string model;
+    std::optional<std::int32_t> n_ctx;
+    std::optional<std::int32_t> n_pool;
+    std::optional<std::int32_t> n_kvflash;  // tokens of a pool that texts need not fit; with `sizes_kvflash` the fewest
+    bool sizes_kvflash = false;             // as many as memory and speed allow
+    std::int32_t kvflash_tau = 64;
+    KvflashPolicy kvflash_policy = KvflashPolicy::automatic;
+    std::vector<memory::PositionSpan> kvflash_pins;  // of every text
+    std::optional<std::string> kvflash_scorer;  // a GGUF file: a small model that reads the texts beside the target
+    std::optional<std::string> kvflash_scorer_cache_type;
+    std::optional<std::int32_t> kvflash_layer;  // whose queries `query` goes by; unset: found out
+    std::int32_t n_lanes = 4;
+    std::int32_t n_queue = 256;
+    std::optional<std::int32_t> n_batch;  // unset: n_ubatch
+    std::int32_t n_ubatch = 512;
+    std::optional<std::int32_t> n_threads;
+    std::optional<std::int32_t> n_gpu_layers;
+    std::optional<std::string> cache_type_k;
+    std::optional<std::string> cache_type_v;
+    FlashAttentionChoice flash_attention = FlashAttentionChoice::automatic;
+    std::optional<int> stream_fd;
+    bool multiplexed = false;
+    std::optional<std::uint64_t> seed;
+    LogLevel log_level = LogLevel::info;
+    std::int32_t load_timeout_s = 120;
+    std::int32_t n_slots = 256;
+    std::optional<std::uint64_t> host_cache_bytes;  // unset: a share of the free memory
+    std::optional<std::string> disk_cache;
+    std::uint64_t disk_budget_bytes = std::uint64_t{32} << 30;
+    bool reuses_prefixes = true;
+    std::optional<std::string> draft;  // a GGUF file: a draft model, or with `mtp` the assistant that has the heads
+    bool mtp = false;
+    std::optional<std::int32_t> n_draft_most;  // 0: never speculate; unset: as each source does best
+    bool draft_gate = true;
+    bool draft_rejection = false;  // drafts are drawn and judged by rejection sampling where a request samples
+    bool draft_ngram = true;
+    std::optional<std::int32_t> draft_tree;          // nodes a step; 0: no tree
+    std::optional<std::uint64_t> spec_memory_bytes;  // most that the states of a rollback may take; unset: a share
+    std::optional<std::string> draft_cache_type_k;
+    std::optional<std::string> draft_cache_type_v;
+    std::optional<std::int32_t> n_draft_gpu_layers;
+    std::optional<std::int32_t> n_draft_threads;
+    bool dies_with_parent = false;
+    bool wants_version = false;
+    bool wants_help = false;
+};
+
+// `arguments`: without the program's name. Errors: bad_args, naming the option and what it takes.
+Result<Options> parse_options(std::span<char* const> arguments);
+
+// Tokens that --kvflash has to have at the least.
+std::int64_t n_least_pool(const Options& options);
+
+// Whether texts of n_ctx tokens reach as far as --kvflash-pin does. Errors: bad_args.
+Result<void> check_pins_within(const Options& options, std::int32_t n_ctx);
+
+// The text of --help.
+std::string help_text();
+
+}  // namespace luce::daemon

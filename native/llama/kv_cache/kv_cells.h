@@ -1,0 +1,86 @@
+// KvCells: who sees which cell of an attention cache. "Held" is one more sequence in a cell, above all lanes; so
+// libllama itself keeps a held cell out of its search for free ones. Knows no rows.
+//
+// libllama keeps a bit in each cell for each sequence that sees it, which is all that attention asks for, and for each
+// sequence an ordered set of its positions, which costs fifty times as much to fill and to empty. It asks that set for
+// the sequence's last positions only. So what is shown is named there as far as libllama asks; of the rest there are
+// the bits, and the number of them here.
+//
+// Invariant: no free cell lies below the place where libllama starts to look for one. It moves that place back when it
+// frees cells and forward only past cells that it has filled, and so does this class; so both fill the lowest free
+// cells, which matters because attention runs over all cells up to the highest used one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/token.h"
+#include "memory/manager/kv_device.h"
+
+class llama_kv_cache;
+class llama_kv_cells;
+
+namespace luce::llama {
+
+class KvCells {
+public:
+    KvCells() = default;  // none
+    // `has_2d_positions`: the model's rope has sections (M-RoPE), so a cell notes its place in an image as well.
+    KvCells(llama_kv_cache& cache, bool has_2d_positions) : cache_(&cache), has_2d_positions_(has_2d_positions) {}
+
+    std::int32_t size() const;
+    std::int32_t n_used() const;
+    std::int32_t n_spanned() const;  // up to the highest used one
+
+    // Nobody sees more of what is held than that it is: holder_id() has no positions.
+    void hold(std::span<const memory::Cell> cells);
+    void release(std::span<const memory::Cell> cells);
+
+    Result<void> find(std::int32_t sequence, Position begin, std::span<memory::Cell> cells) const;
+    void add(std::int32_t sequence, std::span<const memory::Cell> cells);
+    void remove(std::int32_t sequence, std::span<const memory::Cell> cells);
+    void remove_from(std::int32_t sequence, Position begin);  // the positions from `begin` on
+    void remove_all(std::int32_t sequence);
+
+    // For one computation the branches, which hold nothing, see what the sequence sees from the position `from` on.
+    // They are none of the sequence's equals: of what lies before its last position libllama may only ask the first
+    // one.
+    void lend(std::int32_t sequence, std::span<const std::int32_t> branches, Position from);
+
+    // The end of it: of what was computed from `begin` on the sequence keeps the positions before `end` as one of them
+    // (or itself) has them, and the branches hold nothing any more. Errors: internal (it does not have them all; then
+    // the sequence keeps none).
+    Result<void> take_back(std::int32_t sequence, std::span<const std::int32_t> branches, Position begin,
+                           std::int32_t along, Position end);
+
+    // The lowest free cells, in ascending order; they stay free. REQUIRES: there are as many.
+    void lowest_free(std::span<memory::Cell> cells) const;
+
+    // The lowest free cells, as lowest_free() gave them, become what computing `tokens` at the positions from `begin`
+    // would have made of them, but that nobody sees them: they have to be held or added at once.
+    void fill(Position begin, std::span<const Token> tokens, std::span<const memory::Cell> cells);
+
+private:
+    // Of a sequence: cells that it sees and libllama's set does not name, and the end of their positions.
+    struct Unnamed {
+        std::size_t n = 0;
+        Position end = 0;
+    };
+
+    llama_kv_cells& cells() const;
+    std::uint32_t& search_start() const;
+    const Unnamed& unnamed(std::int32_t sequence) const;
+    Unnamed& unnamed(std::int32_t sequence);
+    bool is_named(std::int32_t sequence, memory::Cell cell) const;
+    std::vector<memory::Cell> unnamed_cells(std::int32_t sequence) const;
+    void vacate(std::span<const memory::Cell> cells);
+
+    llama_kv_cache* cache_ = nullptr;
+    bool has_2d_positions_ = false;
+    std::vector<Unnamed> unnamed_;  // of the sequences that have had some
+};
+
+}  // namespace luce::llama

@@ -1,0 +1,81 @@
+#include "llama/model/backend.h"
+
+#include <ggml-backend.h>
+#include <ggml.h>
+#include <llama.h>
+
+#include <string_view>
+
+#include "base/log.h"
+
+namespace luce::llama {
+namespace {
+
+// llama.cpp tells its whole life at "info": that is our "debug". A continuation goes with the line before it.
+LogLevel level_of(ggml_log_level level) {
+    static LogLevel last = LogLevel::debug;
+    switch (level) {
+        case GGML_LOG_LEVEL_ERROR: return last = LogLevel::error;
+        case GGML_LOG_LEVEL_WARN: return last = LogLevel::warn;
+        case GGML_LOG_LEVEL_CONT: return last;
+        default: return last = LogLevel::debug;
+    }
+}
+
+// A context's size is that of its pool: a text that goes beyond the training is warned of where --ctx is read.
+bool is_about_the_pool(std::string_view text) { return text.find("possible training context overflow") != text.npos; }
+
+void forward_log(ggml_log_level level, const char* text, void*) {
+    if (text != nullptr) log_line(is_about_the_pool(text) ? LogLevel::debug : level_of(level), text);
+}
+
+std::string kind_of(ggml_backend_dev_t device) {
+    switch (ggml_backend_dev_type(device)) {
+        case GGML_BACKEND_DEVICE_TYPE_CPU: return "cpu";
+        case GGML_BACKEND_DEVICE_TYPE_GPU: return "gpu";
+        case GGML_BACKEND_DEVICE_TYPE_IGPU: return "igpu";
+        default: return "accel";
+    }
+}
+
+}  // namespace
+
+Backend::Backend() {
+    llama_log_set(forward_log, nullptr);
+    ggml_backend_load_all();
+    llama_backend_init();
+}
+
+Backend::~Backend() { llama_backend_free(); }
+
+void Backend::on_abort(void (*handler)(const char* message)) { ggml_set_abort_callback(handler); }
+
+std::vector<DeviceInfo> Backend::devices() const {
+    std::vector<DeviceInfo> all;
+    for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        DeviceInfo info{ggml_backend_dev_name(device), ggml_backend_dev_description(device), kind_of(device), 0, 0};
+        ggml_backend_dev_memory(device, &info.free_bytes, &info.total_bytes);
+        all.push_back(std::move(info));
+    }
+    return all;
+}
+
+bool Backend::has_gpu() const {
+    return ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU) != nullptr ||
+           ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_IGPU) != nullptr;
+}
+
+std::string Backend::system_info() const { return llama_print_system_info(); }
+
+std::string Backend::description() const {
+    std::string text = "system " + system_info() + "\n";
+    for (const DeviceInfo& device : devices()) {
+        text += "device kind=" + device.kind + " name=" + device.name;
+        text += " total_bytes=" + std::to_string(device.total_bytes) +
+                " free_bytes=" + std::to_string(device.free_bytes) + " " + device.description + "\n";
+    }
+    return text;
+}
+
+}  // namespace luce::llama

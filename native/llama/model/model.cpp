@@ -1,0 +1,311 @@
+#include "llama/model/model.h"
+
+#include <ggml-backend.h>
+#include <llama.h>
+
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "common.h"
+#include "llama-hparams.h"
+#include "llama-model.h"
+#include "llama/gguf_check/gguf_preflight.h"
+#include "llama/model/kv_cache_type.h"
+#include "llama/model/model_identity.h"
+
+namespace luce::llama {
+namespace {
+
+std::string metadata(const llama_model* model, const char* key) {
+    char text[256] = {};
+    const int n = llama_model_meta_val_str(model, key, text, sizeof text);
+    return n < 0 ? std::string() : std::string(text);
+}
+
+constexpr double kLoadProgress_s = 1.0;  // between two lines about it
+
+// Where loading stands: told to who waits for a sign of life, and to the log where it takes long.
+struct LoadProgress {
+    explicit LoadProgress(const std::function<void()>& on_progress) : on_progress(on_progress) {}
+
+    const std::function<void()>& on_progress;
+    SteadyClock clock;
+    double said_s = clock.now_s();
+};
+
+bool on_load_progress(float part, void* user) {
+    auto& progress = *static_cast<LoadProgress*>(user);
+    progress.on_progress();
+    if (const double now_s = progress.clock.now_s(); now_s - progress.said_s >= kLoadProgress_s) {
+        progress.said_s = now_s;
+        log_info("loading: " + std::to_string(static_cast<int>(part * 100.0F)) + " %");
+    }
+    return true;
+}
+
+Error start_failed(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
+
+llama_flash_attn_type flash_attn_type(FlashAttention choice) {
+    switch (choice) {
+        case FlashAttention::on: return LLAMA_FLASH_ATTN_TYPE_ENABLED;
+        case FlashAttention::off: return LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        case FlashAttention::automatic: break;
+    }
+    return LLAMA_FLASH_ATTN_TYPE_AUTO;
+}
+
+// "CUDA0 has 812 of 24564 MiB free", of each device that says it.
+std::string free_memory() {
+    std::string text;
+    for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        std::size_t free = 0;
+        std::size_t total = 0;
+        ggml_backend_dev_memory(device, &free, &total);
+        if (total == 0) continue;
+        text += (text.empty() ? "" : ", ") + std::string(ggml_backend_dev_name(device)) + " has " +
+                std::to_string(free >> 20) + " of " + std::to_string(total >> 20) + " MiB free";
+    }
+    return text;
+}
+
+Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions& options, bool on_gpu) {
+    KvCacheTypes types = default_kv_cache_types(model, on_gpu);
+    const bool flash_attention_off = options.flash_attention == FlashAttention::off;
+    if (flash_attention_off && ggml_is_quantized(types.v)) types.v = GGML_TYPE_F16;
+    for (const bool is_key : {true, false}) {
+        const auto& name = is_key ? options.cache_type_k : options.cache_type_v;
+        if (!name) continue;
+        Result<ggml_type> type = parse_kv_cache_type(*name);
+        if (!type) return type.error();
+        (is_key ? types.k : types.v) = type.value();
+    }
+    if (Result<void> checked = check_kv_cache_types(model, types, flash_attention_off); !checked)
+        return checked.error();
+    return types;
+}
+
+// Of one position, at the least: layers whose rows are not those of all positions, or another layer's, are left out.
+std::size_t least_row_bytes(const llama_model* model, const KvCacheTypes& types) {
+    const llama_hparams& hparams = model->hparams;
+    std::size_t n_bytes = 0;
+    for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
+        if (hparams.is_recr(il) || hparams.is_swa(il) || !hparams.has_kv(il)) continue;
+        n_bytes += ggml_row_size(types.k, hparams.n_embd_k_gqa(il));
+        if (!hparams.is_mla()) n_bytes += ggml_row_size(types.v, hparams.n_embd_v_gqa(il));
+    }
+    return n_bytes;
+}
+
+// The host's memory is given out before it is there: who takes more of it is ended later, without a word.
+Result<void> check_host_holds(const llama_model* model, const KvCacheTypes& types, std::int32_t n_pool,
+                              std::size_t host_bytes) {
+    const std::size_t n_needed = least_row_bytes(model, types) * static_cast<std::size_t>(n_pool);
+    if (n_needed <= host_bytes) return {};
+    return start_failed("a pool of " + std::to_string(n_pool) + " tokens takes " + std::to_string(n_needed >> 20) +
+                        " MiB, and of the host's memory " + std::to_string(host_bytes >> 20) +
+                        " MiB can be had: give a smaller --kvflash, --pool or --ctx");
+}
+
+// How many recurrent states each lane keeps to go back to when drafted tokens are rejected: one a token, as many as the
+// budget holds. libllama refuses a context whose ubatch does not take them all.
+std::uint32_t n_rollback_states(const llama_model* model, const ModelOptions& options) {
+    if (options.n_draft_most == 0) return 0;
+    if (!llama_model_is_recurrent(model) && !llama_model_is_hybrid(model)) return 0;
+    const llama_hparams& hparams = model->hparams;
+    std::size_t state_bytes = 0;
+    for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
+        if (hparams.is_recr(il)) state_bytes += sizeof(float) * (hparams.n_embd_r() + hparams.n_embd_s());
+    }
+    const std::size_t all_lanes_bytes =
+        std::max<std::size_t>(1, state_bytes * static_cast<std::size_t>(options.n_lanes));
+    const auto n_affordable = static_cast<std::int64_t>(options.rollback_bytes / all_lanes_bytes);
+    const std::int64_t n = std::min<std::int64_t>({options.n_draft_most, n_affordable, options.n_ubatch - 2});
+    if (n < options.n_draft_most) {
+        log_warn("drafts of more than " + std::to_string(std::max<std::int64_t>(0, n)) +
+                 " tokens cost a copy of the state and computing again what was right: a state of " +
+                 std::to_string(state_bytes) + " bytes is kept for each token up to there, in each of " +
+                 std::to_string(options.n_lanes) + " lanes (--spec-memory " + std::to_string(options.rollback_bytes) +
+                 ")");
+    }
+    return static_cast<std::uint32_t>(std::max<std::int64_t>(0, n));
+}
+
+// Why drafts with branches cannot be verified, for models that these are asked of.
+std::optional<std::string> tree_refusal(const llama_model* model) {
+    if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model)) {
+        return "each branch would need a recurrent state of its own";
+    }
+    if (model->hparams.ple_n_heads > 0) return "its embeddings look back along a text, which has to be one";
+    return std::nullopt;
+}
+
+// The kinds of model that this engine has no use for, each named.
+Result<void> check_is_decoder(const llama_model* model) {
+    if (llama_model_has_encoder(model)) return start_failed("the model has an encoder; luced runs decoder-only models");
+    if (!llama_model_has_decoder(model)) return start_failed("the model has no decoder (an embedding model?)");
+    if (llama_model_is_diffusion(model)) return start_failed("the model is a diffusion model; luced runs causal ones");
+    return {};
+}
+
+}  // namespace
+
+void LlamaModelDeleter::operator()(llama_model* model) const { llama_model_free(model); }
+void LlamaContextDeleter::operator()(llama_context* context) const { llama_free(context); }
+
+void Model::unload() {
+    graphs_.reset();
+    context_.reset();
+    model_.reset();
+}
+
+const llama_vocab* Model::vocab() const { return llama_model_get_vocab(model_.get()); }
+
+Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress) {
+    const Result<GgufFacts> file = preflight_gguf(options.path);
+    if (!file) return file.error();
+    on_progress();
+
+    Model loaded;
+    const std::int32_t n_gpu_layers = options.n_gpu_layers.value_or(has_gpu ? -1 : 0);
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = n_gpu_layers;
+    params.load_mtp = options.loads_heads;
+    params.progress_callback = on_load_progress;
+    LoadProgress progress(on_progress);
+    params.progress_callback_user_data = &progress;
+    try {
+        loaded.model_.reset(llama_model_load_from_file(options.path.c_str(), params));
+    } catch (const std::exception& e) {
+        return start_failed(options.path + ": " + e.what());
+    }
+    if (!loaded.model_) return start_failed(options.path + ": llama.cpp cannot load it (the log on stderr says why)");
+    if (Result<void> checked = check_is_decoder(loaded.model_.get()); !checked) return checked.error();
+
+    const bool uses_gpu = has_gpu && n_gpu_layers != 0;
+    if (!has_gpu && n_gpu_layers != 0) log_warn("--gpu-layers is of no use: no GPU or no backend for one was found");
+    loaded.info_.n_gpu_layers = uses_gpu ? n_gpu_layers : 0;
+    if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();
+    if (Result<void> checked = loaded.check_context(file.value(), options.outgrows_pool); !checked)
+        return checked.error();
+    if (Result<void> warmed = loaded.warm_up(); !warmed) return warmed.error();
+    on_progress();
+
+    ModelInfo& info = loaded.info_;
+    info.file_name = std::filesystem::path(options.path).filename().string();
+    info.architecture = metadata(loaded.model_.get(), "general.architecture");
+    info.n_vocab = llama_vocab_n_tokens(loaded.vocab());
+    info.has_text = llama_vocab_type(loaded.vocab()) != LLAMA_VOCAB_TYPE_NONE;
+    info.has_recurrent = llama_model_is_recurrent(loaded.model_.get()) || llama_model_is_hybrid(loaded.model_.get());
+    Result<std::string> identity = memory_identity(file.value().files, info);
+    if (!identity) return identity.error();
+    info.identity = std::move(identity).value();
+    return loaded;
+}
+
+Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
+    info_.n_ctx_train = llama_model_n_ctx_train(model_.get());
+    const std::int32_t n_default = std::min(kDefaultMaxCtx, options.n_pool.value_or(kDefaultMaxCtx));
+    const std::int32_t n_most = options.outgrows_pool ? std::max(info_.n_ctx_train, 1) : n_default;
+    info_.n_ctx = options.n_ctx.value_or(std::clamp(info_.n_ctx_train, 1, n_most));
+    info_.n_pool = options.n_pool.value_or(info_.n_ctx);
+    info_.n_threads = options.n_threads.value_or(common_cpu_get_num_physical_cores());
+    if (info_.n_ctx > info_.n_ctx_train) {
+        log_warn("--ctx " + std::to_string(info_.n_ctx) + " is beyond the model's training context of " +
+                 std::to_string(info_.n_ctx_train) + "; answers may get worse there");
+    }
+    const Result<KvCacheTypes> types = kv_cache_types(model_.get(), options, uses_gpu);
+    if (!types) return types.error();
+    if (!uses_gpu && options.host_bytes) {
+        const auto held = check_host_holds(model_.get(), types.value(), info_.n_pool, *options.host_bytes);
+        if (!held) return held;
+    }
+    info_.cache_type_k = ggml_type_name(types.value().k);
+    info_.cache_type_v = ggml_type_name(types.value().v);
+
+    params_ = std::make_shared<llama_context_params>(llama_context_default_params());
+    llama_context_params& params = *params_;
+    params.n_batch = static_cast<std::uint32_t>(options.n_batch);
+    params.n_ubatch = static_cast<std::uint32_t>(std::min(options.n_ubatch, options.n_batch));
+    params.n_seq_max = static_cast<std::uint32_t>(options.n_lanes);
+    if (options.n_tree > 0) info_.tree_refusal = tree_refusal(model_.get());
+    info_.n_tree = info_.tree_refusal ? 0 : options.n_tree;
+    const std::int32_t n_verified = 1 + std::max(options.n_draft_most, info_.n_tree);
+    // A lane has a row of logits for its token and each drafted one: without this, buffers for a row a token of any
+    // call are reserved.
+    info_.n_logits = std::min(options.n_lanes * n_verified, options.n_batch);
+    params.n_outputs_max = static_cast<std::uint32_t>(info_.n_logits);
+    params.n_rs_seq = n_rollback_states(model_.get(), options);
+    params.n_threads = params.n_threads_batch = info_.n_threads;
+    params.type_k = types.value().k;
+    params.type_v = types.value().v;
+    params.flash_attn_type = flash_attn_type(options.flash_attention);
+    params.offload_kqv = uses_gpu;
+    params.kv_unified = true;  // lanes share the pool's cells
+    params.swa_full = false;
+    params.no_perf = true;
+    return open_context();
+}
+
+Result<void> Model::resize_pool(std::int32_t n_pool) {
+    info_.n_pool = n_pool;
+    graphs_.reset();
+    context_.reset();  // its memory is the new one's
+    if (Result<void> opened = open_context(); !opened) return opened;
+    return warm_up();
+}
+
+Result<void> Model::open_context() {
+    params_->n_ctx = static_cast<std::uint32_t>(info_.n_pool);
+    try {
+        context_.reset(llama_init_from_model(model_.get(), *params_));
+    } catch (const std::exception& e) {
+        return start_failed(std::string("no context: ") + e.what());
+    }
+    if (!context_) {
+        return start_failed("no context of " + std::to_string(info_.n_pool) + " cells for " +
+                            std::to_string(params_->n_seq_max) +
+                            " lanes could be made (too little memory? a smaller --ctx, --pool or --lanes needs less; " +
+                            free_memory() + ")");
+    }
+    info_.n_rollback = llama_n_rs_seq(context_.get());
+    graphs_ = std::make_unique<GraphCache>(*context_, kMostGraphs);
+    return {};
+}
+
+// What the context must have for lanes to mean anything; a warning where the pool's size changes the answers.
+Result<void> Model::check_context(const GgufFacts& file, bool outgrows_pool) const {
+    if (llama_get_memory(context_.get()) == nullptr) {
+        return start_failed("the model keeps no memory of its text (an embedding model?); luced runs causal ones");
+    }
+    if (file.has_longrope && outgrows_pool) {
+        return start_failed(
+            "--kvflash: this model chooses its rope factors by the size of the pool (LongRoPE), so long texts would be "
+            "read with those for short ones; give --pool instead");
+    }
+    if (file.has_longrope) {
+        log_warn(
+            "this model chooses its rope factors by the size of the pool (LongRoPE): with another --ctx or --pool "
+            "the same prompt may get another answer");
+    }
+    return {};
+}
+
+// The first computation pays for pages of weights not yet read and kernels not yet loaded.
+Result<void> Model::warm_up() {
+    llama_token token = 0;
+    llama_batch batch = llama_batch_get_one(&token, 1);
+    try {
+        if (llama_decode(context_.get(), batch) != 0) return start_failed("the first computation failed");
+        llama_synchronize(context_.get());
+        llama_memory_clear(llama_get_memory(context_.get()), true);
+    } catch (const std::exception& e) {
+        return start_failed(std::string("the first computation failed: ") + e.what());
+    }
+    return {};
+}
+
+}  // namespace luce::llama

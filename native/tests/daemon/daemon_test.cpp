@@ -1,0 +1,257 @@
+// Tests of daemon/ without a model: options, and the writer on real pipes and sockets.
+#include <doctest/doctest.h>
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "daemon/loop/fd_writer.h"
+#include "daemon/setup/options.h"
+
+TEST_SUITE_BEGIN("daemon");
+
+using namespace luce;
+using namespace luce::daemon;
+
+namespace {
+
+Result<Options> parse(std::vector<std::string> words) {
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    return parse_options(arguments);
+}
+
+struct Channel {
+    UniqueFd reader;
+    UniqueFd writer;
+};
+
+Channel make_pipe() {
+    std::array<int, 2> fds{};
+    REQUIRE(::pipe2(fds.data(), O_CLOEXEC) == 0);
+    return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+Channel make_socket() {
+    std::array<int, 2> fds{};
+    REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds.data()) == 0);
+    return {UniqueFd(fds[0]), UniqueFd(fds[1])};
+}
+
+std::string read_some(int fd) {
+    std::string bytes(1 << 16, '\0');
+    const ssize_t n = ::read(fd, bytes.data(), bytes.size());
+    bytes.resize(n > 0 ? static_cast<std::size_t>(n) : 0);
+    return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("options: values in both spellings, zero is a value") {
+    const Result<Options> options = parse({"--model", "m.gguf", "--ctx=100", "--pool", "200", "--mux", "--queue", "0",
+                                           "--gpu-layers", "0", "--seed", "0", "--flash-attn", "off"});
+    REQUIRE(options);
+    CHECK(options.value().model == "m.gguf");
+    CHECK(options.value().n_ctx == 100);
+    CHECK(options.value().n_pool == 200);
+    CHECK(options.value().multiplexed);
+    CHECK(options.value().n_queue == 0);
+    CHECK(options.value().n_gpu_layers == 0);
+    CHECK(options.value().seed == 0);
+    CHECK(options.value().flash_attention == FlashAttentionChoice::off);
+}
+
+TEST_CASE("options: what is wrong is named") {
+    const auto text_of = [](std::vector<std::string> words) { return parse(std::move(words)).error().text; };
+    CHECK(text_of({"--modell", "x"}).find("--modell") != std::string::npos);
+    CHECK(text_of({"--model"}).find("needs a value") != std::string::npos);
+    CHECK(text_of({}).find("--model") != std::string::npos);
+    CHECK(text_of({"stray"}).find("stray") != std::string::npos);
+    CHECK(text_of({"--model", "m", "--mux=1"}).find("takes no value") != std::string::npos);
+    for (const char* value : {"", "x", "1x", "-1", "0", "1.5", "99999999999999999999", " 1"}) {
+        CHECK_FALSE(parse({"--model", "m", "--ctx", value}));
+    }
+    CHECK(text_of({"--model", "m", "--ctx", "100", "--pool", "99"}).find("--pool") != std::string::npos);
+    CHECK(text_of({"--model", "m", "--lanes", "8", "--ubatch", "4"}).find("--ubatch") != std::string::npos);
+    CHECK(text_of({"--model", "m", "--log-level", "loud"}).find("debug") != std::string::npos);
+    CHECK(text_of({"--model", "m", "--stream-fd", "1"}).find("--stream-fd") != std::string::npos);
+}
+
+TEST_CASE("options: speculation") {
+    const Result<Options> plain = parse({"--model", "m.gguf"});
+    REQUIRE(plain);
+    CHECK_FALSE(plain.value().draft);
+    CHECK_FALSE(plain.value().mtp);
+    CHECK_FALSE(plain.value().n_draft_most);
+    CHECK(plain.value().draft_gate);
+    CHECK_FALSE(plain.value().draft_rejection);
+    CHECK(plain.value().draft_ngram);
+    CHECK_FALSE(plain.value().draft_tree);
+    CHECK_FALSE(plain.value().spec_memory_bytes);
+
+    const Result<Options> all = parse({"--model",
+                                       "m",
+                                       "--draft",
+                                       "d.gguf",
+                                       "--mtp",
+                                       "--draft-max",
+                                       "64",
+                                       "--draft-gate=off",
+                                       "--draft-accept",
+                                       "rejection",
+                                       "--draft-ngram",
+                                       "off",
+                                       "--draft-tree",
+                                       "12",
+                                       "--spec-memory",
+                                       "2G",
+                                       "--draft-cache-type-k",
+                                       "f16",
+                                       "--draft-cache-type-v",
+                                       "q8_0",
+                                       "--draft-gpu-layers",
+                                       "0",
+                                       "--draft-threads",
+                                       "3"});
+    REQUIRE(all);
+    CHECK(all.value().draft == "d.gguf");
+    CHECK(all.value().mtp);
+    CHECK(all.value().n_draft_most == 64);
+    CHECK_FALSE(all.value().draft_gate);
+    CHECK(all.value().draft_rejection);
+    CHECK_FALSE(all.value().draft_ngram);
+    CHECK(all.value().draft_tree == 12);
+    CHECK(all.value().spec_memory_bytes == std::uint64_t{2} << 30);
+    CHECK(all.value().draft_cache_type_k == "f16");
+    CHECK(all.value().draft_cache_type_v == "q8_0");
+    CHECK(all.value().n_draft_gpu_layers == 0);
+    CHECK(all.value().n_draft_threads == 3);
+
+    const Result<Options> none = parse({"--model", "m", "--draft-max", "0", "--draft-tree", "0", "--spec-memory", "0"});
+    REQUIRE(none);
+    CHECK(none.value().n_draft_most == 0);
+    CHECK(none.value().draft_tree == 0);
+    CHECK(none.value().spec_memory_bytes == 0);
+}
+
+TEST_CASE("options: speculation that cannot be") {
+    const std::vector<std::vector<std::string>> wrong = {
+        {"--draft-max", "65"},
+        {"--draft-max", "-1"},
+        {"--draft-max", ""},
+        {"--draft-gate", "maybe"},
+        {"--draft-accept", "always"},
+        {"--draft-ngram", ""},
+        {"--draft-ngram=1"},
+        {"--draft-tree", "257"},
+        {"--draft-tree", "-1"},
+        {"--spec-memory", "2X"},
+        {"--spec-memory", "-1"},
+        {"--draft", ""},
+        {"--draft"},
+        {"--mtp=on"},
+        {"--draft-threads", "0"},
+        {"--draft-gpu-layers", "x"},
+    };
+    for (const std::vector<std::string>& words : wrong) {
+        std::vector<std::string> line = {"--model", "m", "--mtp"};
+        line.insert(line.end(), words.begin(), words.end());
+        const Result<Options> parsed = parse(line);
+        REQUIRE_FALSE(parsed);
+        CHECK(parsed.error().text.find(words[0].substr(0, words[0].find('='))) != std::string::npos);
+    }
+    for (const char* option :
+         {"--draft-cache-type-k", "--draft-cache-type-v", "--draft-gpu-layers", "--draft-threads"}) {
+        const std::string value = std::string(option).find("type") == std::string::npos ? "1" : "f16";
+        const Result<Options> parsed = parse({"--model", "m", option, value});
+        REQUIRE_FALSE(parsed);
+        CHECK(parsed.error().text.find(option) != std::string::npos);
+        CHECK(parsed.error().text.find("--mtp") != std::string::npos);
+        CHECK(parse({"--model", "m", "--draft", "d", option, value}));
+    }
+}
+
+TEST_CASE("options: the help names every option") {
+    const std::string help = help_text();
+    for (const char* name : {"--model",
+                             "--ctx",
+                             "--pool",
+                             "--lanes",
+                             "--queue",
+                             "--batch",
+                             "--ubatch",
+                             "--threads",
+                             "--gpu-layers",
+                             "--cache-type-k",
+                             "--cache-type-v",
+                             "--flash-attn",
+                             "--stream-fd",
+                             "--mux",
+                             "--seed",
+                             "--log-level",
+                             "--die-with-parent",
+                             "--version",
+                             "--help",
+                             "--draft",
+                             "--mtp",
+                             "--draft-max",
+                             "--draft-gate",
+                             "--draft-accept",
+                             "--draft-ngram",
+                             "--draft-tree",
+                             "--spec-memory",
+                             "--draft-cache-type-k",
+                             "--draft-cache-type-v",
+                             "--draft-gpu-layers",
+                             "--draft-threads"}) {
+        CHECK(help.find(name) != std::string::npos);
+    }
+}
+
+TEST_CASE("a writer never blocks: what the reader has not taken waits, in order") {
+    for (const auto make : {make_pipe, make_socket}) {
+        Channel channel = make();
+        FdWriter writer(channel.writer.get());
+        std::string sent;
+        for (int i = 0; i < 200000; ++i) sent += std::to_string(i) + "\n";
+        writer.append(sent);
+        writer.flush();  // would hang here if it blocked
+        CHECK(writer.backlog_bytes() > 0);
+        std::string received;
+        while (received.size() < sent.size()) {
+            received += read_some(channel.reader.get());
+            writer.flush();
+        }
+        CHECK(received == sent);
+        CHECK(writer.backlog_bytes() == 0);
+    }
+}
+
+TEST_CASE("a writer whose reader has gone closes and drops what it held") {
+    signal(SIGPIPE, SIG_IGN);
+    for (const auto make : {make_pipe, make_socket}) {
+        Channel channel = make();
+        FdWriter writer(channel.writer.get());
+        channel.reader.reset();
+        writer.append("x");
+        writer.flush();
+        CHECK(writer.is_closed());
+        writer.append("y");
+        CHECK(writer.backlog_bytes() == 0);
+    }
+}
+
+TEST_CASE("a writer leaves the flags of the descriptor alone") {
+    Channel channel = make_pipe();
+    FdWriter writer(channel.writer.get());
+    writer.append("x");
+    writer.flush();
+    CHECK((::fcntl(channel.writer.get(), F_GETFL) & O_NONBLOCK) == 0);
+}
+
+TEST_SUITE_END();

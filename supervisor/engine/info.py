@@ -1,0 +1,71 @@
+"""EngineInfo: what an engine has said of itself in its ready line, as numbers.
+
+Read from the handshake rather than assumed: capacities are the daemon's, and an older one has fewer of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from luce.protocol import ReadyLine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """None where the engine does not say."""
+
+    model: str
+    identity: str
+    lanes: int
+    ctx: int | None
+    n_vocab: int | None
+    pool: int  # cells
+    slots: int
+    host_bytes: int
+    page_tokens: int
+    page_bytes: int | None  # said by engines that keep pages: only they take marks
+    tail_bytes: int
+    reuses: bool  # whether it goes on from prefixes that it knows
+    kvflash: int | None = None  # tokens of a pool that texts may outgrow; None: a text has to fit the pool
+    kvflash_least: int | None = None  # the smallest such pool that works
+    speculation: str = "none"  # where its drafts come from: ngram, ngram+dflash, …
+
+    @classmethod
+    def of(cls, ready: ReadyLine) -> Self:
+        fields = dict(ready.fields)
+
+        def number(name: str) -> int | None:
+            value = fields.get(name, "")
+            return int(value) if value.isascii() and value.isdigit() else None
+
+        return cls(
+            model=fields.get("model", ""),
+            identity=fields.get("identity", ""),
+            lanes=max(number("lanes") or 1, 1),
+            ctx=number("ctx"),
+            n_vocab=number("vocab"),
+            pool=number("pool") or 0,
+            slots=number("slots") or 0,
+            host_bytes=number("host") or 0,
+            page_tokens=max(number("page") or 64, 1),
+            page_bytes=number("page_bytes"),
+            tail_bytes=number("tail_bytes") or 0,
+            reuses="page_bytes" in fields and fields.get("prefix_cache") != "off",
+            kvflash=number("kvflash"),
+            kvflash_least=number("kvflash_least"),
+            speculation=fields.get("spec", "none"),
+        )
+
+    @property
+    def slot_bytes(self) -> int:
+        """What slots may hold: host memory, or half of the pool where there is none.
+
+        Where running texts outgrow the pool they need host memory too, and fail where slots have all of it: slots leave
+        them half, and at least room for the longest text."""
+        if self.kvflash is not None and self.page_bytes is not None:
+            longest_bytes = -(-(self.ctx or 0) // self.page_tokens) * self.page_bytes
+            return max(min(self.host_bytes // 2, self.host_bytes - longest_bytes), 0)
+        if self.host_bytes > 0 or self.page_bytes is None:
+            return self.host_bytes
+        return self.pool // self.page_tokens // 2 * self.page_bytes

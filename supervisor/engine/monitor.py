@@ -1,0 +1,308 @@
+"""EngineMonitor: keeps one engine running: starts it, watches it, ends it, starts it again.
+
+Carries out what `guard` decides. It must not know requests: whoever listens is told when there is an engine, when it
+has died and when there will be none any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from luce.supervisor.config import DaemonConfig, EngineConfig, SupervisorConfig
+from luce.supervisor.engine.client import EngineClient
+from luce.supervisor.engine.generation import DeathCause, EngineDied
+from luce.supervisor.engine.info import EngineInfo
+from luce.supervisor.engine.oom_recovery import line_about_memory, smaller_pool
+from luce.supervisor.engine.process import EngineProcess, StartError
+from luce.supervisor.engine.watchdog import EngineState, Guard, Liveness, LivenessLimits, ProcessActivity, RestartPolicy
+
+
+class MonitorListener(Protocol):
+    def engine_ready(self, monitor: EngineMonitor, client: EngineClient, info: EngineInfo) -> None: ...
+
+    def engine_died(self, monitor: EngineMonitor, death: EngineDied) -> None:
+        """Called before the requests of its client fail."""
+
+    def engine_failed(self, monitor: EngineMonitor) -> None:
+        """It is given up."""
+
+    def engine_has_requests(self, monitor: EngineMonitor) -> bool:
+        """Whether some wait for an answer of this engine: it is watched closely then."""
+
+    def engine_is_late(self, monitor: EngineMonitor, now_s: float) -> str | None:
+        """What a request of this engine has waited for in vain."""
+
+
+_LOADING = re.compile(r"loading: (\d{1,3}) %")
+
+
+class EngineMonitor:
+    """One engine at a time. `run` is its life; all else looks at it."""
+
+    def __init__(
+        self,
+        name: str,
+        binary: Path,
+        config: SupervisorConfig,
+        engine: EngineConfig,
+        *,
+        on_log: Callable[[str], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.daemon_config: DaemonConfig = config.daemon_config(engine)
+        self._binary = binary
+        self._config = config
+        self._engine = engine
+        self._on_log = on_log
+        self._guard = Guard(
+            RestartPolicy(
+                first_delay_s=config.restart_delay_s,
+                max_delay_s=config.max_restart_delay_s,
+                limit=config.restart_limit,
+            )
+        )
+        self._liveness = Liveness(
+            LivenessLimits(
+                stopped_s=config.stopped_timeout_s,
+                asleep_s=config.asleep_timeout_s,
+                busy_s=config.busy_timeout_s,
+                stalled_s=config.stalled_timeout_s,
+                slow_factor=config.slow_factor,
+            ),
+            config.ping_interval_s,
+        )
+        self._process: EngineProcess | None = None
+        self._client: EngineClient | None = None
+        self._has_work = asyncio.Event()
+        self._did_work = self._had_requests = False
+        self.last_failure: StartError | EngineDied | None = None
+        self.first_start: asyncio.Future[StartError | None] = asyncio.get_running_loop().create_future()
+        """Done when the first start has succeeded or failed."""
+
+    @property
+    def state(self) -> EngineState:
+        return self._guard.state
+
+    @property
+    def n_deaths(self) -> int:
+        return self._guard.n_deaths
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        process = self._process
+        return process.pid if process is not None and process.exit_code is None else None
+
+    @property
+    def slowest_step_s(self) -> float:
+        return self._liveness.slowest_step_s
+
+    def log_tail(self) -> list[str]:
+        """The last lines of the running engine's log."""
+        return [] if self._process is None else self._process.log_tail()
+
+    @property
+    def load_percent(self) -> int | None:
+        """How much of the model an engine that is starting has read, as it says in its log; None: it does not say."""
+        if self._guard.state is not EngineState.STARTING:
+            return None
+        said = (_LOADING.search(line) for line in reversed(self.log_tail()))
+        return next((int(found[1]) for found in said if found), None)
+
+    async def engine_status(self, timeout_s: float) -> dict[str, str]:
+        """The engine's own figures; none while there is no engine that answers."""
+        if self._client is None:
+            return {}
+        try:
+            return dict((await self._client.status(timeout_s)).fields)
+        except (EngineDied, TimeoutError):
+            return {}
+
+    def wake(self) -> None:
+        """There are requests: watch closely from now on."""
+        self._has_work.set()
+
+    async def run(self, listener: MonitorListener) -> None:
+        """Until the engine is given up, or this is cancelled: then the engine is stopped first."""
+        try:
+            while True:
+                self._did_work = self._had_requests = False
+                await self._live(listener)
+                delay_s = self._guard.note_death(did_work=self._did_work, had_requests=self._had_requests)
+                if delay_s is None:
+                    listener.engine_failed(self)
+                    return
+                await asyncio.sleep(delay_s)
+                self._guard.to(EngineState.STARTING)
+        except BaseException:
+            self._guard.to(EngineState.STOPPING)
+            raise
+
+    async def _live(self, listener: MonitorListener) -> None:
+        """One process, from its start to its end."""
+        try:
+            async with await EngineProcess.spawn(
+                self._binary, self.daemon_config, on_log=self._on_log, environment=self._engine.environment
+            ) as process:
+                self._process = process
+                info = await self._wait_ready(process)
+                n_pool = await self._serve(process, info, listener)
+                await process.kill()  # it is of no use any more, whatever it still does
+            if n_pool is not None:
+                info = replace(info, kvflash=n_pool)
+                self.daemon_config = replace(self.daemon_config, kvflash=n_pool)
+            self._adapt_pool(process, info)
+        except StartError as error:
+            self.last_failure = error
+            self._note_start(error)
+        finally:
+            self._process = None
+
+    def _adapt_pool(self, process: EngineProcess, info: EngineInfo) -> None:
+        """The next engine leaves more for computing, if this one died for want of memory."""
+        line = line_about_memory(process.log_tail())
+        n_tokens = smaller_pool(info) if line is not None else None
+        if n_tokens is None:
+            return
+        self.daemon_config = replace(self.daemon_config, kvflash=n_tokens)
+        if self._on_log is not None:
+            self._on_log(
+                f"{self.name} ran out of memory ({line}): it starts again with a pool of {n_tokens} tokens, not "
+                f"{info.kvflash} (--kvflash)"
+            )
+
+    async def _wait_ready(self, process: EngineProcess) -> EngineInfo:
+        """Raises StartError. A load may take long, but not for a process that does nothing at all."""
+        config = self._config
+        ready = asyncio.ensure_future(process.wait_ready(config.start_timeout_s))
+        activity = _Activity(process.pid)
+        stopped_s = asleep_s = 0.0
+        why = None
+        try:
+            while why is None and not (await asyncio.wait([ready], timeout=config.ping_interval_s))[0]:
+                seen = activity.look()
+                stopped_s = stopped_s + config.ping_interval_s if seen.stopped else 0.0
+                asleep_s = 0.0 if seen.busy else asleep_s + config.ping_interval_s
+                if stopped_s > config.stopped_timeout_s:
+                    why = "was stopped by a signal before it was ready"
+                elif asleep_s > config.busy_timeout_s:
+                    why = f"did not get ready, and has done nothing for {asleep_s:.0f} s"
+            if why is None:
+                return EngineInfo.of(ready.result())
+        finally:
+            ready.cancel()
+            await asyncio.wait([ready])
+        await process.kill()  # it would not hear a polite request
+        raise StartError(f"luced {why}")
+
+    async def _serve(self, process: EngineProcess, info: EngineInfo, listener: MonitorListener) -> int | None:
+        """Until the engine's end. Returns what its pool had become, if that was not what it started with."""
+        died = asyncio.Event()
+
+        def on_death(death: EngineDied) -> None:
+            self.last_failure = death
+            self._had_requests = listener.engine_has_requests(self)
+            died.set()
+            self._has_work.set()
+            listener.engine_died(self, death)
+
+        client = EngineClient(process, n_vocab=info.n_vocab, on_death=on_death)
+        async with client:
+            self._client = client
+            self._guard.to(EngineState.READY)
+            self._note_start(None)
+            listener.engine_ready(self, client, info)
+            try:
+                await self._watch(process, client, listener, died)
+            finally:
+                self._did_work = client.n_moved > 0
+                self._client = None
+        return client.n_pool
+
+    async def _watch(
+        self, process: EngineProcess, client: EngineClient, listener: MonitorListener, died: asyncio.Event
+    ) -> None:
+        """Returns when the engine has died, or is taken for dead."""
+        liveness, config = self._liveness, self._config
+        liveness.start()
+        pong: asyncio.Future[None] | None = None
+        activity = _Activity(process.pid)
+        n_heard, n_moved, then_s = client.n_heard, client.n_moved, time.monotonic()
+        pinged_s = then_s
+        while not died.is_set():
+            has_requests = listener.engine_has_requests(self)
+            idle = not has_requests and pong is None
+            if idle:
+                self._has_work.clear()
+                await _wait(self._has_work, config.idle_ping_interval_s)
+            else:
+                await _wait(died, config.ping_interval_s)
+            now_s = time.monotonic()
+            answered = pong is None or pong.done()
+            moved = client.n_moved != n_moved
+            liveness.tick(
+                now_s - then_s if pong is not None else 0.0,
+                heard=client.n_heard != n_heard,
+                ping_waits=not answered,
+                moved=moved,
+                requests_wait=has_requests,
+            )
+            n_heard, n_moved, then_s = client.n_heard, client.n_moved, now_s
+            if client.death is not None:
+                return
+            is_doubtful = liveness.silent_s > 0 or not answered or (has_requests and not moved)
+            why = liveness.verdict(activity.look()) if is_doubtful else None
+            if why is not None:
+                cause = DeathCause.STOPPED if activity.stopped else DeathCause.HUNG
+                client.declare_dead(why, cause)
+                return
+            late = listener.engine_is_late(self, now_s)
+            if late is not None:
+                client.declare_dead(late, DeathCause.BROKE_PROTOCOL)
+                return
+            if answered:
+                pong = None
+                # Tokens are a sign of life themselves, and each look at the engine takes time from what computes them.
+                is_due = not moved or now_s - pinged_s >= config.idle_ping_interval_s
+                if idle or (has_requests and is_due):
+                    pinged_s = now_s
+                    with suppress(EngineDied):  # which `died` knows of
+                        pong = client.post_ping()
+
+    def _note_start(self, error: StartError | None) -> None:
+        if not self.first_start.done():
+            self.first_start.set_result(error)
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+
+
+class _Activity:
+    """What a process is doing, by /proc."""
+
+    def __init__(self, pid: int) -> None:
+        self._path = Path(f"/proc/{pid}/stat")
+        self._cpu_ticks = -1
+        self.stopped = False
+
+    def look(self) -> ProcessActivity:
+        """Since the last look."""
+        try:
+            fields = self._path.read_text().rpartition(")")[2].split()
+        except OSError:
+            return ProcessActivity(stopped=False, busy=False)
+        state, cpu_ticks = fields[0], int(fields[11]) + int(fields[12])
+        busy = state in "RD" or cpu_ticks != self._cpu_ticks
+        self._cpu_ticks = cpu_ticks
+        self.stopped = state in "Tt"
+        return ProcessActivity(stopped=self.stopped, busy=busy)

@@ -1,0 +1,201 @@
+"""EngineHandle: one engine's place in the multiplexer: what runs on it, what it holds, what it can take.
+
+Open while there is an engine; what an engine knew is gone with it. It decides what is asked of the engine's memory
+(marks, snapshots) and keeps the books of its slots; which request runs is not its business.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+from luce.protocol import MAX_MARKS, Command, MemoryArgs, PinSpan, SnapshotPoint
+from luce.supervisor.config import SupervisorConfig
+from luce.supervisor.engine.client import EngineClient
+from luce.supervisor.engine.generation import EngineDied
+from luce.supervisor.engine.info import EngineInfo
+from luce.supervisor.engine.monitor import EngineMonitor
+from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, common_tokens
+from luce.supervisor.prefix_cache.slots import Reservation, SlotBudget, SlotTable
+from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
+from luce.supervisor.scheduling.router import RecentTexts
+
+
+class EngineHandle:
+    def __init__(self, monitor: EngineMonitor, config: SupervisorConfig, *, several: bool) -> None:
+        """`several`: there are other engines, so that it matters which texts this one has read."""
+        self.monitor = monitor
+        self._config = config
+        self._texts = RecentTexts(max_tokens=4_000_000) if several else None
+        self._client: EngineClient | None = None
+        self.info: EngineInfo | None = None
+        """Of the last engine, also while there is none."""
+        self.attempts: set[Attempt] = set()
+        self.slots: SlotTable | None = None
+        self._reservations: dict[int, dict[int, Reservation]] = {}  # request id -> slot -> what is on its way
+        self.is_reserved = False
+        """It is to become empty: nothing new starts."""
+
+    @property
+    def is_open(self) -> bool:
+        return self._client is not None
+
+    @property
+    def n_lanes(self) -> int:
+        return 0 if self.info is None else self.info.lanes
+
+    @property
+    def n_ctx(self) -> int | None:
+        return None if self.info is None else self.info.ctx
+
+    @property
+    def hosts_alone(self) -> bool:
+        return any(attempt.is_alone for attempt in self.attempts)
+
+    @property
+    def n_free(self) -> int:
+        """Requests that could start now."""
+        if not self.is_open or self.is_reserved or self.hosts_alone:
+            return 0
+        return max(self.n_lanes - len(self.attempts), 0)
+
+    def open(self, client: EngineClient, info: EngineInfo) -> None:
+        self._client = client
+        self.info = info
+        self.slots = None
+        if info.slots > 0 and info.page_bytes is not None:
+            limit = self._config.slot_budget
+            self.slots = SlotTable(
+                SlotBudget(
+                    n_slots=info.slots,
+                    n_bytes=info.slot_bytes if limit is None else min(limit, info.slot_bytes),
+                    page_tokens=info.page_tokens,
+                    page_bytes=info.page_bytes,
+                    tail_bytes=info.tail_bytes,
+                    half_life_s=self._config.pin_half_life_s,
+                )
+            )
+
+    def close(self) -> list[Attempt]:
+        """The engine is gone; returns what ran on it."""
+        attempts = list(self.attempts)
+        self.attempts.clear()
+        self._reservations.clear()
+        self._client = None
+        self.slots = None
+        self.is_reserved = False
+        if self._texts is not None:
+            self._texts.clear()
+        return attempts
+
+    def start(self, attempt: Attempt, in_flight: InFlightRequest) -> None:
+        """Raises EngineDied, LocalProtocolError or OSError."""
+        if self._client is None:
+            raise EngineDied("there is no engine")
+        memory, reservations = self._memory_args(in_flight)
+        try:
+            attempt.id = self._client.start(in_flight.command(memory), attempt)
+        except BaseException:
+            self._abort(reservations)
+            raise
+        self.attempts.add(attempt)
+        if reservations:
+            self._reservations[attempt.id] = reservations
+        if self._texts is not None:
+            self._texts.note(in_flight.key)
+        self.monitor.wake()
+
+    def remove(self, attempt: Attempt) -> None:
+        """The engine has ended it."""
+        if attempt in self.attempts:
+            self.attempts.remove(attempt)
+            self._abort(self._reservations.pop(attempt.id, {}))
+
+    def post(self, command: Command) -> None:
+        """To an engine that may be gone."""
+        if self._client is not None:
+            with suppress(EngineDied):
+                self._client.post(command)
+
+    def n_held(self, key: bytes) -> int:
+        """How many tokens of a text's start this engine has read."""
+        if self._texts is None or self.info is None:
+            return 0
+        n_held = self._texts.n_held(key)
+        return n_held - n_held % self.info.page_tokens  # the few tokens that all texts begin with decide nothing
+
+    def is_reading_what(self, key: bytes) -> bool:
+        """Whether somebody is reading so much of the same prefix that waiting for it beats reading it twice."""
+        if self.info is None or not self.info.reuses:
+            return False  # nothing will be found: there is nothing to wait for
+        n_least = max(self._config.share_min_tokens, 1)
+        prefix = key[: n_least * TOKEN_BYTES]
+        if len(prefix) < n_least * TOKEN_BYTES:
+            return False
+        for attempt in self.attempts:
+            in_flight = attempt.in_flight
+            if in_flight is None or not attempt.is_reading or not in_flight.key.startswith(prefix):
+                continue
+            n_useful = self._n_useful(in_flight, common_tokens(in_flight.key, key))
+            if n_useful >= n_least and n_useful > attempt.n_read:
+                return True
+        return False
+
+    def _n_useful(self, in_flight: InFlightRequest, n_common: int) -> int:
+        """Of so many tokens that another text shares with this one, how many it can go on from once they are read."""
+        if self.info is None or self.info.tail_bytes == 0:
+            return n_common
+        # A model with state goes on from its tails only: where the one that reads marks them.
+        return max((mark for mark in in_flight.request.boundaries if mark <= n_common), default=0)
+
+    # The engine's memory
+
+    def note_snapshot(self, attempt: Attempt, slot: int, *, taken: bool) -> None:
+        """What became of a snapshot that the attempt asked for."""
+        reservation = self._reservations.get(attempt.id, {}).pop(slot, None)
+        if reservation is None or self.slots is None:
+            return
+        if taken:
+            self.slots.confirm(reservation, time.monotonic())
+        else:
+            self.slots.abort(reservation)
+
+    def _memory_args(self, in_flight: InFlightRequest) -> tuple[MemoryArgs, dict[int, Reservation]]:
+        """Marks where later prompts may part from this one, and a slot for the first and the last of them: what all
+        conversations share, and what this one goes on from."""
+        pins = tuple(PinSpan(begin, end) for begin, end in in_flight.request.pin)
+        if self.info is None or self.info.page_bytes is None:
+            return MemoryArgs(pins=pins), {}  # it knows neither
+        n_prompt = len(in_flight.prompt)
+        marks = sorted({position for position in in_flight.request.boundaries if 0 < position <= n_prompt})[-MAX_MARKS:]
+        reservations = self._reserve(in_flight, set(marks[:1] + marks[-1:]))
+        points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
+        reuse = None if in_flight.request.reuse else False
+        return MemoryArgs(marks=tuple(marks), snapshots=points, pins=pins, reuse=reuse), reservations
+
+    def _reserve(self, in_flight: InFlightRequest, positions: set[int]) -> dict[int, Reservation]:
+        slots = self.slots  # gone from here if the engine dies while it is told what to free
+        if slots is None:
+            return {}
+        now_s = time.monotonic()
+        slots.longest(in_flight.key, now_s)  # what it goes on from is in use
+        reservations = {}
+        for position in sorted(positions):
+            if position < self._config.pin_min_tokens:
+                continue
+            reservation = slots.reserve(in_flight.key[: position * TOKEN_BYTES], now_s)
+            if reservation is not None:
+                reservations[reservation.slot] = reservation
+                for slot in reservation.freed:
+                    self._free(slot)
+        return reservations
+
+    def _free(self, slot: int) -> None:
+        if self._client is not None:
+            with suppress(EngineDied):
+                self._client.post_free(slot)
+
+    def _abort(self, reservations: dict[int, Reservation]) -> None:
+        if self.slots is not None:
+            for reservation in reservations.values():
+                self.slots.abort(reservation)

@@ -1,0 +1,342 @@
+"""InFlightRequest: one request on its way, over as many engines as it takes; Attempt: its run on one of them.
+
+An in-flight request holds what must not be lost: the prompt, the seed, the tokens that its caller has got or will get.
+An attempt turns one engine's two channels into more of them. Both are driven from the event loop's callbacks and never wait: the
+caller's own task waits in `InFlightRequest.wait`. They must not know engines' lives, queues or slots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from luce.protocol import (
+    Generate,
+    GenerateOk,
+    InlineSnapshot,
+    InlineSnapshotFailed,
+    Logprobs,
+    MemoryArgs,
+    PrefillProgress,
+    RemoteProtocolError,
+    StopReason,
+)
+from luce.supervisor.engine.generation import GenerationReply, TokenEvent
+from luce.supervisor.prefix_cache.prefix_index import pack
+from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent
+
+Item = int | TokenEvent | PrefillEvent | FinishedEvent
+"""What waits for a caller: a plain token is just a number until somebody looks at it."""
+
+
+class InFlightRequest:
+    """One reader. Compared and hashed by identity."""
+
+    __slots__ = (
+        "_at_once", "_items", "_waiter", "asked_s", "diverged", "failure", "finished", "first_token_s", "identity",
+        "is_enough", "key", "n_attempts", "prompt", "request", "seed", "serial", "started_s", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, serial: int, request: GenerateRequest, prompt: tuple[int, ...], seed: int) -> None:
+        self.serial = serial
+        self.request = request
+        self.prompt = prompt
+        self.key = pack(prompt)
+        self.seed = seed
+        self.tokens: list[int] = []
+        self.diverged = False
+        """The last attempt did not repeat the last token: the next one takes it as given."""
+        self.is_enough = False
+        """Its caller wants no further token, but still to know what it took."""
+        self.identity: str | None = None
+        """Of the model that has begun it."""
+        self.n_attempts = 0
+        self.asked_s = time.monotonic()
+        self.started_s: float | None = None
+        self.first_token_s: float | None = None
+        self.finished = False
+        """Nothing more will come: the last event or the failure has been handed over."""
+        self.failure: Exception | None = None
+        self._items: list[Item] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._at_once: Callable[[Sequence[int]], bool] | None = None  # only while somebody waits
+
+    # The caller's side
+
+    def take(self) -> list[Item]:
+        """What has come since the last call."""
+        items = self._items
+        self._items = []
+        return items
+
+    @property
+    def has_items(self) -> bool:
+        return bool(self._items)
+
+    async def wait(self, at_once: Callable[[Sequence[int]], bool] | None = None) -> None:
+        """Returns once there is something to take, or the request has finished. How long that may be is the engines'
+        guards' and the request's own deadlines' to judge.
+
+        Plain tokens that come meanwhile are offered to `at_once` in the turn of the loop in which they come, outside of
+        the caller's task. What it takes (it returns True) ends no wait. It must not raise."""
+        if self._items or self.finished:
+            return
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        self._at_once = at_once
+        try:
+            await waiter
+        finally:
+            if self._waiter is waiter:  # cancelled, and nobody else waits by now
+                self._waiter = self._at_once = None
+
+    # The engines' side
+
+    def deliver(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+        if self._at_once is not None and self._at_once(tokens):
+            return
+        self._items += tokens
+        self.wake()
+
+    def deliver_with(self, token: int, logprobs: tuple[tuple[int, float], ...]) -> None:
+        event = TokenEvent(token, len(self.tokens), logprobs)
+        self.tokens.append(token)
+        self.show(event)
+
+    def show(self, event: TokenEvent | PrefillEvent | FinishedEvent) -> None:
+        self._items.append(event)
+        self.wake()
+
+    def finish(self, event: FinishedEvent) -> None:
+        if not self.finished:
+            self.finished = True
+            self.show(event)
+
+    def fail(self, failure: Exception) -> None:
+        """What has come before is still handed over first."""
+        if not self.finished:
+            self.finished = True
+            self.failure = failure
+            self.wake()
+
+    def wake(self) -> None:
+        """Whoever waits looks again."""
+        waiter, self._waiter = self._waiter, None
+        self._at_once = None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    # From one engine to the next
+
+    def n_kept(self) -> int:
+        """How many of the tokens go into the next attempt's prompt. The last one is generated once more, if it can be:
+        only the engine knows whether it was the text's end, and it says so again."""
+        return len(self.tokens) if self.diverged else max(len(self.tokens) - 1, 0)
+
+    def command(self, memory: MemoryArgs) -> Generate:
+        """What the next attempt asks for; without an id."""
+        request, n_kept = self.request, self.n_kept()
+        return Generate(
+            prompt=(*self.prompt, *self.tokens[:n_kept]) if n_kept else self.prompt,
+            n_generate=request.max_tokens - n_kept,
+            sampling=request.sampling(self.seed),
+            constraint=request.constraint,
+            memory=memory,
+            stop_tokens=tuple(request.stop_tokens),
+            ignore_eos=request.ignore_eos,
+            n_logprobs=request.n_logprobs,
+            n_generated_before=n_kept,
+            priority=request.priority,
+        )
+
+    def is_full(self, n_ctx: int | None) -> bool:
+        """No further token fits, and no attempt is needed to know it."""
+        n_kept = self.n_kept()
+        if not self.diverged:
+            return False
+        return n_kept >= self.request.max_tokens or (n_ctx is not None and len(self.prompt) + n_kept >= n_ctx)
+
+    def finished_event(self, final: GenerateOk | None) -> FinishedEvent:
+        """The last event, from the last attempt's own figures, or from the clock where there were several."""
+        now_s = time.monotonic()
+        started_s = now_s if self.started_s is None else self.started_s
+        first_token_s = now_s if self.first_token_s is None else self.first_token_s
+        event = FinishedEvent(
+            reason=StopReason.LIMIT if final is None else final.stop,
+            n_prompt=len(self.prompt),
+            n_generated=len(self.tokens),
+            n_reused=0 if final is None else min(final.n_reused, len(self.prompt)),
+            tier="none" if final is None else final.tier,
+            miss="none" if final is None else final.miss,
+            queue_s=started_s - self.asked_s,
+            prefill_s=first_token_s - started_s,
+            decode_s=now_s - first_token_s,
+            seed=self.seed,
+            n_resumes=max(self.n_attempts - 1, 0),
+            speculation=None if final is None else final.speculation,
+        )
+        if final is None or self.n_attempts != 1:
+            return event
+        return replace(event, prefill_s=final.prefill_s, decode_s=final.decode_s)
+
+
+class AttemptListener(Protocol):
+    """Who decides what an attempt's events mean for its request."""
+
+    def attempt_moved(self, attempt: Attempt) -> None:
+        """Its first token has come, or more of its prompt has been read."""
+
+    def attempt_acquitted(self, attempt: Attempt) -> None:
+        """It has brought as many new tokens as it was asked to show."""
+
+    def attempt_diverged(self, attempt: Attempt) -> None:
+        """It did not repeat its request's last token."""
+
+    def attempt_snapshot(self, attempt: Attempt, slot: int, *, taken: bool) -> None:
+        """A snapshot that it asked for is there, or will not be. Also of an attempt that nobody wants any more."""
+
+    def attempt_ended(self, attempt: Attempt, final: GenerateOk) -> None: ...
+
+    def attempt_failed(self, attempt: Attempt, failure: Exception) -> None: ...
+
+
+class Attempt:
+    """A client's receiver for one request. `in_flight` becomes None when nobody wants the rest."""
+
+    __slots__ = (
+        "_ended",
+        "_failed",
+        "_final",
+        "_held",
+        "_is_plain",
+        "_listener",
+        "_logprobs",
+        "_n_received",
+        "_n_replayed",
+        "_n_to_acquittal",
+        "_replay",
+        "ended_s",
+        "id",
+        "in_flight",
+        "is_alone",
+        "is_reading",
+        "n_kept",
+        "n_read",
+    )  # fmt: skip
+
+    def __init__(self, in_flight: InFlightRequest, listener: AttemptListener, *, n_to_acquittal: int) -> None:
+        """`n_to_acquittal`: new tokens after which it is cleared; 0 if it is not suspected."""
+        self.id = 0
+        self.in_flight: InFlightRequest | None = in_flight
+        self.n_kept = in_flight.n_kept()
+        self.is_reading = True
+        """Its prompt is not read yet."""
+        self.n_read = 0
+        """Tokens of its prompt that have been read, as far as the engine has said so."""
+        self.is_alone = False
+        """Nothing else is to run beside it."""
+        self.ended_s: float | None = None
+        """When its first channel ended: the other one has to follow soon."""
+        self._listener = listener
+        self._n_received = 0
+        self._replay = in_flight.tokens[self.n_kept :]
+        self._n_replayed = 0
+        self._n_to_acquittal = n_to_acquittal
+        self._held: deque[int] = deque()  # tokens whose logprobs have not come …
+        self._logprobs: deque[Logprobs] = deque()  # … and the other way round
+        self._is_plain = False
+        self._final: GenerateOk | None = None
+        self._ended = False
+        self._failed = False
+
+    def abandon(self) -> None:
+        """The rest is for nobody."""
+        self.in_flight = None
+        self._is_plain = False
+        self._held.clear()
+        self._logprobs.clear()
+
+    # Receiver
+
+    @property
+    def done(self) -> bool:
+        return self._failed or (self._ended and self._final is not None)
+
+    def take_tokens(self, tokens: Sequence[int]) -> None:
+        if self._is_plain and self.in_flight is not None:
+            self._n_received += len(tokens)
+            self.in_flight.deliver(tokens)
+            return
+        for token in tokens:
+            self._n_received += 1
+            if self.in_flight is not None:
+                self._take_carefully(self.in_flight, token)
+
+    def take_end(self) -> None:
+        self._ended = True
+        self._check_end()
+
+    def take_reply(self, reply: GenerationReply) -> None:
+        if isinstance(reply, GenerateOk):
+            self._final = reply
+            self._check_end()
+        elif isinstance(reply, InlineSnapshot | InlineSnapshotFailed):
+            self._listener.attempt_snapshot(self, reply.slot, taken=isinstance(reply, InlineSnapshot))
+        elif self.in_flight is None:
+            pass
+        elif isinstance(reply, PrefillProgress):
+            self.n_read = reply.n_done
+            self._listener.attempt_moved(self)
+            if not self.in_flight.tokens:
+                self.in_flight.show(PrefillEvent(reply.n_done, reply.n_total))
+        elif reply.index >= len(self._replay):
+            self._logprobs.append(reply)
+            self._join(self.in_flight)
+
+    def fail(self, failure: Exception) -> None:
+        self._failed = True
+        self._listener.attempt_failed(self, failure)
+
+    def _take_carefully(self, in_flight: InFlightRequest, token: int) -> None:
+        if self.is_reading:
+            self.is_reading = False
+            if in_flight.first_token_s is None:
+                in_flight.first_token_s = time.monotonic()
+            self._listener.attempt_moved(self)
+        if self._n_replayed < len(self._replay):
+            if token != self._replay[self._n_replayed]:
+                self._listener.attempt_diverged(self)
+                return
+            self._n_replayed += 1
+        elif in_flight.request.n_logprobs > 0:
+            self._held.append(token)
+            self._join(in_flight)
+        else:
+            in_flight.deliver((token,))
+        n_new = self._n_received - len(self._replay)
+        if self._n_to_acquittal and n_new >= self._n_to_acquittal and self.in_flight is not None:
+            self._n_to_acquittal = 0
+            self._listener.attempt_acquitted(self)
+        self._is_plain = (
+            self._n_replayed == len(self._replay) and in_flight.request.n_logprobs == 0 and self._n_to_acquittal == 0
+        )
+
+    def _join(self, in_flight: InFlightRequest) -> None:
+        while self._held and self._logprobs:
+            in_flight.deliver_with(self._held.popleft(), self._logprobs.popleft().entries)
+
+    def _check_end(self) -> None:
+        if self._final is None or not self._ended:
+            self.ended_s = time.monotonic()
+            return
+        if self._final.n_generated != self._n_received:
+            raise RemoteProtocolError(
+                f"request {self.id} has {self._final.n_generated} tokens by its reply, but {self._n_received} came"
+            )
+        if self._held or self._logprobs:
+            raise RemoteProtocolError(f"request {self.id} lacks {len(self._held) + len(self._logprobs)} logprobs")
+        self._listener.attempt_ended(self, self._final)

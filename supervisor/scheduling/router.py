@@ -1,0 +1,83 @@
+"""Which engine takes a request: the one that holds the longest prefix of it, then the one that served its session
+last (its older texts may be in that engine's host memory), then the least loaded. Pure.
+
+Also remembers which texts and sessions an engine has served lately. It must not know what an engine is.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from luce.supervisor.prefix_cache.prefix_index import PrefixIndex
+
+E = TypeVar("E")
+
+_MAX_TEXTS = 256
+_MAX_SESSIONS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate(Generic[E]):
+    """An engine that could start the request now."""
+
+    engine: E
+    n_running: int
+    n_lanes: int
+    n_held: int  # tokens of the request's prefix that it has read
+    is_home: bool = False  # it has served the request's session
+
+
+def choose(candidates: Sequence[Candidate[E]]) -> E | None:
+    """The engine for a request; the first one among equals."""
+    if not candidates:
+        return None
+    return max(candidates, key=lambda c: (c.n_held, c.is_home, -c.n_running / c.n_lanes)).engine
+
+
+class RecentTexts:
+    """The texts that an engine has read lately, up to so many tokens."""
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._index: PrefixIndex[bytes] = PrefixIndex()
+        self._order: OrderedDict[bytes, None] = OrderedDict()
+
+    def note(self, key: bytes) -> None:
+        """`key`, packed, is being read."""
+        if key == b"":
+            return
+        self._order[key] = None
+        self._order.move_to_end(key)
+        self._index.insert(key, key)
+        while len(self._order) > 1 and (self._index.n_tokens > self._max_tokens or len(self._order) > _MAX_TEXTS):
+            oldest, _ = self._order.popitem(last=False)
+            self._index.remove(oldest)
+
+    def n_held(self, key: bytes) -> int:
+        """How many tokens of `key` are the prefix of one of them."""
+        return self._index.n_common(key)
+
+    def clear(self) -> None:
+        self._index = PrefixIndex()
+        self._order.clear()
+
+
+class RecentSessions:
+    """The sessions that have been served, each by the engine that served it last."""
+
+    def __init__(self) -> None:
+        self._homes: OrderedDict[str, object] = OrderedDict()
+
+    def note(self, session: str, engine: object) -> None:
+        if session == "":
+            return
+        self._homes[session] = engine
+        self._homes.move_to_end(session)
+        if len(self._homes) > _MAX_SESSIONS:
+            self._homes.popitem(last=False)
+
+    def is_home(self, session: str, engine: object) -> bool:
+        return session != "" and self._homes.get(session) is engine

@@ -1,0 +1,248 @@
+"""Guard, Liveness, CrashAttribution and the router: decisions, without an engine or a clock."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from luce.supervisor.engine.token_records import TokenRecords
+from luce.supervisor.engine.watchdog import (
+    TRANSITIONS,
+    EngineState,
+    Guard,
+    Liveness,
+    LivenessLimits,
+    ProcessActivity,
+    RestartPolicy,
+)
+from luce.supervisor.prefix_cache.prefix_index import pack
+from luce.supervisor.scheduling.crash_attribution import CrashAttribution
+from luce.supervisor.scheduling.router import Candidate, RecentSessions, RecentTexts, choose
+
+ASLEEP = ProcessActivity(stopped=False, busy=False)
+BUSY = ProcessActivity(stopped=False, busy=True)
+STOPPED = ProcessActivity(stopped=True, busy=False)
+TICK_S = 0.25
+
+
+def test_every_state_is_in_the_table_and_can_be_reached_and_stopped() -> None:
+    assert set(TRANSITIONS) == set(EngineState)
+    reachable = {EngineState.STARTING} | {state for targets in TRANSITIONS.values() for state in targets}
+    assert reachable == set(EngineState)
+    assert [state for state, targets in TRANSITIONS.items() if EngineState.STOPPING not in targets] == [
+        EngineState.STOPPING
+    ]
+
+
+def test_an_illegal_step_is_a_bug() -> None:
+    guard = Guard(RestartPolicy())
+    guard.to(EngineState.READY)
+    with pytest.raises(AssertionError):
+        guard.to(EngineState.STARTING)
+
+
+def die(guard: Guard, *, did_work: bool) -> float | None:
+    delay_s = guard.note_death(did_work=did_work)
+    if delay_s is not None:
+        guard.to(EngineState.STARTING)
+    return delay_s
+
+
+def test_restarts_back_off_and_end() -> None:
+    guard = Guard(RestartPolicy(first_delay_s=1, factor=2, max_delay_s=5, limit=5))
+    assert [die(guard, did_work=False) for _ in range(5)] == [1, 2, 4, 5, None]
+    assert guard.state is EngineState.FAILED
+
+
+def test_an_engine_that_works_is_restarted_at_once_for_ever() -> None:
+    guard = Guard(RestartPolicy(limit=2))
+    for _ in range(100):
+        assert die(guard, did_work=True) == 0
+    assert die(guard, did_work=False) == 0.1
+    for _ in range(100):  # somebody's fault, but not the engine's
+        guard.note_death(did_work=False, had_requests=True)
+        guard.to(EngineState.STARTING)
+    assert die(guard, did_work=False) is None
+    assert guard.n_deaths == 202
+
+
+def silent(liveness: Liveness, seconds: float) -> None:
+    for _ in range(round(seconds / TICK_S)):
+        liveness.tick(TICK_S, heard=False, ping_waits=True, moved=False, requests_wait=True)
+
+
+def heard(liveness: Liveness) -> None:
+    liveness.tick(TICK_S, heard=True, ping_waits=False, moved=True, requests_wait=True)
+
+
+def test_how_long_silence_is_borne_depends_on_what_the_process_does() -> None:
+    liveness = Liveness(LivenessLimits(stopped_s=2, asleep_s=5, busy_s=100), TICK_S)
+    silent(liveness, 1.5)
+    assert [liveness.verdict(activity) for activity in (ASLEEP, BUSY, STOPPED)] == [None] * 3
+    silent(liveness, 1)
+    assert [liveness.verdict(activity) is None for activity in (ASLEEP, BUSY, STOPPED)] == [True, True, False]
+    silent(liveness, 3)
+    assert [liveness.verdict(activity) is None for activity in (ASLEEP, BUSY, STOPPED)] == [False, True, False]
+    silent(liveness, 100)
+    assert "silent for" in str(liveness.verdict(BUSY))
+
+
+def test_a_slow_engine_is_not_a_dead_one() -> None:
+    liveness = Liveness(LivenessLimits(asleep_s=5, slow_factor=4), TICK_S)
+    for step_s in (4, 12, 40):  # each within four of the slowest before it
+        silent(liveness, step_s)
+        assert liveness.verdict(ASLEEP) is None
+        heard(liveness)
+    liveness.start()  # a restart forgets nothing of it
+    silent(liveness, 159)
+    assert liveness.verdict(ASLEEP) is None
+    silent(liveness, 2)
+    assert liveness.verdict(ASLEEP) is not None
+
+
+def test_a_pause_of_our_own_is_not_held_against_the_engine() -> None:
+    liveness = Liveness(LivenessLimits(asleep_s=5), TICK_S)
+    liveness.tick(3600, heard=False, ping_waits=True, moved=False, requests_wait=True)
+    assert liveness.verdict(ASLEEP) is None
+
+
+def test_tokens_are_no_answer_to_a_ping_and_pongs_are_no_progress() -> None:
+    mute = Liveness(LivenessLimits(mute_s=10), TICK_S)
+    stalled = Liveness(LivenessLimits(stalled_s=10), TICK_S)
+    for _ in range(41):
+        mute.tick(TICK_S, heard=True, ping_waits=True, moved=True, requests_wait=True)
+        stalled.tick(TICK_S, heard=True, ping_waits=False, moved=False, requests_wait=True)
+    assert "ping" in str(mute.verdict(BUSY))
+    assert "progress" in str(stalled.verdict(BUSY))
+
+
+def test_an_idle_engine_makes_no_progress_and_lives() -> None:
+    liveness = Liveness(LivenessLimits(stalled_s=1), TICK_S)
+    for _ in range(100):
+        liveness.tick(TICK_S, heard=True, ping_waits=False, moved=False, requests_wait=False)
+    assert liveness.verdict(ASLEEP) is None
+
+
+def test_one_that_kills_alone_three_times_is_convicted_and_nobody_else() -> None:
+    suspects: CrashAttribution[str] = CrashAttribution()
+    everybody = ["a", "poison", "b"]
+    assert suspects.note_death(everybody, crashed=True) == []
+    assert not suspects.must_run_alone("a")
+    assert suspects.note_death(everybody, crashed=True) == []
+    assert all(suspects.must_run_alone(key) for key in everybody)
+    suspects.clear("a")
+    assert not suspects.must_run_alone("a")
+    assert suspects.note_death(["poison"], crashed=True) == []
+    assert suspects.note_death(["poison"], crashed=True) == []
+    assert suspects.is_of_a_crash("poison")
+    assert suspects.note_death(["poison"], crashed=True) == ["poison"]
+    assert suspects.is_on_trial("b")
+    suspects.forget("b")
+    assert not suspects.is_on_trial("b")
+
+
+def test_one_that_is_alone_in_the_world_is_convicted_by_three_deaths() -> None:
+    suspects: CrashAttribution[str] = CrashAttribution()
+    assert [suspects.note_death(["a"], crashed=False) for _ in range(3)] == [[], [], ["a"]]
+
+
+def test_outsiders_kills_convict_nobody_who_goes_on() -> None:
+    suspects: CrashAttribution[str] = CrashAttribution()
+    for _ in range(100):
+        assert suspects.note_death(["alone"], crashed=False) == []
+        suspects.clear("alone")
+
+
+def test_chance_convicts_hardly_anybody_and_guilt_is_found_all_the_same() -> None:
+    """Engines die in every third trial, whoever runs; one request kills in every one."""
+    chance = random.Random(1)
+    n_convicted = 0
+    for _ in range(100):
+        suspects: CrashAttribution[int] = CrashAttribution()
+        waiting = list(range(16))
+        for _ in range(2):
+            suspects.note_death(waiting, crashed=False)
+        while waiting:
+            key = min(waiting, key=lambda one: (suspects.n_alone(one), one))
+            if key == 7 or chance.random() < 0.33:
+                for blamed in suspects.note_death([key], crashed=False):
+                    waiting.remove(blamed)
+                    suspects.forget(blamed)
+                    n_convicted += blamed != 7
+            else:
+                suspects.clear(key)
+                waiting.remove(key)
+        assert not suspects.is_on_trial(7)
+    assert n_convicted <= 4  # of 1,500
+
+
+def test_two_that_kill_are_both_found() -> None:
+    suspects: CrashAttribution[str] = CrashAttribution()
+    for _ in range(2):
+        suspects.note_death(["a", "b"], crashed=False)
+    found: list[str] = []
+    for number in range(24):
+        key = "ab"[number % 2]
+        if key not in found:
+            found += suspects.note_death([key], crashed=False)
+            for blamed in found:
+                suspects.forget(blamed)
+    assert sorted(found) == ["a", "b"]
+
+
+def test_a_request_that_the_engine_cannot_carry_is_tried_alone() -> None:
+    suspects: CrashAttribution[str] = CrashAttribution()
+    assert not suspects.note_failure("big", alone=False)
+    assert suspects.must_run_alone("big")
+    assert [suspects.note_failure("big", alone=True) for _ in range(3)] == [False, False, True]
+
+
+def test_the_longest_beginning_wins_then_the_least_load() -> None:
+    assert choose([]) is None
+    assert choose([Candidate("a", 3, 4, 10), Candidate("b", 0, 4, 9)]) == "a"
+    assert choose([Candidate("a", 3, 4, 10), Candidate("b", 2, 4, 10)]) == "b"
+    assert choose([Candidate("a", 2, 4, 0), Candidate("b", 3, 8, 0)]) == "b"
+    assert choose([Candidate("a", 0, 4, 0), Candidate("b", 0, 4, 0)]) == "a"
+
+
+def test_a_session_goes_home_among_equals() -> None:
+    home = Candidate("home", 3, 4, 64, is_home=True)
+    assert choose([Candidate("idle", 0, 4, 64), home]) == "home"
+    assert choose([Candidate("longer", 3, 4, 128), home]) == "longer"
+    sessions = RecentSessions()
+    engines = [object(), object()]
+    sessions.note("a", engines[0])
+    sessions.note("", engines[0])
+    assert sessions.is_home("a", engines[0])
+    assert not sessions.is_home("a", engines[1])
+    assert not sessions.is_home("", engines[0])
+    sessions.note("a", engines[1])
+    assert sessions.is_home("a", engines[1])
+    for i in range(5000):
+        sessions.note(f"other {i}", engines[0])
+    assert not sessions.is_home("a", engines[1])
+
+
+def test_recent_texts_are_bounded() -> None:
+    texts = RecentTexts(max_tokens=100)
+    for number in range(20):
+        texts.note(pack([number] * 30))
+    assert texts.n_held(pack([19] * 40)) == 30
+    assert texts.n_held(pack([16] * 30)) == 0
+    texts.note(pack(range(200)))  # one alone may be longer
+    assert texts.n_held(pack(range(150))) == 150
+    texts.clear()
+    assert texts.n_held(pack(range(150))) == 0
+
+
+def test_records_come_out_however_the_bytes_come_in() -> None:
+    from luce.protocol import Dialect, End, Token, format_event
+
+    events: list[Token | End] = [Token(1, 7), End(2), Token(3, 2**31 - 1), Token(2**31 - 1, 0)]
+    data = b"".join(format_event(Dialect.MULTIPLEXED, event) for event in events)
+    expected = [(1, 7), (2, -1), (3, 2**31 - 1), (2**31 - 1, 0)]
+    for n_bytes in range(1, len(data) + 1):
+        records = TokenRecords()
+        chunks = [data[i : i + n_bytes] for i in range(0, len(data), n_bytes)]
+        assert [record for chunk in chunks for record in records.feed(chunk)] == expected
