@@ -54,7 +54,7 @@ class Row:
     lowest_gain: float
     policy_us: float
     max_policy_us: float
-    tails: float
+    checkpoints: float
 
 
 def n_common_pages(a: Sequence[Sequence[int]], b: Sequence[Sequence[int]]) -> int:
@@ -155,7 +155,7 @@ def measure(program: Path, mixes: Sequence[Path], budget: int, state_bytes: int)
         lowest_gain=min(ours - low for low, ours in zip(shares[0], shares[1], strict=True)),
         policy_us=max(outcome["policy_us"] for outcome in luced),
         max_policy_us=max(outcome["max_policy_us"] for outcome in luced),
-        tails=statistics.fmean(outcome["tails"] for outcome in luced),
+        checkpoints=statistics.fmean(outcome["checkpoints"] for outcome in luced),
     )
 
 
@@ -168,13 +168,13 @@ def markdown(row: Row) -> str:
     return (
         f"| {row.kind} | {row.budget:,} | {row.lru:.3f} | **{row.luced:.3f}** | {row.clairvoyant:.3f} "
         f"| {row.way:+.2f} | {row.lowest_way:+.2f} | {row.lowest_gain:+.4f} | {row.policy_us:.1f} "
-        f"| {row.max_policy_us:.0f} | {row.tails:.0f} |"
+        f"| {row.max_policy_us:.0f} | {row.checkpoints:.0f} |"
     )
 
 
 HEADER = (
     "| memory | budget, tokens | LRU | luced | clairvoyant | way | lowest way | lowest gain "
-    "| policy, us | worst, us | tails |\n|---|---|---|---|---|---|---|---|---|---|---|"
+    "| policy, us | worst, us | checkpoints |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 

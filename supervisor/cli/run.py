@@ -29,7 +29,7 @@ from luce.supervisor.cli.output import OutputPipe
 from luce.supervisor.cli.text_model import text_model
 from luce.supervisor.config import DaemonConfig
 from luce.supervisor.engine.generation import Generation, TokenEvent
-from luce.supervisor.http.answer import speculation_fields
+from luce.supervisor.http.answering.answer_events import speculation_fields
 from luce.supervisor.text import TextModel
 
 

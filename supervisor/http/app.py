@@ -11,34 +11,31 @@ from types import ModuleType
 
 from aiohttp import web
 
-from luce.supervisor.http import (
-    admin,
-    admin_text,
-    anthropic_messages,
-    openai_chat,
-    openai_completions,
-    openai_responses,
-    status_page,
-)
-from luce.supervisor.http.answering import ChatAnswerer
-from luce.supervisor.http.gate import Gate
+from luce.supervisor.http.admin import endpoints as admin
+from luce.supervisor.http.admin import status_page, text_endpoints
+from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.answering.answerer import ChatAnswerer
+from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
+from luce.supervisor.http.anthropic import endpoint as anthropic
+from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
 from luce.supervisor.http.metrics import Metrics
-from luce.supervisor.http.middleware import keep_books
-from luce.supervisor.http.middleware_access import API_KEYS, ApiKeys, add_headers, check_access
-from luce.supervisor.http.openapi import Operation
+from luce.supervisor.http.openai_chat import endpoint as openai_chat
+from luce.supervisor.http.openai_completions import endpoint as openai_completions
+from luce.supervisor.http.openai_responses import endpoint as openai_responses
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.http.site import SITE, Site
+from luce.supervisor.http.transport.access_control import API_KEYS, ApiKeys, add_headers, check_access
+from luce.supervisor.http.transport.middleware import keep_books
 from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.text import TextModel
 
-GATE = web.AppKey("gate", Gate)
+SHUTDOWN_GATE = web.AppKey("gate", ShutdownGate)
 _MODULES: tuple[ModuleType, ...] = (
     admin,
-    admin_text,
+    text_endpoints,
     openai_chat,
     openai_completions,
     openai_responses,
-    anthropic_messages,
+    anthropic,
     status_page,
 )
 
@@ -51,10 +48,10 @@ async def create_app(supervisor: Supervisor, settings: ServeSettings | None = No
     chosen = ServeSettings() if settings is None else settings
     text = await _open_text(supervisor, chosen)
     metrics = Metrics(version=metadata.version("luce-daemon"), model=admin.model_name(supervisor))
-    gate = Gate(ChatAnswerer(supervisor, text, chosen, metrics))
+    gate = ShutdownGate(ChatAnswerer(supervisor, text, chosen, metrics))
     app = web.Application(middlewares=[keep_books, check_access], client_max_size=chosen.max_body_bytes)
-    app[SITE] = Site(supervisor=supervisor, text=text, settings=chosen, answerer=gate, metrics=metrics)
-    app[GATE] = gate
+    app[APP_CONTEXT] = AppContext(supervisor=supervisor, text=text, settings=chosen, answerer=gate, metrics=metrics)
+    app[SHUTDOWN_GATE] = gate
     app[API_KEYS] = ApiKeys(chosen.api_keys)
     app.on_response_prepare.append(add_headers)
     if chosen.chat_template is not None:  # else the text is the supervisor's

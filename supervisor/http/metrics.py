@@ -23,10 +23,10 @@ from prometheus_client.registry import Collector
 
 from luce.protocol import Speculation
 from luce.supervisor.engine.watchdog import EngineState
-from luce.supervisor.http.engine_figures import LANE_TIERS, lane_pages
+from luce.supervisor.http.engine_metrics import LANE_TIERS, lane_pages
 
 if TYPE_CHECKING:
-    from luce.supervisor.http.engine_figures import Figures
+    from luce.supervisor.http.engine_metrics import Figures
     from luce.supervisor.supervisor import SupervisorStatus
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)

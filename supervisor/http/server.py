@@ -17,11 +17,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from luce.supervisor.config import ConfigError
-from luce.supervisor.http.app import GATE, create_app
-from luce.supervisor.http.gate import Gate
-from luce.supervisor.http.middleware_access import refuse_foreign_names
+from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
+from luce.supervisor.http.app import SHUTDOWN_GATE, create_app
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.http.stalled_readers import StalledReaders
+from luce.supervisor.http.transport.access_control import refuse_foreign_names
+from luce.supervisor.http.transport.slow_client_reaper import StalledReaders
 from luce.supervisor.supervisor import Supervisor
 
 MAX_HEADER_BYTES = 16 * 1024  # of one line; clients send cookies and long beta lists
@@ -91,10 +91,10 @@ async def serve(supervisor: Supervisor, settings: ServeSettings, *, on_ready: Ca
         async with listening(app, settings) as (runner, url):
             on_ready(url)
             await signals.first.wait()
-            await _stop(runner, app[GATE], settings, signals)
+            await _stop(runner, app[SHUTDOWN_GATE], settings, signals)
 
 
-async def _stop(runner: web.AppRunner, gate: Gate, settings: ServeSettings, signals: _Signals) -> None:
+async def _stop(runner: web.AppRunner, gate: ShutdownGate, settings: ServeSettings, signals: _Signals) -> None:
     gate.close()
     for site in tuple(runner.sites):
         await site.stop()

@@ -1,8 +1,8 @@
 """InFlightRequest: one request on its way, over as many engines as it takes; Attempt: its run on one of them.
 
 An in-flight request holds what must not be lost: the prompt, the seed, the tokens that its caller has got or will get.
-An attempt turns one engine's two channels into more of them. Both are driven from the event loop's callbacks and never wait: the
-caller's own task waits in `InFlightRequest.wait`. They must not know engines' lives, queues or slots.
+An attempt turns one engine's two channels into more of them. Both are driven from the event loop's callbacks and
+never wait: the caller's own task waits in `InFlightRequest.wait`. They must not know engines' lives, queues or slots.
 """
 
 from __future__ import annotations

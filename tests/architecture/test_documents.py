@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 ROOT = Path(__file__).resolve().parents[2]
+MAX_ROOM_FILES = 30
 FLAG = re.compile(r"--[a-z][a-z-]+")
 
 
@@ -68,11 +69,26 @@ def test_the_modules_of_the_supervisor_are_described() -> None:
 def test_the_modules_of_http_are_described() -> None:
     text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
     tree = text.split("### supervisor/http/", 1)[1].split("```")[1]
-    described = {
-        name for line in tree.splitlines() for name in re.findall(r"[a-z_]+", line.split("  ")[0].split(" /")[0])
-    }
-    there = {path.stem for path in (ROOT / "supervisor" / "http").glob("*.py")} - {"__init__"}
-    assert described == there
+    described = set(re.findall(r"^([a-z_]+)/? ", tree, re.MULTILINE))
+    parts = [path for path in (ROOT / "supervisor" / "http").iterdir() if path.suffix == ".py" or path.is_dir()]
+    assert described == {path.stem for path in parts} - {"__init__", "__pycache__"}
+
+
+def test_every_room_of_the_supervisor_says_what_it_is_for_and_whom_it_calls() -> None:
+    for package in (ROOT / "supervisor").rglob("__init__.py"):
+        text = package.read_text()
+        assert text.startswith('"""'), package
+        if package.parent.parent.name == "http":
+            assert "Called by" in text, package
+            assert "Calls" in text or "Knows" in text, package
+
+
+def test_rooms_stay_small() -> None:
+    for top in ("supervisor", "native"):
+        for folder in (ROOT / top).rglob("*"):
+            if folder.is_dir() and folder.name != "__pycache__":
+                n_files = sum(path.suffix in {".py", ".cpp"} for path in folder.iterdir())
+                assert n_files <= MAX_ROOM_FILES, f"{folder.relative_to(ROOT)} has {n_files} files: give it rooms"
 
 
 def test_links_lead_somewhere() -> None:

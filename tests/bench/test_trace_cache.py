@@ -76,10 +76,10 @@ def test_learned_eviction_serves_more_than_least_recently_used(
         assert row["lowest_gain"] >= 0
 
 
-def test_with_tails_it_serves_more_too(replay_program: Path, traces: Path, tmp_path: Path) -> None:
+def test_with_checkpoints_it_serves_more_too(replay_program: Path, traces: Path, tmp_path: Path) -> None:
     for row in rows_of(replay_program, traces, tmp_path, "--kinds", "hybrid", "--seeds", "1", "--budgets", "60000"):
         assert row["lru"] < row["luced"]
-        assert row["tails"] >= 1
+        assert row["checkpoints"] >= 1
 
 
 def test_with_room_for_all_nothing_is_lost(replay_program: Path, traces: Path, tmp_path: Path) -> None:

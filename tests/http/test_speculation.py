@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import httpx2 as httpx
 import pytest
 
+from tests.http.admin.test_status_page import browser, opened, shows
 from tests.http.conftest import MakeServer
 from tests.http.serving import Server
 from tests.http.test_app_metrics import samples
-from tests.http.test_status_page import browser, opened, shows
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -13,6 +13,8 @@
 
 namespace luce::daemon {
 
+inline constexpr std::int32_t kMaxCells = 1 << 28;  // of a pool: more are taken for a slip
+
 enum class KvflashPolicy { automatic, query, draft, lru };
 
 enum class FlashAttentionChoice { automatic, on, off };

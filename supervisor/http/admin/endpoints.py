@@ -1,0 +1,190 @@
+"""Routes that say how things stand: health, metrics, the model under its names, the server's properties.
+
+/health says whether the server can answer, at once at all times, and nothing else: it is open without a key. Must not
+know how answers are made.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+from aiohttp import web
+
+from luce.supervisor.http.admin import openapi
+from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.admin.shapes import HEALTH, LANES, MODEL, MODELS, PROPS
+from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
+from luce.supervisor.http.engine_metrics import Figures, ask_engines
+from luce.supervisor.supervisor import Supervisor
+
+OPERATIONS = (
+    Operation("get", "/health", "Whether the server can answer; open without a key", response=HEALTH),
+    Operation("get", "/v1/models", "The model under its aliases, or its file's name", response=MODELS),
+    Operation("get", "/v1/models/{model}", "One of them; any name is served", response=MODEL),
+    Operation("get", "/slots", "The lanes, and which of them are at work", response=LANES),
+    Operation("get", "/props", "The model, its context and its template", response=PROPS),
+)
+
+MODEL_CREATED = web.AppKey("model_created", int)
+_DOCUMENT = web.AppKey("openapi_document", dict[str, Any])
+
+
+def add_routes(router: web.UrlDispatcher) -> None:
+    for path in ("/health", "/v1/health"):
+        router.add_get(path, get_health)
+    for path in ("/v1/models", "/models"):
+        router.add_get(path, get_models)
+    router.add_get("/v1/models/{model:.+}", get_model)
+    router.add_get("/props", get_props)
+    router.add_get("/slots", get_lanes)
+    router.add_get("/metrics", get_metrics)
+    router.add_get("/openapi.json", get_document)
+
+
+async def get_health(request: web.Request) -> web.Response:
+    """200 while requests are taken: `ok`, or `degraded` while an engine is started again; else 503."""
+    status = request.app[APP_CONTEXT].supervisor.status()
+    states = [engine.state.value for engine in status.engines]
+    word = "ok" if all(state == "ready" for state in states) else "degraded"
+    if all(state in {"failed", "stopping"} for state in states):
+        word = "failed"
+    body = {"status": word, "live": True, "ready": status.is_healthy, "engines": states}
+    headers = {"Retry-After": "10"} if word == "failed" else None
+    return web.json_response(body, status=503 if word == "failed" else 200, headers=headers)
+
+
+async def get_metrics(request: web.Request) -> web.Response:
+    context = request.app[APP_CONTEXT]
+    figures: list[Figures] = []
+    engines = context.supervisor.status().engines
+    if any(engine.info is not None and engine.info.kvflash is not None for engine in engines):
+        figures = await ask_engines(context.supervisor)  # the others' have no metrics: a scrape need not wait for them
+    body = context.metrics.render(context.supervisor.status(), figures)
+    return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+async def get_models(request: web.Request) -> web.Response:
+    context = request.app[APP_CONTEXT]
+    names = list(dict.fromkeys(context.settings.aliases)) or [model_name(context.supervisor)]
+    data = [_model(context, name, request.app[MODEL_CREATED]) for name in names]
+    return web.json_response(
+        {"object": "list", "data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}
+    )
+
+
+async def get_model(request: web.Request) -> web.Response:
+    """Any name, because requests with any name are served."""
+    return web.json_response(_model(request.app[APP_CONTEXT], request.match_info["model"], request.app[MODEL_CREATED]))
+
+
+async def get_props(request: web.Request) -> web.Response:
+    context = request.app[APP_CONTEXT]
+    info = context.text.info
+    template: dict[str, Any] = {"chat_template": "", "chat_template_caps": {}}
+    if info.has_template or context.settings.chat_template is not None:
+        known = context.text.template
+        template = {"chat_template": known.source, "chat_template_caps": dict(known.capabilities)}
+    name = model_name(context.supervisor)
+    status = context.supervisor.status()
+    return web.json_response(
+        {
+            "model": name,
+            "model_alias": context.settings.aliases[0] if context.settings.aliases else name,
+            "model_path": context.supervisor.config.model.name,  # without its folder: that is nobody's business
+            "architecture": info.architecture,
+            "n_ctx": context.supervisor.n_ctx,
+            "n_ctx_train": info.n_ctx_train,
+            "n_vocab": info.n_vocab,
+            "total_slots": sum(engine.lanes for engine in status.engines),
+            "default_generation_settings": {"n_ctx": context.supervisor.n_ctx, "params": _sampled_with(context)},
+            "modalities": {"vision": False, "audio": False},
+            "bos_token": _spelling(context, info.bos),
+            "eos_token": _spelling(context, info.eos),
+            **template,
+            "kvflash": await _bounded_pool(context.supervisor),
+            "speculation": next((e.info.speculation for e in status.engines if e.info is not None), "none"),
+            "build_info": f"luce-daemon {metadata.version('luce-daemon')}",
+        }
+    )
+
+
+async def get_lanes(request: web.Request) -> web.Response:
+    """As llama-server's slots, without what is said in them."""
+    context = request.app[APP_CONTEXT]
+    n_ctx = context.supervisor.n_ctx
+    engines = context.supervisor.status().engines
+    busy = [number < engine.n_running for engine in engines for number in range(engine.lanes)]
+    lanes = [{"id": number, "n_ctx": n_ctx, "is_processing": is_busy} for number, is_busy in enumerate(busy)]
+    return web.json_response(lanes)
+
+
+async def get_document(request: web.Request) -> web.Response:
+    return web.json_response(request.app[_DOCUMENT])
+
+
+async def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
+    """The first engine's pool that texts may outgrow, as large as it is now. What is null is as the engine does it by
+    itself."""
+    config = supervisor.config.daemon_config(supervisor.config.engine_configs()[0])
+    if config.kvflash is None:
+        return None
+    info = supervisor.status().engines[0].info
+    n_now = (await ask_engines(supervisor))[0].get("pool") if info is not None else None
+    return {
+        "asked": config.kvflash,
+        "tokens": n_now if isinstance(n_now, int) or info is None else info.kvflash,
+        "tau": config.kvflash_tau,
+        "policy": config.kvflash_policy,
+        "layer": config.kvflash_layer,
+        "scorer": config.kvflash_scorer.name if config.kvflash_scorer is not None else None,  # without its folder
+        "pin": list(config.kvflash_pin or ()),
+    }
+
+
+def model_name(supervisor: Supervisor) -> str:
+    """The name under which the model is listed: its file's, without the ending."""
+    return supervisor.config.model.stem
+
+
+def set_up(app: web.Application, operations: list[Operation]) -> None:
+    """What these routes need besides the context: when the model was made, the document of all routes."""
+    app[MODEL_CREATED] = int(app[APP_CONTEXT].supervisor.config.model.stat().st_mtime)
+    app[_DOCUMENT] = openapi.document(operations, version=metadata.version("luce-daemon"))
+
+
+def _model(context: AppContext, name: str, created: int) -> dict[str, Any]:
+    """In the words of both APIs: neither minds the other's."""
+    n_ctx = context.supervisor.n_ctx
+    info = context.text.info
+    return {
+        "id": name,
+        "object": "model",
+        "created": created,
+        "owned_by": "luce",
+        "aliases": list(dict.fromkeys(context.settings.aliases)),
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": n_ctx,
+        "max_tokens": n_ctx,
+        "meta": {"n_ctx": n_ctx, "n_ctx_train": info.n_ctx_train, "n_vocab": info.n_vocab},
+    }
+
+
+def _sampled_with(context: AppContext) -> dict[str, Any]:
+    """What requests that do not say are sampled with; a seed of null: each with its own."""
+    settings = context.settings
+    return {
+        "seed": context.supervisor.config.seed,
+        "temperature": settings.temperature,
+        "top_k": settings.top_k,
+        "top_p": settings.top_p,
+        "min_p": settings.min_p,
+    }
+
+
+def _spelling(context: AppContext, token: int | None) -> str:
+    return "" if token is None else context.text.piece(token, special=True).decode("utf-8", "replace")

@@ -1,0 +1,167 @@
+"""AnswerEvents: what comes back for an AnswerRequest, in no dialect's words, in the order in which it forms.
+
+Plain values. A dialect turns them into its own events; it must not know where they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from luce.protocol import Speculation
+
+
+class FinishReason(StrEnum):
+    STOP = "stop"  # the model ended its answer
+    STOP_TEXT = "stop_text"  # a stop string came
+    LENGTH = "length"  # max_tokens, or the context is full
+    TOOL_CALLS = "tool_calls"  # it ended with at least one whole tool call
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token, as bytes, and the natural logarithm of its probability."""
+
+    token: int
+    bytes: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token of the answer; `likeliest` beside it, best first, if they were asked for."""
+
+    chosen: Logprob
+    likeliest: Sequence[Logprob] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """So much of the prompt has been read (tokens). Comes before everything else, if at all."""
+
+    n_done: int
+    n_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningPiece:
+    choice: int
+    text: str
+    logprobs: Sequence[TokenLogprob] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContentPiece:
+    """`text` may be empty where only logprobs come."""
+
+    choice: int
+    text: str
+    logprobs: Sequence[TokenLogprob] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallPiece:
+    """More of tool call number `index` (from 0). The first piece of each has its id and name, later ones have not; ids
+    are made here where the model writes none."""
+
+    choice: int
+    index: int
+    id: str
+    name: str
+    arguments: str
+    logprobs: Sequence[TokenLogprob] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedToolCall:
+    id: str
+    name: str
+    arguments: str
+    """JSON text; cut off where the answer was, if its reason is LENGTH."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceFinished:
+    """A choice is complete: no piece of it follows. The whole of it, for those who do not stream."""
+
+    choice: int
+    reason: FinishReason
+    stop_text: str | None
+    """The stop string that came."""
+    content: str
+    reasoning: str
+    tool_calls: Sequence[FinishedToolCall]
+    logprobs: Sequence[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What all choices together took. Times in seconds."""
+
+    n_prompt: int
+    n_cached: int
+    """Of the prompt: tokens that did not have to be computed."""
+    cache_tier: str
+    """Where they lay: resident, host, disk, none."""
+    cache_miss: str
+    """Why it were not more: none, no_tail, evicted, differs_at:N, identity, off (luce.protocol)."""
+    n_generated: int
+    n_reasoning: int
+    """Of these, tokens of reasoning."""
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    n_resumes: int
+    """Engines that were lost under it."""
+    speculation: Speculation | None = None
+    """None: the engine does not speculate, or had no step to take."""
+
+    def extension(self) -> dict[str, Any]:
+        """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not
+        serve more of the prompt, where the time went, and what speculation did."""
+        return {
+            "cache_tier": self.cache_tier,
+            "cache_miss": self.cache_miss,
+            "queue_s": round(self.queue_s, 6),
+            "prefill_s": round(self.prefill_s, 6),
+            "decode_s": round(self.decode_s, 6),
+            "resumes": self.n_resumes,
+            "speculation": None if self.speculation is None else speculation_fields(self.speculation),
+        }
+
+
+def speculation_fields(speculation: Speculation) -> dict[str, Any]:
+    """What was not measured is null."""
+    return {
+        "drafted": speculation.n_drafted,
+        "accepted": speculation.n_accepted,
+        "acceptance": _rounded(speculation.acceptance),
+        "steps": speculation.n_steps,
+        "speculated_steps": speculation.n_speculated_steps,
+        "speculated_share": _rounded(speculation.speculated_share),
+        "tokens_per_step": _rounded(speculation.tokens_per_step),
+        "draft_s": round(speculation.draft_s, 6),
+        "verify_s": round(speculation.verify_s, 6),
+    }
+
+
+def _rounded(ratio: float | None) -> float | None:
+    return None if ratio is None else round(ratio, 4)
+
+
+def added_speculation(parts: Iterable[Speculation | None]) -> Speculation | None:
+    """What several took together; None where there is none of any."""
+    known = [part for part in parts if part is not None]
+    return sum(known[1:], start=known[0]) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFinished:
+    """The last event. Without it the answer was not served to its end, and an error was raised."""
+
+    usage: Usage
+
+
+AnswerEvent = Progress | ReasoningPiece | ContentPiece | ToolCallPiece | ChoiceFinished | AnswerFinished

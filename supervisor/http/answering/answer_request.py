@@ -1,0 +1,92 @@
+"""AnswerRequest: what a client wants, in no dialect's words. Each dialect's parser makes one.
+
+Messages and tools keep the shapes of OpenAI's chat completions, because chat templates are written for those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+ToolChoice = Literal["auto", "none", "required"]
+Pin = Literal["system"] | int | tuple[int, int]
+"""A part of the prompt: its system prompt; a message, by its number; positions of its ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How tokens are chosen; None: the server's default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    logit_bias: Sequence[tuple[int, float]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPrompt:
+    """A conversation that the model's template renders."""
+
+    messages: Sequence[Mapping[str, Any]]
+    """role: system, developer, user, assistant, tool; content: text, or parts of type "text"; assistant messages may
+    have reasoning_content and tool_calls [{"id", "type": "function", "function": {"name", "arguments": JSON text}}];
+    tool messages have tool_call_id."""
+    tools: Sequence[Mapping[str, Any]] = ()
+    """[{"type": "function", "function": {"name", "description", "parameters"}}]; others have been left out."""
+    tool_choice: ToolChoice | str = "auto"
+    """Or `function:NAME`: this tool has to be called."""
+    parallel_tool_calls: bool = True
+    json_schema: Mapping[str, Any] | None = None
+    """The answer is JSON of this schema; {} is any JSON object."""
+    grammar: str | None = None
+    thinking: bool | None = None
+    """Whether the model should reason first; None: as its template does by itself."""
+    thinking_budget: int | None = None
+    """Tokens of reasoning, at least 0, after which its end is forced; None: without bounds."""
+    effort: str | None = None
+    """low, medium, high, …: handed to templates that know it (reasoning_effort)."""
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    continues_last: bool = False
+    """The last message is the assistant's and the answer goes on from it."""
+    opens_answer: bool = True
+    """Whether the prompt ends with what the template puts before an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPrompt:
+    """A text or ids that the model goes on from, without a template."""
+
+    content: str | Sequence[int]
+    suffix: str | None = None
+    echo: bool = False
+    json_schema: Mapping[str, Any] | None = None
+    """What comes is JSON of this schema; {} is any JSON object."""
+    grammar: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRequest:
+    prompt: ChatPrompt | TextPrompt
+    max_tokens: int | None = None
+    """At least 0; None: as many as there is room for. Clamped to the room that the prompt leaves."""
+    stops: Sequence[str] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    n: int = 1
+    """Answers that are wanted; they share the prompt, and sample with seeds of their own."""
+    n_logprobs: int | None = None
+    """None: no logprobs; 0: the chosen token's only; above: so many of the likeliest beside it."""
+    ignore_eos: bool = False
+    pins: Sequence[Pin] = ()
+    """What the model is to see all the time, where texts may outgrow the engine's pool; elsewhere it sees all."""
+    session: str = ""
+    """What tells this client's conversations apart, if it said (metadata.user_id, prompt_cache_key, a header)."""
+    client: str = ""
+    """Who asks, by API key: the engine's time is shared fairly among clients, cached prefixes only if allowed."""
+    fingerprint: str = ""
+    """What makes a request the same as one before, sent again: its dialect and body without `stream`."""

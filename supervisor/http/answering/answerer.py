@@ -1,0 +1,338 @@
+"""ChatAnswerer: answers an AnswerRequest: its prompt rendered, its requests submitted, their tokens read as pieces.
+
+Composes rendering, known answers, retries and choices over the supervisor. It must know no dialect and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from luce.protocol import StopReason
+from luce.supervisor.config import ConfigError, SupervisorConfig
+from luce.supervisor.engine.generation import TokenEvent
+from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFinished, Progress, Usage, added_speculation
+from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.choice import ChatReading, Choice, PlainReading
+from luce.supervisor.http.answering.choice_logprobs import LogprobReader
+from luce.supervisor.http.answering.choice_requests import engine_request
+from luce.supervisor.http.answering.rendering import Rendered, Renderer
+from luce.supervisor.http.answering.request_coalescing import Retries
+from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
+from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
+from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
+from luce.supervisor.requests import (
+    FinishedEvent,
+    GenerateRequest,
+    PrefillEvent,
+    PromptTooLongError,
+    QueueFullError,
+    RequestError,
+)
+from luce.supervisor.scheduling.in_flight_request import Item
+from luce.supervisor.service import Submission
+from luce.supervisor.text import TextError
+
+if TYPE_CHECKING:
+    from luce.supervisor.http.app_context import Outlet
+    from luce.supervisor.http.metrics import Metrics
+    from luce.supervisor.http.settings import ServeSettings
+    from luce.supervisor.supervisor import Supervisor
+    from luce.supervisor.text import TextModel
+
+
+class ChatAnswerer:
+    """For one supervisor and its model. Implements context.Answerer. Raises ConfigError."""
+
+    def __init__(self, supervisor: Supervisor, text: TextModel, settings: ServeSettings, metrics: Metrics) -> None:
+        self._supervisor = supervisor
+        self._text = text
+        self._settings = settings
+        self._metrics = metrics
+        self._known = TokenReplayCache(text, settings.answers_kept_bytes)
+        self._renderer = Renderer(text, self._known)
+        self._retries = Retries()
+        self._client_texts = None if settings.shares_prefixes else TenantIsolation()
+        if not settings.shares_prefixes:
+            _require_no_disk(supervisor.config)
+
+    @asynccontextmanager
+    async def open(self, ask: AnswerRequest) -> AsyncIterator[ChatAnswering]:
+        """Raises ApiError where the request cannot be served."""
+        asked_s = time.monotonic()
+        self._check(ask)
+        rendered = await self._render(ask)
+        submissions: list[Submission] = []
+        choices: list[Choice] = []
+        with ExitStack() as stack:
+            stack.callback(rendered.close)
+            max_tokens = self._room_for(ask, len(rendered.ids))
+            stack.callback(self._note_answers, rendered, choices)
+            reuse = self._begin_text(ask, rendered, choices, stack)
+            older = self._retries.older(ask)
+            for index in range(ask.n):
+                request = engine_request(
+                    ask,
+                    rendered,
+                    index,
+                    self._settings,
+                    max_tokens=max_tokens,
+                    n_vocab=self._text.n_vocab,
+                    reuse=reuse,
+                    seed=self._supervisor.config.seed,
+                )
+                submission = await self._submit(request, None if older is None else older[index])
+                stack.callback(submission.close)
+                submissions.append(submission)
+                choice = self._choice(ask, rendered, index)
+                stack.callback(choice.close)
+                choices.append(choice)
+            if ask.prompt.grammar is not None or ask.pins:
+                await self._await_consent(submissions[0])
+            stack.enter_context(self._retries.running(ask, submissions))
+            answering = ChatAnswering(submissions, choices, self._metrics, asked_s)
+            stack.callback(answering.close)
+            yield answering
+
+    async def count_tokens(self, ask: AnswerRequest) -> int:
+        rendered = await self._render(ask)
+        rendered.close()
+        return len(rendered.ids)
+
+    def _check(self, ask: AnswerRequest) -> None:
+        if not 1 <= ask.n <= self._settings.max_choices:
+            text = f"n={ask.n}: it must be from 1 to {self._settings.max_choices}"
+            raise ApiError(ErrorKind.INVALID, "bad_n", text, param="n")
+
+    async def _render(self, ask: AnswerRequest) -> Rendered:
+        try:
+            owner = "" if self._settings.shares_prefixes else ask.client
+            rendered = await asyncio.to_thread(self._renderer.render, ask.prompt, owner)
+        except TextError as error:
+            raise api_error(error) from error
+        if not rendered.ids:
+            raise ApiError(ErrorKind.INVALID, "empty_prompt", "the prompt is empty: it needs at least one token")
+        return rendered
+
+    def _room_for(self, ask: AnswerRequest, n_prompt: int) -> int:
+        """How many tokens the answer may have."""
+        n_ctx = self._supervisor.n_ctx
+        if n_ctx is None:
+            return 2**31 - 1 if ask.max_tokens is None else ask.max_tokens
+        room = n_ctx - n_prompt
+        if room < 0 or (room == 0 and ask.max_tokens != 0):
+            raise api_error(PromptTooLongError(n_prompt, n_ctx))
+        return room if ask.max_tokens is None else min(ask.max_tokens, room)
+
+    async def _submit(self, request: GenerateRequest, older: Submission | None) -> Submission:
+        """`older`: the same request, whose place is taken if there is no other."""
+        try:
+            return await self._supervisor.submit(request)
+        except QueueFullError as error:
+            if older is None or not older.is_silent:
+                raise api_error(error) from error
+            return older.supersede()
+        except RequestError as error:
+            raise api_error(error) from error
+
+    async def _await_consent(self, submission: Submission) -> None:
+        """Only the engine can judge a grammar, and whether pins fit its pool: its refusal is to be a status, not an
+        event in a stream that has begun. What it takes long for, it does not refuse any more, or it is busy."""
+        try:
+            async with asyncio.timeout(self._settings.keep_alive_s):
+                await submission.begun()
+        except TimeoutError:
+            pass
+        except RequestError as error:
+            raise api_error(error) from error
+
+    def _begin_text(self, ask: AnswerRequest, rendered: Rendered, choices: Sequence[Choice], stack: ExitStack) -> bool:
+        """Whether the prompt's prefix may come from the engine's memory."""
+        texts = self._client_texts
+        if texts is None:
+            return True
+        key = object()
+        reuse = texts.begin(key, ask.client, rendered.ids)
+        stack.callback(lambda: texts.end(key, [choice.tokens for choice in choices]))
+        return reuse
+
+    def _note_answers(self, rendered: Rendered, choices: Sequence[Choice]) -> None:
+        if rendered.turn is not None:
+            for choice in choices:
+                self._known.keep(rendered.turn, choice.tokens, choice.stop)
+
+    def _choice(self, ask: AnswerRequest, rendered: Rendered, index: int) -> Choice:
+        chat = rendered.chat
+        return Choice(
+            index,
+            PlainReading(self._text) if chat is None else ChatReading(self._text, chat),
+            stops=ask.stops,
+            own_stops=() if chat is None else chat.additional_stops,
+            max_calls=_max_calls(ask.prompt),
+            ends=self._text.info.eog,
+            logprobs=None if ask.n_logprobs is None else LogprobReader(self._text, ask.n_logprobs),
+        )
+
+
+class ChatAnswering:
+    """Implements context.Answering."""
+
+    def __init__(
+        self, submissions: Sequence[Submission], choices: Sequence[Choice], metrics: Metrics, asked_s: float
+    ) -> None:
+        self._streams = [_Stream(submission, choice) for submission, choice in zip(submissions, choices, strict=True)]
+        self._metrics = metrics
+        self._asked_s = asked_s
+        self._last_s: float | None = None
+        self._n_read = 0  # of the prompt, as far as has been told
+        self._waits: dict[asyncio.Task[Sequence[Item]], _Stream] = {}  # of several choices, for what comes next
+        self._failure: Exception | None = None  # of what was to go to the outlet
+
+    @property
+    def n_prompt(self) -> int:
+        return self._streams[0].submission.n_prompt
+
+    async def events(self, outlet: Outlet | None = None) -> AsyncGenerator[AnswerEvent, None]:
+        try:
+            if len(self._streams) == 1:
+                stream = self._streams[0]
+                at_once = None if outlet is None else partial(self._show_at_once, stream, outlet)
+                while not stream.is_finished:
+                    items = await stream.submission.take(at_once)
+                    if self._failure is not None:
+                        raise self._failure
+                    for event in self._read(stream, items):
+                        yield event
+            else:
+                self._waits = {_take(stream): stream for stream in self._streams}
+                while self._waits:
+                    done, _ = await asyncio.wait(self._waits, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        stream = self._waits.pop(task)
+                        for event in self._read(stream, task.result()):
+                            yield event
+                        if not stream.is_finished:
+                            self._waits[_take(stream)] = stream
+        except RequestError as error:
+            raise api_error(error) from error
+        yield AnswerFinished(self._usage())
+
+    def close(self) -> None:
+        """Nobody reads it any more."""
+        for task in self._waits:
+            task.cancel()
+
+    def _show_at_once(self, stream: _Stream, outlet: Outlet, tokens: Sequence[int]) -> bool:
+        """Whether the outlet has them."""
+        if not outlet.is_clear():
+            return False
+        try:
+            outlet.show(self._read_tokens(stream, tokens))
+        except Exception as error:  # noqa: BLE001  raised where the answer is read: here it would be the engine's
+            self._failure = error
+            return False
+        return True
+
+    def _read(self, stream: _Stream, items: Sequence[Item]) -> Sequence[AnswerEvent]:
+        events: list[AnswerEvent] = []
+        tokens: list[int | TokenEvent] = []
+        for item in items:
+            if isinstance(item, int | TokenEvent):
+                tokens.append(item)
+            elif isinstance(item, PrefillEvent):
+                if stream is self._streams[0]:
+                    self._n_read = item.n_done
+                    events.append(Progress(item.n_done, item.n_total))
+            elif isinstance(item, FinishedEvent):
+                stream.finished = item
+        if tokens:
+            events += self._read_tokens(stream, tokens)
+        if stream.finished is not None:
+            events += stream.finish()
+        return events
+
+    def _read_tokens(self, stream: _Stream, tokens: Sequence[int | TokenEvent]) -> Sequence[AnswerEvent]:
+        is_first = self._last_s is None
+        self._note_tokens(len(tokens))
+        events = stream.feed(tokens)
+        if is_first and self._n_read != self.n_prompt:
+            return [Progress(self.n_prompt, self.n_prompt), *events]  # the engine tells of long ones, now and then
+        return events
+
+    def _note_tokens(self, n_tokens: int) -> None:
+        now_s = time.monotonic()
+        if self._last_s is None:
+            self._metrics.first_token(now_s - self._asked_s)
+        else:
+            self._metrics.token_gaps((now_s - self._last_s) / n_tokens, n_tokens)
+        self._last_s = now_s
+
+    def _usage(self) -> Usage:
+        ends = [stream.finished for stream in self._streams if stream.finished is not None]
+        first = ends[0]
+        usage = Usage(
+            n_prompt=first.n_prompt,
+            n_cached=first.n_reused,
+            cache_tier=first.tier,
+            cache_miss=first.miss,
+            n_generated=sum(len(stream.choice.tokens) for stream in self._streams),
+            n_reasoning=sum(stream.choice.n_reasoning for stream in self._streams),
+            queue_s=first.queue_s,
+            prefill_s=first.prefill_s,
+            decode_s=max(end.decode_s for end in ends),
+            n_resumes=sum(end.n_resumes for end in ends),
+            speculation=added_speculation(end.speculation for end in ends),
+        )
+        self._metrics.queued(usage.queue_s)
+        self._metrics.prompt(usage.n_prompt, usage.n_cached)
+        self._metrics.generated(usage.n_generated)
+        if usage.speculation is not None:
+            self._metrics.speculated(usage.speculation)
+        return usage
+
+
+class _Stream:
+    """A submission and the choice that its tokens are."""
+
+    def __init__(self, submission: Submission, choice: Choice) -> None:
+        self.submission = submission
+        self.choice = choice
+        self.finished: FinishedEvent | None = None
+        self._is_told = False
+
+    @property
+    def is_finished(self) -> bool:
+        return self.finished is not None
+
+    def feed(self, tokens: Sequence[int | TokenEvent]) -> Sequence[AnswerEvent]:
+        pieces = self.choice.feed(tokens)
+        if self.choice.has_stopped and not self._is_told:
+            self._is_told = True
+            self.submission.end()
+        return pieces
+
+    def finish(self) -> Sequence[AnswerEvent]:
+        assert self.finished is not None
+        pieces, finished = self.choice.finish(truncated=self.finished.reason is StopReason.LIMIT)
+        return [*pieces, finished]
+
+
+def _max_calls(prompt: ChatPrompt | TextPrompt) -> int | None:
+    """Grammars do not see to that in every format."""
+    if isinstance(prompt, TextPrompt) or not prompt.tools:
+        return None
+    return 1 if not prompt.parallel_tool_calls or prompt.tool_choice.startswith("function:") else None
+
+
+def _take(stream: _Stream) -> asyncio.Task[Sequence[Item]]:
+    return asyncio.ensure_future(stream.submission.take())
+
+
+def _require_no_disk(config: SupervisorConfig) -> None:
+    """What others have sent to an earlier engine lies on disk, and nobody knows any more whose it is."""
+    if any(config.daemon_config(engine).disk_cache is not None for engine in config.engine_configs()):
+        raise ConfigError("shares_prefixes=False cannot be had with a disk cache: leave one of the two out")

@@ -1,0 +1,303 @@
+"""A choice: one answer on its way from tokens to pieces. A chat is read by the format of its template, a text is not.
+
+Knows text, no engine and no dialect: it says when a stop string has come, others act on it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+from luce.supervisor.engine.generation import TokenEvent
+from luce.supervisor.http.answering.answer_events import (
+    ChoiceFinished,
+    ContentPiece,
+    FinishedToolCall,
+    FinishReason,
+    ReasoningPiece,
+    TokenLogprob,
+    ToolCallPiece,
+)
+from luce.supervisor.http.answering.choice_logprobs import LogprobReader
+from luce.supervisor.text import (
+    AnswerFormatError,
+    AnswerParser,
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    RenderedChat,
+    StopStrings,
+    TextModel,
+    ToolCallDelta,
+)
+
+Piece = ReasoningPiece | ContentPiece | ToolCallPiece
+
+logger = logging.getLogger("luce.http.answering")
+
+
+class Reading(Protocol):
+    """What a format makes of tokens. One for each choice."""
+
+    def feed(self, token: int) -> Sequence[Delta]: ...
+
+    def feed_many(self, tokens: Sequence[int]) -> Sequence[tuple[int, Sequence[Delta]]]:
+        """The same in steps: a number of tokens, and what they add."""
+
+    def finish(self, *, truncated: bool) -> Sequence[Delta]:
+        """What is still missing."""
+
+    def close(self) -> None: ...
+
+
+class PlainReading:
+    """Text as the tokens spell it."""
+
+    def __init__(self, model: TextModel) -> None:
+        self._detokenizer = model.detokenizer()
+
+    def feed(self, token: int) -> Sequence[Delta]:
+        text = self._detokenizer.feed(token)
+        return (ContentDelta(text),) if text else ()
+
+    def feed_many(self, tokens: Sequence[int]) -> Sequence[tuple[int, Sequence[Delta]]]:
+        text = "".join(map(self._detokenizer.feed, tokens))
+        return ((len(tokens), (ContentDelta(text),) if text else ()),)
+
+    def finish(self, *, truncated: bool) -> Sequence[Delta]:  # noqa: ARG002  a text has no format
+        text = self._detokenizer.finish()
+        return (ContentDelta(text),) if text else ()
+
+    def close(self) -> None:
+        pass
+
+
+class ChatReading:
+    """A chat model's answer in the format that its template sets."""
+
+    def __init__(self, model: TextModel, chat: RenderedChat) -> None:
+        self._piece = model.piece
+        self._parser = AnswerParser(chat)
+        self._raw: list[int] = []
+        self._has_shown = False
+
+    def feed(self, token: int) -> Sequence[Delta]:
+        self._raw.append(token)
+        deltas = self._parser.feed(token)
+        if deltas:
+            self._has_shown = True
+        return deltas
+
+    def feed_many(self, tokens: Sequence[int]) -> Sequence[tuple[int, Sequence[Delta]]]:
+        self._raw += tokens
+        steps = self._parser.feed_many(tokens)
+        if any(deltas for _, deltas in steps):
+            self._has_shown = True
+        return steps
+
+    def finish(self, *, truncated: bool) -> Sequence[Delta]:
+        try:
+            return self._parser.finish(truncated=truncated).deltas
+        except AnswerFormatError as error:
+            logger.warning("an answer is not in the format of the model's template: %s", error)
+        if self._has_shown:
+            return ()
+        text = b"".join(map(self._piece, self._raw)).decode(errors="replace")
+        return (ContentDelta(text),) if text else ()
+
+    def close(self) -> None:
+        self._parser.close()
+
+
+class Choice:
+    """One reader: `feed` what has come, `finish` once. `has_stopped`: no more is wanted."""
+
+    def __init__(
+        self,
+        index: int,
+        reading: Reading,
+        *,
+        stops: Sequence[str],
+        own_stops: Sequence[str] = (),
+        max_calls: int | None = None,
+        ends: frozenset[int],
+        logprobs: LogprobReader | None,
+    ) -> None:
+        """`own_stops` are the template's: they end an answer as an end token does. `max_calls`: so many tool calls, and
+        a further one ends it. `ends`: tokens that are no text."""
+        self._index = index
+        self._reading = reading
+        self._ends = ends
+        self._stops = StopStrings([*stops, *own_stops]) if stops or own_stops else None
+        self._own_stops = frozenset(own_stops) - frozenset(stops)
+        self._logprobs = logprobs
+        self._pending: list[TokenLogprob] = []
+        self._shown_logprobs: list[TokenLogprob] = []
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[_Call] = []
+        self._max_calls = max_calls
+        self._has_called = False
+        self._reasons = False
+        self.n_reasoning = 0
+        self.tokens: list[int] = []
+        """All that were fed, end tokens too."""
+
+    @property
+    def has_stopped(self) -> bool:
+        return self._has_called or (self._stops is not None and self._stops.match is not None)
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that came, the template's own too."""
+        return None if self._stops is None or self._stops.match is None else self._stops.match.stop
+
+    def feed(self, items: Sequence[int | TokenEvent]) -> list[Piece]:
+        """Pieces of what has come; neighbours of a kind are one."""
+        pieces: list[Piece] = []
+        can_stop = self._stops is not None or self._max_calls is not None
+        if len(items) > 1 and not can_stop and self._logprobs is None and self._feed_plain(items, pieces):
+            return pieces
+        for item in items:
+            if can_stop and self.has_stopped:
+                break  # what came before the engine heard of it
+            token = item if isinstance(item, int) else item.token
+            self.tokens.append(token)
+            if token in self._ends:
+                continue
+            if self._logprobs is not None and not isinstance(item, int) and item.logprobs is not None:
+                self._pending.append(self._logprobs.read(item.logprobs))
+            deltas = self._reading.feed(token)
+            if deltas:
+                self._reasons = isinstance(deltas[-1], ReasoningDelta)
+                self._show(deltas, pieces)
+            self.n_reasoning += self._reasons
+        return pieces
+
+    def _feed_plain(self, items: Sequence[int | TokenEvent], pieces: list[Piece]) -> bool:
+        """All at once, where none of them can end the answer and nobody wants to know of each."""
+        tokens = [item if isinstance(item, int) else item.token for item in items]
+        if not self._ends.isdisjoint(tokens):
+            return False
+        self.tokens += tokens
+        for n_tokens, deltas in self._reading.feed_many(tokens):
+            if deltas:
+                self._reasons = isinstance(deltas[-1], ReasoningDelta)
+                self._show(deltas, pieces)
+            self.n_reasoning += n_tokens * self._reasons
+        return True
+
+    def finish(self, *, truncated: bool) -> tuple[list[Piece], ChoiceFinished]:
+        """`truncated`: a limit cut it off. The pieces that are still missing, and the whole."""
+        pieces: list[Piece] = []
+        has_stopped = self.has_stopped
+        if not has_stopped:
+            self._show(self._reading.finish(truncated=truncated), pieces)
+            if self._stops is not None and not self.has_stopped and (held := self._stops.finish()):
+                self._add_content(held, pieces)
+        has_stopped = self.has_stopped
+        if self._pending and not has_stopped:
+            self._add_content("", pieces)
+        stop = None if self.stop in self._own_stops else self.stop
+        finished = ChoiceFinished(
+            choice=self._index,
+            reason=self._reason(stop, truncated=truncated and not has_stopped),
+            stop_text=stop,
+            content="".join(self._content),
+            reasoning="".join(self._reasoning),
+            tool_calls=tuple(call.finished() for call in self._calls),
+            logprobs=tuple(self._shown_logprobs),
+        )
+        return pieces, finished
+
+    def close(self) -> None:
+        self._reading.close()
+
+    def _reason(self, stop: str | None, *, truncated: bool) -> FinishReason:
+        if stop is not None:
+            return FinishReason.STOP_TEXT
+        if truncated:
+            return FinishReason.LENGTH
+        if any(call.is_whole() for call in self._calls):
+            return FinishReason.TOOL_CALLS
+        return FinishReason.STOP
+
+    def _show(self, deltas: Sequence[Delta], pieces: list[Piece]) -> None:
+        for delta in deltas:
+            if isinstance(delta, ContentDelta):
+                text = delta.text if self._stops is None else self._stops.feed(delta.text)
+                if text:
+                    self._add_content(text, pieces)
+                if self._stops is not None and self.has_stopped:
+                    return
+            elif isinstance(delta, ReasoningDelta):
+                self._reasoning.append(delta.text)
+                _append(pieces, ReasoningPiece(self._index, delta.text, self._take_logprobs(shown=False)))
+            else:
+                if delta.index == self._max_calls:
+                    self._has_called = True
+                    return
+                self._add_call(delta, pieces)
+
+    def _add_content(self, text: str, pieces: list[Piece]) -> None:
+        self._content.append(text)
+        _append(pieces, ContentPiece(self._index, text, self._take_logprobs()))
+
+    def _add_call(self, delta: ToolCallDelta, pieces: list[Piece]) -> None:
+        if delta.index == len(self._calls):
+            call = _Call(delta.id or f"call_{secrets.token_hex(12)}", delta.name)
+            self._calls.append(call)
+            first = ToolCallPiece(self._index, delta.index, call.id, call.name, delta.arguments, self._take_logprobs())
+            pieces.append(first)
+        else:
+            call = self._calls[delta.index]
+            _append(pieces, ToolCallPiece(self._index, delta.index, "", "", delta.arguments, self._take_logprobs()))
+        call.arguments.append(delta.arguments)
+
+    def _take_logprobs(self, *, shown: bool = True) -> Sequence[TokenLogprob]:
+        if not self._pending:
+            return ()
+        taken = tuple(self._pending)
+        self._pending.clear()
+        if shown:
+            self._shown_logprobs += taken
+        return taken
+
+
+class _Call:
+    def __init__(self, id_: str, name: str) -> None:
+        self.id = id_
+        self.name = name
+        self.arguments: list[str] = []
+
+    def is_whole(self) -> bool:
+        try:
+            json.loads("".join(self.arguments))
+        except ValueError:
+            return False
+        return True
+
+    def finished(self) -> FinishedToolCall:
+        return FinishedToolCall(self.id, self.name, "".join(self.arguments))
+
+
+def _append(pieces: list[Piece], piece: Piece) -> None:
+    """`piece`, joined with the one before it if that is the same field's."""
+    if not pieces:
+        pieces.append(piece)
+        return
+    last = pieces[-1]
+    if isinstance(piece, ContentPiece) and isinstance(last, ContentPiece):
+        pieces[-1] = ContentPiece(piece.choice, last.text + piece.text, (*last.logprobs, *piece.logprobs))
+    elif isinstance(piece, ReasoningPiece) and isinstance(last, ReasoningPiece):
+        pieces[-1] = ReasoningPiece(piece.choice, last.text + piece.text, (*last.logprobs, *piece.logprobs))
+    elif isinstance(piece, ToolCallPiece) and isinstance(last, ToolCallPiece) and last.index == piece.index:
+        pieces[-1] = ToolCallPiece(
+            last.choice, last.index, last.id, last.name, last.arguments + piece.arguments,
+            (*last.logprobs, *piece.logprobs),
+        )  # fmt: skip
+    else:
+        pieces.append(piece)

@@ -1,0 +1,95 @@
+"""What an AnswerRequest asks of the engine: a GenerateRequest for each of its choices. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+
+from luce.protocol import MAX_LOGPROBS, Generate, LocalProtocolError, format_command
+from luce.supervisor.http.answering.answer_request import AnswerRequest, Sampling
+from luce.supervisor.http.answering.pinned_ranges import pinned_spans
+from luce.supervisor.http.answering.rendering import Rendered
+from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.requests import MAX_SEED, GenerateRequest
+
+
+def engine_request(
+    ask: AnswerRequest,
+    rendered: Rendered,
+    index: int,
+    settings: ServeSettings,
+    *,
+    max_tokens: int,
+    n_vocab: int,
+    reuse: bool,
+    seed: int | None = None,
+) -> GenerateRequest:
+    """Of choice number `index`; `seed` is that of requests that bring none. Raises ApiError where the engine would
+    refuse it."""
+    _check_bias(ask.sampling, n_vocab)
+    _check_texts(rendered)
+    pins = pinned_spans(ask.pins, ask.prompt, rendered.turns, len(rendered.ids))
+    chosen = ask.sampling
+    try:
+        request = GenerateRequest(
+            prompt_ids=rendered.ids,
+            max_tokens=max_tokens,
+            temperature=settings.temperature if chosen.temperature is None else chosen.temperature,
+            top_p=settings.top_p if chosen.top_p is None else chosen.top_p,
+            top_k=settings.top_k if chosen.top_k is None else chosen.top_k,
+            min_p=settings.min_p if chosen.min_p is None else chosen.min_p,
+            repeat_penalty=chosen.repeat_penalty,
+            presence_penalty=chosen.presence_penalty,
+            frequency_penalty=chosen.frequency_penalty,
+            seed=_seed(seed if chosen.seed is None else chosen.seed, index),
+            logit_bias=tuple(chosen.logit_bias),
+            ignore_eos=ask.ignore_eos,
+            n_logprobs=_n_logprobs(ask.n_logprobs),
+            constraint=rendered.constraint,
+            boundaries=rendered.boundaries,
+            pin=pins,
+            reuse=reuse,
+            client=ask.client,
+            session=f"{ask.client}\n{ask.session}" if ask.session else "",  # clients' sessions are their own
+            timeout_s=settings.request_timeout_s,
+        )
+        # The engine reads numbers strictly, and it would be late to hear of it once the answer has begun.
+        format_command(Generate(prompt=(0,), n_generate=max_tokens, sampling=request.sampling(request.seed or 0)))
+    except (LocalProtocolError, ValueError, TypeError, OverflowError) as error:
+        raise ApiError(ErrorKind.INVALID, "bad_sampling", f"the request cannot be sampled so: {error}") from error
+    return request
+
+
+def _n_logprobs(wanted: int | None) -> int:
+    """The engine gives the chosen token's only beside at least one of the likeliest."""
+    if wanted is None:
+        return 0
+    if not 0 <= wanted <= MAX_LOGPROBS:
+        text = f"{wanted} likeliest tokens are asked for: there may be 0 to {MAX_LOGPROBS}"
+        raise ApiError(ErrorKind.INVALID, "bad_logprobs", text, param="top_logprobs")
+    return max(wanted, 1)
+
+
+def _check_bias(sampling: Sampling, n_vocab: int) -> None:
+    for token, _ in sampling.logit_bias:
+        if not 0 <= token < n_vocab:
+            text = f"logit_bias names token {token}, but ids are 0 to {n_vocab - 1}"
+            raise ApiError(ErrorKind.INVALID, "token_out_of_range", text, param="logit_bias")
+
+
+def _check_texts(rendered: Rendered) -> None:
+    """The engine takes any text but one with a NUL."""
+    for text in (rendered.constraint.grammar, rendered.constraint.generation_prompt):
+        if text is not None and "\0" in text:
+            raise ApiError(ErrorKind.INVALID, "bad_text", "a grammar, and a message to go on from, cannot hold a NUL")
+
+
+def _seed(seed: int | None, index: int) -> int | None:
+    """Choice 0 has the seed itself, the others one that follows from it; without one each gets its own."""
+    if seed is None:
+        return None
+    seed %= MAX_SEED + 1
+    if index == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

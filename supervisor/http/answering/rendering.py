@@ -1,0 +1,212 @@
+"""Rendering: from an AnswerRequest's prompt to ids, constraints and boundaries, and to what parses its answer.
+
+Knows the text layer and what templates cannot do; knows no dialect, no engine and no queue. Takes its time: call it in
+a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from luce.protocol import ConstraintArgs, GrammarTrigger, TriggerKind
+from luce.supervisor.http.answering.answer_request import ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.message_normalizer import (
+    UnreadableContentError,
+    normalise_messages,
+    normalise_schema,
+    normalise_tools,
+)
+from luce.supervisor.http.answering.role_fallbacks import RoleFallbacks
+from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache, Turn
+from luce.supervisor.http.answering.tool_grammar import call_at_once
+from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.text import MessageMark, RenderedChat, TextModel, schema_to_grammar
+
+logger = logging.getLogger("luce.http.answering")
+
+_TRIGGER_KINDS = {
+    "word": TriggerKind.WORD,
+    "pattern": TriggerKind.PATTERN,
+    "full": TriggerKind.PATTERN_FULL,
+    "token": TriggerKind.TOKEN,
+}
+
+
+@dataclass(frozen=True)
+class Rendered:
+    ids: tuple[int, ...]
+    boundaries: tuple[int, ...] = ()
+    turns: tuple[tuple[MessageMark, int | None], ...] = ()
+    """The template's messages, and where they begin in the ids; None: within an answer that was put in."""
+    constraint: ConstraintArgs = field(default_factory=ConstraintArgs)
+    chat: RenderedChat | None = None
+    """None: a text, whose answer has no format."""
+    turn: Turn | None = None
+    """Under which the answer is to be known."""
+
+    def close(self) -> None:
+        if self.chat is not None:
+            self.chat.close()
+
+
+def prompt_text(model: TextModel, prompt: ChatPrompt) -> str:
+    """The text that a conversation is made into, for those who want to see it. Raises ApiError, or TextError."""
+    rendered = Renderer(model).render(prompt)
+    try:
+        assert rendered.chat is not None
+        return rendered.chat.prompt
+    finally:
+        rendered.close()
+
+
+class Renderer:
+    """For one model. Any thread may use it."""
+
+    def __init__(self, model: TextModel, known: TokenReplayCache | None = None) -> None:
+        self._model = model
+        self._known = TokenReplayCache(model, 0) if known is None else known
+        self._roles = RoleFallbacks(model)
+        self._said: set[str] = set()
+
+    def render(self, prompt: ChatPrompt | TextPrompt, owner: str = "") -> Rendered:
+        """`owner`: whose earlier answers may be put in. Raises ApiError, or TextError."""
+        if isinstance(prompt, TextPrompt):
+            return self._text(prompt)
+        chat = self._chat(prompt)
+        spliced = self._known.splice(chat, owner)
+        return Rendered(
+            ids=spliced.ids,
+            boundaries=spliced.boundaries,
+            turns=tuple(zip(chat.marks, spliced.places, strict=True)),
+            constraint=self._constraint(prompt, chat),
+            chat=chat,
+            turn=spliced.turn,
+        )
+
+    def _text(self, prompt: TextPrompt) -> Rendered:
+        if prompt.suffix:
+            text = "this model has no way to fill in what stands between two texts: leave suffix out"
+            raise ApiError(ErrorKind.INVALID, "no_suffix", text, param="suffix")
+        if isinstance(prompt.content, str):
+            # Who writes all of the prompt writes its special tokens too.
+            ids = tuple(self._model.tokenize(prompt.content, add_special=True, parse_special=True))
+            bos = self._model.info.bos
+            return Rendered(ids if ids or bos is None else (bos,), constraint=_constraint_of_text(prompt))
+        ids = tuple(prompt.content)
+        if any(not 0 <= token < self._model.n_vocab for token in ids):
+            text = f"a prompt's token ids are whole numbers from 0 to {self._model.n_vocab - 1}"
+            raise ApiError(ErrorKind.INVALID, "token_out_of_range", text, param="prompt")
+        return Rendered(ids, constraint=_constraint_of_text(prompt))
+
+    def _chat(self, prompt: ChatPrompt) -> RenderedChat:
+        try:
+            messages = normalise_messages(prompt.messages)
+        except UnreadableContentError as error:
+            raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
+        choice: str | Mapping[str, Any] = prompt.tool_choice
+        if prompt.tool_choice.startswith("function:"):
+            name = prompt.tool_choice.removeprefix("function:")
+            choice = {"type": "function", "function": {"name": name}}
+        return self._roles.render(
+            messages,
+            tools=normalise_tools(prompt.tools) or None,
+            tool_choice=choice,
+            parallel_tool_calls=prompt.parallel_tool_calls,
+            json_schema=_schema(prompt),
+            grammar=prompt.grammar,
+            enable_thinking=prompt.thinking is not False,
+            chat_template_kwargs=_template_arguments(prompt) or None,
+            continue_final_message=prompt.continues_last,
+            add_generation_prompt=None if prompt.opens_answer else False,
+        )
+
+    def _constraint(self, prompt: ChatPrompt, chat: RenderedChat) -> ConstraintArgs:
+        budget = self._thinking_budget(prompt, chat)
+        grammar = chat.grammar
+        if prompt.tool_choice not in {"auto", "none"}:
+            grammar = call_at_once(grammar, chat.thinking.start)
+        # What stands before the answer, for those who have to know: a grammar of the template's, and the budget.
+        before = "" if _is_of_the_answer_only(prompt, chat) else chat.generation_prompt
+        if budget is not None and (begun := _begun_reasoning(chat)):
+            if not grammar or chat.grammar_lazy:
+                before = chat.thinking.start
+            elif before:
+                budget += len(self._model.tokenize(begun, parse_special=True))
+        return ConstraintArgs(
+            grammar=grammar or None,
+            grammar_lazy=chat.grammar_lazy,
+            triggers=tuple(
+                GrammarTrigger(_TRIGGER_KINDS[trigger.kind], token=trigger.token)
+                if trigger.token is not None
+                else GrammarTrigger(_TRIGGER_KINDS[trigger.kind], trigger.value)
+                for trigger in chat.triggers
+            )
+            if chat.grammar_lazy
+            else (),
+            preserved=chat.preserved,
+            generation_prompt=before or None,
+            think_budget=budget,
+            think_start=chat.thinking.start_tokens if budget is not None else (),
+            think_end=_ends(chat.thinking.ends_tokens) if budget is not None else (),
+        )
+
+    def _thinking_budget(self, prompt: ChatPrompt, chat: RenderedChat) -> int | None:
+        if prompt.thinking_budget is None or prompt.thinking is False:
+            return None
+        thinking = chat.thinking
+        if not thinking.start_tokens or not _ends(thinking.ends_tokens):
+            self._say_once("thinking_budget is not used: the model's template marks no reasoning")
+            return None
+        return prompt.thinking_budget
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.info("%s", text)
+
+
+def _schema(prompt: ChatPrompt | TextPrompt) -> Mapping[str, Any] | None:
+    return None if prompt.json_schema is None else normalise_schema(prompt.json_schema)
+
+
+def _begun_reasoning(chat: RenderedChat) -> str:
+    """What follows the prefix of reasoning in the text that the template puts before the answer; empty if it begins
+    none. The engine would take it off the budget, and takes it for the forced end of a budget of 0."""
+    thinking = chat.thinking
+    _, start, rest = chat.generation_prompt.rpartition(thinking.start)
+    return rest if start and not any(end in rest for end in thinking.ends if end) else ""
+
+
+def _constraint_of_text(prompt: TextPrompt) -> ConstraintArgs:
+    schema = _schema(prompt)
+    if schema is not None:
+        return ConstraintArgs(grammar=schema_to_grammar(schema or {"type": "object"}))
+    return ConstraintArgs(grammar=prompt.grammar)
+
+
+def _is_of_the_answer_only(prompt: ChatPrompt, chat: RenderedChat) -> bool:
+    """Grammars that llama.cpp makes for a template begin with what the template puts before the answer; the request's
+    own, and schemas where it makes nothing of them for this template, do not."""
+    if prompt.grammar is not None:
+        return chat.grammar == prompt.grammar
+    schema = _schema(prompt)
+    if schema is None or not chat.grammar:
+        return False
+    return chat.grammar == schema_to_grammar(schema or {"type": "object"})
+
+
+def _ends(ends: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(end for end in ends if end)
+
+
+def _template_arguments(prompt: ChatPrompt) -> dict[str, Any]:
+    """Templates take no notice of those that they do not know."""
+    arguments: dict[str, Any] = {}
+    if prompt.thinking is not None:
+        arguments["enable_thinking"] = arguments["thinking"] = prompt.thinking
+    if prompt.effort is not None:
+        arguments["reasoning_effort"] = prompt.effort
+    return {**arguments, **prompt.template_arguments}

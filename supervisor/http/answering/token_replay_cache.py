@@ -1,0 +1,170 @@
+"""TokenReplayCache: the token ids of answers, put back into prompts in which their texts come again.
+
+A model does not always write a text with the ids that its tokeniser gives it; a prompt with other ids is another text
+to the prefix cache, though it reads the same. What is put in spells exactly the bytes that it replaces, and special
+tokens stay where they are. Knows rendered prompts and ids; no engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from luce.supervisor.text import MessageMark, RenderedChat, TextModel
+
+_ENTRY_BYTES = 600  # an answer's books, about
+_MAX_AT_ONE_PLACE = 16
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where in a conversation an answer is about to be written."""
+
+    place: bytes
+    head: bytes
+    """From the last mark to the prompt's end."""
+    head_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SplicedPrompt:
+    ids: tuple[int, ...]
+    boundaries: tuple[int, ...]
+    places: tuple[int | None, ...]
+    """Of the template's messages, in their order; None: within an answer that was put in."""
+    turn: Turn | None
+    n_spliced: int
+    """Answers that were put in, whose ids are others than the tokeniser's."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    text: bytes
+    """With the head of its turn."""
+    ids: array[int]
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.text) + self.ids.itemsize * len(self.ids) + _ENTRY_BYTES
+
+
+class TokenReplayCache:
+    """The latest used ones, up to so many bytes. Any thread may use it."""
+
+    def __init__(self, model: TextModel, max_bytes: int) -> None:
+        self._model = model
+        self._special = frozenset(token.id for token in model.info.special)
+        self._max_bytes = max_bytes
+        self._answers: OrderedDict[bytes, list[_Answer]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.n_bytes = 0
+
+    def splice(self, chat: RenderedChat, client: str = "") -> SplicedPrompt:
+        """The prompt with the ids of answers that are known, for a turn of `client`'s: nobody else has it."""
+        prompt = chat.prompt.encode()
+        digest = blake2b(client.encode(), digest_size=16)
+        ids: list[int] = []
+        boundaries: list[int] = []
+        places: list[int | None] = []
+        n_taken, n_hashed, n_spliced = 0, 0, 0
+        turn = None
+        for mark in chat.marks:
+            digest.update(prompt[n_hashed : mark.byte])
+            n_hashed = mark.byte
+            if mark.token < n_taken:
+                places.append(None)
+                continue  # inside of an answer that was put in
+            ids += chat.tokens[n_taken : mark.token]
+            n_taken = mark.token
+            boundaries.append(len(ids))
+            places.append(len(ids))
+            place = digest.digest()
+            found = self._at(chat, prompt, mark, place)
+            if found is not None:
+                known_ids, n_replaced = found
+                n_spliced += tuple(known_ids) != chat.tokens[n_taken : n_taken + n_replaced]
+                ids += known_ids
+                n_taken += n_replaced
+            turn = (place, mark.byte, boundaries[-1])
+        ids += chat.tokens[n_taken:]
+        return SplicedPrompt(
+            tuple(ids),
+            tuple(boundaries),
+            tuple(places),
+            None if turn is None else Turn(turn[0], prompt[turn[1] :], tuple(ids[turn[2] :])),
+            n_spliced,
+        )
+
+    def keep(self, turn: Turn, tokens: Sequence[int], stop: str | None = None) -> None:
+        """An answer, or its prefix. `stop`: a text that ended it and is not part of it."""
+        ids = list(tokens)
+        while ids and ids[-1] in self._model.info.eog:
+            ids.pop()
+        pieces = self._pieces(ids)
+        if stop is not None:
+            at = b"".join(pieces).find(stop.encode())
+            while pieces and at >= 0 and sum(map(len, pieces)) > at:
+                pieces.pop()
+                ids.pop()
+        if not ids:
+            return
+        answer = _Answer(turn.head + b"".join(pieces), array("i", [*turn.head_ids, *ids]))
+        with self._lock:
+            here = self._answers.setdefault(turn.place, [])
+            for other in [other for other in here if other.text == answer.text]:
+                self._drop(here, other)
+            if len(here) >= _MAX_AT_ONE_PLACE:
+                self._drop(here, here[0])
+            here.append(answer)
+            self.n_bytes += answer.n_bytes
+            self._answers.move_to_end(turn.place)
+            while self.n_bytes > self._max_bytes and self._answers:
+                _, oldest = self._answers.popitem(last=False)
+                self.n_bytes -= sum(other.n_bytes for other in oldest)
+
+    def _at(
+        self, chat: RenderedChat, prompt: bytes, mark: MessageMark, place: bytes
+    ) -> tuple[Sequence[int], int] | None:
+        """An answer whose turn began at the mark, and how many of the prompt's ids it takes the place of."""
+        with self._lock:
+            here = list(self._answers.get(place, ()))
+            if here:
+                self._answers.move_to_end(place)
+        fitting = [answer for answer in here if prompt.startswith(answer.text, mark.byte)]
+        for answer in sorted(fitting, key=lambda answer: -len(answer.text)):
+            n_replaced = self._n_replaced(chat.tokens, mark.token, answer)
+            if n_replaced is not None:
+                return answer.ids, n_replaced
+        return None
+
+    def _n_replaced(self, tokens: Sequence[int], begin: int, answer: _Answer) -> int | None:
+        """How many tokens from `begin` on spell the answer, if none lies across its end and special tokens are where
+        they are in it."""
+        n_bytes, end = 0, begin
+        while n_bytes < len(answer.text) and end < len(tokens):
+            n_bytes += len(self._model.piece(tokens[end], special=True))
+            end += 1
+        replaced = tokens[begin:end]
+        if n_bytes != len(answer.text) or b"".join(self._pieces(replaced)) != answer.text:
+            return None
+        return end - begin if self._specials(replaced) == self._specials(answer.ids) else None
+
+    def _specials(self, ids: Iterable[int]) -> list[tuple[int, int]]:
+        at = 0
+        found = []
+        for token in ids:
+            if token in self._special:
+                found.append((at, token))
+            at += len(self._model.piece(token, special=True))
+        return found
+
+    def _pieces(self, ids: Iterable[int]) -> list[bytes]:
+        return [self._model.piece(token, special=True) for token in ids]
+
+    def _drop(self, here: list[_Answer], answer: _Answer) -> None:
+        here.remove(answer)
+        self.n_bytes -= answer.n_bytes

@@ -1,0 +1,150 @@
+"""A request to `/v1/messages` as an AnswerRequest: its options, tools, and who asks. Pure.
+
+The messages are anthropic_conversation's. Knows neither HTTP nor how an AnswerRequest is answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, Sampling
+from luce.supervisor.http.answering.pinned_ranges import read_pins
+from luce.supervisor.http.anthropic.content import invalid, log_left_out
+from luce.supervisor.http.anthropic.conversation import Conversation, read_conversation
+from luce.supervisor.http.anthropic.shapes import CountTokensRequest, MessagesRequest, Tool
+
+MAX_STOPS = 256
+_MAX_SESSION = 256
+
+
+def ask_of_messages(
+    body: MessagesRequest, *, client: str = "", session: str = "", fingerprint: str = ""
+) -> AnswerRequest:
+    """`session` is a header's; what the body says of it goes first. Raises ApiError."""
+    return AnswerRequest(
+        prompt=chat_prompt(body),
+        max_tokens=body.max_tokens,
+        stops=_stops(body.stop_sequences or ()),
+        sampling=_sampling(body),
+        pins=read_pins(body.pin, "system"),
+        session=_short(_session_in(body) or session),
+        client=client,
+        fingerprint=fingerprint,
+    )
+
+
+def ask_of_count(body: CountTokensRequest, *, client: str = "") -> AnswerRequest:
+    """Only its prompt counts. Raises ApiError."""
+    return AnswerRequest(prompt=chat_prompt(body), client=client)
+
+
+def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
+    conversation = read_conversation(body.messages, body.system)
+    tools = _offered([*(body.tools or ()), *conversation.added_tools])
+    thinking, budget = _thinking(body, conversation)
+    output = body.output_config
+    output_format = (output.format if output is not None else None) or body.output_format
+    choice = body.tool_choice
+    return ChatPrompt(
+        messages=conversation.messages,
+        tools=tools,
+        tool_choice=_tool_choice(body, tools),
+        parallel_tool_calls=not (choice is not None and choice.disable_parallel_tool_use),
+        json_schema=output_format.json_schema if output_format is not None else None,
+        thinking=thinking,
+        thinking_budget=budget,
+        effort=output.effort if output is not None else None,
+        template_arguments=body.chat_template_kwargs or {},
+        continues_last=conversation.continues_last,
+    )
+
+
+def hides_thinking(body: CountTokensRequest) -> bool:
+    """Whether the client wants signatures in place of the reasoning."""
+    return body.thinking is not None and body.thinking.display == "omitted"
+
+
+def _thinking(body: CountTokensRequest, conversation: Conversation) -> tuple[bool | None, int | None]:
+    """Without a word from the client a model thinks as its template does, but for an answer that is begun already."""
+    config = body.thinking
+    if config is None:
+        return (False if conversation.continues_last else None), None
+    if config.type == "enabled" and config.budget_tokens is None:
+        raise invalid("thinking.enabled.budget_tokens", "Field required")
+    return config.type != "disabled", config.budget_tokens if config.type == "enabled" else None
+
+
+def _offered(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """The tools that the client carries out itself. The others live on Anthropic's servers."""
+    offered: dict[str, dict[str, Any]] = {}
+    for index, tool in enumerate(tools):
+        if tool.input_schema is None:
+            if tool.type in {None, "custom"}:
+                raise invalid(f"tools.{index}.custom.input_schema", "Field required")
+            log_left_out("tools", tool.type or "")
+            continue
+        if not tool.name:
+            raise invalid(f"tools.{index}.custom.name", "Field required")
+        if tool.name in offered:
+            raise invalid("tools", f"Tool names must be unique, but {tool.name[:128]!r} comes twice")
+        function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+        offered[tool.name] = {"type": "function", "function": function}
+    return list(offered.values())
+
+
+def _tool_choice(body: CountTokensRequest, offered: Sequence[dict[str, Any]]) -> str:
+    choice = body.tool_choice
+    match choice.type if choice is not None else "auto":
+        case "any":
+            if not offered:
+                raise invalid("tool_choice", "there is no tool that the model could call")
+            return "required"
+        case "tool":
+            name = choice.name if choice is not None else None
+            if name is None:
+                raise invalid("tool_choice.tool.name", "Field required")
+            if all(tool["function"]["name"] != name for tool in offered):
+                raise invalid("tool_choice.tool", f"Tool {name[:128]!r} not found among the tools that can be offered")
+            return f"function:{name}"
+        case "none":
+            return "none"
+        case _:
+            return "auto"
+
+
+def _stops(sequences: Sequence[str]) -> tuple[str, ...]:
+    if len(sequences) > MAX_STOPS:
+        raise invalid("stop_sequences", f"there may be {MAX_STOPS} of them, not {len(sequences)}")
+    for index, sequence in enumerate(sequences):
+        if not sequence:
+            raise invalid(f"stop_sequences.{index}", "it must not be empty")
+    return tuple(sequences)
+
+
+def _sampling(body: MessagesRequest) -> Sampling:
+    # a share of nothing holds the likeliest token alone
+    if body.top_p == 0:
+        return Sampling(temperature=body.temperature, top_k=1, seed=body.seed)
+    return Sampling(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=body.seed)
+
+
+def _session_in(body: MessagesRequest) -> str:
+    """Claude Code puts JSON with a session_id into metadata.user_id; others what they like."""
+    user_id = body.metadata.user_id if body.metadata is not None else None
+    if not user_id:
+        return ""
+    try:
+        values = json.loads(user_id) if user_id.startswith("{") and len(user_id) <= 4096 else None
+    except (ValueError, RecursionError):
+        values = None
+    session = values.get("session_id") if isinstance(values, dict) else None
+    return session if isinstance(session, str) and session else user_id
+
+
+def _short(session: str) -> str:
+    if len(session) <= _MAX_SESSION:
+        return session
+    return hashlib.blake2s(session.encode(errors="replace")).hexdigest()

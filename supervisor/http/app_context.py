@@ -1,0 +1,75 @@
+"""AppContext: what every handler needs, in one value; and what a dialect may ask of that which answers.
+
+The one thing that dialects and the rest of this package have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from aiohttp import web
+
+from luce.supervisor.http.answering.answer_events import AnswerEvent
+from luce.supervisor.http.answering.answer_request import AnswerRequest
+from luce.supervisor.http.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from luce.supervisor.http.metrics import Metrics
+    from luce.supervisor.supervisor import Supervisor
+    from luce.supervisor.text import TextModel
+
+
+class Outlet(Protocol):
+    """Where an answer's events can go without anybody's waiting: from the callback of the loop that brought the tokens,
+    which costs less than waking the task that reads the answer."""
+
+    def is_clear(self) -> bool:
+        """All that came before has been taken."""
+
+    def show(self, events: Sequence[AnswerEvent]) -> None:
+        """REQUIRES: it is clear."""
+
+
+class Answering(Protocol):
+    """An answer that is being made: its prompt is known and fits, and it has its place in the queue."""
+
+    @property
+    def n_prompt(self) -> int: ...
+
+    def events(self, outlet: Outlet | None = None) -> AsyncIterator[AnswerEvent]:
+        """AnswerFinished last. Raises ApiError where the answer cannot be served to its end.
+
+        Events go to the outlet, if there is one, while it is clear, and come from here otherwise: each one way or the
+        other, in their order. AnswerFinished and what comes with it come from here always."""
+
+
+class Answerer(Protocol):
+    def open(self, ask: AnswerRequest) -> AbstractAsyncContextManager[Answering]:
+        """Entering it raises ApiError where the request cannot be served: nothing has been sent to the client by then.
+        Leaving it early cancels what is still being computed."""
+
+    async def count_tokens(self, ask: AnswerRequest) -> int:
+        """Length of the prompt in tokens. Raises ApiError."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppContext:
+    supervisor: Supervisor
+    text: TextModel
+    settings: ServeSettings
+    answerer: Answerer
+    metrics: Metrics
+
+
+APP_CONTEXT = web.AppKey("app_context", AppContext)
+CLIENT = web.RequestKey("client", str)
+"""Of a request: its API key's digest; empty without keys. Set by middleware."""
+REQUEST_ID = web.RequestKey("request_id", str)
+"""Of a request: its id in headers and log. Set by middleware."""
+BODY = web.RequestKey("body", dict[str, Any])
+"""Of a request: its body as it came. Set by read_body."""
+STREAMS = web.RequestKey("streams", bool)
+"""Of a request: whether its answer is a stream that has begun. Set by EventStream."""

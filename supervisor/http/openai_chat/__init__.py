@@ -1,0 +1,4 @@
+"""OpenAI's /v1/chat/completions: reads a body into an AnswerRequest, writes chunks and completions back.
+
+Called by `app`. Calls `openai_shared`, `answering` and `transport`. Knows no other dialect.
+"""

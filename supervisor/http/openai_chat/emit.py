@@ -1,0 +1,169 @@
+"""A chat completion's answer in OpenAI's shapes: the chunks of a stream in their order, or one object.
+
+Pure: events in, bytes out. What is the same in all chunks of a stream is made once; a piece costs one small string.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from luce.supervisor.http.answering.answer_events import (
+    AnswerEvent,
+    AnswerFinished,
+    ChoiceFinished,
+    ContentPiece,
+    Progress,
+    ReasoningPiece,
+    TokenLogprob,
+    ToolCallPiece,
+    Usage,
+)
+from luce.supervisor.http.openai_chat.parse import ChatWish
+from luce.supervisor.http.openai_shared.shapes import (
+    DONE,
+    FINISH_REASONS,
+    Envelope,
+    chat_logprobs,
+    encode,
+    new_id,
+    text_json,
+    timing_fields,
+    usage_fields,
+)
+
+STREAM = "chat.completion.chunk"
+WHOLE = "chat.completion"
+_CALL_INDEX = b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}'
+_CALL_BEGIN = b'{"tool_calls":[{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}]}'
+
+
+class ChatStream:
+    """The events of one answer as chunks, each the bytes of `data:` lines and the blank line after them."""
+
+    def __init__(self, wish: ChatWish, model: str) -> None:
+        envelope = Envelope(STREAM, model, new_id("chatcmpl"))
+        self._wish = wish
+        self._head = b"data: " + envelope.head()
+        self._end = b'],"usage":null}\n\n' if wish.includes_usage else b"]}\n\n"
+        self._goes_on = b',"logprobs":null,"finish_reason":null}' + self._end
+        self._begins = [self._head + b'{"index":%d,"delta":' % choice for choice in range(wish.ask.n)]
+        self._content = [begin + b'{"content":' for begin in self._begins]
+        self._unfinished = set(range(wish.ask.n))
+        self._last_finish: bytes | None = None
+        self._n_first_read: int | None = None
+
+    def first(self) -> bytes:
+        """Goes out before the prompt is read."""
+        delta = b'{"role":"assistant","content":null}'
+        return b"".join([begin + delta + self._goes_on for begin in self._begins])
+
+    def keep_alive(self) -> bytes:
+        """An empty delta: clients that pass over comments count it."""
+        choice = min(self._unfinished, default=0)
+        return self._begins[choice] + b"{}" + self._goes_on
+
+    def feed(self, event: AnswerEvent) -> bytes:
+        """The chunks for an event; empty where it needs none."""
+        match event:
+            case ContentPiece():
+                if not event.text and not event.logprobs:
+                    return b""
+                begin = self._content[event.choice] + text_json(event.text) + b"}"
+                return begin + self._rest(event.logprobs)
+            case ReasoningPiece():
+                # Without logprobs, as with OpenAI: those that are told add up to the content.
+                if not event.text:
+                    return b""
+                delta = b'{"reasoning_content":%b}' % text_json(event.text)
+                return self._begins[event.choice] + delta + self._goes_on
+            case ToolCallPiece():
+                return self._begins[event.choice] + self._call_delta(event) + self._rest(event.logprobs)
+            case ChoiceFinished():
+                return self._finish_choice(event)
+            case Progress():
+                return self._progress(event)
+            case AnswerFinished():
+                return self._finish(event.usage)
+
+    def _rest(self, logprobs: Sequence[TokenLogprob]) -> bytes:
+        """What comes after a delta. Those who want logprobs get a list with each piece, if an empty one."""
+        if self._wish.ask.n_logprobs is None:
+            return self._goes_on
+        return b',"logprobs":%b,"finish_reason":null}' % encode(chat_logprobs(logprobs)) + self._end
+
+    def _call_delta(self, piece: ToolCallPiece) -> bytes:
+        arguments = text_json(piece.arguments)
+        if self._wish.is_legacy:
+            if piece.name:
+                return b'{"function_call":{"name":%b,"arguments":%b}}' % (text_json(piece.name), arguments)
+            return b'{"function_call":{"arguments":%b}}' % arguments
+        if piece.name or piece.id:
+            return _CALL_BEGIN % (piece.index, text_json(piece.id), text_json(piece.name), arguments)
+        return _CALL_INDEX % (piece.index, arguments)
+
+    def _progress(self, event: Progress) -> bytes:
+        """llama-server's `prompt_progress`, for those who asked: otherwise the keep-alive says enough."""
+        if not self._wish.shows_progress:
+            return b""
+        if self._n_first_read is None:
+            self._n_first_read = event.n_done
+        told = {"total": event.n_total, "cache": self._n_first_read, "processed": event.n_done}
+        body = b"{}%b" % self._goes_on
+        return self._begins[0] + body[: -len(b"}\n\n")] + b',"prompt_progress":%b}\n\n' % encode(told)
+
+    def _finish_choice(self, event: ChoiceFinished) -> bytes:
+        """The last one waits for the counts that go with it; and an answer that fails has then no finish at all."""
+        self._unfinished.discard(event.choice)
+        reason = finish_reason(event, is_legacy=self._wish.is_legacy)
+        chunk = self._begins[event.choice] + b'{},"logprobs":null,"finish_reason":"%b"}' % reason.encode()
+        if not self._unfinished:
+            self._last_finish = chunk
+            return b""
+        return chunk + self._end
+
+    def _finish(self, usage: Usage) -> bytes:
+        assert self._last_finish is not None
+        timings = encode(timing_fields(usage))
+        done = b"data: %b\n\n" % DONE
+        if not self._wish.includes_usage:
+            return self._last_finish + b'],"timings":%b}\n\n' % timings + done
+        told = encode(usage_fields(usage))
+        counts = self._head + b'],"usage":%b,"timings":%b}\n\n' % (told, timings)
+        return self._last_finish + self._end + counts + done
+
+
+def whole_chat(choices: Sequence[ChoiceFinished], usage: Usage, wish: ChatWish, model: str) -> dict[str, Any]:
+    """The answer as one object, as it is given without streaming."""
+    has_logprobs = wish.ask.n_logprobs is not None
+    return Envelope(WHOLE, model, new_id("chatcmpl")).opening() | {
+        "choices": [_whole_choice(choice, wish, has_logprobs=has_logprobs) for choice in choices],
+        "usage": usage_fields(usage),
+        "timings": timing_fields(usage),
+    }
+
+
+def finish_reason(choice: ChoiceFinished, *, is_legacy: bool) -> str:
+    reason = FINISH_REASONS[choice.reason]
+    return "function_call" if is_legacy and reason == "tool_calls" else reason
+
+
+def _whole_choice(choice: ChoiceFinished, wish: ChatWish, *, has_logprobs: bool) -> dict[str, Any]:
+    calls = choice.tool_calls
+    message: dict[str, Any] = {"role": "assistant", "content": choice.content or (None if calls else "")}
+    message["refusal"] = None
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if calls and wish.is_legacy:
+        message["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
+    elif calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in calls
+        ]
+    return {
+        "index": choice.choice,
+        "message": message,
+        "logprobs": chat_logprobs(choice.logprobs) if has_logprobs else None,
+        "finish_reason": finish_reason(choice, is_legacy=wish.is_legacy),
+    }

@@ -1,0 +1,164 @@
+"""From a chat completion's body to the AnswerRequest that is meant by it, and to how its answer is to be written.
+
+Must not know where answers come from. Every refusal names the field that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
+from luce.supervisor.http.answering.pinned_ranges import read_pins
+from luce.supervisor.http.openai_chat.body import ChatBody
+from luce.supervisor.http.openai_chat.messages import read_messages
+from luce.supervisor.http.openai_chat.thinking import read_thinking
+from luce.supervisor.http.openai_chat.tools import read_toolbox
+from luce.supervisor.http.openai_shared.fields import (
+    MAX_TOP_LOGPROBS,
+    Vocabulary,
+    read_constraint,
+    read_max_tokens,
+    read_sampling,
+    read_session,
+    read_stops,
+    refusal,
+    whole,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatWish:
+    ask: AnswerRequest
+    streams: bool
+    includes_usage: bool
+    is_legacy: bool
+    """Calls go back as `function_call`."""
+    shows_progress: bool
+    """llama-server's `return_progress`."""
+    shows_prompt: bool = False
+    """Its `verbose`."""
+
+
+def read_chat(
+    body: ChatBody, text: Vocabulary, *, max_choices: int, headers: Mapping[str, str], client: str, fingerprint: str
+) -> ChatWish:
+    """Raises ApiError."""
+    _check_modalities(body.modalities)
+    messages = read_messages(body.messages)
+    toolbox = read_toolbox(body.tools, body.tool_choice, body.functions, body.function_call)
+    schema, grammar = read_constraint(*_read_schema(body), body.grammar)
+    if grammar is not None and toolbox.may_call:
+        why = "'grammar' cannot be used together with tools: their calls have a grammar of their own."
+        raise refusal("grammar", why)
+    thinking = read_thinking(body)
+    continues_last = _continues_last(body, messages)
+    prompt = ChatPrompt(
+        messages=messages,
+        tools=toolbox.tools,
+        tool_choice=toolbox.choice,
+        parallel_tool_calls=body.parallel_tool_calls is not False and not toolbox.is_legacy,
+        json_schema=schema,
+        grammar=grammar,
+        thinking=thinking.thinking,
+        thinking_budget=thinking.budget,
+        effort=thinking.effort,
+        template_arguments=thinking.template_arguments,
+        continues_last=continues_last,
+        opens_answer=continues_last or body.add_generation_prompt is not False,
+    )
+    ask = AnswerRequest(
+        prompt=prompt,
+        max_tokens=read_max_tokens(
+            {
+                "max_completion_tokens": body.max_completion_tokens,
+                "max_tokens": body.max_tokens,
+                "n_predict": body.n_predict,
+            }
+        ),
+        stops=read_stops(body.stop),
+        sampling=read_sampling(body, text),
+        n=whole(body.n, "n", 1, max_choices) or 1,
+        n_logprobs=_read_logprobs(body),
+        ignore_eos=body.ignore_eos is True,
+        pins=read_pins(body.pin, "system", "message"),
+        session=read_session(body, headers),
+        client=client,
+        fingerprint=fingerprint,
+    )
+    return ChatWish(
+        ask=ask,
+        streams=body.stream is True,
+        includes_usage=body.includes_usage,
+        is_legacy=toolbox.is_legacy,
+        shows_progress=body.return_progress is True,
+        shows_prompt=body.verbose is True,
+    )
+
+
+def _check_modalities(value: Any) -> None:
+    if value is not None and value != ["text"]:
+        text = "This model answers in text only: 'modalities' can be [\"text\"]."
+        raise refusal("modalities", text, "unsupported_content")
+
+
+def _read_schema(body: ChatBody) -> tuple[Any, str]:
+    """What `response_format` has for a schema, or llama-server's `json_schema` where there is none, and where it stood;
+    {} is any object."""
+    wanted, param = body.json_schema, "json_schema"
+    value = body.response_format
+    if value is not None:
+        if not isinstance(value, dict):
+            raise refusal("response_format", "Invalid type for 'response_format': expected an object.", "invalid_type")
+        match value.get("type"):
+            case "text":
+                pass
+            case "json_object":
+                if "schema" in value or wanted is None:
+                    wanted, param = value.get("schema", {}), "response_format.schema"
+            case "json_schema":
+                wrapper = value.get("json_schema")
+                if not isinstance(wrapper, dict):
+                    name = "response_format.json_schema"
+                    raise refusal(name, f"Missing required parameter: '{name}'.", "missing_required_parameter")
+                wanted, param = wrapper.get("schema"), "response_format.json_schema.schema"
+                wanted = {} if wanted is None else wanted
+            case _:
+                text = "Invalid 'response_format.type': supported are 'text', 'json_object' and 'json_schema'."
+                raise refusal("response_format.type", text)
+    return wanted, param
+
+
+def _continues_last(body: ChatBody, messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the answer goes on from the last message. An assistant's is gone on from unless the client says
+    otherwise, as with llama-server; vLLM's clients say `continue_final_message`."""
+    wanted = body.continue_final_message
+    if wanted is not None and not isinstance(wanted, bool) and wanted not in ("content", "reasoning_content", "auto"):
+        raise refusal("continue_final_message", "Invalid 'continue_final_message': expected a boolean.", "invalid_type")
+    is_wanted = wanted not in (None, False)
+    if is_wanted and body.add_generation_prompt is True:
+        text = "'add_generation_prompt' and 'continue_final_message' cannot both be true."
+        raise refusal("continue_final_message", text)
+    last = messages[-1]
+    if last["role"] != "assistant":
+        if is_wanted:
+            raise refusal("continue_final_message", "'continue_final_message' needs an assistant's message to be last.")
+        return False
+    if not is_wanted and (wanted is False or body.add_generation_prompt is True):
+        return False
+    param = f"messages[{len(messages) - 1}]"
+    if last.get("tool_calls"):
+        raise refusal(param, "An assistant message with tool calls must be followed by the tools' messages.")
+    if len(messages) > 1 and messages[-2]["role"] == "assistant":
+        raise refusal(param, "Only one assistant message can be last, to be gone on from.")
+    return True
+
+
+def _read_logprobs(body: ChatBody) -> int | None:
+    n_likeliest = whole(body.top_logprobs, "top_logprobs", 0, MAX_TOP_LOGPROBS)
+    if body.logprobs is True:
+        return n_likeliest or 0
+    if n_likeliest:
+        raise refusal("top_logprobs", "'top_logprobs' needs 'logprobs' to be true.")
+    return None

@@ -1,0 +1,279 @@
+"""Legacy completions in llama-server's own words, for clients that speak those: what is asked beside the Asks, and what
+the answers look like.
+
+Pure. An answer is one object a choice, or a stream of them without [DONE]. Must not know where answers come from.
+
+What differs from llama-server: probabilities are those before sampling (post_sampling_probs is refused); a prompt comes
+back as the text that was sent, without the BOS before it; `cache` of prompt_progress is what had been read when it was
+first told, because what was in the cache is known at the end only.
+"""
+
+from __future__ import annotations
+
+import math
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import StrictBool, WithJsonSchema
+
+from luce.supervisor.http.answering.answer_events import (
+    AnswerEvent,
+    AnswerFinished,
+    ChoiceFinished,
+    ContentPiece,
+    FinishReason,
+    Progress,
+    TokenLogprob,
+    Usage,
+)
+from luce.supervisor.http.answering.answer_request import AnswerRequest
+from luce.supervisor.http.openai_completions.parse import CompletionBody, CompletionWish
+from luce.supervisor.http.openai_shared.fields import MAX_TOP_LOGPROBS, Whole, refusal, whole
+from luce.supervisor.http.openai_shared.shapes import chat_logprobs, encode, timing_fields
+from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.http.transport.sse import COMMENT
+
+STOP_TYPES = {
+    FinishReason.STOP: "eos",
+    FinishReason.TOOL_CALLS: "eos",
+    FinishReason.STOP_TEXT: "word",
+    FinishReason.LENGTH: "limit",
+}
+
+
+NOT_SAMPLED_WITH = {
+    "dynatemp_range": 0.0,
+    "top_n_sigma": -1.0,
+    "xtc_probability": 0.0,
+    "typical_p": 1.0,
+    "dry_multiplier": 0.0,
+    "mirostat": 0,
+    "adaptive_target": -1.0,
+    "adaptive_decay": 0.0,
+}
+"""What llama-server can sample with beyond us, in the values with which it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What the server does with requests that do not say, and what it has room for."""
+
+    settings: ServeSettings
+    seed: int | None
+    n_ctx: int | None
+    ends: frozenset[int]
+    """Tokens that end an answer."""
+
+
+class LlamaCompletionBody(CompletionBody):
+    most_temperature: ClassVar[float] = 100  # llama-server knows no bounds, and its clients' sliders go beyond OpenAI's
+
+    n_probs: Whole | None = None
+    return_tokens: StrictBool | None = None
+    return_progress: StrictBool | None = None
+    post_sampling_probs: Any = None
+    response_fields: Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "string"}})] = None
+
+    def as_openai(self) -> CompletionBody:
+        """The same in OpenAI's words: no limit is as many as fit, and logprobs are how ids of tokens are learnt."""
+        n_probs = whole(self.n_probs, "n_probs", 0, MAX_TOP_LOGPROBS)
+        if n_probs and self.post_sampling_probs is True:
+            why = "'post_sampling_probs' is not supported: 'n_probs' tells probabilities before sampling."
+            raise refusal("post_sampling_probs", why, "unsupported_value")
+        limit = self.n_predict if self.n_predict is not None else self.max_tokens
+        words = {
+            "n_predict": -1 if limit is None else limit,
+            "max_tokens": None,
+            "logprobs": self.logprobs if n_probs is None else n_probs,
+            "echo": None,
+        }
+        asked = self.model_copy(update=words)
+        asked.logprobs = asked.logprobs or 0
+        return asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaWish:
+    """How the answers are written."""
+
+    wish: CompletionWish
+    model: str
+    served: Served
+    prompts: Sequence[str]
+    """As texts."""
+    shows_probabilities: bool
+    shows_tokens: bool
+    shows_progress: bool
+    fields: Sequence[str]
+    """The only ones that are wanted, unless there are none; `a/b` is b of a."""
+
+
+def read_llama(
+    body: LlamaCompletionBody, wish: CompletionWish, model: str, prompts: Sequence[str], served: Served
+) -> LlamaWish:
+    """`wish` is what `body.as_openai()` asks for. Raises ApiError."""
+    fields = body.response_fields or []
+    if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
+        text = "Invalid type for 'response_fields': expected a list of strings."
+        raise refusal("response_fields", text, "invalid_type")
+    return LlamaWish(
+        wish=wish,
+        model=model,
+        served=served,
+        prompts=prompts,
+        shows_probabilities=bool(body.n_probs or body.logprobs),
+        shows_tokens=body.return_tokens is True,
+        shows_progress=body.return_progress is True,
+        fields=fields,
+    )
+
+
+class LlamaStream:
+    """The events of all prompts' answers as llama-server's."""
+
+    def __init__(self, llama: LlamaWish) -> None:
+        self._llama = llama
+        self._n_generated = [0] * (len(llama.wish.asks) * llama.wish.n_each)
+        self._n_first_read: dict[int, int] = {}
+        self._finished: dict[int, list[ChoiceFinished]] = {}
+
+    def first(self) -> bytes:
+        return COMMENT
+
+    def keep_alive(self) -> bytes:
+        return COMMENT
+
+    def feed(self, prompt: int, event: AnswerEvent) -> bytes:
+        match event:
+            case Progress():
+                return self._progress(prompt * self._llama.wish.n_each, event)
+            case ContentPiece():
+                index = prompt * self._llama.wish.n_each + event.choice
+                pieces = _token_by_token(event) if self._llama.shows_probabilities else [event]
+                return b"".join(_event(self._piece(index, piece)) for piece in pieces)
+            case ChoiceFinished():
+                self._finished.setdefault(prompt, []).append(event)
+                return b""
+            case AnswerFinished():
+                ended = self._finished.pop(prompt, [])
+                return b"".join(
+                    _event(_object(self._llama, prompt, choice, event.usage, shows_text=False)) for choice in ended
+                )
+            case _:
+                return b""
+
+    def _progress(self, index: int, event: Progress) -> bytes:
+        if not self._llama.shows_progress:
+            return b""
+        n_first = self._n_first_read.setdefault(index, event.n_done)
+        told = {"total": event.n_total, "cache": n_first, "processed": event.n_done}
+        return _event(self._piece(index, ContentPiece(0, "")) | {"prompt_progress": told})
+
+    def _piece(self, index: int, piece: ContentPiece) -> dict[str, Any]:
+        self._n_generated[index] += len(piece.logprobs)
+        told: dict[str, Any] = {
+            "index": index,
+            "content": piece.text,
+            "tokens": _tokens(piece.logprobs),
+            "stop": False,
+            "id_slot": -1,
+            "tokens_predicted": self._n_generated[index],
+            "tokens_evaluated": 0,
+        }
+        if self._llama.shows_probabilities:
+            told["completion_probabilities"] = chat_logprobs(piece.logprobs)["content"]
+        return told
+
+
+def whole_llama(answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], llama: LlamaWish) -> Any:
+    """One object, or a list where there are several."""
+    told = [
+        _object(llama, prompt, choice, usage, shows_text=True)
+        for prompt, (choices, usage) in enumerate(answers)
+        for choice in choices
+    ]
+    return told[0] if len(told) == 1 else told
+
+
+def _object(llama: LlamaWish, prompt: int, choice: ChoiceFinished, usage: Usage, *, shows_text: bool) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "index": prompt * llama.wish.n_each + choice.choice,
+        "content": choice.content if shows_text else "",
+        "tokens": _tokens(choice.logprobs) if llama.shows_tokens and shows_text else [],
+        "id_slot": -1,
+        "stop": True,
+        "model": llama.model,
+        "tokens_predicted": usage.n_generated,
+        "tokens_evaluated": usage.n_prompt,
+        "generation_settings": _settings(llama.wish.asks[prompt], llama.served),
+        "prompt": llama.prompts[prompt],
+        "has_new_line": "\n" in choice.content,
+        "truncated": choice.reason is FinishReason.LENGTH and _is_full(usage, llama.served.n_ctx),
+        "stop_type": STOP_TYPES[choice.reason],
+        "stopping_word": choice.stop_text or "",
+        "tokens_cached": usage.n_cached,
+        "timings": timing_fields(usage),
+        "luce": usage.extension(),
+    }
+    if llama.shows_probabilities and shows_text:
+        told["completion_probabilities"] = chat_logprobs(choice.logprobs)["content"]
+    return {field: _field(told, field) for field in llama.fields if _has(told, field)} if llama.fields else told
+
+
+def _is_full(usage: Usage, n_ctx: int | None) -> bool:
+    """Whether it was the context that was too short for the answer."""
+    return n_ctx is not None and usage.n_prompt + usage.n_generated >= n_ctx
+
+
+def _settings(ask: AnswerRequest, served: Served) -> dict[str, Any]:
+    """What the answer was sampled with. A null: what the engine does by itself, or a seed that nobody was told."""
+    sampling, defaults = ask.sampling, served.settings
+    biases = [*sampling.logit_bias]
+    if ask.ignore_eos:
+        biases += [(token, -math.inf) for token in sorted(served.ends)]
+    return {
+        "n_predict": -1 if ask.max_tokens is None else ask.max_tokens,
+        "max_tokens": -1 if ask.max_tokens is None else ask.max_tokens,
+        "seed": served.seed if sampling.seed is None else sampling.seed,
+        "temperature": defaults.temperature if sampling.temperature is None else sampling.temperature,
+        "top_k": defaults.top_k if sampling.top_k is None else sampling.top_k,
+        "top_p": defaults.top_p if sampling.top_p is None else sampling.top_p,
+        "min_p": defaults.min_p if sampling.min_p is None else sampling.min_p,
+        "repeat_penalty": sampling.repeat_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "stop": list(ask.stops),
+        "ignore_eos": ask.ignore_eos,
+        "logit_bias": [{"token": token, "bias": bias if math.isfinite(bias) else None} for token, bias in biases],
+        "n_probs": ask.n_logprobs or 0,
+        **NOT_SAMPLED_WITH,
+    }
+
+
+def _has(told: dict[str, Any], field: str) -> bool:
+    outer, _, inner = field.partition("/")
+    return outer in told and (not inner or (isinstance(told[outer], dict) and inner in told[outer]))
+
+
+def _field(told: dict[str, Any], field: str) -> Any:
+    outer, _, inner = field.partition("/")
+    return told[outer][inner] if inner else told[outer]
+
+
+def _token_by_token(piece: ContentPiece) -> Sequence[ContentPiece]:
+    """One piece a token, as clients expect of probabilities; whole where the tokens do not spell its text."""
+    decode = getincrementaldecoder("utf-8")("replace").decode
+    texts = [decode(logprob.chosen.bytes) for logprob in piece.logprobs]
+    if len(texts) < 2 or "".join(texts) != piece.text:
+        return [piece]
+    return [ContentPiece(piece.choice, text, [logprob]) for text, logprob in zip(texts, piece.logprobs, strict=True)]
+
+
+def _tokens(logprobs: Sequence[TokenLogprob]) -> list[int]:
+    return [logprob.chosen.token for logprob in logprobs]
+
+
+def _event(value: Any) -> bytes:
+    return b"data: %b\n\n" % encode(value)

@@ -1,0 +1,158 @@
+"""From a legacy completion's body to the Asks that are meant by it, one a prompt.
+
+Prompts are texts or token ids. Must not know where answers come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import StrictBool, WithJsonSchema
+
+from luce.supervisor.http.answering.answer_request import AnswerRequest, TextPrompt
+from luce.supervisor.http.answering.pinned_ranges import read_pins
+from luce.supervisor.http.openai_shared.fields import (
+    MAX_TOP_LOGPROBS,
+    GeneratingBody,
+    Vocabulary,
+    Whole,
+    read_constraint,
+    read_max_tokens,
+    read_sampling,
+    read_session,
+    read_stops,
+    refusal,
+    whole,
+)
+
+DEFAULT_MAX_TOKENS = 16  # OpenAI's
+MAX_PROMPTS = 128
+
+_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+_PROMPT = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        _IDS,
+        {"type": "array", "items": _IDS, "minItems": 1},
+    ]
+}
+
+
+class CompletionBody(GeneratingBody):
+    prompt: Annotated[Any, WithJsonSchema(_PROMPT)]
+    suffix: str | None = None
+    echo: StrictBool | None = None
+    logprobs: Whole | None = None
+    best_of: Whole | None = None
+    grammar: str | None = None
+    json_schema: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionWish:
+    asks: Sequence[AnswerRequest]
+    """One for each prompt; the choices are numbered through."""
+    echoes: Sequence[str]
+    """Before each prompt's answers: its own text, if it was asked for, or nothing."""
+    streams: bool
+    includes_usage: bool
+
+    @property
+    def n_each(self) -> int:
+        return self.asks[0].n
+
+    @property
+    def has_logprobs(self) -> bool:
+        return self.asks[0].n_logprobs is not None
+
+
+def read_completion(
+    body: CompletionBody,
+    text: Vocabulary,
+    *,
+    max_choices: int,
+    headers: Mapping[str, str],
+    client: str,
+    fingerprint: str,
+) -> CompletionWish:
+    """Raises ApiError, and TextError where a prompt's text cannot be tokenised."""
+    n = whole(body.n, "n", 1, max_choices) or 1
+    best_of = whole(body.best_of, "best_of", 1, max_choices)
+    if best_of not in (None, n):
+        raise refusal("best_of", "'best_of' can only be the same as 'n': all choices are given.", "unsupported_value")
+    n_logprobs = whole(body.logprobs, "logprobs", 0, MAX_TOP_LOGPROBS)
+    if body.echo and n_logprobs is not None:
+        why = "'echo' cannot be used together with 'logprobs': the prompt's own are not computed."
+        raise refusal("echo", why, "unsupported_value")
+    schema, grammar = read_constraint(body.json_schema, "json_schema", body.grammar)
+    limit = read_max_tokens({"max_tokens": body.max_tokens, "n_predict": body.n_predict})
+    has_limit = body.max_tokens is not None or body.n_predict is not None
+    sampling, stops, session = read_sampling(body, text), read_stops(body.stop), read_session(body, headers)
+    prompts, pins = read_prompts(body.prompt, text), read_pins(body.pin, "span")
+    asks = [
+        AnswerRequest(
+            prompt=TextPrompt(
+                content=prompt, suffix=body.suffix, echo=body.echo is True, json_schema=schema, grammar=grammar
+            ),
+            max_tokens=limit if has_limit else DEFAULT_MAX_TOKENS,
+            stops=stops,
+            sampling=sampling,
+            n=n,
+            n_logprobs=n_logprobs,
+            ignore_eos=body.ignore_eos is True,
+            pins=pins,
+            session=session,
+            client=client,
+            fingerprint=f"{fingerprint}:{number}" if number else fingerprint,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+    echoes = [prompt_text(ask, text) if body.echo else "" for ask in asks]
+    return CompletionWish(asks=asks, echoes=echoes, streams=body.stream is True, includes_usage=body.includes_usage)
+
+
+def prompt_text(ask: AnswerRequest, text: Vocabulary) -> str:
+    assert isinstance(ask.prompt, TextPrompt)
+    content = ask.prompt.content
+    if isinstance(content, str):
+        return content
+    return text.detokenize(content, unparse_special=True).decode("utf-8", "replace")
+
+
+def read_prompts(value: Any, text: Vocabulary) -> list[str | tuple[int, ...]]:
+    """A text, ids, or a list of either; with llama-server a list may also mix texts and ids of one prompt."""
+    are_several = isinstance(value, list) and (
+        any(isinstance(item, (list, dict)) for item in value)
+        or (bool(value) and all(isinstance(item, str) for item in value))
+    )
+    prompts = value if are_several else [value]
+    if len(prompts) > MAX_PROMPTS:
+        raise refusal("prompt", f"Invalid 'prompt': at most {MAX_PROMPTS} prompts, got {len(prompts)}.")
+    return [_read_prompt(prompt, text) for prompt in prompts]
+
+
+def _read_prompt(prompt: Any, text: Vocabulary) -> str | tuple[int, ...]:
+    if isinstance(prompt, dict):
+        if prompt.get("multimodal_data"):
+            raise refusal("prompt", "image and audio input is not supported by this model.", "unsupported_content")
+        prompt = prompt.get("prompt_string")
+    if isinstance(prompt, str):
+        return prompt
+    if not isinstance(prompt, list):
+        raise refusal("prompt", "Invalid type for 'prompt': expected a string, token ids, or a list.", "invalid_type")
+    if not prompt:
+        raise refusal("prompt", "Invalid 'prompt': a list of token ids cannot be empty.", "empty_array")
+    ids: list[int] = []
+    for item in prompt:
+        if isinstance(item, str):
+            ids += text.tokenize(item)
+            continue
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise refusal("prompt", "Invalid type for 'prompt': a token is a whole number.", "invalid_type")
+        if not 0 <= item < text.n_vocab:
+            raise refusal("prompt", f"Invalid 'prompt': token {item} is not from 0 to {text.n_vocab - 1}.")
+        ids.append(item)
+    return tuple(ids)

@@ -1,0 +1,204 @@
+"""POST /v1/responses and what belongs to it: OpenAI's Responses API, streamed or not.
+
+Thin: reads a body, asks, writes what the writer makes of the answer. Responses are kept in memory (ServeSettings.
+responses_kept_bytes) unless `store` is false, so that previous_response_id works until they make way or the server
+ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from aiohttp import web
+
+from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.app_context import APP_CONTEXT, BODY, CLIENT, AppContext
+from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.openai_responses.events import ResponseWriter
+from luce.supervisor.http.openai_responses.request import (
+    Asked,
+    Caller,
+    ResponsesBody,
+    lasting_fields,
+    read_request,
+)
+from luce.supervisor.http.openai_responses.response_store import KeptResponse, KeptResponses, encode_items
+from luce.supervisor.http.openai_shared.fields import refusal
+from luce.supervisor.http.transport.body import fingerprint, read_body
+from luce.supervisor.http.transport.connection import while_connected
+from luce.supervisor.http.transport.fast_path_writer import hand_on
+from luce.supervisor.http.transport.sse import EventStream
+
+log = logging.getLogger("luce.http.responses")
+
+MAX_LISTED = 100
+
+OPERATIONS = (
+    Operation(
+        "post",
+        "/v1/responses",
+        "Answer a conversation (OpenAI Responses)",
+        request=ResponsesBody,
+        response={
+            "type": "object",
+            "required": ["id", "object", "status", "output"],
+            "properties": {
+                "id": {"type": "string"},
+                "object": {"const": "response"},
+                "status": {"enum": ["completed", "incomplete"]},
+                "output": {"type": "array"},
+            },
+        },
+        streams=True,
+    ),
+    Operation("post", "/v1/responses/input_tokens", "Count the tokens of a request", request=ResponsesBody),
+    Operation("get", "/v1/responses/{response_id}", "A response that is kept"),
+    Operation("delete", "/v1/responses/{response_id}", "Forget a response"),
+    Operation("get", "/v1/responses/{response_id}/input_items", "What a response answered"),
+)
+
+
+def add_routes(router: web.UrlDispatcher) -> None:
+    api = ResponsesApi()
+    for prefix in ("/v1/responses", "/responses"):
+        router.add_post(prefix, api.create)
+        router.add_post(f"{prefix}/input_tokens", api.count)
+        router.add_get(f"{prefix}/{{response_id}}", api.show)
+        router.add_delete(f"{prefix}/{{response_id}}", api.forget)
+        router.add_get(f"{prefix}/{{response_id}}/input_items", api.show_input)
+        router.add_post(f"{prefix}/{{response_id}}/cancel", api.cancel)
+
+
+class ResponsesApi:
+    """The handlers of one application, and what they keep."""
+
+    def __init__(self) -> None:
+        self._kept = KeptResponses()
+
+    async def create(self, request: web.Request) -> web.StreamResponse:
+        context = request.app[APP_CONTEXT]
+        body = await read_body(request, ResponsesBody)
+        asked = self._read(request, body, context)
+        writer = ResponseWriter(asked.form)
+        if body.stream:
+            response = await _stream(request, context, asked, writer)
+        else:
+            await while_connected(request, _write_all(context, asked, writer))
+            response = web.Response(body=writer.final, content_type="application/json")
+        if writer.final and body.store is not False and context.settings.responses_kept_bytes > 0:
+            self._keep(asked, body, writer, context)
+        return response
+
+    async def count(self, request: web.Request) -> web.Response:
+        context = request.app[APP_CONTEXT]
+        body = await read_body(request, ResponsesBody)
+        asked = self._read(request, body, context)
+        n_tokens = await while_connected(request, context.answerer.count_tokens(asked.ask))
+        return web.json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
+
+    async def show(self, request: web.Request) -> web.Response:
+        if request.query.get("stream") in {"true", "1"}:
+            raise refusal("stream", "a response that is kept cannot be streamed again", "unsupported_value")
+        return web.Response(body=self._find(request).response, content_type="application/json")
+
+    async def forget(self, request: web.Request) -> web.Response:
+        kept = self._find(request)
+        self._kept.drop(kept.id)
+        return web.json_response({"id": kept.id, "object": "response", "deleted": True})
+
+    async def show_input(self, request: web.Request) -> web.Response:
+        """The whole conversation that was answered, newest first unless `order` says otherwise."""
+        kept = self._find(request)
+        earlier = [] if kept.previous is None else self._kept.conversation(kept.previous, kept.client)
+        items = [*(earlier or ()), *kept.input_items()]
+        return web.json_response(_page(items, request))
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        self._find(request)
+        raise refusal("response_id", "only background responses can be cancelled, and there are none here")
+
+    def _read(self, request: web.Request, body: ResponsesBody, context: AppContext) -> Asked:
+        client = request[CLIENT]
+        earlier: list[Any] = []
+        if body.previous_response_id is not None:
+            earlier = self._conversation(body.previous_response_id, client)
+        if isinstance(body.input, list):
+            body.input = self._kept.referred(body.input, client)
+        caller = Caller(request.headers, client, fingerprint("responses", lasting_fields(request[BODY])))
+        return read_request(body, earlier, model=_model(body, context), vocabulary=context.text, caller=caller)
+
+    def _conversation(self, name: str, client: str) -> list[Any]:
+        earlier = self._kept.conversation(name, client)
+        if earlier is None:
+            text = (
+                f"Previous response with id {name[:80]!r} not found. Responses are kept in memory for a while only, and"
+                " not with store=false: send the whole conversation as input."
+            )
+            raise ApiError(ErrorKind.INVALID, "previous_response_not_found", text, param="previous_response_id")
+        return earlier
+
+    def _find(self, request: web.Request) -> KeptResponse:
+        name = request.match_info["response_id"]
+        kept = self._kept.find(name, request[CLIENT])
+        if kept is None:
+            text = f"Response with id {name[:80]!r} not found: they are kept in memory for a while only."
+            raise ApiError(ErrorKind.NOT_FOUND, "response_not_found", text, param="response_id")
+        return kept
+
+    def _keep(self, asked: Asked, body: ResponsesBody, writer: ResponseWriter, context: AppContext) -> None:
+        kept = KeptResponse(
+            asked.form.id,
+            asked.ask.client,
+            body.previous_response_id,
+            encode_items(asked.items),
+            writer.final,
+            tuple(item["id"] for item in writer.output),
+        )
+        self._kept.keep(kept, limit_bytes=context.settings.responses_kept_bytes)
+
+
+async def _stream(
+    request: web.Request, context: AppContext, asked: Asked, writer: ResponseWriter
+) -> web.StreamResponse:
+    """Headers and the first events go out before the prompt is read."""
+    async with context.answerer.open(asked.ask) as answering:
+        async with EventStream(request, keep_alive=writer.keep_alive, settings=context.settings) as stream:
+            await stream.send_bytes(writer.begin(answering.n_prompt))
+            try:
+                await hand_on(answering, stream, writer.write)
+            except ApiError as error:
+                log.warning("response %s failed: %s", asked.form.id, error.text)
+                await stream.send_bytes(writer.fail(error))
+        return stream.response
+
+
+async def _write_all(context: AppContext, asked: Asked, writer: ResponseWriter) -> None:
+    async with context.answerer.open(asked.ask) as answering:
+        async for event in answering.events():
+            writer.write(event)
+
+
+def _page(items: list[Any], request: web.Request) -> dict[str, Any]:
+    query = request.query
+    limit = query.get("limit", "20")
+    if not limit.isascii() or not limit.isdigit() or not 1 <= int(limit[:9]) <= MAX_LISTED:
+        raise refusal("limit", f"limit must be a whole number from 1 to {MAX_LISTED}")
+    if query.get("order", "desc") != "asc":
+        items.reverse()
+    names = [item["id"] if isinstance(item, dict) else None for item in items]
+    if "after" in query:
+        items = items[names.index(query["after"]) + 1 :] if query["after"] in names else []
+    page = items[: int(limit)]
+    return {
+        "object": "list",
+        "data": page,
+        "first_id": page[0]["id"] if page else None,
+        "last_id": page[-1]["id"] if page else None,
+        "has_more": len(items) > len(page),
+    }
+
+
+def _model(body: ResponsesBody, context: AppContext) -> str:
+    """What the client calls it; without a name, what we do."""
+    return body.model or context.supervisor.config.model.stem

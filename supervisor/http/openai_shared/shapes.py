@@ -1,0 +1,176 @@
+"""What the answers of OpenAI's two generating endpoints have in common: ids, usage, timings, logprobs, text as JSON.
+
+Pure: values in, bytes or dictionaries out. Must not know what was asked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii
+from typing import Any
+
+from luce.supervisor.http.answering.answer_events import FinishReason, Logprob, TokenLogprob, Usage, added_speculation
+
+SYSTEM_FINGERPRINT = "b11549-luce"  # the pinned llama.cpp build, as llama-server names it, with what is around it
+LEAST_LOGPROB = -9999.0  # OpenAI's word for a token that cannot come: JSON has no infinity
+DONE = b"[DONE]"
+"""The end of a stream that was served to its end; no other has it."""
+
+FINISH_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.STOP_TEXT: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.TOOL_CALLS: "tool_calls",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What is the same in every object of one answer."""
+
+    kind: str
+    model: str
+    id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def opening(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": self.kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": SYSTEM_FINGERPRINT,
+        }
+
+    def head(self) -> bytes:
+        """The prefix of every chunk, up to and without its first choice."""
+        return encode(self.opening())[:-1] + b',"choices":['
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}-{secrets.token_hex(12)}"
+
+
+def text_json(text: str) -> bytes:
+    """A JSON string, ASCII only: the line separators of Unicode break readers of event streams that split at them."""
+    return encode_basestring_ascii(text).encode("ascii")
+
+
+def encode(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.n_prompt,
+        "completion_tokens": usage.n_generated,
+        "total_tokens": usage.n_prompt + usage.n_generated,
+        "prompt_tokens_details": {"cached_tokens": usage.n_cached, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": usage.n_reasoning, "audio_tokens": 0},
+        "luce": usage.extension(),
+    }
+
+
+def timing_fields(usage: Usage) -> dict[str, Any]:
+    """llama-server's `timings`, for clients that show them."""
+    n_read = usage.n_prompt - usage.n_cached
+    n_steps = max(usage.n_generated - 1, 0)  # the first token costs none: it comes with the last of the prompt
+    drafted: dict[str, Any] = {}
+    if usage.speculation is not None and usage.speculation.n_drafted > 0:
+        drafted = {"draft_n": usage.speculation.n_drafted, "draft_n_accepted": usage.speculation.n_accepted}
+    return {
+        "cache_n": usage.n_cached,
+        "prompt_n": n_read,
+        "prompt_ms": usage.prefill_s * 1e3,
+        "prompt_per_token_ms": _ratio(usage.prefill_s * 1e3, n_read),
+        "prompt_per_second": _ratio(n_read, usage.prefill_s),
+        "predicted_n": usage.n_generated,
+        "predicted_ms": usage.decode_s * 1e3,
+        "predicted_per_token_ms": _ratio(usage.decode_s * 1e3, n_steps),
+        "predicted_per_second": _ratio(n_steps, usage.decode_s),
+        **drafted,
+    }
+
+
+def added_usage(usages: Sequence[Usage]) -> Usage:
+    """What several requests took together: tokens add up; the cache's words and the times are the first one's and the
+    longest."""
+    first = usages[0]
+    if len(usages) == 1:
+        return first
+    return Usage(
+        n_prompt=sum(usage.n_prompt for usage in usages),
+        n_cached=sum(usage.n_cached for usage in usages),
+        cache_tier=first.cache_tier,
+        cache_miss=first.cache_miss,
+        n_generated=sum(usage.n_generated for usage in usages),
+        n_reasoning=sum(usage.n_reasoning for usage in usages),
+        queue_s=max(usage.queue_s for usage in usages),
+        prefill_s=max(usage.prefill_s for usage in usages),
+        decode_s=max(usage.decode_s for usage in usages),
+        n_resumes=sum(usage.n_resumes for usage in usages),
+        speculation=added_speculation(usage.speculation for usage in usages),
+    )
+
+
+def answer_schema(of_choice: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON schema of an answer that is not streamed, for the OpenAPI document; `of_choice`: what its choices have."""
+    choice = {
+        "type": "object",
+        "required": ["index", "logprobs", "finish_reason", *of_choice],
+        "properties": {
+            "index": {"type": "integer", "minimum": 0},
+            "logprobs": {"type": ["object", "null"]},
+            "finish_reason": {"enum": ["stop", "length", "tool_calls", "function_call"]},
+            **of_choice,
+        },
+    }
+    counts = {
+        name: {"type": "integer", "minimum": 0} for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    }
+    return {
+        "type": "object",
+        "required": ["id", "object", "created", "model", "choices", "usage"],
+        "properties": {
+            "id": {"type": "string"},
+            "object": {"type": "string"},
+            "created": {"type": "integer"},
+            "model": {"type": "string"},
+            "choices": {"type": "array", "items": choice, "minItems": 1},
+            "usage": {"type": "object", "required": list(counts), "properties": counts},
+        },
+    }
+
+
+def token_text(logprob: Logprob) -> str:
+    return logprob.bytes.decode("utf-8", "replace")
+
+
+def finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else LEAST_LOGPROB
+
+
+def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {"content": [_chat_logprob(logprob) for logprob in logprobs], "refusal": None}
+
+
+def _chat_logprob(logprob: TokenLogprob) -> dict[str, Any]:
+    return _entry(logprob.chosen) | {"top_logprobs": [_entry(other) for other in logprob.likeliest]}
+
+
+def _entry(logprob: Logprob) -> dict[str, Any]:
+    return {
+        "id": logprob.token,
+        "token": token_text(logprob),
+        "logprob": finite(logprob.logprob),
+        "bytes": list(logprob.bytes),
+    }
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0

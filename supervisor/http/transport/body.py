@@ -1,0 +1,164 @@
+"""A request's body as a value: read within limits, parsed without trusting it, checked against a model.
+
+Whatever is wrong with it is the client's error and raised as ApiError. Knows no dialect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ValidationError
+
+from luce.supervisor.http.app_context import APP_CONTEXT, BODY
+from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.http.transport.connection import ClientGoneError
+
+MAX_DEPTH = 100  # of arrays and objects in each other
+MAX_VALUES = 2_000_000  # a body of 32 MiB could hold eight times as many, each an object of ours
+MAX_DIGITS = 20  # of a whole number: all of 64 bits
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+async def read_body(request: web.Request, model: type[_Model]) -> _Model:
+    """The body, checked. The plain object is in `request[BODY]` afterwards, for `fingerprint`."""
+    raw = await read_json(request)
+    request[BODY] = raw
+    return check(raw, model)
+
+
+def check(raw: Mapping[str, Any], model: type[_Model]) -> _Model:
+    """Raises ApiError with the place of the first mistake."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False, include_context=False, include_input=False)
+        places = [".".join(str(part) for part in mistake["loc"]) for mistake in mistakes]
+        told = [f"{place or 'the body'}: {mistake['msg']}" for place, mistake in zip(places, mistakes, strict=True)]
+        more = f" (and {len(told) - 3} more)" if len(told) > 3 else ""
+        text = "; ".join(told[:3]) + more
+        raise ApiError(ErrorKind.INVALID, "invalid_value", text[:2000], param=places[0] or None) from None
+    except RecursionError:
+        _refuse("the body is nested too deeply")
+
+
+async def read_json(request: web.Request) -> dict[str, Any]:
+    """The body as an object. Its Content-Type is not looked at: clients send all sorts."""
+    return parse_object(await read_bytes(request, request.app[APP_CONTEXT].settings))
+
+
+async def read_bytes(request: web.Request, settings: ServeSettings) -> bytes:
+    """Raises ApiError if it is too long or too slow, ClientGoneError."""
+    limit = settings.max_body_bytes
+    if request.content_length is not None and request.content_length > limit:
+        raise _too_large(limit)
+    pieces = bytearray()
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            while piece := await request.content.readany():
+                pieces += piece
+                if len(pieces) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        text = f"the body was not complete after {settings.body_timeout_s:g} s"
+        raise ApiError(ErrorKind.TIMEOUT, "slow_body", text) from None
+    except ConnectionError as error:
+        raise ClientGoneError("the client went while it sent its body") from error
+    except web.RequestPayloadError as error:
+        request.content.feed_eof()  # the server is not to look for the rest of it
+        raise ApiError(ErrorKind.INVALID, "bad_encoding", f"the body cannot be decoded: {error}") from error
+    return bytes(pieces)
+
+
+def parse_object(data: bytes) -> dict[str, Any]:
+    """A JSON object of text, numbers and the like that everything behind can express. Raises ApiError."""
+    if not data.strip():
+        _refuse("the body is empty: it has to be a JSON object")
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
+        raise ApiError(ErrorKind.TOO_LARGE, "too_many_values", f"the body has more than {MAX_VALUES:,} values")
+    try:
+        value = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_object,
+            parse_constant=_no_constant,
+            parse_float=_float,
+            parse_int=_int if _LONG_NUMBER.search(data) else None,
+        )
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        _refuse(f"the body is not UTF-8: byte {error.start}")
+    except UnicodeEncodeError:
+        _refuse("a text in the body has half of a surrogate pair (\\ud800 to \\udfff by itself)")
+    except RecursionError:
+        _refuse("the body is nested too deeply")
+    except ValueError as error:
+        _refuse(f"the body is not JSON: {error}")
+    if not isinstance(value, dict):
+        _refuse("the body has to be a JSON object")
+    _check_depth(value)
+    return value
+
+
+def fingerprint(dialect: str, raw: dict[str, Any]) -> str:
+    """The same for a request and its retry, streamed or not."""
+    lasting = {name: value for name, value in raw.items() if name not in {"stream", "stream_options"}}
+    return hashlib.sha256(f"{dialect}\n{json.dumps(lasting, sort_keys=True)}".encode()).hexdigest()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"an object has {twice[:100]!r} twice")
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if value in {float("inf"), float("-inf")}:
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _int(text: str) -> int:
+    if len(text.lstrip("-")) > MAX_DIGITS:
+        raise ValueError(f"the number {text[:40]} is too large")
+    return int(text)
+
+
+def _check_depth(value: dict[str, Any]) -> None:
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    _refuse(f"the body is nested too deeply: more than {MAX_DEPTH} levels")
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(ErrorKind.TOO_LARGE, "body_too_large", f"the body is larger than {limit:,} bytes")
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ApiError(ErrorKind.INVALID, "invalid_json", text)

@@ -1,0 +1,146 @@
+"""Server-sent events: bytes of events, and a stream of them to one client.
+
+Knows nothing of what the events say. A stream costs at most the transport's high-water mark and one batch of memory,
+and no task or timer of its own: the watch on its connection sends its signs of life and ends it when its reader stays
+away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from aiohttp import web
+
+from luce.supervisor.http.app_context import STREAMS
+from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.http.transport.connection import ClientGoneError, Presence
+
+COMMENT = b": keep-alive\n\n"
+"""An event that every client takes for nothing but a sign of life."""
+
+HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache, no-transform",
+    "X-Accel-Buffering": "no",  # proxies are to hand on each event as it comes
+}
+
+
+def encode_event(event: str | None, data: str | bytes) -> bytes:
+    """One event. REQUIRES: no line break in `event`."""
+    payload = data.encode() if isinstance(data, str) else data
+    if b"\n" in payload or b"\r" in payload:
+        payload = b"\ndata: ".join(payload.splitlines())
+    if event is None:
+        return b"data: %b\n\n" % payload
+    return b"event: %b\ndata: %b\n\n" % (event.encode(), payload)
+
+
+class EventStream(Presence):
+    """The answer to a request as a stream of events. To be used once, as an async context manager: entering it sends
+    the headers at once; leaving it ends the answer, or cuts it off if an exception leaves it.
+
+    Raises ClientGoneError in the handler's task, whatever that waits for, when the connection is closed or the reader
+    stays away for `stalled_reader_s`.
+    """
+
+    def __init__(self, request: web.Request, *, keep_alive: Callable[[], bytes], settings: ServeSettings) -> None:
+        """`keep_alive` gives the bytes of a whole event or comment; sent after each `keep_alive_s` without a send."""
+        super().__init__(request)
+        self._keep_alive = keep_alive
+        self._settings = settings
+        self.response = web.StreamResponse(headers=HEADERS)
+        self._loop = asyncio.get_running_loop()
+        self._last_send_s = self._loop.time()
+        self._waits_since_s: float | None = None  # for the reader
+        self._sign_of_life: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None  # once the headers are out, and chunks follow as they are
+
+    async def __aenter__(self) -> Self:
+        self.__enter__()
+        try:
+            self._last_send_s = self._waits_since_s = self._loop.time()
+            await self.response.prepare(self.request)
+            self._waits_since_s = None
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        self.request[STREAMS] = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._sign_of_life is not None:
+                await self._finish_sign_of_life()
+            if kind is None:
+                self._waits_since_s = self._loop.time()
+                await self.response.write_eof()
+            elif self.request.transport is not None:
+                self.request.transport.abort()  # without the last chunk the client knows that it has not got all
+        except BaseException as ending:
+            self.__exit__(type(ending), ending, ending.__traceback__)
+            raise
+        self.__exit__(kind, error, trace)
+
+    async def send(self, event: str | None, data: str | bytes) -> None:
+        """`event` has no line in what is sent if it is None."""
+        await self.send_bytes(encode_event(event, data))
+
+    async def send_many(self, events: Iterable[tuple[str | None, str | bytes]]) -> None:
+        """The same with one write for all."""
+        await self.send_bytes(b"".join([encode_event(event, data) for event, data in events]))
+
+    async def send_bytes(self, events: bytes) -> None:
+        """Whole events, encoded already."""
+        if self.is_clear():
+            self.send_now(events)
+            return
+        self._waits_since_s = self._last_send_s = self._loop.time()
+        await self.response.write(events)
+        self._waits_since_s = None
+        if self.response.headers.get("Transfer-Encoding") == "chunked":
+            self._transport = self.request.transport
+
+    def is_clear(self) -> bool:
+        """The reader is there and has taken all that was sent: nothing has to be waited for."""
+        transport = self._transport
+        return transport is not None and not transport.is_closing() and transport.get_write_buffer_size() == 0
+
+    def send_now(self, events: bytes) -> None:
+        """As send_bytes, without a wait: as aiohttp would, at a part of the cost. No compression is passed by: nobody
+        can switch it on for an answer that prepares itself. REQUIRES: it is clear."""
+        assert self._transport is not None
+        self._last_send_s = self._loop.time()
+        if events:  # a chunk of no bytes would be the last one
+            self._transport.write(b"%x\r\n%b\r\n" % (len(events), events))
+
+    def tick(self, now_s: float) -> None:
+        super().tick(now_s)
+        if self._waits_since_s is not None:
+            if now_s - self._waits_since_s > self._settings.stalled_reader_s:
+                self.leave(f"the client has read nothing for {self._settings.stalled_reader_s:g} s")
+        elif now_s - self._last_send_s >= self._settings.keep_alive_s and self._sign_of_life is None:
+            self._last_send_s = now_s
+            if not self.request.protocol.writing_paused:  # else it has enough to read
+                self._sign_of_life = self._loop.create_task(self._send_sign_of_life())
+
+    async def _send_sign_of_life(self) -> None:
+        try:
+            await self.response.write(self._keep_alive())
+        except ConnectionError:
+            pass  # the handler learns of it by itself
+        finally:
+            self._sign_of_life = None
+
+    async def _finish_sign_of_life(self) -> None:
+        task = self._sign_of_life
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+
+__all__ = ["COMMENT", "ClientGoneError", "EventStream", "encode_event"]

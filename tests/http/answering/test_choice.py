@@ -1,0 +1,131 @@
+"""From tokens to pieces, for formats with reasoning and tool calls: llama.cpp's templates, and no engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from luce.supervisor.engine.generation import TokenEvent
+from luce.supervisor.http.answering.answer_events import (
+    ChoiceFinished,
+    ContentPiece,
+    FinishReason,
+    ReasoningPiece,
+    ToolCallPiece,
+)
+from luce.supervisor.http.answering.choice import ChatReading, Choice, Piece
+from luce.supervisor.http.answering.choice_logprobs import LogprobReader
+from luce.supervisor.text import TextModel
+from tests.http.answering.answering_fixtures import READ
+
+THOUGHT = "Let me see what END there is."
+CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "END of README.md"}}\n</tool_call>'
+OpenChoice = Callable[..., Choice]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path, llama_templates_dir: Path) -> Iterator[TextModel]:
+    template = (llama_templates_dir / "Qwen-Qwen3-0.6B.jinja").read_text()
+    with TextModel(tiny_model, chat_template=template) as opened:
+        yield opened
+
+
+def choice(model: TextModel, *stops: str, logprobs: bool = False, **options: object) -> Choice:
+    chat = model.render([{"role": "user", "content": "Hello"}], tools=[READ])
+    reader = LogprobReader(model, 1) if logprobs else None
+    return Choice(0, ChatReading(model, chat), stops=stops, ends=model.info.eog, logprobs=reader, **options)  # type: ignore[arg-type]
+
+
+def tokens(model: TextModel, text: str) -> list[int]:
+    return model.tokenize(text, parse_special=True)
+
+
+def read(
+    choice: Choice, items: Sequence[int | TokenEvent], *, truncated: bool = False, at_once: int = 1
+) -> tuple[list[Piece], ChoiceFinished]:
+    pieces: list[Piece] = []
+    for at in range(0, len(items), at_once):
+        pieces += choice.feed(items[at : at + at_once])
+    rest, finished = choice.finish(truncated=truncated)
+    return pieces + rest, finished
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_reasoning_content_and_calls_are_kept_apart(model: TextModel, at_once: int) -> None:
+    ids = tokens(model, f"<think>\n{THOUGHT}\n</think>\n\nI look.\n{CALL}<|im_end|>")
+    open_ = choice(model)
+    pieces, finished = read(open_, ids, at_once=at_once)
+    assert finished.reasoning.strip() == THOUGHT
+    assert finished.content.strip() == "I look."
+    assert [(call.name, json.loads(call.arguments)["path"]) for call in finished.tool_calls] == [
+        ("read_file", "END of README.md")
+    ]
+    assert finished.reason is FinishReason.TOOL_CALLS
+    kinds = [type(piece) for piece in pieces]
+    assert list(dict.fromkeys(kinds)) == [ReasoningPiece, ContentPiece, ToolCallPiece]
+    assert kinds == sorted(kinds, key=[ReasoningPiece, ContentPiece, ToolCallPiece].index)
+    assert len(tokens(model, THOUGHT)) <= open_.n_reasoning <= len(tokens(model, THOUGHT)) + 8
+    assert open_.tokens == ids
+
+
+def test_stop_strings_are_looked_for_in_the_content_only(model: TextModel) -> None:
+    _, finished = read(choice(model, "END"), tokens(model, f"<think>\n{THOUGHT}\n</think>\n\nI look.\n{CALL}"))
+    assert finished.reason is FinishReason.TOOL_CALLS
+    _, finished = read(choice(model, "END"), tokens(model, f"<think>\n{THOUGHT}\n</think>\n\nThe END is near"))
+    assert (finished.reason, finished.stop_text) == (FinishReason.STOP_TEXT, "END")
+    assert finished.content.strip() == "The"
+    assert finished.reasoning.strip() == THOUGHT
+
+
+def test_a_stop_of_the_template_is_an_ordinary_end(model: TextModel) -> None:
+    _, finished = read(choice(model, own_stops=("END",)), tokens(model, "The END"))
+    assert (finished.reason, finished.stop_text, finished.content) == (FinishReason.STOP, None, "The ")
+
+
+@pytest.mark.parametrize("n_left", [3, 12, 20])
+def test_what_a_limit_cuts_off_ends_with_length(model: TextModel, n_left: int) -> None:
+    ids = tokens(model, CALL)[:-n_left]
+    _, finished = read(choice(model), ids, truncated=True)
+    assert finished.reason is FinishReason.LENGTH
+    _, finished = read(choice(model), tokens(model, "<think>\nLet me")[:], truncated=True)
+    assert (finished.reason, finished.reasoning.strip(), finished.content) == (FinishReason.LENGTH, "Let me", "")
+
+
+def test_an_answer_out_of_format_is_given_as_far_as_it_goes(
+    model: TextModel, tiny_model: Path, llama_templates_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pieces, finished = read(choice(model), tokens(model, f"I look.\n{CALL} and so on<|im_end|>"))
+    assert "format" in caplog.text
+    assert finished.reason is FinishReason.TOOL_CALLS
+    assert finished.content.strip() == "I look."
+    assert [call.name for call in finished.tool_calls] == ["read_file"]
+    caplog.clear()
+    template = (llama_templates_dir / "openai-gpt-oss-120b.jinja").read_text()
+    with TextModel(tiny_model, chat_template=template) as harmony:
+        pieces, finished = read(choice(harmony), tokens(harmony, "No channel at all"))
+    assert "format" in caplog.text
+    assert (finished.reason, finished.content) == (FinishReason.STOP, "No channel at all")
+    assert pieces == [ContentPiece(0, "No channel at all")]
+
+
+def test_half_a_character_at_the_end(model: TextModel) -> None:
+    ids = tokens(model, "Hi é日")
+    cut = next(n for n in range(len(ids), 0, -1) if "\ufffd" in model.detokenize(ids[:n]).decode(errors="replace"))
+    pieces, finished = read(choice(model), ids[:cut], truncated=True)
+    assert finished.content.startswith("Hi")
+    assert "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece)) == finished.content
+
+
+def test_logprobs_go_with_the_piece_that_their_tokens_made(model: TextModel) -> None:
+    ids = tokens(model, f"<think>\n{THOUGHT}\n</think>\n\nI look at ENDs.")
+    events = [TokenEvent(token, at, ((token, -0.5), (token, -0.5))) for at, token in enumerate(ids)]
+    pieces, finished = read(choice(model, "ENDLESS", logprobs=True), events)
+    shown = [entry for piece in pieces if isinstance(piece, ContentPiece) for entry in piece.logprobs]
+    assert shown == list(finished.logprobs)
+    assert b"".join(entry.chosen.bytes for entry in shown).decode().endswith("I look at ENDs.")
+    assert all(entry.chosen.logprob == -0.5 for entry in shown)
+    thought = b"".join(e.chosen.bytes for p in pieces if isinstance(p, ReasoningPiece) for e in p.logprobs).decode()
+    assert THOUGHT in thought
