@@ -108,7 +108,7 @@ def _gpu_hint(binary: Path) -> str:
     backends = sorted(path.name for path in binary.parent.glob("libggml-*.so"))
     if backends:
         return f" (loadable backends beside the daemon: {', '.join(backends)}; GGML_BACKEND_PATH names a further one)"
-    return " (this build loads no backends; README.md, “Building with CUDA”, has both ways)"
+    return " (this build loads no backends; docs/quickstart.md, “Building with CUDA”, has both ways)"
 
 
 def _check_text_library() -> Finding:

@@ -18,7 +18,7 @@ def start_banner(url: str, model: str, key: str | None, *, n_ctx: int) -> str:
         + "".join(
             f"{name}\n{indent(lines, '    ')}\n\n" for name, lines in client_lines(url, model, key, n_ctx=n_ctx).items()
         )
-        + "More in README.md, “Serve agents”. Ctrl-C ends the server.\n"
+        + "More in docs/agents.md. Ctrl-C ends the server.\n"
     )
 
 

@@ -1,6 +1,6 @@
 """Metrics: what the HTTP side counts and measures, and how the supervisor stands, in Prometheus' text format.
 
-docs/METRICS.md says what each name means. All of it is touched by the event loop's thread alone, so that counting costs
+docs/metrics.md says what each name means. All of it is touched by the event loop's thread alone, so that counting costs
 no lock; it must not know who counts.
 """
 

@@ -1,4 +1,4 @@
-"""What the documents say of flags and folders is so."""
+"""What the documents say of flags, folders, files and each other is so."""
 
 from __future__ import annotations
 
@@ -6,13 +6,30 @@ import re
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
 MAX_ROOM_FILES = 30
+MAX_README_LINES = 150
+MIN_TASKS = 20
 FLAG = re.compile(r"--[a-z][a-z-]+")
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "scripts/bench/README.md")),
+    ROOT / "protocol" / "PROTOCOL.md",
+    *sorted(DOCS.rglob("*.md")),
+]
+
+
+def section(path: Path, title: str) -> str:
+    """The text below one heading, up to the next of its level or above."""
+    text = path.read_text()
+    level = title.split(" ", 1)[0]
+    return re.split(rf"^#{{1,{len(level)}}} ", text.split(f"\n{title}\n", 1)[1], maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def flags_of_luced(luced: Path) -> set[str]:
@@ -20,10 +37,11 @@ def flags_of_luced(luced: Path) -> set[str]:
     return set(re.findall(r"^\s+(--[a-z][a-z-]+)", text, re.MULTILINE))
 
 
-def test_readme_names_every_flag_of_luced(luced: Path) -> None:
-    table = [line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `--")]
-    named = {flag for line in table for flag in FLAG.findall(line.split(" | ", 1)[0])}
-    assert named == flags_of_luced(luced)
+def test_the_configuration_names_every_flag_of_luced(luced: Path) -> None:
+    rows = section(DOCS / "configuration.md", "## Options of the engine").splitlines()
+    named = [flag for row in rows if row.startswith("| `--") for flag in FLAG.findall(row.split(" | ", 1)[0])]
+    assert set(named) == flags_of_luced(luced)
+    assert len(named) == len(set(named))
 
 
 def test_luce_daemon_offers_every_flag_of_luced(luced: Path) -> None:
@@ -42,36 +60,59 @@ def test_every_option_teaches() -> None:
         assert len(option.help) >= 20 or option.help.endswith("."), f"{option.opts}: {option.help}"
 
 
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README_LINES
+
+
 def test_the_tree_in_the_readme_is_there() -> None:
-    text = (ROOT / "README.md").read_text()
-    section = text.split("## How it is laid out", 1)[1].split("##", 1)[0]
-    folders = re.findall(r"^    ([a-z]+)/ ", section, re.MULTILINE)
+    folders = re.findall(r"^    ([a-z]+)/ ", section(ROOT / "README.md", "## How it is laid out"), re.MULTILINE)
     assert len(folders) >= 8
     assert [folder for folder in folders if not (ROOT / folder).is_dir()] == []
 
 
-def test_the_folders_of_native_are_described() -> None:
-    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
-    tree = text.split("## native/", 1)[1].split("```")[1]
-    described = set(re.findall(r"^([a-z]+)/", tree, re.MULTILINE))
-    there = {path.name for path in (ROOT / "native").iterdir() if path.is_dir()}
-    assert described == there
+def drawn(title: str) -> list[str]:
+    """What the tree below a heading of ARCHITECTURE.md names: `memory/`, `memory/pages/`, `service`."""
+    found: list[str] = []
+    parent = ""
+    for line in section(DOCS / "ARCHITECTURE.md", title).split("```")[1].splitlines():
+        match = re.match(r"^( {2})?([a-z_.]+/?)(?: |$)", line)
+        if match is None:
+            continue
+        if match[1] is None:
+            parent = match[2]
+        found.append(match[2] if match[1] is None else parent + match[2])
+    return found
 
 
-def test_the_modules_of_the_supervisor_are_described() -> None:
-    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
-    tree = text.split("## supervisor/", 1)[1].split("```")[1]
-    described = set(re.findall(r"^([a-z_]+)/? ", tree, re.MULTILINE))
-    parts = [path for path in (ROOT / "supervisor").iterdir() if path.suffix == ".py" or path.is_dir()]
-    assert described == {path.stem for path in parts} - {"__init__", "__pycache__"}
+def is_room(path: Path) -> bool:
+    return path.is_dir() and path.name not in {"__pycache__", "static"}
 
 
-def test_the_modules_of_http_are_described() -> None:
-    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
-    tree = text.split("### supervisor/http/", 1)[1].split("```")[1]
-    described = set(re.findall(r"^([a-z_]+)/? ", tree, re.MULTILINE))
-    parts = [path for path in (ROOT / "supervisor" / "http").iterdir() if path.suffix == ".py" or path.is_dir()]
-    assert described == {path.stem for path in parts} - {"__init__", "__pycache__"}
+def rooms(top: Path) -> set[str]:
+    """Folders at depth one and two."""
+    first = [path for path in top.iterdir() if is_room(path)]
+    second = [path for folder in first for path in folder.iterdir() if is_room(path)]
+    return {f"{path.relative_to(top)}/" for path in (*first, *second)}
+
+
+def modules(top: Path) -> set[str]:
+    return {path.stem for path in top.glob("*.py")} - {"__init__"}
+
+
+def test_the_folders_of_native_are_drawn() -> None:
+    tree = drawn("## native/")
+    assert sorted(tree) == sorted(rooms(ROOT / "native") | {"main.cpp"})
+
+
+def test_the_modules_and_folders_of_the_supervisor_are_drawn() -> None:
+    top = ROOT / "supervisor"
+    assert sorted(drawn("## supervisor/")) == sorted(rooms(top) | modules(top))
+
+
+def test_the_modules_of_http_are_drawn() -> None:
+    top = ROOT / "supervisor" / "http"
+    folders = {f"{path.name}/" for path in top.iterdir() if is_room(path)}
+    assert sorted(drawn("### supervisor/http/")) == sorted(folders | modules(top))
 
 
 def test_every_room_of_the_supervisor_says_what_it_is_for_and_whom_it_calls() -> None:
@@ -91,17 +132,65 @@ def test_rooms_stay_small() -> None:
                 assert n_files <= MAX_ROOM_FILES, f"{folder.relative_to(ROOT)} has {n_files} files: give it rooms"
 
 
-def test_links_lead_somewhere() -> None:
-    for document in (ROOT / "README.md", ROOT / "docs" / "ARCHITECTURE.md"):
-        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
-            if "://" not in target:
-                assert (document.parent / target).exists(), f"{document.name} links to {target}"
+def test_the_walk_of_a_request_names_files_that_are_there() -> None:
+    walk = section(DOCS / "ARCHITECTURE.md", "## One request")
+    sources = [str(path) for top in ("native", "supervisor", "protocol") for path in (ROOT / top).rglob("*.*")]
+    names = set(re.findall(r"`([a-z_/]+\.(?:py|cpp|h))`", walk))
+    assert len(names) >= 30
+    missing = {name for name in names if not any(path.endswith(f"/{name}") for path in sources)}
+    assert missing == set()
 
 
-def test_the_example_in_the_readme_runs(luced: Path) -> None:
+def test_tasks_name_files_that_are_there() -> None:
+    rows = re.findall(r"^\| [A-Z].*\|$", (DOCS / "contributing" / "where.md").read_text(), re.MULTILINE)
+    assert len(rows) >= MIN_TASKS
+    missing = []
+    for row in rows:
+        paths = re.findall(r"`([\w./]+/[\w./]+)`", row)
+        assert paths, f"no file: {row}"
+        missing += [path for path in paths if not (ROOT / path).exists()]
+    assert missing == []
+
+
+def test_the_glossary_has_each_term_once() -> None:
+    text = (DOCS / "GLOSSARY.md").read_text()
+    terms = re.findall(r"^\| \*\*(.+?)\*\* \| (.*) \|$", text, re.MULTILINE)
+    names = [name.lower() for name, _ in terms]
+    assert len(names) == len(set(names)) >= 50
+    assert [name for name, meaning in terms if not meaning.endswith(".")] == []
+
+
+def heading_ids(path: Path) -> set[str]:
+    """The anchors of a document, as GitHub and mkdocs make them of plain headings."""
+    titles = re.findall(r"^#+ (.+)$", _without_code(path.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def _without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def broken_links(document: Path) -> Iterator[str]:
+    for target in re.findall(r"\]\(([^)\s]+)\)", _without_code(document.read_text())):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        file = document.parent / name if name else document
+        is_generated = file == DOCS / "commands.md"  # its headings come from click: mkdocs checks these links
+        has_headings = file.suffix == ".md" and not is_generated
+        if not file.exists() or (anchor and has_headings and anchor not in heading_ids(file)):
+            yield target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(document: Path) -> None:
+    assert list(broken_links(document)) == []
+
+
+def test_the_example_in_the_documentation_runs(luced: Path) -> None:
     assert luced.is_file()
-    section = (ROOT / "README.md").read_text().split("## From Python", 1)[1].split("\n## ", 1)[0]
-    code = textwrap.dedent("\n".join(line for line in section.splitlines() if line.startswith("    ") or line == ""))
+    text = section(DOCS / "embedding.md", "## From Python")
+    code = textwrap.dedent("\n".join(line for line in text.splitlines() if line.startswith("    ") or line == ""))
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
     assert len(result.stdout.split()) == 16

@@ -1,4 +1,4 @@
-"""What README.md and PROTOCOL.md show of a session with the packaged model is what the daemon says."""
+"""What docs/quickstart.md and PROTOCOL.md show of a session with the packaged model is what the daemon says."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def test_the_ready_line_in_the_protocol(luced: Path, tiny_model: Path) -> None:
         assert ready_fields(line) | {"pid": ""} == ready_fields(said) | {"pid": ""}
 
 
-def test_the_session_in_the_readme(run: Run, tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text()
+def test_the_session_in_the_quickstart(run: Run, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "quickstart.md").read_text()
     session = re.search(r"^    \$ (luce-daemon .*) 3>tokens\.bin\n((?:    .*\n)+)", text, re.MULTILINE)
     assert session is not None
     name, *arguments = session[1].split()

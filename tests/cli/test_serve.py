@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import textwrap
 import tomllib
 import urllib.error
 import urllib.request
@@ -22,7 +21,7 @@ import psutil
 import pytest
 
 from luce.supervisor.cli.serve import known_flags
-from luce.supervisor.configuration import read_configuration
+from luce.supervisor.configuration import known_options, read_configuration
 from tests.cli.conftest import TIMEOUT_S, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -209,20 +208,28 @@ def test_what_the_banner_shows_is_what_clients_read() -> None:
     assert (pi["baseUrl"], pi["models"][0]["id"], pi["models"][0]["contextWindow"]) == ("http://h:1/v1", 'm"x', 32768)
 
 
-def section_of_readme() -> str:
-    return (ROOT / "README.md").read_text().split("## Serve agents", 1)[1].split("\n## ", 1)[0]
+def page(name: str, section: str | None = None) -> str:
+    """A page of docs/, or one section of it."""
+    text = (ROOT / "docs" / name).read_text()
+    return text if section is None else text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def test_the_readme_names_every_flag() -> None:
+def test_the_page_names_every_flag() -> None:
     from luce.supervisor.cli.daemon import command as daemon
     from luce.supervisor.cli.serve import command
 
     of_engine = {flag for option in daemon.params for flag in option.opts}
     flags = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
-    missing = {flag for flag in flags - of_engine - {"--shared-prefixes"} if f"`{flag}`" not in section_of_readme()}
-    assert missing == set()
-    named = set(re.findall(r"`(--[a-z-]+)`", section_of_readme()))
-    assert named - flags == set()
+    named = set(re.findall(r"`(--[a-z-]+)`", page("configuration.md", "Options of luce serve")))
+    assert named == flags - of_engine - {"--shared-prefixes"}
+
+
+def test_the_page_names_every_option_without_a_flag() -> None:
+    table = page("configuration.md", "Options of the file and the environment")
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    flags = known_flags()
+    assert named == {option.name for option in known_options(flags).values() if option.field not in flags}
 
 
 def test_every_flag_teaches() -> None:
@@ -234,11 +241,11 @@ def test_every_flag_teaches() -> None:
         assert len(option.help or "") >= 20, option.opts
 
 
-def test_the_file_in_the_readme_is_one(tmp_path: Path) -> None:
-    example = re.search(r"^    # luce\.toml.*?\n\n(?=###)", section_of_readme(), re.MULTILINE | re.DOTALL)
+def test_the_file_on_the_page_is_one(tmp_path: Path) -> None:
+    example = re.search(r"^```toml\n(# luce\.toml\n.*?)^```$", page("configuration.md"), re.MULTILINE | re.DOTALL)
     assert example is not None
     file = tmp_path / "luce.toml"
-    file.write_text(textwrap.dedent(example[0]))
+    file.write_text(example[1])
     (tmp_path / "keys").write_text("secret\n")
     configuration = read_configuration(known_flags(), {}, {}, file)
     config = configuration.supervisor_config(model=configuration["model"])
@@ -246,11 +253,9 @@ def test_the_file_in_the_readme_is_one(tmp_path: Path) -> None:
     assert configuration.serve_settings().api_keys == ("secret",)
 
 
-def test_the_requests_in_the_readme_are_answered(serving: Serving) -> None:
+def test_the_requests_on_the_page_are_answered(serving: Serving) -> None:
     with serving() as process:
-        asked = re.findall(
-            r"^    curl http://127\.0\.0\.1:8080(\S+)(?: -d '(.*)')?$", section_of_readme(), re.MULTILINE
-        )
+        asked = re.findall(r"^    curl http://127\.0\.0\.1:8080(\S+)(?: -d '(.*)')?$", page("agents.md"), re.MULTILINE)
         assert [path for path, _ in asked] == ["/v1/chat/completions", "/v1/messages", "/health"]
         for path, body in asked:
             # As curl does it, content type included.

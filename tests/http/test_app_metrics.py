@@ -1,4 +1,4 @@
-"""docs/METRICS.md and /metrics say the same, and the numbers are right."""
+"""docs/metrics.md and /metrics say the same, and the numbers are right."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_document_names_what_is_there(client: httpx.Client) -> None:
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     told = dict(re.findall(r"^# TYPE (\w+) (\w+)$", answer.text, re.MULTILINE))
     told["luce_build_info"] = "info"  # a gauge in this format
-    rows = ROW.findall((ROOT / "docs" / "METRICS.md").read_text())
+    rows = ROW.findall((ROOT / "docs" / "metrics.md").read_text())
     assert {name: kind for name, kind, *_ in rows} == told
     labels = {name: set(re.findall(r"`(\w+)`", column)) for name, _, column, _ in rows}
     for sample in (line for line in answer.text.splitlines() if not line.startswith("#")):

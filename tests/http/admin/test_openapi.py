@@ -12,7 +12,7 @@ import pytest
 from tests.http.serving import Server
 
 UNLISTED = {
-    "/metrics",  # docs/METRICS.md
+    "/metrics",  # docs/metrics.md
     "/openapi.json",
     "/",  # a page
     "/v1/responses/{response_id}/cancel",  # nothing runs in the background: it is refused

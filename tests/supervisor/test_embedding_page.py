@@ -1,4 +1,4 @@
-"""The README's example of an embedded supervisor runs as it stands there."""
+"""The example of an embedded supervisor in docs/embedding.md runs as it stands there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_example_runs(luced: Path) -> None:
     assert luced.is_file()
-    section = (ROOT / "README.md").read_text().split("## Embed the supervisor", 1)[1].split("\n## ", 1)[0]
+    section = (ROOT / "docs" / "embedding.md").read_text().split("## Embed the supervisor", 1)[1].split("\n##", 1)[0]
     code = textwrap.dedent("\n".join(line for line in section.splitlines() if line.startswith("    ") or line == ""))
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 0, result.stderr
