@@ -2,7 +2,8 @@
 // many tokens. Answers are written once, greedily and plainly; then drafts are made along them, each where the last one
 // ended. Nothing is verified in a batch, so the model may be of a kind that takes no trees, and no time is measured.
 //
-// PROMPTS: a line each, the name of its set and its token ids (README.md has the command that makes them).
+// PROMPTS: a line each, the name of its set and its token ids (docs/benchmarks/speculation.md has the command that
+// makes them).
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
