@@ -160,6 +160,27 @@ def test_the_glossary_has_each_term_once() -> None:
     assert [name for name, meaning in terms if not meaning.endswith(".")] == []
 
 
+def test_the_page_on_agents_names_every_field_of_usage() -> None:
+    from luce.protocol import Speculation
+    from luce.supervisor.http.answering.answer_events import Usage, speculation_fields
+
+    usage = Usage(
+        n_prompt=0,
+        n_cached=0,
+        cache_tier="none",
+        cache_miss="none",
+        n_generated=0,
+        n_reasoning=0,
+        queue_s=0.0,
+        prefill_s=0.0,
+        decode_s=0.0,
+        n_resumes=0,
+    )
+    fields = [*usage.extension(), *speculation_fields(Speculation())]
+    rows = re.findall(r"^\| (`.*?) \|", section(DOCS / "agents.md", "## What an answer says"), re.MULTILINE)
+    assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == fields
+
+
 def heading_ids(path: Path) -> set[str]:
     """The anchors of a document, as GitHub and mkdocs make them of plain headings."""
     titles = re.findall(r"^#+ (.+)$", _without_code(path.read_text()), re.MULTILINE)
