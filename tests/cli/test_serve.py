@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from luce.supervisor.cli.serve import known_flags
-from luce.supervisor.configuration import read_configuration
+from luce.supervisor.config.loading import read_configuration
 from tests.cli.conftest import TIMEOUT_S, Run
 
 ROOT = Path(__file__).resolve().parents[2]
