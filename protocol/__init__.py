@@ -1,11 +1,11 @@
 """luce.protocol: the daemon's wire format, both directions, without I/O.
 
-Lines: LineDecoder cuts bytes into lines; parse_command / format_command and parse_reply / format_reply are what stands
-on them. Tokens: TokenDecoder and format_event are the token fd's bytes. The contract is PROTOCOL.md beside this file.
+Lines: LineDecoder cuts bytes into lines; format_command writes what goes to the daemon, parse_reply reads what comes
+back and format_reply writes it. Tokens: TokenDecoder and format_event are the token fd's bytes. The contract is
+PROTOCOL.md beside this file; commands.json lists the verbs and keys for this codec and the daemon's.
 This package must not know processes, sockets or files.
 """
 
-from .command_parser import RESERVED_VERBS, VERBS, parse_command
 from .command_writer import format_command
 from .commands import (
     MAX_LOGPROBS,
@@ -73,9 +73,7 @@ __all__ = [
     "MAX_LINE_BYTES",
     "MAX_LOGPROBS",
     "MAX_MARKS",
-    "RESERVED_VERBS",
     "SENTINEL",
-    "VERBS",
     "Cancel",
     "Cancelled",
     "Clear",
@@ -140,7 +138,6 @@ __all__ = [
     "format_command",
     "format_event",
     "format_reply",
-    "parse_command",
     "parse_reply",
     "percent_decode",
     "percent_encode",

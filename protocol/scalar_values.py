@@ -1,4 +1,4 @@
-"""Single values of a command line: strict numbers, flags, token ids, texts. Knows no key and no command.
+"""Single values of a line: strict numbers, token ids, texts. Knows no key, no command and no reply.
 
 Strict means that the whole word is the number: no `+`, no hexadecimal, no `-0` for a whole number, nothing non-finite.
 A RefusedError says what is wrong with the value; whoever knows the key puts it before.
@@ -35,11 +35,6 @@ class RefusedError(Exception):
         self.text = text
 
 
-def not_yet(command: str) -> RefusedError:
-    """What belongs to the protocol, but not to this build."""
-    return RefusedError(f"this daemon does not have {command} yet", ErrorCode.UNKNOWN_COMMAND)
-
-
 def shortened(text: bytes) -> str:
     """A piece of the line as an error text may show it."""
     head = text[:MAX_QUOTED_BYTES].decode("utf-8", "ignore")
@@ -72,22 +67,6 @@ def parse_integer(text: bytes, minimum: int, maximum: int) -> int:
 
 def parse_count(text: bytes) -> int:
     return parse_integer(text, 0, MAX_INT32)
-
-
-def parse_placed_count(name: str, word: bytes | None) -> int:
-    """A word that a command knows by its place; nothing if the line ends before it."""
-    if word is None:
-        raise RefusedError(f"{name} is missing")
-    try:
-        return parse_count(word)
-    except RefusedError as refusal:
-        raise RefusedError(f"{name} '{shortened(word)}' {refusal.text}") from None
-
-
-def parse_flag(text: bytes) -> bool:
-    if text not in (b"0", b"1"):
-        raise RefusedError("must be 0 or 1")
-    return text == b"1"
 
 
 def parse_token(text: bytes) -> int:

@@ -1,17 +1,21 @@
-// Which command a line is, and the small ones' arguments. What a line was meant to be is found out before its text is
-// judged, so that also the refusal of a broken line can say which request it was for.
+// Which command a line is, and how its words are read. Which verbs and keys there are is protocol/commands.json's: the
+// build makes wire/command_table.inc of it. What a line was meant to be is found out before its text is judged, so that
+// also the refusal of a broken line can say which request it was for. Whether a slot exists, an id is in the vocabulary
+// or a text fits is not known here.
 #include "wire/command_parser.h"
 
 #include <algorithm>
+#include <array>
 #include <new>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
-#include "wire/generate_parser.h"
-#include "wire/memory_parser.h"
+#include "wire/list_values.h"
 #include "wire/named_args.h"
+#include "wire/positional_generate.h"
 #include "wire/refusal.h"
 #include "wire/scalar_values.h"
 #include "wire/utf8.h"
@@ -21,155 +25,197 @@ namespace luce::wire {
 
 namespace {
 
-enum class Form {
-    gen,
-    generate,
-    cancel,
-    status,
-    ping,
-    quit,
-    restore,
-    restore_chain,
-    memory,
-    memory_words,         // the same in capitals: words by their place, and no id
-    reserved_generating,  // in the protocol, not in this build; it would generate
-    positional,
-    unknown,
-};
-
 struct Verb {
     std::string_view name;
-    Form form;
+    Result<Command> (*parse)(std::string_view arguments);  // null: in the protocol, not in this build
+    bool generates;
+    bool carries_id;
 };
 
-constexpr Verb kVerbs[] = {
-    {"gen", Form::gen},
-    {"generate", Form::generate},
-    {"cancel", Form::cancel},
-    {"status", Form::status},
-    {"ping", Form::ping},
-    {"quit", Form::quit},
-    {"exit", Form::quit},
-    {"RESTORE", Form::restore},
-    {"RESTORE_CHAIN", Form::restore_chain},
-    {"compress", Form::reserved_generating},
-};
+template <typename T>
+constexpr std::array<NamedKey<T>, 0> kKeys{};
+template <typename T>
+constexpr std::array<std::string_view, 0> kPlaces{};
+
+// Values that only commands have
+
+Result<std::string> parse_path(std::string_view value) {
+    if (value.empty()) return bad_args("has no path");
+    return parse_text(value);
+}
+
+// A value that begins with a plain `@` names a file; `%40` begins a text.
+Result<std::string> parse_file(std::string_view value) {
+    if (value.size() == 1) return bad_args("has no path after the @");
+    return parse_text(value.substr(1));
+}
+
+Result<std::vector<Token>> parse_prompt(std::string_view value) {
+    if (value.empty()) return Error{ErrorCode::empty_prompt, "a prompt needs at least one token"};
+    return parse_tokens(value);
+}
+
+Result<std::string> parse_grammar(std::string_view value) {
+    if (value.empty()) return bad_args("is empty: leave it out for no grammar");
+    return parse_text(value);
+}
+
+Result<Park::What> parse_weights(std::string_view value) {
+    if (value == "target") return Park::What::target;
+    if (value == "draft") return Park::What::draft;
+    return bad_args("must be target or draft");
+}
+
+// What no single value shows
+
+Result<void> check(const Generate& command) {
+    const ConstraintArgs& constraint = command.constraint;
+    const bool has_grammar = constraint.grammar || constraint.grammar_path;
+    if (constraint.grammar_lazy && (!has_grammar || constraint.triggers.empty())) {
+        return bad_args("grammar_lazy=1 needs grammar= and triggers=");
+    }
+    if (constraint.think_budget && (constraint.think_start.empty() || constraint.think_end.empty())) {
+        return bad_args("think_budget= needs think_start= and think_end=");
+    }
+    const MemoryArgs& memory = command.memory;
+    if (memory.restore_at && !memory.restore_slot) return bad_args("restore_at= needs restore=");
+    if (!memory.chain.empty() && !memory.restore_slot) return bad_args("chain= needs restore=");
+    return {};
+}
+
+Result<void> check(const ThinSnapshot& thin) {
+    if (thin.begin >= thin.end) return bad_args("from must be before to");
+    return {};
+}
+
+template <typename T>
+Result<void> check(const T&) {
+    return {};
+}
+
+template <typename T>
+Result<Command> checked(T command, Result<void> read) {
+    if (read) read = check(command);
+    if (!read) return read.error();
+    return Command(std::move(command));
+}
+
+// The forms
+
+template <typename T>
+Result<Command> by_name(std::string_view arguments) {
+    Result<T> command = read_named_args<T>(arguments, std::span<const NamedKey<T>>(kKeys<T>));
+    if (!command) return command.error();
+    if constexpr (std::is_same_v<T, Generate>) command.value().form = Generate::Form::named;
+    return checked(std::move(command).value(), {});
+}
+
+// What follows the numbers: a path exactly as it is written, the one word `disk`, or nothing.
+template <typename T>
+Result<void> read_rest(T& command, std::string_view rest) {
+    rest = trim(rest);
+    if constexpr (requires { command.path; }) {
+        if (rest.empty()) return bad_args("path is missing");
+        command.path = std::string(rest);
+    } else if constexpr (std::is_same_v<T, Clear>) {
+        if (!rest.empty() && rest != "disk") return bad_args("CLEAR takes nothing but disk");
+        command.disk = !rest.empty();
+    } else if constexpr (std::is_same_v<T, ListSlots>) {
+        if (!rest.empty()) return bad_args("LIST_SLOTS takes no arguments");
+    } else if (!rest.empty()) {
+        return bad_args("'" + shortened(rest) + "' is too much");
+    }
+    return {};
+}
+
+template <typename T>
+Result<Command> by_place(std::string_view arguments) {
+    T command;
+    WordReader words(arguments);
+    for (const std::string_view place : kPlaces<T>) {
+        const std::optional<std::string_view> word = words.next();
+        if (!word) return bad_args(std::string(place) + " is missing");
+        const auto key = std::ranges::find(kKeys<T>, place, &NamedKey<T>::name);
+        const Result<void> done = key->read(command, *word);
+        if (!done) return bad_args(std::string(place) + " '" + shortened(*word) + "' " + done.error().text);
+    }
+    const Result<void> done = read_rest(command, words.rest());
+    return checked(std::move(command), done);
+}
+
+// Park, Unpark: the one verb has both forms. Its first word tells which.
+template <typename T>
+Result<Command> by_first_word(std::string_view arguments) {
+    WordReader words(arguments);
+    const std::optional<std::string_view> word = words.next();
+    if (word && word->find('=') != std::string_view::npos) return by_name<T>(arguments);
+    T command;
+    if (!word) return Command(command);
+    const Result<void> done = store(command.what, parse_weights(*word));
+    if (!done) return bad_args("'" + shortened(*word) + "' " + done.error().text);
+    if (words.next()) return bad_args("one of target and draft, and nothing more");
+    return Command(command);
+}
+
+Result<Command> parse_ping(std::string_view arguments) {
+    WordReader words(arguments);
+    const std::string_view word = words.next().value_or("");
+    if (words.next()) return bad_args("ping takes one word at most");
+    if (std::ranges::any_of(word, is_control)) return bad_args("ping's word holds a control character");
+    return Command(Ping{std::string(word)});
+}
+
+Result<Command> parse_quit(std::string_view arguments) {
+    if (!is_blank(arguments)) return bad_args("quit and exit take no arguments");
+    return Command(Quit{});
+}
+
+#include "wire/command_table.inc"
 
 struct Line {
-    Form form;
     std::string_view text;
     std::string_view verb;
-    std::string_view arguments;          // what follows the verb
-    const MemoryVerb* memory = nullptr;  // of the memory forms
+    std::string_view arguments;  // what follows the verb
+    const Verb* known = nullptr;
+    bool is_positional = false;  // its first word is no verb, but a path
+
+    bool generates() const { return is_positional || (known != nullptr && known->generates); }
+    bool may_carry_id() const { return !is_positional && (known == nullptr || known->carries_id); }
 };
 
 Line classify(std::string_view text) {
     WordReader words(text);
     const std::string_view verb = words.next().value_or("");
-    Line line{Form::unknown, text, verb, words.rest()};
-    for (const Verb& known : kVerbs) {
-        if (known.name == verb) {
-            line.form = known.form;
-            return line;
-        }
-    }
-    line.memory = find_memory_verb(verb);
-    if (line.memory != nullptr) {
-        line.form = line.memory->carries_id ? Form::memory : Form::memory_words;
-    } else if (is_positional_generate(text)) {
-        line.form = Form::positional;
+    const auto known = std::ranges::find(kVerbs, verb, &Verb::name);
+    Line line{.text = text, .verb = verb, .arguments = words.rest()};
+    if (known != std::end(kVerbs)) {
+        line.known = &*known;
+    } else {
+        line.is_positional = is_positional_generate(text);
     }
     return line;
 }
 
-bool is_generating(Form form) {
-    switch (form) {
-        case Form::gen:
-        case Form::generate:
-        case Form::restore:
-        case Form::restore_chain:
-        case Form::positional:
-        case Form::reserved_generating: return true;
-        default: return false;
-    }
-}
-
-// In these a word that begins with id= is a piece of a path, or the word to echo.
-bool carries_no_id(Form form) {
-    switch (form) {
-        case Form::generate:
-        case Form::ping:
-        case Form::restore:
-        case Form::restore_chain:
-        case Form::memory_words:
-        case Form::positional: return true;
-        default: return false;
-    }
-}
-
 // The first readable id= of a line that may carry one.
 std::optional<RequestId> id_in(const Line& line) {
-    if (carries_no_id(line.form)) return std::nullopt;
+    if (!line.may_carry_id()) return std::nullopt;
     WordReader words(line.arguments);
     while (const std::optional<std::string_view> word = words.next()) {
         if (!word->starts_with("id=")) continue;
-        const Result<RequestId> id = parse_int32(word->substr(3), 0, kMaxInt32);
+        const Result<RequestId> id = parse_count(word->substr(3));
         if (id) return id.value();
     }
     return std::nullopt;
 }
 
-template <typename T>
-Result<Command> as_command(Result<T> command) {
-    if (!command) return command.error();
-    return Command(std::move(command).value());
-}
-
-Result<Cancel> parse_cancel(std::string_view arguments) {
-    constexpr NamedKey<Cancel> kKeys[] = {
-        {"id", true, [](Cancel& c, std::string_view v) { return store(c.id, parse_int32(v, 0, kMaxInt32)); }},
-    };
-    return read_named_args<Cancel>(arguments, std::span(kKeys));
-}
-
-Result<Status> parse_status(std::string_view arguments) {
-    constexpr NamedKey<Status> kKeys[] = {
-        {"id", false, [](Status& s, std::string_view v) { return store(s.id, parse_int32(v, 0, kMaxInt32)); }},
-        {"check", false, [](Status& s, std::string_view v) { return store(s.check, parse_flag(v)); }},
-    };
-    return read_named_args<Status>(arguments, std::span(kKeys));
-}
-
-Result<Ping> parse_ping(std::string_view arguments) {
-    WordReader words(arguments);
-    const std::string_view word = words.next().value_or("");
-    if (words.next()) return bad_args("ping takes one word at most");
-    if (std::ranges::any_of(word, is_control)) return bad_args("ping's word holds a control character");
-    return Ping{std::string(word)};
-}
-
-Result<Quit> parse_quit(const Line& line) {
-    if (!is_blank(line.arguments)) return bad_args(std::string(line.verb) + " takes no arguments");
-    return Quit{};
-}
-
 Result<Command> parse_classified(const Line& line) {
-    switch (line.form) {
-        case Form::gen: return as_command(parse_named_generate(line.arguments));
-        case Form::generate: return as_command(parse_file_generate(line.arguments));
-        case Form::positional: return as_command(parse_positional_generate(line.text));
-        case Form::cancel: return as_command(parse_cancel(line.arguments));
-        case Form::status: return as_command(parse_status(line.arguments));
-        case Form::ping: return as_command(parse_ping(line.arguments));
-        case Form::quit: return as_command(parse_quit(line));
-        case Form::restore: return as_command(parse_restore(line.arguments));
-        case Form::restore_chain: return as_command(parse_restore_chain(line.arguments));
-        case Form::memory:
-        case Form::memory_words: return line.memory->parse(line.arguments);
-        case Form::reserved_generating: return not_yet(line.verb);
-        case Form::unknown: break;
+    if (line.is_positional) return parse_positional_generate(line.text);
+    if (line.known == nullptr) {
+        return Error{ErrorCode::unknown_command, "there is no command '" + shortened(line.verb) + "'"};
     }
-    return Error{ErrorCode::unknown_command, "there is no command '" + shortened(line.verb) + "'"};
+    if (line.known->parse == nullptr) return not_yet(line.verb);
+    if (line.verb == "free" && WordReader(line.arguments).next() == "drafter") return not_yet("free drafter");
+    return line.known->parse(line.arguments);
 }
 
 Result<Command> parse_checked(const Line& line) try {
@@ -187,7 +233,7 @@ std::variant<Command, ParseError> parse_command(std::string_view text) {
     const Line line = classify(text);
     Result<Command> command = parse_checked(line);
     if (command) return std::move(command).value();
-    return ParseError{command.error(), id_in(line), is_generating(line.form)};
+    return ParseError{command.error(), id_in(line), line.generates()};
 }
 
 }  // namespace luce::wire

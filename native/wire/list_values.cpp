@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 
+#include "wire/named_args.h"
 #include "wire/refusal.h"
 #include "wire/scalar_values.h"
 #include "wire/words.h"
@@ -41,7 +42,7 @@ std::optional<Pair> split_pair(std::string_view text) {
 
 // A position or a slot.
 Result<std::int32_t> parse_number(std::string_view text) {
-    Result<std::int32_t> number = parse_int32(text, 0, kMaxInt32);
+    Result<std::int32_t> number = parse_count(text);
     if (!number) return bad_args("'" + shortened(text) + "' " + number.error().text);
     return number;
 }
@@ -168,26 +169,23 @@ Result<std::vector<PinSpan>> parse_pins(std::string_view text) {
 }
 
 Result<SamplingArgs> parse_samp(std::string_view text) {
-    ListReader reader(text, ',');
-    const Result<float> temperature = parse_real(reader.next().value_or(""), kNotNegative);
-    if (!temperature) return bad_args("temperature " + temperature.error().text);
-    const Result<float> top_p = parse_real(reader.next().value_or(""), kPositiveProbability);
-    if (!top_p) return bad_args("top_p " + top_p.error().text);
-    const Result<std::int32_t> top_k = parse_int32(reader.next().value_or(""), 0, kMaxInt32);
-    if (!top_k) return bad_args("top_k " + top_k.error().text);
-    const Result<float> repeat = parse_real(reader.next().value_or(""), kPositive);
-    if (!repeat) return bad_args("repeat " + repeat.error().text);
     SamplingArgs sampling;
-    sampling.temperature = temperature.value();
-    sampling.top_p = top_p.value();
-    sampling.top_k = top_k.value();
-    sampling.repeat_penalty = repeat.value();
-    if (const std::optional<std::string_view> word = reader.next()) {
-        const Result<std::uint64_t> seed = parse_uint64(*word);
-        if (!seed) return bad_args("seed " + seed.error().text);
-        sampling.seed = seed.value();
-    }
-    if (reader.next()) return bad_args("has more than temperature,top_p,top_k,repeat,seed");
+    ListReader reader(text, ',');
+    const auto read = [&reader](const char* name, auto& field, auto parse) -> Result<void> {
+        const Result<void> done = store(field, parse(reader.next().value_or("")));
+        if (!done) return bad_args(std::string(name) + " " + done.error().text);
+        return {};
+    };
+    const auto real_in = [](RealRange range) {
+        return [range](std::string_view word) { return parse_real(word, range); };
+    };
+    Result<void> done = read("temperature", sampling.temperature, real_in(kNotNegative));
+    if (done) done = read("top_p", sampling.top_p, real_in(kPositiveProbability));
+    if (done) done = read("top_k", sampling.top_k, parse_count);
+    if (done) done = read("repeat", sampling.repeat_penalty, real_in(kPositive));
+    if (done && reader.has_next()) done = read("seed", sampling.seed, parse_uint64);
+    if (!done) return done.error();
+    if (reader.has_next()) return bad_args("has more than temperature,top_p,top_k,repeat,seed");
     return sampling;
 }
 

@@ -36,11 +36,18 @@ std::string measure(double value, int n_digits) {
 // Minus infinity is a token that cannot come; what is no number at all says the same.
 std::string logprob(float value) { return std::isfinite(value) ? fixed(value, kLogprobDigits) : "-inf"; }
 
-void append_field(std::string& line, std::string_view key, std::string_view encoded_value) {
+std::string seconds(double value) { return measure(value, kSecondsDigits); }
+
+std::string ratio(std::int64_t part, std::int64_t whole) {
+    return measure(static_cast<double>(part) / static_cast<double>(whole), kRatioDigits);
+}
+
+// Texts are taken as they are: whoever has one that may hold anything encodes it.
+void append_field(std::string& line, std::string_view key, std::string_view value) {
     line += ' ';
     line += key;
     line += '=';
-    line += encoded_value;
+    line += value;
 }
 
 template <std::integral Number>
@@ -48,35 +55,39 @@ void append_field(std::string& line, std::string_view key, Number value) {
     append_field(line, key, std::string_view(std::to_string(value)));
 }
 
-void append_id(std::string& line, const std::optional<RequestId>& id) {
-    if (id) append_field(line, "id", *id);
+template <typename Value>
+void append_field(std::string& line, std::string_view key, const std::optional<Value>& value) {
+    if (value) append_field(line, key, *value);
 }
 
-// `<start> [id=]`, and what the reply says after it.
-std::string start_line(std::string_view start, const std::optional<RequestId>& id) {
+void append_fields(std::string&) {}
+
+// ` key=value …`, keys and values in turn; an optional that is unset is left out.
+template <typename Value, typename... More>
+void append_fields(std::string& line, std::string_view key, const Value& value, const More&... more) {
+    append_field(line, key, value);
+    append_fields(line, more...);
+}
+
+template <typename... Fields>
+std::string line_of(std::string_view start, const Fields&... fields) {
     std::string line(start);
-    append_id(line, id);
+    append_fields(line, fields...);
     return line;
 }
 
-std::string ratio(std::int64_t part, std::int64_t whole) {
-    return measure(static_cast<double>(part) / static_cast<double>(whole), kRatioDigits);
-}
-
-void append_speculation_fields(std::string& line, const Speculation& speculation) {
-    if (speculation.n_drafted > 0) {
-        append_field(line, "accept", ratio(speculation.n_accepted, speculation.n_drafted));
-    }
-    append_field(line, "drafted", speculation.n_drafted);
-    append_field(line, "accepted", speculation.n_accepted);
-    append_field(line, "steps", speculation.n_steps);
-    append_field(line, "spec_steps", speculation.n_speculated_steps);
-    append_field(line, "draft_s", measure(speculation.draft_s, kSecondsDigits));
-    append_field(line, "verify_s", measure(speculation.verify_s, kSecondsDigits));
-}
-
-void append_fields(std::string& line, const std::vector<std::pair<std::string, std::string>>& fields) {
+std::string line_of_pairs(std::string_view start, const std::vector<std::pair<std::string, std::string>>& fields) {
+    std::string line(start);
     for (const auto& [key, value] : fields) append_field(line, key, percent_encode(value));
+    return line;
+}
+
+std::string speculation_fields(const Speculation& did) {
+    std::string fields;
+    if (did.n_drafted > 0) append_field(fields, "accept", ratio(did.n_accepted, did.n_drafted));
+    append_fields(fields, "drafted", did.n_drafted, "accepted", did.n_accepted, "steps", did.n_steps, "spec_steps",
+                  did.n_speculated_steps, "draft_s", seconds(did.draft_s), "verify_s", seconds(did.verify_s));
+    return fields;
 }
 
 // One line of UTF-8 for people: control characters become spaces, malformed bytes question marks.
@@ -99,140 +110,69 @@ std::string clean_text(std::string_view text) {
 
 struct Formatter {
     std::string operator()(const GenerateOk& ok) const {
-        std::string line = "ok";
-        append_id(line, ok.id);
-        append_field(line, "N", ok.n_prompt);
-        append_field(line, "gen", ok.n_generated);
-        append_field(line, "reused", ok.n_reused);
-        append_field(line, "tier", percent_encode(ok.tier));
-        append_field(line, "miss", percent_encode(ok.miss));
-        if (ok.restored) append_field(line, "restored", *ok.restored);
-        append_field(line, "prefill_s", measure(ok.prefill_s, kSecondsDigits));
-        append_field(line, "decode_s", measure(ok.decode_s, kSecondsDigits));
-        append_field(line, "decode_tok_s", measure(ok.decode_tokens_per_s, kRateDigits));
-        if (ok.speculation) append_speculation_fields(line, *ok.speculation);
+        std::string line = line_of("ok", "id", ok.id, "N", ok.n_prompt, "gen", ok.n_generated, "reused", ok.n_reused,
+                                   "tier", percent_encode(ok.tier), "miss", percent_encode(ok.miss), "restored",
+                                   ok.restored, "prefill_s", seconds(ok.prefill_s), "decode_s", seconds(ok.decode_s),
+                                   "decode_tok_s", measure(ok.decode_tokens_per_s, kRateDigits));
+        if (ok.speculation) line += speculation_fields(*ok.speculation);
         if (ok.output_path) append_field(line, "out", percent_encode(*ok.output_path));
         append_field(line, "stop", name_of(ok.stop));
         return line;
     }
-
     std::string operator()(const Err& err) const {
-        std::string line = "err ";
-        line += name_of(err.error.code);
-        append_id(line, err.id);
+        const std::string line = line_of("err " + std::string(name_of(err.error.code)), "id", err.id);
         const std::string text = clean_text(err.error.text);
         // A text that itself begins like an id is set off by a second space, so that nobody reads it as one.
-        if (!err.id && text.starts_with("id=")) line += ' ';
-        return text.empty() ? line : line + ' ' + text;
+        const bool looks_like_id = !err.id && text.starts_with("id=");
+        return text.empty() ? line : line + (looks_like_id ? "  " : " ") + text;
     }
-
-    std::string operator()(const PoolSize& pool) const {
-        std::string line = "[pool]";
-        append_field(line, "tokens", pool.n_tokens);
-        return line;
-    }
-
     std::string operator()(const Pong& pong) const { return pong.word.empty() ? "pong" : "pong " + pong.word; }
-
-    std::string operator()(const PlainOk& ok) const { return start_line("ok", ok.id); }
-
-    std::string operator()(const Parked& parked) const {
-        return start_line("ok", parked.id) + " park " + std::string(name_of(parked.what));
+    std::string operator()(const PlainOk& ok) const { return line_of("ok", "id", ok.id); }
+    std::string operator()(const Parked& r) const {
+        return line_of("ok", "id", r.id) + " park " + std::string(name_of(r.what));
     }
-
-    std::string operator()(const Unparked& unparked) const {
-        return start_line("ok", unparked.id) + " unpark " + std::string(name_of(unparked.what));
+    std::string operator()(const Unparked& r) const {
+        return line_of("ok", "id", r.id) + " unpark " + std::string(name_of(r.what));
     }
-
-    std::string operator()(const Cancelled& cancelled) const {
-        std::string line = "[cancel]";
-        append_field(line, "id", cancelled.id);
-        return line;
+    std::string operator()(const Cancelled& r) const { return line_of("[cancel]", "id", r.id); }
+    std::string operator()(const PrefillProgress& r) const {
+        return line_of("[prefill]", "id", r.id, "done", r.n_done, "total", r.n_total);
     }
-
-    std::string operator()(const PrefillProgress& progress) const {
-        std::string line = "[prefill]";
-        append_id(line, progress.id);
-        append_field(line, "done", progress.n_done);
-        append_field(line, "total", progress.n_total);
-        return line;
-    }
-
     std::string operator()(const Logprobs& logprobs) const {
-        std::string line = "[lp]";
-        append_id(line, logprobs.id);
-        append_field(line, "i", logprobs.index);
+        std::string line = line_of("[lp]", "id", logprobs.id, "i", logprobs.index);
         char separator = ' ';
         for (const auto& [token, value] : logprobs.entries) {
-            line += separator;
-            line += std::to_string(token) + ':' + logprob(value);
+            line += separator + std::to_string(token) + ':' + logprob(value);
             separator = ',';
         }
         return line;
     }
-
-    std::string operator()(const SnapshotTaken& taken) const {
-        std::string line = start_line("[snap]", taken.id);
-        append_field(line, "slot", taken.slot);
-        append_field(line, "cur_pos", taken.cur_pos);
-        return line;
+    std::string operator()(const SnapshotTaken& r) const {
+        return line_of("[snap]", "id", r.id, "slot", r.slot, "cur_pos", r.cur_pos);
     }
-
-    std::string operator()(const ThinTaken& taken) const {
-        std::string line = start_line("[snap]", taken.id);
-        append_field(line, "slot", taken.slot);
-        append_field(line, "from", taken.begin);
-        append_field(line, "to", taken.end);
-        return line;
+    std::string operator()(const ThinTaken& r) const {
+        return line_of("[snap]", "id", r.id, "slot", r.slot, "from", r.begin, "to", r.end);
     }
-
-    std::string operator()(const SlotFreed& freed) const {
-        std::string line = start_line("[snap]", freed.id) + " freed";
-        append_field(line, "slot", freed.slot);
-        return line;
+    std::string operator()(const SlotFreed& r) const {
+        return line_of("[snap]", "id", r.id) + line_of(" freed", "slot", r.slot);
     }
-
-    std::string operator()(const SlotList& list) const {
+    std::string operator()(const SlotList& r) const {
         std::string slots;
-        for (const std::int32_t slot : list.slots) slots += (slots.empty() ? "" : ",") + std::to_string(slot);
-        std::string line = start_line("[snap]", list.id);
-        append_field(line, "slots", slots);
-        return line;
+        for (const std::int32_t slot : r.slots) slots += (slots.empty() ? "" : ",") + std::to_string(slot);
+        return line_of("[snap]", "id", r.id, "slots", slots);
     }
-
-    std::string operator()(const SlotSaved& saved) const {
-        std::string line = start_line("[snap]", saved.id) + " saved";
-        append_field(line, "slot", saved.slot);
-        append_field(line, "bytes", saved.bytes);
-        return line;
+    std::string operator()(const SlotSaved& r) const {
+        return line_of("[snap]", "id", r.id) + line_of(" saved", "slot", r.slot, "bytes", r.bytes);
     }
-
-    std::string operator()(const InlineSnapshot& taken) const {
-        std::string line = start_line("[snap] inline", taken.id);
-        append_field(line, "slot", taken.slot);
-        append_field(line, "cur_pos", taken.cur_pos);
-        return line;
+    std::string operator()(const InlineSnapshot& r) const {
+        return line_of("[snap] inline", "id", r.id, "slot", r.slot, "cur_pos", r.cur_pos);
     }
-
-    std::string operator()(const InlineSnapshotFailed& failed) const {
-        std::string line = start_line("[snap] failed", failed.id);
-        append_field(line, "slot", failed.slot);
-        line += ' ';
-        line += luce::name_of(failed.code);
-        return line;
+    std::string operator()(const InlineSnapshotFailed& r) const {
+        return line_of("[snap] failed", "id", r.id, "slot", r.slot) + ' ' + std::string(luce::name_of(r.code));
     }
-
-    std::string operator()(const StatusLine& status) const {
-        std::string line = "[status]";
-        append_fields(line, status.fields);
-        return line;
-    }
-
-    std::string operator()(const ReadyLine& ready) const {
-        std::string line = "[daemon] ready";
-        append_fields(line, ready.fields);
-        return line;
-    }
+    std::string operator()(const StatusLine& status) const { return line_of_pairs("[status]", status.fields); }
+    std::string operator()(const ReadyLine& ready) const { return line_of_pairs("[daemon] ready", ready.fields); }
+    std::string operator()(const PoolSize& pool) const { return line_of("[pool]", "tokens", pool.n_tokens); }
 };
 
 }  // namespace
@@ -259,8 +199,8 @@ void append_speculation(StatusLine& line, const Speculation& speculation) {
         add("spec_share", ratio(speculation.n_speculated_steps, speculation.n_steps));
         add("spec_tokens_per_step", ratio(speculation.n_steps + speculation.n_accepted, speculation.n_steps));
     }
-    add("spec_draft_s", measure(speculation.draft_s, kSecondsDigits));
-    add("spec_verify_s", measure(speculation.verify_s, kSecondsDigits));
+    add("spec_draft_s", seconds(speculation.draft_s));
+    add("spec_verify_s", seconds(speculation.verify_s));
 }
 
 std::string format_reply(const Reply& reply) { return std::visit(Formatter{}, reply) + '\n'; }

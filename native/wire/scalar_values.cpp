@@ -69,9 +69,10 @@ Result<std::uint64_t> parse_uint64(std::string_view text) {
     return parse_integer<std::uint64_t>(text, 0, std::numeric_limits<std::uint64_t>::max());
 }
 
-Result<std::int32_t> parse_placed_count(std::string_view name, std::string_view word) {
-    Result<std::int32_t> number = parse_int32(word, 0, kMaxInt32);
-    if (!number) return bad_args(std::string(name) + " '" + shortened(word) + "' " + number.error().text);
+Result<std::int32_t> parse_placed_count(std::string_view name, std::optional<std::string_view> word) {
+    if (!word) return bad_args(std::string(name) + " is missing");
+    Result<std::int32_t> number = parse_count(*word);
+    if (!number) return bad_args(std::string(name) + " '" + shortened(*word) + "' " + number.error().text);
     return number;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -21,8 +22,11 @@ bool looks_like_integer(std::string_view text);
 Result<std::int32_t> parse_int32(std::string_view text, std::int32_t min, std::int32_t max);
 Result<std::uint64_t> parse_uint64(std::string_view text);
 
-// A word that a command knows by its place, 0 .. 2^31-1: the error's text begins with `name` and the word.
-Result<std::int32_t> parse_placed_count(std::string_view name, std::string_view word);
+// 0 .. 2^31-1
+inline Result<std::int32_t> parse_count(std::string_view text) { return parse_int32(text, 0, kMaxInt32); }
+
+// A count that a command knows by its place, or nothing if the line ends before it: the error's text names it.
+Result<std::int32_t> parse_placed_count(std::string_view name, std::optional<std::string_view> word);
 
 // 0 or 1.
 Result<bool> parse_flag(std::string_view text);

@@ -39,6 +39,8 @@ public:
 
     std::optional<std::string_view> next();
 
+    bool has_next() const { return !done_; }
+
 private:
     std::string_view rest_;
     char separator_;

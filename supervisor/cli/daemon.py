@@ -17,6 +17,7 @@ import click
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_START_FAILED, Failure, OutputClosedError, run_command
 from luce.supervisor.cli.options import (
     NOT_NEGATIVE,
+    click_option,
     engine_options,
     read_binary,
     read_engine_config,
@@ -52,18 +53,9 @@ def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: b
     "luce-daemon", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @engine_options
-@click.option(
-    "--stream-fd",
-    type=click.IntRange(min=3),
-    metavar="FD",
-    help="Open descriptor that tokens are written to as int32, little endian; -1 ends each generation.",
-)
-@click.option(
-    "--mux",
-    is_flag=True,
-    help="Multiplexed dialect: many generations at once, every record on the token descriptor is (request id, value).",
-)
-@click.option("--die-with-parent", is_flag=True, help="End when the process that started this one ends.")
+@click_option("stream_fd")
+@click_option("mux")
+@click_option("die_with_parent")
 @click.option(
     "--version",
     is_flag=True,

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from luce.supervisor.configuration_values import byte_count
+from luce.supervisor.config.values import byte_count
 
 
 class Real(click.FloatRange):

@@ -19,7 +19,7 @@ from luce.supervisor.cli.numbers import Seconds
 from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
 from luce.supervisor.cli.output import write_output
 from luce.supervisor.config import ConfigError
-from luce.supervisor.configuration import Configuration, Flag, known_options, read_configuration
+from luce.supervisor.config.loading import Configuration, Flag, known_options, read_configuration
 
 _EPILOG = """\b
 Each option can stand in the environment as LUCE_<OPTION> (LUCE_HOST_CACHE=8G, LUCE_SHARED_PREFIXES=off; lists with
@@ -176,7 +176,7 @@ def _is_given(context: click.Context, name: str) -> bool:
 
 
 def _print(configuration: Configuration) -> int:
-    from luce.supervisor.configuration_text import configuration_text
+    from luce.supervisor.config.text import configuration_text
 
     configuration.check()
     write_output(configuration_text(configuration).encode(errors="backslashreplace"))

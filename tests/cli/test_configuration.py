@@ -11,8 +11,8 @@ import pytest
 
 from luce.supervisor.cli.serve import known_flags
 from luce.supervisor.config import ConfigError, SupervisorConfig
-from luce.supervisor.configuration import Configuration, known_options, read_configuration
-from luce.supervisor.configuration_text import configuration_text
+from luce.supervisor.config.loading import Configuration, known_options, read_configuration
+from luce.supervisor.config.text import configuration_text
 from luce.supervisor.http.settings import ServeSettings
 
 MODEL = Path("/m.gguf")

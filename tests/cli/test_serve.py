@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 from luce.supervisor.cli.serve import known_flags
-from luce.supervisor.configuration import known_options, read_configuration
+from luce.supervisor.config.loading import known_options, read_configuration
 from tests.cli.conftest import TIMEOUT_S, Run
 
 ROOT = Path(__file__).resolve().parents[2]

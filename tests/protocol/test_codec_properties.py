@@ -71,10 +71,10 @@ from luce.protocol import (
     format_command,
     format_event,
     format_reply,
-    parse_command,
     parse_reply,
 )
 
+from .command_parser.lines import parse_command
 from .vector_data import bytes_of, read_vectors
 
 # The machine may be busy: what is measured here is not time.

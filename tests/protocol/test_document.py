@@ -9,8 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from luce.protocol import (
-    RESERVED_VERBS,
-    VERBS,
     CommandError,
     Dialect,
     Err,
@@ -21,13 +19,13 @@ from luce.protocol import (
     UnknownLine,
     format_command,
     format_reply,
-    parse_command,
     parse_reply,
 )
-from luce.protocol.command_parser import GENERATING_VERBS
-from luce.protocol.generate_parser import NAMED_KEYS
-from luce.protocol.memory_parser import VERBS_WITHOUT_ID
+from luce.protocol.command_table import VERBS
 
+from .command_parser.generations import NAMED_KEYS
+from .command_parser.lines import VERBS as PARSED_VERBS
+from .command_parser.lines import parse_command
 from .vector_data import ROOT
 
 DOCUMENT = (ROOT / "protocol" / "PROTOCOL.md").read_text("utf-8")
@@ -51,26 +49,38 @@ def cpp(path: str) -> str:
 
 def test_verbs() -> None:
     documented = {word for word in first_words("Commands of this build") if not word.startswith("<")}
-    assert documented == set(VERBS)
+    assert documented == {verb.verb for verb in VERBS if not verb.is_reserved}
     # `free` has two meanings: of a slot, and of the drafter, which is reserved.
-    assert set(first_words("Reserved commands")) == {*RESERVED_VERBS, "free"}
+    assert set(first_words("Reserved commands")) == {verb.verb for verb in VERBS if verb.is_reserved} | {"free"}
 
 
-def test_verbs_of_the_native_parser() -> None:
-    forms = dict(re.findall(r'\{"(\w+)", Form::(\w+)\}', cpp("wire/command_parser.cpp")))
-    reserved = {verb: form == "reserved_generating" for verb, form in forms.items() if form.startswith("reserved")}
-    assert reserved == RESERVED_VERBS
-    memory = re.findall(r'\{"(\w+)", (true|false), command_of<', cpp("wire/memory_parser.cpp"))
-    assert (set(forms) - set(reserved)) | {verb for verb, _ in memory} == set(VERBS)
-    assert {verb for verb, carries_id in memory if carries_id == "false"} == VERBS_WITHOUT_ID
+def test_the_forms_of_the_verbs() -> None:
+    """`key=` and `<place>` of the document's first column; what stands in brackets may be left out."""
+    forms = re.findall(r"^\| `(\w+)([^`]*)`", section("Commands of this build"), re.MULTILINE)
+    keys: dict[str, set[str]] = {}
+    required: dict[str, set[str]] = {}
+    for verb, words in forms:
+        keys.setdefault(verb, set()).update(re.findall(r"(\w+)=", words))
+        required.setdefault(verb, set()).update(re.findall(r"(?<!\[)\b(\w+)=", words))
+    for verb in VERBS:
+        if verb.keys is not None and verb.verb != "gen":
+            assert keys[verb.verb] == {key.key for key in verb.keys}
+            assert required[verb.verb] == {key.key for key in verb.keys if key.required}
 
 
 def test_keys() -> None:
-    names = {key.decode() for key in NAMED_KEYS}
-    documented = first_words("Named arguments")
-    assert sorted(documented) == sorted(names)
-    table = cpp("wire/generate_parser.cpp").partition("kNamedKeys[]")[2].partition("\n};")[0]
-    assert set(re.findall(r'^    \{"(\w+)"', table, re.MULTILINE)) == names
+    (gen,) = (verb for verb in VERBS if verb.verb == "gen")
+    assert gen.keys is not None
+    assert sorted(first_words("Named arguments")) == sorted(key.key for key in gen.keys)
+    required = re.findall(r"^\| `(\w+)` \|[^|]*\| required:", section("Named arguments"), re.MULTILINE)
+    assert set(required) == {key.key for key in gen.keys if key.required}
+
+
+def test_the_tests_parser_knows_the_same_words() -> None:
+    """It is written apart from both codecs, so that what they have in common is looked at from outside."""
+    parsers = {verb.verb: verb for verb in VERBS}
+    assert set(PARSED_VERBS) == {verb.verb for verb in VERBS if not verb.is_reserved}
+    assert {key.decode() for key in NAMED_KEYS} == {key.key for key in parsers["gen"].keys or ()}
 
 
 def test_error_codes() -> None:
@@ -91,7 +101,7 @@ def test_stop_reasons() -> None:
 def test_generating_commands() -> None:
     documented = re.search(r'"Generating" are (.*?);', section("Sentinels"), re.DOTALL)
     assert documented is not None
-    assert set(re.findall(r"`([^`]+)`", documented[1])) == set(GENERATING_VERBS)
+    assert set(re.findall(r"`([^`]+)`", documented[1])) == {verb.verb for verb in VERBS if verb.generates}
 
 
 def session(dialect: Dialect) -> Iterator[tuple[str, str]]:

@@ -32,8 +32,8 @@ def test_speculation_becomes_arguments() -> None:
         spec_memory=1 << 30,
     )
     assert config.to_argv() == [
-        "--model", "m", "--draft", "d.gguf", "--draft-max", "0", "--draft-gate", "off", "--draft-tree", "0",
-        "--spec-memory", "1073741824", "--mtp",
+        "--model", "m", "--draft", "d.gguf", "--mtp", "--draft-max", "0", "--draft-gate", "off", "--draft-tree", "0",
+        "--spec-memory", "1073741824",
     ]  # fmt: skip
     supervisor = SupervisorConfig(
         model=Path("m"), draft=Path("d"), engines=[{}, {"model": Path("n"), "draft": None, "mtp": True}]

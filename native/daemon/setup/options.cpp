@@ -1,3 +1,5 @@
+// Which options there are is supervisor/config/options.json's: the build makes daemon/setup/option_table.inc of it.
+// Here stands how a value of each kind is read.
 #include "daemon/setup/options.h"
 
 #include <algorithm>
@@ -22,7 +24,7 @@ using Setter = std::function<std::optional<std::string>(Options&, std::string_vi
 struct OptionSpec {
     std::string_view name;
     std::string_view value;  // what the value is called; empty: a switch without one
-    std::string_view help;
+    std::string_view help;   // empty: an older name of the option before it
     Setter set;
 };
 
@@ -106,67 +108,7 @@ Setter bytes(Field Options::* field) {
     };
 }
 
-constexpr std::int32_t kMaxInt = std::numeric_limits<std::int32_t>::max();
-constexpr std::int32_t kMaxThreads = 512;  // as many as ggml is built for
-constexpr std::int32_t kMaxDraft = 64;     // a step that verifies more pays on no machine
-constexpr std::int32_t kMaxTree = 256;
-constexpr std::int32_t kMaxTau = 1 << 16;
 constexpr std::int32_t kMaxLayer = 1 << 16;
-
-std::vector<OptionSpec> model_specs() {
-    return {
-        {"--model", "FILE", "the model, a GGUF file (of a split model: its first part)", text(&Options::model)},
-        {"--ctx", "N",
-         "longest text of one lane in tokens, prompt included (default: the model's, at most 32768 and --pool; with "
-         "--kvflash all of it)",
-         number<std::int32_t>(&Options::n_ctx, 1, kMaxCells)},
-        {"--pool", "N",
-         "cells of KV cache that all lanes share, at least --ctx (default: --ctx); when running lanes "
-         "outgrow it, the youngest pauses",
-         number<std::int32_t>(&Options::n_pool, 1, kMaxCells)},
-        {"--lanes", "N", "requests that run at once (default 4)", number<std::int32_t>(&Options::n_lanes, 1, 256)},
-        {"--queue", "N", "requests that may wait beyond those that have a lane (default 256)",
-         number<std::int32_t>(&Options::n_queue, 0, 1 << 20)},
-        {"--batch", "N", "most tokens of one call to the model (default: --ubatch)",
-         number<std::int32_t>(&Options::n_batch, 1, 1 << 20)},
-        {"--ubatch", "N", "most tokens of one pass over the weights, and so of a prefill slice (default 512)",
-         number<std::int32_t>(&Options::n_ubatch, 1, 1 << 20)},
-        {"--threads", "N", "CPU threads (default: one a physical core)",
-         number<std::int32_t>(&Options::n_threads, 1, kMaxThreads)},
-        {"--gpu-layers", "N", "layers on the GPU; 0: none (default: all, where there is a GPU)",
-         number<std::int32_t>(&Options::n_gpu_layers, 0, kMaxInt)},
-        {"--cache-type-k", "TYPE",
-         "type of the cached keys: f16, bf16, q8_0, q4_0, … (default: q8_0 on CPU, or bf16 "
-         "where the head size does not fit; f16 on GPU)",
-         text(&Options::cache_type_k)},
-        {"--cache-type-v", "TYPE", "type of the cached values (default: same rule)", text(&Options::cache_type_v)},
-        {"--flash-attn", "on|off|auto", "flash attention (default auto: on where the backend has it)",
-         choice<FlashAttentionChoice>(&Options::flash_attention, {{"auto", FlashAttentionChoice::automatic},
-                                                                  {"on", FlashAttentionChoice::on},
-                                                                  {"off", FlashAttentionChoice::off}})},
-    };
-}
-
-std::vector<OptionSpec> memory_specs() {
-    return {
-        {"--slots", "N", "numbered snapshots (default 256); they live within --host-cache",
-         number<std::int32_t>(&Options::n_slots, 0, 1 << 20)},
-        {"--host-cache", "BYTES",
-         "memory of the host for what texts leave behind: pages that left the pool, checkpoints, slots (default: a "
-         "quarter "
-         "of "
-         "what is free, at most 8G)",
-         bytes(&Options::host_cache_bytes)},
-        {"--disk-cache", "DIR",
-         "keep pages and checkpoints in files there, found again after a restart (default: nowhere)",
-         text(&Options::disk_cache)},
-        {"--disk-budget", "BYTES", "most bytes of all files below --disk-cache (default 32G)",
-         bytes(&Options::disk_budget_bytes)},
-        {"--prefix-cache", "on|off",
-         "look for known prefix_matches of prompts, so that they need not be read again (default on)",
-         choice<bool>(&Options::reuses_prefixes, {{"on", true}, {"off", false}})},
-    };
-}
 
 std::optional<std::string> kvflash_size(Options& options, std::string_view text) {
     std::int32_t n = 0;
@@ -198,117 +140,10 @@ std::optional<std::string> set_kvflash_layer(Options& options, std::string_view 
     return std::nullopt;
 }
 
-std::vector<OptionSpec> residency_specs() {
-    return {
-        {"--kvflash", "N|auto",
-         "tokens of KV cache on the device, for texts of any length up to --ctx: what does not fit lies in the host "
-         "(--host-cache) and comes back when it matters; a multiple of 64, and costs nothing while texts fit; auto: as "
-         "many as the free memory holds and decoding stays fast with, and the log tells the sum (default: off, and "
-         "texts have to fit --pool)",
-         kvflash_size},
-        {"--kvflash-tau", "N", "tokens of an answer after which it is looked anew at what matters (default 64)",
-         number<std::int32_t>(&Options::kvflash_tau, 1, kMaxTau)},
-        {"--kvflash-policy", "auto|query|draft|lru",
-         "what stays: query: what the model's own attention asks for, and the newest; draft: what a small model's "
-         "attention asks for (--kvflash-scorer), and the newest; lru: the newest; auto: query where the model allows "
-         "it, else draft where there is a scorer, else lru (default auto)",
-         choice<KvflashPolicy>(&Options::kvflash_policy, {{"auto", KvflashPolicy::automatic},
-                                                          {"query", KvflashPolicy::query},
-                                                          {"draft", KvflashPolicy::draft},
-                                                          {"lru", KvflashPolicy::lru}})},
-        {"--kvflash-scorer", "FILE",
-         "the small model of --kvflash-policy draft, a GGUF file: one with attention in all layers and any "
-         "vocabulary; --draft-threads and --draft-gpu-layers are for it as well",
-         text(&Options::kvflash_scorer)},
-        {"--kvflash-scorer-cache-type", "TYPE",
-         "type of its cached keys and values (default: as the daemon would choose)",
-         text(&Options::kvflash_scorer_cache_type)},
-        {"--kvflash-pin", "A:B,…",
-         "positions of every text that stay on the device, from A up to before B, in whole pages of 64 (a system "
-         "prompt, say); each lane needs room for them (default: none but the first page)",
-         kvflash_pins},
-        {"--kvflash-layer", "N|auto",
-         "the layer whose attention query goes by; auto: the one that finds best what a text holds, found out at the "
-         "first start with a model and kept below $XDG_CACHE_HOME or ~/.cache (default auto)",
-         set_kvflash_layer},
-    };
-}
-
-std::vector<OptionSpec> draft_specs() {
-    return {
-        {"--draft", "FILE",
-         "a draft model, a GGUF file: it proposes tokens that the model checks several at a time; the text stays the "
-         "same",
-         text(&Options::draft)},
-        {"--mtp", "", "draft with the model's own multi-token heads, or with those that --draft names",
-         flag(&Options::mtp)},
-        {"--draft-max", "N",
-         "most tokens drafted at once, up to 64; 0: never speculate (default: up to 15, as many as the gate "
-         "finds worth it)",
-         number<std::int32_t>(&Options::n_draft_most, 0, kMaxDraft)},
-        {"--draft-gate", "on|off",
-         "measure what a draft costs and brings, up to 0.6 s before ready and ever after, and draft only as far as it "
-         "pays; off: always as far as it goes (default on)",
-         choice<bool>(&Options::draft_gate, {{"on", true}, {"off", false}})},
-        {"--draft-accept", "match|rejection",
-         "match: keep a drafted token if it is the one that would have come without drafts; rejection: where a request "
-         "samples, draw the draft and keep more of it, which leaves the tokens' distribution as it is, but not the "
-         "tokens of a seed (default match)",
-         choice<bool>(&Options::draft_rejection, {{"match", false}, {"rejection", true}})},
-        {"--draft-ngram", "on|off",
-         "draft what followed the same words earlier in the text, which needs no model (default on)",
-         choice<bool>(&Options::draft_ngram, {{"on", true}, {"off", false}})},
-        {"--draft-tree", "BUDGET",
-         "draft a tree of at most so many tokens a step, up to 256, where the draft model names several tokens a place "
-         "(DFlash) and the model has no recurrent state; elsewhere, and with 0, a chain (default 0)",
-         number<std::int32_t>(&Options::draft_tree, 0, kMaxTree)},
-        {"--spec-memory", "BYTES",
-         "most memory for the states that a recurrent model goes back to when a draft was wrong, one a token, lane and "
-         "step; longer drafts cost a copy of the state and computing again what was right (default 2 GiB with a draft "
-         "model, else 256 MiB)",
-         bytes(&Options::spec_memory_bytes)},
-        {"--draft-cache-type-k", "TYPE", "type of the draft model's cached keys (default: as the daemon would choose)",
-         text(&Options::draft_cache_type_k)},
-        {"--draft-cache-type-v", "TYPE", "type of its cached values (default: as the daemon would choose)",
-         text(&Options::draft_cache_type_v)},
-        {"--draft-gpu-layers", "N",
-         "layers of the draft model on the GPU; 0: none (default: all, where there is a GPU)",
-         number<std::int32_t>(&Options::n_draft_gpu_layers, 0, kMaxInt)},
-        {"--draft-threads", "N", "CPU threads of the draft model (default: --threads)",
-         number<std::int32_t>(&Options::n_draft_threads, 1, kMaxThreads)},
-    };
-}
-
-std::vector<OptionSpec> process_specs() {
-    return {
-        {"--stream-fd", "FD", "open file descriptor that tokens are written to, as int32 little endian",
-         number<int>(&Options::stream_fd, 3, 1 << 20)},
-        {"--mux", "", "multiplexed dialect: token records carry their request's id, requests run side by side",
-         flag(&Options::multiplexed)},
-        {"--seed", "N", "seed of requests that bring none (default: a random one each)",
-         number<std::uint64_t>(&Options::seed, 0, std::numeric_limits<std::uint64_t>::max())},
-        {"--log-level", "LEVEL", "error, warn, info or debug; debug holds llama.cpp's own messages (default info)",
-         choice<LogLevel>(&Options::log_level, {{"error", LogLevel::error},
-                                                {"warn", LogLevel::warn},
-                                                {"info", LogLevel::info},
-                                                {"debug", LogLevel::debug}})},
-        {"--load-timeout", "S", "give up loading after S seconds without progress; 0: never (default 120)",
-         number<std::int32_t>(&Options::load_timeout_s, 0, 1 << 20)},
-        {"--die-with-parent", "", "end when the process that started luced ends, however it does",
-         flag(&Options::dies_with_parent)},
-        {"--version", "", "print version, build and devices, and exit", flag(&Options::wants_version)},
-        {"--help", "", "print this text and exit", flag(&Options::wants_help)},
-    };
-}
+#include "daemon/setup/option_table.inc"
 
 const std::vector<OptionSpec>& specs() {
-    static const std::vector<OptionSpec> all = [] {
-        std::vector<OptionSpec> joined;
-        for (const auto& part : {model_specs(), memory_specs(), residency_specs(), draft_specs(), process_specs()}) {
-            joined.insert(joined.end(), part.begin(), part.end());
-        }
-        return joined;
-    }();
+    static const std::vector<OptionSpec> all = all_specs();
     return all;
 }
 
@@ -359,6 +194,7 @@ std::string help_text() {
         "ends.\n\n"
         "usage: luced --model FILE [--stream-fd FD] [option …]\n\n";
     for (const OptionSpec& spec : specs()) {
+        if (spec.help.empty()) continue;  // an older name
         std::string left = "  " + std::string(spec.name) + " " + std::string(spec.value);
         left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
         text.append(left).append(spec.help).push_back('\n');

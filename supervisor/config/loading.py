@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_origin, get_type_hints
 
 from luce.supervisor.config import ConfigError, DaemonConfig, EngineConfig, SupervisorConfig
-from luce.supervisor.configuration_values import read_environment_table, read_item, read_text
+from luce.supervisor.config.values import read_environment_table, read_item, read_text
 from luce.supervisor.http.settings import ServeSettings
 
 PREFIX = "LUCE_"

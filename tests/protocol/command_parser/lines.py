@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from .commands import Cancel, Command, Ping, Quit, Status
-from .errors import CommandError, ErrorCode
-from .generate_parser import (
+from luce.protocol.commands import Cancel, Command, Ping, Quit, Status
+from luce.protocol.errors import CommandError, ErrorCode
+from luce.protocol.scalar_values import RefusedError, parse_count, shortened
+
+from .generations import (
     Key,
     is_positional_generate,
     parse_file_generate,
@@ -25,8 +27,8 @@ from .generate_parser import (
     sets,
     words_of,
 )
-from .memory_parser import MEMORY_PARSERS, VERBS_WITHOUT_ID
-from .scalar_values import RefusedError, not_yet, parse_count, parse_flag, shortened
+from .memory import MEMORY_PARSERS, VERBS_WITHOUT_ID
+from .scalars import not_yet, parse_flag
 
 _FIRST_WORD = re.compile(rb"[ \t]*([^ \t]*)")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")

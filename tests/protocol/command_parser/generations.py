@@ -12,9 +12,26 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from .commands import MAX_LOGPROBS, ConstraintArgs, Generate, GenerateForm, MemoryArgs, SamplingArgs
-from .errors import ErrorCode
-from .list_values import (
+from luce.protocol.commands import MAX_LOGPROBS, ConstraintArgs, Generate, GenerateForm, MemoryArgs, SamplingArgs
+from luce.protocol.errors import ErrorCode
+from luce.protocol.scalar_values import (
+    MAX_UINT64,
+    MIN_INT32,
+    RefusedError,
+    looks_like_integer,
+    parse_any_real,
+    parse_count,
+    parse_integer,
+    parse_not_negative,
+    parse_positive,
+    parse_positive_probability,
+    parse_probability,
+    parse_text,
+    shortened,
+)
+from luce.protocol.tokens import MAX_INT32
+
+from .lists import (
     parse_logit_bias,
     parse_marks,
     parse_pins,
@@ -25,24 +42,7 @@ from .list_values import (
     parse_tokens,
     parse_triggers,
 )
-from .scalar_values import (
-    MAX_UINT64,
-    MIN_INT32,
-    RefusedError,
-    looks_like_integer,
-    parse_any_real,
-    parse_count,
-    parse_flag,
-    parse_integer,
-    parse_not_negative,
-    parse_placed_count,
-    parse_positive,
-    parse_positive_probability,
-    parse_probability,
-    parse_text,
-    shortened,
-)
-from .tokens import MAX_INT32
+from .scalars import parse_flag, parse_placed_count
 
 _WORD = re.compile(rb"[^ \t]+")
 _BLANKS = b" \t"

@@ -11,8 +11,8 @@ from itertools import pairwise
 from math import inf
 from typing import TypeVar
 
-from .commands import MAX_MARKS, GrammarTrigger, PinSpan, SamplingArgs, SnapshotPoint, TriggerKind
-from .scalar_values import (
+from luce.protocol.commands import MAX_MARKS, GrammarTrigger, PinSpan, SamplingArgs, SnapshotPoint, TriggerKind
+from luce.protocol.scalar_values import (
     MAX_UINT64,
     RefusedError,
     parse_any_real,
@@ -25,7 +25,7 @@ from .scalar_values import (
     parse_token,
     shortened,
 )
-from .tokens import MAX_INT32
+from luce.protocol.tokens import MAX_INT32
 
 Item = TypeVar("Item")
 

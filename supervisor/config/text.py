@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from luce.supervisor.config import EngineConfig
-from luce.supervisor.configuration import Configuration, Setting
+from luce.supervisor.config.loading import Configuration, Setting
 
 
 def configuration_text(configuration: Configuration) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .commands import (
+from luce.protocol.commands import (
     Clear,
     FreeSlot,
     ListSlots,
@@ -22,8 +22,10 @@ from .commands import (
     Unpark,
     Weights,
 )
-from .generate_parser import Key, next_word, read_named_args, sets, words_of
-from .scalar_values import RefusedError, not_yet, parse_count, parse_flag, parse_placed_count, parse_text, shortened
+from luce.protocol.scalar_values import RefusedError, parse_count, parse_text, shortened
+
+from .generations import Key, next_word, read_named_args, sets, words_of
+from .scalars import not_yet, parse_flag, parse_placed_count
 
 _BLANKS = b" \t"
 

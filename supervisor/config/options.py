@@ -1,8 +1,9 @@
 """DaemonConfig: every option of `luced` as one frozen value, and its one way to become arguments. SupervisorConfig: the
 same and the supervisor's own.
 
-The only place with names and defaults of options. None means "the daemon decides", because only it has seen the model
-and the machine. It must not know where files are found, nor start anything.
+What an option is called on command lines, and what it is for, stands in options.json; here are the types and defaults.
+None means "the daemon decides", because only it has seen the model and the machine. It must not know where files are
+found, nor start anything.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
+
+from luce.supervisor.config.table import engine_options
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]
@@ -21,10 +24,7 @@ KvflashPolicy = Literal["auto", "query", "draft", "lru"]
 ByteCount = Annotated[int, "bytes"]  # written 8G for short where people write it
 NumberOrAuto = Annotated[int | Literal["auto"], "number"]
 
-CACHE_TYPES: tuple[CacheType, ...] = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
-FLASH_ATTENTION: tuple[FlashAttention, ...] = ("auto", "on", "off")
-LOG_LEVELS: tuple[LogLevel, ...] = ("error", "warn", "info", "debug")
-KVFLASH_POLICIES: tuple[KvflashPolicy, ...] = ("auto", "query", "draft", "lru")
+CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 
 
 OPENMP_SPIN_COUNT = 20_000
@@ -47,101 +47,57 @@ class DaemonConfig:
     """What one `luced` is started with."""
 
     model: Path
-    ctx: int | None = None  # tokens that the longest text of one lane may have
-    pool: int | None = None  # cells of the attention cache that all lanes share
-    lanes: int | None = None  # generations that decode together
-    queue: int | None = None  # generations that may wait for a lane
-    batch: int | None = None  # tokens a step may decode in all
-    ubatch: int | None = None  # tokens a prefill slice has at most
+    ctx: int | None = None
+    pool: int | None = None
+    lanes: int | None = None
+    queue: int | None = None
+    batch: int | None = None
+    ubatch: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
     cache_type_k: CacheType | None = None
     cache_type_v: CacheType | None = None
     flash_attn: FlashAttention | None = None
-    slots: int | None = None  # snapshots that can be kept
-    host_cache: ByteCount | None = None  # bytes of host memory for pages and tails
-    disk_cache: Path | None = None  # folder where pages and tails outlive the daemon
-    disk_budget: ByteCount | None = None  # bytes in that folder
-    prefix_cache: OnOff | None = None  # whether prefixes that are known are not computed again
-    kvflash: NumberOrAuto | None = None  # tokens of a pool, in place of `pool`, that texts may outgrow; auto: as fit
-    kvflash_tau: int | None = None  # tokens of an answer between two looks at what matters
-    kvflash_policy: KvflashPolicy | None = None  # what of a longer text stays in the pool
-    kvflash_pin: tuple[str, ...] | None = None  # positions of every text that always stay there: "0:512"
-    kvflash_scorer: Path | None = None  # GGUF file of a small model that says so by its own attention
+    slots: int | None = None
+    host_cache: ByteCount | None = None
+    disk_cache: Path | None = None
+    disk_budget: ByteCount | None = None
+    prefix_cache: OnOff | None = None
+    kvflash: NumberOrAuto | None = None
+    kvflash_tau: int | None = None
+    kvflash_policy: KvflashPolicy | None = None
+    kvflash_pin: tuple[str, ...] | None = None
+    kvflash_scorer: Path | None = None
     kvflash_scorer_cache_type: CacheType | None = None
-    kvflash_layer: NumberOrAuto | None = None  # whose attention says what matters; auto: the daemon finds out
-    draft: Path | None = None  # GGUF file of a draft model, or with `mtp` of an assistant; a folder with one
-    mtp: bool = False  # draft with multi-token heads: the model's own, or the assistant's
-    draft_max: int | None = None  # tokens that are drafted at once; 0: no speculation
-    draft_gate: OnOff | None = None  # whether drafting stops where it does not pay
-    draft_accept: DraftAccept | None = None  # how a drafted token is judged where a request samples
-    draft_ngram: OnOff | None = None  # whether what followed the same words earlier is drafted
-    draft_tree: int | None = None  # tokens of a draft tree; 0: chains
-    spec_memory: ByteCount | None = None  # bytes for states to go back to after a wrong draft
+    kvflash_layer: NumberOrAuto | None = None
+    draft: Path | None = None
+    mtp: bool = False
+    draft_max: int | None = None
+    draft_gate: OnOff | None = None
+    draft_accept: DraftAccept | None = None
+    draft_ngram: OnOff | None = None
+    draft_tree: int | None = None
+    spec_memory: ByteCount | None = None
     draft_cache_type_k: CacheType | None = None
     draft_cache_type_v: CacheType | None = None
     draft_gpu_layers: int | None = None
     draft_threads: int | None = None
-    seed: int | None = None  # of requests that bring none
+    seed: int | None = None
     log_level: LogLevel | None = None
-    load_timeout: int | None = None  # seconds without progress after which loading is given up
+    load_timeout: int | None = None
     stream_fd: int | None = None
     mux: bool = False
     die_with_parent: bool = False
 
     def to_argv(self) -> list[str]:
         """The arguments behind the program's name."""
-        valued: list[tuple[str, Path | int | str | None]] = [
-            ("--model", self.model),
-            ("--ctx", self.ctx),
-            ("--pool", self.pool),
-            ("--lanes", self.lanes),
-            ("--queue", self.queue),
-            ("--batch", self.batch),
-            ("--ubatch", self.ubatch),
-            ("--threads", self.threads),
-            ("--gpu-layers", self.gpu_layers),
-            ("--cache-type-k", self.cache_type_k),
-            ("--cache-type-v", self.cache_type_v),
-            ("--flash-attn", self.flash_attn),
-            ("--slots", self.slots),
-            ("--host-cache", self.host_cache),
-            ("--disk-cache", self.disk_cache),
-            ("--disk-budget", self.disk_budget),
-            ("--prefix-cache", self.prefix_cache),
-            ("--kvflash", self.kvflash),
-            ("--kvflash-tau", self.kvflash_tau),
-            ("--kvflash-policy", self.kvflash_policy),
-            ("--kvflash-pin", ",".join(self.kvflash_pin) if self.kvflash_pin else None),
-            ("--kvflash-scorer", self.kvflash_scorer),
-            ("--kvflash-scorer-cache-type", self.kvflash_scorer_cache_type),
-            ("--kvflash-layer", self.kvflash_layer),
-            ("--draft", self.draft),
-            ("--draft-max", self.draft_max),
-            ("--draft-gate", self.draft_gate),
-            ("--draft-accept", self.draft_accept),
-            ("--draft-ngram", self.draft_ngram),
-            ("--draft-tree", self.draft_tree),
-            ("--spec-memory", self.spec_memory),
-            ("--draft-cache-type-k", self.draft_cache_type_k),
-            ("--draft-cache-type-v", self.draft_cache_type_v),
-            ("--draft-gpu-layers", self.draft_gpu_layers),
-            ("--draft-threads", self.draft_threads),
-            ("--seed", self.seed),
-            ("--log-level", self.log_level),
-            ("--load-timeout", self.load_timeout),
-            ("--stream-fd", self.stream_fd),
-        ]
         argv: list[str] = []
-        for flag, value in valued:
-            if value is not None:
-                argv += [flag, str(value)]
-        if self.mtp:
-            argv.append("--mtp")
-        if self.mux:
-            argv.append("--mux")
-        if self.die_with_parent:
-            argv.append("--die-with-parent")
+        for field, option in engine_options().items():
+            value = getattr(self, field, None)
+            if option.takes is None:
+                argv += [f"--{option.name}"] if value else []
+            elif value is not None and value != ():
+                argv += [f"--{option.name}", ",".join(value) if isinstance(value, tuple) else str(value)]
         return argv
 
 

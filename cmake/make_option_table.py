@@ -1,0 +1,56 @@
+"""Writes luced's side of supervisor/config/options.json: make_option_table.py TABLE OUTPUT.
+
+What it writes is included once, by native/daemon/setup/options.cpp, where the setters are declared that it uses. It
+must not know what an option does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+# How an option's value is set, by its kind; a path and a type of cache are texts to luced.
+SETTERS = {
+    "bytes": "bytes(&Options::{native})",
+    "cache_type": "text(&Options::{native})",
+    "folder": "text(&Options::{native})",
+    "number": "number<std::int32_t>(&Options::{native}, {least}, {most})",
+    "path": "text(&Options::{native})",
+    "switch": "flag(&Options::{native})",
+    "uint64": "number<std::uint64_t>(&Options::{native}, {least}, {most}u)",
+}
+
+
+def setter_of(option: dict[str, Any]) -> str:
+    if "setter" in option:
+        return str(option["setter"])
+    if option["kind"] == "choice":
+        choices = ", ".join(f'{{"{name}", {value}}}' for name, value in option["choices"].items())
+        first = next(iter(option["choices"].values()))
+        kind = "bool" if first in {"true", "false"} else first.partition("::")[0]
+        return f"choice<{kind}>(&Options::{option['native']}, {{{choices}}})"
+    return SETTERS[option["kind"]].format(**option)
+
+
+def rows_of(option: dict[str, Any]) -> str:
+    """One row by the option's name, and one without a text for each older name."""
+    texts = [option.get("takes", ""), option.get("native_help", option["help"])]
+    setter = setter_of(option)
+    takes, text = (json.dumps(part, ensure_ascii=False) for part in texts)
+    rows = [f'    {{"--{option["name"]}", {takes}, {text}, {setter}}},\n']
+    rows += [f'    {{"--{alias}", {takes}, "", {setter}}},\n' for alias in option.get("aliases", [])]
+    return "".join(rows)
+
+
+def main() -> None:
+    table, output = map(Path, sys.argv[1:])
+    rows = "".join(map(rows_of, json.loads(table.read_text("utf-8"))["options"]))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    specs = f"std::vector<OptionSpec> all_specs() {{\n    return {{\n{rows}    }};\n}}\n"
+    output.write_text(f"// From {table.name}: change that.\n{specs}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
