@@ -74,7 +74,7 @@ class DaemonConfig:
     mtp: bool = False  # draft with multi-token heads: the model's own, or the assistant's
     draft_max: int | None = None  # tokens that are drafted at once; 0: no speculation
     draft_gate: OnOff | None = None  # whether drafting stops where it does not pay
-    draft_accept: DraftAccept | None = None  # how a drafted token is judged where a request samples
+    draft_accept: DraftAccept | None = None  # does nothing; "rejection" was removed and is refused
     draft_ngram: OnOff | None = None  # whether what followed the same words earlier is drafted
     draft_tree: int | None = None  # tokens of a draft tree; 0: chains
     spec_memory: ByteCount | None = None  # bytes for states to go back to after a wrong draft
@@ -215,6 +215,9 @@ class SupervisorConfig(DaemonConfig):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0")
 
+        for accept in (self.draft_accept, *(engine.options.get("draft_accept") for engine in self.engine_configs())):
+            if accept == "rejection":
+                raise ConfigError("draft_accept: rejection was removed: leave it out, and drafts are matched")
         self._check_kvflash()
 
     def _check_kvflash(self) -> None:

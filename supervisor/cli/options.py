@@ -197,9 +197,8 @@ _ENGINE_OPTIONS = (
     click.option(
         "--draft-accept",
         type=click.Choice(["match", "rejection"]),
-        help="match: keep a drafted token if it is the one that would have come without drafts. rejection: where a"
-        " request samples, draw the draft and keep more of it, which leaves the tokens' distribution as it is, but not"
-        " the tokens of a seed. Default: match.",
+        help="Does nothing: a drafted token is kept if it is the one that would have come without drafts (match)."
+        " rejection was removed and is refused.",
     ),
     click.option(
         "--draft-ngram",

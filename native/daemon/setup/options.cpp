@@ -106,6 +106,13 @@ Setter bytes(Field Options::* field) {
     };
 }
 
+// A flag that has lost its other value.
+std::optional<std::string> draft_accept(Options&, std::string_view value) {
+    if (value == "match") return std::nullopt;
+    if (value == "rejection") return "rejection was removed: leave the flag out, and drafts are matched";
+    return "takes one of match";
+}
+
 constexpr std::int32_t kMaxInt = std::numeric_limits<std::int32_t>::max();
 constexpr std::int32_t kMaxThreads = 512;  // as many as ggml is built for
 constexpr std::int32_t kMaxDraft = 64;     // a step that verifies more pays on no machine
@@ -250,11 +257,10 @@ std::vector<OptionSpec> draft_specs() {
          "measure what a draft costs and brings, up to 0.6 s before ready and ever after, and draft only as far as it "
          "pays; off: always as far as it goes (default on)",
          choice<bool>(&Options::draft_gate, {{"on", true}, {"off", false}})},
-        {"--draft-accept", "match|rejection",
-         "match: keep a drafted token if it is the one that would have come without drafts; rejection: where a request "
-         "samples, draw the draft and keep more of it, which leaves the tokens' distribution as it is, but not the "
-         "tokens of a seed (default match)",
-         choice<bool>(&Options::draft_rejection, {{"match", false}, {"rejection", true}})},
+        {"--draft-accept", "match",
+         "does nothing: a drafted token is kept if it is the one that would have come without drafts. Accepted for one "
+         "more version, since `rejection` is gone",
+         draft_accept},
         {"--draft-ngram", "on|off",
          "draft what followed the same words earlier in the text, which needs no model (default on)",
          choice<bool>(&Options::draft_ngram, {{"on", true}, {"off", false}})},
