@@ -265,15 +265,11 @@ Result<Drafting> open_drafting(const Options& options, const luce::llama::Model&
     luce::engine::SpeculationConfig config;
     config.n_most = n_draft_most(options);
     config.has_gate = options.draft_gate;
-    config.draws = options.draft_rejection;
     config.wants_equal_widths = model.info().has_recurrent;
     Drafting drafting;
     if (config.n_most == 0) {
         if (options.draft || options.mtp) luce::log_warn("--draft-max 0: nothing is drafted, and no draft is loaded");
         return drafting;
-    }
-    if (options.draft_rejection && !options.draft && !options.mtp) {
-        luce::log_warn("--draft-accept rejection: without a draft model no draft is drawn, and all are matched");
     }
     if (options.draft_ngram) {
         config.sources.push_back(std::make_unique<luce::speculation::NgramLookup>(config.n_most));
@@ -291,9 +287,6 @@ Result<Drafting> open_drafting(const Options& options, const luce::llama::Model&
     } else {
         config.n_tree = model.info().n_tree;
         config.n_branches = decoder.limits().n_branches;
-        if (config.draws && config.n_tree > 0) {
-            luce::log_warn("--draft-accept rejection: requests that sample are drafted chains, not trees");
-        }
     }
     drafting.speculator = std::make_unique<luce::engine::Speculator>(std::move(config), options.n_lanes, clock);
     if (options.draft_gate) luce::engine::rehearse(decoder, *drafting.speculator, options.n_lanes, clock);

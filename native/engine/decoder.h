@@ -12,7 +12,6 @@
 
 #include "base/result.h"
 #include "engine/request.h"
-#include "speculation/rejection.h"
 
 namespace luce::engine {
 
@@ -84,11 +83,6 @@ public:
     // Pick from row `row` of the last decode call and advance the state. Errors: internal (no finite logits),
     // bad_grammar (nothing that the grammar allows).
     virtual Result<Token> sample(std::size_t row) = 0;
-
-    // The same with a token that was drafted by a draw: it is picked with the chance that rejection sampling gives it,
-    // which leaves the distribution of what is picked as it is. A sampler that cannot say its distribution, or whose
-    // constraints make it one that changes by being looked at, picks as without.
-    virtual Result<Token> sample_drafted(std::size_t row, const speculation::DrawnToken&) { return sample(row); }
 
     // The natural-log probabilities at temperature 1 before any penalty: `chosen` first, then the n likeliest.
     virtual std::vector<TokenLogprob> logprobs(std::size_t row, Token chosen, std::int32_t n) const = 0;

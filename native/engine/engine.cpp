@@ -259,10 +259,9 @@ void Engine::remember(LaneId lane, std::span<const float> logits, std::vector<Ev
 }
 
 // The lane's next token, reported and appended to its text.
-Result<Token> Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events,
-                             const std::optional<speculation::DrawnToken>& drafted) {
+Result<Token> Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events) {
     Generation& g = *at(lane);
-    const Result<Token> sampled = drafted ? g.sampler().sample_drafted(row, *drafted) : g.sampler().sample(row);
+    const Result<Token> sampled = g.sampler().sample(row);
     if (!sampled) return sampled;
     const Token token = sampled.value();
     TokenEvent event{g.request().key, token, g.n_generated(), {}};

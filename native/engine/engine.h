@@ -160,13 +160,11 @@ private:
     bool run_call(const PlannedCall& call, std::vector<Event>& events);
     void after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, std::vector<Event>& events);
     void advance(const CalledSlice& called, std::vector<Event>& events);
-    Result<Token> sample(std::size_t row, LaneId lane, std::vector<Event>& events,
-                         const std::optional<speculation::DrawnToken>& drafted = std::nullopt);
+    Result<Token> sample(std::size_t row, LaneId lane, std::vector<Event>& events);
     void sample_first(std::size_t row, LaneId lane, std::vector<Event>& events);
     void propose();
     std::int32_t n_drafted(LaneId lane) const;
     std::int32_t n_kept_for_prompts() const;
-    std::optional<speculation::DrawRule> draw_rule(const Generation& g) const;
     Slice slice_of(const PlannedSlice& planned);
     bool keep_states(const PlannedCall& call);
     Result<void> go_back(LaneId lane, std::int32_t n_right, std::optional<Finish> finished);

@@ -32,7 +32,7 @@ void Engine::propose() {
     std::vector<Speculator::Candidate> candidates;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         if (lanes_[i] && !lanes_[i]->is_prefilling()) {
-            candidates.push_back({static_cast<LaneId>(i), lanes_[i]->text(), 0, 0, draw_rule(*lanes_[i])});
+            candidates.push_back({static_cast<LaneId>(i), lanes_[i]->text(), 0, 0});
         }
     }
     if (candidates.empty()) return;
@@ -60,17 +60,6 @@ void Engine::propose() {
         return;
     }
     speculator_->propose(candidates);
-}
-
-// How the request's drafts are drawn; unset: they are matched. Constraints go with the text, and looking at what they
-// leave of a distribution would change them.
-std::optional<speculation::DrawRule> Engine::draw_rule(const Generation& g) const {
-    const Request& request = g.request();
-    const SamplingParams& sampling = request.sampling;
-    if (!speculator_->draws() || sampling.is_greedy() || request.constraint.any()) return std::nullopt;
-    return speculation::DrawRule{
-        sampling.temperature, sampling.top_k, sampling.top_p,
-        sampling.min_p,       sampling.seed,  static_cast<std::uint64_t>(request.n_generated_before + g.n_generated())};
 }
 
 std::int32_t Engine::n_drafted(LaneId lane) const {
@@ -172,8 +161,7 @@ void Engine::measure(std::optional<speculation::StepCost> cost) {
     speculator_->measured(*cost);
 }
 
-// One token after the other is sampled as if it had been decoded alone, as long as the draft has foreseen it. A drafted
-// one that was drawn has its own chance of being what is sampled.
+// One token after the other is sampled as if it had been decoded alone, as long as the draft has foreseen it.
 void Engine::verify(const CalledSlice& called, std::vector<Event>& events) {
     const LaneId lane = called.planned.lane;
     Generation& g = *at(lane);
@@ -183,8 +171,7 @@ void Engine::verify(const CalledSlice& called, std::vector<Event>& events) {
     std::optional<Error> failed;
     while (true) {
         const auto node = static_cast<std::size_t>(path.back());
-        const auto drawn = node + 1 < called.tokens.size() ? speculator_->drawn(lane, node) : std::nullopt;
-        const Result<Token> sampled = sample(called.row + node, lane, events, drawn);
+        const Result<Token> sampled = sample(called.row + node, lane, events);
         if (!sampled) {
             failed = sampled.error();
             break;

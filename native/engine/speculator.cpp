@@ -52,15 +52,14 @@ void take_nodes(const Draft& draft, std::span<const std::size_t> nodes, Tokens& 
 }
 
 // A chain is verified no further than to where the request would end. The token that ends it comes by itself, from the
-// row before it; only if it was drawn it is judged all the same, because no draw may decide what is verified of it.
+// row before it.
 void cut_at_end(Draft& draft, const Speculator::Candidate& lane) {
     if (!lane.ends_with || !draft.parents.empty()) return;
     const auto end = std::find_if(draft.tokens.begin(), draft.tokens.end(), lane.ends_with);
     if (end == draft.tokens.end()) return;
-    const auto n_kept = static_cast<std::size_t>(end - draft.tokens.begin()) + (draft.drawn_from.empty() ? 0 : 1);
+    const auto n_kept = static_cast<std::size_t>(end - draft.tokens.begin());
     draft.tokens.resize(n_kept);
     draft.confidence.resize(n_kept);
-    if (!draft.drawn_from.empty()) draft.drawn_from.resize(n_kept);
 }
 
 const Speculator::Candidate& candidate_of(std::span<const Speculator::Candidate> lanes, LaneId lane) {
@@ -75,7 +74,6 @@ Speculator::Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clo
       n_tree_(config.n_tree),
       n_branches_(config.n_branches),
       wants_equal_widths_(config.wants_equal_widths && n_lanes > 1),
-      draws_(config.draws),
       plans_(static_cast<std::size_t>(n_lanes)),
       declined_(static_cast<std::size_t>(n_lanes)) {
     speculation::GateConfig gate;
@@ -147,15 +145,12 @@ void Speculator::propose(std::span<const Candidate> lanes) {
     if (wants_equal_widths_) pad(lanes);
 }
 
-// Of a source that has no alternatives a chain is wanted, and where it draws: rejection sampling judges one draw a
-// place.
+// Of a source that has no alternatives a chain is wanted.
 DraftAsk Speculator::ask_for(const Candidate& lane, SourceIndex source, std::int32_t n_tokens,
                              std::size_t n_lanes) const {
     const std::int32_t n_deepest = std::min(lane.n_deepest, n_most_);
-    const bool is_tree = n_tree_ > 0 && sources_[source].drafts->traits().can_branch && n_deepest > 0 && !lane.draw;
-    DraftAsk ask{lane.lane, lane.text, std::min({n_tokens, lane.n_most, n_deepest})};
-    ask.draw = lane.draw;
-    if (!is_tree) return ask;
+    const bool is_tree = n_tree_ > 0 && sources_[source].drafts->traits().can_branch && n_deepest > 0;
+    if (!is_tree) return {lane.lane, lane.text, std::min({n_tokens, lane.n_most, n_deepest})};
     const std::int32_t n_leaves = 1 + n_branches_ / static_cast<std::int32_t>(n_lanes);
     return {lane.lane, lane.text, std::min({n_tokens, lane.n_most, n_tree_}), n_leaves, n_deepest};
 }
@@ -249,7 +244,7 @@ void Speculator::note_branches() {
 void Speculator::decline(const Choice& choice) {
     Declined& declined = declined_[static_cast<std::size_t>(choice.lane)];
     const Draft& draft = drafts_[choice.proposal];
-    if (!declined.tokens.empty() || !draft.drawn_from.empty()) return;  // one at a time; what was drawn says little
+    if (!declined.tokens.empty()) return;  // one at a time
     declined = {{draft.tokens.begin(), draft.tokens.begin() + choice.declined->width}, *choice.declined};
 }
 
@@ -270,14 +265,6 @@ std::span<const Token> Speculator::proposed(LaneId lane) const { return plans_[s
 
 std::span<const std::int32_t> Speculator::parents(LaneId lane) const {
     return plans_[static_cast<std::size_t>(lane)].parents;
-}
-
-std::optional<speculation::DrawnToken> Speculator::drawn(LaneId lane, std::size_t i) const {
-    const Plan& plan = plans_[static_cast<std::size_t>(lane)];
-    if (!plan.proposal || i >= static_cast<std::size_t>(plan.width)) return std::nullopt;
-    const Draft& draft = drafts_[*plan.proposal];
-    if (draft.drawn_from.empty()) return std::nullopt;
-    return speculation::DrawnToken{draft.tokens[i], draft.drawn_from[i]};
 }
 
 SpeculationStats Speculator::judged(LaneId lane, std::span<const Token> got, std::int32_t n_matched,
@@ -322,7 +309,6 @@ void Speculator::judge_unused(LaneId lane, std::span<const Token> got) {
     const Plan& plan = at(lane);
     for (std::size_t i = 0; i < proposals_.size(); ++i) {
         if (proposals_[i].lane != lane || (plan.width > 0 && plan.proposal == i)) continue;
-        if (!drafts_[i].drawn_from.empty()) continue;  // that two draws are equal says little of what one is worth
         judge(i, got);
     }
 }

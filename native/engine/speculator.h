@@ -26,7 +26,6 @@ struct SpeculationConfig {
     std::int32_t n_branches = 0;  // DecoderLimits::n_branches, which the lanes of a step share
     bool has_gate = true;
     bool wants_equal_widths = false;  // see GateConfig
-    bool draws = false;               // draw the drafts of requests that sample, and judge them by rejection sampling
 };
 
 class Speculator {
@@ -36,16 +35,14 @@ public:
 
     bool has_models() const;                         // among its sources: drafts that cost something
     std::int32_t n_most() const { return n_most_; }  // drafted tokens one after the other
-    bool draws() const { return draws_; }
-    std::string description() const;  // the sources' names: "ngram+dflash"
+    std::string description() const;                 // the sources' names: "ngram+dflash"
 
     // A lane that decodes in the next step: its text's last token is the one to compute.
     struct Candidate {
         LaneId lane{};
         std::span<const Token> text;
-        std::int32_t n_most = 0;                         // drafted tokens that it can take
-        std::int32_t n_deepest = 0;                      // of them one after the other
-        std::optional<speculation::DrawRule> draw = {};  // unset: its drafts are matched
+        std::int32_t n_most = 0;     // drafted tokens that it can take
+        std::int32_t n_deepest = 0;  // of them one after the other
         // Whether the request ends with the token: nothing behind it is of use. Unset: with none.
         std::function<bool(Token)> ends_with = {};
     };
@@ -63,9 +60,6 @@ public:
     std::span<const Token> proposed(LaneId lane) const;
     // If that is a tree, the parents of its tokens as in Slice; else none.
     std::span<const std::int32_t> parents(LaneId lane) const;
-
-    // The i-th drafted one with what it was drawn from; none: it was not drawn. What is drawn is a chain.
-    std::optional<speculation::DrawnToken> drawn(LaneId lane, std::size_t i) const;
 
     // What a step of decoding lanes and nothing else took.
     void measured(const speculation::StepCost& cost) { gate_->observe_step(cost); }
@@ -126,7 +120,6 @@ private:
     std::int32_t n_tree_;
     std::int32_t n_branches_;
     bool wants_equal_widths_;
-    bool draws_;
     bool has_noted_branches_ = false;
     int n_without_branches_ = 0;  // steps in a row
     std::vector<Source> sources_;

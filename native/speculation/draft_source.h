@@ -7,14 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "base/token.h"
-#include "speculation/rejection.h"
 
 namespace luce::speculation {
 
@@ -28,17 +26,6 @@ struct SourceTraits {
     bool can_branch = false;  // names alternatives where it is asked for more than one leaf; n_most counts them all
 };
 
-// How the tokens of a draft are drawn that rejection sampling is to judge: what the request draws its own by, so that
-// the draft's distribution can come close to the target's.
-struct DrawRule {
-    float temperature = 1.0F;  // > 0
-    std::int32_t top_k = 0;    // 0: all
-    float top_p = 1.0F;
-    float min_p = 0.0F;
-    std::uint64_t seed = 0;
-    std::uint64_t index = 0;  // of the first drafted token among those that the request generates
-};
-
 // A lane that wants a draft: its text ends with a token that the target has not seen yet; all before it, it has.
 struct DraftAsk {
     LaneId lane{};
@@ -47,8 +34,6 @@ struct DraftAsk {
     std::int32_t n_leaves = 1;  // most ends of the draft; 1: a chain is wanted
     // Most tokens one after the other: >= 1; of a chain no less than n_most.
     std::int32_t n_deepest = std::numeric_limits<std::int32_t>::max();
-    // Set: draw the tokens, of a chain; else take the likeliest. Sources that know no distribution need not mind it.
-    std::optional<DrawRule> draw = {};
 };
 
 // Tokens that may follow the lane's text, as a chain or as a tree; empty: nothing to propose.
@@ -57,12 +42,7 @@ struct Draft {
     Tokens tokens;
     // For each token the source's own probability that it is the next one, given that those before it are: 0 … 1. Not
     // calibrated: the gate learns what it is worth.
-    //
-    // Of tokens that were drawn it is what the draw is likely to be worth, and knows nothing of this draft's draws: a
-    // draft that is verified if the draw has been a good one, and else not, would bend what rejection sampling gives.
     std::vector<float> confidence;
-    // What each token was drawn from; empty: they were not drawn.
-    std::vector<Distribution> drawn_from = {};
     // Of a tree: for each token the index of the one before it, which is a smaller one; -1: the text's last one.
     // Likelier ones first, so that the first n are the best tree of n. Empty: a chain.
     std::vector<std::int32_t> parents = {};

@@ -171,6 +171,9 @@ class SupervisorConfig(DaemonConfig):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0")
 
+        for accept in (self.draft_accept, *(engine.options.get("draft_accept") for engine in self.engine_configs())):
+            if accept == "rejection":
+                raise ConfigError("draft_accept: rejection was removed: leave it out, and drafts are matched")
         self._check_kvflash()
 
     def _check_kvflash(self) -> None:

@@ -185,7 +185,7 @@ def test_what_a_class_refuses_names_who_said_it(tmp_path: Path) -> None:
 
 SPECULATION = {
     "draft": ("d.gguf", "d.gguf"), "mtp": ("on", True), "draft_max": ("0", 0), "draft_gate": ("off", "off"),
-    "draft_accept": ("rejection", "rejection"),
+    "draft_accept": ("match", "match"),
     "draft_ngram": ("off", "off"), "draft_tree": ("8", 8), "spec_memory": ("2G", "2G"),
     "draft_cache_type_k": ("f16", "f16"), "draft_cache_type_v": ("q8_0", "q8_0"), "draft_gpu_layers": ("0", 0),
     "draft_threads": ("3", 3),
@@ -195,7 +195,7 @@ SPECULATION = {
 def test_speculation_is_set_by_file_environment_and_flag(tmp_path: Path) -> None:
     folder = tmp_path.absolute()
     expected = {
-        "mtp": True, "draft_max": 0, "draft_gate": "off", "draft_accept": "rejection", "draft_ngram": "off",
+        "mtp": True, "draft_max": 0, "draft_gate": "off", "draft_accept": "match", "draft_ngram": "off",
         "draft_tree": 8, "spec_memory": 2 << 30,
         "draft_cache_type_k": "f16", "draft_cache_type_v": "q8_0", "draft_gpu_layers": 0, "draft_threads": 3,
     }  # fmt: skip
@@ -323,6 +323,16 @@ def test_speculation_that_cannot_be_is_named(text: str, said: str, tmp_path: Pat
     (tmp_path / "luce.toml").write_text(text)
     with pytest.raises(ConfigError, match=rf"luce\.toml: {said}: "):
         read_configuration(known_flags(), {}, {}, tmp_path / "luce.toml")
+
+
+def test_rejection_sampling_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    configuration = read("draft_accept = 'rejection'", folder=tmp_path)
+    with pytest.raises(ConfigError, match="rejection was removed: leave it out"):
+        configuration.supervisor_config(model=MODEL)
+    engines = [{"draft_accept": "rejection"}, {}]
+    with pytest.raises(ConfigError, match="rejection was removed"):
+        SupervisorConfig(model=MODEL, engines=engines)
+
 
 
 def test_keys_come_from_a_file_too_and_are_shown_nowhere(tmp_path: Path) -> None:

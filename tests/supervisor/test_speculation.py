@@ -80,33 +80,6 @@ async def test_drafts_are_as_good_after_a_crash(tiny_model: Path) -> None:
     assert said.n_accepted > said.n_steps // 4
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
-async def test_an_answer_under_rejection_sampling_goes_on_after_a_crash(tiny_model: Path, seed: int) -> None:
-    """The last token is generated once more, and may be another one where its draft was: the one given stands."""
-    config = SupervisorConfig(
-        model=tiny_model, draft=tiny_model.with_name(DRAFT), draft_gate="off", draft_ngram="off", draft_max=4,
-        draft_accept="rejection", lanes=1, threads=1, log_level="warn",
-    )  # fmt: skip
-    request = GenerateRequest(prompt_ids=PROMPT, max_tokens=500, temperature=1, seed=seed, ignore_eos=True)
-    tokens: list[int] = []
-    ends: list[FinishedEvent] = []
-    async with Supervisor(config) as supervisor, aclosing(supervisor.generate(request)) as events:
-        async for event in events:
-            if isinstance(event, TokenEvent):
-                tokens.append(event.token)
-                if len(tokens) == 70:
-                    (engine,) = supervisor.status().engines
-                    assert engine.pid is not None
-                    os.kill(engine.pid, signal.SIGKILL)
-            elif isinstance(event, FinishedEvent):
-                ends.append(event)
-    assert len(tokens) == 500
-    assert [end.n_generated for end in ends] == [500]
-    assert ends[0].n_resumes in (1, 2)
-    assert ends[0].speculation is not None
-    assert ends[0].speculation.n_accepted > 0
-
-
 async def test_without_speculation_it_says_nothing(tiny_model: Path) -> None:
     config = SupervisorConfig(model=tiny_model, draft_max=0, lanes=1, threads=1, log_level="warn")
     async with Supervisor(config) as supervisor:

@@ -108,6 +108,13 @@ Setter bytes(Field Options::* field) {
     };
 }
 
+// A flag that has lost its other value.
+std::optional<std::string> draft_accept(Options&, std::string_view value) {
+    if (value == "match") return std::nullopt;
+    if (value == "rejection") return "rejection was removed: leave the flag out, and drafts are matched";
+    return "takes one of match";
+}
+
 constexpr std::int32_t kMaxLayer = 1 << 16;
 
 std::optional<std::string> kvflash_size(Options& options, std::string_view text) {

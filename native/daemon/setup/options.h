@@ -57,7 +57,6 @@ struct Options {
     bool mtp = false;
     std::optional<std::int32_t> n_draft_most;  // 0: never speculate; unset: as each source does best
     bool draft_gate = true;
-    bool draft_rejection = false;  // drafts are drawn and judged by rejection sampling where a request samples
     bool draft_ngram = true;
     std::optional<std::int32_t> draft_tree;          // nodes a step; 0: no tree
     std::optional<std::uint64_t> spec_memory_bytes;  // most that the states of a rollback may take; unset: a share

@@ -370,7 +370,7 @@ void CommonDrafts::extend(std::span<const DraftAsk> asks, std::vector<Chain> cha
         for (const Chain& chain : chains) {
             Draft& draft = drafts[chain.ask];
             const std::int32_t n_most = std::min(asks[chain.ask].n_most, traits_.n_most);
-            const bool is_taken = take_token(chain, asks[chain.ask], draft);
+            const bool is_taken = take_token(chain, draft);
             if (is_taken && static_cast<std::int32_t>(draft.tokens.size()) < n_most) going_on.push_back(chain);
         }
         batch_->clear();
@@ -388,14 +388,11 @@ void CommonDrafts::extend(std::span<const DraftAsk> asks, std::vector<Chain> cha
     }
 }
 
-bool CommonDrafts::take_token(const Chain& chain, const DraftAsk& ask, Draft& draft) const {
+bool CommonDrafts::take_token(const Chain& chain, Draft& draft) const {
     const float* logits = llama_get_logits_ith(context(), chain.row);
     if (logits == nullptr) return false;
     const std::int32_t n_vocab = std::min(model_->n_vocab(), target_.info().n_vocab);
-    if (!add_token({logits, static_cast<std::size_t>(n_vocab)}, ask, draft)) return false;
-    // Each token's distribution follows from the draws before it, so all that may be said before is the first one's.
-    if (ask.draw) draft.confidence.back() = draft.confidence.front();
-    return true;
+    return add_likeliest({logits, static_cast<std::size_t>(n_vocab)}, draft);
 }
 
 // Cells alone are no state: where nothing is carried over, a text can be taken up at any place.

@@ -100,7 +100,7 @@ private:
     Result<std::vector<Chain>> seed(std::span<const speculation::DraftAsk> asks);
     void extend(std::span<const speculation::DraftAsk> asks, std::vector<Chain> chains,
                 std::span<speculation::Draft> drafts);
-    bool take_token(const Chain& chain, const speculation::DraftAsk& ask, speculation::Draft& draft) const;
+    bool take_token(const Chain& chain, speculation::Draft& draft) const;
 
     const Model& target_;
     std::unique_ptr<DraftContext> model_;

@@ -249,7 +249,7 @@ Draft DflashDrafts::read_draft(const DraftAsk& ask, std::int32_t row) const {
         if (is_tree) {
             places.push_back(logits == nullptr ? std::vector<speculation::Candidate>(1)
                                                : likeliest_few({logits, n_vocab}, kAlternatives));
-        } else if (logits == nullptr || !add_token({logits, n_vocab}, ask, chain)) {
+        } else if (logits == nullptr || !add_likeliest({logits, n_vocab}, chain)) {
             break;
         }
     }

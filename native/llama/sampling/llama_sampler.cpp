@@ -83,7 +83,6 @@ public:
           decoder_(decoder),
           seed_(request.sampling.seed),
           draws_(!request.sampling.is_greedy()),
-          is_constrained_(request.constraint.any()),
           matches_patterns_(has_trigger_patterns(request.constraint)) {}
 
     // Bring the state to where it is after the prompt. Throws what llama.cpp's grammar throws.
@@ -103,26 +102,14 @@ public:
         return {};
     }
 
-    Result<Token> sample(std::size_t row) override { return choose(row, nullptr); }
-
-    Result<Token> sample_drafted(std::size_t row, const speculation::DrawnToken& drafted) override {
-        return choose(row, draws_ && !is_constrained_ ? &drafted : nullptr);
-    }
-
-    std::vector<TokenLogprob> logprobs(std::size_t row, Token chosen, std::int32_t n) const override {
-        return top_logprobs(decoder_.logits(row), chosen, n);
-    }
-
-private:
-    Result<Token> choose(std::size_t row, const speculation::DrawnToken* drafted) {
+    Result<Token> sample(std::size_t row) override {
         if (const Result<Token> checked = argmax(decoder_.logits(row)); !checked) return checked;
         try {
             cpu_s_ = -thread_cpu_s();
             if (draws_) reseed();
-            Token token = common_sampler_sample(sampler_.get(), model_.context(), decoder_.batch_index(row));
+            const Token token = common_sampler_sample(sampler_.get(), model_.context(), decoder_.batch_index(row));
             cpu_s_ += thread_cpu_s();
             if (Result<void> picked = check_picked(); !picked) return picked.error();
-            if (drafted != nullptr) token = judge(*drafted);
             if (Result<void> accepted = accept(token, true); !accepted) return accepted.error();
             ++n_drawn_;
             if (cpu_s_ <= kMaxSampleCpu_s) return token;
@@ -135,19 +122,11 @@ private:
         }
     }
 
-    // Sampling has left the target's distribution behind, cut off and tempered.
-    Token judge(const speculation::DrawnToken& drafted) {
-        const llama_token_data_array* candidates = common_sampler_get_candidates(sampler_.get(), false);
-        distribution_.clear();
-        for (std::size_t i = 0; i < candidates->size; ++i) {
-            const llama_token_data& candidate = candidates->data[i];
-            if (candidate.p > 0.0F) distribution_.push_back({candidate.id, candidate.p});
-        }
-        return speculation::keep_or_replace(distribution_, drafted,
-                                            speculation::uniform_at(seed_, n_drawn_, speculation::Draw::keep),
-                                            speculation::uniform_at(seed_, n_drawn_, speculation::Draw::replace));
+    std::vector<TokenLogprob> logprobs(std::size_t row, Token chosen, std::int32_t n) const override {
+        return top_logprobs(decoder_.logits(row), chosen, n);
     }
 
+private:
     // The draw is the chain's last link: put one with this token's own seed in its place.
     void reseed() {
         llama_sampler* chain = common_sampler_get(sampler_.get());
@@ -194,13 +173,11 @@ private:
     const LlamaDecoder& decoder_;
     std::uint64_t seed_;
     bool draws_;
-    bool is_constrained_;
     bool matches_patterns_;  // the grammar is lazy and has a trigger that is a regular expression
     std::uint64_t n_drawn_ = 0;
     std::size_t n_text_bytes_ = 0;
-    OwnStack stack_;                          // of the trigger patterns
-    double cpu_s_ = 0;                        // of the call that runs
-    speculation::Distribution distribution_;  // that a drafted token is held against
+    OwnStack stack_;    // of the trigger patterns
+    double cpu_s_ = 0;  // of the call that runs
 };
 
 common_grammar_trigger to_common(const Trigger& trigger) {

@@ -89,7 +89,6 @@ TEST_CASE("options: speculation") {
     CHECK_FALSE(plain.value().mtp);
     CHECK_FALSE(plain.value().n_draft_most);
     CHECK(plain.value().draft_gate);
-    CHECK_FALSE(plain.value().draft_rejection);
     CHECK(plain.value().draft_ngram);
     CHECK_FALSE(plain.value().draft_tree);
     CHECK_FALSE(plain.value().spec_memory_bytes);
@@ -103,7 +102,7 @@ TEST_CASE("options: speculation") {
                                        "64",
                                        "--draft-gate=off",
                                        "--draft-accept",
-                                       "rejection",
+                                       "match",
                                        "--draft-ngram",
                                        "off",
                                        "--draft-tree",
@@ -123,7 +122,6 @@ TEST_CASE("options: speculation") {
     CHECK(all.value().mtp);
     CHECK(all.value().n_draft_most == 64);
     CHECK_FALSE(all.value().draft_gate);
-    CHECK(all.value().draft_rejection);
     CHECK_FALSE(all.value().draft_ngram);
     CHECK(all.value().draft_tree == 12);
     CHECK(all.value().spec_memory_bytes == std::uint64_t{2} << 30);
@@ -146,6 +144,7 @@ TEST_CASE("options: speculation that cannot be") {
         {"--draft-max", ""},
         {"--draft-gate", "maybe"},
         {"--draft-accept", "always"},
+        {"--draft-accept", "rejection"},
         {"--draft-ngram", ""},
         {"--draft-ngram=1"},
         {"--draft-tree", "257"},
