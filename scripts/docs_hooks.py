@@ -71,7 +71,7 @@ def command_reference() -> Iterator[str]:
         yield inspect.cleandoc(command.help or "").replace("\b", "") + "\n"
         options = list(_own_options(command))
         if len(options) < len(command.params):
-            yield "It takes [the engine's options](configuration.md#options-of-the-engine) too.\n"
+            yield "It takes [the engine's options](reference/options.md#the-engine) too.\n"
         records = [record for option in options if (record := option.get_help_record(context))]
         if records:
             yield "| option | meaning |\n|---|---|"

@@ -17,8 +17,8 @@ from luce.supervisor.config.table import PROCESS_OPTIONS, engine_options
 
 HEAD = """# Options
 
-Written by `scripts/make_reference.py`. Flags come before `LUCE_<OPTION>` in the environment, that before a TOML file
-(`--config FILE`; `host_cache = "8G"`), that before the default. BYTES take K, M, G or T for powers of 1024.
+Written by `scripts/make_reference.py`. [Configuration](../configuration.md) explains files and variables, and lists the
+options that have no flag. BYTES take K, M, G or T for powers of 1024.
 """
 
 
@@ -64,24 +64,13 @@ def serve_rows(settable: dict[str, Option]) -> list[str]:
     ]
 
 
-def own_rows(settable: dict[str, Option]) -> list[str]:
-    flags = {option.name for option in serve.params}
-    return [
-        row(f"`{option.name}`", f"`{option.variable}`", f"`{option.default}`")
-        for field, option in settable.items()
-        if field not in flags and field != "engines"
-    ]
-
-
 def reference() -> str:
     settable = known_options(known_flags())
     luced_only = ", ".join(f"`--{engine_options()[field].name}`" for field in sorted(PROCESS_OPTIONS))
     return (
-        f"{HEAD}\n## The engine\n\nOf `luced`, `luce-daemon`, `luce run`, `luce chat` and `luce serve`; {luced_only} of"
-        f" the first two alone.\n\n{table(engine_rows(settable))}"
+        f"{HEAD}\n## The engine\n\n`luced`, `luce-daemon`, `luce run`, `luce chat` and `luce serve` take these."
+        f" {luced_only}: the first two only.\n\n{table(engine_rows(settable))}"
         f"\n## `luce serve`\n\n{table(serve_rows(settable))}"
-        "\n## In files and in the environment only\n\nThe embedding supervisor's own (`SupervisorConfig`) and the"
-        f" server's.\n\n{row('option', 'variable', 'default')}{row('---', '---', '---')}{''.join(own_rows(settable))}"
     )
 
 

@@ -37,8 +37,8 @@ def flags_of_luced(luced: Path) -> set[str]:
     return set(re.findall(r"^\s+(--[a-z][a-z-]+)", text, re.MULTILINE))
 
 
-def test_the_configuration_names_every_flag_of_luced(luced: Path) -> None:
-    rows = section(DOCS / "configuration.md", "## Options of the engine").splitlines()
+def test_the_reference_names_every_flag_of_luced(luced: Path) -> None:
+    rows = section(DOCS / "reference" / "options.md", "## The engine").splitlines()
     named = [flag for row in rows if row.startswith("| `--") for flag in FLAG.findall(row.split(" | ", 1)[0])]
     assert set(named) == flags_of_luced(luced)
     assert len(named) == len(set(named))

@@ -51,12 +51,12 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 def test_every_command_and_option_is_on_its_page(site: Path) -> None:
     text = text_of(site / "commands.html")
-    configuration = text_of(site / "configuration.html")
+    reference = text_of(site / "reference" / "options.html")
     for name, command in all_commands().items():
         assert name in text
         for option in command.params:
             for flag in option.opts:
-                assert flag in text or (flag in engine_flags() and flag in configuration), f"{name} {flag}"
+                assert flag in text or (flag in engine_flags() and flag in reference), f"{name} {flag}"
 
 
 def test_the_protocol_is_included_whole(site: Path) -> None:

@@ -214,18 +214,8 @@ def page(name: str, section: str | None = None) -> str:
     return text if section is None else text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def test_the_page_names_every_flag() -> None:
-    from luce.supervisor.cli.daemon import command as daemon
-    from luce.supervisor.cli.serve import command
-
-    of_engine = {flag for option in daemon.params for flag in option.opts}
-    flags = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
-    named = set(re.findall(r"`(--[a-z-]+)`", page("configuration.md", "Options of luce serve")))
-    assert named == flags - of_engine - {"--shared-prefixes"}
-
-
 def test_the_page_names_every_option_without_a_flag() -> None:
-    table = page("configuration.md", "Options of the file and the environment")
+    table = page("configuration.md", "Options without a flag")
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     flags = known_flags()
