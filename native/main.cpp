@@ -204,8 +204,12 @@ void on_fatal_abort(const char* message) {
     ::_exit(luce::daemon::EventLoop::kEngineFailure);
 }
 
-luce::llama::LoadGuardOptions to_guard_options(const Options& options, int reply_fd) {
+// `file`: what is loaded. Kept, for a line that is written when nothing may be allocated any more.
+luce::llama::LoadGuardOptions to_guard_options(const Options& options, const std::string& file, int reply_fd) {
+    static std::string prefix;
+    prefix = "err start_failed " + file + ": ";
     luce::llama::LoadGuardOptions guard;
+    guard.prefix = prefix;
     guard.seconds = options.load_timeout_s;
     guard.reply_fd = reply_fd;
     guard.exit_status = kStartFailed;
@@ -213,7 +217,7 @@ luce::llama::LoadGuardOptions to_guard_options(const Options& options, int reply
 }
 
 Result<luce::llama::Model> load_model(const Options& options, const luce::llama::Backend& backend, int reply_fd) {
-    luce::llama::LoadGuard guard(to_guard_options(options, reply_fd));
+    luce::llama::LoadGuard guard(to_guard_options(options, options.model, reply_fd));
     const auto on_progress = [&guard, reply_fd] {
         guard.progress();
         if (!luce::daemon::is_stop_pending()) return;
@@ -275,7 +279,7 @@ Result<Drafting> open_drafting(const Options& options, const luce::llama::Model&
         config.sources.push_back(std::make_unique<luce::speculation::NgramLookup>(config.n_most));
     }
     if (options.draft || options.mtp) {
-        const luce::llama::LoadGuard guard(to_guard_options(options, reply_fd));
+        const luce::llama::LoadGuard guard(to_guard_options(options, options.draft.value_or(options.model), reply_fd));
         Result<luce::llama::OpenedDraft> opened =
             luce::llama::open_draft_model(to_draft_options(options, model.info()), model);
         if (!opened) return opened.error();
@@ -300,7 +304,7 @@ Result<void> size_pool(Options& options, luce::llama::Model& model, int reply_fd
     if (traits.refusal || traits.row_bytes == 0) return {};  // refused where the memory is set up
     luce::llama::OpenedDraft draft;
     if ((options.draft || options.mtp) && n_draft_most(options) > 0) {
-        const luce::llama::LoadGuard guard(to_guard_options(options, reply_fd));
+        const luce::llama::LoadGuard guard(to_guard_options(options, options.draft.value_or(options.model), reply_fd));
         auto opened = luce::llama::open_draft_model(to_draft_options(options, model.info()), model);
         if (!opened) return opened.error();
         draft = std::move(opened).value();
@@ -357,7 +361,8 @@ Result<luce::llama::PageScoring> open_scoring(const Options& options, const luce
                                        .cache_type = options.kvflash_scorer_cache_type,
                                        .layer = std::nullopt};
     }
-    const luce::llama::LoadGuard guard(to_guard_options(options, reply_fd));
+    const luce::llama::LoadGuard guard(
+        to_guard_options(options, options.kvflash_scorer.value_or(options.model), reply_fd));
     return luce::llama::PageScoring::open(scoring, model);
 }
 

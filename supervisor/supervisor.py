@@ -239,11 +239,9 @@ def _lane_status(attempt: Attempt, in_flight: InFlightRequest) -> LaneStatus:
 
 
 def _draft_file(draft: Path, model: Path, on_convert: Callable[[str], None]) -> Path:
-    from luce.supervisor.models.drafts import DraftError, check_fits, resolve_draft
+    from luce.supervisor.models.drafts import DraftError, resolve_draft
 
     try:
-        file = resolve_draft(draft, model, on_convert=on_convert)
-        check_fits(file, model)
+        return resolve_draft(draft, model, on_convert=on_convert)
     except DraftError as error:
         raise StartError(f"draft: {error}") from error
-    return file

@@ -39,15 +39,13 @@ def read_packaged_draft() -> Path:
 
 
 def read_draft(draft: Path, target: Path) -> Path:
-    """The GGUF file of a drafter that fits `target`; a checkpoint's folder is converted. Raises Failure."""
-    from luce.supervisor.models.drafts import DraftError, check_fits, resolve_draft
+    """The GGUF file of a drafter for `target`; a checkpoint's folder is converted. Raises Failure."""
+    from luce.supervisor.models.drafts import DraftError, resolve_draft
 
     try:
-        file = resolve_draft(draft, target, on_convert=say)
-        check_fits(file, target)
+        return resolve_draft(draft, target, on_convert=say)
     except DraftError as error:
         raise Failure(f"--draft {error}", EXIT_START_FAILED) from error
-    return file
 
 
 def _mode_of(option: str, path: Path) -> int:

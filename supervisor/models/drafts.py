@@ -1,7 +1,7 @@
 """The file that `--draft` means: a file stays, of a folder its GGUF file is taken, and a Hugging Face checkpoint is
 converted once and kept.
 
-Nothing is looked for anywhere but where the name says. Whether the draft fits its target is draft_fit's to say.
+Nothing is looked for anywhere but where the name says. Whether the draft fits its target is luced's to say.
 """
 
 from __future__ import annotations
@@ -16,20 +16,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luce.supervisor.models.draft_fit import (
-    NO_LAST_LAYER,
-    NO_SELECTORS,
-    NOT_HERE,
-    WITHOUT_SELECTOR,
-    DraftError,
-    check_fits,
-)
 from luce.supervisor.models.gguf_header import GgufError, read_gguf_header
 
 if TYPE_CHECKING:
     from luce.supervisor.conversion import Prepared
 
-__all__ = ["DraftError", "check_fits", "default_cache_dir", "resolve_draft", "what_hinders"]
+__all__ = ["DraftError", "default_cache_dir", "resolve_draft", "what_hinders"]
 
 CACHE_FOLDER = Path("luce-daemon") / "drafts"
 
@@ -40,6 +32,10 @@ _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 _ALIGNMENT = 32  # of the header's end and of each tensor's, in what we write
 _N_SAMPLES = 64
 _SAMPLE_BYTES = 4096
+
+
+class DraftError(Exception):
+    """There is no draft to be had by this name; the text says why, and what to do."""
 
 
 def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -129,12 +125,18 @@ def _converted(folder: Path, target: Path, cache_dir: Path, on_convert: Callable
 
 
 def what_hinders(prepared: Prepared) -> Iterator[tuple[str, str]]:
-    """Why check_fits would refuse what the checkpoint becomes, though it can be converted, and what to do: said before
+    """Why luced would refuse what the checkpoint becomes, though it can be converted, and what to do: said before
     gigabytes are written for nothing."""
     if prepared.config.selector is not None:
-        yield NO_SELECTORS, WITHOUT_SELECTOR
+        yield (
+            "drafters with a selector (DFlash2) are not known to this version",
+            "name a DFlash drafter without one",
+        )
     if prepared.reads_last_layer:
-        yield NO_LAST_LAYER, NOT_HERE
+        yield (
+            "it reads the output of the last layer, which this version does not hand to DFlash drafters",
+            "this draft cannot be used here",
+        )
 
 
 def _ignore(_text: str) -> None:

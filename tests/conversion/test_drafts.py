@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from luce.supervisor.conversion import OutputType, convert_checkpoint
-from luce.supervisor.models.drafts import DraftError, check_fits, default_cache_dir, resolve_draft
+from luce.supervisor.models.drafts import DraftError, default_cache_dir, resolve_draft
 from tests.conversion.checkpoints import N_TARGET_LAYERS, Checkpoint, checkpoint, with_selector, write_target
 
 
@@ -84,7 +84,6 @@ def test_a_checkpoint_is_converted_once(drafter: Path, target: Path, cache: Path
     first = resolve_draft(drafter, target, cache, said.append)
     assert first.parent == cache
     assert "q8_0" in first.name
-    check_fits(first, target)
     by_hand = convert_checkpoint(drafter, target, tmp_path / "by-hand.gguf", OutputType.Q8_0)
     assert first.read_bytes() == by_hand.path.read_bytes()
     written = first.stat().st_mtime_ns
@@ -163,7 +162,6 @@ def test_processes_do_not_clash(packaged_checkpoint: Path, tiny_model: Path, cac
     (kept,) = cache.glob("*.gguf")
     assert {lines[-1] for lines in outputs} == {str(kept)}
     assert [line for lines in outputs for line in lines[:-1]] == ["converting"]
-    check_fits(kept, tiny_model)
     assert not list(cache.glob("*.part")) + list(cache.glob(".*.part"))
 
 
@@ -184,8 +182,6 @@ def test_a_selector_is_refused_before_anything_is_converted(tmp_path: Path, targ
     assert said == []
     by_hand = convert_checkpoint(folder, target, folder / "draft.gguf", OutputType.Q8_0).path
     assert resolve_draft(folder, target, cache) == by_hand
-    with pytest.raises(DraftError, match=r"selector_top_k: drafters with a selector \(DFlash2\)"):
-        check_fits(by_hand, target)
 
 
 @pytest.mark.parametrize("says_how_many", [True, False])
@@ -203,9 +199,6 @@ def test_a_reader_of_the_last_layer_is_refused_before_anything_is_converted(
         resolve_draft(folder, target, cache, said.append)
     assert not cache.exists()
     assert said == []
-    by_hand = convert_checkpoint(folder, target, folder / "draft.gguf", OutputType.Q8_0).path
-    with pytest.raises(DraftError, match=f"target_layers: {reason}"):
-        check_fits(by_hand, target)
 
 
 def test_what_a_conversion_notes_is_said_at_every_start(tmp_path: Path, drafter: Path, cache: Path) -> None:

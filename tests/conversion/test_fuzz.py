@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from luce.supervisor.conversion import ConversionError, OutputType, convert_checkpoint
-from luce.supervisor.models.drafts import DraftError, check_fits
 from luce.supervisor.models.gguf_header import read_gguf_header
 from tests.conversion.checkpoints import N_TARGET_LAYERS, Checkpoint, checkpoint, write_target
 
@@ -105,9 +104,9 @@ def test_spoilt_checkpoints(
         except ConversionError as error:
             assert str(error).isprintable()  # noqa: PT017  # it may also pass
         else:
-            last = max(read_gguf_header(out).metadata["dflash.target_layers"])  # type: ignore[arg-type]
-            if last < N_TARGET_LAYERS:  # type: ignore[operator]  # the last one's output is not to be had of qwen3
-                check_fits(out, target)
+            layers = read_gguf_header(out).metadata["dflash.target_layers"]
+            assert isinstance(layers, tuple)
+            assert all(isinstance(layer, int) and 0 <= layer <= N_TARGET_LAYERS for layer in layers)
 
 
 def test_spoilt_tokenizers(tmp_path: Path, target_folder: Path, full: bool) -> None:
@@ -134,23 +133,16 @@ def test_spoilt_tokenizers(tmp_path: Path, target_folder: Path, full: bool) -> N
             read_gguf_header(tmp_path / "out.gguf")
 
 
-def test_spoilt_targets_and_drafts(tmp_path: Path, full: bool) -> None:
+def test_spoilt_targets(tmp_path: Path, full: bool) -> None:
     generator = random.Random(5)
     folder = checkpoint().write(tmp_path / "drafter")
     target = write_target(tmp_path / "target.gguf", sections=[1, 2, 3, 0])
-    draft = tmp_path / "draft.gguf"
-    convert_checkpoint(folder, target, draft, OutputType.BF16)
-    whole_target, whole_draft = target.read_bytes(), draft.read_bytes()
+    whole = target.read_bytes()
     spoilt = tmp_path / "spoilt.gguf"
     for _ in range(N_FULL if full else N_SHORT):
-        spoilt.write_bytes(spoil_bytes(generator, whole_target, 1500))
+        spoilt.write_bytes(spoil_bytes(generator, whole, 1500))
         try:
             convert_checkpoint(folder, spoilt, tmp_path / "out.gguf", OutputType.BF16)
-            check_fits(tmp_path / "out.gguf", spoilt)
-        except (ConversionError, DraftError):
-            pass
-        spoilt.write_bytes(spoil_bytes(generator, whole_draft, 3000))
-        try:
-            check_fits(spoilt, target)
-        except DraftError:
+        except ConversionError:
             continue
+        read_gguf_header(tmp_path / "out.gguf")

@@ -1,4 +1,6 @@
-"""Answers against parsing all of them anew with each piece: the same deltas at the same time, whatever was written.
+"""Answers against parsing all of them anew with each piece: the same deltas, whatever was written. They come at the
+same time, too, but for a text's last bytes where its end may begin, and for tool calls once the parser has done its
+share.
 
 What a model writes is drawn at random, from what its format's own grammar has and what texts of models have, and cut at
 random places. The reference parses the whole prefix of the answer for each piece, so nothing is ever left out.
@@ -105,6 +107,17 @@ def with_deltas(message: AnswerMessage, deltas: list[Delta]) -> AnswerMessage:
     return AnswerMessage(content, reasoning, tuple(calls))
 
 
+def has_done_its_share(parser: AnswerParser) -> bool:
+    n_fed, n_parsed = parser.work
+    return n_parsed >= 64 * n_fed
+
+
+def is_at_the_end(deltas: list[Delta], data: bytes) -> bool:
+    """No more than the last text that was written, or a part of it."""
+    texts = [delta.text for delta in deltas if not isinstance(delta, ToolCallDelta)]
+    return len(texts) == len(deltas) <= 1 and "".join(texts) in data.decode(errors="replace")[-80:]
+
+
 def check_against_the_whole(chat: RenderedChat, data: bytes, sizes: Iterator[int]) -> None:
     shown = AnswerMessage("", "", ())
     at = 0
@@ -113,11 +126,17 @@ def check_against_the_whole(chat: RenderedChat, data: bytes, sizes: Iterator[int
             end = at + next(sizes)
             with AnswerParser(chat) as anew:
                 anew.feed_text(data[:end])
-                deltas = expected(shown, anew.message)
+                anew_message = anew.message
+            deltas = expected(shown, anew_message)
             found = list(parser.feed_text(data[at:end]))
-            after = data[max(0, at - 200) : at]
-            assert found == deltas, f"{found} instead of {deltas}: byte {at}, after {after!r} came {data[at:end]!r}"
-            shown = with_deltas(shown, deltas)
+            shown = with_deltas(shown, found)
+            if found != deltas and not (has_done_its_share(parser) and not found):
+                after = data[max(0, at - 200) : at]
+                late = expected(shown, anew_message)
+                early = [] if deltas else found  # where llama.cpp takes the beginning of a mark for a broken one
+                assert is_at_the_end(late, data[:end]) and is_at_the_end(early, data[:end]), (  # noqa: PT018
+                    f"{found} instead of {deltas}: byte {at}, after {after!r} came {data[at:end]!r}"
+                )
             assert parser.message == shown
             at = end
         with AnswerParser(chat) as anew:

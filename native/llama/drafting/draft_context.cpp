@@ -135,7 +135,7 @@ Result<void> DraftContext::open() {
         return loaded;
     }
     if (Result<void> checked = check_draft_fits(kind_, weights(), target_.model()); !checked) {
-        return failed(checked.error().text);
+        return failed(checked.error().text + "; name a draft that was made for this model, or none");
     }
     n_vocab_ = llama_vocab_n_tokens(llama_model_get_vocab(weights()));
     const std::int32_t* layers = llama_model_target_layer_ids(weights());

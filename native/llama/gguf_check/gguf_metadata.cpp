@@ -215,20 +215,6 @@ uint32_t GgufMetadata::short_count(std::string_view key, Range range, uint32_t f
     return value;
 }
 
-float GgufMetadata::number(std::string_view key, float min, float max, float fallback) {
-    const int64_t id = find(key);
-    if (id < 0 || !is_type(id, full(key), GGUF_TYPE_FLOAT32)) {
-        return fallback;
-    }
-    const float value = gguf_get_val_f32(gguf_.get(), id);
-    if (!(value >= min && value <= max)) {  // so written that NaN is refused
-        refuse(full(key) + " is " + std::to_string(value) + ", must be " + std::to_string(min) + " to " +
-               std::to_string(max));
-        return fallback;
-    }
-    return value;
-}
-
 std::string GgufMetadata::text(std::string_view key, std::string_view fallback) {
     const int64_t id = find(key);
     if (id < 0 || !is_type(id, full(key), GGUF_TYPE_STRING)) {
@@ -258,18 +244,6 @@ std::vector<uint32_t> GgufMetadata::per_layer(std::string_view key, Range range,
         }
     }
     return result;
-}
-
-std::vector<int32_t> GgufMetadata::integers(std::string_view key, size_t max_length) {
-    if (!is_array(key)) {
-        return {};
-    }
-    const auto values = integer_array(gguf_.get(), find(key));
-    if (!values || values->size() > max_length) {
-        refuse(full(key) + " must be an array of at most " + std::to_string(max_length) + " integers");
-        return {};
-    }
-    return {values->begin(), values->end()};
 }
 
 std::vector<std::string_view> GgufMetadata::strings(std::string_view key) {

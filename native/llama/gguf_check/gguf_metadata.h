@@ -48,11 +48,9 @@ public:
     // Each of these gives `fallback` where the key is absent, and refuses a wrong type or a value out of range.
     uint32_t count(std::string_view key, Range range, uint32_t fallback = 0);
     uint32_t short_count(std::string_view key, Range range, uint32_t fallback = 0);  // stored as uint16
-    float number(std::string_view key, float min, float max, float fallback = 0.0F);
     std::string text(std::string_view key, std::string_view fallback = {});
     // One value for each layer, stored as one for all or as an array of exactly n_layers.
     std::vector<uint32_t> per_layer(std::string_view key, Range range, size_t n_layers, uint32_t fallback = 0);
-    std::vector<int32_t> integers(std::string_view key, size_t max_length);
     // The strings stay in this object.
     std::vector<std::string_view> strings(std::string_view key);
 

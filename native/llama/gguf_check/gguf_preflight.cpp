@@ -83,7 +83,6 @@ bool check_architecture(GgufMetadata& gguf, GgufFacts& facts) {
                     ", which llama.cpp does not generate with");
     }
     gguf.set_architecture(facts.architecture);
-    facts.name = gguf.text("general.name");
     return !gguf.refusal();
 }
 
@@ -111,9 +110,6 @@ Result<GgufFacts> preflight_gguf(const std::string& path, bool needs_tensors) {
     }
     if (gguf.refusal()) {
         return start_failed("model " + path + ": " + *gguf.refusal());
-    }
-    for (const TensorInfo& tensor : tensors) {
-        facts.n_tensor_bytes += tensor.n_bytes;
     }
     return facts;
 }

@@ -9,7 +9,7 @@
 
 namespace luce::llama {
 
-// Layers, widths, heads, rope, experts, recurrent state: gguf_rules.cpp
+// Bounds of layers, widths, heads, experts, recurrent state: gguf_rules.cpp
 void check_dimensions(GgufMetadata& gguf, GgufFacts& facts);
 
 // tokenizer.*: gguf_vocab_rules.cpp

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
-#include <unordered_set>
 
 #include "ggml.h"
 
@@ -38,29 +37,6 @@ void check_type(GgufMetadata& gguf, const TensorInfo& tensor) {
     }
 }
 
-// libllama takes both as optional for these architectures, and its graph uses them all the same.
-void check_recurrent_layers(GgufMetadata& gguf, const std::vector<TensorInfo>& tensors, const GgufFacts& facts) {
-    constexpr std::string_view kLast = "ssm_out.weight";
-    if (facts.architecture != "qwen35" && facts.architecture != "qwen35moe") {
-        return;
-    }
-    std::unordered_set<std::string_view> names;
-    for (const TensorInfo& tensor : tensors) {
-        names.insert(tensor.name);
-    }
-    for (const TensorInfo& tensor : tensors) {
-        if (!tensor.name.ends_with(kLast)) {
-            continue;
-        }
-        const std::string block = tensor.name.substr(0, tensor.name.size() - kLast.size());
-        for (const char* wanted : {"attn_qkv.weight", "attn_gate.weight"}) {
-            if (!names.contains(block + wanted)) {
-                gguf.refuse("model has no tensor " + printable(block + wanted));
-            }
-        }
-    }
-}
-
 }  // namespace
 
 void check_tensors(GgufMetadata& gguf, const std::vector<TensorInfo>& tensors, const GgufFacts& facts) {
@@ -77,7 +53,6 @@ void check_tensors(GgufMetadata& gguf, const std::vector<TensorInfo>& tensors, c
                         std::to_string(facts.n_vocab));
         }
     }
-    check_recurrent_layers(gguf, tensors, facts);
 }
 
 }  // namespace luce::llama

@@ -65,9 +65,9 @@ void check_special_ids(GgufMetadata& gguf, uint32_t n_tokens) {
 
 void check_vocabulary(GgufMetadata& gguf, GgufFacts& facts) {
     gguf.require("tokenizer.ggml.model");
-    facts.tokenizer_model = gguf.text("tokenizer.ggml.model");
+    const std::string model = gguf.text("tokenizer.ggml.model");
     gguf.text("tokenizer.ggml.pre");
-    if (facts.tokenizer_model == "no_vocab" || facts.tokenizer_model == "none") {
+    if (model == "no_vocab" || model == "none") {
         facts.n_vocab = gguf.count(".vocab_size", {0, kMaxTokens});
         return;
     }

@@ -1,8 +1,7 @@
-// advance, extend: see the header.
+// AnswerDelta: see the header.
 #include "llama/text/answer_delta.h"
 
-#include <algorithm>
-#include <string_view>
+#include <utility>
 
 namespace luce::llama {
 
@@ -42,33 +41,6 @@ void advance_tool(std::vector<common_chat_tool_call>& shown, size_t index, const
     }
 }
 
-// What unfinished JSON is inside of at its end.
-struct JsonPlace {
-    std::string open_brackets;
-    bool in_string = false;
-    bool is_escaped = false;
-
-    bool operator==(const JsonPlace&) const = default;
-};
-
-JsonPlace json_place(std::string_view json) {
-    JsonPlace place;
-    for (const char c : json) {
-        if (place.is_escaped) {
-            place.is_escaped = false;
-        } else if (c == '\\' && place.in_string) {
-            place.is_escaped = true;
-        } else if (c == '"') {
-            place.in_string = !place.in_string;
-        } else if (!place.in_string && (c == '{' || c == '[')) {
-            place.open_brackets += c;
-        } else if (!place.in_string && (c == '}' || c == ']') && !place.open_brackets.empty()) {
-            place.open_brackets.pop_back();
-        }
-    }
-    return place;
-}
-
 }  // namespace
 
 std::vector<AnswerDelta> advance(common_chat_msg& shown, const common_chat_msg& now) {
@@ -85,24 +57,6 @@ std::vector<AnswerDelta> advance(common_chat_msg& shown, const common_chat_msg& 
         advance_tool(shown.tool_calls, i, now.tool_calls[i], deltas);
     }
     return deltas;
-}
-
-void extend(common_chat_msg& message, const std::vector<AnswerDelta>& deltas) {
-    for (const AnswerDelta& delta : deltas) {
-        if (delta.kind == AnswerDelta::Kind::reasoning) {
-            message.reasoning_content += delta.text;
-        } else if (delta.kind == AnswerDelta::Kind::content) {
-            message.content += delta.text;
-        } else {
-            if (delta.tool_index >= message.tool_calls.size()) {
-                message.tool_calls.resize(delta.tool_index + 1);
-            }
-            common_chat_tool_call& call = message.tool_calls[delta.tool_index];
-            call.name = delta.tool_name.empty() ? call.name : delta.tool_name;
-            call.id = delta.tool_id.empty() ? call.id : delta.tool_id;
-            call.arguments += delta.text;
-        }
-    }
 }
 
 common_json to_json(const std::vector<AnswerDelta>& deltas) {
@@ -134,50 +88,8 @@ common_json message_json(const common_chat_msg& message) {
                        {"tool_calls", calls}};
 }
 
-bool continues(const common_chat_msg& shown, const common_chat_msg& now) {
-    const auto goes_on = [](const common_chat_tool_call& before, const common_chat_tool_call& after) {
-        return after.name.starts_with(before.name) && after.id.starts_with(before.id) &&
-               after.arguments.starts_with(before.arguments);
-    };
-    return now.content.starts_with(shown.content) && now.reasoning_content.starts_with(shown.reasoning_content) &&
-           now.tool_calls.size() >= shown.tool_calls.size() &&
-           std::equal(shown.tool_calls.begin(), shown.tool_calls.end(), now.tool_calls.begin(), goes_on);
-}
-
-std::string& text_of(common_chat_msg& message, const AnswerField& field) {
-    switch (field.kind) {
-        case AnswerDelta::Kind::reasoning: return message.reasoning_content;
-        case AnswerDelta::Kind::content: return message.content;
-        case AnswerDelta::Kind::tool_call: break;
-    }
-    return message.tool_calls[field.tool_index].arguments;
-}
-
-std::optional<LeftOut> left_out(const common_chat_msg& longer, const common_chat_msg& shorter) {
-    std::vector<AnswerField> fields = {{AnswerDelta::Kind::reasoning, 0}, {AnswerDelta::Kind::content, 0}};
-    for (size_t i = 0; i < longer.tool_calls.size(); ++i) {
-        fields.push_back({AnswerDelta::Kind::tool_call, i});
-    }
-    if (longer.tool_calls.size() != shorter.tool_calls.size()) {
-        return std::nullopt;
-    }
-    common_chat_msg a = longer;
-    common_chat_msg b = shorter;
-    for (const AnswerField& field : fields) {
-        std::string& before = text_of(a, field);
-        std::string& after = text_of(b, field);
-        if (before == after) {
-            continue;
-        }
-        const auto parted = std::mismatch(after.begin(), after.end(), before.begin(), before.end());
-        const auto begin = static_cast<size_t>(parted.first - after.begin());
-        const size_t n_bytes = before.size() - std::min(before.size(), after.size());
-        const bool is_one = n_bytes > 0 && std::string_view(before).ends_with(std::string_view(after).substr(begin));
-        const bool is_alike = field.kind != AnswerDelta::Kind::tool_call || json_place(before) == json_place(after);
-        before = after;
-        return is_one && is_alike && same_answer(a, b) ? std::optional(LeftOut{field, begin, n_bytes}) : std::nullopt;
-    }
-    return std::nullopt;
+std::string common_chat_msg::* field_of(AnswerDelta::Kind kind) {
+    return kind == AnswerDelta::Kind::reasoning ? &common_chat_msg::reasoning_content : &common_chat_msg::content;
 }
 
 bool same_answer(const common_chat_msg& a, const common_chat_msg& b) {

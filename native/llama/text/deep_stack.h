@@ -10,8 +10,8 @@ namespace luce::llama {
 // The deepest nesting of brackets in a text, those in strings included.
 size_t bracket_depth(std::string_view text);
 
-// Runs body on the caller's stack if depth is moderate, else on one of its own that is large enough. What body throws
-// comes out here. Throws TextFailure(BAD_ANSWER) if no stack would do.
+// Runs body on the caller's stack if depth is moderate, else in a thread with a stack that is large enough. What body
+// throws comes out here. Throws TextFailure(BAD_ANSWER) if no stack would do.
 void run_nested(size_t depth, const std::function<void()>& body);
 
 }  // namespace luce::llama

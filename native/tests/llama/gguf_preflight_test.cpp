@@ -116,19 +116,15 @@ TEST_CASE("preflight: a valid file passes and its facts are read") {
     REQUIRE(facts.ok());
     CHECK(facts.value().architecture == "qwen3");
     CHECK(facts.value().n_layers == 2);
-    CHECK(facts.value().n_ctx_train == 64);
     CHECK(facts.value().n_vocab == kVocab);
-    CHECK(facts.value().head_sizes_k == std::vector<uint32_t>{8});
-    CHECK(facts.value().n_tensor_bytes == kEmbd * kVocab * sizeof(float));
-    CHECK_FALSE(facts.value().is_hybrid);
-    CHECK_FALSE(facts.value().has_sliding_window);
+    CHECK(facts.value().files.size() == 1);
+    CHECK_FALSE(facts.value().has_longrope);
 }
 
 TEST_CASE("preflight: the packaged model passes") {
     const Result<GgufFacts> facts = preflight_gguf(LUCE_TINY_MODEL);
     REQUIRE(facts.ok());
     CHECK(facts.value().architecture == "qwen35");
-    CHECK(facts.value().is_hybrid);
     CHECK(facts.value().n_vocab == 8192);
 }
 
@@ -152,7 +148,7 @@ TEST_CASE("preflight: a truncated file is refused at every length") {
     }
 }
 
-TEST_CASE("preflight: values that libllama would abort on") {
+TEST_CASE("preflight: values that overflow what libllama computes from them") {
     struct Case {
         const char* named;
         Change change;
@@ -164,19 +160,13 @@ TEST_CASE("preflight: values that libllama would abort on") {
         {"no qwen3.block_count", [](auto* g) { gguf_remove_key(g, "qwen3.block_count"); }},
         {"has type str", [](auto* g) { gguf_set_val_str(g, "qwen3.block_count", "2"); }},
         {"embedding_length is 0", [](auto* g) { gguf_set_val_u32(g, "qwen3.embedding_length", 0); }},
-        {"no multiple", [](auto* g) { gguf_set_val_u32(g, "qwen3.attention.head_count_kv", 3); }},
         {"3 values for 2 layers", [](auto* g) { set_integers(g, "qwen3.attention.head_count_kv", {2, 2, 2}); }},
         {"head_count_kv[1] is -1", [](auto* g) { set_integers(g, "qwen3.attention.head_count_kv", {2, -1}); }},
-        {"expert_used_count", [](auto* g) { gguf_set_val_u32(g, "qwen3.expert_count", 8); }},
         {"expert_count is 5000", [](auto* g) { gguf_set_val_u32(g, "qwen3.expert_count", 5000); }},
-        {"epsilon is -1", [](auto* g) { gguf_set_val_f32(g, "qwen3.attention.layer_norm_rms_epsilon", -1); }},
         {"freq_base is nan", [](auto* g) { gguf_set_val_f32(g, "qwen3.rope.freq_base", kNan); }},
         {"rope.dimension_count", [](auto* g) { gguf_set_val_u32(g, "qwen3.rope.dimension_count", 7); }},
-        {"rope.scaling.type is bad", [](auto* g) { gguf_set_val_str(g, "qwen3.rope.scaling.type", "bad"); }},
-        {"sections make up 0", [](auto* g) { set_integers(g, "qwen3.rope.dimension_sections", {0, 0, 0, 0}); }},
         {"architecture is nonsense", [](auto* g) { gguf_set_val_str(g, "general.architecture", "nonsense"); }},
         {"full_attention_interval is 0", [](auto* g) { gguf_set_val_u32(g, "qwen3.full_attention_interval", 0); }},
-        {"classifier.activation", [](auto* g) { gguf_set_val_str(g, "qwen3.classifier.activation", "?"); }},
     };
     for (const Case& c : cases) {
         CAPTURE(c.named);
@@ -212,24 +202,6 @@ TEST_CASE("preflight: tensors that cannot be computed with") {
     CHECK(mentions(refusal(write_model(folder, nothing, "i32.gguf", GGML_TYPE_I32)), "no type of weights"));
     CHECK(mentions(refusal(write_model(folder, nothing, "q8_1.gguf", GGML_TYPE_Q8_1)), "no type of weights"));
     CHECK(mentions(refusal(write_model(folder, nothing, "rows.gguf", GGML_TYPE_F32, 7)), "7 rows"));
-}
-
-TEST_CASE("preflight: a gemma's shared layers must find keys of their own kind") {
-    const auto gemma = [](const std::vector<int32_t>& slides, uint32_t n_shared) {
-        return [slides, n_shared](gguf_context* g) {
-            gguf_set_val_str(g, "general.architecture", "gemma4");
-            gguf_set_val_u32(g, "gemma4.block_count", static_cast<uint32_t>(slides.size()));
-            gguf_set_val_u32(g, "gemma4.context_length", 64);
-            gguf_set_val_u32(g, "gemma4.embedding_length", kEmbd);
-            gguf_set_val_u32(g, "gemma4.attention.head_count", 4);
-            gguf_set_val_u32(g, "gemma4.attention.sliding_window", 16);
-            gguf_set_val_u32(g, "gemma4.attention.shared_kv_layers", n_shared);
-            set_integers(g, "gemma4.attention.sliding_window_pattern", slides);
-        };
-    };
-    CHECK(refusal_after(gemma({1, 0, 1, 0}, 2)).empty());
-    CHECK(mentions(refusal_after(gemma({0, 1, 1, 0}, 2)), "shared_kv_layers 2"));
-    CHECK(mentions(refusal_after(gemma({1, 0, 1, 0}, 3)), "shared_kv_layers is 3"));
 }
 
 TEST_CASE("preflight: shards") {

@@ -1,0 +1,127 @@
+// PlainText: see the header.
+#include "llama/text/plain_text.h"
+
+#include <algorithm>
+#include <set>
+#include <type_traits>
+#include <variant>
+#include <vector>
+
+#include <chat-peg-parser.h>
+#include <common/unicode.h>
+
+namespace luce::llama {
+
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+// The parts of a grammar that one part refers to.
+std::vector<common_peg_parser_id> children_of(const common_peg_arena& grammar, const common_peg_parser_variant& part) {
+    return std::visit(
+        [&](const auto& parser) -> std::vector<common_peg_parser_id> {
+            if constexpr (requires { parser.children; }) {
+                return parser.children;
+            } else if constexpr (requires { parser.child; }) {
+                return {parser.child};
+            } else if constexpr (std::is_same_v<std::decay_t<decltype(parser)>, common_peg_ref_parser>) {
+                return {grammar.get_rule(parser.name)};
+            } else {
+                return {};
+            }
+        },
+        part);
+}
+
+// Where these come next, not every character goes on with the text.
+bool restricts_text(const common_peg_parser_variant& part) {
+    return std::holds_alternative<common_peg_string_parser>(part) ||
+           std::holds_alternative<common_peg_chars_parser>(part) ||
+           std::holds_alternative<common_peg_gbnf_parser>(part);
+}
+
+bool is_whole_utf8(std::string_view bytes) {
+    for (size_t at = 0; at < bytes.size();) {
+        const utf8_parse_result character = common_parse_utf8_codepoint(bytes, at);
+        if (character.status != utf8_parse_result::SUCCESS) {
+            return false;
+        }
+        at += character.bytes_consumed;
+    }
+    return true;
+}
+
+}  // namespace
+
+PlainText::PlainText(const common_peg_arena& grammar, AnswerDelta::Kind kind) {
+    const char* const name =
+        kind == AnswerDelta::Kind::content ? common_chat_peg_builder::CONTENT : common_chat_peg_builder::REASONING;
+    std::set<common_peg_parser_id> seen;
+    std::vector<common_peg_parser_id> left;
+    const auto reach = [&](common_peg_parser_id id) {
+        if (seen.insert(id).second) {
+            left.push_back(id);
+        }
+    };
+    for (common_peg_parser_id id = 0; id < grammar.size(); ++id) {
+        const auto* tag = std::get_if<common_peg_tag_parser>(&grammar.get(id));
+        if (tag != nullptr && tag->tag == name) {
+            reach(tag->child);
+        }
+    }
+    while (!left.empty()) {
+        const common_peg_parser_variant& part = grammar.get(left.back());
+        left.pop_back();
+        note_part(part);
+        for (const common_peg_parser_id child : children_of(grammar, part)) {
+            reach(child);
+        }
+    }
+}
+
+void PlainText::note_part(const common_peg_parser_variant& part) {
+    is_free_ = is_free_ && !restricts_text(part);
+    if (const auto* until = std::get_if<common_peg_until_parser>(&part)) {
+        for (const std::string& delimiter : until->delimiters) {
+            delimiters_.insert(delimiter);
+            longest_delimiter_ = std::max(longest_delimiter_, delimiter.size());
+        }
+    }
+}
+
+std::optional<PlainText::Scan> PlainText::scan(std::string_view bytes) const {
+    Scan scan = {"", 0};
+    scan.shown.reserve(bytes.size());
+    while (scan.n_bytes < bytes.size()) {
+        const utf8_parse_result character = common_parse_utf8_codepoint(bytes, scan.n_bytes);
+        if (character.status == utf8_parse_result::INCOMPLETE) {
+            break;
+        }
+        if (character.status == utf8_parse_result::INVALID) {
+            scan.shown.append(kReplacement);
+        } else {
+            switch (delimiters_.check_at(bytes, scan.n_bytes)) {
+                case common_trie::COMPLETE_MATCH: return std::nullopt;
+                case common_trie::PARTIAL_MATCH:
+                    // Before broken UTF-8 it never becomes a delimiter, and llama.cpp's parser takes it for one.
+                    return is_whole_utf8(bytes.substr(scan.n_bytes)) ? std::optional(scan) : std::nullopt;
+                case common_trie::NO_MATCH: break;
+            }
+            scan.shown.append(bytes.substr(scan.n_bytes, character.bytes_consumed));
+        }
+        scan.n_bytes += character.bytes_consumed;
+    }
+    return scan;
+}
+
+bool PlainText::ends_in_delimiter(std::string_view text) const {
+    const size_t n_looked_at = std::min(text.size(), longest_delimiter_);
+    for (size_t at = text.size() - n_looked_at; at < text.size(); ++at) {
+        if (delimiters_.check_at(text, at) != common_trie::NO_MATCH) {
+            return true;
+        }
+    }
+    return false;
+}
+
+}  // namespace luce::llama

@@ -1,0 +1,44 @@
+// PlainText: what in an answer's format ends content and reasoning, found out from the format's grammar
+// (`common_peg_arena`). An answer that is inside such a text goes on with it as long as nothing comes that may end it,
+// so that what comes can be shown without parsing the answer anew. Knows nothing of messages or of what was shown.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <peg-parser.h>
+#include <trie.h>
+
+#include "llama/text/answer_delta.h"
+
+namespace luce::llama {
+
+class PlainText {
+public:
+    // What the grammar says of all texts of a kind, content or reasoning.
+    PlainText(const common_peg_arena& grammar, AnswerDelta::Kind kind);
+
+    // Whether they are free up to a delimiter. Content that is JSON is not.
+    bool is_free() const { return is_free_; }
+
+    struct Scan {
+        std::string shown;  // the bytes as the format's parser shows them
+        size_t n_bytes;     // that were read; those behind them may be the beginning of a delimiter
+    };
+    // More of a text; nothing if it may end there. Bytes that were read change nothing for those after them.
+    std::optional<Scan> scan(std::string_view bytes) const;
+
+    // Whether the text's last bytes may be the beginning of a delimiter.
+    bool ends_in_delimiter(std::string_view text) const;
+
+private:
+    void note_part(const common_peg_parser_variant& part);
+
+    common_trie delimiters_;
+    size_t longest_delimiter_ = 0;
+    bool is_free_ = true;
+};
+
+}  // namespace luce::llama
