@@ -100,7 +100,7 @@ class InFlightRequest:
         if self._at_once is not None and self._at_once(tokens):
             return
         self._items += tokens
-        self.wake()
+        self._wake()
 
     def deliver_with(self, token: int, logprobs: tuple[tuple[int, float], ...]) -> None:
         event = TokenEvent(token, len(self.tokens), logprobs)
@@ -109,7 +109,7 @@ class InFlightRequest:
 
     def show(self, event: TokenEvent | PrefillEvent | FinishedEvent) -> None:
         self._items.append(event)
-        self.wake()
+        self._wake()
 
     def finish(self, event: FinishedEvent) -> None:
         if not self.finished:
@@ -121,9 +121,9 @@ class InFlightRequest:
         if not self.finished:
             self.finished = True
             self.failure = failure
-            self.wake()
+            self._wake()
 
-    def wake(self) -> None:
+    def _wake(self) -> None:
         """Whoever waits looks again."""
         waiter, self._waiter = self._waiter, None
         self._at_once = None

@@ -62,7 +62,6 @@ async def post_apply_template(request: web.Request) -> web.Response:
         max_choices=context.settings.max_choices,
         headers=request.headers,
         client=request[CLIENT],
-        fingerprint="",
     )
     assert isinstance(wish.ask.prompt, ChatPrompt)
     prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, wish.ask.prompt))

@@ -1,6 +1,6 @@
 """ChatAnswerer: answers an AnswerRequest: its prompt rendered, its requests submitted, their tokens read as pieces.
 
-Composes rendering, known answers, retries and choices over the supervisor. It must know no dialect and no HTTP.
+Composes rendering, the token replay cache and choices over the supervisor. It must know no dialect and no HTTP.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from luce.supervisor.http.answering.choice import ChatReading, Choice, PlainRead
 from luce.supervisor.http.answering.choice_logprobs import LogprobReader
 from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
-from luce.supervisor.http.answering.request_coalescing import Retries
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
@@ -30,7 +29,6 @@ from luce.supervisor.requests import (
     GenerateRequest,
     PrefillEvent,
     PromptTooLongError,
-    QueueFullError,
     RequestError,
 )
 from luce.supervisor.scheduling.in_flight_request import Item
@@ -55,7 +53,6 @@ class ChatAnswerer:
         self._metrics = metrics
         self._known = TokenReplayCache(text, settings.answers_kept_bytes)
         self._renderer = Renderer(text, self._known)
-        self._retries = Retries()
         self._client_texts = None if settings.shares_prefixes else TenantIsolation()
         if not settings.shares_prefixes:
             _require_no_disk(supervisor.config)
@@ -73,7 +70,6 @@ class ChatAnswerer:
             max_tokens = self._room_for(ask, len(rendered.ids))
             stack.callback(self._note_answers, rendered, choices)
             reuse = self._begin_text(ask, rendered, choices, stack)
-            older = self._retries.older(ask)
             for index in range(ask.n):
                 request = engine_request(
                     ask,
@@ -85,7 +81,7 @@ class ChatAnswerer:
                     reuse=reuse,
                     seed=self._supervisor.config.seed,
                 )
-                submission = await self._submit(request, None if older is None else older[index])
+                submission = await self._submit(request)
                 stack.callback(submission.close)
                 submissions.append(submission)
                 choice = self._choice(ask, rendered, index)
@@ -93,7 +89,6 @@ class ChatAnswerer:
                 choices.append(choice)
             if ask.prompt.grammar is not None or ask.pins:
                 await self._await_consent(submissions[0])
-            stack.enter_context(self._retries.running(ask, submissions))
             answering = ChatAnswering(submissions, choices, self._metrics, asked_s)
             stack.callback(answering.close)
             yield answering
@@ -128,14 +123,9 @@ class ChatAnswerer:
             raise api_error(PromptTooLongError(n_prompt, n_ctx))
         return room if ask.max_tokens is None else min(ask.max_tokens, room)
 
-    async def _submit(self, request: GenerateRequest, older: Submission | None) -> Submission:
-        """`older`: the same request, whose place is taken if there is no other."""
+    async def _submit(self, request: GenerateRequest) -> Submission:
         try:
             return await self._supervisor.submit(request)
-        except QueueFullError as error:
-            if older is None or not older.is_silent:
-                raise api_error(error) from error
-            return older.supersede()
         except RequestError as error:
             raise api_error(error) from error
 

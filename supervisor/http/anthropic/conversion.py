@@ -20,9 +20,7 @@ MAX_STOPS = 256
 _MAX_SESSION = 256
 
 
-def ask_of_messages(
-    body: MessagesRequest, *, client: str = "", session: str = "", fingerprint: str = ""
-) -> AnswerRequest:
+def ask_of_messages(body: MessagesRequest, *, client: str = "", session: str = "") -> AnswerRequest:
     """`session` is a header's; what the body says of it goes first. Raises ApiError."""
     return AnswerRequest(
         prompt=chat_prompt(body),
@@ -32,7 +30,6 @@ def ask_of_messages(
         pins=read_pins(body.pin, "system"),
         session=_short(_session_in(body) or session),
         client=client,
-        fingerprint=fingerprint,
     )
 
 

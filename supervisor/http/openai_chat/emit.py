@@ -19,6 +19,7 @@ from luce.supervisor.http.answering.answer_events import (
     ToolCallPiece,
     Usage,
 )
+from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_chat.parse import ChatWish
 from luce.supervisor.http.openai_shared.shapes import (
     DONE,
@@ -26,6 +27,7 @@ from luce.supervisor.http.openai_shared.shapes import (
     Envelope,
     chat_logprobs,
     encode,
+    error_event,
     new_id,
     text_json,
     timing_fields,
@@ -53,8 +55,8 @@ class ChatStream:
         self._last_finish: bytes | None = None
         self._n_first_read: int | None = None
 
-    def first(self) -> bytes:
-        """Goes out before the prompt is read."""
+    def first(self, n_prompt: int) -> bytes:  # noqa: ARG002  other dialects tell it
+        """The role."""
         delta = b'{"role":"assistant","content":null}'
         return b"".join([begin + delta + self._goes_on for begin in self._begins])
 
@@ -62,6 +64,9 @@ class ChatStream:
         """An empty delta: clients that pass over comments count it."""
         choice = min(self._unfinished, default=0)
         return self._begins[choice] + b"{}" + self._goes_on
+
+    def fail(self, error: ApiError) -> bytes:
+        return error_event(error)
 
     def feed(self, event: AnswerEvent) -> bytes:
         """The chunks for an event; empty where it needs none."""

@@ -42,7 +42,7 @@ class ChatWish:
 
 
 def read_chat(
-    body: ChatBody, text: Vocabulary, *, max_choices: int, headers: Mapping[str, str], client: str, fingerprint: str
+    body: ChatBody, text: Vocabulary, *, max_choices: int, headers: Mapping[str, str], client: str
 ) -> ChatWish:
     """Raises ApiError."""
     _check_modalities(body.modalities)
@@ -85,7 +85,6 @@ def read_chat(
         pins=read_pins(body.pin, "system", "message"),
         session=read_session(body, headers),
         client=client,
-        fingerprint=fingerprint,
     )
     return ChatWish(
         ask=ask,

@@ -16,8 +16,8 @@ from aiohttp import web
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, Usage
 from luce.supervisor.http.answering.answer_request import AnswerRequest
-from luce.supervisor.http.app_context import APP_CONTEXT, BODY, CLIENT, Answerer, Answering, AppContext
-from luce.supervisor.http.errors import ApiError, api_error
+from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, Answerer, Answering, AppContext
+from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_completions.emit import CompletionStream, whole_completion
 from luce.supervisor.http.openai_completions.llama_server import (
     LlamaCompletionBody,
@@ -32,21 +32,13 @@ from luce.supervisor.http.openai_completions.parse import (
     prompt_text,
     read_completion,
 )
-from luce.supervisor.http.openai_shared.serving import (
-    error_event,
-    json_response,
-    only_error,
-    served_name,
-    take_whole,
-)
-from luce.supervisor.http.openai_shared.shapes import answer_schema
-from luce.supervisor.http.transport.body import fingerprint, read_body
+from luce.supervisor.http.openai_shared.serving import json_response, only_error, served_name
+from luce.supervisor.http.openai_shared.shapes import answer_schema, error_event
+from luce.supervisor.http.transport.answer_stream import send_events, take_whole
+from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
-from luce.supervisor.http.transport.fast_path_writer import hand_on
 from luce.supervisor.http.transport.sse import EventStream
-from luce.supervisor.text import TextError
 
-DIALECT = "openai.completions"
 N_AT_ONCE = 4  # prompts of one request: its share of a queue that others wait in too
 
 
@@ -108,17 +100,13 @@ async def post_llama_completion(request: web.Request) -> web.StreamResponse:
 
 
 def _read(request: web.Request, context: AppContext, body: CompletionBody) -> CompletionWish:
-    try:
-        return read_completion(
-            body,
-            context.text,
-            max_choices=context.settings.max_choices,
-            headers=request.headers,
-            client=request[CLIENT],
-            fingerprint=fingerprint(DIALECT, request[BODY]),
-        )
-    except TextError as error:
-        raise api_error(error) from error
+    return read_completion(
+        body,
+        context.text,
+        max_choices=context.settings.max_choices,
+        headers=request.headers,
+        client=request[CLIENT],
+    )
 
 
 async def _take_all(answerer: Answerer, asks: Sequence[AnswerRequest]) -> list[tuple[list[ChoiceFinished], Usage]]:
@@ -146,35 +134,25 @@ async def _stream(
     ):
         await stream.send_bytes(chunks.first())
         try:
-            if len(asks) == 1:
-                await _hand_on(0, answering, chunks, stream)
-            else:
-                await _hand_on_all(context.answerer, asks, answering, chunks, stream)
+            await _send_all(context.answerer, asks, answering, chunks, stream)
         except ApiError as error:
             await stream.send_bytes(error_event(error))
     return stream.response
 
 
-async def _hand_on(number: int, answering: Answering, chunks: Chunks, stream: EventStream) -> None:
-    await hand_on(answering, stream, partial(chunks.feed, number))
-
-
-async def _hand_on_all(
+async def _send_all(
     answerer: Answerer, asks: Sequence[AnswerRequest], first: Answering, chunks: Chunks, stream: EventStream
 ) -> None:
-    gate = asyncio.Semaphore(N_AT_ONCE)
+    gate = asyncio.Semaphore(N_AT_ONCE - 1)  # the first one is open already
 
-    async def hand_on(number: int) -> None:
-        async with gate:
-            if number == 0:
-                await _hand_on(0, first, chunks, stream)
-                return
-            async with answerer.open(asks[number]) as answering:
-                await _hand_on(number, answering, chunks, stream)
+    async def open_and_send(number: int) -> None:
+        async with gate, answerer.open(asks[number]) as answering:
+            await send_events(answering, stream, partial(chunks.feed, number))
 
     try:
         async with asyncio.TaskGroup() as group:
-            for number in range(len(asks)):
-                group.create_task(hand_on(number))
+            for number in range(1, len(asks)):
+                group.create_task(open_and_send(number))
+            await send_events(first, stream, partial(chunks.feed, 0))
     except BaseExceptionGroup as errors:
         raise only_error(errors) from errors

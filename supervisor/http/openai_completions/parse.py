@@ -76,7 +76,6 @@ def read_completion(
     max_choices: int,
     headers: Mapping[str, str],
     client: str,
-    fingerprint: str,
 ) -> CompletionWish:
     """Raises ApiError, and TextError where a prompt's text cannot be tokenised."""
     n = whole(body.n, "n", 1, max_choices) or 1
@@ -106,9 +105,8 @@ def read_completion(
             pins=pins,
             session=session,
             client=client,
-            fingerprint=f"{fingerprint}:{number}" if number else fingerprint,
         )
-        for number, prompt in enumerate(prompts)
+        for prompt in prompts
     ]
     echoes = [prompt_text(ask, text) if body.echo else "" for ask in asks]
     return CompletionWish(asks=asks, echoes=echoes, streams=body.stream is True, includes_usage=body.includes_usage)

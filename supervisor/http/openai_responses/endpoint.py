@@ -7,30 +7,25 @@ ends.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
-from luce.supervisor.http.app_context import APP_CONTEXT, BODY, CLIENT, AppContext
+from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_responses.events import ResponseWriter
 from luce.supervisor.http.openai_responses.request import (
     Asked,
     Caller,
     ResponsesBody,
-    lasting_fields,
     read_request,
 )
 from luce.supervisor.http.openai_responses.response_store import KeptResponse, KeptResponses, encode_items
 from luce.supervisor.http.openai_shared.fields import refusal
-from luce.supervisor.http.transport.body import fingerprint, read_body
+from luce.supervisor.http.transport.answer_stream import stream_answer
+from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
-from luce.supervisor.http.transport.fast_path_writer import hand_on
-from luce.supervisor.http.transport.sse import EventStream
-
-log = logging.getLogger("luce.http.responses")
 
 MAX_LISTED = 100
 
@@ -82,7 +77,7 @@ class ResponsesApi:
         asked = self._read(request, body, context)
         writer = ResponseWriter(asked.form)
         if body.stream:
-            response = await _stream(request, context, asked, writer)
+            response = await stream_answer(request, asked.ask, writer)
         else:
             await while_connected(request, _write_all(context, asked, writer))
             response = web.Response(body=writer.final, content_type="application/json")
@@ -125,7 +120,7 @@ class ResponsesApi:
             earlier = self._conversation(body.previous_response_id, client)
         if isinstance(body.input, list):
             body.input = self._kept.referred(body.input, client)
-        caller = Caller(request.headers, client, fingerprint("responses", lasting_fields(request[BODY])))
+        caller = Caller(request.headers, client)
         return read_request(body, earlier, model=_model(body, context), vocabulary=context.text, caller=caller)
 
     def _conversation(self, name: str, client: str) -> list[Any]:
@@ -158,25 +153,10 @@ class ResponsesApi:
         self._kept.keep(kept, limit_bytes=context.settings.responses_kept_bytes)
 
 
-async def _stream(
-    request: web.Request, context: AppContext, asked: Asked, writer: ResponseWriter
-) -> web.StreamResponse:
-    """Headers and the first events go out before the prompt is read."""
-    async with context.answerer.open(asked.ask) as answering:
-        async with EventStream(request, keep_alive=writer.keep_alive, settings=context.settings) as stream:
-            await stream.send_bytes(writer.begin(answering.n_prompt))
-            try:
-                await hand_on(answering, stream, writer.write)
-            except ApiError as error:
-                log.warning("response %s failed: %s", asked.form.id, error.text)
-                await stream.send_bytes(writer.fail(error))
-        return stream.response
-
-
 async def _write_all(context: AppContext, asked: Asked, writer: ResponseWriter) -> None:
     async with context.answerer.open(asked.ask) as answering:
         async for event in answering.events():
-            writer.write(event)
+            writer.feed(event)
 
 
 def _page(items: list[Any], request: web.Request) -> dict[str, Any]:

@@ -100,7 +100,6 @@ class Caller:
 
     headers: Mapping[str, str]
     client: str = ""
-    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +146,8 @@ def read_request(
         pins=read_pins(body.pin, "system"),
         session=read_session(body, caller.headers),
         client=caller.client,
-        fingerprint=caller.fingerprint,
     )
     return Asked(ask, _form(body, model, tools, with_logprobs=n_logprobs is not None), items)
-
-
-def lasting_fields(raw: dict[str, Any]) -> dict[str, Any]:
-    """What makes a request the same as its retry: not what a client tells about itself."""
-    return {name: value for name, value in raw.items() if name not in {"client_metadata", "metadata"}}
 
 
 def _refuse_what_is_not_here(body: ResponsesBody) -> None:

@@ -28,7 +28,6 @@ from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPro
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
 from luce.supervisor.http.openai_chat.parse import ChatWish
-from luce.supervisor.http.openai_shared.serving import error_event
 from luce.supervisor.http.openai_shared.shapes import SYSTEM_FINGERPRINT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -73,7 +72,7 @@ def payloads(data: bytes) -> list[str]:
 def streamed(asked: ChatWish, events: Sequence[AnswerEvent]) -> list[Any]:
     """The chunks, each valid for the SDK, and "[DONE]"."""
     stream = ChatStream(asked, "m")
-    data = stream.first() + b"".join(map(stream.feed, events))
+    data = stream.first(1) + b"".join(map(stream.feed, events))
     chunks = [text if text == "[DONE]" else json.loads(text) for text in payloads(data)]
     for chunk in chunks:
         if chunk != "[DONE]":
@@ -231,8 +230,8 @@ def test_finish_reasons(reason: FinishReason, word: str) -> None:
 def test_a_failed_answer_has_no_finish() -> None:
     """The finish of the last choice waits for the counts: a failure between the two leaves none."""
     stream = ChatStream(wish(usage=True), "m")
-    data = stream.first() + stream.feed(ContentPiece(0, "x")) + stream.feed(finished())
-    data += error_event(ApiError(ErrorKind.UNAVAILABLE, "engine_failed", "the engine is gone"))
+    data = stream.first(1) + stream.feed(ContentPiece(0, "x")) + stream.feed(finished())
+    data += stream.fail(ApiError(ErrorKind.UNAVAILABLE, "engine_failed", "the engine is gone"))
     *parts, error = [json.loads(text) for text in payloads(data)]
     assert all(part["choices"][0]["finish_reason"] is None for part in parts)
     assert error["error"]["code"] == "engine_failed"

@@ -38,7 +38,7 @@ class Letters:
 
 def read(headers: dict[str, str] | None = None, **fields: Any) -> ChatWish:
     body = check({"messages": HELLO, **fields}, ChatBody)
-    return read_chat(body, Letters(), max_choices=4, headers=headers or {}, client="me", fingerprint="f")
+    return read_chat(body, Letters(), max_choices=4, headers=headers or {}, client="me")
 
 
 def prompt_of(**fields: Any) -> ChatPrompt:

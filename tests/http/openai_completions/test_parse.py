@@ -26,7 +26,7 @@ from tests.http.openai_chat.test_parse import Letters
 
 def read(prompt: Any = "ab", **fields: Any) -> CompletionWish:
     body = check({"prompt": prompt, **fields}, CompletionBody)
-    return read_completion(body, Letters(), max_choices=4, headers={}, client="me", fingerprint="f")
+    return read_completion(body, Letters(), max_choices=4, headers={}, client="me")
 
 
 def contents(prompt: Any) -> list[Any]:
@@ -113,11 +113,6 @@ def test_constraints() -> None:
     asked = read(grammar="", json_schema={}).asks[0].prompt
     assert isinstance(asked, TextPrompt)
     assert (asked.grammar, asked.json_schema) == (None, {})
-
-
-def test_retries_of_several_prompts_are_told_apart() -> None:
-    fingerprints = [ask.fingerprint for ask in read(["a", "a"]).asks]
-    assert len(set(fingerprints)) == 2
 
 
 def test_stream_of_several_prompts() -> None:
