@@ -28,6 +28,7 @@ from luce.protocol import (
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
 from luce.supervisor.prefix_cache.prefix_index import pack
 from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent
+from luce.supervisor.scheduling.crash_attribution import N_TOKENS_TO_CLEAR, FailureCount
 
 Item = int | TokenEvent | PrefillEvent | FinishedEvent
 """What waits for a caller: a plain token is just a number until somebody looks at it."""
@@ -37,8 +38,9 @@ class InFlightRequest:
     """One reader. Compared and hashed by identity."""
 
     __slots__ = (
-        "_at_once", "_items", "_waiter", "asked_s", "diverged", "failure", "finished", "first_token_s", "identity",
-        "is_enough", "key", "n_attempts", "prompt", "request", "seed", "serial", "started_s", "tokens",
+        "_at_once", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
+        "identity", "is_enough", "key", "n_attempts", "n_computed", "prompt", "request", "seed", "serial", "started_s",
+        "tokens", "waits_for_room", "was_admitted",
     )  # fmt: skip
 
     def __init__(self, serial: int, request: GenerateRequest, prompt: tuple[int, ...], seed: int) -> None:
@@ -55,6 +57,13 @@ class InFlightRequest:
         self.identity: str | None = None
         """Of the model that has begun it."""
         self.n_attempts = 0
+        self.was_admitted = False
+        """It has left the queue by its turn."""
+        self.n_computed: int | None = None
+        """Tokens that the engine computed for it, as its final reply says."""
+        self.failures = FailureCount()
+        self.waits_for_room = False
+        """An engine had no room for it, and nothing has ended since."""
         self.asked_s = time.monotonic()
         self.started_s: float | None = None
         self.first_token_s: float | None = None
@@ -190,8 +199,8 @@ class AttemptListener(Protocol):
     def attempt_moved(self, attempt: Attempt) -> None:
         """Its first token has come, or more of its prompt has been read."""
 
-    def attempt_acquitted(self, attempt: Attempt) -> None:
-        """It has brought as many new tokens as it was asked to show."""
+    def attempt_went_on(self, attempt: Attempt) -> None:
+        """It has brought as many new tokens as clear its request."""
 
     def attempt_diverged(self, attempt: Attempt) -> None:
         """It did not repeat its request's last token."""
@@ -217,7 +226,7 @@ class Attempt:
         "_logprobs",
         "_n_received",
         "_n_replayed",
-        "_n_to_acquittal",
+        "_n_to_clear",
         "_replay",
         "ended_s",
         "id",
@@ -228,8 +237,7 @@ class Attempt:
         "n_read",
     )  # fmt: skip
 
-    def __init__(self, in_flight: InFlightRequest, listener: AttemptListener, *, n_to_acquittal: int) -> None:
-        """`n_to_acquittal`: new tokens after which it is cleared; 0 if it is not suspected."""
+    def __init__(self, in_flight: InFlightRequest, listener: AttemptListener) -> None:
         self.id = 0
         self.in_flight: InFlightRequest | None = in_flight
         self.n_kept = in_flight.n_kept()
@@ -245,7 +253,7 @@ class Attempt:
         self._n_received = 0
         self._replay = in_flight.tokens[self.n_kept :]
         self._n_replayed = 0
-        self._n_to_acquittal = n_to_acquittal
+        self._n_to_clear = 0 if in_flight.failures.is_clear else N_TOKENS_TO_CLEAR
         self._held: deque[int] = deque()  # tokens whose logprobs have not come …
         self._logprobs: deque[Logprobs] = deque()  # … and the other way round
         self._is_plain = False
@@ -318,11 +326,11 @@ class Attempt:
         else:
             in_flight.deliver((token,))
         n_new = self._n_received - len(self._replay)
-        if self._n_to_acquittal and n_new >= self._n_to_acquittal and self.in_flight is not None:
-            self._n_to_acquittal = 0
-            self._listener.attempt_acquitted(self)
+        if self._n_to_clear and n_new >= self._n_to_clear and self.in_flight is not None:
+            self._n_to_clear = 0
+            self._listener.attempt_went_on(self)
         self._is_plain = (
-            self._n_replayed == len(self._replay) and in_flight.request.n_logprobs == 0 and self._n_to_acquittal == 0
+            self._n_replayed == len(self._replay) and in_flight.request.n_logprobs == 0 and self._n_to_clear == 0
         )
 
     def _join(self, in_flight: InFlightRequest) -> None:
