@@ -30,7 +30,7 @@ class Submission:
 
     @property
     def n_prompt(self) -> int:
-        return len(self._in_flight.prompt)
+        return self._in_flight.n_prompt
 
     async def take(self, at_once: Callable[[Sequence[int]], bool] | None = None) -> Sequence[Item]:
         """All that has come since the last call, once there is something: tokens (plain numbers, or TokenEvents where
@@ -111,15 +111,14 @@ class Service:
         if self._text is not None:
             self._text.close()
 
-    async def _prompt_ids(self, request: GenerateRequest) -> tuple[int, ...]:
+    async def _prompt_ids(self, request: GenerateRequest) -> Sequence[int]:
         if request.prompt_ids is not None:
-            return tuple(request.prompt_ids)
+            return request.prompt_ids
         assert request.prompt is not None
         from luce.supervisor.text import TextError
 
         try:
             model = await self.text()
-            ids = await asyncio.to_thread(model.tokenize, request.prompt, add_special=True, parse_special=True)
+            return await asyncio.to_thread(model.tokenize, request.prompt, add_special=True, parse_special=True)
         except TextError as error:
             raise RequestRefusedError(ErrorCode.BAD_ARGS, f"the prompt could not be tokenised: {error}") from error
-        return tuple(ids)

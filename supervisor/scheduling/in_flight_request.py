@@ -26,7 +26,7 @@ from luce.protocol import (
     StopReason,
 )
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
-from luce.supervisor.prefix_cache.prefix_index import pack
+from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent
 from luce.supervisor.scheduling.crash_attribution import N_TOKENS_TO_CLEAR, FailureCount
 
@@ -39,15 +39,16 @@ class InFlightRequest:
 
     __slots__ = (
         "_at_once", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
-        "identity", "is_enough", "key", "n_attempts", "n_computed", "prompt", "request", "seed", "serial", "started_s",
-        "tokens", "waits_for_room", "was_admitted",
+        "identity", "is_enough", "key", "n_attempts", "n_computed", "n_prompt", "request", "seed", "serial",
+        "started_s", "tokens", "waits_for_room", "was_admitted",
     )  # fmt: skip
 
-    def __init__(self, serial: int, request: GenerateRequest, prompt: tuple[int, ...], seed: int) -> None:
+    def __init__(self, serial: int, request: GenerateRequest, prompt: Sequence[int], seed: int) -> None:
         self.serial = serial
-        self.request = request
-        self.prompt = prompt
+        self.request = replace(request, prompt_ids=(), prompt=None)  # the prompt is here once
+        self.n_prompt = len(prompt)
         self.key = pack(prompt)
+        """The prompt, four bytes a token."""
         self.seed = seed
         self.tokens: list[int] = []
         self.diverged = False
@@ -150,7 +151,7 @@ class InFlightRequest:
         """What the next attempt asks for; without an id."""
         request, n_kept = self.request, self.n_kept()
         return Generate(
-            prompt=(*self.prompt, *self.tokens[:n_kept]) if n_kept else self.prompt,
+            prompt=(*unpack(self.key), *self.tokens[:n_kept]),
             n_generate=request.max_tokens - n_kept,
             sampling=request.sampling(self.seed),
             constraint=request.constraint,
@@ -167,7 +168,7 @@ class InFlightRequest:
         n_kept = self.n_kept()
         if not self.diverged:
             return False
-        return n_kept >= self.request.max_tokens or (n_ctx is not None and len(self.prompt) + n_kept >= n_ctx)
+        return n_kept >= self.request.max_tokens or (n_ctx is not None and self.n_prompt + n_kept >= n_ctx)
 
     def finished_event(self, final: GenerateOk | None) -> FinishedEvent:
         """The last event, from the last attempt's own figures, or from the clock where there were several."""
@@ -176,9 +177,9 @@ class InFlightRequest:
         first_token_s = now_s if self.first_token_s is None else self.first_token_s
         event = FinishedEvent(
             reason=StopReason.LIMIT if final is None else final.stop,
-            n_prompt=len(self.prompt),
+            n_prompt=self.n_prompt,
             n_generated=len(self.tokens),
-            n_reused=0 if final is None else min(final.n_reused, len(self.prompt)),
+            n_reused=0 if final is None else min(final.n_reused, self.n_prompt),
             tier="none" if final is None else final.tier,
             miss="none" if final is None else final.miss,
             queue_s=started_s - self.asked_s,

@@ -75,11 +75,11 @@ class Multiplexer:
 
     # Callers
 
-    def submit(self, request: GenerateRequest, prompt: tuple[int, ...]) -> InFlightRequest:
+    def submit(self, request: GenerateRequest, prompt: Sequence[int]) -> InFlightRequest:
         """Take a request in. Raises RequestError."""
         if self._closed:
             raise SupervisorClosedError("the supervisor has been left")
-        if not prompt:
+        if len(prompt) == 0:
             raise RequestRefusedError(ErrorCode.EMPTY_PROMPT, "a prompt needs at least one token")
         self._check_length(prompt)
         self._check_hope()
@@ -248,7 +248,7 @@ class Multiplexer:
             in_flight.waits_for_room = failure.code in _SERVED_LATER and not was_alone
             self._requeue(in_flight)
         elif failure.code == ErrorCode.PROMPT_TOO_LONG:
-            self._give_up(in_flight, PromptTooLongError(len(in_flight.prompt), None, failure.text))
+            self._give_up(in_flight, PromptTooLongError(in_flight.n_prompt, None, failure.text))
         else:
             self._give_up(in_flight, RequestRefusedError(failure.code, failure.text))
         self._schedule_pump()
@@ -452,7 +452,7 @@ class Multiplexer:
         timer = asyncio.get_running_loop().call_later(delay_s, act)
         self._timers.setdefault(in_flight, []).append(timer)
 
-    def _check_length(self, prompt: tuple[int, ...]) -> None:
+    def _check_length(self, prompt: Sequence[int]) -> None:
         limits = [handle.n_ctx for handle in self._handles.values()]
         known = [n_ctx for n_ctx in limits if n_ctx is not None]
         if known and len(known) == len(limits) and len(prompt) > max(known):
