@@ -17,8 +17,7 @@ from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFinished, Progress, Usage, added_speculation
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
-from luce.supervisor.http.answering.choice import ChatReading, Choice, PlainReading
-from luce.supervisor.http.answering.choice_logprobs import LogprobReader
+from luce.supervisor.http.answering.choice import ChatReading, Choice, LogprobReader, PlainReading
 from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation

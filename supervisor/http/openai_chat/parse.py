@@ -18,6 +18,7 @@ from luce.supervisor.http.openai_chat.tools import read_toolbox
 from luce.supervisor.http.openai_shared.fields import (
     MAX_TOP_LOGPROBS,
     Vocabulary,
+    expect,
     read_constraint,
     read_max_tokens,
     read_sampling,
@@ -108,8 +109,7 @@ def _read_schema(body: ChatBody) -> tuple[Any, str]:
     wanted, param = body.json_schema, "json_schema"
     value = body.response_format
     if value is not None:
-        if not isinstance(value, dict):
-            raise refusal("response_format", "Invalid type for 'response_format': expected an object.", "invalid_type")
+        expect(value, dict, "response_format", "an object")
         match value.get("type"):
             case "text":
                 pass

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from luce.supervisor.http.openai_chat.body import ChatBody
-from luce.supervisor.http.openai_shared.fields import refusal, whole
+from luce.supervisor.http.openai_shared.fields import expect, refusal, whole
 
 BUDGETS = (
     "thinking_budget_tokens",
@@ -82,6 +82,4 @@ def _object(value: Any, param: str) -> dict[str, Any]:
         return {}
     if isinstance(value, bool):
         return {"type": "enabled" if value else "disabled", "enabled": value}
-    if not isinstance(value, dict):
-        raise refusal(param, f"Invalid type for '{param}': expected an object.", "invalid_type")
-    return value
+    return expect(value, dict, param, "an object")

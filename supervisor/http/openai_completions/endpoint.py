@@ -22,7 +22,6 @@ from luce.supervisor.http.openai_completions.emit import CompletionStream, whole
 from luce.supervisor.http.openai_completions.llama_server import (
     LlamaCompletionBody,
     LlamaStream,
-    Served,
     read_llama,
     whole_llama,
 )
@@ -86,13 +85,7 @@ async def post_llama_completion(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, LlamaCompletionBody)
     wish = _read(request, context, body.as_openai())
     prompts = [prompt_text(ask, context.text) for ask in wish.asks]
-    served = Served(
-        settings=context.settings,
-        seed=context.supervisor.config.seed,
-        n_ctx=context.supervisor.n_ctx,
-        ends=context.text.info.eog,
-    )
-    llama = read_llama(body, wish, served_name(context, body.model), prompts, served)
+    llama = read_llama(body, wish, served_name(context, body.model), prompts, context.supervisor.n_ctx)
     if wish.streams:
         return await _stream(request, context, wish.asks, LlamaStream(llama))
     answers = await while_connected(request, _take_all(context.answerer, wish.asks))

@@ -18,6 +18,7 @@ from luce.supervisor.http.openai_shared.fields import (
     GeneratingBody,
     Vocabulary,
     Whole,
+    expect,
     read_constraint,
     read_max_tokens,
     read_sampling,
@@ -139,8 +140,7 @@ def _read_prompt(prompt: Any, text: Vocabulary) -> str | tuple[int, ...]:
         prompt = prompt.get("prompt_string")
     if isinstance(prompt, str):
         return prompt
-    if not isinstance(prompt, list):
-        raise refusal("prompt", "Invalid type for 'prompt': expected a string, token ids, or a list.", "invalid_type")
+    expect(prompt, list, "prompt", "a string, token ids, or a list")
     if not prompt:
         raise refusal("prompt", "Invalid 'prompt': a list of token ids cannot be empty.", "empty_array")
     ids: list[int] = []

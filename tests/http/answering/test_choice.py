@@ -16,8 +16,7 @@ from luce.supervisor.http.answering.answer_events import (
     ReasoningPiece,
     ToolCallPiece,
 )
-from luce.supervisor.http.answering.choice import ChatReading, Choice, Piece
-from luce.supervisor.http.answering.choice_logprobs import LogprobReader
+from luce.supervisor.http.answering.choice import ChatReading, Choice, LogprobReader, Piece
 from luce.supervisor.text import TextModel
 from tests.http.answering.answering_fixtures import READ
 
