@@ -47,11 +47,11 @@ class Answering(Protocol):
 
 
 class Answerer(Protocol):
-    def open(self, ask: AnswerRequest) -> AbstractAsyncContextManager[Answering]:
+    def open(self, answer_request: AnswerRequest) -> AbstractAsyncContextManager[Answering]:
         """Entering it raises ApiError where the request cannot be served: nothing has been sent to the client by then.
         Leaving it early cancels what is still being computed."""
 
-    async def count_tokens(self, ask: AnswerRequest) -> int:
+    async def count_tokens(self, answer_request: AnswerRequest) -> int:
         """Length of the prompt in tokens. Raises ApiError."""
 
 

@@ -1,7 +1,7 @@
 """EngineHandle: one engine's place in the multiplexer: what runs on it, what it holds, what it can take.
 
 Open while there is an engine; what an engine knew is gone with it. It decides what is asked of the engine's memory
-(marks, snapshots) and keeps the books of its slots; which request runs is not its business.
+(marks, snapshots) and keeps account of its slots; which request runs is not its business.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
-from luce.supervisor.http.anthropic.conversion import ask_of_count, ask_of_messages, hides_thinking
+from luce.supervisor.http.anthropic.conversion import hides_thinking, request_of_count, request_of_messages
 from luce.supervisor.http.anthropic.events import MessageStream, message_json
 from luce.supervisor.http.anthropic.shapes import CountTokensRequest, MessageResponse, MessagesRequest, TokenCount
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, REQUEST_ID
@@ -54,7 +54,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 async def create_message(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, MessagesRequest)
-    ask = ask_of_messages(
+    answer_request = request_of_messages(
         body,
         client=request[CLIENT],
         session=_session_header(request.headers),
@@ -62,15 +62,15 @@ async def create_message(request: web.Request) -> web.StreamResponse:
     message_id = f"msg_{secrets.token_hex(12)}"
     if body.stream:
         names = (message_id, request[REQUEST_ID], body.model)
-        return await stream_answer(request, ask, MessageStream(*names, hides_thinking=hides_thinking(body)))
-    (choice,), usage = await whole_answer(request, ask)
+        return await stream_answer(request, answer_request, MessageStream(*names, hides_thinking=hides_thinking(body)))
+    (choice,), usage = await whole_answer(request, answer_request)
     return web.json_response(message_json(message_id, body.model, choice, usage, hides_thinking=hides_thinking(body)))
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, CountTokensRequest)
-    ask = ask_of_count(body, client=request[CLIENT])
-    n_tokens = await while_connected(request, request.app[APP_CONTEXT].answerer.count_tokens(ask))
+    answer_request = request_of_count(body, client=request[CLIENT])
+    n_tokens = await while_connected(request, request.app[APP_CONTEXT].answerer.count_tokens(answer_request))
     return web.json_response({"input_tokens": n_tokens})
 
 

@@ -15,7 +15,7 @@ from luce.supervisor.http.answering.rendering import prompt_text
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
-from luce.supervisor.http.openai_chat.parse import ChatWish, read_chat
+from luce.supervisor.http.openai_chat.parse import ParsedRequest, read_chat
 from luce.supervisor.http.openai_shared.serving import json_response, served_name
 from luce.supervisor.http.openai_shared.shapes import answer_schema
 from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
@@ -53,32 +53,34 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 async def post_chat(request: web.Request) -> web.StreamResponse:
     context = request.app[APP_CONTEXT]
-    wish, model = await _read(request, context)
-    if wish.streams:
-        return await stream_answer(request, wish.ask, ChatStream(wish, model))
-    choices, usage = await whole_answer(request, wish.ask)
-    answer = whole_chat(choices, usage, wish, model)
-    if wish.shows_prompt:
-        assert isinstance(wish.ask.prompt, ChatPrompt)
-        prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, wish.ask.prompt))
+    parsed, model = await _read(request, context)
+    if parsed.streams:
+        return await stream_answer(request, parsed.answer_request, ChatStream(parsed, model))
+    choices, usage = await whole_answer(request, parsed.answer_request)
+    answer = whole_chat(choices, usage, parsed, model)
+    if parsed.shows_prompt:
+        assert isinstance(parsed.answer_request.prompt, ChatPrompt)
+        prompt = await while_connected(
+            request, asyncio.to_thread(prompt_text, context.text, parsed.answer_request.prompt)
+        )
         answer["__verbose"] = {"prompt": prompt}
     return json_response(answer)
 
 
 async def post_input_tokens(request: web.Request) -> web.StreamResponse:
     context = request.app[APP_CONTEXT]
-    wish, _ = await _read(request, context)
-    n_tokens = await while_connected(request, context.answerer.count_tokens(wish.ask))
+    parsed, _ = await _read(request, context)
+    n_tokens = await while_connected(request, context.answerer.count_tokens(parsed.answer_request))
     return json_response({"object": "chat.completion.input_tokens", "input_tokens": n_tokens})
 
 
-async def _read(request: web.Request, context: AppContext) -> tuple[ChatWish, str]:
+async def _read(request: web.Request, context: AppContext) -> tuple[ParsedRequest, str]:
     body = await read_body(request, ChatBody)
-    wish = read_chat(
+    parsed = read_chat(
         body,
         context.text,
         max_choices=context.settings.max_choices,
         headers=request.headers,
         client=request[CLIENT],
     )
-    return wish, served_name(context, body.model)
+    return parsed, served_name(context, body.model)

@@ -30,8 +30,8 @@ from luce.supervisor.http.openai_shared.fields import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatWish:
-    ask: AnswerRequest
+class ParsedRequest:
+    answer_request: AnswerRequest
     streams: bool
     includes_usage: bool
     is_legacy: bool
@@ -44,7 +44,7 @@ class ChatWish:
 
 def read_chat(
     body: ChatBody, text: Vocabulary, *, max_choices: int, headers: Mapping[str, str], client: str
-) -> ChatWish:
+) -> ParsedRequest:
     """Raises ApiError."""
     _check_modalities(body.modalities)
     messages = read_messages(body.messages)
@@ -69,7 +69,7 @@ def read_chat(
         continues_last=continues_last,
         opens_answer=continues_last or body.add_generation_prompt is not False,
     )
-    ask = AnswerRequest(
+    answer_request = AnswerRequest(
         prompt=prompt,
         max_tokens=read_max_tokens(
             {
@@ -87,8 +87,8 @@ def read_chat(
         session=read_session(body, headers),
         client=client,
     )
-    return ChatWish(
-        ask=ask,
+    return ParsedRequest(
+        answer_request=answer_request,
         streams=body.stream is True,
         includes_usage=body.includes_usage,
         is_legacy=toolbox.is_legacy,

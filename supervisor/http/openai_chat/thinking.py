@@ -23,14 +23,14 @@ _EFFORT = re.compile(r"[a-z][a-z_-]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
-class ThinkingWish:
+class ThinkingOptions:
     thinking: bool | None = None
     budget: int | None = None
     effort: str | None = None
     template_arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def read_thinking(body: ChatBody) -> ThinkingWish:
+def read_thinking(body: ChatBody) -> ThinkingOptions:
     arguments = dict(body.chat_template_kwargs or {})
     switch = arguments.pop("enable_thinking", None)
     if switch is not None and not isinstance(switch, bool):
@@ -55,7 +55,7 @@ def read_thinking(body: ChatBody) -> ThinkingWish:
         raise refusal("reasoning_effort", text)
     if effort == "none":
         thinking, effort = False, None
-    return ThinkingWish(thinking, budget, effort, arguments)
+    return ThinkingOptions(thinking, budget, effort, arguments)
 
 
 def _read_budget(body: ChatBody) -> int | None:

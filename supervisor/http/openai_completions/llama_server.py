@@ -1,5 +1,5 @@
-"""Legacy completions in llama-server's own words, for clients that speak those: what is asked beside the Asks, and what
-the answers look like.
+"""Legacy completions in llama-server's own words, for clients that speak those: what is asked beside the
+AnswerRequests, and what the answers look like.
 
 Pure. An answer is one object a choice, or a stream of them without [DONE]. Must not know where answers come from.
 
@@ -28,7 +28,7 @@ from luce.supervisor.http.answering.answer_events import (
     TokenLogprob,
     Usage,
 )
-from luce.supervisor.http.openai_completions.parse import CompletionBody, CompletionWish
+from luce.supervisor.http.openai_completions.parse import CompletionBody, ParsedCompletion
 from luce.supervisor.http.openai_shared.fields import MAX_TOP_LOGPROBS, Whole, refusal, whole
 from luce.supervisor.http.openai_shared.shapes import chat_logprobs, encode, timing_fields
 from luce.supervisor.http.transport.sse import COMMENT
@@ -69,10 +69,10 @@ class LlamaCompletionBody(CompletionBody):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaWish:
+class LlamaForm:
     """How the answers are written."""
 
-    wish: CompletionWish
+    parsed: ParsedCompletion
     model: str
     n_ctx: int | None
     prompts: Sequence[str]
@@ -83,14 +83,14 @@ class LlamaWish:
 
 
 def read_llama(
-    body: LlamaCompletionBody, wish: CompletionWish, model: str, prompts: Sequence[str], n_ctx: int | None
-) -> LlamaWish:
+    body: LlamaCompletionBody, parsed: ParsedCompletion, model: str, prompts: Sequence[str], n_ctx: int | None
+) -> LlamaForm:
     """`wish` is what `body.as_openai()` asks for. Raises ApiError."""
     if body.response_fields:
         why = "'response_fields' is not supported: answers have all of their fields."
         raise refusal("response_fields", why, "unsupported_value")
-    return LlamaWish(
-        wish=wish,
+    return LlamaForm(
+        parsed=parsed,
         model=model,
         n_ctx=n_ctx,
         prompts=prompts,
@@ -103,9 +103,9 @@ def read_llama(
 class LlamaStream:
     """The events of all prompts' answers as llama-server's."""
 
-    def __init__(self, llama: LlamaWish) -> None:
+    def __init__(self, llama: LlamaForm) -> None:
         self._llama = llama
-        self._n_generated = [0] * (len(llama.wish.asks) * llama.wish.n_each)
+        self._n_generated = [0] * (len(llama.parsed.answer_requests) * llama.parsed.n_each)
         self._n_first_read: dict[int, int] = {}
         self._finished: dict[int, list[ChoiceFinished]] = {}
 
@@ -118,9 +118,9 @@ class LlamaStream:
     def feed(self, prompt: int, event: AnswerEvent) -> bytes:
         match event:
             case Progress():
-                return self._progress(prompt * self._llama.wish.n_each, event)
+                return self._progress(prompt * self._llama.parsed.n_each, event)
             case ContentPiece():
-                index = prompt * self._llama.wish.n_each + event.choice
+                index = prompt * self._llama.parsed.n_each + event.choice
                 pieces = _token_by_token(event) if self._llama.shows_probabilities else [event]
                 return b"".join(_event(self._piece(index, piece)) for piece in pieces)
             case ChoiceFinished():
@@ -157,7 +157,7 @@ class LlamaStream:
         return told
 
 
-def whole_llama(answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], llama: LlamaWish) -> Any:
+def whole_llama(answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], llama: LlamaForm) -> Any:
     """One object, or a list where there are several."""
     told = [
         _object(llama, prompt, choice, usage, shows_text=True)
@@ -167,9 +167,9 @@ def whole_llama(answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], llama
     return told[0] if len(told) == 1 else told
 
 
-def _object(llama: LlamaWish, prompt: int, choice: ChoiceFinished, usage: Usage, *, shows_text: bool) -> dict[str, Any]:
+def _object(llama: LlamaForm, prompt: int, choice: ChoiceFinished, usage: Usage, *, shows_text: bool) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "index": prompt * llama.wish.n_each + choice.choice,
+        "index": prompt * llama.parsed.n_each + choice.choice,
         "content": choice.content if shows_text else "",
         "tokens": _tokens(choice.logprobs) if llama.shows_tokens and shows_text else [],
         "id_slot": -1,

@@ -16,8 +16,8 @@ from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_responses.events import ResponseWriter
 from luce.supervisor.http.openai_responses.request import (
-    Asked,
     Caller,
+    ParsedResponses,
     ResponsesBody,
     read_request,
 )
@@ -77,7 +77,7 @@ class ResponsesApi:
         asked = self._read(request, body, context)
         writer = ResponseWriter(asked.form)
         if body.stream:
-            response = await stream_answer(request, asked.ask, writer)
+            response = await stream_answer(request, asked.answer_request, writer)
         else:
             await while_connected(request, _write_all(context, asked, writer))
             response = web.Response(body=writer.final, content_type="application/json")
@@ -89,7 +89,7 @@ class ResponsesApi:
         context = request.app[APP_CONTEXT]
         body = await read_body(request, ResponsesBody)
         asked = self._read(request, body, context)
-        n_tokens = await while_connected(request, context.answerer.count_tokens(asked.ask))
+        n_tokens = await while_connected(request, context.answerer.count_tokens(asked.answer_request))
         return web.json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
 
     async def show(self, request: web.Request) -> web.Response:
@@ -113,7 +113,7 @@ class ResponsesApi:
         self._find(request)
         raise refusal("response_id", "only background responses can be cancelled, and there are none here")
 
-    def _read(self, request: web.Request, body: ResponsesBody, context: AppContext) -> Asked:
+    def _read(self, request: web.Request, body: ResponsesBody, context: AppContext) -> ParsedResponses:
         client = request[CLIENT]
         earlier: list[Any] = []
         if body.previous_response_id is not None:
@@ -141,10 +141,10 @@ class ResponsesApi:
             raise ApiError(ErrorKind.NOT_FOUND, "response_not_found", text, param="response_id")
         return kept
 
-    def _keep(self, asked: Asked, body: ResponsesBody, writer: ResponseWriter, context: AppContext) -> None:
+    def _keep(self, asked: ParsedResponses, body: ResponsesBody, writer: ResponseWriter, context: AppContext) -> None:
         kept = KeptResponse(
             asked.form.id,
-            asked.ask.client,
+            asked.answer_request.client,
             body.previous_response_id,
             encode_items(asked.items),
             writer.final,
@@ -153,8 +153,8 @@ class ResponsesApi:
         self._kept.keep(kept, limit_bytes=context.settings.responses_kept_bytes)
 
 
-async def _write_all(context: AppContext, asked: Asked, writer: ResponseWriter) -> None:
-    async with context.answerer.open(asked.ask) as answering:
+async def _write_all(context: AppContext, asked: ParsedResponses, writer: ResponseWriter) -> None:
+    async with context.answerer.open(asked.answer_request) as answering:
         async for event in answering.events():
             writer.feed(event)
 

@@ -103,8 +103,8 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    ask: AnswerRequest
+class ParsedResponses:
+    answer_request: AnswerRequest
     form: ResponseForm
     items: Sequence[Any]
     """What this request adds to the conversation."""
@@ -112,7 +112,7 @@ class Asked:
 
 def read_request(
     body: ResponsesBody, earlier: Sequence[Any], *, model: str, vocabulary: Vocabulary, caller: Caller
-) -> Asked:
+) -> ParsedResponses:
     """`earlier` is the conversation up to previous_response_id. Raises ApiError."""
     _refuse_what_is_not_here(body)
     items = _read_items(body)
@@ -136,7 +136,7 @@ def read_request(
         effort=effort,
         template_arguments=arguments,
     )
-    ask = AnswerRequest(
+    answer_request = AnswerRequest(
         prompt=prompt,
         max_tokens=whole(body.max_output_tokens, "max_output_tokens", 0, INT32_MAX),
         stops=read_stops(body.stop),
@@ -147,7 +147,7 @@ def read_request(
         session=read_session(body, caller.headers),
         client=caller.client,
     )
-    return Asked(ask, _form(body, model, tools, with_logprobs=n_logprobs is not None), items)
+    return ParsedResponses(answer_request, _form(body, model, tools, with_logprobs=n_logprobs is not None), items)
 
 
 def _refuse_what_is_not_here(body: ResponsesBody) -> None:

@@ -122,4 +122,3 @@ class EventStream(Presence):
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-

@@ -126,7 +126,7 @@ class LogprobReader:
         return TokenLogprob(chosen, others)
 
 
-class Choice:
+class ChoiceDecoder:
     """One reader: `feed` what has come, `finish` once. `has_stopped`: no more is wanted."""
 
     def __init__(
