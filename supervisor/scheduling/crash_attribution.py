@@ -1,8 +1,8 @@
 """FailureCount: may this request run beside others, and is it to be given up? Pure.
 
 Engines that die are counted for each request that was running in them. After two deaths in a row a request runs alone,
-until it has brought some new tokens. Three crashes of the engine's own making while nothing else ran, or eight deaths
-of whatever cause (somebody outside may kill engines), and the request fails. Knows no engine.
+until it has brought some new tokens (`acquittal_tokens`). Three crashes of the engine's own making while nothing else
+ran, or eight deaths of whatever cause (somebody outside may kill engines), and the request fails. Knows no engine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ N_DEATHS_BEFORE_ALONE = 2
 N_CRASHES_ALONE = 3
 N_DEATHS_ALONE = 8
 N_REFUSALS_BEFORE_ALONE = 8
-N_TOKENS_TO_CLEAR = 16  # new ones, after which what happened before is no longer held against it
 
 
 @dataclass(slots=True)

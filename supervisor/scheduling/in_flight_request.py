@@ -28,7 +28,7 @@ from luce.protocol import (
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
 from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent
-from luce.supervisor.scheduling.crash_attribution import N_TOKENS_TO_CLEAR, FailureCount
+from luce.supervisor.scheduling.crash_attribution import FailureCount
 
 Item = int | TokenEvent | PrefillEvent | FinishedEvent
 """What waits for a caller: a plain token is just a number until somebody looks at it."""
@@ -238,7 +238,8 @@ class Attempt:
         "n_read",
     )  # fmt: skip
 
-    def __init__(self, in_flight: InFlightRequest, listener: AttemptListener) -> None:
+    def __init__(self, in_flight: InFlightRequest, listener: AttemptListener, *, n_to_clear: int) -> None:
+        """`n_to_clear`: new tokens after which it `went_on`, if engines have died under its request."""
         self.id = 0
         self.in_flight: InFlightRequest | None = in_flight
         self.n_kept = in_flight.n_kept()
@@ -254,7 +255,7 @@ class Attempt:
         self._n_received = 0
         self._replay = in_flight.tokens[self.n_kept :]
         self._n_replayed = 0
-        self._n_to_clear = 0 if in_flight.failures.is_clear else N_TOKENS_TO_CLEAR
+        self._n_to_clear = 0 if in_flight.failures.is_clear else max(n_to_clear, 1)
         self._held: deque[int] = deque()  # tokens whose logprobs have not come …
         self._logprobs: deque[Logprobs] = deque()  # … and the other way round
         self._is_plain = False

@@ -345,7 +345,7 @@ class Multiplexer:
         in_flight.waits_for_room = False
         if in_flight.started_s is None:
             in_flight.started_s = time.monotonic()
-        attempt = Attempt(in_flight, self)
+        attempt = Attempt(in_flight, self, n_to_clear=self._config.acquittal_tokens)
         attempt.is_alone = alone
         in_flight.n_attempts += 1
         self._sessions.note(in_flight.request.session, handle)
