@@ -147,12 +147,6 @@ class EngineFailedError(RequestError):
     code = "engine_failed"
 
 
-class SupersededError(RequestError):
-    """The same request was sent again, and there was room for one of the two only."""
-
-    code = "superseded"
-
-
 class SupervisorClosedError(RequestError):
     """The supervisor is being left."""
 

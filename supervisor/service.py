@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from luce.protocol import ErrorCode
 from luce.supervisor.engine.generation import TokenEvent
-from luce.supervisor.requests import GenerateRequest, RequestEvent, RequestRefusedError, SupersededError
+from luce.supervisor.requests import GenerateRequest, RequestEvent, RequestRefusedError
 from luce.supervisor.scheduling.in_flight_request import InFlightRequest, Item
 from luce.supervisor.scheduling.multiplexer import Multiplexer
 
@@ -27,16 +27,10 @@ class Submission:
     def __init__(self, multiplexer: Multiplexer, in_flight: InFlightRequest) -> None:
         self._multiplexer = multiplexer
         self._in_flight = in_flight
-        self._is_superseded = False
 
     @property
     def n_prompt(self) -> int:
-        return len(self._in_flight.prompt)
-
-    @property
-    def is_silent(self) -> bool:
-        """No token of it has come yet, and it still runs or waits."""
-        return not (self._in_flight.tokens or self._in_flight.finished or self._is_superseded)
+        return self._in_flight.n_prompt
 
     async def take(self, at_once: Callable[[Sequence[int]], bool] | None = None) -> Sequence[Item]:
         """All that has come since the last call, once there is something: tokens (plain numbers, or TokenEvents where
@@ -45,8 +39,6 @@ class Submission:
         While nothing else has come, plain tokens are offered to `at_once` as they come, in the loop's own callback: at
         less than it costs to wake a task. Those for which it returns True are not taken again. It must not raise."""
         while True:
-            if self._is_superseded:
-                raise SupersededError("the same request was sent again, and the newer one has taken its place")
             in_flight = self._in_flight
             items = in_flight.take()
             if items:
@@ -59,7 +51,7 @@ class Submission:
 
     async def begun(self) -> None:
         """Returns once there is something to take. Raises RequestError where nothing will ever be."""
-        while not (self._is_superseded or self._in_flight.has_items):
+        while not self._in_flight.has_items:
             if self._in_flight.finished:
                 if self._in_flight.failure is not None:
                     raise self._in_flight.failure
@@ -72,23 +64,7 @@ class Submission:
 
     def close(self) -> None:
         """Nobody reads it any more: what is not finished is cancelled, wherever it is. Safe at any time."""
-        if not self._is_superseded:
-            self._multiplexer.cancel(self._in_flight)
-
-    def exchange(self, other: Submission) -> None:
-        """Each goes on where the other one was. REQUIRES: both ask for the same, and are silent."""
-        assert self.is_silent
-        assert other.is_silent
-        self._in_flight, other._in_flight = other._in_flight, self._in_flight
-        self._in_flight.wake()
-        other._in_flight.wake()
-
-    def supersede(self) -> Submission:
-        """One that goes on where this one was; this one has failed. REQUIRES: it is silent."""
-        assert self.is_silent
-        self._is_superseded = True
-        self._in_flight.wake()
-        return Submission(self._multiplexer, self._in_flight)
+        self._multiplexer.cancel(self._in_flight)
 
 
 class Service:
@@ -135,15 +111,14 @@ class Service:
         if self._text is not None:
             self._text.close()
 
-    async def _prompt_ids(self, request: GenerateRequest) -> tuple[int, ...]:
+    async def _prompt_ids(self, request: GenerateRequest) -> Sequence[int]:
         if request.prompt_ids is not None:
-            return tuple(request.prompt_ids)
+            return request.prompt_ids
         assert request.prompt is not None
         from luce.supervisor.text import TextError
 
         try:
             model = await self.text()
-            ids = await asyncio.to_thread(model.tokenize, request.prompt, add_special=True, parse_special=True)
+            return await asyncio.to_thread(model.tokenize, request.prompt, add_special=True, parse_special=True)
         except TextError as error:
             raise RequestRefusedError(ErrorCode.BAD_ARGS, f"the prompt could not be tokenised: {error}") from error
-        return tuple(ids)

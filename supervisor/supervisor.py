@@ -233,7 +233,7 @@ class Supervisor:
 
 
 def _lane_status(attempt: Attempt, in_flight: InFlightRequest) -> LaneStatus:
-    n_prompt = len(in_flight.prompt)
+    n_prompt = in_flight.n_prompt
     n_read = min(attempt.n_read, n_prompt) if attempt.is_reading else n_prompt
     return LaneStatus(n_prompt=n_prompt, n_read=n_read, n_generated=len(in_flight.tokens))
 

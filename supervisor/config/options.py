@@ -156,8 +156,7 @@ class SupervisorConfig(DaemonConfig):
     stalled_timeout_s: float = 180.0  # without progress of any request
     slow_factor: float = 4.0  # all but the first grow to so many of the slowest steps that were seen
     final_timeout_s: float = 5.0  # between the end of a request's tokens and its final reply
-    acquittal_tokens: int = 4  # after which a request is no longer suspected of an engine's death …
-    crash_acquittal_tokens: int = 64  # … or, where the engine has crashed by itself, of that
+    acquittal_tokens: int = 16  # new ones, after which earlier deaths of engines are not held against a request
 
     pin_min_tokens: int = 256  # shortest prefix that is worth a slot
     pin_half_life_s: float = 600.0  # of a slot's worth while nobody uses it

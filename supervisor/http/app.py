@@ -24,7 +24,7 @@ from luce.supervisor.http.openai_completions import endpoint as openai_completio
 from luce.supervisor.http.openai_responses import endpoint as openai_responses
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.access_control import API_KEYS, ApiKeys, add_headers, check_access
-from luce.supervisor.http.transport.middleware import keep_books
+from luce.supervisor.http.transport.middleware import account_request
 from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.text import TextModel
 
@@ -49,7 +49,7 @@ async def create_app(supervisor: Supervisor, settings: ServeSettings | None = No
     text = await _open_text(supervisor, chosen)
     metrics = Metrics(version=metadata.version("luce-daemon"), model=admin.model_name(supervisor))
     gate = ShutdownGate(ChatAnswerer(supervisor, text, chosen, metrics))
-    app = web.Application(middlewares=[keep_books, check_access], client_max_size=chosen.max_body_bytes)
+    app = web.Application(middlewares=[account_request, check_access], client_max_size=chosen.max_body_bytes)
     app[APP_CONTEXT] = AppContext(supervisor=supervisor, text=text, settings=chosen, answerer=gate, metrics=metrics)
     app[SHUTDOWN_GATE] = gate
     app[API_KEYS] = ApiKeys(chosen.api_keys)

@@ -16,25 +16,25 @@ _DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{1,9}")
 
 _LANE_PAGES = re.compile(r"([0-9]{1,9}):([0-9]{1,15})/([0-9]{1,15})/([0-9]{1,15})")
 
-Figures = dict[str, int | float | str]
+EngineMetrics = dict[str, int | float | str]
 
 LANE_TIERS = ("resident", "host", "disk")
 """Where a running text's pages lie. Copies on disk count beside the other two."""
 
 
-async def ask_engines(supervisor: Supervisor) -> list[Figures]:
+async def ask_engines(supervisor: Supervisor) -> list[EngineMetrics]:
     """In the order of `status().engines`; empty for an engine that is not there, or too busy to answer."""
     return [numbers(said) for said in await supervisor.engine_status(_TIMEOUT_S)]
 
 
-def numbers(said: Mapping[str, str]) -> Figures:
+def numbers(said: Mapping[str, str]) -> EngineMetrics:
     """An engine's figures, those that are numbers as such."""
     return {name: _number(text) for name, text in said.items()}
 
 
-def lane_pages(figures: Figures) -> dict[int, tuple[int, int, int]]:
+def lane_pages(engine_metrics: EngineMetrics) -> dict[int, tuple[int, int, int]]:
     """By the engine's lane: the pages of its text in each of LANE_TIERS. Empty where nothing runs."""
-    matches = map(_LANE_PAGES.fullmatch, str(figures.get("lane_pages", "")).split(","))
+    matches = map(_LANE_PAGES.fullmatch, str(engine_metrics.get("lane_pages", "")).split(","))
     return {int(m[1]): (int(m[2]), int(m[3]), int(m[4])) for m in matches if m is not None}
 
 

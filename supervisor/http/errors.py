@@ -15,7 +15,6 @@ from luce.supervisor.requests import (
     QueueFullError,
     RequestError,
     RequestRefusedError,
-    SupersededError,
     SupervisorClosedError,
 )
 from luce.supervisor.text import BadRequestError, NoVocabularyError, SchemaError, TemplateError, TextError
@@ -32,7 +31,6 @@ class ErrorKind(Enum):
     NOT_FOUND = ("not_found", 404, "not_found_error", "not_found_error")
     METHOD = ("method", 405, "invalid_request_error", "invalid_request_error")
     TIMEOUT = ("timeout", 408, "timeout_error", "timeout_error")
-    SUPERSEDED = ("superseded", 409, "conflict_error", "invalid_request_error")
     TOO_LARGE = ("too_large", 413, "invalid_request_error", "request_too_large")
     OVERLOADED = ("overloaded", 429, "rate_limit_error", "rate_limit_error")
     SERVER = ("server", 500, "server_error", "api_error")
@@ -82,8 +80,6 @@ def api_error(error: RequestError | TextError) -> ApiError:
             )
         case QueueFullError():
             return ApiError(ErrorKind.OVERLOADED, error.code, str(error), retry_after_s=error.retry_after_s)
-        case SupersededError():
-            return ApiError(ErrorKind.SUPERSEDED, error.code, str(error))
         case DeadlineError():
             return ApiError(ErrorKind.TIMEOUT, error.code, str(error))
         case EngineKillerError():
@@ -91,7 +87,7 @@ def api_error(error: RequestError | TextError) -> ApiError:
         case EngineFailedError() | SupervisorClosedError():
             return ApiError(ErrorKind.UNAVAILABLE, error.code, str(error), retry_after_s=10.0)
         case RequestRefusedError():
-            is_ours = error.code in {"internal", "out_of_memory", "no_room"}
+            is_ours = error.code in {"internal", "out_of_memory", "no_room", "queue_full", "busy"}
             return ApiError(ErrorKind.SERVER if is_ours else ErrorKind.INVALID, error.code, str(error))
         case NoVocabularyError():
             return ApiError(ErrorKind.UNSUPPORTED, "no_vocabulary", str(error))

@@ -26,7 +26,7 @@ from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.http.engine_metrics import LANE_TIERS, lane_pages
 
 if TYPE_CHECKING:
-    from luce.supervisor.http.engine_metrics import Figures
+    from luce.supervisor.http.engine_metrics import EngineMetrics
     from luce.supervisor.supervisor import SupervisorStatus
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
@@ -86,7 +86,7 @@ class Metrics:
         )
         self._speculation: Speculation | None = None
         self._status: SupervisorStatus | None = None
-        self._figures: Sequence[Figures] = ()
+        self._engine_metrics: Sequence[EngineMetrics] = ()
         self._registry = CollectorRegistry()
         self._registry.register(_Families(self))
 
@@ -123,13 +123,13 @@ class Metrics:
             self._tokens_per_step.add(speculation.tokens_per_step)
         self._speculation = speculation if self._speculation is None else self._speculation + speculation
 
-    def render(self, status: SupervisorStatus, figures: Sequence[Figures] = ()) -> bytes:
-        """Prometheus' text format. `figures`: what the engines said, in the order of `status.engines`; or nothing."""
-        self._status, self._figures = status, figures
+    def render(self, status: SupervisorStatus, engine_metrics: Sequence[EngineMetrics] = ()) -> bytes:
+        """Prometheus' text format. `engine_metrics`: of the engines, in the order of `status.engines`, or nothing."""
+        self._status, self._engine_metrics = status, engine_metrics
         try:
             return generate_latest(self._registry)
         finally:
-            self._status, self._figures = None, ()
+            self._status, self._engine_metrics = None, ()
 
     def families(self) -> Iterator[Metric]:
         yield from self._requests()
@@ -155,7 +155,7 @@ class Metrics:
         if self._status is not None:
             yield from _supervisor_families(self._status)
             names = [engine.name for engine in self._status.engines]
-            yield from _page_families(list(zip(names, self._figures, strict=False)))
+            yield from _page_families(list(zip(names, self._engine_metrics, strict=False)))
 
     def _requests(self) -> Iterator[Metric]:
         ended = CounterMetricFamily("luce_http_requests", "Requests that have ended", labels=["api", "outcome"])
@@ -224,10 +224,10 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
     yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)
 
 
-def _page_families(engines: Sequence[tuple[str, Figures]]) -> Iterator[Metric]:
+def _page_families(engines: Sequence[tuple[str, EngineMetrics]]) -> Iterator[Metric]:
     """Names without numbers for engines whose texts have to fit the pool. Each engine counts for itself, from its own
     start: a sum over engines would fall by a part when one of them is started again."""
-    engines = [(engine, figures) for engine, figures in engines if "pages_out" in figures]
+    engines = [(engine, engine_metrics) for engine, engine_metrics in engines if "pages_out" in engine_metrics]
     for kind, name, text, key in (
         (GaugeMetricFamily, "luce_engine_pool_tokens", "Tokens of the pool that texts may outgrow", "pool"),
         (GaugeMetricFamily, "luce_engine_pages_out", "Pages of running texts that are out of the pool", "pages_out"),
@@ -244,16 +244,16 @@ def _page_families(engines: Sequence[tuple[str, Figures]]) -> Iterator[Metric]:
         (CounterMetricFamily, "luce_engine_page_stall_seconds", "Time that computing waited for pages", "page_stall_s"),
     ):
         family = kind(name, text, labels=["engine"])
-        for engine, figures in engines:
-            value = figures.get(key)
+        for engine, engine_metrics in engines:
+            value = engine_metrics.get(key)
             if isinstance(value, int | float):
                 family.add_metric([engine], value)
         yield family
     lanes = GaugeMetricFamily(
         "luce_engine_lane_pages", "Pages of a running text by where they lie", labels=["engine", "lane", "tier"]
     )
-    for engine, figures in engines:
-        for lane, counts in lane_pages(figures).items():
+    for engine, engine_metrics in engines:
+        for lane, counts in lane_pages(engine_metrics).items():
             for tier, count in zip(LANE_TIERS, counts, strict=True):
                 lanes.add_metric([engine, str(lane), tier], count)
     yield lanes

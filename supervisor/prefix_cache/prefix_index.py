@@ -20,6 +20,10 @@ def pack(tokens: Iterable[int]) -> bytes:
     return array("i", tokens).tobytes()
 
 
+def unpack(key: bytes) -> list[int]:
+    return memoryview(key).cast("i").tolist()
+
+
 def common_tokens(a: bytes, b: bytes) -> int:
     """How many tokens two packed texts have in common from their start."""
     high = min(len(a), len(b)) // TOKEN_BYTES

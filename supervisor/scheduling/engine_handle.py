@@ -1,7 +1,7 @@
 """EngineHandle: one engine's place in the multiplexer: what runs on it, what it holds, what it can take.
 
 Open while there is an engine; what an engine knew is gone with it. It decides what is asked of the engine's memory
-(marks, snapshots) and keeps the books of its slots; which request runs is not its business.
+(marks, snapshots) and keeps account of its slots; which request runs is not its business.
 """
 
 from __future__ import annotations
@@ -166,8 +166,7 @@ class EngineHandle:
         pins = tuple(PinSpan(begin, end) for begin, end in in_flight.request.pin)
         if self.info is None or self.info.page_bytes is None:
             return MemoryArgs(pins=pins), {}  # it knows neither
-        n_prompt = len(in_flight.prompt)
-        marks = sorted({position for position in in_flight.request.boundaries if 0 < position <= n_prompt})[-MAX_MARKS:]
+        marks = sorted({mark for mark in in_flight.request.boundaries if 0 < mark <= in_flight.n_prompt})[-MAX_MARKS:]
         reservations = self._reserve(in_flight, set(marks[:1] + marks[-1:]))
         points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
         reuse = None if in_flight.request.reuse else False

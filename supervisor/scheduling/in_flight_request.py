@@ -26,8 +26,9 @@ from luce.protocol import (
     StopReason,
 )
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
-from luce.supervisor.prefix_cache.prefix_index import pack
+from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent
+from luce.supervisor.scheduling.crash_attribution import FailureCount
 
 Item = int | TokenEvent | PrefillEvent | FinishedEvent
 """What waits for a caller: a plain token is just a number until somebody looks at it."""
@@ -37,15 +38,17 @@ class InFlightRequest:
     """One reader. Compared and hashed by identity."""
 
     __slots__ = (
-        "_at_once", "_items", "_waiter", "asked_s", "diverged", "failure", "finished", "first_token_s", "identity",
-        "is_enough", "key", "n_attempts", "prompt", "request", "seed", "serial", "started_s", "tokens",
+        "_at_once", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
+        "identity", "is_enough", "key", "n_attempts", "n_computed", "n_prompt", "request", "seed", "serial",
+        "started_s", "tokens", "waits_for_room", "was_admitted",
     )  # fmt: skip
 
-    def __init__(self, serial: int, request: GenerateRequest, prompt: tuple[int, ...], seed: int) -> None:
+    def __init__(self, serial: int, request: GenerateRequest, prompt: Sequence[int], seed: int) -> None:
         self.serial = serial
-        self.request = request
-        self.prompt = prompt
+        self.request = replace(request, prompt_ids=(), prompt=None)  # the prompt is here once
+        self.n_prompt = len(prompt)
         self.key = pack(prompt)
+        """The prompt, four bytes a token."""
         self.seed = seed
         self.tokens: list[int] = []
         self.diverged = False
@@ -55,6 +58,13 @@ class InFlightRequest:
         self.identity: str | None = None
         """Of the model that has begun it."""
         self.n_attempts = 0
+        self.was_admitted = False
+        """It has left the queue by its turn."""
+        self.n_computed: int | None = None
+        """Tokens that the engine computed for it, as its final reply says."""
+        self.failures = FailureCount()
+        self.waits_for_room = False
+        """An engine had no room for it, and nothing has ended since."""
         self.asked_s = time.monotonic()
         self.started_s: float | None = None
         self.first_token_s: float | None = None
@@ -100,7 +110,7 @@ class InFlightRequest:
         if self._at_once is not None and self._at_once(tokens):
             return
         self._items += tokens
-        self.wake()
+        self._wake()
 
     def deliver_with(self, token: int, logprobs: tuple[tuple[int, float], ...]) -> None:
         event = TokenEvent(token, len(self.tokens), logprobs)
@@ -109,7 +119,7 @@ class InFlightRequest:
 
     def show(self, event: TokenEvent | PrefillEvent | FinishedEvent) -> None:
         self._items.append(event)
-        self.wake()
+        self._wake()
 
     def finish(self, event: FinishedEvent) -> None:
         if not self.finished:
@@ -121,9 +131,9 @@ class InFlightRequest:
         if not self.finished:
             self.finished = True
             self.failure = failure
-            self.wake()
+            self._wake()
 
-    def wake(self) -> None:
+    def _wake(self) -> None:
         """Whoever waits looks again."""
         waiter, self._waiter = self._waiter, None
         self._at_once = None
@@ -141,7 +151,7 @@ class InFlightRequest:
         """What the next attempt asks for; without an id."""
         request, n_kept = self.request, self.n_kept()
         return Generate(
-            prompt=(*self.prompt, *self.tokens[:n_kept]) if n_kept else self.prompt,
+            prompt=(*unpack(self.key), *self.tokens[:n_kept]),
             n_generate=request.max_tokens - n_kept,
             sampling=request.sampling(self.seed),
             constraint=request.constraint,
@@ -158,7 +168,7 @@ class InFlightRequest:
         n_kept = self.n_kept()
         if not self.diverged:
             return False
-        return n_kept >= self.request.max_tokens or (n_ctx is not None and len(self.prompt) + n_kept >= n_ctx)
+        return n_kept >= self.request.max_tokens or (n_ctx is not None and self.n_prompt + n_kept >= n_ctx)
 
     def finished_event(self, final: GenerateOk | None) -> FinishedEvent:
         """The last event, from the last attempt's own figures, or from the clock where there were several."""
@@ -167,9 +177,9 @@ class InFlightRequest:
         first_token_s = now_s if self.first_token_s is None else self.first_token_s
         event = FinishedEvent(
             reason=StopReason.LIMIT if final is None else final.stop,
-            n_prompt=len(self.prompt),
+            n_prompt=self.n_prompt,
             n_generated=len(self.tokens),
-            n_reused=0 if final is None else min(final.n_reused, len(self.prompt)),
+            n_reused=0 if final is None else min(final.n_reused, self.n_prompt),
             tier="none" if final is None else final.tier,
             miss="none" if final is None else final.miss,
             queue_s=started_s - self.asked_s,
@@ -190,8 +200,8 @@ class AttemptListener(Protocol):
     def attempt_moved(self, attempt: Attempt) -> None:
         """Its first token has come, or more of its prompt has been read."""
 
-    def attempt_acquitted(self, attempt: Attempt) -> None:
-        """It has brought as many new tokens as it was asked to show."""
+    def attempt_went_on(self, attempt: Attempt) -> None:
+        """It has brought as many new tokens as clear its request."""
 
     def attempt_diverged(self, attempt: Attempt) -> None:
         """It did not repeat its request's last token."""
@@ -217,7 +227,7 @@ class Attempt:
         "_logprobs",
         "_n_received",
         "_n_replayed",
-        "_n_to_acquittal",
+        "_n_to_clear",
         "_replay",
         "ended_s",
         "id",
@@ -228,8 +238,8 @@ class Attempt:
         "n_read",
     )  # fmt: skip
 
-    def __init__(self, in_flight: InFlightRequest, listener: AttemptListener, *, n_to_acquittal: int) -> None:
-        """`n_to_acquittal`: new tokens after which it is cleared; 0 if it is not suspected."""
+    def __init__(self, in_flight: InFlightRequest, listener: AttemptListener, *, n_to_clear: int) -> None:
+        """`n_to_clear`: new tokens after which it `went_on`, if engines have died under its request."""
         self.id = 0
         self.in_flight: InFlightRequest | None = in_flight
         self.n_kept = in_flight.n_kept()
@@ -245,7 +255,7 @@ class Attempt:
         self._n_received = 0
         self._replay = in_flight.tokens[self.n_kept :]
         self._n_replayed = 0
-        self._n_to_acquittal = n_to_acquittal
+        self._n_to_clear = 0 if in_flight.failures.is_clear else max(n_to_clear, 1)
         self._held: deque[int] = deque()  # tokens whose logprobs have not come …
         self._logprobs: deque[Logprobs] = deque()  # … and the other way round
         self._is_plain = False
@@ -318,11 +328,11 @@ class Attempt:
         else:
             in_flight.deliver((token,))
         n_new = self._n_received - len(self._replay)
-        if self._n_to_acquittal and n_new >= self._n_to_acquittal and self.in_flight is not None:
-            self._n_to_acquittal = 0
-            self._listener.attempt_acquitted(self)
+        if self._n_to_clear and n_new >= self._n_to_clear and self.in_flight is not None:
+            self._n_to_clear = 0
+            self._listener.attempt_went_on(self)
         self._is_plain = (
-            self._n_replayed == len(self._replay) and in_flight.request.n_logprobs == 0 and self._n_to_acquittal == 0
+            self._n_replayed == len(self._replay) and in_flight.request.n_logprobs == 0 and self._n_to_clear == 0
         )
 
     def _join(self, in_flight: InFlightRequest) -> None:

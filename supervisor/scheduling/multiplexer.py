@@ -1,8 +1,8 @@
 """Multiplexer: requests <-> lanes. Starts what may start, ends what has ended, and carries on what lost its engine.
 
 All of it runs in the event loop's callbacks, without a task of its own: whatever happens changes the state and then
-`_pump` starts what can start now. Policy is elsewhere (admission, router, slots, suspects); this file carries it out.
-It must not know processes: monitors tell it which engines there are.
+`_pump` starts what can start now. Policy is elsewhere (fair_queue, router, slots, crash_attribution); this file carries
+it out. It must not know processes: monitors tell it which engines there are.
 """
 
 from __future__ import annotations
@@ -31,21 +31,17 @@ from luce.supervisor.requests import (
     RequestRefusedError,
     SupervisorClosedError,
 )
-from luce.supervisor.scheduling.crash_attribution import CrashAttribution
 from luce.supervisor.scheduling.engine_handle import EngineHandle
 from luce.supervisor.scheduling.fair_queue import FairQueue, FullError, Ticket
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.router import Candidate, RecentSessions, choose
 
 _MAX_COST_TOKENS = 1024  # of an answer, as long as nobody knows how long it will be
-_FREED_BY_OTHERS = {
-    ErrorCode.OUT_OF_MEMORY,
-    ErrorCode.NO_ROOM,
-    ErrorCode.INTERNAL,
-    ErrorCode.QUEUE_FULL,
-    ErrorCode.BUSY,
-}
-"""The engine could not serve a request now; alone it may."""
+_SERVED_ALONE = {ErrorCode.OUT_OF_MEMORY, ErrorCode.INTERNAL}
+"""The engine could not serve the request; alone it may."""
+_SERVED_LATER = {ErrorCode.NO_ROOM, ErrorCode.QUEUE_FULL, ErrorCode.BUSY}
+"""The engine has no room for the request as long as others run."""
+_OWN_FAULT = {DeathCause.CRASHED, DeathCause.HUNG}
 
 
 @dataclass(slots=True)
@@ -69,7 +65,6 @@ class Multiplexer:
         self._admission: FairQueue[InFlightRequest] = FairQueue(config.max_queue)
         self._tickets: dict[InFlightRequest, Ticket] = {}
         self._resumed: list[InFlightRequest] = []  # those that have run before come first, oldest first
-        self._suspects: CrashAttribution[InFlightRequest] = CrashAttribution()
         self._sessions = RecentSessions()
         self._timers: dict[InFlightRequest, list[asyncio.TimerHandle]] = {}
         self._serials = itertools.count(1)
@@ -80,11 +75,11 @@ class Multiplexer:
 
     # Callers
 
-    def submit(self, request: GenerateRequest, prompt: tuple[int, ...]) -> InFlightRequest:
+    def submit(self, request: GenerateRequest, prompt: Sequence[int]) -> InFlightRequest:
         """Take a request in. Raises RequestError."""
         if self._closed:
             raise SupervisorClosedError("the supervisor has been left")
-        if not prompt:
+        if len(prompt) == 0:
             raise RequestRefusedError(ErrorCode.EMPTY_PROMPT, "a prompt needs at least one token")
         self._check_length(prompt)
         self._check_hope()
@@ -158,21 +153,21 @@ class Multiplexer:
 
     def engine_ready(self, monitor: EngineMonitor, client: EngineClient, info: EngineInfo) -> None:
         self._handles[monitor].open(client, info)
+        self._note_room()
         self._schedule_pump()
 
     def engine_died(self, monitor: EngineMonitor, death: EngineDied) -> None:
         handle = self._handles[monitor]
         attempts = handle.close()
         running = [attempt.in_flight for attempt in attempts if attempt.in_flight is not None]
-        blamed: list[InFlightRequest] = []
-        if death.cause not in {DeathCause.STOPPED, DeathCause.CLOSED}:
-            blamed = self._suspects.note_death(running, crashed=death.cause is DeathCause.CRASHED)
         for attempt in attempts:
             attempt.abandon()
         for in_flight in running:
-            if in_flight in blamed:
-                n_alone = self._suspects.n_alone(in_flight)
-                text = f"the request was given up: {n_alone} engines have died while nothing else ran\n{death}"
+            failures = in_flight.failures
+            if death.cause not in {DeathCause.STOPPED, DeathCause.CLOSED}:
+                failures.note_death(alone=len(running) == 1, own_fault=death.cause in _OWN_FAULT)
+            if failures.is_hopeless:
+                text = f"the request was given up: {failures.n_alone} engines have died while nothing else ran\n{death}"
                 self._give_up(in_flight, EngineKillerError(text))
             else:
                 in_flight.diverged = False
@@ -203,12 +198,12 @@ class Multiplexer:
         if self.n_waiting:
             self._schedule_pump()  # others may have waited for what it was reading
 
-    def attempt_acquitted(self, attempt: Attempt) -> None:
+    def attempt_went_on(self, attempt: Attempt) -> None:
         in_flight = attempt.in_flight
         assert in_flight is not None
-        self._suspects.clear(in_flight)
-        if attempt.is_alone and self._next_suspect() is not None:
-            # The others are tried first, each alone; then all go on together.
+        in_flight.failures.clear()
+        if attempt.is_alone and self._next_to_run_alone() is not None:
+            # The others have their turn first, each alone; then all go on together.
             self._stop(attempt)
             self._requeue(in_flight)
         attempt.is_alone = False
@@ -232,8 +227,7 @@ class Multiplexer:
         in_flight = attempt.in_flight
         if in_flight is not None:
             attempt.abandon()
-            n_new = final.n_prompt - final.n_reused + final.n_generated
-            self._settle(in_flight, float(n_new))
+            in_flight.n_computed = final.n_prompt - final.n_reused + final.n_generated
             self._complete(in_flight, final)
         self._schedule_pump()
 
@@ -246,10 +240,15 @@ class Multiplexer:
             self._schedule_pump()
             return
         attempt.abandon()
-        if failure.code in _FREED_BY_OTHERS and not self._suspects.note_failure(in_flight, alone=was_alone):
+        if failure.code in _SERVED_ALONE:
+            in_flight.failures.note_error(alone=was_alone)
+        elif failure.code in _SERVED_LATER:
+            in_flight.failures.note_refusal(alone=was_alone)
+        if failure.code in _SERVED_ALONE | _SERVED_LATER and not in_flight.failures.is_hopeless:
+            in_flight.waits_for_room = failure.code in _SERVED_LATER and not was_alone
             self._requeue(in_flight)
         elif failure.code == ErrorCode.PROMPT_TOO_LONG:
-            self._give_up(in_flight, PromptTooLongError(len(in_flight.prompt), None, failure.text))
+            self._give_up(in_flight, PromptTooLongError(in_flight.n_prompt, None, failure.text))
         else:
             self._give_up(in_flight, RequestRefusedError(failure.code, failure.text))
         self._schedule_pump()
@@ -265,15 +264,15 @@ class Multiplexer:
         self._pump_is_due = False
         if self._closed:
             return
-        while self._start_a_suspect() or self._start_another():
+        while self._start_one_alone() or self._start_another():
             pass
 
-    def _start_a_suspect(self) -> bool:
-        """A suspect runs where nothing else does. While one waits, one engine takes nothing new until it is empty."""
+    def _start_one_alone(self) -> bool:
+        """Where nothing else runs. While one waits for that, one engine takes nothing new until it is empty."""
         for handle in self._handles.values():
             handle.is_reserved = False
-        suspect = self._next_suspect()
-        if suspect is None:
+        in_flight = self._next_to_run_alone()
+        if in_flight is None:
             return False
         handles = [handle for handle in self._handles.values() if handle.is_open and not handle.hosts_alone]
         if not handles:
@@ -282,14 +281,19 @@ class Multiplexer:
         if handle.attempts:
             handle.is_reserved = True
             return False
-        self._resumed.remove(suspect)
-        self._start(suspect, handle, alone=True)
+        self._resumed.remove(in_flight)
+        self._start(in_flight, handle, alone=True)
         return True
 
-    def _next_suspect(self) -> InFlightRequest | None:
-        """Those that have been tried less go first: their trials say what the others' are worth."""
-        waiting = [in_flight for in_flight in self._resumed if self._suspects.must_run_alone(in_flight)]
-        return min(waiting, key=lambda in_flight: (self._suspects.n_alone(in_flight), in_flight.serial), default=None)
+    def _next_to_run_alone(self) -> InFlightRequest | None:
+        """Those under which fewer engines have died go first: one that kills each of them holds up nobody else."""
+        waiting = [in_flight for in_flight in self._resumed if in_flight.failures.must_run_alone]
+        return min(waiting, key=lambda in_flight: (in_flight.failures.n_alone, in_flight.serial), default=None)
+
+    def _note_room(self) -> None:
+        """Something has ended: who was refused for want of room may try again."""
+        for in_flight in self._resumed:
+            in_flight.waits_for_room = False
 
     def _start_another(self) -> bool:
         handles = [handle for handle in self._handles.values() if handle.n_free > 0]
@@ -315,11 +319,14 @@ class Multiplexer:
             chosen = handle
             return True
 
-        in_flight = next((f for f in self._resumed if not self._suspects.must_run_alone(f) and accept(f)), None)
+        ready = (f for f in self._resumed if not (f.failures.must_run_alone or f.waits_for_room))
+        in_flight = next((f for f in ready if accept(f)), None)
         if in_flight is not None:
             self._resumed.remove(in_flight)
         else:
             in_flight = self._admission.next(accept)
+            if in_flight is not None:
+                in_flight.was_admitted = True
         if in_flight is None or chosen is None:
             return False
         self._start(in_flight, chosen, alone=False)
@@ -335,9 +342,10 @@ class Multiplexer:
             self._give_up(in_flight, RequestRefusedError(ErrorCode.UNSUPPORTED, text))
             return
         in_flight.identity = identity
+        in_flight.waits_for_room = False
         if in_flight.started_s is None:
             in_flight.started_s = time.monotonic()
-        attempt = Attempt(in_flight, self, n_to_acquittal=self._n_to_acquittal(in_flight))
+        attempt = Attempt(in_flight, self, n_to_clear=self._config.acquittal_tokens)
         attempt.is_alone = alone
         in_flight.n_attempts += 1
         self._sessions.note(in_flight.request.session, handle)
@@ -353,12 +361,6 @@ class Multiplexer:
             self._give_up(
                 in_flight, RequestRefusedError(ErrorCode.IO_ERROR, f"its prompt could not be handed on: {error}")
             )
-
-    def _n_to_acquittal(self, in_flight: InFlightRequest) -> int:
-        if not self._suspects.is_on_trial(in_flight):
-            return 0
-        after_crash = self._suspects.is_of_a_crash(in_flight)
-        return max(self._config.crash_acquittal_tokens if after_crash else self._config.acquittal_tokens, 1)
 
     # Ending
 
@@ -412,13 +414,16 @@ class Multiplexer:
         for handle in self._handles.values():
             if attempt in handle.attempts:
                 handle.remove(attempt)
+                self._note_room()
                 return not handle.attempts
         return False
 
     def _forget(self, in_flight: InFlightRequest) -> None:
         self.totals.n_tokens += len(in_flight.tokens)
-        self._suspects.forget(in_flight)
-        self._tickets.pop(in_flight, None)
+        ticket = self._tickets.pop(in_flight, None)
+        if ticket is not None and in_flight.was_admitted:
+            n_computed = in_flight.n_computed
+            self._admission.settle(ticket, ticket.cost if n_computed is None else float(n_computed))
         for timer in self._timers.pop(in_flight, ()):
             timer.cancel()
 
@@ -447,12 +452,7 @@ class Multiplexer:
         timer = asyncio.get_running_loop().call_later(delay_s, act)
         self._timers.setdefault(in_flight, []).append(timer)
 
-    def _settle(self, in_flight: InFlightRequest, cost: float) -> None:
-        ticket = self._tickets.get(in_flight)
-        if ticket is not None:
-            self._admission.settle(ticket, cost)
-
-    def _check_length(self, prompt: tuple[int, ...]) -> None:
+    def _check_length(self, prompt: Sequence[int]) -> None:
         limits = [handle.n_ctx for handle in self._handles.values()]
         known = [n_ctx for n_ctx in limits if n_ctx is not None]
         if known and len(known) == len(limits) and len(prompt) > max(known):

@@ -114,13 +114,13 @@ def test_the_engine_tells_what_it_has_done_so_far(client: httpx.Client) -> None:
     while not engine["figures"]:  # an engine that is busy for long has none
         (engine,) = client.get("/status.json").json()["engines"]
     assert engine["speculation"] == "ngram+dflash"
-    figures = engine["figures"]
-    assert 0 < figures["spec_accepted"] <= figures["spec_drafted"]
-    assert figures["spec_tokens_per_step"] == pytest.approx(
-        1 + figures["spec_accepted"] / figures["spec_steps"], abs=1e-4
+    engine_metrics = engine["figures"]
+    assert 0 < engine_metrics["spec_accepted"] <= engine_metrics["spec_drafted"]
+    assert engine_metrics["spec_tokens_per_step"] == pytest.approx(
+        1 + engine_metrics["spec_accepted"] / engine_metrics["spec_steps"], abs=1e-4
     )
-    assert 0 < figures["spec_share"] <= 1
-    assert figures["spec_draft_s"] > 0
+    assert 0 < engine_metrics["spec_share"] <= 1
+    assert engine_metrics["spec_draft_s"] > 0
     assert client.get("/props").json()["speculation"] == "ngram+dflash"
 
 

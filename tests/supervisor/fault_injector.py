@@ -10,7 +10,8 @@ Started with luced's own arguments; LUCED_BEHIND names the real program. Signals
     SIGRTMIN+3         the engine dies as ggml does when CUDA has no memory left
     SIGRTMIN+4         the engine says that its pool has become 768 tokens, and is killed
     SIGRTMIN+5         the same, but it dies as with SIGRTMIN+3
-    MEDDLER_POISON     a token id: the engine is killed by a prompt that holds it
+    MEDDLER_POISON     a token id: the engine crashes of a prompt that holds it
+    MEDDLER_BUSY       a token id: the first MEDDLER_REFUSALS prompts that hold it are answered `busy`
     MEDDLER_AFTER      … but only after so many tokens that came since
     MEDDLER_STARTS     a file that counts starts; the first MEDDLER_FAILS of them fail
     MEDDLER_LOST       a word: a reply line that begins with it is swallowed, once: MEDDLER_MARK is a file that says so
@@ -41,7 +42,8 @@ LOST = ENVIRON.get("MEDDLER_LOST", "").encode()
 SLOTS = ENVIRON.get("MEDDLER_SLOTS")
 delays = [float(word) for word in ENVIRON.get("MEDDLER_DELAYS", "").split(",") if word]
 LOST_MARK = Path(ENVIRON.get("MEDDLER_MARK", "/"))
-counts = {"tokens": 0, "dies at": -1}
+BUSY = ENVIRON.get("MEDDLER_BUSY")
+counts = {"tokens": 0, "dies at": -1, "refusals": int(ENVIRON.get("MEDDLER_REFUSALS", "0"))}
 stdout_lock = threading.Lock()
 
 
@@ -64,6 +66,20 @@ def say(data: bytes) -> None:
 def die() -> None:
     child.kill()
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash() -> None:
+    child.kill()
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGABRT)
+
+
+def refuse(line: bytes) -> bool:
+    if BUSY is None or counts["refusals"] == 0 or not re.search(rb"[=,]%s[,\s]" % BUSY.encode(), line):
+        return False
+    counts["refusals"] -= 1
+    say(b"err busy id=%s not now\n" % re.search(rb" id=(\d+)", line)[1])  # type: ignore[index]
+    return True
 
 
 def die_for_want_of_memory() -> None:
@@ -102,13 +118,15 @@ def pump_commands() -> None:
                 log.write(line)
         if POISON is not None and re.search(rb"[=,]%s[,\s]" % POISON.encode(), line):
             if AFTER == 0:
-                die()
+                crash()
             counts["dies at"] = counts["tokens"] + AFTER
         if line.startswith(b"ping") and delays:
             child.send_signal(signal.SIGSTOP)
             time.sleep(delays.pop(0))
             child.send_signal(signal.SIGCONT)
         passed = answer_for_slots(line) if SLOTS is not None else line
+        if refuse(line):
+            continue
         if passed is not None:
             child.stdin.write(passed)
             child.stdin.flush()

@@ -145,7 +145,7 @@ async def test_an_idle_engine_that_dies_is_replaced(brisk: SupervisorConfig) -> 
         assert supervisor.engine_pids() != [pid]
 
 
-async def test_a_poisonous_request_is_convicted_and_its_neighbours_live(faulty: FaultyEngine) -> None:
+async def test_a_request_that_crashes_engines_is_found_and_its_neighbours_live(faulty: FaultyEngine) -> None:
     async with Supervisor(faulty(POISON=POISON)) as supervisor:
         good = [request(max_tokens=100, temperature=1.0, seed=seed, n_logprobs=4) for seed in range(N_DRAWN)]
         tasks = [asyncio.create_task(collect(supervisor, one)) for one in good]
@@ -169,6 +169,20 @@ async def test_two_poisonous_requests_are_told_apart(faulty: FaultyEngine) -> No
         results = await asyncio.gather(*bad, return_exceptions=True)
         assert [type(result) for result in results] == [EngineKillerError] * 2
         assert [len(answer.tokens) for answer in await asyncio.gather(*good)] == [50] * 4
+
+
+async def test_a_request_without_room_does_not_empty_the_engine(faulty: FaultyEngine) -> None:
+    """`busy`, `queue_full` and `no_room` say that there is no room beside others: who is refused waits, alone."""
+    config = faulty(BUSY=POISON, REFUSALS=1, changes={"lanes": 3})
+    async with Supervisor(config) as supervisor:
+        running, began = await first_token(supervisor, request(max_tokens=1900))
+        await began.wait()
+        refused = asyncio.create_task(collect(supervisor, request(prompt_ids=(329, POISON, 285))))
+        for number in range(3):
+            assert len((await collect(supervisor, request(prompt_ids=(330 + number, 285)))).tokens) == 20
+        assert not running.done(), "the engine was emptied first"
+        assert len((await refused).tokens) == 20
+        running.cancel()
 
 
 async def test_a_start_that_fails_is_the_callers_to_know(brisk: SupervisorConfig, tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
-"""Admission: random histories, then what fairness and priorities mean."""
+"""FairQueue: random histories, then what fairness and priorities mean."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from luce.supervisor.scheduling.fair_queue import FairQueue, FullError, Ticket
+from luce.supervisor.scheduling.fair_queue import MAX_IDLE_CLIENTS, FairQueue, FullError, Ticket
 
 N_MAX = 6
 
@@ -17,6 +17,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.admission: FairQueue[int] = FairQueue(N_MAX)
         self.waiting: dict[int, Ticket] = {}
+        self.running: list[Ticket] = []
         self.n_offered = 0
 
     @rule(
@@ -43,6 +44,7 @@ class Histories(RuleBasedStateMachine):
         assert (item is None) == (not allowed)
         if item is not None:
             ticket = self.waiting.pop(item)
+            self.running.append(ticket)
             same = [other for other in allowed - {item} if self.waiting[other].priority >= ticket.priority]
             assert all(self.waiting[other].priority == ticket.priority for other in same)
             assert all(other > item for other in same if self.waiting[other].client == ticket.client)
@@ -58,9 +60,10 @@ class Histories(RuleBasedStateMachine):
         for item in late:
             del self.waiting[item]
 
-    @rule(client=st.sampled_from("abc"), cost=st.floats(0, 100))
-    def settle(self, client: str, cost: float) -> None:
-        self.admission.settle(Ticket(client), cost)
+    @precondition(lambda self: self.running)
+    @rule(number=st.integers(0, 30), cost=st.floats(0, 100))
+    def settle(self, number: int, cost: float) -> None:
+        self.admission.settle(self.running.pop(number % len(self.running)), cost)
 
     @invariant()
     def holds(self) -> None:
@@ -107,6 +110,33 @@ def test_one_that_comes_late_has_saved_nothing_up() -> None:
     for number in range(10):
         admission.offer(f"late{number}", Ticket("late", cost=10))
     assert sum(item.startswith("early") for item in order(admission)[:10]) >= 4
+
+
+def test_what_a_running_client_has_had_outlives_an_empty_queue() -> None:
+    admission: FairQueue[str] = FairQueue(100)
+    heavy = Ticket("heavy", cost=10)
+    admission.offer("heavy0", heavy)
+    assert order(admission) == ["heavy0"]
+    admission.offer("other0", Ticket("other", cost=10))
+    assert order(admission) == ["other0"], "it keeps running"
+    admission.settle(heavy, 1000.0)
+    for number in range(2):
+        admission.offer(f"again{number}", Ticket("heavy", cost=10))
+    admission.offer("other1", Ticket("other", cost=10))
+    assert order(admission)[0] == "other1"
+
+
+def test_clients_of_the_past_are_bounded() -> None:
+    """Embedders name clients freely, and the queue may never be empty."""
+    admission: FairQueue[str] = FairQueue(100)
+    admission.offer("waits", Ticket("waits", priority=-1))
+    for number in range(3 * MAX_IDLE_CLIENTS):
+        ticket = Ticket(f"client {number}", cost=10)
+        admission.offer("item", ticket)
+        assert admission.next(lambda _: True) == "item"
+        admission.settle(ticket, 10)
+        assert len(admission._had) <= MAX_IDLE_CLIENTS + 2
+    admission.check_integrity()
 
 
 def test_higher_priorities_come_first() -> None:

@@ -1,8 +1,6 @@
-"""Guard, Liveness, CrashAttribution and the router: decisions, without an engine or a clock."""
+"""Guard, Liveness, FailureCount and the router: decisions, without an engine or a clock."""
 
 from __future__ import annotations
-
-import random
 
 import pytest
 
@@ -17,7 +15,7 @@ from luce.supervisor.engine.watchdog import (
     RestartPolicy,
 )
 from luce.supervisor.prefix_cache.prefix_index import pack
-from luce.supervisor.scheduling.crash_attribution import CrashAttribution
+from luce.supervisor.scheduling.crash_attribution import FailureCount
 from luce.supervisor.scheduling.router import Candidate, RecentSessions, RecentTexts, choose
 
 ASLEEP = ProcessActivity(stopped=False, busy=False)
@@ -124,78 +122,61 @@ def test_an_idle_engine_makes_no_progress_and_lives() -> None:
     assert liveness.verdict(ASLEEP) is None
 
 
-def test_one_that_kills_alone_three_times_is_convicted_and_nobody_else() -> None:
-    suspects: CrashAttribution[str] = CrashAttribution()
-    everybody = ["a", "poison", "b"]
-    assert suspects.note_death(everybody, crashed=True) == []
-    assert not suspects.must_run_alone("a")
-    assert suspects.note_death(everybody, crashed=True) == []
-    assert all(suspects.must_run_alone(key) for key in everybody)
-    suspects.clear("a")
-    assert not suspects.must_run_alone("a")
-    assert suspects.note_death(["poison"], crashed=True) == []
-    assert suspects.note_death(["poison"], crashed=True) == []
-    assert suspects.is_of_a_crash("poison")
-    assert suspects.note_death(["poison"], crashed=True) == ["poison"]
-    assert suspects.is_on_trial("b")
-    suspects.forget("b")
-    assert not suspects.is_on_trial("b")
+def test_two_deaths_make_a_request_run_alone_and_three_crashes_alone_end_it() -> None:
+    poison, neighbour = FailureCount(), FailureCount()
+    for n_deaths in (1, 2):
+        for count in (poison, neighbour):
+            count.note_death(alone=False, own_fault=True)
+            assert count.must_run_alone == (n_deaths == 2)
+    neighbour.clear()
+    assert neighbour.is_clear
+    assert not neighbour.must_run_alone
+    seen = []
+    for _ in range(3):
+        poison.note_death(alone=True, own_fault=True)
+        seen.append(poison.is_hopeless)
+    assert seen == [False, False, True]
 
 
-def test_one_that_is_alone_in_the_world_is_convicted_by_three_deaths() -> None:
-    suspects: CrashAttribution[str] = CrashAttribution()
-    assert [suspects.note_death(["a"], crashed=False) for _ in range(3)] == [[], [], ["a"]]
+def test_it_takes_more_where_somebody_outside_may_have_ended_the_engines() -> None:
+    count = FailureCount()
+    seen = []
+    for _ in range(8):
+        count.note_death(alone=True, own_fault=False)
+        seen.append(count.is_hopeless)
+    assert seen == [False] * 7 + [True]
 
 
-def test_outsiders_kills_convict_nobody_who_goes_on() -> None:
-    suspects: CrashAttribution[str] = CrashAttribution()
+def test_outsiders_kills_end_nobody_who_goes_on() -> None:
+    count = FailureCount()
     for _ in range(100):
-        assert suspects.note_death(["alone"], crashed=False) == []
-        suspects.clear("alone")
+        count.note_death(alone=True, own_fault=False)
+        assert not count.is_hopeless
+        count.clear()
 
 
-def test_chance_convicts_hardly_anybody_and_guilt_is_found_all_the_same() -> None:
-    """Engines die in every third trial, whoever runs; one request kills in every one."""
-    chance = random.Random(1)
-    n_convicted = 0
-    for _ in range(100):
-        suspects: CrashAttribution[int] = CrashAttribution()
-        waiting = list(range(16))
-        for _ in range(2):
-            suspects.note_death(waiting, crashed=False)
-        while waiting:
-            key = min(waiting, key=lambda one: (suspects.n_alone(one), one))
-            if key == 7 or chance.random() < 0.33:
-                for blamed in suspects.note_death([key], crashed=False):
-                    waiting.remove(blamed)
-                    suspects.forget(blamed)
-                    n_convicted += blamed != 7
-            else:
-                suspects.clear(key)
-                waiting.remove(key)
-        assert not suspects.is_on_trial(7)
-    assert n_convicted <= 4  # of 1,500
+def test_a_request_that_the_engine_cannot_carry_runs_alone() -> None:
+    count = FailureCount()
+    count.note_error(alone=False)
+    assert count.must_run_alone
+    seen = []
+    for _ in range(3):
+        count.note_error(alone=True)
+        seen.append(count.is_hopeless)
+    assert seen == [False, False, True]
 
 
-def test_two_that_kill_are_both_found() -> None:
-    suspects: CrashAttribution[str] = CrashAttribution()
-    for _ in range(2):
-        suspects.note_death(["a", "b"], crashed=False)
-    found: list[str] = []
-    for number in range(24):
-        key = "ab"[number % 2]
-        if key not in found:
-            found += suspects.note_death([key], crashed=False)
-            for blamed in found:
-                suspects.forget(blamed)
-    assert sorted(found) == ["a", "b"]
-
-
-def test_a_request_that_the_engine_cannot_carry_is_tried_alone() -> None:
-    suspects: CrashAttribution[str] = CrashAttribution()
-    assert not suspects.note_failure("big", alone=False)
-    assert suspects.must_run_alone("big")
-    assert [suspects.note_failure("big", alone=True) for _ in range(3)] == [False, False, True]
+def test_a_request_for_which_there_is_no_room_waits_beside_others() -> None:
+    count = FailureCount()
+    for _ in range(7):
+        count.note_refusal(alone=False)
+        assert not count.must_run_alone
+    count.note_refusal(alone=False)
+    assert count.must_run_alone
+    assert not count.is_hopeless
+    for _ in range(3):
+        count.note_refusal(alone=True)
+    assert count.is_hopeless
 
 
 def test_the_longest_beginning_wins_then_the_least_load() -> None:

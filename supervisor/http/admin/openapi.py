@@ -22,7 +22,6 @@ _ERRORS = {
     "404": "There is no such thing",
     "405": "There is no such method here",
     "408": "It took too long",
-    "409": "The same request was sent again and took this one's place",
     "413": "The body is too large",
     "429": "Too many requests wait: Retry-After says when to try again",
     "500": "The server has failed",

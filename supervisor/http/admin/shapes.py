@@ -1,4 +1,4 @@
-"""What the routes of admin and admin_text take and give: models of their bodies, schemas of their answers."""
+"""What the routes of endpoints and text_endpoints take and give: models of their bodies, schemas of their answers."""
 
 from __future__ import annotations
 

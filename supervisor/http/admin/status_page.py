@@ -22,7 +22,7 @@ from aiohttp import web
 from luce.supervisor.http.admin.endpoints import model_name
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
-from luce.supervisor.http.engine_metrics import Figures, ask_engines
+from luce.supervisor.http.engine_metrics import EngineMetrics, ask_engines
 from luce.supervisor.supervisor import EngineStatus
 
 _FRESH_S = 0.25  # so many pages as are open, so often at most is an engine asked
@@ -103,7 +103,7 @@ class _Board:
 
 async def snapshot(context: AppContext) -> dict[str, Any]:
     """What the page shows, as JSON values."""
-    figures = await ask_engines(context.supervisor)
+    engine_metrics = await ask_engines(context.supervisor)
     status = context.supervisor.status()
     return {
         "time_s": time.monotonic(),
@@ -119,11 +119,11 @@ async def snapshot(context: AppContext) -> dict[str, Any]:
             "cancelled": status.n_cancelled,
             "resumed": status.n_resumes,
         },
-        "engines": [_engine(engine, said) for engine, said in zip(status.engines, figures, strict=True)],
+        "engines": [_engine(engine, said) for engine, said in zip(status.engines, engine_metrics, strict=True)],
     }
 
 
-def _engine(engine: EngineStatus, figures: Figures) -> dict[str, Any]:
+def _engine(engine: EngineStatus, engine_metrics: EngineMetrics) -> dict[str, Any]:
     return {
         "name": engine.name,
         "state": engine.state.value,
@@ -136,19 +136,19 @@ def _engine(engine: EngineStatus, figures: Figures) -> dict[str, Any]:
         "slots_used": engine.n_slots_used,
         "ctx": None if engine.info is None else engine.info.ctx,
         "speculation": "none" if engine.info is None else engine.info.speculation,
-        "figures": figures,
-        "tiers": page_tiers(engine, figures),
+        "figures": engine_metrics,
+        "tiers": page_tiers(engine, engine_metrics),
     }
 
 
-def page_tiers(engine: EngineStatus, figures: Mapping[str, int | float | str]) -> list[Tier]:
+def page_tiers(engine: EngineStatus, engine_metrics: Mapping[str, int | float | str]) -> list[Tier]:
     """Where the pages lie, fastest first: `parts` fill `n_total` pages (None: nobody knows how many there could be)."""
     info = engine.info
-    if info is None or info.page_bytes is None or not figures:
+    if info is None or info.page_bytes is None or not engine_metrics:
         return []
 
     def figure(name: str) -> int:
-        value = figures.get(name, 0)
+        value = engine_metrics.get(name, 0)
         return value if isinstance(value, int) else 0
 
     n_pool = (figure("pool") or info.pool) // info.page_tokens  # it may have become smaller

@@ -56,16 +56,15 @@ async def post_detokenize(request: web.Request) -> web.Response:
 
 async def post_apply_template(request: web.Request) -> web.Response:
     context = request.app[APP_CONTEXT]
-    wish = read_chat(
+    parsed = read_chat(
         await read_body(request, ChatBody),
         context.text,
         max_choices=context.settings.max_choices,
         headers=request.headers,
         client=request[CLIENT],
-        fingerprint="",
     )
-    assert isinstance(wish.ask.prompt, ChatPrompt)
-    prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, wish.ask.prompt))
+    assert isinstance(parsed.answer_request.prompt, ChatPrompt)
+    prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, parsed.answer_request.prompt))
     return web.json_response({"prompt": prompt})
 
 

@@ -88,5 +88,3 @@ class AnswerRequest:
     """What tells this client's conversations apart, if it said (metadata.user_id, prompt_cache_key, a header)."""
     client: str = ""
     """Who asks, by API key: the engine's time is shared fairly among clients, cached prefixes only if allowed."""
-    fingerprint: str = ""
-    """What makes a request the same as one before, sent again: its dialect and body without `stream`."""

@@ -1,6 +1,6 @@
 """ChatAnswerer: answers an AnswerRequest: its prompt rendered, its requests submitted, their tokens read as pieces.
 
-Composes rendering, known answers, retries and choices over the supervisor. It must know no dialect and no HTTP.
+Composes rendering, the token replay cache and choices over the supervisor. It must know no dialect and no HTTP.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFinished, Progress, Usage, added_speculation
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
-from luce.supervisor.http.answering.choice import ChatReading, Choice, PlainReading
-from luce.supervisor.http.answering.choice_logprobs import LogprobReader
+from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, LogprobReader, PlainReading
 from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
-from luce.supervisor.http.answering.request_coalescing import Retries
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
@@ -30,7 +28,6 @@ from luce.supervisor.requests import (
     GenerateRequest,
     PrefillEvent,
     PromptTooLongError,
-    QueueFullError,
     RequestError,
 )
 from luce.supervisor.scheduling.in_flight_request import Item
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class ChatAnswerer:
-    """For one supervisor and its model. Implements context.Answerer. Raises ConfigError."""
+    """For one supervisor and its model. Implements app_context.Answerer. Raises ConfigError."""
 
     def __init__(self, supervisor: Supervisor, text: TextModel, settings: ServeSettings, metrics: Metrics) -> None:
         self._supervisor = supervisor
@@ -55,28 +52,26 @@ class ChatAnswerer:
         self._metrics = metrics
         self._known = TokenReplayCache(text, settings.answers_kept_bytes)
         self._renderer = Renderer(text, self._known)
-        self._retries = Retries()
         self._client_texts = None if settings.shares_prefixes else TenantIsolation()
         if not settings.shares_prefixes:
             _require_no_disk(supervisor.config)
 
     @asynccontextmanager
-    async def open(self, ask: AnswerRequest) -> AsyncIterator[ChatAnswering]:
+    async def open(self, answer_request: AnswerRequest) -> AsyncIterator[ChatAnswering]:
         """Raises ApiError where the request cannot be served."""
         asked_s = time.monotonic()
-        self._check(ask)
-        rendered = await self._render(ask)
+        self._check(answer_request)
+        rendered = await self._render(answer_request)
         submissions: list[Submission] = []
-        choices: list[Choice] = []
+        choices: list[ChoiceDecoder] = []
         with ExitStack() as stack:
             stack.callback(rendered.close)
-            max_tokens = self._room_for(ask, len(rendered.ids))
+            max_tokens = self._room_for(answer_request, len(rendered.ids))
             stack.callback(self._note_answers, rendered, choices)
-            reuse = self._begin_text(ask, rendered, choices, stack)
-            older = self._retries.older(ask)
-            for index in range(ask.n):
+            reuse = self._begin_text(answer_request, rendered, choices, stack)
+            for index in range(answer_request.n):
                 request = engine_request(
-                    ask,
+                    answer_request,
                     rendered,
                     index,
                     self._settings,
@@ -85,57 +80,51 @@ class ChatAnswerer:
                     reuse=reuse,
                     seed=self._supervisor.config.seed,
                 )
-                submission = await self._submit(request, None if older is None else older[index])
+                submission = await self._submit(request)
                 stack.callback(submission.close)
                 submissions.append(submission)
-                choice = self._choice(ask, rendered, index)
+                choice = self._choice(answer_request, rendered, index)
                 stack.callback(choice.close)
                 choices.append(choice)
-            if ask.prompt.grammar is not None or ask.pins:
+            if answer_request.prompt.grammar is not None or answer_request.pins:
                 await self._await_consent(submissions[0])
-            stack.enter_context(self._retries.running(ask, submissions))
             answering = ChatAnswering(submissions, choices, self._metrics, asked_s)
             stack.callback(answering.close)
             yield answering
 
-    async def count_tokens(self, ask: AnswerRequest) -> int:
-        rendered = await self._render(ask)
+    async def count_tokens(self, answer_request: AnswerRequest) -> int:
+        rendered = await self._render(answer_request)
         rendered.close()
         return len(rendered.ids)
 
-    def _check(self, ask: AnswerRequest) -> None:
-        if not 1 <= ask.n <= self._settings.max_choices:
-            text = f"n={ask.n}: it must be from 1 to {self._settings.max_choices}"
+    def _check(self, answer_request: AnswerRequest) -> None:
+        if not 1 <= answer_request.n <= self._settings.max_choices:
+            text = f"n={answer_request.n}: it must be from 1 to {self._settings.max_choices}"
             raise ApiError(ErrorKind.INVALID, "bad_n", text, param="n")
 
-    async def _render(self, ask: AnswerRequest) -> Rendered:
+    async def _render(self, answer_request: AnswerRequest) -> Rendered:
         try:
-            owner = "" if self._settings.shares_prefixes else ask.client
-            rendered = await asyncio.to_thread(self._renderer.render, ask.prompt, owner)
+            owner = "" if self._settings.shares_prefixes else answer_request.client
+            rendered = await asyncio.to_thread(self._renderer.render, answer_request.prompt, owner)
         except TextError as error:
             raise api_error(error) from error
         if not rendered.ids:
             raise ApiError(ErrorKind.INVALID, "empty_prompt", "the prompt is empty: it needs at least one token")
         return rendered
 
-    def _room_for(self, ask: AnswerRequest, n_prompt: int) -> int:
+    def _room_for(self, answer_request: AnswerRequest, n_prompt: int) -> int:
         """How many tokens the answer may have."""
         n_ctx = self._supervisor.n_ctx
         if n_ctx is None:
-            return 2**31 - 1 if ask.max_tokens is None else ask.max_tokens
+            return 2**31 - 1 if answer_request.max_tokens is None else answer_request.max_tokens
         room = n_ctx - n_prompt
-        if room < 0 or (room == 0 and ask.max_tokens != 0):
+        if room < 0 or (room == 0 and answer_request.max_tokens != 0):
             raise api_error(PromptTooLongError(n_prompt, n_ctx))
-        return room if ask.max_tokens is None else min(ask.max_tokens, room)
+        return room if answer_request.max_tokens is None else min(answer_request.max_tokens, room)
 
-    async def _submit(self, request: GenerateRequest, older: Submission | None) -> Submission:
-        """`older`: the same request, whose place is taken if there is no other."""
+    async def _submit(self, request: GenerateRequest) -> Submission:
         try:
             return await self._supervisor.submit(request)
-        except QueueFullError as error:
-            if older is None or not older.is_silent:
-                raise api_error(error) from error
-            return older.supersede()
         except RequestError as error:
             raise api_error(error) from error
 
@@ -150,39 +139,43 @@ class ChatAnswerer:
         except RequestError as error:
             raise api_error(error) from error
 
-    def _begin_text(self, ask: AnswerRequest, rendered: Rendered, choices: Sequence[Choice], stack: ExitStack) -> bool:
+    def _begin_text(
+        self, answer_request: AnswerRequest, rendered: Rendered, choices: Sequence[ChoiceDecoder], stack: ExitStack
+    ) -> bool:
         """Whether the prompt's prefix may come from the engine's memory."""
         texts = self._client_texts
         if texts is None:
             return True
         key = object()
-        reuse = texts.begin(key, ask.client, rendered.ids)
+        reuse = texts.begin(key, answer_request.client, rendered.ids)
         stack.callback(lambda: texts.end(key, [choice.tokens for choice in choices]))
         return reuse
 
-    def _note_answers(self, rendered: Rendered, choices: Sequence[Choice]) -> None:
+    def _note_answers(self, rendered: Rendered, choices: Sequence[ChoiceDecoder]) -> None:
         if rendered.turn is not None:
             for choice in choices:
                 self._known.keep(rendered.turn, choice.tokens, choice.stop)
 
-    def _choice(self, ask: AnswerRequest, rendered: Rendered, index: int) -> Choice:
+    def _choice(self, answer_request: AnswerRequest, rendered: Rendered, index: int) -> ChoiceDecoder:
         chat = rendered.chat
-        return Choice(
+        return ChoiceDecoder(
             index,
             PlainReading(self._text) if chat is None else ChatReading(self._text, chat),
-            stops=ask.stops,
+            stops=answer_request.stops,
             own_stops=() if chat is None else chat.additional_stops,
-            max_calls=_max_calls(ask.prompt),
+            max_calls=_max_calls(answer_request.prompt),
             ends=self._text.info.eog,
-            logprobs=None if ask.n_logprobs is None else LogprobReader(self._text, ask.n_logprobs),
+            logprobs=None
+            if answer_request.n_logprobs is None
+            else LogprobReader(self._text, answer_request.n_logprobs),
         )
 
 
 class ChatAnswering:
-    """Implements context.Answering."""
+    """Implements app_context.Answering."""
 
     def __init__(
-        self, submissions: Sequence[Submission], choices: Sequence[Choice], metrics: Metrics, asked_s: float
+        self, submissions: Sequence[Submission], choices: Sequence[ChoiceDecoder], metrics: Metrics, asked_s: float
     ) -> None:
         self._streams = [_Stream(submission, choice) for submission, choice in zip(submissions, choices, strict=True)]
         self._metrics = metrics
@@ -298,7 +291,7 @@ class ChatAnswering:
 class _Stream:
     """A submission and the choice that its tokens are."""
 
-    def __init__(self, submission: Submission, choice: Choice) -> None:
+    def __init__(self, submission: Submission, choice: ChoiceDecoder) -> None:
         self.submission = submission
         self.choice = choice
         self.finished: FinishedEvent | None = None

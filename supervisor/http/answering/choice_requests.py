@@ -14,7 +14,7 @@ from luce.supervisor.requests import MAX_SEED, GenerateRequest
 
 
 def engine_request(
-    ask: AnswerRequest,
+    answer_request: AnswerRequest,
     rendered: Rendered,
     index: int,
     settings: ServeSettings,
@@ -26,10 +26,10 @@ def engine_request(
 ) -> GenerateRequest:
     """Of choice number `index`; `seed` is that of requests that bring none. Raises ApiError where the engine would
     refuse it."""
-    _check_bias(ask.sampling, n_vocab)
+    _check_bias(answer_request.sampling, n_vocab)
     _check_texts(rendered)
-    pins = pinned_spans(ask.pins, ask.prompt, rendered.turns, len(rendered.ids))
-    chosen = ask.sampling
+    pins = pinned_spans(answer_request.pins, answer_request.prompt, rendered.turns, len(rendered.ids))
+    chosen = answer_request.sampling
     try:
         request = GenerateRequest(
             prompt_ids=rendered.ids,
@@ -43,14 +43,16 @@ def engine_request(
             frequency_penalty=chosen.frequency_penalty,
             seed=_seed(seed if chosen.seed is None else chosen.seed, index),
             logit_bias=tuple(chosen.logit_bias),
-            ignore_eos=ask.ignore_eos,
-            n_logprobs=_n_logprobs(ask.n_logprobs),
+            ignore_eos=answer_request.ignore_eos,
+            n_logprobs=_n_logprobs(answer_request.n_logprobs),
             constraint=rendered.constraint,
             boundaries=rendered.boundaries,
             pin=pins,
             reuse=reuse,
-            client=ask.client,
-            session=f"{ask.client}\n{ask.session}" if ask.session else "",  # clients' sessions are their own
+            client=answer_request.client,
+            session=f"{answer_request.client}\n{answer_request.session}"
+            if answer_request.session
+            else "",  # clients' sessions are their own
             timeout_s=settings.request_timeout_s,
         )
         # The engine reads numbers strictly, and it would be late to hear of it once the answer has begun.

@@ -1,7 +1,7 @@
 """Normaliser: messages as a template should see them, so that the same conversation is the same prompt each time.
 
 Clients write volatile things first and the same text in two shapes; a prefix survives only if neither shows. Works on
-neutral messages (ask.ChatPrompt). Pure: knows no template and no vocabulary.
+neutral messages (answer_request.ChatPrompt). Pure: knows no template and no vocabulary.
 """
 
 from __future__ import annotations

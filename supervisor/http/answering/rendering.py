@@ -6,7 +6,9 @@ a thread.
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +23,14 @@ from luce.supervisor.http.answering.message_normalizer import (
 )
 from luce.supervisor.http.answering.role_fallbacks import RoleFallbacks
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache, Turn
-from luce.supervisor.http.answering.tool_grammar import call_at_once
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel, schema_to_grammar
 
 logger = logging.getLogger("luce.http.answering")
+
+_WORDS_BEFORE_CALL = re.compile(r"until-\d+\??\s+(?=(?:space\s+)?[\w-]*tool-calls?(?:-root)?(?![\w-]))")
+"""Where a call is required, llama.cpp's grammars let the model write as much as it likes before it. Both APIs mean more
+by it: the call itself, after no more than the reasoning."""
 
 _TRIGGER_KINDS = {
     "word": TriggerKind.WORD,
@@ -210,3 +215,18 @@ def _template_arguments(prompt: ChatPrompt) -> dict[str, Any]:
     if prompt.effort is not None:
         arguments["reasoning_effort"] = prompt.effort
     return {**arguments, **prompt.template_arguments}
+
+
+def call_at_once(grammar: str, thinking_start: str) -> str:
+    """`grammar` without the free text before its tool call, where that is found; reasoning stays."""
+    lines = grammar.split("\n")
+    for number, line in enumerate(lines):
+        if line.startswith("root ::="):
+            lines[number] = _WORDS_BEFORE_CALL.sub(lambda match: _left_of(match, thinking_start), line)
+    return "\n".join(lines)
+
+
+def _left_of(match: re.Match[str], thinking_start: str) -> str:
+    before = match.string[: match.start()].rstrip()
+    is_reasoning = thinking_start != "" and before.endswith(json.dumps(thinking_start, ensure_ascii=False))
+    return match[0] if is_reasoning else ""

@@ -17,7 +17,7 @@ from luce.supervisor.http.app_context import Answerer, Answering, Outlet
 from luce.supervisor.http.errors import ApiError, ErrorKind
 
 STREAM_ERRORS: ContextVar[list[ApiError] | None] = ContextVar("STREAM_ERRORS", default=None)
-"""Where an answer that fails after it has begun leaves its error, for the books of the request."""
+"""Where an answer that fails after it has begun leaves its error, for the account of the request."""
 
 
 class ShutdownGate:
@@ -31,21 +31,21 @@ class ShutdownGate:
         self._interrupted = asyncio.Event()
 
     @asynccontextmanager
-    async def open(self, ask: AnswerRequest) -> AsyncIterator[Answering]:
+    async def open(self, answer_request: AnswerRequest) -> AsyncIterator[Answering]:
         if self.is_closed:
             raise _shutting_down()
         self.n_open += 1
         self._idle.clear()
         try:
-            async with self._answerer.open(ask) as answering:
+            async with self._answerer.open(answer_request) as answering:
                 yield _Gated(self, answering)
         finally:
             self.n_open -= 1
             if self.n_open == 0:
                 self._idle.set()
 
-    async def count_tokens(self, ask: AnswerRequest) -> int:
-        return await self._answerer.count_tokens(ask)
+    async def count_tokens(self, answer_request: AnswerRequest) -> int:
+        return await self._answerer.count_tokens(answer_request)
 
     def close(self) -> None:
         """No further answer begins."""

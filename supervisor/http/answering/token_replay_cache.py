@@ -16,7 +16,7 @@ from hashlib import blake2b
 
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel
 
-_ENTRY_BYTES = 600  # an answer's books, about
+_ENTRY_BYTES = 600  # beside an answer's text and ids, about
 _MAX_AT_ONE_PLACE = 16
 
 

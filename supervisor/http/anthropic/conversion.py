@@ -1,6 +1,6 @@
 """A request to `/v1/messages` as an AnswerRequest: its options, tools, and who asks. Pure.
 
-The messages are anthropic_conversation's. Knows neither HTTP nor how an AnswerRequest is answered.
+The messages are conversation's. Knows neither HTTP nor how an AnswerRequest is answered.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ MAX_STOPS = 256
 _MAX_SESSION = 256
 
 
-def ask_of_messages(
-    body: MessagesRequest, *, client: str = "", session: str = "", fingerprint: str = ""
-) -> AnswerRequest:
+def request_of_messages(body: MessagesRequest, *, client: str = "", session: str = "") -> AnswerRequest:
     """`session` is a header's; what the body says of it goes first. Raises ApiError."""
     return AnswerRequest(
         prompt=chat_prompt(body),
@@ -32,11 +30,10 @@ def ask_of_messages(
         pins=read_pins(body.pin, "system"),
         session=_short(_session_in(body) or session),
         client=client,
-        fingerprint=fingerprint,
     )
 
 
-def ask_of_count(body: CountTokensRequest, *, client: str = "") -> AnswerRequest:
+def request_of_count(body: CountTokensRequest, *, client: str = "") -> AnswerRequest:
     """Only its prompt counts. Raises ApiError."""
     return AnswerRequest(prompt=chat_prompt(body), client=client)
 

@@ -18,18 +18,13 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
-from luce.supervisor.http.answering.answer_events import AnswerFinished, ChoiceFinished
-from luce.supervisor.http.answering.answer_request import AnswerRequest
-from luce.supervisor.http.anthropic.conversion import ask_of_count, ask_of_messages, hides_thinking
-from luce.supervisor.http.anthropic.events import PING, MessageStream, error_event, message_json
+from luce.supervisor.http.anthropic.conversion import hides_thinking, request_of_count, request_of_messages
+from luce.supervisor.http.anthropic.events import MessageStream, message_json
 from luce.supervisor.http.anthropic.shapes import CountTokensRequest, MessageResponse, MessagesRequest, TokenCount
-from luce.supervisor.http.app_context import APP_CONTEXT, BODY, CLIENT, REQUEST_ID, AppContext
-from luce.supervisor.http.errors import ApiError
-from luce.supervisor.http.transport.body import fingerprint, read_body
+from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, REQUEST_ID
+from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
+from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
-from luce.supervisor.http.transport.error_bodies import anthropic_error
-from luce.supervisor.http.transport.fast_path_writer import hand_on
-from luce.supervisor.http.transport.sse import EventStream
 
 SESSION_HEADERS = ("X-Claude-Code-Session-Id", "X-Session-Id")
 
@@ -59,54 +54,24 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 async def create_message(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, MessagesRequest)
-    ask = ask_of_messages(
+    answer_request = request_of_messages(
         body,
         client=request[CLIENT],
         session=_session_header(request.headers),
-        fingerprint=fingerprint("anthropic", request[BODY]),
     )
-    context = request.app[APP_CONTEXT]
     message_id = f"msg_{secrets.token_hex(12)}"
     if body.stream:
-        stream = MessageStream(message_id, body.model, hides_thinking=hides_thinking(body))
-        return await _stream(request, context, ask, stream)
-    finished, ended = await while_connected(request, _answer(context, ask))
-    message = message_json(message_id, body.model, finished, ended.usage, hides_thinking=hides_thinking(body))
-    return web.json_response(message)
+        names = (message_id, request[REQUEST_ID], body.model)
+        return await stream_answer(request, answer_request, MessageStream(*names, hides_thinking=hides_thinking(body)))
+    (choice,), usage = await whole_answer(request, answer_request)
+    return web.json_response(message_json(message_id, body.model, choice, usage, hides_thinking=hides_thinking(body)))
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, CountTokensRequest)
-    ask = ask_of_count(body, client=request[CLIENT])
-    n_tokens = await while_connected(request, request.app[APP_CONTEXT].answerer.count_tokens(ask))
+    answer_request = request_of_count(body, client=request[CLIENT])
+    n_tokens = await while_connected(request, request.app[APP_CONTEXT].answerer.count_tokens(answer_request))
     return web.json_response({"input_tokens": n_tokens})
-
-
-async def _stream(
-    request: web.Request, context: AppContext, ask: AnswerRequest, message: MessageStream
-) -> web.StreamResponse:
-    """Once the first event is out, an error is an event too, and nothing comes after it."""
-    async with context.answerer.open(ask) as answering:
-        async with EventStream(request, keep_alive=lambda: PING, settings=context.settings) as stream:
-            await stream.send_bytes(message.start(answering.n_prompt))
-            try:
-                await hand_on(answering, stream, message.events)
-            except ApiError as error:
-                await stream.send_bytes(error_event(anthropic_error(error, request[REQUEST_ID])))
-        return stream.response
-
-
-async def _answer(context: AppContext, ask: AnswerRequest) -> tuple[ChoiceFinished, AnswerFinished]:
-    finished: ChoiceFinished | None = None
-    async with context.answerer.open(ask) as answering:
-        async for event in answering.events():
-            match event:
-                case ChoiceFinished():
-                    finished = event
-                case AnswerFinished():
-                    assert finished is not None, "an answer ends after its choice"
-                    return finished, event
-    raise AssertionError("an answer ends with its last event or an error")
 
 
 def _session_header(headers: Mapping[str, str]) -> str:

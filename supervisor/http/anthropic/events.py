@@ -25,6 +25,8 @@ from luce.supervisor.http.answering.answer_events import (
     Usage,
 )
 from luce.supervisor.http.anthropic.opaque import signature_of_hidden, signature_of_shown, tool_use_id
+from luce.supervisor.http.errors import ApiError
+from luce.supervisor.http.transport.error_bodies import anthropic_error
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
 
@@ -35,10 +37,6 @@ _STOP_REASONS = {
     FinishReason.TOOL_CALLS: "tool_use",
 }
 _MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
-
-
-def error_event(body: Mapping[str, Any]) -> bytes:
-    return _event("error", body)
 
 
 def message_json(
@@ -75,8 +73,9 @@ def usage_json(usage: Usage) -> dict[str, Any]:
 class MessageStream:
     """The events of one streamed message, each call's as the bytes of one write."""
 
-    def __init__(self, message_id: str, model: str, *, hides_thinking: bool) -> None:
+    def __init__(self, message_id: str, request_id: str, model: str, *, hides_thinking: bool) -> None:
         self._message_id = message_id
+        self._request_id = request_id
         self._model = model
         self._hides_thinking = hides_thinking
         self._n_blocks = 0
@@ -85,7 +84,7 @@ class MessageStream:
         self._n_calls = 0
         self._finished: ChoiceFinished | None = None
 
-    def start(self, n_prompt: int) -> bytes:
+    def first(self, n_prompt: int) -> bytes:
         """Before anything is read of the prompt: how much of it the cache serves is told at the end."""
         message: dict[str, Any] = {
             "id": self._message_id,
@@ -104,7 +103,13 @@ class MessageStream:
         }
         return _event("message_start", {"type": "message_start", "message": message}) + PING
 
-    def events(self, event: AnswerEvent) -> bytes:
+    def keep_alive(self) -> bytes:
+        return PING
+
+    def fail(self, error: ApiError) -> bytes:
+        return _event("error", anthropic_error(error, self._request_id))
+
+    def feed(self, event: AnswerEvent) -> bytes:
         """Empty where a client has nothing to learn yet."""
         match event:
             case ContentPiece(text=text):

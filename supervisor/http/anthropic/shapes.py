@@ -134,7 +134,7 @@ class UsageShape(Shape):
 
 
 class MessageResponse(Shape):
-    """For the OpenAPI document: answers are written by anthropic_events."""
+    """For the OpenAPI document: answers are written by events."""
 
     id: str
     type: Literal["message"]

@@ -19,13 +19,15 @@ from luce.supervisor.http.answering.answer_events import (
     ToolCallPiece,
     Usage,
 )
-from luce.supervisor.http.openai_chat.parse import ChatWish
+from luce.supervisor.http.errors import ApiError
+from luce.supervisor.http.openai_chat.parse import ParsedRequest
 from luce.supervisor.http.openai_shared.shapes import (
     DONE,
     FINISH_REASONS,
     Envelope,
     chat_logprobs,
     encode,
+    error_event,
     new_id,
     text_json,
     timing_fields,
@@ -41,20 +43,20 @@ _CALL_BEGIN = b'{"tool_calls":[{"index":%d,"id":%b,"type":"function","function":
 class ChatStream:
     """The events of one answer as chunks, each the bytes of `data:` lines and the blank line after them."""
 
-    def __init__(self, wish: ChatWish, model: str) -> None:
+    def __init__(self, parsed: ParsedRequest, model: str) -> None:
         envelope = Envelope(STREAM, model, new_id("chatcmpl"))
-        self._wish = wish
+        self._wish = parsed
         self._head = b"data: " + envelope.head()
-        self._end = b'],"usage":null}\n\n' if wish.includes_usage else b"]}\n\n"
+        self._end = b'],"usage":null}\n\n' if parsed.includes_usage else b"]}\n\n"
         self._goes_on = b',"logprobs":null,"finish_reason":null}' + self._end
-        self._begins = [self._head + b'{"index":%d,"delta":' % choice for choice in range(wish.ask.n)]
+        self._begins = [self._head + b'{"index":%d,"delta":' % choice for choice in range(parsed.answer_request.n)]
         self._content = [begin + b'{"content":' for begin in self._begins]
-        self._unfinished = set(range(wish.ask.n))
+        self._unfinished = set(range(parsed.answer_request.n))
         self._last_finish: bytes | None = None
         self._n_first_read: int | None = None
 
-    def first(self) -> bytes:
-        """Goes out before the prompt is read."""
+    def first(self, n_prompt: int) -> bytes:  # noqa: ARG002  other dialects tell it
+        """The role."""
         delta = b'{"role":"assistant","content":null}'
         return b"".join([begin + delta + self._goes_on for begin in self._begins])
 
@@ -62,6 +64,9 @@ class ChatStream:
         """An empty delta: clients that pass over comments count it."""
         choice = min(self._unfinished, default=0)
         return self._begins[choice] + b"{}" + self._goes_on
+
+    def fail(self, error: ApiError) -> bytes:
+        return error_event(error)
 
     def feed(self, event: AnswerEvent) -> bytes:
         """The chunks for an event; empty where it needs none."""
@@ -88,7 +93,7 @@ class ChatStream:
 
     def _rest(self, logprobs: Sequence[TokenLogprob]) -> bytes:
         """What comes after a delta. Those who want logprobs get a list with each piece, if an empty one."""
-        if self._wish.ask.n_logprobs is None:
+        if self._wish.answer_request.n_logprobs is None:
             return self._goes_on
         return b',"logprobs":%b,"finish_reason":null}' % encode(chat_logprobs(logprobs)) + self._end
 
@@ -133,11 +138,11 @@ class ChatStream:
         return self._last_finish + self._end + counts + done
 
 
-def whole_chat(choices: Sequence[ChoiceFinished], usage: Usage, wish: ChatWish, model: str) -> dict[str, Any]:
+def whole_chat(choices: Sequence[ChoiceFinished], usage: Usage, parsed: ParsedRequest, model: str) -> dict[str, Any]:
     """The answer as one object, as it is given without streaming."""
-    has_logprobs = wish.ask.n_logprobs is not None
+    has_logprobs = parsed.answer_request.n_logprobs is not None
     return Envelope(WHOLE, model, new_id("chatcmpl")).opening() | {
-        "choices": [_whole_choice(choice, wish, has_logprobs=has_logprobs) for choice in choices],
+        "choices": [_whole_choice(choice, parsed, has_logprobs=has_logprobs) for choice in choices],
         "usage": usage_fields(usage),
         "timings": timing_fields(usage),
     }
@@ -148,13 +153,13 @@ def finish_reason(choice: ChoiceFinished, *, is_legacy: bool) -> str:
     return "function_call" if is_legacy and reason == "tool_calls" else reason
 
 
-def _whole_choice(choice: ChoiceFinished, wish: ChatWish, *, has_logprobs: bool) -> dict[str, Any]:
+def _whole_choice(choice: ChoiceFinished, parsed: ParsedRequest, *, has_logprobs: bool) -> dict[str, Any]:
     calls = choice.tool_calls
     message: dict[str, Any] = {"role": "assistant", "content": choice.content or (None if calls else "")}
     message["refusal"] = None
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
-    if calls and wish.is_legacy:
+    if calls and parsed.is_legacy:
         message["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
     elif calls:
         message["tool_calls"] = [
@@ -165,5 +170,5 @@ def _whole_choice(choice: ChoiceFinished, wish: ChatWish, *, has_logprobs: bool)
         "index": choice.choice,
         "message": message,
         "logprobs": chat_logprobs(choice.logprobs) if has_logprobs else None,
-        "finish_reason": finish_reason(choice, is_legacy=wish.is_legacy),
+        "finish_reason": finish_reason(choice, is_legacy=parsed.is_legacy),
     }

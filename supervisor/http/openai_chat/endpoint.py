@@ -12,21 +12,15 @@ from aiohttp import web
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.answering.answer_request import ChatPrompt
 from luce.supervisor.http.answering.rendering import prompt_text
-from luce.supervisor.http.app_context import APP_CONTEXT, BODY, CLIENT, AppContext
-from luce.supervisor.http.errors import ApiError, api_error
+from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
-from luce.supervisor.http.openai_chat.parse import ChatWish, read_chat
-from luce.supervisor.http.openai_shared.serving import error_event, json_response, served_name, take_whole
+from luce.supervisor.http.openai_chat.parse import ParsedRequest, read_chat
+from luce.supervisor.http.openai_shared.serving import json_response, served_name
 from luce.supervisor.http.openai_shared.shapes import answer_schema
-from luce.supervisor.http.transport.body import fingerprint, read_body
+from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
+from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
-from luce.supervisor.http.transport.fast_path_writer import hand_on
-from luce.supervisor.http.transport.sse import EventStream
-from luce.supervisor.text import TextError
-
-DIALECT = "openai.chat"
-
 
 OPERATIONS = (
     Operation(
@@ -59,51 +53,34 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 async def post_chat(request: web.Request) -> web.StreamResponse:
     context = request.app[APP_CONTEXT]
-    wish, model = await _read(request, context)
-    if wish.streams:
-        return await _stream(request, context, wish, model)
-    choices, usage = await while_connected(request, take_whole(context.answerer, wish.ask))
-    answer = whole_chat(choices, usage, wish, model)
-    if wish.shows_prompt:
-        assert isinstance(wish.ask.prompt, ChatPrompt)
-        prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, wish.ask.prompt))
+    parsed, model = await _read(request, context)
+    if parsed.streams:
+        return await stream_answer(request, parsed.answer_request, ChatStream(parsed, model))
+    choices, usage = await whole_answer(request, parsed.answer_request)
+    answer = whole_chat(choices, usage, parsed, model)
+    if parsed.shows_prompt:
+        assert isinstance(parsed.answer_request.prompt, ChatPrompt)
+        prompt = await while_connected(
+            request, asyncio.to_thread(prompt_text, context.text, parsed.answer_request.prompt)
+        )
         answer["__verbose"] = {"prompt": prompt}
     return json_response(answer)
 
 
 async def post_input_tokens(request: web.Request) -> web.StreamResponse:
     context = request.app[APP_CONTEXT]
-    wish, _ = await _read(request, context)
-    n_tokens = await while_connected(request, context.answerer.count_tokens(wish.ask))
+    parsed, _ = await _read(request, context)
+    n_tokens = await while_connected(request, context.answerer.count_tokens(parsed.answer_request))
     return json_response({"object": "chat.completion.input_tokens", "input_tokens": n_tokens})
 
 
-async def _read(request: web.Request, context: AppContext) -> tuple[ChatWish, str]:
+async def _read(request: web.Request, context: AppContext) -> tuple[ParsedRequest, str]:
     body = await read_body(request, ChatBody)
-    try:
-        wish = read_chat(
-            body,
-            context.text,
-            max_choices=context.settings.max_choices,
-            headers=request.headers,
-            client=request[CLIENT],
-            fingerprint=fingerprint(DIALECT, request[BODY]),
-        )
-    except TextError as error:
-        raise api_error(error) from error
-    return wish, served_name(context, body.model)
-
-
-async def _stream(request: web.Request, context: AppContext, wish: ChatWish, model: str) -> web.StreamResponse:
-    """The role goes out before the prompt is read: clients and proxies wait for it."""
-    chunks = ChatStream(wish, model)
-    async with (
-        context.answerer.open(wish.ask) as answering,
-        EventStream(request, keep_alive=chunks.keep_alive, settings=context.settings) as stream,
-    ):
-        await stream.send_bytes(chunks.first())
-        try:
-            await hand_on(answering, stream, chunks.feed)
-        except ApiError as error:
-            await stream.send_bytes(error_event(error))
-    return stream.response
+    parsed = read_chat(
+        body,
+        context.text,
+        max_choices=context.settings.max_choices,
+        headers=request.headers,
+        client=request[CLIENT],
+    )
+    return parsed, served_name(context, body.model)

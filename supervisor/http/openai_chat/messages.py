@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from luce.supervisor.http.openai_shared.fields import refusal
+from luce.supervisor.http.openai_shared.fields import expect, refusal
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
@@ -28,16 +28,14 @@ PART_NAMES = {
 
 
 def read_messages(value: Any) -> list[dict[str, Any]]:
-    if not isinstance(value, list):
-        raise refusal("messages", "Invalid type for 'messages': expected an array of objects.", "invalid_type")
+    expect(value, list, "messages", "an array of objects")
     if not value:
         raise refusal("messages", "Invalid 'messages': empty array. Expected at least one message.", "empty_array")
     return [_read_message(message, f"messages[{number}]", number) for number, message in enumerate(value)]
 
 
 def _read_message(message: Any, param: str, number: int) -> dict[str, Any]:
-    if not isinstance(message, dict):
-        raise refusal(param, f"Invalid type for '{param}': expected an object.", "invalid_type")
+    expect(message, dict, param, "an object")
     role = message.get("role")
     if role is None:
         raise refusal(f"{param}.role", f"Missing required parameter: '{param}.role'.", "missing_required_parameter")
@@ -101,13 +99,11 @@ def _without_thoughts(content: Any) -> tuple[Any, str]:
 def _read_calls(value: Any, param: str, number: int) -> list[dict[str, Any]]:
     if value is None:
         return []
-    if not isinstance(value, list):
-        raise refusal(param, f"Invalid type for '{param}': expected an array.", "invalid_type")
+    expect(value, list, param, "an array")
     calls = []
     for index, call in enumerate(value):
         name = f"{param}[{index}]"
-        if not isinstance(call, dict):
-            raise refusal(name, f"Invalid type for '{name}': expected an object.", "invalid_type")
+        expect(call, dict, name, "an object")
         function = call.get("function")
         if isinstance(custom := call.get("custom"), dict):  # a tool whose argument is free text
             function = {"name": custom.get("name"), "arguments": {"input": custom.get("input")}}
@@ -117,8 +113,7 @@ def _read_calls(value: Any, param: str, number: int) -> list[dict[str, Any]]:
 
 
 def _read_function(value: Any, param: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise refusal(param, f"Invalid type for '{param}': expected an object.", "invalid_type")
+    expect(value, dict, param, "an object")
     name, arguments = value.get("name"), value.get("arguments")
     if not isinstance(name, str) or not name:
         raise refusal(f"{param}.name", f"Invalid '{param}.name': expected a tool's name.", "invalid_type")
@@ -147,16 +142,14 @@ def _read_content(value: Any, param: str) -> str | list[dict[str, str]]:
         return ""
     if isinstance(value, str):
         return value
-    if not isinstance(value, list):
-        raise refusal(param, f"Invalid type for '{param}': expected a string or an array of parts.", "invalid_type")
+    expect(value, list, param, "a string or an array of parts")
     return [_read_part(part, f"{param}[{index}]") for index, part in enumerate(value)]
 
 
 def _read_part(part: Any, param: str) -> dict[str, str]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    if not isinstance(part, dict):
-        raise refusal(param, f"Invalid type for '{param}': expected an object.", "invalid_type")
+    expect(part, dict, param, "an object")
     kind = part.get("type")
     if kind is None and "text" in part:
         kind = "text"
@@ -167,8 +160,7 @@ def _read_part(part: Any, param: str) -> dict[str, str]:
         told = f"{what} input is not supported by this model: '{param}' must be text."
         raise refusal(param, told, "unsupported_content")
     text = part.get(key)
-    if not isinstance(text, str):
-        raise refusal(f"{param}.{key}", f"Invalid type for '{param}.{key}': expected a string.", "invalid_type")
+    expect(text, str, f"{param}.{key}", "a string")
     return {"type": "text", "text": text}
 
 
@@ -176,9 +168,7 @@ def _optional_text(values: Mapping[str, Any], key: str, param: str) -> str:
     value = values.get(key)
     if value is None:
         return ""
-    if not isinstance(value, str):
-        raise refusal(f"{param}.{key}", f"Invalid type for '{param}.{key}': expected a string.", "invalid_type")
-    return value
+    return expect(value, str, f"{param}.{key}", "a string")
 
 
 def _legacy_id(name: str) -> str:

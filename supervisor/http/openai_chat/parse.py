@@ -18,6 +18,7 @@ from luce.supervisor.http.openai_chat.tools import read_toolbox
 from luce.supervisor.http.openai_shared.fields import (
     MAX_TOP_LOGPROBS,
     Vocabulary,
+    expect,
     read_constraint,
     read_max_tokens,
     read_sampling,
@@ -29,8 +30,8 @@ from luce.supervisor.http.openai_shared.fields import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatWish:
-    ask: AnswerRequest
+class ParsedRequest:
+    answer_request: AnswerRequest
     streams: bool
     includes_usage: bool
     is_legacy: bool
@@ -42,8 +43,8 @@ class ChatWish:
 
 
 def read_chat(
-    body: ChatBody, text: Vocabulary, *, max_choices: int, headers: Mapping[str, str], client: str, fingerprint: str
-) -> ChatWish:
+    body: ChatBody, text: Vocabulary, *, max_choices: int, headers: Mapping[str, str], client: str
+) -> ParsedRequest:
     """Raises ApiError."""
     _check_modalities(body.modalities)
     messages = read_messages(body.messages)
@@ -68,7 +69,7 @@ def read_chat(
         continues_last=continues_last,
         opens_answer=continues_last or body.add_generation_prompt is not False,
     )
-    ask = AnswerRequest(
+    answer_request = AnswerRequest(
         prompt=prompt,
         max_tokens=read_max_tokens(
             {
@@ -85,10 +86,9 @@ def read_chat(
         pins=read_pins(body.pin, "system", "message"),
         session=read_session(body, headers),
         client=client,
-        fingerprint=fingerprint,
     )
-    return ChatWish(
-        ask=ask,
+    return ParsedRequest(
+        answer_request=answer_request,
         streams=body.stream is True,
         includes_usage=body.includes_usage,
         is_legacy=toolbox.is_legacy,
@@ -109,8 +109,7 @@ def _read_schema(body: ChatBody) -> tuple[Any, str]:
     wanted, param = body.json_schema, "json_schema"
     value = body.response_format
     if value is not None:
-        if not isinstance(value, dict):
-            raise refusal("response_format", "Invalid type for 'response_format': expected an object.", "invalid_type")
+        expect(value, dict, "response_format", "an object")
         match value.get("type"):
             case "text":
                 pass

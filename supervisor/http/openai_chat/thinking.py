@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from luce.supervisor.http.openai_chat.body import ChatBody
-from luce.supervisor.http.openai_shared.fields import refusal, whole
+from luce.supervisor.http.openai_shared.fields import expect, refusal, whole
 
 BUDGETS = (
     "thinking_budget_tokens",
@@ -23,14 +23,14 @@ _EFFORT = re.compile(r"[a-z][a-z_-]{0,31}")
 
 
 @dataclass(frozen=True, slots=True)
-class ThinkingWish:
+class ThinkingOptions:
     thinking: bool | None = None
     budget: int | None = None
     effort: str | None = None
     template_arguments: dict[str, Any] = field(default_factory=dict)
 
 
-def read_thinking(body: ChatBody) -> ThinkingWish:
+def read_thinking(body: ChatBody) -> ThinkingOptions:
     arguments = dict(body.chat_template_kwargs or {})
     switch = arguments.pop("enable_thinking", None)
     if switch is not None and not isinstance(switch, bool):
@@ -55,7 +55,7 @@ def read_thinking(body: ChatBody) -> ThinkingWish:
         raise refusal("reasoning_effort", text)
     if effort == "none":
         thinking, effort = False, None
-    return ThinkingWish(thinking, budget, effort, arguments)
+    return ThinkingOptions(thinking, budget, effort, arguments)
 
 
 def _read_budget(body: ChatBody) -> int | None:
@@ -82,6 +82,4 @@ def _object(value: Any, param: str) -> dict[str, Any]:
         return {}
     if isinstance(value, bool):
         return {"type": "enabled" if value else "disabled", "enabled": value}
-    if not isinstance(value, dict):
-        raise refusal(param, f"Invalid type for '{param}': expected an object.", "invalid_type")
-    return value
+    return expect(value, dict, param, "an object")

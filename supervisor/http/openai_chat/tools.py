@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from luce.supervisor.http.openai_shared.fields import refusal
+from luce.supervisor.http.openai_shared.fields import expect, refusal
 
 MAX_NAME_CHARACTERS = 256
 MODES = ("auto", "none", "required")
@@ -29,8 +29,7 @@ class Toolbox:
 
 def read_toolbox(tools: Any, choice: Any, functions: Any, function_call: Any) -> Toolbox:
     if tools is None and functions is not None:
-        if not isinstance(functions, list):
-            raise refusal("functions", "Invalid type for 'functions': expected an array.", "invalid_type")
+        expect(functions, list, "functions", "an array")
         read = [_read_function(function, f"functions[{number}]") for number, function in enumerate(functions)]
         return Toolbox(*_choose(read, _named_legacy(function_call), "function_call"), is_legacy=True)
     return Toolbox(*_choose(_read_tools(tools), choice, "tool_choice"))
@@ -39,16 +38,13 @@ def read_toolbox(tools: Any, choice: Any, functions: Any, function_call: Any) ->
 def _read_tools(value: Any) -> list[dict[str, Any]]:
     if value is None:
         return []
-    if not isinstance(value, list):
-        raise refusal("tools", "Invalid type for 'tools': expected an array.", "invalid_type")
+    expect(value, list, "tools", "an array")
     tools = []
     for number, tool in enumerate(value):
         param = f"tools[{number}]"
-        if not isinstance(tool, dict):
-            raise refusal(param, f"Invalid type for '{param}': expected an object.", "invalid_type")
+        expect(tool, dict, param, "an object")
         kind = tool.get("type", "function")
-        if not isinstance(kind, str):
-            raise refusal(f"{param}.type", f"Invalid type for '{param}.type': expected a string.", "invalid_type")
+        expect(kind, str, f"{param}.type", "a string")
         if kind == "function":
             # Some clients send the Responses API's flat form here too.
             inner = tool if "function" not in tool and "name" in tool else tool.get("function")
@@ -57,8 +53,7 @@ def _read_tools(value: Any) -> list[dict[str, Any]]:
 
 
 def _read_function(value: Any, param: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise refusal(param, f"Invalid type for '{param}': expected an object.", "invalid_type")
+    expect(value, dict, param, "an object")
     name, description, parameters = value.get("name"), value.get("description"), value.get("parameters")
     if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_CHARACTERS:
         text = f"Invalid '{param}.name': expected a string of 1 to {MAX_NAME_CHARACTERS} characters."

@@ -16,7 +16,7 @@ from luce.supervisor.http.answering.answer_events import (
     TokenLogprob,
     Usage,
 )
-from luce.supervisor.http.openai_completions.parse import CompletionWish
+from luce.supervisor.http.openai_completions.parse import ParsedCompletion
 from luce.supervisor.http.openai_shared.shapes import (
     DONE,
     FINISH_REASONS,
@@ -38,17 +38,17 @@ _GOES_ON = b',"logprobs":null,"finish_reason":null}'
 class CompletionStream:
     """The events of all prompts' answers as chunks, each the bytes of a `data:` line and the blank line after it."""
 
-    def __init__(self, wish: CompletionWish, model: str) -> None:
+    def __init__(self, parsed: ParsedCompletion, model: str) -> None:
         envelope = Envelope(KIND, model, new_id("cmpl"))
-        n_choices = len(wish.asks) * wish.n_each
-        self._wish = wish
-        self._n_each = wish.n_each
+        n_choices = len(parsed.answer_requests) * parsed.n_each
+        self._wish = parsed
+        self._n_each = parsed.n_each
         self._head = b"data: " + envelope.head()
-        self._end = b'],"usage":null}\n\n' if wish.includes_usage else b"]}\n\n"
+        self._end = b'],"usage":null}\n\n' if parsed.includes_usage else b"]}\n\n"
         self._goes_on = _GOES_ON + self._end
         self._begins = [self._head + b'{"index":%d,"text":' % choice for choice in range(n_choices)]
         self._offsets = [0] * n_choices
-        self._echoes = [echo for echo in wish.echoes for _ in range(wish.n_each)]
+        self._echoes = [echo for echo in parsed.echoes for _ in range(parsed.n_each)]
         self._n_unfinished = n_choices
         self._last_finish = b""
         self._usages: dict[int, Usage] = {}
@@ -71,7 +71,7 @@ class CompletionStream:
                 return self._finish_choice(prompt * self._n_each + event.choice, event)
             case AnswerFinished():
                 self._usages[prompt] = event.usage
-                return self._finish() if len(self._usages) == len(self._wish.asks) else b""
+                return self._finish() if len(self._usages) == len(self._wish.answer_requests) else b""
             case _:
                 return b""
 
@@ -106,16 +106,16 @@ class CompletionStream:
 
 
 def whole_completion(
-    answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], wish: CompletionWish, model: str
+    answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], parsed: ParsedCompletion, model: str
 ) -> dict[str, Any]:
     usage = added_usage([usage for _, usage in answers])
     choices = [choice for choices, _ in answers for choice in choices]
     return Envelope(KIND, model, new_id("cmpl")).opening() | {
         "choices": [
             {
-                "text": wish.echoes[index // wish.n_each] + choice.content,
+                "text": parsed.echoes[index // parsed.n_each] + choice.content,
                 "index": index,
-                "logprobs": legacy_logprobs(choice.logprobs, 0) if wish.has_logprobs else None,
+                "logprobs": legacy_logprobs(choice.logprobs, 0) if parsed.has_logprobs else None,
                 "finish_reason": FINISH_REASONS[choice.reason],
             }
             for index, choice in enumerate(choices)

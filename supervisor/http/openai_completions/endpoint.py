@@ -16,37 +16,28 @@ from aiohttp import web
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, Usage
 from luce.supervisor.http.answering.answer_request import AnswerRequest
-from luce.supervisor.http.app_context import APP_CONTEXT, BODY, CLIENT, Answerer, Answering, AppContext
-from luce.supervisor.http.errors import ApiError, api_error
+from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, Answerer, Answering, AppContext
+from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_completions.emit import CompletionStream, whole_completion
 from luce.supervisor.http.openai_completions.llama_server import (
     LlamaCompletionBody,
     LlamaStream,
-    Served,
     read_llama,
     whole_llama,
 )
 from luce.supervisor.http.openai_completions.parse import (
     CompletionBody,
-    CompletionWish,
+    ParsedCompletion,
     prompt_text,
     read_completion,
 )
-from luce.supervisor.http.openai_shared.serving import (
-    error_event,
-    json_response,
-    only_error,
-    served_name,
-    take_whole,
-)
-from luce.supervisor.http.openai_shared.shapes import answer_schema
-from luce.supervisor.http.transport.body import fingerprint, read_body
+from luce.supervisor.http.openai_shared.serving import json_response, only_error, served_name
+from luce.supervisor.http.openai_shared.shapes import answer_schema, error_event
+from luce.supervisor.http.transport.answer_stream import send_events, take_whole
+from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
-from luce.supervisor.http.transport.fast_path_writer import hand_on
 from luce.supervisor.http.transport.sse import EventStream
-from luce.supervisor.text import TextError
 
-DIALECT = "openai.completions"
 N_AT_ONCE = 4  # prompts of one request: its share of a queue that others wait in too
 
 
@@ -81,100 +72,82 @@ def add_routes(router: web.UrlDispatcher) -> None:
 async def post_completion(request: web.Request) -> web.StreamResponse:
     context = request.app[APP_CONTEXT]
     body = await read_body(request, CompletionBody)
-    wish = _read(request, context, body)
+    parsed = _read(request, context, body)
     model = served_name(context, body.model)
-    if wish.streams:
-        return await _stream(request, context, wish.asks, CompletionStream(wish, model))
-    answers = await while_connected(request, _take_all(context.answerer, wish.asks))
-    return json_response(whole_completion(answers, wish, model))
+    if parsed.streams:
+        return await _stream(request, context, parsed.answer_requests, CompletionStream(parsed, model))
+    answers = await while_connected(request, _take_all(context.answerer, parsed.answer_requests))
+    return json_response(whole_completion(answers, parsed, model))
 
 
 async def post_llama_completion(request: web.Request) -> web.StreamResponse:
     context = request.app[APP_CONTEXT]
     body = await read_body(request, LlamaCompletionBody)
-    wish = _read(request, context, body.as_openai())
-    prompts = [prompt_text(ask, context.text) for ask in wish.asks]
-    served = Served(
-        settings=context.settings,
-        seed=context.supervisor.config.seed,
-        n_ctx=context.supervisor.n_ctx,
-        ends=context.text.info.eog,
-    )
-    llama = read_llama(body, wish, served_name(context, body.model), prompts, served)
-    if wish.streams:
-        return await _stream(request, context, wish.asks, LlamaStream(llama))
-    answers = await while_connected(request, _take_all(context.answerer, wish.asks))
+    parsed = _read(request, context, body.as_openai())
+    prompts = [prompt_text(answer_request, context.text) for answer_request in parsed.answer_requests]
+    llama = read_llama(body, parsed, served_name(context, body.model), prompts, context.supervisor.n_ctx)
+    if parsed.streams:
+        return await _stream(request, context, parsed.answer_requests, LlamaStream(llama))
+    answers = await while_connected(request, _take_all(context.answerer, parsed.answer_requests))
     return json_response(whole_llama(answers, llama))
 
 
-def _read(request: web.Request, context: AppContext, body: CompletionBody) -> CompletionWish:
-    try:
-        return read_completion(
-            body,
-            context.text,
-            max_choices=context.settings.max_choices,
-            headers=request.headers,
-            client=request[CLIENT],
-            fingerprint=fingerprint(DIALECT, request[BODY]),
-        )
-    except TextError as error:
-        raise api_error(error) from error
+def _read(request: web.Request, context: AppContext, body: CompletionBody) -> ParsedCompletion:
+    return read_completion(
+        body,
+        context.text,
+        max_choices=context.settings.max_choices,
+        headers=request.headers,
+        client=request[CLIENT],
+    )
 
 
-async def _take_all(answerer: Answerer, asks: Sequence[AnswerRequest]) -> list[tuple[list[ChoiceFinished], Usage]]:
+async def _take_all(
+    answerer: Answerer, answer_requests: Sequence[AnswerRequest]
+) -> list[tuple[list[ChoiceFinished], Usage]]:
     gate = asyncio.Semaphore(N_AT_ONCE)
 
-    async def take(ask: AnswerRequest) -> tuple[list[ChoiceFinished], Usage]:
+    async def take(answer_request: AnswerRequest) -> tuple[list[ChoiceFinished], Usage]:
         async with gate:
-            return await take_whole(answerer, ask)
+            return await take_whole(answerer, answer_request)
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(take(ask)) for ask in asks]
+            tasks = [group.create_task(take(answer_request)) for answer_request in answer_requests]
     except BaseExceptionGroup as errors:
         raise only_error(errors) from errors
     return [task.result() for task in tasks]
 
 
 async def _stream(
-    request: web.Request, context: AppContext, asks: Sequence[AnswerRequest], chunks: Chunks
+    request: web.Request, context: AppContext, answer_requests: Sequence[AnswerRequest], chunks: Chunks
 ) -> web.StreamResponse:
     """The first prompt is opened before anything is sent: what is wrong with it is told by the status then."""
     async with (
-        context.answerer.open(asks[0]) as answering,
+        context.answerer.open(answer_requests[0]) as answering,
         EventStream(request, keep_alive=chunks.keep_alive, settings=context.settings) as stream,
     ):
         await stream.send_bytes(chunks.first())
         try:
-            if len(asks) == 1:
-                await _hand_on(0, answering, chunks, stream)
-            else:
-                await _hand_on_all(context.answerer, asks, answering, chunks, stream)
+            await _send_all(context.answerer, answer_requests, answering, chunks, stream)
         except ApiError as error:
             await stream.send_bytes(error_event(error))
     return stream.response
 
 
-async def _hand_on(number: int, answering: Answering, chunks: Chunks, stream: EventStream) -> None:
-    await hand_on(answering, stream, partial(chunks.feed, number))
-
-
-async def _hand_on_all(
-    answerer: Answerer, asks: Sequence[AnswerRequest], first: Answering, chunks: Chunks, stream: EventStream
+async def _send_all(
+    answerer: Answerer, answer_requests: Sequence[AnswerRequest], first: Answering, chunks: Chunks, stream: EventStream
 ) -> None:
-    gate = asyncio.Semaphore(N_AT_ONCE)
+    gate = asyncio.Semaphore(N_AT_ONCE - 1)  # the first one is open already
 
-    async def hand_on(number: int) -> None:
-        async with gate:
-            if number == 0:
-                await _hand_on(0, first, chunks, stream)
-                return
-            async with answerer.open(asks[number]) as answering:
-                await _hand_on(number, answering, chunks, stream)
+    async def open_and_send(number: int) -> None:
+        async with gate, answerer.open(answer_requests[number]) as answering:
+            await send_events(answering, stream, partial(chunks.feed, number))
 
     try:
         async with asyncio.TaskGroup() as group:
-            for number in range(len(asks)):
-                group.create_task(hand_on(number))
+            for number in range(1, len(answer_requests)):
+                group.create_task(open_and_send(number))
+            await send_events(first, stream, partial(chunks.feed, 0))
     except BaseExceptionGroup as errors:
         raise only_error(errors) from errors

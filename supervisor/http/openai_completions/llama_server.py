@@ -1,22 +1,22 @@
-"""Legacy completions in llama-server's own words, for clients that speak those: what is asked beside the Asks, and what
-the answers look like.
+"""Legacy completions in llama-server's own words, for clients that speak those: what is asked beside the
+AnswerRequests, and what the answers look like.
 
 Pure. An answer is one object a choice, or a stream of them without [DONE]. Must not know where answers come from.
 
-What differs from llama-server: probabilities are those before sampling (post_sampling_probs is refused); a prompt comes
-back as the text that was sent, without the BOS before it; `cache` of prompt_progress is what had been read when it was
-first told, because what was in the cache is known at the end only.
+What differs from llama-server: answers do not repeat the settings (generation_settings) and come with all of their
+fields (response_fields is refused); probabilities are those before sampling (post_sampling_probs is refused); a prompt
+comes back as the text that was sent, without the BOS before it; `cache` of prompt_progress is what had been read when
+it was first told, because what was in the cache is known at the end only.
 """
 
 from __future__ import annotations
 
-import math
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import StrictBool, WithJsonSchema
+from pydantic import StrictBool
 
 from luce.supervisor.http.answering.answer_events import (
     AnswerEvent,
@@ -28,11 +28,9 @@ from luce.supervisor.http.answering.answer_events import (
     TokenLogprob,
     Usage,
 )
-from luce.supervisor.http.answering.answer_request import AnswerRequest
-from luce.supervisor.http.openai_completions.parse import CompletionBody, CompletionWish
+from luce.supervisor.http.openai_completions.parse import CompletionBody, ParsedCompletion
 from luce.supervisor.http.openai_shared.fields import MAX_TOP_LOGPROBS, Whole, refusal, whole
 from luce.supervisor.http.openai_shared.shapes import chat_logprobs, encode, timing_fields
-from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.sse import COMMENT
 
 STOP_TYPES = {
@@ -43,30 +41,6 @@ STOP_TYPES = {
 }
 
 
-NOT_SAMPLED_WITH = {
-    "dynatemp_range": 0.0,
-    "top_n_sigma": -1.0,
-    "xtc_probability": 0.0,
-    "typical_p": 1.0,
-    "dry_multiplier": 0.0,
-    "mirostat": 0,
-    "adaptive_target": -1.0,
-    "adaptive_decay": 0.0,
-}
-"""What llama-server can sample with beyond us, in the values with which it does not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What the server does with requests that do not say, and what it has room for."""
-
-    settings: ServeSettings
-    seed: int | None
-    n_ctx: int | None
-    ends: frozenset[int]
-    """Tokens that end an answer."""
-
-
 class LlamaCompletionBody(CompletionBody):
     most_temperature: ClassVar[float] = 100  # llama-server knows no bounds, and its clients' sliders go beyond OpenAI's
 
@@ -74,7 +48,7 @@ class LlamaCompletionBody(CompletionBody):
     return_tokens: StrictBool | None = None
     return_progress: StrictBool | None = None
     post_sampling_probs: Any = None
-    response_fields: Annotated[Any, WithJsonSchema({"type": "array", "items": {"type": "string"}})] = None
+    response_fields: Any = None
 
     def as_openai(self) -> CompletionBody:
         """The same in OpenAI's words: no limit is as many as fit, and logprobs are how ids of tokens are learnt."""
@@ -95,47 +69,43 @@ class LlamaCompletionBody(CompletionBody):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LlamaWish:
+class LlamaForm:
     """How the answers are written."""
 
-    wish: CompletionWish
+    parsed: ParsedCompletion
     model: str
-    served: Served
+    n_ctx: int | None
     prompts: Sequence[str]
     """As texts."""
     shows_probabilities: bool
     shows_tokens: bool
     shows_progress: bool
-    fields: Sequence[str]
-    """The only ones that are wanted, unless there are none; `a/b` is b of a."""
 
 
 def read_llama(
-    body: LlamaCompletionBody, wish: CompletionWish, model: str, prompts: Sequence[str], served: Served
-) -> LlamaWish:
+    body: LlamaCompletionBody, parsed: ParsedCompletion, model: str, prompts: Sequence[str], n_ctx: int | None
+) -> LlamaForm:
     """`wish` is what `body.as_openai()` asks for. Raises ApiError."""
-    fields = body.response_fields or []
-    if not isinstance(fields, list) or not all(isinstance(field, str) for field in fields):
-        text = "Invalid type for 'response_fields': expected a list of strings."
-        raise refusal("response_fields", text, "invalid_type")
-    return LlamaWish(
-        wish=wish,
+    if body.response_fields:
+        why = "'response_fields' is not supported: answers have all of their fields."
+        raise refusal("response_fields", why, "unsupported_value")
+    return LlamaForm(
+        parsed=parsed,
         model=model,
-        served=served,
+        n_ctx=n_ctx,
         prompts=prompts,
         shows_probabilities=bool(body.n_probs or body.logprobs),
         shows_tokens=body.return_tokens is True,
         shows_progress=body.return_progress is True,
-        fields=fields,
     )
 
 
 class LlamaStream:
     """The events of all prompts' answers as llama-server's."""
 
-    def __init__(self, llama: LlamaWish) -> None:
+    def __init__(self, llama: LlamaForm) -> None:
         self._llama = llama
-        self._n_generated = [0] * (len(llama.wish.asks) * llama.wish.n_each)
+        self._n_generated = [0] * (len(llama.parsed.answer_requests) * llama.parsed.n_each)
         self._n_first_read: dict[int, int] = {}
         self._finished: dict[int, list[ChoiceFinished]] = {}
 
@@ -148,9 +118,9 @@ class LlamaStream:
     def feed(self, prompt: int, event: AnswerEvent) -> bytes:
         match event:
             case Progress():
-                return self._progress(prompt * self._llama.wish.n_each, event)
+                return self._progress(prompt * self._llama.parsed.n_each, event)
             case ContentPiece():
-                index = prompt * self._llama.wish.n_each + event.choice
+                index = prompt * self._llama.parsed.n_each + event.choice
                 pieces = _token_by_token(event) if self._llama.shows_probabilities else [event]
                 return b"".join(_event(self._piece(index, piece)) for piece in pieces)
             case ChoiceFinished():
@@ -187,7 +157,7 @@ class LlamaStream:
         return told
 
 
-def whole_llama(answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], llama: LlamaWish) -> Any:
+def whole_llama(answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], llama: LlamaForm) -> Any:
     """One object, or a list where there are several."""
     told = [
         _object(llama, prompt, choice, usage, shows_text=True)
@@ -197,9 +167,9 @@ def whole_llama(answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], llama
     return told[0] if len(told) == 1 else told
 
 
-def _object(llama: LlamaWish, prompt: int, choice: ChoiceFinished, usage: Usage, *, shows_text: bool) -> dict[str, Any]:
+def _object(llama: LlamaForm, prompt: int, choice: ChoiceFinished, usage: Usage, *, shows_text: bool) -> dict[str, Any]:
     told: dict[str, Any] = {
-        "index": prompt * llama.wish.n_each + choice.choice,
+        "index": prompt * llama.parsed.n_each + choice.choice,
         "content": choice.content if shows_text else "",
         "tokens": _tokens(choice.logprobs) if llama.shows_tokens and shows_text else [],
         "id_slot": -1,
@@ -207,10 +177,8 @@ def _object(llama: LlamaWish, prompt: int, choice: ChoiceFinished, usage: Usage,
         "model": llama.model,
         "tokens_predicted": usage.n_generated,
         "tokens_evaluated": usage.n_prompt,
-        "generation_settings": _settings(llama.wish.asks[prompt], llama.served),
         "prompt": llama.prompts[prompt],
-        "has_new_line": "\n" in choice.content,
-        "truncated": choice.reason is FinishReason.LENGTH and _is_full(usage, llama.served.n_ctx),
+        "truncated": choice.reason is FinishReason.LENGTH and _is_full(usage, llama.n_ctx),
         "stop_type": STOP_TYPES[choice.reason],
         "stopping_word": choice.stop_text or "",
         "tokens_cached": usage.n_cached,
@@ -219,47 +187,12 @@ def _object(llama: LlamaWish, prompt: int, choice: ChoiceFinished, usage: Usage,
     }
     if llama.shows_probabilities and shows_text:
         told["completion_probabilities"] = chat_logprobs(choice.logprobs)["content"]
-    return {field: _field(told, field) for field in llama.fields if _has(told, field)} if llama.fields else told
+    return told
 
 
 def _is_full(usage: Usage, n_ctx: int | None) -> bool:
     """Whether it was the context that was too short for the answer."""
     return n_ctx is not None and usage.n_prompt + usage.n_generated >= n_ctx
-
-
-def _settings(ask: AnswerRequest, served: Served) -> dict[str, Any]:
-    """What the answer was sampled with. A null: what the engine does by itself, or a seed that nobody was told."""
-    sampling, defaults = ask.sampling, served.settings
-    biases = [*sampling.logit_bias]
-    if ask.ignore_eos:
-        biases += [(token, -math.inf) for token in sorted(served.ends)]
-    return {
-        "n_predict": -1 if ask.max_tokens is None else ask.max_tokens,
-        "max_tokens": -1 if ask.max_tokens is None else ask.max_tokens,
-        "seed": served.seed if sampling.seed is None else sampling.seed,
-        "temperature": defaults.temperature if sampling.temperature is None else sampling.temperature,
-        "top_k": defaults.top_k if sampling.top_k is None else sampling.top_k,
-        "top_p": defaults.top_p if sampling.top_p is None else sampling.top_p,
-        "min_p": defaults.min_p if sampling.min_p is None else sampling.min_p,
-        "repeat_penalty": sampling.repeat_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "stop": list(ask.stops),
-        "ignore_eos": ask.ignore_eos,
-        "logit_bias": [{"token": token, "bias": bias if math.isfinite(bias) else None} for token, bias in biases],
-        "n_probs": ask.n_logprobs or 0,
-        **NOT_SAMPLED_WITH,
-    }
-
-
-def _has(told: dict[str, Any], field: str) -> bool:
-    outer, _, inner = field.partition("/")
-    return outer in told and (not inner or (isinstance(told[outer], dict) and inner in told[outer]))
-
-
-def _field(told: dict[str, Any], field: str) -> Any:
-    outer, _, inner = field.partition("/")
-    return told[outer][inner] if inner else told[outer]
 
 
 def _token_by_token(piece: ContentPiece) -> Sequence[ContentPiece]:

@@ -1,4 +1,4 @@
-"""From a legacy completion's body to the Asks that are meant by it, one a prompt.
+"""From a legacy completion's body to the AnswerRequests that are meant by it, one a prompt.
 
 Prompts are texts or token ids. Must not know where answers come from.
 """
@@ -18,6 +18,7 @@ from luce.supervisor.http.openai_shared.fields import (
     GeneratingBody,
     Vocabulary,
     Whole,
+    expect,
     read_constraint,
     read_max_tokens,
     read_sampling,
@@ -52,8 +53,8 @@ class CompletionBody(GeneratingBody):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionWish:
-    asks: Sequence[AnswerRequest]
+class ParsedCompletion:
+    answer_requests: Sequence[AnswerRequest]
     """One for each prompt; the choices are numbered through."""
     echoes: Sequence[str]
     """Before each prompt's answers: its own text, if it was asked for, or nothing."""
@@ -62,11 +63,11 @@ class CompletionWish:
 
     @property
     def n_each(self) -> int:
-        return self.asks[0].n
+        return self.answer_requests[0].n
 
     @property
     def has_logprobs(self) -> bool:
-        return self.asks[0].n_logprobs is not None
+        return self.answer_requests[0].n_logprobs is not None
 
 
 def read_completion(
@@ -76,8 +77,7 @@ def read_completion(
     max_choices: int,
     headers: Mapping[str, str],
     client: str,
-    fingerprint: str,
-) -> CompletionWish:
+) -> ParsedCompletion:
     """Raises ApiError, and TextError where a prompt's text cannot be tokenised."""
     n = whole(body.n, "n", 1, max_choices) or 1
     best_of = whole(body.best_of, "best_of", 1, max_choices)
@@ -92,7 +92,7 @@ def read_completion(
     has_limit = body.max_tokens is not None or body.n_predict is not None
     sampling, stops, session = read_sampling(body, text), read_stops(body.stop), read_session(body, headers)
     prompts, pins = read_prompts(body.prompt, text), read_pins(body.pin, "span")
-    asks = [
+    answer_requests = [
         AnswerRequest(
             prompt=TextPrompt(
                 content=prompt, suffix=body.suffix, echo=body.echo is True, json_schema=schema, grammar=grammar
@@ -106,17 +106,18 @@ def read_completion(
             pins=pins,
             session=session,
             client=client,
-            fingerprint=f"{fingerprint}:{number}" if number else fingerprint,
         )
-        for number, prompt in enumerate(prompts)
+        for prompt in prompts
     ]
-    echoes = [prompt_text(ask, text) if body.echo else "" for ask in asks]
-    return CompletionWish(asks=asks, echoes=echoes, streams=body.stream is True, includes_usage=body.includes_usage)
+    echoes = [prompt_text(answer_request, text) if body.echo else "" for answer_request in answer_requests]
+    return ParsedCompletion(
+        answer_requests=answer_requests, echoes=echoes, streams=body.stream is True, includes_usage=body.includes_usage
+    )
 
 
-def prompt_text(ask: AnswerRequest, text: Vocabulary) -> str:
-    assert isinstance(ask.prompt, TextPrompt)
-    content = ask.prompt.content
+def prompt_text(answer_request: AnswerRequest, text: Vocabulary) -> str:
+    assert isinstance(answer_request.prompt, TextPrompt)
+    content = answer_request.prompt.content
     if isinstance(content, str):
         return content
     return text.detokenize(content, unparse_special=True).decode("utf-8", "replace")
@@ -141,8 +142,7 @@ def _read_prompt(prompt: Any, text: Vocabulary) -> str | tuple[int, ...]:
         prompt = prompt.get("prompt_string")
     if isinstance(prompt, str):
         return prompt
-    if not isinstance(prompt, list):
-        raise refusal("prompt", "Invalid type for 'prompt': expected a string, token ids, or a list.", "invalid_type")
+    expect(prompt, list, "prompt", "a string, token ids, or a list")
     if not prompt:
         raise refusal("prompt", "Invalid 'prompt': a list of token ids cannot be empty.", "empty_array")
     ids: list[int] = []

@@ -7,30 +7,25 @@ ends.
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
-from luce.supervisor.http.app_context import APP_CONTEXT, BODY, CLIENT, AppContext
+from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_responses.events import ResponseWriter
 from luce.supervisor.http.openai_responses.request import (
-    Asked,
     Caller,
+    ParsedResponses,
     ResponsesBody,
-    lasting_fields,
     read_request,
 )
 from luce.supervisor.http.openai_responses.response_store import KeptResponse, KeptResponses, encode_items
 from luce.supervisor.http.openai_shared.fields import refusal
-from luce.supervisor.http.transport.body import fingerprint, read_body
+from luce.supervisor.http.transport.answer_stream import stream_answer
+from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
-from luce.supervisor.http.transport.fast_path_writer import hand_on
-from luce.supervisor.http.transport.sse import EventStream
-
-log = logging.getLogger("luce.http.responses")
 
 MAX_LISTED = 100
 
@@ -82,7 +77,7 @@ class ResponsesApi:
         asked = self._read(request, body, context)
         writer = ResponseWriter(asked.form)
         if body.stream:
-            response = await _stream(request, context, asked, writer)
+            response = await stream_answer(request, asked.answer_request, writer)
         else:
             await while_connected(request, _write_all(context, asked, writer))
             response = web.Response(body=writer.final, content_type="application/json")
@@ -94,7 +89,7 @@ class ResponsesApi:
         context = request.app[APP_CONTEXT]
         body = await read_body(request, ResponsesBody)
         asked = self._read(request, body, context)
-        n_tokens = await while_connected(request, context.answerer.count_tokens(asked.ask))
+        n_tokens = await while_connected(request, context.answerer.count_tokens(asked.answer_request))
         return web.json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
 
     async def show(self, request: web.Request) -> web.Response:
@@ -118,14 +113,14 @@ class ResponsesApi:
         self._find(request)
         raise refusal("response_id", "only background responses can be cancelled, and there are none here")
 
-    def _read(self, request: web.Request, body: ResponsesBody, context: AppContext) -> Asked:
+    def _read(self, request: web.Request, body: ResponsesBody, context: AppContext) -> ParsedResponses:
         client = request[CLIENT]
         earlier: list[Any] = []
         if body.previous_response_id is not None:
             earlier = self._conversation(body.previous_response_id, client)
         if isinstance(body.input, list):
             body.input = self._kept.referred(body.input, client)
-        caller = Caller(request.headers, client, fingerprint("responses", lasting_fields(request[BODY])))
+        caller = Caller(request.headers, client)
         return read_request(body, earlier, model=_model(body, context), vocabulary=context.text, caller=caller)
 
     def _conversation(self, name: str, client: str) -> list[Any]:
@@ -146,10 +141,10 @@ class ResponsesApi:
             raise ApiError(ErrorKind.NOT_FOUND, "response_not_found", text, param="response_id")
         return kept
 
-    def _keep(self, asked: Asked, body: ResponsesBody, writer: ResponseWriter, context: AppContext) -> None:
+    def _keep(self, asked: ParsedResponses, body: ResponsesBody, writer: ResponseWriter, context: AppContext) -> None:
         kept = KeptResponse(
             asked.form.id,
-            asked.ask.client,
+            asked.answer_request.client,
             body.previous_response_id,
             encode_items(asked.items),
             writer.final,
@@ -158,25 +153,10 @@ class ResponsesApi:
         self._kept.keep(kept, limit_bytes=context.settings.responses_kept_bytes)
 
 
-async def _stream(
-    request: web.Request, context: AppContext, asked: Asked, writer: ResponseWriter
-) -> web.StreamResponse:
-    """Headers and the first events go out before the prompt is read."""
-    async with context.answerer.open(asked.ask) as answering:
-        async with EventStream(request, keep_alive=writer.keep_alive, settings=context.settings) as stream:
-            await stream.send_bytes(writer.begin(answering.n_prompt))
-            try:
-                await hand_on(answering, stream, writer.write)
-            except ApiError as error:
-                log.warning("response %s failed: %s", asked.form.id, error.text)
-                await stream.send_bytes(writer.fail(error))
-        return stream.response
-
-
-async def _write_all(context: AppContext, asked: Asked, writer: ResponseWriter) -> None:
-    async with context.answerer.open(asked.ask) as answering:
+async def _write_all(context: AppContext, asked: ParsedResponses, writer: ResponseWriter) -> None:
+    async with context.answerer.open(asked.answer_request) as answering:
         async for event in answering.events():
-            writer.write(event)
+            writer.feed(event)
 
 
 def _page(items: list[Any], request: web.Request) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class ResponseWriter:
         self.final = b""
         """The whole response, once it has been completed: what those get who do not stream."""
 
-    def begin(self, n_prompt: int = 0) -> bytes:
+    def first(self, n_prompt: int = 0) -> bytes:
         self._clock.n_prompt = n_prompt
         waiting = self._response(IN_PROGRESS)
         return self._events([("response.created", waiting), ("response.in_progress", waiting)])
@@ -88,7 +88,7 @@ class ResponseWriter:
             return b""
         return self._events([("response.in_progress", self._response(IN_PROGRESS))])
 
-    def write(self, event: AnswerEvent) -> bytes:
+    def feed(self, event: AnswerEvent) -> bytes:
         match event:
             case ContentPiece() | ReasoningPiece() | ToolCallPiece():
                 return self._events(self._piece(event))

@@ -100,12 +100,11 @@ class Caller:
 
     headers: Mapping[str, str]
     client: str = ""
-    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    ask: AnswerRequest
+class ParsedResponses:
+    answer_request: AnswerRequest
     form: ResponseForm
     items: Sequence[Any]
     """What this request adds to the conversation."""
@@ -113,7 +112,7 @@ class Asked:
 
 def read_request(
     body: ResponsesBody, earlier: Sequence[Any], *, model: str, vocabulary: Vocabulary, caller: Caller
-) -> Asked:
+) -> ParsedResponses:
     """`earlier` is the conversation up to previous_response_id. Raises ApiError."""
     _refuse_what_is_not_here(body)
     items = _read_items(body)
@@ -137,7 +136,7 @@ def read_request(
         effort=effort,
         template_arguments=arguments,
     )
-    ask = AnswerRequest(
+    answer_request = AnswerRequest(
         prompt=prompt,
         max_tokens=whole(body.max_output_tokens, "max_output_tokens", 0, INT32_MAX),
         stops=read_stops(body.stop),
@@ -147,14 +146,8 @@ def read_request(
         pins=read_pins(body.pin, "system"),
         session=read_session(body, caller.headers),
         client=caller.client,
-        fingerprint=caller.fingerprint,
     )
-    return Asked(ask, _form(body, model, tools, with_logprobs=n_logprobs is not None), items)
-
-
-def lasting_fields(raw: dict[str, Any]) -> dict[str, Any]:
-    """What makes a request the same as its retry: not what a client tells about itself."""
-    return {name: value for name, value in raw.items() if name not in {"client_metadata", "metadata"}}
+    return ParsedResponses(answer_request, _form(body, model, tools, with_logprobs=n_logprobs is not None), items)
 
 
 def _refuse_what_is_not_here(body: ResponsesBody) -> None:

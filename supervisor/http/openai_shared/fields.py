@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
@@ -39,6 +39,9 @@ Texts = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "a
 Biases = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "array"}]})
 ]
+
+
+_T = TypeVar("_T")
 
 
 class StreamOptions(BaseModel):
@@ -94,6 +97,13 @@ class Vocabulary(Protocol):
 
 def refusal(param: str | None, text: str, code: str = "invalid_value") -> ApiError:
     return ApiError(ErrorKind.INVALID, code, text, param=param)
+
+
+def expect(value: Any, kind: type[_T], param: str, what: str) -> _T:
+    """`value`, if it is of this type; else what OpenAI says to such a one."""
+    if not isinstance(value, kind):
+        raise refusal(param, f"Invalid type for '{param}': expected {what}.", "invalid_type")
+    return value
 
 
 def whole(value: int | None, param: str, least: int, most: int) -> int | None:

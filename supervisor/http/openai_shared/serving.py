@@ -1,5 +1,4 @@
-"""What OpenAI's two generating endpoints do alike: a request's surroundings, an answer taken whole, an answer that
-fails while it is streamed.
+"""What OpenAI's endpoints do alike around an answer: the model's name, JSON as a response, errors of several tasks.
 
 Must not know bodies or chunks.
 """
@@ -12,12 +11,9 @@ from typing import Any
 from aiohttp import web
 
 from luce.supervisor.http.admin.endpoints import model_name
-from luce.supervisor.http.answering.answer_events import AnswerFinished, ChoiceFinished, Usage
-from luce.supervisor.http.answering.answer_request import AnswerRequest
-from luce.supervisor.http.app_context import Answerer, AppContext
-from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.app_context import AppContext
+from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_shared.shapes import encode
-from luce.supervisor.http.transport.error_bodies import openai_error
 
 
 def served_name(context: AppContext, asked: str | None) -> str:
@@ -25,23 +21,6 @@ def served_name(context: AppContext, asked: str | None) -> str:
     if asked:
         return asked
     return context.settings.aliases[0] if context.settings.aliases else model_name(context.supervisor)
-
-
-async def take_whole(answerer: Answerer, ask: AnswerRequest) -> tuple[list[ChoiceFinished], Usage]:
-    """All choices in their order. Raises ApiError."""
-    choices: list[ChoiceFinished] = []
-    async with answerer.open(ask) as answering:
-        async for event in answering.events():
-            if isinstance(event, ChoiceFinished):
-                choices.append(event)
-            elif isinstance(event, AnswerFinished):
-                return sorted(choices, key=lambda choice: choice.choice), event.usage
-    raise ApiError(ErrorKind.SERVER, "internal", "the answer ended without being finished")
-
-
-def error_event(error: ApiError) -> bytes:
-    """The end of a stream that could not be served to its end: no finish_reason and no [DONE] go with it."""
-    return b"data: %b\n\n" % encode(openai_error(error))
 
 
 def json_response(value: Any) -> web.Response:

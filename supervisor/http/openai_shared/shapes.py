@@ -15,6 +15,8 @@ from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from luce.supervisor.http.answering.answer_events import FinishReason, Logprob, TokenLogprob, Usage, added_speculation
+from luce.supervisor.http.errors import ApiError
+from luce.supervisor.http.transport.error_bodies import openai_error
 
 SYSTEM_FINGERPRINT = "b11549-luce"  # the pinned llama.cpp build, as llama-server names it, with what is around it
 LEAST_LOGPROB = -9999.0  # OpenAI's word for a token that cannot come: JSON has no infinity
@@ -63,6 +65,11 @@ def text_json(text: str) -> bytes:
 
 def encode(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def error_event(error: ApiError) -> bytes:
+    """The end of a stream that could not be served to its end: no finish_reason and no [DONE] go with it."""
+    return b"data: %b\n\n" % encode(openai_error(error))
 
 
 def usage_fields(usage: Usage) -> dict[str, Any]:

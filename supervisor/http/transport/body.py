@@ -6,7 +6,6 @@ Whatever is wrong with it is the client's error and raised as ApiError. Knows no
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from aiohttp import web
 from pydantic import BaseModel, ValidationError
 
-from luce.supervisor.http.app_context import APP_CONTEXT, BODY
+from luce.supervisor.http.app_context import APP_CONTEXT
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.connection import ClientGoneError
@@ -31,10 +30,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 async def read_body(request: web.Request, model: type[_Model]) -> _Model:
-    """The body, checked. The plain object is in `request[BODY]` afterwards, for `fingerprint`."""
-    raw = await read_json(request)
-    request[BODY] = raw
-    return check(raw, model)
+    """The body, checked."""
+    return check(await read_json(request), model)
 
 
 def check(raw: Mapping[str, Any], model: type[_Model]) -> _Model:
@@ -108,12 +105,6 @@ def parse_object(data: bytes) -> dict[str, Any]:
         _refuse("the body has to be a JSON object")
     _check_depth(value)
     return value
-
-
-def fingerprint(dialect: str, raw: dict[str, Any]) -> str:
-    """The same for a request and its retry, streamed or not."""
-    lasting = {name: value for name, value in raw.items() if name not in {"stream", "stream_options"}}
-    return hashlib.sha256(f"{dialect}\n{json.dumps(lasting, sort_keys=True)}".encode()).hexdigest()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -47,7 +47,7 @@ _log = logging.getLogger("luce.http.app")
 
 
 @web.middleware
-async def keep_books(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def account_request(request: web.Request, handler: Handler) -> web.StreamResponse:
     """The outermost: gives the request its id and ends it exactly once in log and metrics."""
     given = request.headers.get("x-request-id", "")
     request[REQUEST_ID] = given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"

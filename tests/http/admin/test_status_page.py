@@ -40,40 +40,45 @@ def parts(tier: dict[str, Any]) -> dict[str, int]:
 
 
 def test_pages_are_counted_by_tier() -> None:
-    figures = numbers(
+    engine_metrics = numbers(
         {"cells_used": "65", "pages_resident": "5", "pages_host": "7", "host_bytes": "900", "disk_files": "3",
          "disk_bytes": "4096", "disk_trouble": "none"}
     )  # fmt: skip
-    device, host, disk = page_tiers(engine_status(), figures)
+    device, host, disk = page_tiers(engine_status(), engine_metrics)
     assert (device["n_total"], parts(device)) == (10, {"running": 2, "kept": 3})
     assert (host["n_total"], parts(host)) == (100, {"pages": 7, "tails": 2})
     assert (disk["n_total"], disk["bytes"], parts(disk)) == (None, 4096, {"files": 3})
 
 
 def test_pages_that_are_out_of_the_pool_are_told_from_the_host_s_others() -> None:
-    figures: dict[str, int | float | str] = {"cells_used": 640, "pages_resident": 10, "pages_host": 9, "pages_out": 7}
-    device, host, _ = page_tiers(engine_status(kvflash=640), figures)
+    engine_metrics: dict[str, int | float | str] = {
+        "cells_used": 640,
+        "pages_resident": 10,
+        "pages_host": 9,
+        "pages_out": 7,
+    }
+    device, host, _ = page_tiers(engine_status(kvflash=640), engine_metrics)
     assert parts(device) == {"running": 10, "kept": 0}
     assert parts(host) == {"out": 7, "pages": 2, "tails": 0}
     # One that two texts miss is told twice, and lies in the host once.
-    assert parts(page_tiers(engine_status(kvflash=640), figures | {"pages_out": 12})[1])["out"] == 9
-    assert "out" not in parts(page_tiers(engine_status(), figures)[1])
+    assert parts(page_tiers(engine_status(kvflash=640), engine_metrics | {"pages_out": 12})[1])["out"] == 9
+    assert "out" not in parts(page_tiers(engine_status(), engine_metrics)[1])
 
 
 def test_figures_with_a_fraction_are_numbers() -> None:
-    figures = {
+    engine_metrics = {
         "spec_share": "0.2500",
         "spec_steps": "12",
         "disk_trouble": "none",
         "odd": "1.2.3",
         "long": "9" * 400 + ".0",
     }
-    assert numbers(figures) == figures | {"spec_share": 0.25, "spec_steps": 12}
+    assert numbers(engine_metrics) == engine_metrics | {"spec_share": 0.25, "spec_steps": 12}
 
 
-@pytest.mark.parametrize("figures", [{"cells_used": 10**6, "pages_resident": 10**6}, {"cells_used": "odd"}])
-def test_figures_that_cannot_be_do_not_overfill_a_tier(figures: dict[str, int | str]) -> None:
-    device, *_ = page_tiers(engine_status(), figures)
+@pytest.mark.parametrize("engine_metrics", [{"cells_used": 10**6, "pages_resident": 10**6}, {"cells_used": "odd"}])
+def test_figures_that_cannot_be_do_not_overfill_a_tier(engine_metrics: dict[str, int | str]) -> None:
+    device, *_ = page_tiers(engine_status(), engine_metrics)
     assert 0 <= sum(parts(device).values()) <= 10
 
 

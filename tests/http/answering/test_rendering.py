@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.rendering import Rendered, Renderer
-from luce.supervisor.http.answering.tool_grammar import call_at_once
+from luce.supervisor.http.answering.rendering import Rendered, Renderer, call_at_once
 from luce.supervisor.text import TextModel
 from tests.http.answering.answering_fixtures import LIST, READ
 

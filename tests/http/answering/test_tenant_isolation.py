@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,11 +41,37 @@ def test_an_answer_that_is_being_written_is_nobody_elses_beginning() -> None:
     assert texts.begin(4, "c", [7, 2, 3])
 
 
-def test_a_full_table_serves_nobody_from_memory() -> None:
-    texts = TenantIsolation(max_tokens=10)
-    assert texts.begin(1, "a", [1] * 4)
-    texts.end(1, [[2] * 4])
-    assert texts.begin(2, "a", [1] * 4), "eight tokens fit"
-    texts.end(2, [[3] * 9])
-    assert not texts.begin(3, "a", [1] * 4)
-    texts.end(3, [[2]])
+def test_a_client_that_has_sent_much_is_still_served_and_nobody_learns_of_others() -> None:
+    """What no longer fits is shortened: its owner goes on from it, and for all others it is somebody else's."""
+    texts = TenantIsolation(max_tokens=1000)
+    system = [1] * 50
+
+    def serve(number: int, client: str, prompt: list[int]) -> bool:
+        reuses = texts.begin(number, client, prompt)
+        texts.end(number, [])
+        return reuses
+
+    first = [*system, *range(100, 300)]
+    assert serve(0, "a", first)
+    for number in range(1, 40):
+        serve(number, "a", [*system, *range(number * 1000, number * 1000 + 200)])
+        assert texts.n_tokens <= 1000
+    assert not texts.is_full
+    assert serve(50, "a", [*first, 7])
+    assert not serve(51, "b", [*first, 8]), "how far it went on nobody knows any more"
+    assert serve(52, "a", [*first, 9]), "another one's text of the same beginning takes nothing from its owner"
+    assert serve(53, "c", [2, *range(5000, 5100)])
+
+
+def test_a_table_that_is_full_serves_nobody_from_memory_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    texts = TenantIsolation(max_tokens=40)
+    with caplog.at_level("WARNING", "luce.http.answering"):
+        for number in range(4):
+            assert not texts.is_full
+            texts.begin(number, "a", [number] * 20)
+            texts.end(number, [])
+            if texts.is_full:
+                break
+    assert texts.is_full
+    assert "kept apart" in caplog.text
+    assert not texts.begin(9, "a", [1] * 4)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
-from luce.supervisor.http.anthropic.conversion import ask_of_count, ask_of_messages, hides_thinking
+from luce.supervisor.http.anthropic.conversion import hides_thinking, request_of_count, request_of_messages
 from luce.supervisor.http.anthropic.opaque import (
     MAX_RESTORED_BYTES,
     call_id_of,
@@ -29,7 +29,7 @@ PICTURE = {"type": "image", "source": {"type": "base64", "media_type": "image/pn
 
 
 def ask(**body: Any) -> AnswerRequest:
-    return ask_of_messages(check({"model": "m", "max_tokens": 10, "messages": HELLO, **body}, MessagesRequest))
+    return request_of_messages(check({"model": "m", "max_tokens": 10, "messages": HELLO, **body}, MessagesRequest))
 
 
 def prompt(**body: Any) -> ChatPrompt:
@@ -446,7 +446,7 @@ def test_a_system_message_may_be_for_one_turn() -> None:
 )
 def test_session(user_id: str | None, session: str) -> None:
     raw = {"messages": HELLO, "max_tokens": 1, "metadata": {"user_id": user_id}}
-    assert ask_of_messages(check(raw, MessagesRequest), session="header").session == session
+    assert request_of_messages(check(raw, MessagesRequest), session="header").session == session
 
 
 def test_a_long_session_is_shortened() -> None:
@@ -454,7 +454,7 @@ def test_a_long_session_is_shortened() -> None:
 
 
 def test_counting_needs_no_max_tokens() -> None:
-    made = ask_of_count(check({"model": "m", "messages": HELLO, "tools": [WEATHER]}, CountTokensRequest))
+    made = request_of_count(check({"model": "m", "messages": HELLO, "tools": [WEATHER]}, CountTokensRequest))
     assert made.prompt == prompt(tools=[WEATHER])
 
 
@@ -469,7 +469,7 @@ def test_many_small_messages_take_linear_time() -> None:
 def claude_code(step: str) -> AnswerRequest:
     requests = json.loads(CLAUDE_CODE.read_text())["requests"]
     body = next(request["body"] for request in requests if request["step"] == step)
-    return ask_of_messages(check(body, MessagesRequest))
+    return request_of_messages(check(body, MessagesRequest))
 
 
 def test_claude_codes_requests() -> None:

@@ -24,10 +24,9 @@ from luce.supervisor.http.answering.answer_events import (
     ToolCallPiece,
     Usage,
 )
-from luce.supervisor.http.anthropic.events import PING, MessageStream, error_event, message_json
+from luce.supervisor.http.anthropic.events import PING, MessageStream, message_json
 from luce.supervisor.http.anthropic.opaque import MAX_RESTORED_BYTES, reasoning_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.transport.error_bodies import anthropic_error
 
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 USAGE = Usage(
@@ -87,8 +86,8 @@ def parse(data: bytes) -> list[dict[str, Any]]:
 
 
 def stream(events: Sequence[AnswerEvent], *, hides_thinking: bool = False) -> list[dict[str, Any]]:
-    message = MessageStream("msg_1", "claude-x", hides_thinking=hides_thinking)
-    data = [message.start(100), *map(message.events, events)]
+    message = MessageStream("msg_1", "req_1", "claude-x", hides_thinking=hides_thinking)
+    data = [message.first(100), *map(message.feed, events)]
     return parse(b"".join(data))
 
 
@@ -141,9 +140,9 @@ def test_usage_adds_up_to_the_prompt() -> None:
 
 
 def test_one_token_is_input_even_if_all_were_cached() -> None:
-    message = MessageStream("msg_1", "m", hides_thinking=False)
+    message = MessageStream("msg_1", "req_1", "m", hides_thinking=False)
     ends: list[AnswerEvent] = [finished(), AnswerFinished(dataclasses.replace(USAGE, n_cached=100))]
-    usage = accumulate(parse(b"".join([message.start(100), *map(message.events, ends)]))).usage
+    usage = accumulate(parse(b"".join([message.first(100), *map(message.feed, ends)]))).usage
     assert (usage.input_tokens, usage.cache_read_input_tokens) == (1, 99)
 
 
@@ -254,11 +253,11 @@ def test_every_character_arrives() -> None:
 
 
 def test_nothing_is_written_for_what_a_client_cannot_use() -> None:
-    message = MessageStream("msg_1", "m", hides_thinking=True)
-    message.start(1)
-    assert message.events(Progress(1, 2)) == b""
-    message.events(thought("a"))
-    assert message.events(thought("b")) == b""
+    message = MessageStream("msg_1", "req_1", "m", hides_thinking=True)
+    message.first(1)
+    assert message.feed(Progress(1, 2)) == b""
+    message.feed(thought("a"))
+    assert message.feed(thought("b")) == b""
 
 
 def test_ping_is_an_event_of_the_original() -> None:
@@ -267,7 +266,7 @@ def test_ping_is_an_event_of_the_original() -> None:
 
 def test_an_error_is_an_event() -> None:
     error = ApiError(ErrorKind.UNAVAILABLE, "engine_failed", "there is no engine")
-    (event,) = parse(error_event(anthropic_error(error, "req_1")))
+    (event,) = parse(MessageStream("msg_1", "req_1", "m", hides_thinking=False).fail(error))
     assert event == {
         "type": "error",
         "error": {"type": "overloaded_error", "message": "there is no engine"},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from luce.supervisor.http.answering.answer_request import ChatPrompt
 from luce.supervisor.http.answering.message_normalizer import normalise_messages, normalise_tools
-from luce.supervisor.http.anthropic.conversion import ask_of_messages
+from luce.supervisor.http.anthropic.conversion import request_of_messages
 from luce.supervisor.http.anthropic.opaque import signature_of_hidden
 from luce.supervisor.http.anthropic.shapes import MessagesRequest
 from luce.supervisor.http.errors import ApiError
@@ -86,7 +86,7 @@ def test_any_body_is_an_ask_or_a_refusal(data: st.DataObject, body: dict[str, An
         container, name = data.draw(st.sampled_from(places(body)))
         container[name] = data.draw(ANYTHING)
     with suppress(ApiError):
-        ask = ask_of_messages(check(parse_object(json.dumps(body).encode()), MessagesRequest))
+        ask = request_of_messages(check(parse_object(json.dumps(body).encode()), MessagesRequest))
         assert isinstance(ask.prompt, ChatPrompt)
         event("an AnswerRequest")
         json.dumps(normalise_messages(ask.prompt.messages), allow_nan=False).encode()
@@ -100,4 +100,4 @@ def test_any_body_is_an_ask_or_a_refusal(data: st.DataObject, body: dict[str, An
 @given(body=st.dictionaries(TEXT | st.sampled_from(["messages", "max_tokens", "system"]), ANYTHING, max_size=4))
 def test_a_body_of_anything_is_read_or_refused(body: dict[str, Any]) -> None:
     with suppress(ApiError):
-        ask_of_messages(check(parse_object(json.dumps(body).encode()), MessagesRequest))
+        request_of_messages(check(parse_object(json.dumps(body).encode()), MessagesRequest))

@@ -27,8 +27,7 @@ from luce.supervisor.http.answering.answer_events import (
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
-from luce.supervisor.http.openai_chat.parse import ChatWish
-from luce.supervisor.http.openai_shared.serving import error_event
+from luce.supervisor.http.openai_chat.parse import ParsedRequest
 from luce.supervisor.http.openai_shared.shapes import SYSTEM_FINGERPRINT
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,9 +46,9 @@ USAGE = Usage(
 )
 
 
-def wish(*, n: int = 1, n_logprobs: int | None = None, usage: bool = False, legacy: bool = False) -> ChatWish:
-    return ChatWish(
-        ask=AnswerRequest(prompt=ChatPrompt(messages=[]), n=n, n_logprobs=n_logprobs),
+def parsed(*, n: int = 1, n_logprobs: int | None = None, usage: bool = False, legacy: bool = False) -> ParsedRequest:
+    return ParsedRequest(
+        answer_request=AnswerRequest(prompt=ChatPrompt(messages=[]), n=n, n_logprobs=n_logprobs),
         streams=True,
         includes_usage=usage,
         is_legacy=legacy,
@@ -70,10 +69,10 @@ def payloads(data: bytes) -> list[str]:
     return [event.removeprefix(b"data: ").decode("ascii") for event in events]
 
 
-def streamed(asked: ChatWish, events: Sequence[AnswerEvent]) -> list[Any]:
+def streamed(asked: ParsedRequest, events: Sequence[AnswerEvent]) -> list[Any]:
     """The chunks, each valid for the SDK, and "[DONE]"."""
     stream = ChatStream(asked, "m")
-    data = stream.first() + b"".join(map(stream.feed, events))
+    data = stream.first(1) + b"".join(map(stream.feed, events))
     chunks = [text if text == "[DONE]" else json.loads(text) for text in payloads(data)]
     for chunk in chunks:
         if chunk != "[DONE]":
@@ -93,7 +92,7 @@ def test_order() -> None:
         finished(),
         AnswerFinished(USAGE),
     ]
-    chunks = streamed(wish(usage=True), events)
+    chunks = streamed(parsed(usage=True), events)
     assert deltas(chunks) == [
         {"role": "assistant", "content": None},
         {"reasoning_content": "hm"},
@@ -115,7 +114,7 @@ def test_order() -> None:
 
 def test_bytes_of_a_chunk() -> None:
     """Field by field as OpenAI writes them."""
-    (text,) = payloads(ChatStream(wish(), 'a "model"').feed(ContentPiece(0, 'é"\n\u2028\x85')))
+    (text,) = payloads(ChatStream(parsed(), 'a "model"').feed(ContentPiece(0, 'é"\n\u2028\x85')))
     assert list(json.loads(text)) == ["id", "object", "created", "model", "system_fingerprint", "choices"]
     assert text.endswith(
         '"choices":[{"index":0,"delta":{"content":"\\u00e9\\"\\n\\u2028\\u0085"},"logprobs":null,"finish_reason":null}]}'
@@ -123,7 +122,7 @@ def test_bytes_of_a_chunk() -> None:
 
 
 def test_no_usage_unless_asked_for() -> None:
-    chunks = streamed(wish(), [ContentPiece(0, "x"), finished(), AnswerFinished(USAGE)])
+    chunks = streamed(parsed(), [ContentPiece(0, "x"), finished(), AnswerFinished(USAGE)])
     assert not any("usage" in chunk for chunk in chunks[:-1])
     assert "timings" not in chunks[0]
     assert chunks[-2]["choices"][0]["finish_reason"] == "stop"
@@ -139,7 +138,7 @@ def test_tool_calls() -> None:
         finished(reason=FinishReason.TOOL_CALLS),
         AnswerFinished(USAGE),
     ]
-    chunks = streamed(wish(), events)
+    chunks = streamed(parsed(), events)
     assert deltas(chunks)[1:-1] == [
         {
             "tool_calls": [
@@ -164,7 +163,7 @@ def test_legacy_calls() -> None:
         finished(reason=FinishReason.TOOL_CALLS),
         AnswerFinished(USAGE),
     ]
-    chunks = streamed(wish(legacy=True), events)
+    chunks = streamed(parsed(legacy=True), events)
     assert deltas(chunks)[1:-1] == [
         {"function_call": {"name": "read", "arguments": ""}},
         {"function_call": {"arguments": "{}"}},
@@ -181,7 +180,7 @@ def test_logprobs() -> None:
         finished(),
         AnswerFinished(USAGE),
     ]
-    _, reasoning, content, bare, _, _ = streamed(wish(n_logprobs=2), events)
+    _, reasoning, content, bare, _, _ = streamed(parsed(n_logprobs=2), events)
     assert reasoning["choices"][0]["logprobs"] is None
     assert content["choices"][0]["logprobs"] == {
         "content": [
@@ -209,7 +208,7 @@ def test_several_choices() -> None:
         finished(0),
         AnswerFinished(USAGE),
     ]
-    chunks = streamed(wish(n=2), events)
+    chunks = streamed(parsed(n=2), events)
     told = [(chunk["choices"][0]["index"], chunk["choices"][0]["finish_reason"]) for chunk in chunks[:-1]]
     assert told == [(0, None), (1, None), (1, None), (0, None), (1, "length"), (0, "stop")]
     assert deltas(chunks)[:2] == [{"role": "assistant", "content": None}] * 2
@@ -225,14 +224,16 @@ def test_several_choices() -> None:
     ],
 )
 def test_finish_reasons(reason: FinishReason, word: str) -> None:
-    assert streamed(wish(), [finished(reason=reason), AnswerFinished(USAGE)])[-2]["choices"][0]["finish_reason"] == word
+    assert (
+        streamed(parsed(), [finished(reason=reason), AnswerFinished(USAGE)])[-2]["choices"][0]["finish_reason"] == word
+    )
 
 
 def test_a_failed_answer_has_no_finish() -> None:
     """The finish of the last choice waits for the counts: a failure between the two leaves none."""
-    stream = ChatStream(wish(usage=True), "m")
-    data = stream.first() + stream.feed(ContentPiece(0, "x")) + stream.feed(finished())
-    data += error_event(ApiError(ErrorKind.UNAVAILABLE, "engine_failed", "the engine is gone"))
+    stream = ChatStream(parsed(usage=True), "m")
+    data = stream.first(1) + stream.feed(ContentPiece(0, "x")) + stream.feed(finished())
+    data += stream.fail(ApiError(ErrorKind.UNAVAILABLE, "engine_failed", "the engine is gone"))
     *parts, error = [json.loads(text) for text in payloads(data)]
     assert all(part["choices"][0]["finish_reason"] is None for part in parts)
     assert error["error"]["code"] == "engine_failed"
@@ -240,7 +241,7 @@ def test_a_failed_answer_has_no_finish() -> None:
 
 
 def test_keep_alive_is_an_empty_delta() -> None:
-    stream = ChatStream(wish(n=2, usage=True), "m")
+    stream = ChatStream(parsed(n=2, usage=True), "m")
     (text,) = payloads(stream.keep_alive())
     chunk = json.loads(text)
     ChatCompletionChunk.model_validate(chunk, strict=True)
@@ -251,9 +252,9 @@ def test_keep_alive_is_an_empty_delta() -> None:
 
 
 def test_progress_only_if_asked_for() -> None:
-    assert ChatStream(wish(), "m").feed(Progress(64, 128)) == b""
-    asked = ChatWish(
-        ask=AnswerRequest(prompt=ChatPrompt(messages=[])),
+    assert ChatStream(parsed(), "m").feed(Progress(64, 128)) == b""
+    asked = ParsedRequest(
+        answer_request=AnswerRequest(prompt=ChatPrompt(messages=[])),
         streams=True,
         includes_usage=True,
         is_legacy=False,
@@ -272,7 +273,7 @@ def test_whole_answers() -> None:
         finished(0, content="Hi", reasoning="hm"),
         finished(1, FinishReason.TOOL_CALLS, tool_calls=(FinishedToolCall("call_a", "read", "{}"),)),
     ]
-    answer = whole_chat(choices, USAGE, wish(n=2), "m")
+    answer = whole_chat(choices, USAGE, parsed(n=2), "m")
     ChatCompletion.model_validate(answer, strict=True)
     first, second = answer["choices"]
     assert first["message"] == {"role": "assistant", "content": "Hi", "refusal": None, "reasoning_content": "hm"}
@@ -283,7 +284,7 @@ def test_whole_answers() -> None:
         "tool_calls": [{"id": "call_a", "type": "function", "function": {"name": "read", "arguments": "{}"}}],
     }
     assert [choice["finish_reason"] for choice in (first, second)] == ["stop", "tool_calls"]
-    legacy = whole_chat(choices[1:], USAGE, wish(legacy=True), "m")["choices"][0]
+    legacy = whole_chat(choices[1:], USAGE, parsed(legacy=True), "m")["choices"][0]
     assert legacy["message"]["function_call"] == {"name": "read", "arguments": "{}"}
     assert legacy["finish_reason"] == "function_call"
 

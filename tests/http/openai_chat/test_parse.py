@@ -12,7 +12,7 @@ import pytest
 from luce.supervisor.http.answering.answer_request import ChatPrompt
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_chat.body import ChatBody
-from luce.supervisor.http.openai_chat.parse import ChatWish, read_chat
+from luce.supervisor.http.openai_chat.parse import ParsedRequest, read_chat
 from luce.supervisor.http.transport.body import check
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -36,13 +36,13 @@ class Letters:
         return bytes(tokens)
 
 
-def read(headers: dict[str, str] | None = None, **fields: Any) -> ChatWish:
+def read(headers: dict[str, str] | None = None, **fields: Any) -> ParsedRequest:
     body = check({"messages": HELLO, **fields}, ChatBody)
-    return read_chat(body, Letters(), max_choices=4, headers=headers or {}, client="me", fingerprint="f")
+    return read_chat(body, Letters(), max_choices=4, headers=headers or {}, client="me")
 
 
 def prompt_of(**fields: Any) -> ChatPrompt:
-    prompt = read(**fields).ask.prompt
+    prompt = read(**fields).answer_request.prompt
     assert isinstance(prompt, ChatPrompt)
     return prompt
 
@@ -56,14 +56,14 @@ def refused(**fields: Any) -> ApiError:
 
 
 def test_least_body() -> None:
-    wish = read()
-    assert not wish.streams
-    assert not wish.includes_usage
-    assert wish.ask.max_tokens is None
-    assert wish.ask.n == 1
-    assert wish.ask.n_logprobs is None
-    assert wish.ask.sampling.temperature is None
-    assert wish.ask.session == ""
+    parsed = read()
+    assert not parsed.streams
+    assert not parsed.includes_usage
+    assert parsed.answer_request.max_tokens is None
+    assert parsed.answer_request.n == 1
+    assert parsed.answer_request.n_logprobs is None
+    assert parsed.answer_request.sampling.temperature is None
+    assert parsed.answer_request.session == ""
     prompt = prompt_of()
     assert prompt.messages == HELLO
     assert prompt.tool_choice == "auto"
@@ -135,9 +135,9 @@ def test_legacy_functions() -> None:
         {"role": "assistant", "content": None, "function_call": {"name": "read", "arguments": "{}"}},
         {"role": "function", "name": "read", "content": "text"},
     ]
-    wish = read(messages=messages, functions=[READ["function"]], function_call={"name": "read"})
-    assert wish.is_legacy
-    prompt = wish.ask.prompt
+    parsed = read(messages=messages, functions=[READ["function"]], function_call={"name": "read"})
+    assert parsed.is_legacy
+    prompt = parsed.answer_request.prompt
     assert isinstance(prompt, ChatPrompt)
     assert prompt.tool_choice == "function:read"
     assert [tool["function"]["name"] for tool in prompt.tools] == ["read"]
@@ -307,7 +307,7 @@ def test_sampling() -> None:
         presence_penalty=-2,
         frequency_penalty=2,
         seed=7,
-    ).ask.sampling
+    ).answer_request.sampling
     assert sampling.temperature == 0
     assert sampling.top_p is not None
     assert 0 < sampling.top_p < 1e-3  # the likeliest only
@@ -316,9 +316,9 @@ def test_sampling() -> None:
     assert sampling.repeat_penalty == 1.1
     assert (sampling.presence_penalty, sampling.frequency_penalty) == (-2, 2)
     assert sampling.seed == 7
-    assert read(seed=-1).ask.sampling.seed is None
-    assert read(seed=0).ask.sampling.seed == 0
-    assert read(seed=-2).ask.sampling.seed == 2**64 - 2
+    assert read(seed=-1).answer_request.sampling.seed is None
+    assert read(seed=0).answer_request.sampling.seed == 0
+    assert read(seed=-2).answer_request.sampling.seed == 2**64 - 2
 
 
 @pytest.mark.parametrize(
@@ -370,41 +370,41 @@ def test_numbers_are_numbers(field: str, value: Any) -> None:
 
 
 def test_limits() -> None:
-    assert read(max_tokens=5).ask.max_tokens == 5
-    assert read(max_tokens=0).ask.max_tokens == 0
-    assert read(max_tokens=-1).ask.max_tokens is None
-    assert read(max_tokens=5, max_completion_tokens=7).ask.max_tokens == 7
-    assert read(max_completion_tokens=-1, max_tokens=5).ask.max_tokens is None
-    assert read(n_predict=3).ask.max_tokens == 3
-    assert read(max_tokens=2**40).ask.max_tokens == 2**40
-    assert read(max_tokens=5.0).ask.max_tokens == 5
+    assert read(max_tokens=5).answer_request.max_tokens == 5
+    assert read(max_tokens=0).answer_request.max_tokens == 0
+    assert read(max_tokens=-1).answer_request.max_tokens is None
+    assert read(max_tokens=5, max_completion_tokens=7).answer_request.max_tokens == 7
+    assert read(max_completion_tokens=-1, max_tokens=5).answer_request.max_tokens is None
+    assert read(n_predict=3).answer_request.max_tokens == 3
+    assert read(max_tokens=2**40).answer_request.max_tokens == 2**40
+    assert read(max_tokens=5.0).answer_request.max_tokens == 5
 
 
 def test_logprobs() -> None:
-    assert read(logprobs=True).ask.n_logprobs == 0
-    assert read(logprobs=True, top_logprobs=0).ask.n_logprobs == 0
-    assert read(logprobs=True, top_logprobs=20).ask.n_logprobs == 20
-    assert read(logprobs=False, top_logprobs=0).ask.n_logprobs is None
+    assert read(logprobs=True).answer_request.n_logprobs == 0
+    assert read(logprobs=True, top_logprobs=0).answer_request.n_logprobs == 0
+    assert read(logprobs=True, top_logprobs=20).answer_request.n_logprobs == 20
+    assert read(logprobs=False, top_logprobs=0).answer_request.n_logprobs is None
 
 
 def test_stops() -> None:
-    assert read(stop="a").ask.stops == ("a",)
-    assert read(stop=["a", "", "b"]).ask.stops == ("a", "b")
-    assert read(stop=[]).ask.stops == ()
+    assert read(stop="a").answer_request.stops == ("a",)
+    assert read(stop=["a", "", "b"]).answer_request.stops == ("a", "b")
+    assert read(stop=[]).answer_request.stops == ()
 
 
 def test_biases() -> None:
-    assert read(logit_bias={"5": -100, " 7 ": 1.5}).ask.sampling.logit_bias == ((5, -100.0), (7, 1.5))
-    assert read(logit_bias=[[5, 1], ["ab", -2], [9, False]]).ask.sampling.logit_bias == (
+    assert read(logit_bias={"5": -100, " 7 ": 1.5}).answer_request.sampling.logit_bias == ((5, -100.0), (7, 1.5))
+    assert read(logit_bias=[[5, 1], ["ab", -2], [9, False]]).answer_request.sampling.logit_bias == (
         (5, 1.0),
         (97, -2.0),
         (98, -2.0),
         (9, -math.inf),
     )
-    assert read(logit_bias={"50256": -100, "99999999999999": 1}).ask.sampling.logit_bias == tuple(
+    assert read(logit_bias={"50256": -100, "99999999999999": 1}).answer_request.sampling.logit_bias == tuple(
         (ord(digit), 1.0) for digit in "9"
     )  # an id of another model is left out; a number too long for an id is a text
-    assert read(logit_bias={}).ask.sampling.logit_bias == ()
+    assert read(logit_bias={}).answer_request.sampling.logit_bias == ()
 
 
 @pytest.mark.parametrize(
@@ -463,7 +463,7 @@ def test_going_on_from_the_last_message() -> None:
     ],
 )
 def test_session(fields: dict[str, Any], headers: dict[str, str], session: str) -> None:
-    assert read(headers, **fields).ask.session == session
+    assert read(headers, **fields).answer_request.session == session
 
 
 def test_streaming() -> None:

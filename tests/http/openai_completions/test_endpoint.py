@@ -159,7 +159,6 @@ def test_llama_servers_own_words(server: Server, path: str) -> None:
     assert answer["prompt"] == CODE
     assert len(answer["tokens"]) == answer["tokens_predicted"] == answer["timings"]["predicted_n"] == 8
     assert answer["timings"]["prompt_n"] + answer["timings"]["cache_n"] == answer["tokens_evaluated"]
-    assert answer["generation_settings"]["n_predict"] == 8
     assert post(server, path, fields)[1]["tokens"] == []
 
 
@@ -187,24 +186,10 @@ def test_a_bad_grammar_is_refused_before_a_stream_begins(server: Server, path: s
         assert "grammar" in answer["error"]["message"]
 
 
-def test_llama_servers_settings(server: Server) -> None:
-    asked = {"prompt": CODE, "n_predict": 2}
-    told = post(server, "/completion", asked)[1]["generation_settings"]
-    assert (told["top_k"], told["top_p"]) == (server.settings.top_k, server.settings.top_p)
-    assert told["temperature"] == server.settings.temperature
-    assert told["logit_bias"] == []
-    assert told["mirostat"] == 0
-    told = post(server, "/completion", {**asked, "ignore_eos": True, "seed": 3})[1]["generation_settings"]
-    assert told["seed"] == 3
-    assert told["logit_bias"]
-    assert all(entry["bias"] is None for entry in told["logit_bias"])
-
-
 async def test_a_server_with_a_seed_and_a_small_context(make_server: MakeServer) -> None:
     async with make_server(seed=42, ctx=256, pool=1024) as server:
         asked = {"prompt": CODE, "n_predict": 12, "temperature": 1.5, "n": 2}
         (first, other), again = [post(server, "/completion", asked)[1] for _ in range(2)]
-        assert first["generation_settings"]["seed"] == 42
         assert [first["content"], other["content"]] == [answer["content"] for answer in again]
         assert first["content"] != other["content"]
         assert post(server, "/completion", {**asked, "seed": 43})[1][0]["content"] != first["content"]
@@ -218,11 +203,12 @@ async def test_a_server_with_a_seed_and_a_small_context(make_server: MakeServer)
 
 def test_llama_servers_lists_and_fields(server: Server) -> None:
     tokens = post(server, "/tokenize", {"content": CODE})[1]["tokens"]
-    fields = {"n_predict": 4, "temperature": 0, "response_fields": ["content", "generation_settings/n_predict", "x"]}
+    fields = {"n_predict": 4, "temperature": 0}
     status, answers = post(server, "/completion", {"prompt": [tokens, CODE, {"prompt_string": CODE}], **fields})
     assert status == 200, answers
-    assert answers == [{"content": answers[0]["content"], "generation_settings/n_predict": 4}] * 3
-    status, error = post(server, "/completion", {"prompt": CODE, "response_fields": 3})
+    assert [answer["content"] for answer in answers] == [answers[0]["content"]] * 3
+    assert [answer["index"] for answer in answers] == [0, 1, 2]
+    status, error = post(server, "/completion", {"prompt": CODE, "response_fields": ["content"]})
     assert (status, error["error"]["param"]) == (400, "response_fields")
 
 

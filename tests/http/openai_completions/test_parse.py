@@ -18,19 +18,19 @@ from luce.supervisor.http.answering.answer_events import (
 from luce.supervisor.http.answering.answer_request import TextPrompt
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_completions.emit import CompletionStream, whole_completion
-from luce.supervisor.http.openai_completions.parse import CompletionBody, CompletionWish, read_completion
+from luce.supervisor.http.openai_completions.parse import CompletionBody, ParsedCompletion, read_completion
 from luce.supervisor.http.transport.body import check
 from tests.http.openai_chat.test_emit import USAGE, finished, payloads
 from tests.http.openai_chat.test_parse import Letters
 
 
-def read(prompt: Any = "ab", **fields: Any) -> CompletionWish:
+def read(prompt: Any = "ab", **fields: Any) -> ParsedCompletion:
     body = check({"prompt": prompt, **fields}, CompletionBody)
-    return read_completion(body, Letters(), max_choices=4, headers={}, client="me", fingerprint="f")
+    return read_completion(body, Letters(), max_choices=4, headers={}, client="me")
 
 
 def contents(prompt: Any) -> list[Any]:
-    prompts = [ask.prompt for ask in read(prompt).asks]
+    prompts = [ask.prompt for ask in read(prompt).answer_requests]
     assert all(isinstance(one, TextPrompt) for one in prompts)
     return [one.content for one in prompts if isinstance(one, TextPrompt)]
 
@@ -77,12 +77,12 @@ def test_bad_prompts(prompt: Any, code: str) -> None:
 
 
 def test_limits() -> None:
-    assert read().asks[0].max_tokens == 16
-    assert read(max_tokens=None).asks[0].max_tokens == 16
-    assert read(max_tokens=0).asks[0].max_tokens == 0
-    assert read(max_tokens=-1).asks[0].max_tokens is None
-    assert read(n_predict=4).asks[0].max_tokens == 4
-    assert read(n=2, best_of=2).asks[0].n == 2
+    assert read().answer_requests[0].max_tokens == 16
+    assert read(max_tokens=None).answer_requests[0].max_tokens == 16
+    assert read(max_tokens=0).answer_requests[0].max_tokens == 0
+    assert read(max_tokens=-1).answer_requests[0].max_tokens is None
+    assert read(n_predict=4).answer_requests[0].max_tokens == 4
+    assert read(n=2, best_of=2).answer_requests[0].n == 2
 
 
 @pytest.mark.parametrize(
@@ -107,22 +107,17 @@ def test_refused(fields: dict[str, Any], param: str) -> None:
 
 
 def test_constraints() -> None:
-    asked = read(grammar="root ::= x").asks[0].prompt
+    asked = read(grammar="root ::= x").answer_requests[0].prompt
     assert isinstance(asked, TextPrompt)
     assert (asked.grammar, asked.json_schema) == ("root ::= x", None)
-    asked = read(grammar="", json_schema={}).asks[0].prompt
+    asked = read(grammar="", json_schema={}).answer_requests[0].prompt
     assert isinstance(asked, TextPrompt)
     assert (asked.grammar, asked.json_schema) == (None, {})
 
 
-def test_retries_of_several_prompts_are_told_apart() -> None:
-    fingerprints = [ask.fingerprint for ask in read(["a", "a"]).asks]
-    assert len(set(fingerprints)) == 2
-
-
 def test_stream_of_several_prompts() -> None:
-    wish = read(["a", "b"], n=2, stream=True, stream_options={"include_usage": True}, echo=True)
-    stream = CompletionStream(wish, "m")
+    parsed = read(["a", "b"], n=2, stream=True, stream_options={"include_usage": True}, echo=True)
+    stream = CompletionStream(parsed, "m")
     data = stream.first()
     for prompt in (1, 0):
         data += stream.feed(prompt, ContentPiece(1, "x")) + stream.feed(prompt, finished(1))
@@ -162,8 +157,8 @@ def test_logprobs() -> None:
         TokenLogprob(Logprob(1, b"He", -0.25), (Logprob(1, b"He", -0.25), Logprob(2, b"x", -2.0))),
         TokenLogprob(Logprob(3, b"y", -1.0)),
     ]
-    wish = read(logprobs=2)
-    answer = whole_completion([([finished(content="Hey", logprobs=told)], USAGE)], wish, "m")
+    parsed = read(logprobs=2)
+    answer = whole_completion([([finished(content="Hey", logprobs=told)], USAGE)], parsed, "m")
     Completion.model_validate(answer, strict=True)
     assert answer["choices"][0]["logprobs"] == {
         "tokens": ["He", "y"],
@@ -171,7 +166,7 @@ def test_logprobs() -> None:
         "top_logprobs": [{"x": -2.0, "He": -0.25}, {}],
         "text_offset": [0, 2],
     }
-    stream = CompletionStream(wish, "m")
+    stream = CompletionStream(parsed, "m")
     offsets = [
         json.loads(payloads(stream.feed(0, ContentPiece(0, piece, (one,))))[0])["choices"][0]["logprobs"]["text_offset"]
         for piece, one in zip(("He", "y"), told, strict=True)

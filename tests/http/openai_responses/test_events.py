@@ -77,7 +77,7 @@ def parse(stream: bytes) -> list[dict[str, Any]]:
 
 def write(events: Sequence[AnswerEvent], **form: Any) -> tuple[list[dict[str, Any]], ResponseWriter]:
     writer = ResponseWriter(ResponseForm(ECHOED, TOOLS, **form))
-    stream = writer.begin() + b"".join(map(writer.write, events))
+    stream = writer.first() + b"".join(map(writer.feed, events))
     return parse(stream), writer
 
 
@@ -225,7 +225,7 @@ def test_reasoning_alone_stays_alone() -> None:
 
 def test_a_failure_is_never_a_completion() -> None:
     writer = ResponseWriter(ResponseForm(ECHOED))
-    stream = writer.begin() + writer.write(ContentPiece(0, "Hel"))
+    stream = writer.first() + writer.feed(ContentPiece(0, "Hel"))
     stream += writer.fail(ApiError(ErrorKind.UNAVAILABLE, "engine_failed", "the engine is gone"))
     events = parse(stream)
     assert types(events) == [*OPENING, *MESSAGE_OPENS, "response.output_text.delta", "response.failed"]
@@ -239,7 +239,7 @@ def test_a_failure_is_never_a_completion() -> None:
 
 def test_signs_of_life_are_typed_events_with_numbers_of_their_own() -> None:
     writer = ResponseWriter(ResponseForm(ECHOED))
-    stream = writer.begin() + writer.keep_alive() + writer.keep_alive() + b"".join(map(writer.write, ended()))
+    stream = writer.first() + writer.keep_alive() + writer.keep_alive() + b"".join(map(writer.feed, ended()))
     events = parse(stream)
     assert types(events)[:4] == ["response.created", *["response.in_progress"] * 3]
     assert writer.keep_alive() == b""

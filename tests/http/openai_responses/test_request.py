@@ -12,15 +12,14 @@ import pytest
 from luce.supervisor.http.answering.answer_request import ChatPrompt
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_responses.request import (
-    Asked,
     Caller,
+    ParsedResponses,
     ResponsesBody,
-    lasting_fields,
     read_request,
 )
 from luce.supervisor.http.openai_responses.response_store import KeptResponse, KeptResponses, encode_items
 from luce.supervisor.http.openai_responses.tools import OfferedTool, Tools, choose, read_tools
-from luce.supervisor.http.transport.body import check, fingerprint
+from luce.supervisor.http.transport.body import check
 
 CODEX = Path(__file__).parents[2] / "data" / "clients" / "codex.json"
 RUN = {"type": "function", "name": "run", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
@@ -48,14 +47,14 @@ class NoVocabulary:
         return b"?" * len(tokens) if unparse_special else b""
 
 
-def read(raw: Mapping[str, Any], *, headers: Mapping[str, str] | None = None, earlier: Any = ()) -> Asked:
-    caller = Caller(headers or {}, "key", "print")
+def read(raw: Mapping[str, Any], *, headers: Mapping[str, str] | None = None, earlier: Any = ()) -> ParsedResponses:
+    caller = Caller(headers or {}, "key")
     body = check(raw, ResponsesBody)
     return read_request(body, earlier, model="luce", vocabulary=NoVocabulary(), caller=caller)
 
 
 def prompt_of(raw: Mapping[str, Any], **more: Any) -> ChatPrompt:
-    prompt = read(raw, **more).ask.prompt
+    prompt = read(raw, **more).answer_request.prompt
     assert isinstance(prompt, ChatPrompt)
     return prompt
 
@@ -69,8 +68,12 @@ def refused(raw: Mapping[str, Any]) -> ApiError:
 
 def test_a_text() -> None:
     asked = read({"input": "hi"})
-    assert asked.ask.prompt == ChatPrompt(messages=[{"role": "user", "content": "hi"}], tools=[])
-    assert (asked.ask.max_tokens, asked.ask.n_logprobs, asked.ask.client) == (None, None, "key")
+    assert asked.answer_request.prompt == ChatPrompt(messages=[{"role": "user", "content": "hi"}], tools=[])
+    assert (asked.answer_request.max_tokens, asked.answer_request.n_logprobs, asked.answer_request.client) == (
+        None,
+        None,
+        "key",
+    )
     assert asked.form.echoed["store"] is True
 
 
@@ -83,14 +86,18 @@ def test_instructions_come_first() -> None:
 
 def test_zero_is_a_value() -> None:
     asked = read({"input": "hi", "max_output_tokens": 0, "temperature": 0, "top_logprobs": 0, "seed": 0})
-    assert (asked.ask.max_tokens, asked.ask.sampling.temperature, asked.ask.sampling.seed) == (0, 0, 0)
-    assert asked.ask.n_logprobs is None
+    assert (
+        asked.answer_request.max_tokens,
+        asked.answer_request.sampling.temperature,
+        asked.answer_request.sampling.seed,
+    ) == (0, 0, 0)
+    assert asked.answer_request.n_logprobs is None
 
 
 def test_logprobs_are_asked_for_in_either_way() -> None:
     include = ["message.output_text.logprobs", "something.newer"]
-    assert read({"input": "hi", "include": include}).ask.n_logprobs == 0
-    assert read({"input": "hi", "include": include, "top_logprobs": 3}).ask.n_logprobs == 3
+    assert read({"input": "hi", "include": include}).answer_request.n_logprobs == 0
+    assert read({"input": "hi", "include": include, "top_logprobs": 3}).answer_request.n_logprobs == 3
     assert read({"input": "hi", "top_logprobs": 2}).form.with_logprobs
 
 
@@ -108,28 +115,28 @@ def test_formats() -> None:
 
 
 def test_reasoning() -> None:
-    def wish(reasoning: Any, **more: Any) -> tuple[Any, ...]:
+    def parsed(reasoning: Any, **more: Any) -> tuple[Any, ...]:
         prompt = prompt_of({"input": "hi", "reasoning": reasoning, **more})
         return prompt.thinking, prompt.thinking_budget, prompt.effort
 
-    assert wish(None) == wish({"summary": "auto"}) == (None, None, None)
-    assert wish({"effort": "high"}) == (None, None, "high")
-    assert wish({"effort": "none"}) == wish({"enabled": False}) == (False, None, None)
-    assert wish({"max_tokens": 0}) == (None, 0, None)
-    assert wish({"enabled": True}) == (True, None, None)
-    assert wish({}, chat_template_kwargs={"enable_thinking": False}) == (False, None, None)
+    assert parsed(None) == parsed({"summary": "auto"}) == (None, None, None)
+    assert parsed({"effort": "high"}) == (None, None, "high")
+    assert parsed({"effort": "none"}) == parsed({"enabled": False}) == (False, None, None)
+    assert parsed({"max_tokens": 0}) == (None, 0, None)
+    assert parsed({"enabled": True}) == (True, None, None)
+    assert parsed({}, chat_template_kwargs={"enable_thinking": False}) == (False, None, None)
     assert prompt_of({"input": "hi", "chat_template_kwargs": {"x": 1}}).template_arguments == {"x": 1}
 
 
 def test_sessions() -> None:
-    assert read({"input": "hi", "prompt_cache_key": "thread"}).ask.session == "thread"
-    assert read({"input": "hi"}, headers={"Session-Id": "other"}).ask.session == "other"
+    assert read({"input": "hi", "prompt_cache_key": "thread"}).answer_request.session == "thread"
+    assert read({"input": "hi"}, headers={"Session-Id": "other"}).answer_request.session == "other"
 
 
 def test_unknown_fields_and_nulls_are_tolerated() -> None:
     nulls = dict.fromkeys(ResponsesBody.model_fields, None)
     body = {**nulls, "input": "hi", "stream_options": {"include_obfuscation": False}, "new": {"x": [1]}}
-    assert read(body).ask == read({"input": "hi"}).ask
+    assert read(body).answer_request == read({"input": "hi"}).answer_request
 
 
 @pytest.mark.parametrize(
@@ -251,11 +258,11 @@ def codex(step: str) -> dict[str, Any]:
 
 def test_codex_offers_its_agents_and_names_its_thread() -> None:
     asked = read(codex("first_turn"))
-    assert isinstance(asked.ask.prompt, ChatPrompt)
-    names = [tool["function"]["name"] for tool in asked.ask.prompt.tools]
+    assert isinstance(asked.answer_request.prompt, ChatPrompt)
+    names = [tool["function"]["name"] for tool in asked.answer_request.prompt.tools]
     assert {"exec_command", "multi_agent_v1__spawn_agent"} <= set(names)
     assert asked.form.tools.called("multi_agent_v1__spawn_agent") == OfferedTool("spawn_agent", "multi_agent_v1")
-    assert asked.ask.session == codex("second_turn")["prompt_cache_key"]
+    assert asked.answer_request.session == codex("second_turn")["prompt_cache_key"]
     assert asked.form.packs_reasoning
     assert asked.form.echoed["store"] is False
 
@@ -270,13 +277,6 @@ def test_what_codex_said_stays_the_beginning_of_what_it_says_next() -> None:
     turn, output = result[len(second) :][:2]
     assert (turn["role"], output["role"]) == ("assistant", "tool")
     assert turn["tool_calls"][0]["id"] == output["tool_call_id"]
-
-
-def test_a_retry_is_the_same_request() -> None:
-    body = codex("first_turn")
-    again = {**body, "stream": not body["stream"], "client_metadata": {"turn": "another"}}
-    prints = [fingerprint("responses", lasting_fields(one)) for one in (body, again, codex("second_turn"))]
-    assert prints[0] == prints[1] != prints[2]
 
 
 def kept(name: str, *, previous: str | None = None, client: str = "", text: str = "hi") -> KeptResponse:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.transport.body import MAX_DEPTH, MAX_VALUES, check, fingerprint, parse_object
+from luce.supervisor.http.transport.body import MAX_DEPTH, MAX_VALUES, check, parse_object
 
 
 class Body(BaseModel):
@@ -126,13 +126,3 @@ def test_many_mistakes_are_told_in_few_words() -> None:
 
 def test_unknown_fields_are_taken() -> None:
     assert check({"name": "a", "new": {"x": 1}}, Body).model_extra == {"new": {"x": 1}}
-
-
-def test_a_fingerprint_is_of_what_lasts() -> None:
-    asked = {"messages": [{"role": "user", "content": "é"}], "model": "m", "max_tokens": 5}
-    mine = fingerprint("chat", asked)
-    again = {"stream": True, "stream_options": {"include_usage": True}, **dict(reversed(asked.items()))}
-    assert fingerprint("chat", again) == mine
-    assert fingerprint("other", asked) != mine
-    assert fingerprint("chat", {**asked, "max_tokens": 0}) != mine
-    assert fingerprint("chat", {**asked, "max_tokens": None}) != mine

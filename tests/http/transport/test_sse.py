@@ -13,7 +13,7 @@ from aiohttp import web
 from luce.supervisor.http.server import listening
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.connection import ClientGoneError, connection_watch, while_connected
-from luce.supervisor.http.transport.sse import COMMENT, EventStream, encode_event
+from luce.supervisor.http.transport.sse import COMMENT, EventStream
 from tests.http.raw_client import get, raw_client
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -35,20 +35,6 @@ async def serving(handler: Handler, *, cancels: bool = False) -> AsyncIterator[s
         await runner.cleanup()
 
 
-@pytest.mark.parametrize(
-    ("event", "data", "expected"),
-    [
-        (None, "{}", b"data: {}\n\n"),
-        ("ping", b"{}", b"event: ping\ndata: {}\n\n"),
-        (None, "a\nb\r\nc\rd", b"data: a\ndata: b\ndata: c\ndata: d\n\n"),
-        (None, "", b"data: \n\n"),
-        (None, "\u2028\x85\x0b", "data: \u2028\x85\x0b\n\n".encode()),
-    ],
-)
-def test_an_event_as_bytes(event: str | None, data: str | bytes, expected: bytes) -> None:
-    assert encode_event(event, data) == expected
-
-
 async def test_headers_and_each_event_come_at_once() -> None:
     go_on = asyncio.Event()
 
@@ -56,9 +42,9 @@ async def test_headers_and_each_event_come_at_once() -> None:
         async with EventStream(request, keep_alive=lambda: COMMENT, settings=PATIENT) as stream:
             await go_on.wait()
             go_on.clear()
-            await stream.send("a", "1")
+            await stream.send_bytes(b"event: a\ndata: 1\n\n")
             await go_on.wait()
-            await stream.send_many([(None, "2"), ("b", "3")])
+            await stream.send_bytes(b"data: 2\n\nevent: b\ndata: 3\n\n")
         return stream.response
 
     async with serving(handle) as url, raw_client(url) as client:
@@ -193,7 +179,7 @@ async def test_a_whole_answer_that_nobody_reads(version: str) -> None:
 async def test_a_failure_inside_cuts_the_stream_off() -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         async with EventStream(request, keep_alive=lambda: COMMENT, settings=PATIENT) as stream:
-            await stream.send(None, "1")
+            await stream.send_bytes(b"data: 1\n\n")
             raise web.HTTPConflict
 
     async with serving(handle) as url, raw_client(url) as client:
@@ -232,7 +218,7 @@ async def test_http_1_0_gets_the_stream_without_chunks() -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         async with EventStream(request, keep_alive=lambda: COMMENT, settings=PATIENT) as stream:
             for number in range(3):
-                await stream.send(None, str(number))
+                await stream.send_bytes(b"data: %d\n\n" % number)
         return stream.response
 
     async with serving(handle) as url, raw_client(url) as client:
@@ -263,6 +249,26 @@ async def test_what_waits_and_what_does_not_comes_in_order() -> None:
         async with EventStream(request, keep_alive=lambda: COMMENT, settings=PATIENT) as stream:
             for event in events:
                 await stream.send_bytes(event)
+        return stream.response
+
+    async with serving(handle) as url, aiohttp.ClientSession() as session, session.get(url) as response:
+        assert await response.read() == b"".join(events)
+
+
+async def test_a_stream_that_is_compressed_is_whole() -> None:
+    """Nothing goes to the transport beside what aiohttp makes of it."""
+    events = [b"data: %d\n\n" % number for number in range(50)]
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        stream = EventStream(request, keep_alive=lambda: COMMENT, settings=PATIENT)
+        stream.response.enable_compression(web.ContentCoding.gzip)
+        async with stream:
+            await stream.send_bytes(events[0])
+            for event in events[1:]:
+                if stream.is_clear():
+                    stream.send_now(event)
+                else:
+                    await stream.send_bytes(event)
         return stream.response
 
     async with serving(handle) as url, aiohttp.ClientSession() as session, session.get(url) as response:

@@ -16,14 +16,13 @@ from luce.supervisor.http.answering.answer_events import (
     ReasoningPiece,
     ToolCallPiece,
 )
-from luce.supervisor.http.answering.choice import ChatReading, Choice, Piece
-from luce.supervisor.http.answering.choice_logprobs import LogprobReader
+from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, LogprobReader, Piece
 from luce.supervisor.text import TextModel
 from tests.http.answering.answering_fixtures import READ
 
 THOUGHT = "Let me see what END there is."
 CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "END of README.md"}}\n</tool_call>'
-OpenChoice = Callable[..., Choice]
+OpenChoice = Callable[..., ChoiceDecoder]
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +32,10 @@ def model(tiny_model: Path, llama_templates_dir: Path) -> Iterator[TextModel]:
         yield opened
 
 
-def choice(model: TextModel, *stops: str, logprobs: bool = False, **options: object) -> Choice:
+def choice(model: TextModel, *stops: str, logprobs: bool = False, **options: object) -> ChoiceDecoder:
     chat = model.render([{"role": "user", "content": "Hello"}], tools=[READ])
     reader = LogprobReader(model, 1) if logprobs else None
-    return Choice(0, ChatReading(model, chat), stops=stops, ends=model.info.eog, logprobs=reader, **options)  # type: ignore[arg-type]
+    return ChoiceDecoder(0, ChatReading(model, chat), stops=stops, ends=model.info.eog, logprobs=reader, **options)  # type: ignore[arg-type]
 
 
 def tokens(model: TextModel, text: str) -> list[int]:
@@ -44,7 +43,7 @@ def tokens(model: TextModel, text: str) -> list[int]:
 
 
 def read(
-    choice: Choice, items: Sequence[int | TokenEvent], *, truncated: bool = False, at_once: int = 1
+    choice: ChoiceDecoder, items: Sequence[int | TokenEvent], *, truncated: bool = False, at_once: int = 1
 ) -> tuple[list[Piece], ChoiceFinished]:
     pieces: list[Piece] = []
     for at in range(0, len(items), at_once):

@@ -17,11 +17,11 @@ from luce.supervisor.http.answering.answer_events import (
     ContentPiece,
     FinishedToolCall,
     FinishReason,
+    Logprob,
     ReasoningPiece,
     TokenLogprob,
     ToolCallPiece,
 )
-from luce.supervisor.http.answering.choice_logprobs import LogprobReader
 from luce.supervisor.text import (
     AnswerFormatError,
     AnswerParser,
@@ -112,7 +112,21 @@ class ChatReading:
         self._parser.close()
 
 
-class Choice:
+class LogprobReader:
+    def __init__(self, model: TextModel, n_likeliest: int) -> None:
+        self._model = model
+        self._n_likeliest = n_likeliest
+
+    def read(self, entries: Sequence[tuple[int, float]]) -> TokenLogprob:
+        """Of token ids, as those of bytes. `entries`: the chosen token first, then the likeliest."""
+        chosen, *others = [
+            Logprob(token, self._model.piece(token, special=True), logprob)
+            for token, logprob in entries[: self._n_likeliest + 1]
+        ]
+        return TokenLogprob(chosen, others)
+
+
+class ChoiceDecoder:
     """One reader: `feed` what has come, `finish` once. `has_stopped`: no more is wanted."""
 
     def __init__(
