@@ -75,7 +75,14 @@ class Depths(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
     help="Lengths of the prompts, in tokens. One that a server has no room for is left out.",
 )
 @click.option("-n", "n", type=click.IntRange(2, 1 << 20), default=64, show_default=True, help="Tokens of an answer.")
-@click.option("--rounds", type=click.IntRange(1, 1000), default=3, show_default=True, metavar="N", help="Measurements of each figure.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Measurements of each figure.",
+)
 @click.option(
     "--speculation/--no-speculation",
     default=True,
