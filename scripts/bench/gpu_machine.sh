@@ -7,17 +7,15 @@
 # OUT_DIR           where the figures go; the packages of python3 must hold numpy, gguf, rich and pytest
 # STEP              any of, in the order that is wanted:
 #   build           luced with LUCE_BACKEND_DL, what it is compared with, llama-server too if its sources are there
-#   noise           what another way of batching changes in the logits: tests/daemon/same_tokens.py allows for it
 #   decode          decoding against the bare loop, on a random model of 8 GB (made here)
 #   streaming       the gaps of a running lane beside a long prompt, on the same
-#   verify          what verifying costs: trees on an attention model of 8B (made here), and of $VERIFY ("MODEL DRAFT")
 #   gate            speculation with a drafter that is never right against plain decoding, on the model of 8 GB
 #   transfer        what pages and states cost on their way between device and host
 #   prefix          an agent's session against the bare loop and llama-server, what restoring costs; $MODELS or the same
 #   tests           the daemon's tests with --gpu (PYTEST_ADDOPTS="-n 8" where pytest-xdist is installed)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-[ $# -ge 4 ] || { sed -n '2,19s/^# \?//p' "$0"; exit 64; }
+[ $# -ge 4 ] || { sed -n '2,16s/^# \?//p' "$0"; exit 64; }
 llama=$(realpath "$1") backend=$(realpath "$2") out=$(realpath -m "$3")
 shift 3
 build=build/gpu-dl
@@ -36,7 +34,7 @@ cpu=(-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -
 build() {
     cmake -G Ninja -S . -B $build "${cpu[@]}" -DLUCE_BACKEND_DL=ON -DLLAMA_CPP_DIR="$llama" \
         -DLUCE_BUILD_BENCH=ON -DGGML_CPU_ALL_VARIANTS=OFF >"$out/build.txt" 2>&1 &&
-        ninja -C $build luced bare_decode bare_prefill kv_transfer verify_costs luce_text ggml-cpu >>"$out/build.txt" 2>&1 ||
+        ninja -C $build luced bare_decode bare_prefill kv_transfer luce_text ggml-cpu >>"$out/build.txt" 2>&1 ||
         { tail -30 "$out/build.txt"; exit 1; }
     if [ -d "$llama/tools/server" ]; then
         cmake -G Ninja -S "$llama" -B build/gpu-server "${cpu[@]}" -DGGML_BACKEND_DL=ON -DBUILD_SHARED_LIBS=ON \
@@ -57,15 +55,10 @@ models() {
     python3 scripts/make_test_models.py build/bench-models --shape bench-8b
 }
 
-noise() {
-    python3 scripts/bench/noise.py --luced "$luced" build/test-models/*.gguf models/luce-tiny-Q8_0.gguf |
-        tee "$out/noise.md"
-}
-
 compare() { # PROGRAM
     for type in f16 q8_0; do
         echo "$1, $type KV" | tee -a "$out/$1.md"
-        python3 "scripts/bench/$1.py" --luced "$luced" --bare "$bare/bare_decode" --threads 8 --gpu-layers 99 \
+        python3 "scripts/bench/decode/$1.py" --luced "$luced" --bare "$bare/bare_decode" --threads 8 --gpu-layers 99 \
             --model $model --cache-type $type | tee -a "$out/$1.md"
     done
 }
@@ -78,27 +71,15 @@ prefix() {
     local peer=()
     [ -x "$server" ] && peer=(--vs "$server")
     for one in ${MODELS:-$model}; do
-        python3 scripts/bench/prefix.py --luced "$luced" --bare "$bare/bare_prefill" "${peer[@]}" --threads 8 \
+        python3 scripts/bench/memory/prefix.py --luced "$luced" --bare "$bare/bare_prefill" "${peer[@]}" --threads 8 \
             --gpu-layers 99 --models "$one" --cache-type f16 --json "$out/prefix-$(basename "$one" .gguf).json" |
             tee -a "$out/prefix.txt"
     done
 }
 
-verify() {
-    if [ -n "${VERIFY:-}" ]; then
-        for lanes in 1 4; do
-            # shellcheck disable=SC2086  # two words
-            "$bare/verify_costs" $VERIFY 99 $lanes 128 8192 32768 2>"$out/verify.log" | tee -a "$out/verify.md"
-        done
-    fi
-    python3 scripts/make_test_models.py build/bench-models --shape bench-8b-attention
-    "$bare/verify_costs" build/bench-models/bench-8b-attention.gguf none 99 1 128 8192 2>>"$out/verify.log" |
-        tee -a "$out/verify.md"
-}
-
 gate() {
     python3 scripts/make_test_models.py build/bench-models --shape bench-8b-dflash
-    python3 scripts/bench/speculation.py --luced "$luced" --model $model --threads 8 --gpu-layers 99 --cache-type f16 \
+    python3 scripts/bench/speculation/speculation.py --luced "$luced" --model $model --threads 8 --gpu-layers 99 --cache-type f16 \
         --draft build/bench-models/bench-8b-dflash.gguf --only gate --sets code --prompts 4 --tokens 400 \
         --pairs 3 --lanes 1 2 4 --json "$out/gate.json" | tee "$out/gate.txt"
 }
@@ -110,7 +91,7 @@ tests() {
 for step in "$@"; do
     [ "$step" = build ] || { [ -x "$luced" ] && models; } || exit 1
     case $step in
-        build | noise | prefix | tests | transfer | verify | gate) $step ;;
+        build | prefix | tests | transfer | gate) $step ;;
         decode | streaming) compare "$step" ;;
         *) echo "no step $step" >&2; exit 64 ;;
     esac

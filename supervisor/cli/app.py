@@ -13,6 +13,7 @@ _COMMANDS = {
     "serve": ("luce.supervisor.cli.serve", "Serve the OpenAI and Anthropic APIs, for agents and programs."),
     "chat": ("luce.supervisor.cli.chat", "Talk to a model in the terminal."),
     "run": ("luce.supervisor.cli.run", "Generate text for a prompt."),
+    "bench": ("luce.supervisor.cli.bench.command", "Measure what this machine does with a model, or a server."),
     "tokenize": ("luce.supervisor.cli.tokens", "Turn text into token ids."),
     "detokenize": ("luce.supervisor.cli.tokens", "Turn token ids into text, as they come."),
     "inspect": ("luce.supervisor.cli.inspect", "Show what a model file is and what it costs in memory."),

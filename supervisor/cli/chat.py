@@ -6,38 +6,20 @@ The engine of its own is a server too, on a port that nobody else knows the key 
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import signal
-import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import fields
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from luce.supervisor.cli.chat_background import Background
-from luce.supervisor.cli.chat_client import ChatClient, server_url
 from luce.supervisor.cli.chat_conversation import Conversation
-from luce.supervisor.cli.chat_input import Lines
-from luce.supervisor.cli.chat_screen import Screen
 from luce.supervisor.cli.chat_talk import Talk
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_START_FAILED, Failure, say
+from luce.supervisor.cli.chat_terminal import Terminal
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, Failure
 from luce.supervisor.cli.input import read_file, utf8, utf8_argument
-from luce.supervisor.cli.options import (
-    NOT_NEGATIVE,
-    engine_options,
-    read_engine_config,
-    read_sampling,
-    sampling_options,
-)
-from luce.supervisor.config import ConfigError, DaemonConfig, SupervisorConfig
-
-if TYPE_CHECKING:
-    from types import FrameType
+from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, read_sampling, sampling_options
+from luce.supervisor.cli.servers import end_by_signals, engine_arguments, named_server, own_server
 
 _DEFAULT_URL = "http://127.0.0.1:8080"
 _KEY_VARIABLE = "LUCE_API_KEY"
@@ -72,31 +54,20 @@ def command(context: click.Context, /, **values: Any) -> int:
 
     Where stdin is no terminal, each line is a turn; answers go to stdout, all else to stderr.
     """
-    engine = [name for name in _engine_names() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    engine = engine_arguments(context)
     own = values["own"] or bool(engine)
     if own and (values["url"] is not None or values["api_key"] is not None):
-        flag = f"--{engine[0].replace('_', '-')}" if engine else "--own"
-        raise click.UsageError(f"{flag} starts an engine of its own: leave --url and --api-key out")
+        raise click.UsageError(f"{(engine or ['--own'])[0]} starts an engine of its own: leave --url and --api-key out")
     if values["system"] is not None:
         utf8_argument(values["system"], "--system")
     options = _request_options(values)
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGHUP, _leave)
-    screen = Screen()
-    with Background(lambda: _own(values) if own else _server(values)) as background:
-        talk = Talk(background, screen, Lines(is_terminal=screen.is_terminal), options)
-        return talk.run(Conversation(values["system"]))
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    del frame
-    sys.exit(128 + number)  # by way of everything that was started
-
-
-def _engine_names() -> list[str]:
-    own = {"url", "api_key", "own", "system", "tools", "n"}
-    sampling = {"temp", "top_k", "top_p", "min_p", "repeat", "presence", "frequency"}
-    return [option.name for option in command.params if option.name and option.name not in own | sampling]
+    end_by_signals()
+    with ExitStack() as stack:
+        if own:
+            server = stack.enter_context(own_server(["--log-level", "warn", "--lanes", "1", *engine]))
+        else:
+            server = named_server("--url", values["url"] or _DEFAULT_URL, _KEY_VARIABLE, values["api_key"])
+        return Talk(server, Terminal(), options, Conversation(values["system"])).run()
 
 
 def _request_options(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,59 +95,3 @@ def _read_tools(file: Path) -> list[Any]:
     if not isinstance(tools, list):
         raise Failure(f"--tools {file}: it must be a list of tools", EXIT_BAD_ARGS)
     return tools
-
-
-@asynccontextmanager
-async def _server(values: Mapping[str, Any]) -> AsyncIterator[ChatClient]:
-    import aiohttp
-
-    try:
-        url = server_url(values["url"] or _DEFAULT_URL)
-    except ValueError as error:
-        raise Failure(f"--url {error}", EXIT_BAD_ARGS) from None
-    async with aiohttp.ClientSession() as session:
-        yield ChatClient(session, url, values["api_key"] or _first_key(os.environ.get(_KEY_VARIABLE, "")))
-
-
-def _first_key(keys: str) -> str | None:
-    """The variable may hold a server's keys: any of them lets in."""
-    return next((key.strip() for key in keys.split(",") if key.strip()), None)
-
-
-@asynccontextmanager
-async def _own(values: Mapping[str, Any]) -> AsyncIterator[ChatClient]:
-    """Raises Failure."""
-    import aiohttp
-
-    from luce.supervisor.cli.serve_loading import loading_shown
-    from luce.supervisor.engine.locate import NotInstalledError
-    from luce.supervisor.engine.process import StartError
-    from luce.supervisor.http.app import create_app
-    from luce.supervisor.http.server import listening
-    from luce.supervisor.http.settings import ServeSettings
-    from luce.supervisor.supervisor import Supervisor
-    from luce.supervisor.text import TextError
-
-    config = _supervisor_config(read_engine_config({**values, "log_level": values["log_level"] or "warn"}, lanes=1))
-    settings = ServeSettings(port=0, api_keys=(secrets.token_urlsafe(24),))
-    try:
-        async with AsyncExitStack() as stack:
-            supervisor = Supervisor(config, on_log=say)
-            async with loading_shown(supervisor, config.model.name):
-                await stack.enter_async_context(supervisor)
-            app = await create_app(supervisor, settings)
-            _, url = await stack.enter_async_context(listening(app, settings))
-            session = await stack.enter_async_context(aiohttp.ClientSession())
-            yield ChatClient(session, url, settings.api_keys[0])
-    except StartError as error:
-        code = EXIT_BAD_ARGS if error.exit_code == EXIT_BAD_ARGS else EXIT_START_FAILED
-        raise Failure(str(error), code) from error
-    except (NotInstalledError, TextError) as error:
-        raise Failure(str(error), EXIT_START_FAILED) from error
-
-
-def _supervisor_config(config: DaemonConfig) -> SupervisorConfig:
-    try:
-        return SupervisorConfig(**{entry.name: getattr(config, entry.name) for entry in fields(DaemonConfig)})
-    except ConfigError as error:
-        raise Failure(str(error), EXIT_BAD_ARGS) from None

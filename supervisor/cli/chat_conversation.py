@@ -6,9 +6,9 @@ Knows the shapes of chat completions' messages; knows no terminal and no server.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from luce.supervisor.cli.server_client import Answer, ToolCall
 
 Message = dict[str, Any]
 
@@ -19,42 +19,16 @@ class NotAConversationError(ValueError):
     """The text says why it is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    id: str
-    name: str
-    arguments: str
-
-
-@dataclass(slots=True)
-class Answer:
-    """What has come of one answer."""
-
-    content: str = ""
-    reasoning: str = ""
-    calls: list[ToolCall] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.content or self.reasoning or self.calls)
-
-
 class Conversation:
     def __init__(self, system: str | None = None) -> None:
-        self._system = system
+        self.system = system
         self._messages: list[Message] = []
-
-    @property
-    def system(self) -> str | None:
-        return self._system
 
     @property
     def messages(self) -> list[Message]:
         """All of them, the system message first."""
-        first = [] if self._system is None else [{"role": "system", "content": self._system}]
+        first = [] if self.system is None else [{"role": "system", "content": self.system}]
         return [*first, *self._messages]
-
-    def set_system(self, text: str | None) -> None:
-        self._system = text
 
     def reset(self) -> None:
         """The system message stays."""
@@ -115,14 +89,11 @@ class Conversation:
         if not isinstance(messages, list):
             raise NotAConversationError('it has no list of "messages"')
         conversation = cls()
-        conversation._load(messages)
-        return conversation
-
-    def _load(self, messages: Sequence[Any]) -> None:
         for number, message in enumerate(messages):
             if not isinstance(message, dict) or message.get("role") not in _ROLES:
                 raise NotAConversationError(f"message {number} has no role of {', '.join(sorted(_ROLES))}")
             if number == 0 and message["role"] == "system" and isinstance(message.get("content"), str):
-                self._system = message["content"]
+                conversation.system = message["content"]
             else:
-                self._messages.append(message)
+                conversation._messages.append(message)
+        return conversation

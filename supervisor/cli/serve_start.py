@@ -110,7 +110,8 @@ async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings)
         if error.filename is not None or error.errno not in _BIND_REASONS:
             raise
         raise _bind_failure(settings, error) from error  # somebody was faster
-    say("luce serve: stopped")
+    if config.log_level not in {"warn", "error"}:
+        say("luce serve: stopped")
     return EXIT_OK
 
 

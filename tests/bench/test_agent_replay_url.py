@@ -10,10 +10,10 @@ from typing import Any, get_args
 import pytest
 
 from luce.supervisor import SupervisorConfig
-from scripts.bench.agent_replay import Plan, Remote, prepare, replay_remote
-from scripts.bench.replay_http import Api, anthropic_body
-from scripts.bench.replay_prompts import Prepared, Setting
-from scripts.bench.transcripts import read_transcript
+from scripts.bench.replay.agent_replay import Plan, Remote, prepare, replay_remote
+from scripts.bench.replay.prompts import Prepared, Setting
+from scripts.bench.replay.remote import Api, anthropic_body
+from scripts.bench.replay.transcripts import read_transcript
 from tests.http.serving import Server
 
 TRANSCRIPT = Path(__file__).resolve().parents[1] / "data" / "transcripts" / "claude-fix.jsonl"

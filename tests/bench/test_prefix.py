@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scripts.bench import prefix
+from scripts.bench.memory import prefix
 
 
 def test_a_session_reads_only_what_is_new(luced: Path, tiny_model: Path, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -13,24 +12,22 @@ import pytest
 from rich.console import Console
 
 from luce.supervisor.text import TextModel
-from scripts.bench import residency
-from scripts.bench.residency_divergence import DivergenceSample, divergence, measure_divergence, text_of
-from scripts.bench.residency_flatness import BOUNDED, HOME, WHOLE, FlatnessSample, FlatnessVolume
-from scripts.bench.residency_plots import save_plot
-from scripts.bench.residency_prompts import DEEPEST, KINDS, N_TURNS, SHALLOWEST, depths, needle_prompt
-from scripts.bench.residency_recall import RecallSample, Residency, least_tokens, measure_recall
-from scripts.bench.residency_report import (
+from scripts.bench.residency import residency
+from scripts.bench.residency.flatness import BOUNDED, HOME, WHOLE, FlatnessSample, FlatnessVolume
+from scripts.bench.residency.plot import save_plot
+from scripts.bench.residency.prompts import DEEPEST, KINDS, N_TURNS, SHALLOWEST, depths, needle_prompt
+from scripts.bench.residency.recall import RecallSample, Residency, least_tokens, measure_recall
+from scripts.bench.residency.report import (
     ALL,
     RecallRow,
     depth_rows,
-    divergence_rows,
     flatness_rows,
     recall_rows,
     show_flatness,
     to_json,
     verdicts,
 )
-from scripts.bench.residency_sides import FULL, LRU, QUERY, EngineSettings, RefusedError, whole_pages
+from scripts.bench.residency.sides import FULL, LRU, QUERY, EngineSettings, RefusedError, whole_pages
 
 N_TOKENS = 1500
 
@@ -81,7 +78,7 @@ def test_the_code_is_this_repositorys_and_the_needle_a_comment(tiny_model: Path)
     lines = text.partition("```python\n")[2].partition("\n```")[0].splitlines()
     [fact] = [line for line in lines if "access code" in line]
     assert fact.lstrip().startswith("# ")
-    root = Path(residency.__file__).resolve().parents[2]
+    root = Path(residency.__file__).resolve().parents[3]
     files = [*(root / "supervisor").glob("*.py"), *(root / "protocol").glob("*.py")]
     known = {line for file in files for line in file.read_text().splitlines()}
     assert set(lines) - {fact} <= known
@@ -135,7 +132,6 @@ def test_the_text_that_fits_ends_where_the_pool_is_full() -> None:
         ["--residency", "0"],
         ["--residency", "100"],
         ["--needles", "0"],
-        ["--texts", "0"],
         ["--rounds", "0"],
         ["--answer", "1"],
         ["--pool", "2048"],  # the first position fits it
@@ -200,23 +196,6 @@ def test_what_the_full_cache_misses_is_nobodys_share() -> None:
     assert row.outside(LRU) is None
     assert row.recall(QUERY) == 0
     assert verdicts([replace(row, kind=ALL)], []) == []
-
-
-def test_divergence_is_none_between_equals_and_grows() -> None:
-    even = {1: math.log(0.5), 2: math.log(0.3), 3: -math.inf}
-    assert divergence(even, even) == pytest.approx(0.0)
-    other = {1: math.log(0.3), 2: math.log(0.5)}
-    expected = 0.5 * math.log(0.5 / 0.3) + 0.3 * math.log(0.3 / 0.5)
-    assert divergence(even, other) == pytest.approx(expected)
-    # What is not among the likeliest of both counts as one: 0.5 each.
-    assert divergence(even, {1: math.log(0.5), 7: math.log(0.4)}) == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("name", ["code", "chat"])
-def test_a_text_is_exactly_as_long_as_asked_for(tiny_model: Path, name: str) -> None:
-    with TextModel(tiny_model) as model:
-        assert len(text_of(model, name, 700, 0)) == 700
-        assert text_of(model, name, 700, 0) != text_of(model, name, 700, 1)
 
 
 def flatness_samples(slowdown: float, stall_share: float = 0.01) -> list[FlatnessSample]:
@@ -297,47 +276,26 @@ def test_recall_is_judged_over_all_kinds() -> None:
 
 def test_everything_is_in_the_json_and_the_plot(tmp_path: Path) -> None:
     recall, flatness = [recall_sample("filler", "fq")], flatness_samples(1.0)
-    figures = json.loads(json.dumps(to_json(recall, flatness, [], {"needles": 1})))
+    figures = json.loads(json.dumps(to_json(recall, flatness, {"needles": 1})))
     assert figures["recall"]["samples"][0]["answers"] == recall[0].answers
     assert len(figures["flatness"]["rows"]) == 2
     assert {verdict["is_reached"] for verdict in figures["verdicts"]} == {True}
     pytest.importorskip("matplotlib")
-    assert save_plot(recall_rows(recall), depth_rows(recall), flatness_rows(flatness), tmp_path / "plot.png")
+    save_plot(recall_rows(recall), depth_rows(recall), flatness_rows(flatness), tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-def divergence_sample(seed: int, query: float, lru: float) -> DivergenceSample:
-    moved, same = {QUERY: query, LRU: lru}, {QUERY: True, LRU: lru < 0.5}
-    return DivergenceSample("code", seed, 12, 896, 4096, moved, same)
-
-
-def test_divergence_is_compared_text_by_text() -> None:
-    samples = [divergence_sample(0, 0.1, 0.1), divergence_sample(0, 0.3, 0.1), divergence_sample(1, 0.2, 0.8)]
-    [row] = divergence_rows(samples)
-    assert (row.text, row.percent, row.n_texts, row.n_places) == ("code", 12, 2, 3)
-    assert row.mean[QUERY] == pytest.approx(0.2)
-    assert row.median[LRU] == pytest.approx(0.1)
-    assert row.same_best[LRU] == pytest.approx(2 / 3)
-    ratio, low, high = row.to_lru[QUERY]
-    assert ratio == pytest.approx(0.6)
-    # The same text drawn twice is as low and as high as it comes.
-    assert [low, high] == [pytest.approx(0.25), pytest.approx(2.0)]
-    [verdict] = verdicts([], [], [row])
-    assert verdict.is_reached
-    assert not verdicts([], [], divergence_rows(samples[:2]))[0].is_reached
 
 
 def test_runs_of_several_files_are_shown_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [tmp_path / "one.json", tmp_path / "two.json"]
     runs = [
-        ([recall_sample("filler", "fq")] * 3, [], [divergence_sample(0, 0.1, 0.2)]),
-        ([recall_sample("filler", "f")], flatness_samples(1.04), []),
+        ([recall_sample("filler", "fq")] * 3, list[FlatnessSample]()),
+        ([recall_sample("filler", "f")], flatness_samples(1.04)),
     ]
-    for path, (recall, flatness, moved) in zip(files, runs, strict=True):
-        path.write_text(json.dumps(to_json(recall, flatness, moved, {})))
+    for path, (recall, flatness) in zip(files, runs, strict=True):
+        path.write_text(json.dumps(to_json(recall, flatness, {})))
     assert residency.main(["--show", *map(str, files)]) == 0
     shown = capsys.readouterr().out
-    for verdict in ("query / full: 0.750", "query / lru: 0.500", "worst position: 1.040"):
+    for verdict in ("query / full: 0.750", "worst position: 1.040"):
         assert verdict in shown
 
 
@@ -360,15 +318,6 @@ def test_a_needle_that_left_the_pool_is_found_by_query_and_not_by_lru(luced: Pat
     assert not deep.is_outside
     assert [shallow.is_right(side) for side in (FULL, QUERY, LRU)] == [True, True, False], shallow.answers
     assert all(deep.is_right(side) for side in (FULL, QUERY, LRU)), deep.answers
-
-
-def test_a_text_that_fits_the_pool_does_not_diverge(luced: Path, tiny_model: Path) -> None:
-    samples: list[DivergenceSample] = []
-    bound = Residency(90, 256)  # 640 cells
-    assert measure_divergence(EngineSettings(luced, tiny_model), bound, [0], ["code"], 2, samples.append) == samples
-    assert [sample.position for sample in samples] == [224, 256]
-    assert all(sample.divergence[side] < 1e-3 for sample in samples for side in (QUERY, LRU))
-    assert all(sample.has_same_best == {QUERY: True, LRU: True} for sample in samples)
 
 
 def test_what_luced_refuses_ends_the_run(luced: Path, tiny_model: Path) -> None:

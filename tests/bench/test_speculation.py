@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,10 +12,10 @@ import pytest
 
 from luce.protocol import Speculation
 from luce.supervisor.text import TextModel
-from scripts import make_speculation_prompts
-from scripts.bench import speculation
-from scripts.bench.speculation_plot import width_of
-from scripts.bench.speculation_prompts import (
+from scripts.bench.harness import in_turns
+from scripts.bench.speculation import speculation
+from scripts.bench.speculation.plot import width_of
+from scripts.bench.speculation.prompts import (
     SET_NAMES,
     PromptSetError,
     RenderedPrompt,
@@ -23,8 +24,8 @@ from scripts.bench.speculation_prompts import (
     load_set,
     render,
 )
-from scripts.bench.speculation_report import FIXED, SERVER, Cell, Group, Sameness, figures, join, verdicts
-from scripts.bench.speculation_sides import Answered, EngineSettings, LucedSide, Wave, server_wave
+from scripts.bench.speculation.report import FIXED, SERVER, Cell, Group, Sameness, figures, join, verdicts
+from scripts.bench.speculation.sides import Answered, EngineSettings, LucedSide, Wave, server_wave
 
 # What a llama-server answers, and nothing of what it computes: the real one is no part of this repository. The widths
 # differ in speed, so that one of them is the best.
@@ -56,7 +57,8 @@ http.server.HTTPServer(("127.0.0.1", int(arguments["--port"])), Handler).serve_f
 
 
 def settings_of(tiny_model: Path, n_lanes: int = 1) -> EngineSettings:
-    return EngineSettings(tiny_model, Path("draft.gguf"), 512, n_lanes, 1, 512, 0, "q8_0", "f16")
+    engine = Namespace(ubatch=512, threads=1, gpu_layers=0, cache_type="q8_0")
+    return EngineSettings(tiny_model, Path("draft.gguf"), 512, n_lanes, engine, "f16")
 
 
 def rendered(name: str, n: int = 3) -> RenderedPrompt:
@@ -68,15 +70,6 @@ def wave_of(name: str, tokens: tuple[int, ...], seconds: float = 1.0, told: Spec
 
 
 # Prompts
-
-
-def test_the_sets_in_the_repository_are_the_scripts_own(tmp_path: Path) -> None:
-    make_speculation_prompts.main([str(tmp_path)])
-    for name in SET_NAMES:
-        committed = make_speculation_prompts.FOLDER / f"{name}.jsonl"
-        assert committed.read_text() == (tmp_path / f"{name}.jsonl").read_text(), (
-            "run scripts/make_speculation_prompts.py"
-        )
 
 
 def test_each_set_has_enough_different_prompts() -> None:
@@ -171,7 +164,7 @@ def test_sides_go_first_in_turns(luced: Path, tiny_model: Path) -> None:
         LucedSide.start("a", luced, settings_of(tiny_model)) as a,
         LucedSide.start("b", luced, settings_of(tiny_model)) as b,
     ):
-        orders = [[side.name for side in speculation.in_turns([a, b], turn)] for turn in range(3)]
+        orders = [[side.name for side in in_turns([a, b], turn)] for turn in range(3)]
     assert orders == [["a", "b"], ["b", "a"], ["a", "b"]]
 
 

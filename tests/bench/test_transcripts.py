@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.bench.conversation import IMAGE, NO_RESULT, Message, Session, to_messages
-from scripts.bench.transcripts import MAX_LINE_BYTES, find_transcripts, read_session, read_transcript
+from scripts.bench.replay.conversation import IMAGE, NO_RESULT, Message, Session, to_messages
+from scripts.bench.replay.transcripts import MAX_LINE_BYTES, find_transcripts, read_session, read_transcript
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "data" / "transcripts"
@@ -63,13 +61,6 @@ def shape(messages: list[Message]) -> str:
 
 
 # What is packaged
-
-
-def test_the_packaged_ones_are_what_their_script_makes(tmp_path: Path) -> None:
-    script = ROOT / "scripts" / "make_transcripts.py"
-    subprocess.run([sys.executable, str(script), str(tmp_path)], check=True, timeout=120)
-    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert made == {path.name: path.read_bytes() for path in FOLDER.iterdir()}
 
 
 def test_the_packaged_session_with_edits() -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from luce.supervisor.cli.chat_client import server_url
-from luce.supervisor.cli.chat_conversation import Answer, Conversation, NotAConversationError, ToolCall
-from luce.supervisor.cli.chat_screen import figures, safe
+from luce.supervisor.cli.chat_conversation import Conversation, NotAConversationError
+from luce.supervisor.cli.chat_terminal import figures, safe
+from luce.supervisor.cli.server_client import Answer, ToolCall, server_url
 from tests.cli.conftest import TIMEOUT_S, Run
 from tests.cli.scripted_server import end, forever, scripted, text
 from tests.http.serving import Server
@@ -290,7 +290,7 @@ def test_what_a_model_writes_is_no_command_to_the_terminal(terminal: Start) -> N
 def test_a_signal_ends_the_chat_and_its_engine(terminal: Start) -> None:
     with terminal("--threads", "1", "--ctx", "512") as it:
         it.wait_for(PROMPT)
-        engines = [child for child in psutil.Process(it.popen.pid).children() if child.name() == "luced"]
+        engines = [child for child in psutil.Process(it.popen.pid).children(recursive=True) if child.name() == "luced"]
         assert len(engines) == 1
         it.popen.send_signal(signal.SIGTERM)
         assert it.popen.wait(TIMEOUT_S) == 128 + signal.SIGTERM
@@ -299,11 +299,11 @@ def test_a_signal_ends_the_chat_and_its_engine(terminal: Start) -> None:
 
 MISSED = """
 import ctypes, functools, readline, signal, sys
-from luce.supervisor.cli.chat_input import Lines
+from luce.supervisor.cli.chat_terminal import Terminal
 signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 # Called between the prompt and the wait for a key. No Python runs behind it that would notice the signal.
 readline.set_pre_input_hook(functools.partial(ctypes.PyDLL(None)["raise"], int(signal.SIGTERM)))
-Lines(is_terminal=True).read("> ")
+Terminal(is_terminal=True).read(">")
 """
 
 

@@ -17,7 +17,7 @@ NOISE_GOLDEN = 0.15
 """Against the reference in float32: our activations are quantised too."""
 NOISE_BATCHING = 0.15
 """Between two runs of ours that batch differently, with q8_0 or bf16 KV on CPU, on a trained model. Where the packaged
-one's logits were measured they did not move at all (scripts/bench/noise.py); on another CPU two texts in eight parted,
+one's logits were measured they did not move at all; on another CPU two texts in eight parted,
 at margins of 0.003 and 0.031: ggml's kernels, and so the order of their sums, are not the same on all of them."""
 NOISE_CUTS = 0.3
 """The same on random text, where one run cuts the prompt at other positions than the other: 0.13 measured on the

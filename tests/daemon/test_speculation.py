@@ -16,7 +16,7 @@ import pytest
 
 from luce.protocol import Err, GenerateOk
 from luce.supervisor.text import TextModel
-from scripts.bench.speculation_prompts import load_rendered
+from scripts.bench.speculation.prompts import load_rendered
 from tests.conftest import GoldenCase
 from tests.daemon.conftest import Start, margins_of
 from tests.daemon.exactness import (

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Measure luced's decoding against a bare llama_decode loop on the same libllama, side by side in one run.
+
+Both programs load the same model with the same cache types, batch and threads and take turns, pair by pair, so that
+whatever else the machine does falls on both. Reported are medians over the pairs and their spread; the figures to
+look at are the ratios. Aims: decode speed at least 0.97 of the bare loop with one lane and with eight, time to the
+first token within 2 ms of it, resident memory within 30 MB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from luce.protocol import Token
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from scripts.bench.decode.bare_loop import BareLoop, Sample, n_cells
+from scripts.bench.harness import BUILD, Ratio, add_engine_options, luced_arguments, model_path
+from tests.daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes
+
+
+def measure_luced(daemon: DaemonDriver, args: argparse.Namespace, prompt: Path, n_lanes: int) -> Sample:
+    """From the moment that every lane has its first token to the end of the first lane."""
+    started_s = time.monotonic()
+    daemon.send(*(gen_line(i, args.tokens, prompt, "ignore_eos=1 reuse=0") for i in range(n_lanes)))
+    first_token_s = 0.0
+    n_of_lane = [0] * n_lanes
+    while not all(n_of_lane):
+        event = daemon.next_token()
+        if isinstance(event, Token):
+            n_of_lane[event.id] += 1
+        if first_token_s == 0:
+            first_token_s = time.monotonic() - started_s
+    daemon.drop_buffered_tokens()  # they came before the window opens
+    window_s = time.monotonic()
+    daemon.next_ok()
+    decode_s = time.monotonic() - window_s
+    n_tokens = 0
+    n_open = n_lanes
+    while n_open:
+        event = daemon.next_token()
+        if isinstance(event, Token):
+            n_tokens += n_open == n_lanes
+        else:
+            n_open -= 1
+    resident_kb = daemon.resident_kb()
+    for _ in range(n_lanes - 1):
+        daemon.next_ok()
+    return Sample(first_token_s, decode_s, n_tokens, resident_kb)
+
+
+def run_pairs(args: argparse.Namespace, prompt: Path, n_lanes: int) -> tuple[list[Sample], list[Sample]]:
+    arguments = luced_arguments(args, n_lanes, n_cells(args, n_lanes))
+    ours: list[Sample] = []
+    theirs: list[Sample] = []
+    bare = BareLoop(args, prompt, n_lanes)
+    with DaemonDriver(args.luced, args.model, *arguments) as daemon:
+        for i in range(args.pairs + 1):
+            # Who goes first changes from pair to pair; the first pair warms up and does not count.
+            if i % 2:
+                pair = measure_luced(daemon, args, prompt, n_lanes), bare.measure()
+            else:
+                theirs_now = bare.measure()
+                pair = measure_luced(daemon, args, prompt, n_lanes), theirs_now
+            if i > 0:
+                ours.append(pair[0])
+                theirs.append(pair[1])
+    bare.close()
+    return ours, theirs
+
+
+def report(n_lanes: int, ours: list[Sample], theirs: list[Sample]) -> None:
+    ratios = [a.tokens_per_s / b.tokens_per_s for a, b in zip(ours, theirs, strict=True)]
+    delays_ms = [(a.first_token_s - b.first_token_s) * 1e3 for a, b in zip(ours, theirs, strict=True)]
+    # Only one lane compares: with several, luced reads all prompts in one slice, the bare loop one after the other.
+    delay = f"{statistics.median(delays_ms):+.2f}" if n_lanes == 1 else "-"
+    memory_mb = (ours[-1].resident_kb - theirs[-1].resident_kb) / 1024
+    luced_rate = statistics.median(s.tokens_per_s for s in ours)
+    bare_rate = statistics.median(s.tokens_per_s for s in theirs)
+    print(
+        f"| {n_lanes} | {luced_rate:.1f} | {bare_rate:.1f} | {Ratio.of(ratios)} | {delay} | {memory_mb:+.1f} |",
+        flush=True,
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_engine_options(parser)
+    parser.add_argument("--bare", type=Path, default=BUILD / "scripts" / "bench" / "bare_decode")
+    parser.add_argument("--model", type=model_path, default="bench-150m", help="a file, or a shape that is made")
+    parser.add_argument("--lanes", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
+    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--prompt", type=int, default=64, help="prompt tokens")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens to generate in each lane")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_arguments()
+    print("| lanes | luced tok/s | bare tok/s | ratio, median (range) | first token, ms later | memory, MB more |")
+    print("|---|---|---|---|---|---|")
+    with tempfile.NamedTemporaryFile(suffix=".bin") as file:
+        file.write(to_bytes(random_prompt(args.prompt)))
+        file.flush()
+        for n_lanes in args.lanes:
+            report(n_lanes, *run_pairs(args, Path(file.name), n_lanes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""HTTP servers in processes of their own, ready when /health answers 200: llama.cpp's, the other side of comparisons,
+and ours. They must not know what is compared.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+START_DEADLINE_S = 300.0
+END_DEADLINE_S = 60.0
+REQUEST_DEADLINE_S = 600.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ServerProcess:
+    """Use as a context manager: leaving it ends the server and reaps it."""
+
+    def __init__(self, command: Sequence[str], port: int) -> None:
+        """`command` makes it listen on `port` of this machine."""
+        self._port = port
+        self._name = " ".join(command[:2])
+        self.url = f"http://127.0.0.1:{port}"
+        self._child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def __enter__(self) -> Self:
+        until_s = time.monotonic() + START_DEADLINE_S
+        while not self._is_healthy():
+            if self._child.poll() is not None:
+                raise RuntimeError(f"{self._name} ended with status {self._child.returncode} before it was ready")
+            if time.monotonic() > until_s:
+                self._child.kill()
+                raise TimeoutError(f"{self._name} was not ready in time")
+            time.sleep(0.1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._child.terminate()
+        try:
+            self._child.wait(END_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+    def _is_healthy(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == http.client.OK
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+
+class LuceServer(ServerProcess):
+    """`luce serve`. Use as a context manager."""
+
+    def __init__(self, model: Path, arguments: Sequence[str]) -> None:
+        self.model = model
+        port = free_port()
+        luce = Path(sys.executable).with_name("luce")
+        super().__init__([str(luce), "serve", "--model", str(model), "--port", str(port), *arguments], port)
+
+    def cpu_s(self) -> float:
+        """Of the server's process alone; engines are its children."""
+        times = psutil.Process(self._child.pid).cpu_times()
+        return float(times.user + times.system)
+
+
+@dataclass(frozen=True)
+class Completion:
+    first_token_s: float
+    """From sending the request to the first event with a token."""
+    n_computed: int
+    """Tokens of the prompt that were read (again)."""
+    prompt_s: float
+    """The server's own time for them."""
+    tokens: list[int]
+
+
+class LlamaServer(ServerProcess):
+    """Use as a context manager."""
+
+    def __init__(self, binary: Path, model: Path, *arguments: str) -> None:
+        port = free_port()
+        super().__init__(
+            [str(binary), "--model", str(model), "--host", "127.0.0.1", "--port", str(port), *arguments], port
+        )
+
+    def complete(self, prompt: Sequence[int], n: int) -> Completion:
+        """One greedy completion of exactly n tokens, streamed."""
+        body = {"prompt": list(prompt), "n_predict": n, "temperature": 0, "cache_prompt": True, "ignore_eos": True,
+                "stream": True, "return_tokens": True}  # fmt: skip
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_DEADLINE_S)
+        connection.connect()
+        started_s = time.monotonic()
+        try:
+            return self._read(self._ask(connection, body), started_s)
+        finally:
+            connection.close()
+
+    def post(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What /completion answers as a whole."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_DEADLINE_S)
+        try:
+            answer: Mapping[str, Any] = json.loads(self._ask(connection, body).read())
+        finally:
+            connection.close()
+        return answer
+
+    @staticmethod
+    def _ask(connection: http.client.HTTPConnection, body: Mapping[str, Any]) -> http.client.HTTPResponse:
+        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != http.client.OK:
+            raise RuntimeError(f"llama-server answered {response.status}: {response.read()[:500]!r}")
+        return response
+
+    @staticmethod
+    def _read(response: http.client.HTTPResponse, started_s: float) -> Completion:
+        first_token_s = 0.0
+        tokens: list[int] = []
+        timings: dict[str, Any] = {}
+        for line in response:
+            if not line.startswith(b"data: "):
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise RuntimeError(f"llama-server: {event['error']}")
+            first_token_s = first_token_s or time.monotonic() - started_s
+            tokens += event.get("tokens", [])
+            timings = event.get("timings", timings)
+        return Completion(first_token_s, int(timings["prompt_n"]), float(timings["prompt_ms"]) / 1e3, tokens)

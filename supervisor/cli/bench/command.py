@@ -1,0 +1,179 @@
+"""`luce bench`: what this machine does with a model, or a server that runs. The command line; starts and shows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from luce.supervisor.cli.bench.measure import (
+    SPECULATION_PROMPTS,
+    Side,
+    measure_depths,
+    measure_speculation,
+)
+from luce.supervisor.cli.bench.report import Results, print_results, to_json
+from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure, say
+from luce.supervisor.cli.options import engine_options
+from luce.supervisor.cli.output import print_tables, write_output
+from luce.supervisor.cli.server_client import CHAT_PATH, TEXT_PATH, ServerError
+from luce.supervisor.cli.servers import end_by_signals, engine_arguments, named_server, own_server
+
+_EPILOG = """\b
+What is measured, at each depth:
+  cold      the first token of a prompt that nobody has sent before: all of it is read
+  read/s    tokens of that prompt a second
+  warm      the first token of the next turn of the same conversation: what the prefix cache saves
+  decoded/s tokens a second behind the first one, with so long a text before them
+and, with an engine of its own: what drafts bring, on three prompts with drafts and without.
+All of it through HTTP, as a client sees it. Medians; servers and settings take turns.
+
+\b
+Examples:
+  luce bench                                       the packaged model on this machine
+  luce bench --model m.gguf --depths 512,8K,32K --ctx 40K --plot m.png
+  luce bench --url http://127.0.0.1:8080           a server that runs: luce's, llama-server, vLLM …
+  luce bench --model m.gguf --vs http://127.0.0.1:8081     side by side
+  luce bench --json >today.json
+
+\b
+Exit codes: 0 done, 1 a server refused or broke off, 2 the start failed, 64 bad arguments.
+"""
+
+
+class Depths(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """Numbers of tokens with commas between them, 8K for 8192."""
+
+    name = "depths"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if not isinstance(value, str):
+            return tuple(value)
+        depths = []
+        for word in value.split(","):
+            number, scale = (word[:-1], 1024) if word[-1:] in {"k", "K"} else (word, 1)
+            if not (number.isascii() and number.isdigit() and 0 < int(number) * scale < 1 << 31):
+                self.fail(f"{word!r} is no number of tokens: 64,1K,8K say", param, ctx)
+            depths.append(int(number) * scale)
+        return tuple(dict.fromkeys(depths))
+
+
+@click.command("bench", epilog=_EPILOG)
+@click.option("--url", metavar="URL", help="Measure this server of OpenAI's API in place of an engine of its own.")
+@click.option("--vs", metavar="URL", help="Compare with this server: both take turns, and ratios are shown.")
+@click.option(
+    "--depths",
+    type=Depths(),
+    default="64,1K,4K",
+    show_default=True,
+    metavar="N,…",
+    help="Lengths of the prompts, in tokens. One that a server has no room for is left out.",
+)
+@click.option("-n", "n", type=click.IntRange(2, 1 << 20), default=64, show_default=True, help="Tokens of an answer.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1, 1000),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Measurements of each figure.",
+)
+@click.option(
+    "--speculation/--no-speculation",
+    default=True,
+    help="Whether a second engine without drafts is started, to say what drafts bring. It takes the memory of another.",
+)
+@click.option(
+    "--api",
+    type=click.Choice(["chat", "completions"]),
+    default="chat",
+    show_default=True,
+    help="The endpoint that is asked; completions for servers without a chat template.",
+)
+@click.option("--name", "model_name", default="default", metavar="NAME", help="The model that --url is asked for.")
+@click.option("--vs-name", default="default", metavar="NAME", help="The model that --vs is asked for.")
+@click.option("--json", "as_json", is_flag=True, help="Settings, medians and every sample as JSON in place of tables.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it all into a PNG, SVG or PDF.")
+@engine_options
+@click.pass_context
+def command(context: click.Context, /, **values: Any) -> int:
+    """Measure how fast a model reads, answers and remembers on this machine.
+
+    Without --url an engine of its own is started with the options below, and is gone at the end. Keys of servers are
+    read from LUCE_API_KEY, that of --vs from LUCE_VS_API_KEY.
+    """
+    engine = engine_arguments(context)
+    if values["url"] is not None and engine:
+        raise click.UsageError(f"{engine[0]} is for an engine of its own: leave --url out")
+    pyplot = None
+    if values["plot"] is not None:
+        from luce.supervisor.cli.bench.plot import open_pyplot, save_plot
+
+        pyplot = open_pyplot()
+    end_by_signals()
+    try:
+        results = _measure(values, engine)
+    except ServerError as error:
+        raise Failure(str(error), EXIT_REFUSED) from None
+    if not results.depths:
+        raise Failure("; ".join(["nothing could be measured", *results.notes]), EXIT_REFUSED)
+    if values["as_json"]:
+        write_output((json.dumps(to_json(results), indent=2) + "\n").encode())
+    else:
+        print_tables(lambda console: print_results(console, results))
+    if pyplot is not None:
+        save_plot(pyplot, results, values["plot"])
+    return EXIT_OK
+
+
+def _measure(values: dict[str, Any], engine: list[str]) -> Results:
+    """Raises ServerError."""
+    path = CHAT_PATH if values["api"] == "chat" else TEXT_PATH
+    settings = {name: values[name] for name in ("depths", "n", "rounds", "api")} | {"engine": engine}
+    rounds, n, depths = values["rounds"], values["n"], values["depths"]
+    with ExitStack() as stack:
+        plain = None
+        if values["url"] is not None:
+            server = named_server("--url", values["url"], "LUCE_API_KEY")
+            sides = [Side("url", server, path, values["model_name"])]
+            what = {"url": server.url}
+        else:
+            start = ["--log-level", "warn", *engine]
+            sides = [Side("luce", stack.enter_context(own_server(start)), path)]
+            what = {"luce": str(values["model"] or "the packaged model")}
+            if values["speculation"] and values["draft_max"] != 0:
+                plain = Side("plain", stack.enter_context(own_server([*start, "--draft-max", "0"])), path)
+        if values["vs"] is not None:
+            other = named_server("--vs", values["vs"], "LUCE_VS_API_KEY")
+            sides.append(Side("vs", other, path, values["vs_name"]))
+            what["vs"] = other.url
+        results = Results(what, settings)
+        n_steps = len(depths) * rounds * len(sides) + (rounds * len(SPECULATION_PROMPTS) if plain else 0)
+        with _progress(n_steps) as advance:
+            for at in measure_depths(sides, depths, rounds, n, results.notes.append):
+                results.depths.append(at)
+                advance(f"{at.side}: {at.depth:,} tokens, {at.turn + 1} of {rounds}")
+            if plain is not None:
+                for sample in measure_speculation(sides[0], plain, rounds, n):
+                    results.speculation.append(sample)
+                    advance(f"speculation: {sample.prompt}, {sample.turn} of {rounds}")
+    return results
+
+
+@contextmanager
+def _progress(n_steps: int) -> Iterator[Callable[[str], None]]:
+    """A bar in a terminal, lines elsewhere: on stderr, since stdout has the results."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield say
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("measuring", total=n_steps)
+        yield lambda text: progress.update(task, advance=1, description=text)

@@ -1,0 +1,165 @@
+"""ServerClient: streamed answers from any server of OpenAI's API. Knows HTTP; shows nothing, measures nothing.
+
+An answer counts only when the server has ended it: a stream that breaks off raises ServerError. It blocks, so that
+Ctrl-C in the main thread ends the wait, and with it the answer.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
+
+_CONNECT_S = 10.0
+_SILENCE_S = 300.0  # our servers show a sign of life every few seconds
+_MAX_EVENT_BYTES = 64 << 20
+_MAX_ERROR_BYTES = 1 << 16
+
+Piece = tuple[Literal["reasoning", "content", "call"], str]
+
+
+class ServerError(Exception):
+    """Why there is no answer, for people. `status` is the HTTP status of a refusal, else None."""
+
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(slots=True)
+class ToolCall:
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What has come of one answer. `reason` and `usage` come at its end, as the server gave them."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
+    reason: str = ""
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.content or self.reasoning or self.calls)
+
+
+def server_url(text: str) -> str:
+    """The address without what clients add to it. Raises ValueError."""
+    url = text.rstrip("/").removesuffix("/v1")
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{text!r} is no address of a server: http://127.0.0.1:8080, say")
+    return url
+
+
+class ServerClient:
+    def __init__(self, url: str, key: str | None) -> None:
+        self.url = url
+        self._headers = {"Content-Type": "application/json"}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
+
+    def stream(self, path: str, body: Mapping[str, Any], answer: Answer) -> Generator[Piece, None, None]:
+        """The pieces of an answer as they come, gathered in `answer`. Closing it early ends the answer. Raises
+        ServerError."""
+        data = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
+        connection = self._connect()
+        try:
+            connection.request("POST", urlsplit(self.url).path + path, data, self._headers)
+            response = connection.getresponse()
+            if response.status != http.client.OK:
+                raise _refusal(response.status, response.read(_MAX_ERROR_BYTES))
+            yield from _pieces(response, answer)
+        except TimeoutError:
+            raise ServerError(f"the server at {self.url} has fallen silent") from None
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerError(f"the connection to {self.url} broke: {error}") from None
+        finally:
+            connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        try:
+            connection = kind(parts.hostname, parts.port, timeout=_CONNECT_S)
+            connection.connect()
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise ServerError(f"there is no server at {self.url} ({error}): start one with `luce serve`") from None
+        connection.sock.settimeout(_SILENCE_S)
+        return connection
+
+
+def _pieces(response: http.client.HTTPResponse, answer: Answer) -> Iterator[Piece]:
+    calls: dict[int, ToolCall] = {}
+    while line := response.readline(_MAX_EVENT_BYTES + 1):
+        if len(line) > _MAX_EVENT_BYTES:
+            raise ServerError("the server sends an event without an end")
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip().decode("utf-8", "replace")
+        if data == "[DONE]":
+            if answer.reason == "":
+                break
+            answer.calls = [call for _, call in sorted(calls.items())]
+            return
+        chunk = _chunk(data)
+        answer.usage = chunk.get("usage") or answer.usage
+        for choice in chunk.get("choices") or ():
+            yield from _of_choice(choice, answer, calls)
+            answer.reason = choice.get("finish_reason") or answer.reason
+    raise ServerError("the answer broke off: the server did not end it")
+
+
+def _of_choice(choice: Mapping[str, Any], answer: Answer, calls: dict[int, ToolCall]) -> Iterator[Piece]:
+    """Completions have their text in the choice itself, chats in its delta."""
+    delta = choice.get("delta") or choice
+    if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
+        answer.reasoning += reasoning
+        yield "reasoning", reasoning
+    if content := delta.get("content") or delta.get("text"):
+        answer.content += content
+        yield "content", content
+    for part in delta.get("tool_calls") or ():
+        function = part.get("function") or {}
+        call = calls.setdefault(part.get("index", 0), ToolCall())
+        call.id += part.get("id") or ""
+        call.name += function.get("name") or ""
+        call.arguments += function.get("arguments") or ""
+        yield "call", ""
+
+
+def _chunk(data: str) -> dict[str, Any]:
+    try:
+        chunk = json.loads(data)
+    except ValueError:
+        chunk = None
+    if not isinstance(chunk, dict):
+        raise ServerError(f"the server sends what is no chat completion: {data[:80]!r}")
+    if "error" in chunk:
+        raise ServerError(_error_text(chunk))
+    return chunk
+
+
+def _refusal(status: int, body: bytes) -> ServerError:
+    try:
+        said = json.loads(body)
+    except ValueError:
+        said = None
+    text = _error_text(said) if isinstance(said, dict) else body[:200].decode("utf-8", "replace").strip()
+    hint = ": give the server's key in LUCE_API_KEY" if status == http.client.UNAUTHORIZED else ""
+    return ServerError(f"the server refuses ({status}){hint}: {text}", status)
+
+
+def _error_text(said: Mapping[str, Any]) -> str:
+    error = said.get("error")
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)
