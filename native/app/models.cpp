@@ -1,0 +1,130 @@
+#include "app/models.h"
+
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
+#include "app/ending.h"
+#include "base/log.h"
+#include "daemon/loop/event_loop.h"
+#include "daemon/setup/draft_widths.h"
+#include "daemon/setup/host_memory.h"
+#include "daemon/setup/residency_setup.h"
+#include "llama/kv_cache/kv_device.h"
+#include "llama/kv_cache/pool_memory.h"
+#include "memory/residency/pool_size.h"
+
+namespace luce::app {
+
+namespace {
+
+using daemon::Options;
+using llama::ModelInfo;
+
+// For recurrent states that a rollback may need: with a draft model more, since it is asked for speed.
+constexpr auto kRollback = std::uint64_t{256} << 20, kDraftRollback = std::uint64_t{2} << 30;
+
+llama::FlashAttention to_llama(daemon::FlashAttentionChoice choice) {
+    switch (choice) {
+        case daemon::FlashAttentionChoice::on: return llama::FlashAttention::on;
+        case daemon::FlashAttentionChoice::off: return llama::FlashAttention::off;
+        case daemon::FlashAttentionChoice::automatic: break;
+    }
+    return llama::FlashAttention::automatic;
+}
+
+llama::ModelOptions to_model_options(const Options& options) {
+    llama::ModelOptions model;
+    model.path = options.model;
+    model.n_ctx = options.n_ctx;
+    model.n_pool = options.n_kvflash ? options.n_kvflash : options.n_pool;
+    model.outgrows_pool = options.n_kvflash.has_value();
+    model.host_bytes = daemon::available_bytes();
+    model.n_lanes = options.n_lanes;
+    model.n_ubatch = options.n_ubatch;
+    model.n_batch = options.n_batch.value_or(options.n_ubatch);
+    model.n_threads = options.n_threads;
+    model.n_gpu_layers = options.n_gpu_layers;
+    model.cache_type_k = options.cache_type_k;
+    model.cache_type_v = options.cache_type_v;
+    model.flash_attention = to_llama(options.flash_attention);
+    model.n_draft_most = n_draft_most(options);
+    model.n_tree = n_draft_tree(options);
+    model.loads_heads = options.mtp && !options.draft;
+    model.rollback_bytes =
+        options.spec_memory_bytes.value_or(options.draft || options.mtp ? kDraftRollback : kRollback);
+    return model;
+}
+
+llama::DraftModelOptions to_draft_options(const Options& options, const ModelInfo& info) {
+    llama::DraftModelOptions draft;
+    draft.path = options.draft.value_or("");  // with --mtp the model's own heads
+    draft.wants_heads = options.mtp;
+    draft.n_lanes = options.n_lanes;
+    draft.n_most = n_draft_most(options);
+    draft.n_tree = info.n_tree;
+    draft.n_threads = options.n_draft_threads.value_or(info.n_threads);
+    draft.n_gpu_layers = options.n_draft_gpu_layers;
+    draft.cache_type_k = options.draft_cache_type_k;
+    draft.cache_type_v = options.draft_cache_type_v;
+    return draft;
+}
+
+}  // namespace
+
+llama::LoadGuardOptions to_guard_options(const Options& options, const std::string& file, int reply_fd) {
+    static std::string prefix;
+    prefix = "err start_failed " + file + ": ";
+    llama::LoadGuardOptions guard;
+    guard.prefix = prefix;
+    guard.seconds = options.load_timeout_s;
+    guard.reply_fd = reply_fd;
+    guard.exit_status = kStartFailed;
+    return guard;
+}
+
+Result<llama::Model> load_model(const Options& options, const llama::Backend& backend, int reply_fd) {
+    llama::LoadGuard guard(to_guard_options(options, options.model, reply_fd));
+    const auto on_progress = [&guard, reply_fd] {
+        guard.progress();
+        if (!daemon::is_stop_pending()) return;
+        ::_exit(refuse_to_start(reply_fd, {ErrorCode::start_failed, "told to stop while loading"}, kStartFailed));
+    };
+    return llama::Model::load(to_model_options(options), backend.has_gpu(), on_progress);
+}
+
+bool wants_draft_model(const Options& options) { return (options.draft || options.mtp) && n_draft_most(options) > 0; }
+
+Result<llama::OpenedDraft> load_draft(const Options& options, const llama::Model& model, int reply_fd) {
+    const llama::LoadGuard guard(to_guard_options(options, options.draft.value_or(options.model), reply_fd));
+    return llama::open_draft_model(to_draft_options(options, model.info()), model);
+}
+
+// `--kvflash auto`: a context with the pool that the devices have room for, measured with the smallest one and the
+// draft in place. The draft goes again: its cells are as many as the pool's.
+Result<void> size_pool(Options& options, llama::Model& model, int reply_fd) {
+    const memory::DeviceTraits traits = llama::LlamaKvDevice(model, options.n_lanes).traits();
+    if (traits.refusal || traits.row_bytes == 0) return {};  // refused where the memory is set up
+    llama::OpenedDraft draft;
+    if (wants_draft_model(options)) {
+        auto opened = load_draft(options, model, reply_fd);
+        if (!opened) return opened.error();
+        draft = std::move(opened).value();
+    }
+    const Result<std::int32_t> chosen =
+        daemon::size_pool(options, model.info().n_ctx, llama::pool_devices(model, options.n_lanes, draft.memory),
+                          llama::weights_read_a_token(model, draft.memory));
+    if (!chosen) return chosen.error();
+    draft = {};
+    const std::int32_t n_least = *options.n_kvflash;
+    options.n_kvflash = chosen.value();
+    for (;;) {
+        Result<void> resized = model.resize_pool(*options.n_kvflash);
+        if (resized || *options.n_kvflash == n_least) return resized;
+        log_warn("--kvflash auto: a smaller pool is tried: " + resized.error().text);
+        options.n_kvflash = memory::smaller_pool(*options.n_kvflash, n_least);
+    }
+}
+
+}  // namespace luce::app

@@ -1,0 +1,74 @@
+#include "app/status_lines.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+namespace luce::app {
+
+namespace {
+
+using daemon::Options;
+using llama::LayerChoice;
+using llama::ModelInfo;
+
+constexpr int kProtocolVersion = 2;
+
+daemon::StatusFields layer_fields(const std::optional<LayerChoice>& layer) {
+    if (!layer) return {};
+    return {{"kvflash_layer", std::to_string(layer->layer)}, {"kvflash_layer_by", layer->reason}};
+}
+
+}  // namespace
+
+wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, const memory::KvCacheManager& memory,
+                           std::uint64_t host_bytes, const engine::Speculator* speculator,
+                           const std::optional<LayerChoice>& layer) {
+    const bool has_pages = !memory.refusal();
+    const memory::MemoryStatus status = memory.status();
+    wire::ReadyLine line;
+    const auto add = [&line](const char* key, std::string value) { line.fields.emplace_back(key, std::move(value)); };
+    add("proto", std::to_string(kProtocolVersion));
+    add("model", info.file_name);
+    add("identity", info.identity);
+    add("arch", info.architecture);
+    add("vocab", std::to_string(info.n_vocab));
+    add("ctx", std::to_string(info.n_ctx));
+    add("pool", std::to_string(info.n_pool));
+    const bool is_bounded = options.n_kvflash && has_pages;
+    add("kvflash", is_bounded ? std::to_string(*options.n_kvflash) : "off");
+    if (is_bounded) add("kvflash_least", std::to_string(n_least_pool(options)));
+    for (auto& [key, value] : layer_fields(layer)) add(key.c_str(), value);
+    add("page", std::to_string(memory::kPageSize));
+    add("kv", info.cache_type_k + "/" + info.cache_type_v);
+    add("lanes", std::to_string(options.n_lanes));
+    add("slots", std::to_string(has_pages ? options.n_slots : 0));
+    add("host", std::to_string(has_pages ? host_bytes : 0));
+    add("disk", std::to_string(has_pages && options.disk_cache ? options.disk_budget_bytes : 0));
+    if (has_pages) {
+        add("page_bytes", std::to_string(status.page_bytes));
+        add("tail_bytes", std::to_string(status.tail_bytes));
+        add("prefix_cache", options.reuses_prefixes ? "on" : "off");
+    }
+    add("spec", speculator == nullptr ? "none" : speculator->description());
+    add("pid", std::to_string(::getpid()));
+    return line;
+}
+
+daemon::StatusFields describe(const ModelInfo& info, const Options& options, const memory::KvCacheManager& memory,
+                              const memory::DiskStore* disk, const llama::PageScoring& scoring, double uptime_s) {
+    daemon::StatusFields fields = {{"lanes", std::to_string(options.n_lanes)},
+                                   {"pool", std::to_string(info.n_pool)},
+                                   {"ctx", std::to_string(info.n_ctx)},
+                                   {"uptime_s", std::to_string(std::llround(uptime_s))}};
+    for (auto& field : layer_fields(scoring.layer())) fields.push_back(std::move(field));
+    const llama::ScorerUsage scorer = scoring.usage();
+    const daemon::ScorerBytes of_scorer = {scorer.keys, scorer.weights + scorer.cells};
+    const daemon::StatusFields of_memory = daemon::describe_memory(memory.status(), disk, of_scorer);
+    fields.insert(fields.end(), of_memory.begin(), of_memory.end());
+    return fields;
+}
+
+}  // namespace luce::app
