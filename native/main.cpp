@@ -100,7 +100,9 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
     daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output, texts.files());
     output.send_reply(app::ready_line(info, options, texts.memory(), texts.host_budget(), drafting.speculator.get(),
                                       texts.scoring().layer()));
-    return loop.run();
+    const int status = loop.run();
+    if (status != 0) app::tell_of_memory("");
+    return status;
 }
 
 // What is asked of the process itself. Errors: with bad_args where the arguments are to blame.
@@ -134,6 +136,7 @@ int run(int argc, char** argv) {
         if (!sized) return refuse_to_start(replies.get(), sized.error());
     }
     llama::Backend::on_abort(app::on_fatal_abort);
+    app::tell_of_memory_on(replies.get());
     return serve(options, model.value(), backend, replies.get());
 }
 
@@ -143,6 +146,7 @@ int main(int argc, char** argv) {
     try {
         return run(argc, argv);
     } catch (const std::exception& e) {
+        luce::app::tell_of_memory(e.what());
         luce::log_error(std::string("fatal error: ") + e.what());
         return luce::daemon::EventLoop::kEngineFailure;
     }

@@ -213,6 +213,20 @@ class PoolSize:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Before the ready line: so much of the weights is read."""
+
+    percent: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """The last line: the engine ends, because memory ran out."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownLine:
     """A line that only a newer daemon knows: to be logged and passed over, never an error."""
 
@@ -234,5 +248,7 @@ Reply = (
     | StatusLine
     | ReadyLine
     | PoolSize
+    | LoadProgress
+    | OutOfMemory
     | UnknownLine
 )

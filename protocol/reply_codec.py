@@ -20,7 +20,9 @@ from .replies import (
     GenerateOk,
     InlineSnapshot,
     InlineSnapshotFailed,
+    LoadProgress,
     Logprobs,
+    OutOfMemory,
     Parked,
     PlainOk,
     Pong,
@@ -267,6 +269,13 @@ _TAGGED: dict[str, Callable[[list[str]], Reply | None]] = {
 }
 
 
+_OF_DAEMON: dict[str, Callable[[list[str]], Reply]] = {
+    "ready": lambda words: ReadyLine(_all_fields(words)),
+    "loading": lambda words: LoadProgress(_count(_known_fields(words), "percent")),
+    "out_of_memory": lambda words: OutOfMemory(_text(_known_fields(words).get("reason", ""))),
+}
+
+
 def _parse_line(line: str) -> Reply | None:
     tag, *words = [word for word in line.split(" ") if word] or [""]
     if tag == "err":
@@ -275,8 +284,8 @@ def _parse_line(line: str) -> Reply | None:
         return _parse_ok(words)
     if tag == "pong" and len(words) <= 1:
         return Pong(*words)
-    if tag == "[daemon]" and words[:1] == ["ready"]:
-        return ReadyLine(_all_fields(words[1:]))
+    if tag == "[daemon]" and words and words[0] in _OF_DAEMON:
+        return _OF_DAEMON[words[0]](words[1:])
     return _TAGGED[tag](words) if tag in _TAGGED else None
 
 
@@ -401,7 +410,7 @@ def _snap_line(reply: SnapReply) -> str:
             return f"{_fields_line('[snap] failed', [*request_id, *slot])} {_code(reply.code)}"
 
 
-def _engine_line(reply: StatusLine | ReadyLine | PoolSize) -> str:
+def _engine_line(reply: StatusLine | ReadyLine | PoolSize | LoadProgress | OutOfMemory) -> str:
     """What it says of itself."""
     match reply:
         case StatusLine(fields=fields):
@@ -410,6 +419,10 @@ def _engine_line(reply: StatusLine | ReadyLine | PoolSize) -> str:
             return _fields_line("[daemon] ready", fields)
         case PoolSize(n_tokens=n_tokens):
             return _fields_line("[pool]", [("tokens", n_tokens)])
+        case LoadProgress(percent=percent):
+            return _fields_line("[daemon] loading", [("percent", percent)])
+        case OutOfMemory(reason=reason):
+            return _fields_line("[daemon] out_of_memory", [("reason", reason)])
 
 
 def _line_of(reply: Reply) -> str:
@@ -433,7 +446,7 @@ def _line_of(reply: Reply) -> str:
         case Logprobs():
             start = _fields_line("[lp]", [*_id_field(reply.id), ("i", reply.index)])
             return " ".join([start, *([",".join(map(_logprob, reply.entries))] if reply.entries else [])])
-        case StatusLine() | ReadyLine() | PoolSize():
+        case StatusLine() | ReadyLine() | PoolSize() | LoadProgress() | OutOfMemory():
             return _engine_line(reply)
         case UnknownLine(text=text):
             return _one_line(text, one_word=False)

@@ -27,6 +27,7 @@ from luce.protocol import (
     Err,
     GenerateOk,
     LineDecoder,
+    LoadProgress,
     Logprobs,
     PrefillProgress,
     ReadyLine,
@@ -143,6 +144,8 @@ class DaemonDriver:
         """The next reply that is no progress line."""
         while True:
             reply = parse_reply(self.next_line(deadline_s))
+            if isinstance(reply, LoadProgress):
+                continue  # a load that takes long says so
             if not isinstance(reply, PrefillProgress):
                 return reply
 

@@ -21,6 +21,13 @@ int refuse_to_start(int reply_fd, const Error& error);
 // All that was asked for is this text: a program that takes a status of 0 for it must have got it. The status.
 int print(std::string_view text);
 
+// From here on who reads `reply_fd` is told when the engine ends because memory ran out: also where a library ends the
+// process by itself.
+void tell_of_memory_on(int reply_fd);
+
+// Says so, if memory ran out just now; `reason` is what is known besides the log.
+void tell_of_memory(std::string_view reason);
+
 // libllama and ggml abort on what they think impossible: says why and ends with the status that callers know.
 [[noreturn]] void on_fatal_abort(const char* message);
 

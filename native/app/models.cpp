@@ -11,9 +11,11 @@
 #include "daemon/setup/draft_widths.h"
 #include "daemon/setup/host_memory.h"
 #include "daemon/setup/residency_setup.h"
+#include "daemon/setup/startup.h"
 #include "llama/kv_cache/kv_device.h"
 #include "llama/kv_cache/pool_memory.h"
 #include "memory/residency/pool_size.h"
+#include "wire/reply.h"
 
 namespace luce::app {
 
@@ -91,7 +93,14 @@ Result<llama::Model> load_model(const Options& options, const llama::Backend& ba
         if (!daemon::is_stop_pending()) return;
         ::_exit(refuse_to_start(reply_fd, {ErrorCode::start_failed, "told to stop while loading"}, kStartFailed));
     };
-    return llama::Model::load(to_model_options(options), backend.has_gpu(), on_progress);
+    llama::ModelOptions model = to_model_options(options);
+    // In the plain dialect the ready line is the first one, as programs expect that know no other.
+    if (options.multiplexed) {
+        model.on_percent = [reply_fd](std::int32_t percent) {
+            (void)daemon::write_text(reply_fd, wire::format_reply(wire::LoadProgress{percent}));
+        };
+    }
+    return llama::Model::load(model, backend.has_gpu(), on_progress);
 }
 
 bool wants_draft_model(const Options& options) { return (options.draft || options.mtp) && n_draft_most(options) > 0; }

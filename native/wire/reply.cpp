@@ -172,6 +172,10 @@ struct Formatter {
     }
     std::string operator()(const StatusLine& status) const { return line_of_pairs("[status]", status.fields); }
     std::string operator()(const ReadyLine& ready) const { return line_of_pairs("[daemon] ready", ready.fields); }
+    std::string operator()(const LoadProgress& r) const { return line_of("[daemon] loading", "percent", r.percent); }
+    std::string operator()(const OutOfMemory& r) const {
+        return line_of("[daemon] out_of_memory", "reason", percent_encode(clean_text(r.reason)));
+    }
     std::string operator()(const PoolSize& pool) const { return line_of("[pool]", "tokens", pool.n_tokens); }
 };
 

@@ -151,9 +151,19 @@ struct PoolSize {
     std::int32_t n_tokens = 0;
 };
 
+// `[daemon] loading percent=<n>`: before the ready line, in the multiplexed dialect. So much of the weights is read.
+struct LoadProgress {
+    std::int32_t percent = 0;
+};
+
+// `[daemon] out_of_memory reason=<text>`: the last line. The engine ends, because memory ran out.
+struct OutOfMemory {
+    std::string reason;
+};
+
 using Reply = std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine,
                            Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot,
-                           InlineSnapshotFailed, PoolSize>;
+                           InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory>;
 
 // Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
 // [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.

@@ -30,6 +30,7 @@ from luce.protocol import (
     InlineSnapshotFailed,
     LocalProtocolError,
     Logprobs,
+    OutOfMemory,
     Ping,
     Pong,
     PoolSize,
@@ -87,6 +88,7 @@ class EngineClient:
         self._last_id = 0
         self.death: EngineDied | None = None
         self.n_pool: int | None = None
+        self.shortage: str | None = None  # why it ends, if memory has run out
         """Tokens of the engine's pool, once it has become smaller than the ready line says."""
         self.n_heard = 0
         """How often anything has come from the engine."""
@@ -297,8 +299,8 @@ class EngineClient:
                 answered = self._pings.pop(reply.word, None)
                 if answered is not None and not answered.done():
                     answered.set_result(None)
-            case PoolSize(n_tokens=n_tokens):
-                self.n_pool = n_tokens
+            case PoolSize() | OutOfMemory():
+                self._note_memory(reply)
             case StatusLine():
                 if self._statuses:
                     waiting = self._statuses.popleft()
@@ -309,6 +311,12 @@ class EngineClient:
                     raise RemoteProtocolError(f"reply line {reply.text[:80]!r}")
             case _:
                 pass  # `[cancel]` and the like: the request's own last event says how it ended
+
+    def _note_memory(self, reply: PoolSize | OutOfMemory) -> None:
+        if isinstance(reply, PoolSize):
+            self.n_pool = reply.n_tokens
+        else:
+            self.shortage = reply.reason
 
     def _dispatch_error(self, reply: Err) -> None:
         if reply.id is None:

@@ -7,7 +7,6 @@ has died and when there will be none any more.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +18,7 @@ from luce.supervisor.config import DaemonConfig, EngineConfig, SupervisorConfig
 from luce.supervisor.engine.client import EngineClient
 from luce.supervisor.engine.generation import DeathCause, EngineDied
 from luce.supervisor.engine.info import EngineInfo
-from luce.supervisor.engine.oom_recovery import line_about_memory, smaller_pool
+from luce.supervisor.engine.oom_recovery import smaller_pool
 from luce.supervisor.engine.process import EngineProcess, StartError
 from luce.supervisor.engine.watchdog import EngineState, Guard, Liveness, LivenessLimits, ProcessActivity, RestartPolicy
 
@@ -38,9 +37,6 @@ class MonitorListener(Protocol):
 
     def engine_is_late(self, monitor: EngineMonitor, now_s: float) -> str | None:
         """What a request of this engine has waited for in vain."""
-
-
-_LOADING = re.compile(r"loading: (\d{1,3}) %")
 
 
 class EngineMonitor:
@@ -110,11 +106,10 @@ class EngineMonitor:
 
     @property
     def load_percent(self) -> int | None:
-        """How much of the model an engine that is starting has read, as it says in its log; None: it does not say."""
+        """How much of the model an engine that is starting has read; None: it does not say."""
         if self._guard.state is not EngineState.STARTING:
             return None
-        said = (_LOADING.search(line) for line in reversed(self.log_tail()))
-        return next((int(found[1]) for found in said if found), None)
+        return None if self._process is None else self._process.load_percent
 
     async def engine_status(self, timeout_s: float) -> dict[str, str]:
         """The engine's own figures; none while there is no engine that answers."""
@@ -153,28 +148,27 @@ class EngineMonitor:
             ) as process:
                 self._process = process
                 info = await self._wait_ready(process)
-                n_pool = await self._serve(process, info, listener)
+                n_pool, shortage = await self._serve(process, info, listener)
                 await process.kill()  # it is of no use any more, whatever it still does
             if n_pool is not None:
                 info = replace(info, kvflash=n_pool)
                 self.daemon_config = replace(self.daemon_config, kvflash=n_pool)
-            self._adapt_pool(process, info)
+            self._adapt_pool(info, shortage)
         except StartError as error:
             self.last_failure = error
             self._note_start(error)
         finally:
             self._process = None
 
-    def _adapt_pool(self, process: EngineProcess, info: EngineInfo) -> None:
+    def _adapt_pool(self, info: EngineInfo, shortage: str | None) -> None:
         """The next engine leaves more for computing, if this one died for want of memory."""
-        line = line_about_memory(process.log_tail())
-        n_tokens = smaller_pool(info) if line is not None else None
+        n_tokens = smaller_pool(info) if shortage is not None else None
         if n_tokens is None:
             return
         self.daemon_config = replace(self.daemon_config, kvflash=n_tokens)
         if self._on_log is not None:
             self._on_log(
-                f"{self.name} ran out of memory ({line}): it starts again with a pool of {n_tokens} tokens, not "
+                f"{self.name} ran out of memory ({shortage}): it starts again with a pool of {n_tokens} tokens, not "
                 f"{info.kvflash} (--kvflash)"
             )
 
@@ -202,8 +196,11 @@ class EngineMonitor:
         await process.kill()  # it would not hear a polite request
         raise StartError(f"luced {why}")
 
-    async def _serve(self, process: EngineProcess, info: EngineInfo, listener: MonitorListener) -> int | None:
-        """Until the engine's end. Returns what its pool had become, if that was not what it started with."""
+    async def _serve(
+        self, process: EngineProcess, info: EngineInfo, listener: MonitorListener
+    ) -> tuple[int | None, str | None]:
+        """Until the engine's end. Returns what its pool had become, if that was not what it started with, and what it
+        said if it died because memory ran out."""
         died = asyncio.Event()
 
         def on_death(death: EngineDied) -> None:
@@ -224,7 +221,7 @@ class EngineMonitor:
             finally:
                 self._did_work = client.n_moved > 0
                 self._client = None
-        return client.n_pool
+        return client.n_pool, client.shortage
 
     async def _watch(
         self, process: EngineProcess, client: EngineClient, listener: MonitorListener, died: asyncio.Event

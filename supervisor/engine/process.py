@@ -21,6 +21,7 @@ from typing import IO, Self
 from luce.protocol import (
     Err,
     LineDecoder,
+    LoadProgress,
     ProtocolError,
     ReadyLine,
     RemoteProtocolError,
@@ -63,6 +64,8 @@ class EngineProcess:
     def __init__(self, popen: subprocess.Popen[bytes], on_log: Callable[[str], None] | None) -> None:
         self._popen = popen
         self._on_log = on_log
+        self.load_percent: int | None = None
+        """Of the weights, before it is ready; None: it has not said."""
         self._log_tail: deque[str] = deque(maxlen=_LOG_TAIL_LINES)
         self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._lines = LineDecoder()
@@ -180,11 +183,15 @@ class EngineProcess:
             if data == b"":
                 return []
             self._lines.feed(data)
-            replies = []
+            replies: list[Reply] = []
             while (line := self._lines.next_line()) is not None:
                 if line.too_long:
                     raise RemoteProtocolError("a reply line without an end")
-                replies.append(parse_reply(line.text))
+                reply = parse_reply(line.text)
+                if isinstance(reply, LoadProgress):
+                    self.load_percent = reply.percent
+                else:
+                    replies.append(reply)
             if replies:
                 return replies
 

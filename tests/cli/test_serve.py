@@ -150,7 +150,7 @@ def test_without_any_engine_it_ends_and_says_so(bin_dir: Path, luced: Path, tmp_
 def test_how_far_loading_is_can_be_watched(bin_dir: Path, luced: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "go")
     slow = tmp_path / "luced-slow"
-    slow.write_text(f'#!/bin/sh\necho "loading: 53 %" >&2\ncat "{tmp_path}/go"\nexec "{luced}" "$@"\n')
+    slow.write_text(f'#!/bin/sh\necho "[daemon] loading percent=53"\ncat "{tmp_path}/go"\nexec "{luced}" "$@"\n')
     slow.chmod(0o755)
     (tmp_path / "luce.toml").write_text(f'port = 0\nbinary = "{slow}"\n')
     command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--config", str(tmp_path / "luce.toml")]

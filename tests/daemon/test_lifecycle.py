@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -309,6 +310,29 @@ def test_a_full_disk_under_the_token_fd_is_an_error(luced: Path, tiny_model: Pat
     assert "No space left" in errors[0].text
     assert Pong("alive") in replies
     assert child.returncode == 0
+
+
+def let_poll_fail(daemon: DaemonDriver, above: int) -> None:
+    """poll() refuses more entries than a process may have files, with EINVAL."""
+    _, most = resource.prlimit(daemon.child.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.child.pid, resource.RLIMIT_NOFILE, (above, most))
+
+
+def test_a_wait_for_commands_that_fails_ends_the_daemon(start: Start) -> None:
+    daemon = start()
+    let_poll_fail(daemon, above=4)
+    daemon.send("ping wakes-it")
+    assert daemon.wait() == 0
+
+
+def test_a_wait_for_readers_that_fails_ends_the_daemon(start: Start) -> None:
+    daemon = start()
+    daemon.send_bytes(b"ping " + b"x" * (1 << 20) + b"\n")
+    daemon.close_input()
+    os.read(daemon._stdout_fd, 1 << 12)
+    let_poll_fail(daemon, above=1)
+    os.read(daemon._stdout_fd, 1 << 16)
+    assert daemon.wait() == 0
 
 
 @pytest.mark.parametrize("flag", ["--version", "--help"])

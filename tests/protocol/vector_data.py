@@ -52,6 +52,8 @@ REPLY_TYPE_NAMES: dict[str, type] = {
     "status": protocol.StatusLine,
     "ready": protocol.ReadyLine,
     "pool_size": protocol.PoolSize,
+    "load_progress": protocol.LoadProgress,
+    "out_of_memory": protocol.OutOfMemory,
     "unknown": protocol.UnknownLine,
 }
 

@@ -83,7 +83,7 @@ def refuse(line: bytes) -> bool:
 
 
 def die_for_want_of_memory() -> None:
-    os.write(2, b"luced error: CUDA error: out of memory\nluced error:   current device: 0, in function alloc\n")
+    say(b"[daemon] out_of_memory reason=CUDA%20error:%20out%20of%20memory\n")
     die()
 
 

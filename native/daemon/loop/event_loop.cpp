@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <string>
 #include <vector>
 
 #include "base/log.h"
@@ -98,7 +100,13 @@ void EventLoop::wait() {
     entries[kReplies] = {fd_of(output_.replies()), interest(output_.replies()), 0};
     entries[kTokens] = tokens != nullptr ? pollfd{fd_of(*tokens), interest(*tokens), 0} : pollfd{-1, 0, 0};
     const bool has_work = engine_.wants_step() || (lines_.has_next() && dispatcher_.wants_lines());
-    if (::poll(entries.data(), entries.size(), has_work ? 0 : -1) < 0) return;
+    if (::poll(entries.data(), entries.size(), has_work ? 0 : -1) < 0) {
+        if (errno == EINTR) return;
+        // Nothing could be heard any more, not even quit: without an end this would be a loop that never waits.
+        log_error(std::string("cannot wait for commands any more: poll: ") + std::strerror(errno));
+        dispatcher_.quit();
+        return;
+    }
     if (entries[kSignals].revents != 0) {
         // Taken out, so that only a further signal cuts the answers short that quit() leaves behind.
         signalfd_siginfo info;
@@ -147,7 +155,11 @@ void EventLoop::drain() {
             std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
         if (is_urgent && left.count() <= 0) return;
         entries.push_back({signals_.get(), POLLIN, 0});
-        if (::poll(entries.data(), entries.size(), is_urgent ? static_cast<int>(left.count()) : -1) < 0) continue;
+        if (::poll(entries.data(), entries.size(), is_urgent ? static_cast<int>(left.count()) : -1) < 0) {
+            if (errno == EINTR) continue;
+            log_error(std::string("what is still to be read is given up: poll: ") + std::strerror(errno));
+            return;
+        }
         if (entries.back().revents != 0) return;
         output_.flush();
     }

@@ -6,7 +6,9 @@
 
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/log.h"
+#include "llama/model/memory_shortage.h"
 
 namespace luce::llama {
 namespace {
@@ -26,7 +28,9 @@ LogLevel level_of(ggml_log_level level) {
 bool is_about_the_pool(std::string_view text) { return text.find("possible training context overflow") != text.npos; }
 
 void forward_log(ggml_log_level level, const char* text, void*) {
-    if (text != nullptr) log_line(is_about_the_pool(text) ? LogLevel::debug : level_of(level), text);
+    if (text == nullptr) return;
+    log_shortage().note(text, SteadyClock().now_s());
+    log_line(is_about_the_pool(text) ? LogLevel::debug : level_of(level), text);
 }
 
 std::string kind_of(ggml_backend_dev_t device) {

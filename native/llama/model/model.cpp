@@ -29,10 +29,9 @@ constexpr double kLoadProgress_s = 1.0;  // between two lines about it
 
 // Where loading stands: told to who waits for a sign of life, and to the log where it takes long.
 struct LoadProgress {
-    explicit LoadProgress(const std::function<void()>& on_progress) : on_progress(on_progress) {}
-
     const std::function<void()>& on_progress;
-    SteadyClock clock;
+    const std::function<void(std::int32_t)>& on_percent;
+    SteadyClock clock{};
     double said_s = clock.now_s();
 };
 
@@ -41,7 +40,9 @@ bool on_load_progress(float part, void* user) {
     progress.on_progress();
     if (const double now_s = progress.clock.now_s(); now_s - progress.said_s >= kLoadProgress_s) {
         progress.said_s = now_s;
-        log_info("loading: " + std::to_string(static_cast<int>(part * 100.0F)) + " %");
+        const auto percent = static_cast<std::int32_t>(part * 100.0F);
+        log_info("loading: " + std::to_string(percent) + " %");
+        if (progress.on_percent) progress.on_percent(percent);
     }
     return true;
 }
@@ -175,7 +176,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     params.n_gpu_layers = n_gpu_layers;
     params.load_mtp = options.loads_heads;
     params.progress_callback = on_load_progress;
-    LoadProgress progress(on_progress);
+    LoadProgress progress{.on_progress = on_progress, .on_percent = options.on_percent};
     params.progress_callback_user_data = &progress;
     try {
         loaded.model_.reset(llama_model_load_from_file(options.path.c_str(), params));

@@ -41,6 +41,7 @@ struct ModelOptions {
     bool loads_heads = false;               // heads for drafting (MTP), where the file has them
     std::optional<std::size_t> host_bytes;  // that can be had: a pool in the host's memory is refused beyond it
     std::size_t rollback_bytes = 0;         // most memory for states to go back to, of models with recurrent state
+    std::function<void(std::int32_t percent)> on_percent;  // of the weights are read: told once a second, if at all
 };
 
 inline constexpr std::int32_t kDefaultMaxCtx = 32768;

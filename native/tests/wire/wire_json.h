@@ -316,6 +316,8 @@ inline wire::Reply reply_from(const json& object) {
     if (type == "status") return wire::StatusLine{object.value("fields", Fields{})};
     if (type == "ready") return wire::ReadyLine{object.value("fields", Fields{})};
     if (type == "pool_size") return wire::PoolSize{object.at("n_tokens")};
+    if (type == "load_progress") return wire::LoadProgress{object.at("percent")};
+    if (type == "out_of_memory") return wire::OutOfMemory{object.at("reason")};
     throw std::runtime_error("no reply " + type);
 }
 
