@@ -1,4 +1,4 @@
-# Sourced by scripts/demo and scripts/test, from the repository root: `.venv` with everything built and installed.
+# Sourced by scripts/build, scripts/demo and scripts/test, from the repository root: `.venv` with everything built and installed.
 # One build folder, build/venv, serves both, so that nothing is compiled twice; a second run only looks for changes.
 
 say() { printf '\n== %s\n' "$*"; }
@@ -31,10 +31,8 @@ ensure_compiler() {
     command -v c++ >/dev/null || need_package g++ "a C++ compiler"
 }
 
-# install_package EXTRAS [cmake defines…]: build into build/venv and install into .venv, editable.
-install_package() {
-    local extras=$1 define
-    shift
+# What compiles, in .venv; with a compiler cache where there is one.
+ensure_build_tools() {
     ensure_venv
     ensure_compiler
     .venv/bin/python - <<'PY' || .venv/bin/python -m pip install -q 'scikit-build-core>=0.11' 'cmake>=3.24' 'ninja>=1.10'
@@ -44,6 +42,13 @@ PY
     if command -v ccache >/dev/null; then
         export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
     fi
+}
+
+# install_package EXTRAS [cmake defines…]: build into build/venv and install into .venv, editable.
+install_package() {
+    local extras=$1 define
+    shift
+    ensure_build_tools
     say "building (the first time takes some minutes: llama.cpp is compiled too)"
     local settings=(-C build-dir=build/venv)
     for define in "$@"; do settings+=(-C "cmake.define.$define"); done
