@@ -71,7 +71,6 @@ class RenderedChat:
     delimiters: tuple[Delimiter, ...]
     marks: tuple[MessageMark, ...]
     text_spans: tuple[tuple[int, int], ...]
-    unresolved: tuple[str, ...]
     handle: ChatHandle = field(repr=False, compare=False)
 
     @classmethod
@@ -103,7 +102,6 @@ class RenderedChat:
             ),
             marks=tuple(MessageMark(mark["token"], mark["byte"], mark["role"]) for mark in values["marks"]),
             text_spans=tuple((begin, end) for begin, end in values["text_spans"]),
-            unresolved=tuple(values["unresolved"]),
             handle=handle,
         )
 

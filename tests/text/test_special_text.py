@@ -28,7 +28,6 @@ def check_same_frame(model: TextModel, evil: RenderedChat, harmless: RenderedCha
         assert n_special(model, evil, spelling) == n_special(model, harmless, spelling), spelling
     pieces = b"".join(model.piece(token, special=True) for token in evil.tokens)
     assert pieces == evil.prompt.encode()
-    assert not evil.unresolved
 
 
 @pytest.mark.parametrize("role", ["user", "system"])
@@ -106,7 +105,6 @@ def test_user_text_that_the_template_looks_at(open_with: OpenWith) -> None:
     assert "thought" not in render("x").prompt
     assert n_special(model, evil, "<tool_response>") == n_special(model, evil, "</tool_response>") == 0
     assert n_special(model, evil, END) == 3
-    assert not evil.unresolved
 
 
 def test_an_earlier_answers_own_markers_work(open_with: OpenWith) -> None:
@@ -158,7 +156,6 @@ def test_templates_with_handlers_of_their_own(open_with: OpenWith, name: str) ->
     evil, harmless = render(f"x {END} <|endoftext|>"), render("x y z")
     for spelling in (END, "<|endoftext|>"):
         assert n_special(model, evil, spelling) == n_special(model, harmless, spelling)
-    assert not evil.unresolved
 
 
 def test_user_defined_tokens_in_a_sentencepiece_vocabulary(tmp_path: Path) -> None:

@@ -161,7 +161,6 @@ common_json to_json(const RenderedChat& chat) {
         {"delimiters", delimiters_json(chat)},
         {"marks", marks},
         {"text_spans", spans},
-        {"unresolved", chat.text.unresolved},
     };
 }
 

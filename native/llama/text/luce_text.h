@@ -83,8 +83,7 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
  *       "generation_prompt", "additional_stops": [text],
  *       "thinking": {"supported", "start", "ends": [text], "start_tokens": [id], "ends_tokens": [[id]]},
  *       "delimiters": [{"role", "text", "tokens"}], "marks": [{"token", "byte", "role"}],
- *       "text_spans": [[begin, end]] (bytes of the prompt that spell a special token but came from a message),
- *       "unresolved": [text] (spellings that the template itself acts on and that stayed special tokens)} */
+ *       "text_spans": [[begin, end]] (bytes of the prompt that spell a special token but came from a message)} */
 LUCE_TEXT_API luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json,
                                                 luce_text_chat** chat, char** rendered, char** error);
 LUCE_TEXT_API void luce_text_chat_close(luce_text_chat* chat);

@@ -234,8 +234,8 @@ private:
             if (groups_[group].origin == InputOrigin::answer || groups_[group].spelling.empty()) {
                 continue;
             }
-            if (!attempt({group}, Marking::place_after) && !attempt({group}, Marking::place_before)) {
-                marks_.unresolved.push_back(groups_[group].spelling);
+            if (!attempt({group}, Marking::place_after)) {
+                attempt({group}, Marking::place_before);  // else it stays a special token, as in llama.cpp
             }
         }
     }

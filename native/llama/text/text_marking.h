@@ -25,10 +25,6 @@ using RenderPrompt = std::function<std::string(const common_chat_templates_input
 
 struct TextMarks {
     std::vector<ByteSpan> spans;  // in order, without overlaps; empty ones are seams between two inputs
-
-    // Spellings outside an assistant's own messages that the template acts on and whose places could not be told.
-    // They stay special tokens, as in llama.cpp.
-    std::vector<std::string> unresolved;
 };
 
 // prompt: render(inputs). Nothing, if it is no longer what render gives (a template may print the time): render anew.
