@@ -25,8 +25,8 @@
 #include "daemon/setup/residency_setup.h"
 #include "daemon/setup/startup.h"
 #include "engine/engine.h"
-#include "engine/rehearsal.h"
 #include "engine/speculator.h"
+#include "engine/warm_up.h"
 #include "llama/decoding/llama_decoder.h"
 #include "llama/device_copy/pinned_memory.h"
 #include "llama/drafting/draft_sources.h"
@@ -46,7 +46,7 @@
 #include "memory/residency/pool_size.h"
 #include "memory/tiers/disk_store.h"
 #include "memory/tiers/io_worker.h"
-#include "speculation/ngram_lookup.h"
+#include "speculation/ngram/ngram_lookup.h"
 #include "wire/reply.h"
 
 #ifndef LUCE_VERSION
@@ -268,7 +268,7 @@ Result<Drafting> open_drafting(const Options& options, const luce::llama::Model&
                                const luce::Clock& clock, int reply_fd) {
     luce::engine::SpeculationConfig config;
     config.n_most = n_draft_most(options);
-    config.has_gate = options.draft_gate;
+    config.is_adaptive = options.draft_gate;
     config.wants_equal_widths = model.info().has_recurrent;
     Drafting drafting;
     if (config.n_most == 0) {
@@ -293,7 +293,7 @@ Result<Drafting> open_drafting(const Options& options, const luce::llama::Model&
         config.n_branches = decoder.limits().n_branches;
     }
     drafting.speculator = std::make_unique<luce::engine::Speculator>(std::move(config), options.n_lanes, clock);
-    if (options.draft_gate) luce::engine::rehearse(decoder, *drafting.speculator, options.n_lanes, clock);
+    if (options.draft_gate) luce::engine::warm_up(decoder, *drafting.speculator, options.n_lanes, clock);
     return drafting;
 }
 
