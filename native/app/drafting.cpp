@@ -7,8 +7,8 @@
 #include "app/models.h"
 #include "base/log.h"
 #include "daemon/setup/draft_widths.h"
-#include "engine/rehearsal.h"
-#include "speculation/ngram_lookup.h"
+#include "engine/warm_up.h"
+#include "speculation/ngram/ngram_lookup.h"
 
 namespace luce::app {
 
@@ -39,7 +39,7 @@ Result<Drafting> open_drafting(const Options& options, const llama::Model& model
                                const Clock& clock, int reply_fd) {
     engine::SpeculationConfig config;
     config.n_most = n_draft_most(options);
-    config.has_gate = options.draft_gate;
+    config.is_adaptive = options.draft_gate;
     config.wants_equal_widths = model.info().has_recurrent;
     Drafting drafting;
     if (config.n_most == 0) {
@@ -62,7 +62,7 @@ Result<Drafting> open_drafting(const Options& options, const llama::Model& model
         config.n_branches = decoder.limits().n_branches;
     }
     drafting.speculator = std::make_unique<engine::Speculator>(std::move(config), options.n_lanes, clock);
-    if (options.draft_gate) engine::rehearse(decoder, *drafting.speculator, options.n_lanes, clock);
+    if (options.draft_gate) engine::warm_up(decoder, *drafting.speculator, options.n_lanes, clock);
     return drafting;
 }
 

@@ -178,8 +178,7 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     }
     if (decoded) {
         n_failed_calls_ = 0;
-        after_call(call, slices, clock_.now_s() - started_s, events);
-        return true;
+        return after_call(call, slices, clock_.now_s() - started_s, events);
     }
     // The books said that it fits, the device disagrees (a sliding window's cells, say): make room and plan anew.
     if (decoded.error().code == ErrorCode::no_room && (has_drafts || n_busy() > 1)) {
@@ -198,7 +197,7 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     return false;
 }
 
-void Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds,
+bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds,
                         std::vector<Event>& events) {
     std::int32_t n_tokens = 0;
     bool is_whole_slice = false;
@@ -226,7 +225,7 @@ void Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
         called.batch_row += called.planned.n_tokens;
     }
     measure(cost);
-    finish_short_ones(events);
+    return finish_short_ones(events);
 }
 
 void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {

@@ -158,7 +158,7 @@ private:
     void fail_suspended(const Error& error, std::vector<Event>& events);
     StepPlan plan() const;
     bool run_call(const PlannedCall& call, std::vector<Event>& events);
-    void after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, std::vector<Event>& events);
+    bool after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, std::vector<Event>& events);
     void advance(const CalledSlice& called, std::vector<Event>& events);
     Result<Token> sample(std::size_t row, LaneId lane, std::vector<Event>& events);
     void sample_first(std::size_t row, LaneId lane, std::vector<Event>& events);
@@ -168,7 +168,7 @@ private:
     Slice slice_of(const PlannedSlice& planned);
     bool keep_states(const PlannedCall& call);
     Result<void> go_back(LaneId lane, std::int32_t n_right, std::optional<Finish> finished);
-    void finish_short_ones(std::vector<Event>& events);
+    bool finish_short_ones(std::vector<Event>& events);
     std::optional<speculation::StepCost> cost_of(const PlannedCall& call, double seconds);
     void measure(std::optional<speculation::StepCost> cost);
     void count(const SpeculationStats& step, Generation& g);

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "engine/engine.h"
-#include "speculation/draft_tree.h"
+#include "speculation/trees/draft_tree.h"
 
 namespace luce::engine {
 namespace {
@@ -106,7 +106,10 @@ Result<void> Engine::go_back(LaneId lane, std::int32_t n_right, std::optional<Fi
     return back;
 }
 
-void Engine::finish_short_ones(std::vector<Event>& events) {
+// Without that call an answer is whole all the same, but its end is not kept. Returns whether the plan still holds: not
+// where a device had no memory for it and the pool was made smaller.
+bool Engine::finish_short_ones(std::vector<Event>& events) {
+    std::optional<Error> shortage;
     for (const auto& [lane, reason] : std::exchange(ended_short_, {})) {
         Generation& g = *at(lane);
         const std::int32_t n = g.n_pending() - 1;  // the last token is nobody's to compute
@@ -118,9 +121,13 @@ void Engine::finish_short_ones(std::vector<Event>& events) {
             speculator_->follow(lane, g.text(), g.n_computed(), n, 0, true);
             logits = decoder_.logits(0);
             remember(lane, logits, events);
+        } else {
+            log_warn("the end of an answer is not kept: " + decoded.error().text);
+            if (decoded.error().code == ErrorCode::out_of_memory) shortage = decoded.error();
         }
-        finish(lane, reason, logits, events);  // without it the answer is whole, but its end is not kept
+        finish(lane, reason, logits, events);
     }
+    return !shortage || !relieve({}, *shortage, events);
 }
 
 // Only calls of nothing but decoding lanes say what a step costs. What one of them got right and computes again is

@@ -11,20 +11,20 @@ namespace {
 using speculation::Choice;
 using speculation::Draft;
 using speculation::DraftAsk;
-using speculation::LaneSituation;
+using speculation::LaneState;
 using speculation::Proposal;
 using speculation::SourceIndex;
 
-// A rehearsed draft is made so often, or once if it takes longer: the first two make the graph, and keep it.
-constexpr int kRehearsedDrafts = 3;
+// A warmed_up draft is made so often, or once if it takes longer: the first two make the graph, and keep it.
+constexpr int kWarmUpDrafts = 3;
 constexpr double kLongDraft_s = 0.05;
 constexpr std::int32_t kMostOfStep = 16;  // positions that a step may have added to a lane
 constexpr int kMaxFailures = 3;           // in a row; then a source is left alone for a while
 constexpr int kChainsInARow = 64;         // of steps with trees, of which branches were worth nothing
 constexpr double kPause_s = 60;           // what it failed for may have passed by then
 
-std::vector<LaneSituation> situations_of(std::span<const Speculator::Candidate> lanes, bool has_trees) {
-    std::vector<LaneSituation> situations;
+std::vector<LaneState> situations_of(std::span<const Speculator::Candidate> lanes, bool has_trees) {
+    std::vector<LaneState> situations;
     situations.reserve(lanes.size());
     for (const Speculator::Candidate& lane : lanes) {
         const std::int32_t n_tree = lane.n_deepest > 0 ? lane.n_most : 0;
@@ -62,6 +62,16 @@ void cut_at_end(Draft& draft, const Speculator::Candidate& lane) {
     draft.confidence.resize(n_kept);
 }
 
+speculation::ControllerConfig controller_config(const SpeculationConfig& config, std::int32_t n_lanes) {
+    speculation::ControllerConfig controller;
+    controller.n_lanes = n_lanes;
+    controller.n_most = std::max(config.n_most, config.n_tree);
+    controller.is_adaptive = config.is_adaptive;
+    controller.wants_equal_widths = config.wants_equal_widths && n_lanes > 1;
+    for (const auto& drafts : config.sources) controller.sources.push_back(drafts->traits());
+    return controller;
+}
+
 const Speculator::Candidate& candidate_of(std::span<const Speculator::Candidate> lanes, LaneId lane) {
     return *std::find_if(lanes.begin(), lanes.end(), [&](const auto& candidate) { return candidate.lane == lane; });
 }
@@ -74,18 +84,11 @@ Speculator::Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clo
       n_tree_(config.n_tree),
       n_branches_(config.n_branches),
       wants_equal_widths_(config.wants_equal_widths && n_lanes > 1),
-      plans_(static_cast<std::size_t>(n_lanes)),
-      declined_(static_cast<std::size_t>(n_lanes)) {
-    speculation::GateConfig gate;
-    gate.n_lanes = n_lanes;
-    gate.n_most = std::max(config.n_most, config.n_tree);
-    gate.is_on = config.has_gate;
-    gate.wants_equal_widths = wants_equal_widths_;
+      controller_(controller_config(config, n_lanes)),
+      plans_(static_cast<std::size_t>(n_lanes)) {
     for (auto& drafts : config.sources) {
-        gate.sources.push_back(drafts->traits());
         sources_.push_back({std::move(drafts), 0, 0, true, std::vector<bool>(static_cast<std::size_t>(n_lanes))});
     }
-    gate_ = std::make_unique<speculation::Gate>(std::move(gate));
 }
 
 Speculator::~Speculator() = default;
@@ -104,6 +107,7 @@ void Speculator::withdraw() {
         plan.parents.clear();
         plan.width = 0;
         plan.proposal.reset();
+        plan.draft_s = 0;
     }
 }
 
@@ -115,11 +119,11 @@ bool Speculator::has_models() const {
 void Speculator::propose(std::span<const Candidate> lanes) {
     withdraw();
     if (n_most_ == 0) return;
-    const std::vector<LaneSituation> situations = situations_of(lanes, n_tree_ > 0);
+    const std::vector<LaneState> situations = situations_of(lanes, n_tree_ > 0);
     if (std::all_of(situations.begin(), situations.end(), [](const auto& lane) { return lane.n_most == 0; })) return;
     bool can_any = false;
     for (SourceIndex i = 0; i < sources_.size(); ++i) {
-        sources_[i].can_pay = gate_->can_pay(situations, i);
+        sources_[i].can_pay = controller_.can_pay(situations, i);
         can_any = can_any || sources_[i].can_pay;
     }
     if (!can_any) return;
@@ -132,10 +136,10 @@ void Speculator::propose(std::span<const Candidate> lanes) {
         }
         if (!asks.empty()) ask(i, asks, lanes);
     }
-    const std::vector<speculation::Ask> wanted = gate_->asks(situations, proposals_);
+    const std::vector<speculation::DraftRequest> wanted = controller_.requests(situations, proposals_);
     for (SourceIndex i = 0; i < sources_.size(); ++i) {
         std::vector<DraftAsk> of_source;
-        for (const speculation::Ask& want : wanted) {
+        for (const speculation::DraftRequest& want : wanted) {
             if (want.source != i) continue;
             of_source.push_back(ask_for(candidate_of(lanes, want.lane), i, want.n_tokens, lanes.size()));
         }
@@ -180,7 +184,7 @@ void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<co
         // What was put off for longer than since the last step would have had to be done without this draft.
         const bool is_backlog = n_put_off.value() > kMostOfStep * static_cast<std::int32_t>(asks.size());
         const double put_off_s = is_backlog ? prepared_s - started_s : 0;
-        gate_->observe_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, seconds - put_off_s, put_off_s);
+        controller_.observe_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, seconds - put_off_s, put_off_s);
     }
     for (Draft& draft : drafts) {
         cut_at_end(draft, candidate_of(lanes, draft.lane));
@@ -198,7 +202,7 @@ void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<co
 // What it took is gone all the same.
 void Speculator::fail(Source& source, const Error& error, double seconds, std::span<const DraftAsk> asks) {
     const std::string& name = source.drafts->traits().name;
-    gate_->observe_failed_draft(seconds);
+    controller_.observe_failed_draft(seconds);
     for (const DraftAsk& ask : asks) at(ask.lane).draft_s += seconds / static_cast<double>(asks.size());
     if (source.n_failures++ == 0) log_warn("no drafts from " + name + ": " + error.text);
     if (source.n_failures == kMaxFailures) {
@@ -208,11 +212,10 @@ void Speculator::fail(Source& source, const Error& error, double seconds, std::s
 }
 
 void Speculator::choose(std::span<const Candidate> lanes) {
-    const std::vector<Choice> choices = gate_->choose(situations_of(lanes, n_tree_ > 0), proposals_);
+    const std::vector<Choice> choices = controller_.choose(situations_of(lanes, n_tree_ > 0), proposals_);
     note_branches();
     for (std::size_t i = 0; i < choices.size(); ++i) {
         const Choice& choice = choices[i];
-        if (choice.declined) decline(choice);
         if (choice.width == 0) continue;
         const Draft& draft = drafts_[choice.proposal];
         Plan& plan = at(choice.lane);
@@ -231,21 +234,14 @@ void Speculator::choose(std::span<const Candidate> lanes) {
     }
 }
 
-// Said once, when it has been so for a while: the gate finds out now and then whether it still is.
+// Said once, when it has been so for a while: the controller finds out now and then whether it still is.
 void Speculator::note_branches() {
     const auto is_tree = [](const Draft& draft) { return !draft.parents.empty(); };
     if (has_noted_branches_ || std::none_of(drafts_.begin(), drafts_.end(), is_tree)) return;
-    n_without_branches_ = gate_->takes_trees() ? 0 : n_without_branches_ + 1;
+    n_without_branches_ = controller_.takes_trees() ? 0 : n_without_branches_ + 1;
     if (n_without_branches_ < kChainsInARow) return;
     has_noted_branches_ = true;
     log_info("--draft-tree: branches cost more here than they bring, so chains are verified until that changes");
-}
-
-void Speculator::decline(const Choice& choice) {
-    Declined& declined = declined_[static_cast<std::size_t>(choice.lane)];
-    const Draft& draft = drafts_[choice.proposal];
-    if (!declined.tokens.empty()) return;  // one at a time
-    declined = {{draft.tokens.begin(), draft.tokens.begin() + choice.declined->width}, *choice.declined};
 }
 
 // All lanes as long as the longest, by tokens that nobody expects: cheaper than another pass over the weights.
@@ -274,7 +270,6 @@ SpeculationStats Speculator::judged(LaneId lane, std::span<const Token> got, std
     stats.n_steps = 1;
     stats.draft_s = std::exchange(plan.draft_s, 0.0);
     judge_unused(lane, got);
-    judge_declined(lane, got);
     const std::int32_t width = std::min(plan.width, n_seen);
     if (width == 0 && n_matched == 0) return stats;
     stats.n_speculated_steps = 1;
@@ -283,7 +278,7 @@ SpeculationStats Speculator::judged(LaneId lane, std::span<const Token> got, std
     stats.verify_s = seconds;
     if (width == 0) return stats;
     if (proposals_[*plan.proposal].parents.empty()) {
-        gate_->observe_verdict(proposals_[*plan.proposal], width, std::min(n_matched, width));
+        controller_.observe_verdict(proposals_[*plan.proposal], width, std::min(n_matched, width));
     } else {
         judge(*plan.proposal, got);
     }
@@ -294,14 +289,14 @@ SpeculationStats Speculator::judged(LaneId lane, std::span<const Token> got, std
 void Speculator::judge(std::size_t proposal, std::span<const Token> got) {
     const Draft& draft = drafts_[proposal];
     if (!draft.parents.empty()) {
-        gate_->observe_verdicts(proposals_[proposal], speculation::verdicts_of(draft.tokens, draft.parents, got));
+        controller_.observe_verdicts(proposals_[proposal], speculation::verdicts_of(draft.tokens, draft.parents, got));
         return;
     }
     const Tokens& drafted = draft.tokens;
     const std::size_t width = std::min(drafted.size(), got.size());
     const auto end = std::mismatch(drafted.begin(), drafted.begin() + static_cast<std::ptrdiff_t>(width), got.begin());
     const auto n_right = static_cast<std::int32_t>(end.first - drafted.begin());
-    if (width > 0) gate_->observe_verdict(proposals_[proposal], static_cast<std::int32_t>(width), n_right);
+    if (width > 0) controller_.observe_verdict(proposals_[proposal], static_cast<std::int32_t>(width), n_right);
 }
 
 // A draft that was not verified can be held against what came instead: so it is noticed when a source becomes right.
@@ -311,21 +306,6 @@ void Speculator::judge_unused(LaneId lane, std::span<const Token> got) {
         if (proposals_[i].lane != lane || (plan.width > 0 && plan.proposal == i)) continue;
         judge(i, got);
     }
-}
-
-// Step by step, to the first token that is wrong.
-void Speculator::judge_declined(LaneId lane, std::span<const Token> got) {
-    Declined& declined = declined_[static_cast<std::size_t>(lane)];
-    if (declined.tokens.empty()) return;
-    bool is_right = true;
-    std::int32_t& n_right = declined.draft.n_right;
-    for (std::size_t i = 0; i < got.size() && is_right && n_right < declined.draft.width; ++i) {
-        is_right = declined.tokens[static_cast<std::size_t>(n_right)] == got[i];
-        n_right += is_right ? 1 : 0;
-    }
-    if (is_right && n_right < declined.draft.width) return;
-    gate_->observe_declined(declined.draft);
-    declined.tokens.clear();
 }
 
 void Speculator::follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
@@ -340,7 +320,7 @@ void Speculator::follow(LaneId lane, std::span<const Token> text, std::int32_t n
 }
 
 // The shortest counts. What is believed too dear at first may never be asked for, and so never be known better.
-double Speculator::rehearse_drafts(std::span<const Candidate> lanes) {
+double Speculator::warm_up_drafts(std::span<const Candidate> lanes) {
     double all_s = 0;
     for (SourceIndex i = 0; i < sources_.size(); ++i) {
         if (sources_[i].drafts->traits().is_free) continue;
@@ -350,7 +330,7 @@ double Speculator::rehearse_drafts(std::span<const Candidate> lanes) {
         }
         std::optional<double> shortest_s;
         std::int32_t n_tokens = 0;
-        for (int turn = 0; turn < kRehearsedDrafts; ++turn) {
+        for (int turn = 0; turn < kWarmUpDrafts; ++turn) {
             const double started_s = clock_.now_s();
             std::vector<Draft> drafts;
             if (!sources_[i].drafts->draft(asks, drafts)) break;  // it will be said when a draft is wanted
@@ -361,7 +341,7 @@ double Speculator::rehearse_drafts(std::span<const Candidate> lanes) {
             if (seconds >= kLongDraft_s) break;
         }
         if (!shortest_s) continue;
-        gate_->observe_rehearsed_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, *shortest_s);
+        controller_.observe_warmup_draft(i, static_cast<std::int32_t>(asks.size()), n_tokens, *shortest_s);
         all_s += *shortest_s;
     }
     return all_s;
@@ -372,8 +352,7 @@ void Speculator::overlapped() {
 }
 
 void Speculator::begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) {
-    gate_->begin(lane);
-    declined_[static_cast<std::size_t>(lane)] = {};
+    controller_.begin(lane);
     for (Source& source : sources_) {
         source.was_asked[static_cast<std::size_t>(lane)] = false;
         source.drafts->begin(lane, text, n_computed);

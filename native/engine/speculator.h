@@ -1,5 +1,6 @@
-// Speculator: the drafts of the lanes from step to step: asks the sources that the gate wants asked, holds what each
-// lane verifies, and tells gate and sources what came of it. Knows lanes and texts, neither the model nor the memory.
+// Speculator: the drafts of the lanes from step to step: asks the sources that the controller wants asked, holds what
+// each lane verifies, and tells controller and sources what came of it. Knows lanes and texts, neither the model nor
+// the memory.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +15,8 @@
 #include "base/clock.h"
 #include "base/token.h"
 #include "engine/request.h"
+#include "speculation/controller/speculation_controller.h"
 #include "speculation/draft_source.h"
-#include "speculation/gate.h"
 
 namespace luce::engine {
 
@@ -24,8 +25,8 @@ struct SpeculationConfig {
     std::int32_t n_most = 0;                                         // drafted tokens a lane, one after the other
     std::int32_t n_tree = 0;      // drafted tokens a lane in all branches of a tree; 0: chains only
     std::int32_t n_branches = 0;  // DecoderLimits::n_branches, which the lanes of a step share
-    bool has_gate = true;
-    bool wants_equal_widths = false;  // see GateConfig
+    bool is_adaptive = true;
+    bool wants_equal_widths = false;  // see ControllerConfig
 };
 
 class Speculator {
@@ -49,8 +50,8 @@ public:
 
     // Before anything is served: what a call took that was made to find that out, and what it takes to draft for these
     // lanes, whose texts are nobody's. Returns how long drafting took, of all sources that are not free.
-    void rehearsed(const speculation::StepCost& cost) { gate_->observe_rehearsed_step(cost); }
-    double rehearse_drafts(std::span<const Candidate> lanes);
+    void warmed_up(const speculation::StepCost& cost) { controller_.observe_warmup_step(cost); }
+    double warm_up_drafts(std::span<const Candidate> lanes);
 
     // Decide what each of them verifies in the next step. REQUIRES: each has been begun.
     void propose(std::span<const Candidate> lanes);
@@ -62,7 +63,7 @@ public:
     std::span<const std::int32_t> parents(LaneId lane) const;
 
     // What a step of decoding lanes and nothing else took.
-    void measured(const speculation::StepCost& cost) { gate_->observe_step(cost); }
+    void measured(const speculation::StepCost& cost) { controller_.observe_step(cost); }
 
     // What came of the step for the lane: the tokens that it got, of which the draft had foreseen n_matched; n_seen of
     // the drafted ones were looked at, where its request ended before. `seconds`: the lane's share of what the call
@@ -95,11 +96,6 @@ private:
         std::optional<std::size_t> proposal;  // that the drafted ones are of
         double draft_s = 0;                   // the lane's share of what drafting took in this step
     };
-    // A draft that the gate declined, on its way to what comes instead.
-    struct Declined {
-        Tokens tokens;
-        speculation::DeclinedDraft draft;
-    };
 
     speculation::DraftAsk ask_for(const Candidate& lane, speculation::SourceIndex source, std::int32_t n_tokens,
                                   std::size_t n_lanes) const;
@@ -109,10 +105,8 @@ private:
     void judge(std::size_t proposal, std::span<const Token> got);
     void choose(std::span<const Candidate> lanes);
     void note_branches();
-    void decline(const speculation::Choice& choice);
     void pad(std::span<const Candidate> lanes);
     void judge_unused(LaneId lane, std::span<const Token> got);
-    void judge_declined(LaneId lane, std::span<const Token> got);
     Plan& at(LaneId lane) { return plans_[static_cast<std::size_t>(lane)]; }
 
     const Clock& clock_;
@@ -123,9 +117,8 @@ private:
     bool has_noted_branches_ = false;
     int n_without_branches_ = 0;  // steps in a row
     std::vector<Source> sources_;
-    std::unique_ptr<speculation::Gate> gate_;
+    speculation::SpeculationController controller_;
     std::vector<Plan> plans_;  // of each lane
-    std::vector<Declined> declined_;
     // Of the step that is being decided.
     std::vector<speculation::Draft> drafts_;
     std::vector<speculation::Proposal> proposals_;

@@ -41,7 +41,7 @@ struct Draft {
     LaneId lane{};
     Tokens tokens;
     // For each token the source's own probability that it is the next one, given that those before it are: 0 … 1. Not
-    // calibrated: the gate learns what it is worth.
+    // calibrated: the controller learns what it is worth.
     std::vector<float> confidence;
     // Of a tree: for each token the index of the one before it, which is a smaller one; -1: the text's last one.
     // Likelier ones first, so that the first n are the best tree of n. Empty: a chain.

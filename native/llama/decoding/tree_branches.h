@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "engine/decoder.h"
 #include "llama/model/model.h"
-#include "speculation/draft_tree.h"
+#include "speculation/trees/draft_tree.h"
 
 namespace luce::llama {
 

@@ -15,7 +15,7 @@
 #include "llama/decoding/logit_choice.h"
 #include "llama/drafting/drafted_token.h"
 #include "llama/gguf_check/draft_fit.h"
-#include "speculation/tree_drafts.h"
+#include "speculation/trees/tree_drafts.h"
 
 namespace luce::llama {
 namespace {

@@ -88,7 +88,7 @@ struct Short : Setup {
         REQUIRE_MESSAGE(opened.ok(), (opened ? "" : opened.error().text));
         return std::move(opened).value();
     }
-    // Without a gate: all that can be drafted is.
+    // Without a controller: all that can be drafted is.
     static std::unique_ptr<Speculator> open_speculator(std::unique_ptr<speculation::DraftSource> source,
                                                        const Variant& variant, const llama::LlamaDecoder& decoder,
                                                        const llama::Model& model, const Clock& clock) {
@@ -98,7 +98,7 @@ struct Short : Setup {
         config.n_most = variant.n_draft_most;
         config.n_tree = variant.n_tree;
         config.n_branches = variant.n_tree > 0 ? decoder.limits().n_branches : 0;
-        config.has_gate = false;
+        config.is_adaptive = false;
         config.wants_equal_widths = model.info().has_recurrent;
         return std::make_unique<Speculator>(std::move(config), kLanes, clock);
     }

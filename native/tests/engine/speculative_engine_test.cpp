@@ -73,16 +73,17 @@ private:
 
 struct SpeculativeSetup {
     SpeculativeSetup(DecoderLimits limits, EngineConfig config, bool has_state, int percent_right,
-                     std::uint32_t seed = 1, bool wants_equal_widths = false, std::int32_t n_rollback = 16)
+                     std::uint32_t seed = 1, bool wants_equal_widths = false, std::int32_t n_rollback = 16,
+                     memory::MemoryConfig memory_config = {"test", 1 << 20, 16, true})
         : decoder(limits, has_state, false, n_rollback),
           samplers(decoder),
-          memory(decoder, nullptr, {"test", 1 << 20, 16, true}, clock) {
+          memory(decoder, nullptr, std::move(memory_config), clock) {
         auto source = std::make_unique<FakeDrafts>(seed, percent_right);
         drafts = source.get();
         SpeculationConfig speculation;
         speculation.sources.push_back(std::move(source));
         speculation.n_most = 7;
-        speculation.has_gate = false;
+        speculation.is_adaptive = false;
         speculation.wants_equal_widths = wants_equal_widths;
         speculator.emplace(std::move(speculation), config.n_lanes, clock);
         engine.emplace(decoder, samplers, memory, clock, config, &*speculator);
@@ -210,6 +211,44 @@ TEST_CASE("what the model cannot take back it goes back for, and computes again 
         CHECK(!s.drafts->misuse);
         CHECK(!s.engine->check_integrity());
     }
+}
+
+// The answers are whole, but where what was right of their last draft is computed again the device lacks memory.
+TEST_CASE("an answer's end that lacks memory is not kept, and a smaller pool is made") {
+    int n_shrunk = 0;
+    EngineConfig config{512, 1, 8};
+    config.pool_relief.emplace();
+    config.pool_relief->can_shrink = [] { return true; };
+    config.pool_relief->shrink = [&]() -> Result<void> {
+        ++n_shrunk;
+        return {};
+    };
+    config.pool_relief->take_shortage = [] { return std::nullopt; };
+    memory::MemoryConfig memory{"test", 1 << 20, 16, true};
+    memory.residency = memory::ResidencyConfig{};
+    SpeculativeSetup s(limits_of(512), config, true, 70, 1, false, 0, memory);
+    std::mt19937 random(3);
+    const Tokens prompt = random_prompt(random, 40);
+    int n_calls = 0;
+    s.decoder.on_decode = [&](std::int32_t) {
+        // A step of one lane makes a second call only for that.
+        if (++n_calls == 1) s.decoder.fail_next = Error{ErrorCode::out_of_memory, "no memory"};
+    };
+    for (int n = 30; n < 40; ++n) {
+        const RequestKey key{static_cast<std::uint64_t>(n)};
+        s.samplers.end_at = n + 40;
+        REQUIRE(s.engine->submit(request(static_cast<std::uint64_t>(n), prompt, 100)));
+        Outcome answers;
+        while (!s.engine->is_idle()) {
+            n_calls = 0;
+            answers.take(s.engine->step());
+            s.decoder.fail_next.reset();
+        }
+        CHECK(answers.tokens.at(key) == plain_answer(prompt, 100, 512, n + 40));
+        CHECK(answers.failed.empty());
+    }
+    CHECK(n_shrunk > 0);
+    CHECK(!s.engine->check_integrity());
 }
 
 TEST_CASE("without memory for a copy of the state drafts are as short as can be taken back") {

@@ -132,7 +132,7 @@ private:
 
 // How often it is said that branches do not pay, in 1,500 steps in which the likelier of two tokens is right in half of
 // all places, the other one in four of ten; a call with branches costs so much of a plain step more.
-int n_said_of_branches(double branch_share, bool has_gate) {
+int n_said_of_branches(double branch_share, bool is_adaptive) {
     const LoggedLines lines;
     ManualClock clock;
     SpeculationConfig config;
@@ -140,7 +140,7 @@ int n_said_of_branches(double branch_share, bool has_gate) {
     config.n_most = 2;
     config.n_tree = 6;
     config.n_branches = 6;
-    config.has_gate = has_gate;
+    config.is_adaptive = is_adaptive;
     Speculator speculator(std::move(config), 1, clock);
     std::mt19937 random(11);
     std::uniform_real_distribution<double> uniform;
@@ -232,11 +232,37 @@ TEST_CASE("that branches do not pay is said once, and only where it is so") {
     CHECK(n_said_of_branches(1.5, false) == 0);
 }
 
+TEST_CASE("what drafting took for a step that was not made is not told of the next one") {
+    ManualClock clock;
+    int n_asked = 0;
+    SpeculationConfig config;
+    config.sources.push_back(std::make_unique<PutOff>(clock, 0, n_asked));
+    config.n_most = 4;
+    config.is_adaptive = false;
+    Speculator speculator(std::move(config), 1, clock);
+    const auto lane = static_cast<LaneId>(0);
+    const Tokens text = {1, 2, 3};
+    const Speculator::Candidate candidate{lane, text, 4, 4};
+    speculator.begin(lane, text, 0);
+    double draft_s = 0;
+    for (const int n_withdrawn : {0, 2}) {
+        for (int i = 0; i < n_withdrawn; ++i) {
+            speculator.propose(std::span(&candidate, 1));
+            speculator.withdraw();
+        }
+        speculator.propose(std::span(&candidate, 1));
+        const double told_s = speculator.judged(lane, Tokens{7}, 0, 4, 0.01).draft_s;
+        CHECK(told_s > 0);
+        if (n_withdrawn > 0) CHECK(told_s == doctest::Approx(draft_s));
+        draft_s = told_s;
+    }
+}
+
 TEST_CASE("nothing is verified behind the token that ends the request") {
     SpeculationConfig config;
     config.sources.push_back(std::make_unique<Always>(Tokens{5, 6, 7, 8, 9}));
     config.n_most = 8;
-    config.has_gate = false;
+    config.is_adaptive = false;
     const SteadyClock clock;
     Speculator speculator(std::move(config), 1, clock);
     const auto lane = static_cast<LaneId>(0);

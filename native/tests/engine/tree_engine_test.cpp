@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "engine/engine.h"
-#include "speculation/tree_drafts.h"
+#include "speculation/trees/tree_drafts.h"
 #include "tests/engine/engine_outcome.h"
 #include "tests/engine/fake_model.h"
 #include "tests/engine/fake_sampler.h"
@@ -136,12 +136,12 @@ private:
 };
 
 struct TreeSetup {
-    TreeSetup(DecoderLimits limits, EngineConfig config, bool has_gate = false)
+    TreeSetup(DecoderLimits limits, EngineConfig config, bool is_adaptive = false)
         : decoder(limits), samplers(decoder), memory(decoder, nullptr, {"test", 1 << 20, 16, true}, clock) {
         speculation.n_most = kDeepest;
         speculation.n_tree = kTree;
         speculation.n_branches = limits.n_branches;
-        speculation.has_gate = has_gate;
+        speculation.is_adaptive = is_adaptive;
         engine_config = config;
     }
 
@@ -220,8 +220,8 @@ TEST_CASE("a chain of the best tokens has none of it") {
     CHECK(s.decoder.n_trees == 0);
 }
 
-// The gate learns that the first is wrong and the second right, and takes the way of the second ones alone.
-TEST_CASE("with the gate what is likeliest of a tree is verified, whatever its source thinks") {
+// The controller learns that the first is wrong and the second right, and takes the way of the second ones alone.
+TEST_CASE("with the controller what is likeliest of a tree is verified, whatever its source thinks") {
     TreeSetup s(limits_of(4096), {4096, 1, 8}, true);
     s.open<SecondBest>();
     REQUIRE(s.engine->submit(request(1, Tokens(40, 7), 2000)));

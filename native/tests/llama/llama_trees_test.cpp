@@ -13,7 +13,7 @@
 #include "llama/kv_cache/kv_device.h"
 #include "llama/model/backend.h"
 #include "llama/model/model.h"
-#include "speculation/draft_tree.h"
+#include "speculation/trees/draft_tree.h"
 #include "test_paths.h"
 
 TEST_SUITE_BEGIN("llama");

@@ -1,11 +1,11 @@
-// Tests of the gate's promise on machines and texts made of arithmetic: never slower than plain decoding, as fast as
-// the best fixed setting, and finding that out costs little.
+// Tests of the controller's promise on machines and texts made of arithmetic: never slower than plain decoding, as fast
+// as the best fixed setting, and finding that out costs little.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "speculation/gate.h"
+#include "speculation/controller/speculation_controller.h"
 #include "tests/speculation/speculation_world.h"
 
 TEST_SUITE_BEGIN("speculation");
@@ -64,9 +64,9 @@ TEST_CASE("never slower than plain decoding, and as fast as the best fixed setti
                 ++n_worlds;
                 const World world(traits);
                 const std::int64_t n_tokens = 4000 * traits.n_lanes, n_start = 200 * traits.n_lanes;
-                Gate gate(config_of(traits.n_lanes, traits.are_equal));
-                rehearse(gate, world);
-                const double gated = Player(world).with_gate(gate, n_tokens, n_start).s_per_token();
+                SpeculationController controller(config_of(traits.n_lanes, traits.are_equal));
+                warm_up(controller, world);
+                const double gated = Player(world).with_gate(controller, n_tokens, n_start).s_per_token();
                 const double plain = Player(world).plain(n_tokens, n_start).s_per_token();
                 double best = plain;
                 for (int sources = 1; sources <= 3 && !kIsSlow; ++sources) {
@@ -95,8 +95,8 @@ TEST_CASE("the start costs no more than it may") {
     traits.kinds = {Kind::noise};
     for (traits.seed = 1; traits.seed <= 20; ++traits.seed) {
         const World world(traits);
-        Gate gate(config_of(1));
-        const double gated = Player(world).with_gate(gate, 200, 0).seconds;
+        SpeculationController controller(config_of(1));
+        const double gated = Player(world).with_gate(controller, 200, 0).seconds;
         const double plain = Player(world).plain(200, 0).seconds;
         CHECK(gated < plain + 30 * traits.plain_s);
     }
@@ -116,8 +116,8 @@ TEST_CASE("drafts that are wrong cost little where calls of other shapes are dea
             traits.kinds = {Kind::prose};
             traits.are_equal = true;
             const World world(traits);
-            Gate gate(config_of(n_lanes, true));
-            gated += Player(world).with_gate(gate, 500 * n_lanes, 130 * n_lanes).s_per_token();
+            SpeculationController controller(config_of(n_lanes, true));
+            gated += Player(world).with_gate(controller, 500 * n_lanes, 130 * n_lanes).s_per_token();
             plain += Player(world).plain(500 * n_lanes, 130 * n_lanes).s_per_token();
         }
     }
@@ -142,10 +142,10 @@ TEST_CASE("where drafts that fail are computed again the promise holds") {
                 traits.draft_share = 0.2;
                 traits.kinds = {kind};
                 const World world(traits);
-                Gate gate(config_of(n_lanes, true));
-                rehearse(gate, world);
+                SpeculationController controller(config_of(n_lanes, true));
+                warm_up(controller, world);
                 const std::int64_t n_tokens = 4000 * n_lanes, n_start = 200 * n_lanes;
-                const double gated = Player(world).with_gate(gate, n_tokens, n_start).s_per_token();
+                const double gated = Player(world).with_gate(controller, n_tokens, n_start).s_per_token();
                 const double plain = Player(world).plain(n_tokens, n_start).s_per_token();
                 double best = plain;
                 for (int sources = 1; sources <= 3 && !kIsSlow; ++sources) {
@@ -176,12 +176,12 @@ TEST_CASE("drafts that were dear in a bad moment are asked for again") {
         traits.plain_s = 0.01;
         traits.shape = CostShape::flat;
         const World world(traits);
-        Gate lucky(config_of(1)), unlucky(config_of(1));
-        for (Gate* gate : {&lucky, &unlucky}) rehearse(*gate, world);
+        SpeculationController lucky(config_of(1)), unlucky(config_of(1));
+        for (SpeculationController* controller : {&lucky, &unlucky}) warm_up(*controller, world);
         for (int i = 0; i < 4; ++i) {
-            unlucky.observe_rehearsed_draft(kBlockDraft, 1, kBlock, times_too_dear * world.draft_s(1, kBlock));
+            unlucky.observe_warmup_draft(kBlockDraft, 1, kBlock, times_too_dear * world.draft_s(1, kBlock));
         }
-        REQUIRE_FALSE(unlucky.can_pay(std::vector<LaneSituation>{{LaneId{0}, 300, kBlock}}, kBlockDraft));
+        REQUIRE_FALSE(unlucky.can_pay(std::vector<LaneState>{{LaneId{0}, 300, kBlock}}, kBlockDraft));
         const double with_luck = Player(world).with_gate(lucky, 60000, 30000).s_per_token();
         const double without = Player(world).with_gate(unlucky, 60000, 30000).s_per_token();
         INFO(times_too_dear, " times: ", with_luck / without);
@@ -203,9 +203,9 @@ TEST_CASE("a price that is not known is not paid for all lanes at once") {
         traits.n_prompt = 8000;
         traits.kinds = {Kind::prose};
         const World world(traits);
-        Gate gate(config_of(8));
-        rehearse(gate, world);
-        gated += Player(world).with_gate(gate, 100 * 8, 0).s_per_token();
+        SpeculationController controller(config_of(8));
+        warm_up(controller, world);
+        gated += Player(world).with_gate(controller, 100 * 8, 0).s_per_token();
         plain += Player(world).plain(100 * 8, 0).s_per_token();
     }
     INFO("against plain ", plain / gated);
@@ -220,8 +220,8 @@ TEST_CASE("a draft model that goes token by token is asked for as many as pay") 
         traits.draft_share = 1.5;
         traits.kinds = {kind};
         const World world(traits);
-        Gate gate(config_of(1));
-        const double gated = Player(world).with_gate(gate, 4000, 200).s_per_token();
+        SpeculationController controller(config_of(1));
+        const double gated = Player(world).with_gate(controller, 4000, 200).s_per_token();
         double best = 1;
         for (const std::int32_t width : {1, 2, 3, 4, 6, 8, 11, 15}) {
             best = std::min(best, Player(world).fixed(false, true, width, 4000, 200).s_per_token());
@@ -247,9 +247,9 @@ TEST_CASE("finding out costs little even where all there is are a few short answ
                     traits.n_text = 20;
                     traits.are_equal = are_equal;
                     const World world(traits);
-                    Gate gate(config_of(n_lanes, are_equal));
-                    rehearse(gate, world);
-                    seconds += Player(world).with_gate(gate, 1200, 0).s_per_token();
+                    SpeculationController controller(config_of(n_lanes, are_equal));
+                    warm_up(controller, world);
+                    seconds += Player(world).with_gate(controller, 1200, 0).s_per_token();
                     plain_s += Player(world).plain(1200, 0).s_per_token();
                 }
                 worst = std::min(worst, plain_s / seconds);

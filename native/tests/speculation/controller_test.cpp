@@ -1,4 +1,4 @@
-// Tests of the gate: what its parts learn from measurements, and that it survives whatever it is told
+// Tests of the controller: what its parts learn from measurements, and that it survives whatever it is told
 // (gate_promise_test.cpp: what it is for).
 #include <doctest/doctest.h>
 #include <malloc.h>
@@ -7,11 +7,10 @@
 #include <limits>
 #include <random>
 
-#include "speculation/acceptance.h"
-#include "speculation/earnings.h"
-#include "speculation/gate.h"
-#include "speculation/probe_budget.h"
-#include "speculation/step_options.h"
+#include "speculation/controller/acceptance_estimator.h"
+#include "speculation/controller/exploration_budget.h"
+#include "speculation/controller/speculation_controller.h"
+#include "speculation/controller/step_options.h"
 #include "tests/speculation/speculation_world.h"
 
 TEST_SUITE_BEGIN("speculation");
@@ -27,7 +26,7 @@ constexpr auto kLane = static_cast<LaneId>(0);
 }  // namespace
 
 TEST_CASE("confidence is worth what came true of it") {
-    Acceptance acceptance(2, 1);
+    AcceptanceEstimator acceptance(2, 1);
     std::mt19937 random(5);
     const std::vector<float> confidence = {0.95F, 0.95F};
     const auto first = [&](LaneId lane) {
@@ -84,87 +83,80 @@ TEST_CASE("several lanes draft in few widths, because each is a call of another 
 }
 
 TEST_CASE("trials never take more than the budget's share") {
-    ProbeBudget budget;
+    ExplorationBudget budget;
     double taken_s = 0;
     for (int i = 0; i < 10000; ++i) {
-        budget.earn(1, 4);
+        budget.earn_trials(1, 4);
         if (budget.take(0.7)) taken_s += 0.7;
     }
     CHECK(taken_s > 0);
-    CHECK(taken_s <= ProbeBudget::kShare * 10000);
+    CHECK(taken_s <= ExplorationBudget::kTrialShare * 10000);
     CHECK(!budget.take(std::numeric_limits<double>::quiet_NaN()));
 }
 
-TEST_CASE("what speculation earns pays for what it loses, and debts for nothing") {
-    Earnings earnings;
-    CHECK(!earnings.covers(0.1));
-    earnings.grant(1);
-    CHECK(earnings.covers(1));
-    earnings.book(1, -3, 10);
-    CHECK(!earnings.covers(0.1));
-    earnings.book(1, 50, 10);
-    CHECK(earnings.covers(10));
-    CHECK(!earnings.covers(10.1));
-    // Declined drafts neither earn more than they may nor make debts without end.
-    earnings.book_declined(5, -2, 3);
-    CHECK(!earnings.covers(10.1));
-    for (int i = 0; i < 100; ++i) earnings.book_declined(-5, -2, 3);
-    earnings.book_declined(2.5, -2, 3);
-    CHECK(earnings.covers(0.4));
-    CHECK(!earnings.covers(0.6));
+TEST_CASE("what speculation saves pays for what it loses, and debts for nothing") {
+    ExplorationBudget budget;
+    CHECK(!budget.covers(0.1));
+    budget.grant(1);
+    CHECK(budget.covers(1));
+    budget.book(1, -3, 10);
+    CHECK(!budget.covers(0.1));
+    budget.book(1, 50, 10);
+    CHECK(budget.covers(10));
+    CHECK(!budget.covers(10.1));
 }
 
 TEST_CASE("what a call adds to the plain one behind it is part of its own cost") {
-    Gate gate(config_of(1));
-    for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
+    SpeculationController controller(config_of(1));
+    for (int i = 0; i < 8; ++i) controller.observe_step({1, 1, 100, 0.01});
     for (int i = 0; i < 60; ++i) {
-        gate.observe_step({1, 5, 100, 0.02});
-        gate.observe_step({1, 1, 100, 0.02});
-        gate.observe_step({1, 1, 100, 0.01});
+        controller.observe_step({1, 5, 100, 0.02});
+        controller.observe_step({1, 1, 100, 0.02});
+        controller.observe_step({1, 1, 100, 0.01});
     }
-    const auto cost = gate.relative_cost(1, 5);
+    const auto cost = controller.relative_cost(1, 5);
     REQUIRE(cost);
     CHECK(*cost == doctest::Approx(3).epsilon(0.1));
 }
 
 // Five plain steps for five tokens; without the graph it would have been two.
 TEST_CASE("calls for which a graph had to be made do not say what such calls cost") {
-    const std::vector<LaneSituation> lanes = {{kLane, 100, 15}};
+    const std::vector<LaneState> lanes = {{kLane, 100, 15}};
     const std::vector<float> confidence(4, 0.99F);
     const std::vector<Proposal> proposals = {{kLane, kNgram, confidence}};
     for (const bool is_first : {true, false}) {
-        Gate gate(config_of(1));
-        for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
+        SpeculationController controller(config_of(1));
+        for (int i = 0; i < 8; ++i) controller.observe_step({1, 1, 100, 0.01});
         StepCost step{1, 5, 100, 0.05, 0, 4};
         step.is_first = is_first;
         for (int i = 0; i < 3; ++i) {
-            gate.observe_step(step);
-            gate.observe_step({1, 1, 100, 0.01});
+            controller.observe_step(step);
+            controller.observe_step({1, 1, 100, 0.01});
         }
-        CHECK((gate.choose(lanes, proposals)[0].width == 4) == is_first);
+        CHECK((controller.choose(lanes, proposals)[0].width == 4) == is_first);
     }
 }
 
 // One lane is four times as fast with these drafts, eight are 1.2 times as fast: what a second was worth while one was
 // left must not keep them from that.
 TEST_CASE("what drafts bring a lane alone is not asked of many") {
-    Gate gate(config_of(8, true));
+    SpeculationController controller(config_of(8, true));
     const auto situations = [](std::int32_t n) {
-        std::vector<LaneSituation> lanes;
+        std::vector<LaneState> lanes;
         for (std::int32_t i = 0; i < n; ++i) lanes.push_back({static_cast<LaneId>(i), 100, 15});
         return lanes;
     };
     const std::vector<float> confidence(7, 0.99F);
     const auto step = [&](std::int32_t n_lanes) {
-        const std::vector<LaneSituation> lanes = situations(n_lanes);
+        const std::vector<LaneState> lanes = situations(n_lanes);
         std::vector<Proposal> proposals;
-        for (const LaneSituation& lane : lanes) proposals.push_back({lane.lane, kNgram, confidence});
-        const std::int32_t width = gate.choose(lanes, proposals)[0].width;
+        for (const LaneState& lane : lanes) proposals.push_back({lane.lane, kNgram, confidence});
+        const std::int32_t width = controller.choose(lanes, proposals)[0].width;
         const double plain_s = n_lanes == 1 ? 0.005 : 0.01;
         const double token_s = n_lanes == 1 ? 0.0007 : 0.000825;
         const std::int32_t n_drafted = n_lanes * width;
-        gate.observe_step({n_lanes, n_lanes + n_drafted, 100, plain_s + token_s * n_drafted, 0, n_drafted});
-        for (const Proposal& proposal : proposals) gate.observe_verdict(proposal, 7, 7);
+        controller.observe_step({n_lanes, n_lanes + n_drafted, 100, plain_s + token_s * n_drafted, 0, n_drafted});
+        for (const Proposal& proposal : proposals) controller.observe_verdict(proposal, 7, 7);
         return width;
     };
     const auto is_drafting = [&] { return step(8) == 7; };
@@ -181,65 +173,65 @@ TEST_CASE("what drafts bring a lane alone is not asked of many") {
 // Four tokens were right: the call that computes them again is like the one that found them, and brings a token.
 TEST_CASE("what has to be computed again is a part of a step's cost, and counted once") {
     for (const std::int32_t n_redone : {0, 4}) {
-        Gate gate(config_of(1));
-        for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
+        SpeculationController controller(config_of(1));
+        for (int i = 0; i < 8; ++i) controller.observe_step({1, 1, 100, 0.01});
         for (int i = 0; i < 60; ++i) {
-            gate.observe_step({1, 5, 100, 0.012, n_redone, 3, false, false, n_redone > 0 ? 1 : 0});
-            gate.observe_step({1, 1, 100, 0.01});
+            controller.observe_step({1, 5, 100, 0.012, n_redone, 3, false, false, n_redone > 0 ? 1 : 0});
+            controller.observe_step({1, 1, 100, 0.01});
         }
-        REQUIRE(gate.relative_cost(1, 5));
-        CHECK(*gate.relative_cost(1, 5) == doctest::Approx(n_redone > 0 ? 1.4 : 1.2).epsilon(0.03));
+        REQUIRE(controller.relative_cost(1, 5));
+        CHECK(*controller.relative_cost(1, 5) == doctest::Approx(n_redone > 0 ? 1.4 : 1.2).epsilon(0.03));
     }
 }
 
 TEST_CASE("what was earned outlives the first calls of another number of lanes") {
-    Gate gate(config_of(2));
-    for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
-    const std::vector<LaneSituation> lanes = {{kLane, 100, 15}};
+    SpeculationController controller(config_of(2));
+    for (int i = 0; i < 8; ++i) controller.observe_step({1, 1, 100, 0.01});
+    const std::vector<LaneState> lanes = {{kLane, 100, 15}};
     const std::vector<float> confidence(8, 0.99F);
     const std::vector<Proposal> proposals = {{kLane, kNgram, confidence}};
-    CHECK(gate.choose(lanes, proposals)[0].width > 0);
-    for (int i = 0; i < 4; ++i) gate.observe_step({1, 9, 100, 0.02, 0, 8});
-    CHECK(gate.choose(lanes, proposals)[0].width == 8);
-    for (int i = 0; i < 4; ++i) gate.observe_step({2, 2, 100, 0.011});
-    CHECK(gate.choose(lanes, proposals)[0].width == 8);
+    CHECK(controller.choose(lanes, proposals)[0].width > 0);
+    for (int i = 0; i < 4; ++i) controller.observe_step({1, 9, 100, 0.02, 0, 8});
+    CHECK(controller.choose(lanes, proposals)[0].width == 8);
+    for (int i = 0; i < 4; ++i) controller.observe_step({2, 2, 100, 0.011});
+    CHECK(controller.choose(lanes, proposals)[0].width == 8);
 }
 
 TEST_CASE("the first calls of an answer do not make plain decoding look dear") {
-    Gate gate(config_of(1));
-    for (int i = 0; i < 8; ++i) gate.observe_step({1, 1, 100, 0.01});
+    SpeculationController controller(config_of(1));
+    for (int i = 0; i < 8; ++i) controller.observe_step({1, 1, 100, 0.01});
     for (int answer = 0; answer < 30; ++answer) {
-        gate.begin(kLane);
-        for (int i = 0; i < 3; ++i) gate.observe_step({1, 1, 100, 0.02 - 0.004 * i, 0, 0, i == 0});
-        for (int i = 0; i < 6; ++i) gate.observe_step({1, 5, 100, 0.02, 0, 2});
+        controller.begin(kLane);
+        for (int i = 0; i < 3; ++i) controller.observe_step({1, 1, 100, 0.02 - 0.004 * i, 0, 0, i == 0});
+        for (int i = 0; i < 6; ++i) controller.observe_step({1, 5, 100, 0.02, 0, 2});
     }
-    const auto cost = gate.relative_cost(1, 5);
+    const auto cost = controller.relative_cost(1, 5);
     REQUIRE(cost);
     CHECK(*cost == doctest::Approx(2).epsilon(0.1));
     // Where answers are never longer, their calls are all there is.
     for (int answer = 0; answer < 100; ++answer) {
-        gate.begin(kLane);
-        for (int i = 0; i < 3; ++i) gate.observe_step({1, 1, 100, 0.02, 0, 0, i == 0});
-        gate.observe_step({1, 5, 100, 0.02, 0, 2});
+        controller.begin(kLane);
+        for (int i = 0; i < 3; ++i) controller.observe_step({1, 1, 100, 0.02, 0, 0, i == 0});
+        controller.observe_step({1, 5, 100, 0.02, 0, 2});
     }
-    CHECK(*gate.relative_cost(1, 5) == doctest::Approx(1).epsilon(0.2));
+    CHECK(*controller.relative_cost(1, 5) == doctest::Approx(1).epsilon(0.2));
 }
 
-TEST_CASE("without a gate the first source that proposes something is taken as it is") {
-    GateConfig config = config_of(2);
-    config.is_on = false;
-    Gate gate(config);
+TEST_CASE("without a controller the first source that proposes something is taken as it is") {
+    ControllerConfig config = config_of(2);
+    config.is_adaptive = false;
+    SpeculationController controller(config);
     const auto other = static_cast<LaneId>(1);
-    const std::vector<LaneSituation> lanes = {{kLane, 100, 15}, {other, 100, 3}};
+    const std::vector<LaneState> lanes = {{kLane, 100, 15}, {other, 100, 3}};
     const std::vector<float> confidence(8, 0.01F);
     const std::vector<Proposal> free = {{kLane, kNgram, confidence}};
-    const std::vector<Ask> asks = gate.asks(lanes, free);
+    const std::vector<DraftRequest> asks = controller.requests(lanes, free);
     REQUIRE(asks.size() == 1);
     CHECK(asks[0].lane == other);
     CHECK(asks[0].source == kBlockDraft);
     CHECK(asks[0].n_tokens == 3);
     const std::vector<Proposal> all = {{other, kBlockDraft, confidence}, {kLane, kNgram, confidence}};
-    const std::vector<Choice> choices = gate.choose(lanes, all);
+    const std::vector<Choice> choices = controller.choose(lanes, all);
     CHECK(choices[0].proposal == 1);
     CHECK(choices[0].width == 8);
     CHECK(choices[1].proposal == 0);
@@ -247,25 +239,25 @@ TEST_CASE("without a gate the first source that proposes something is taken as i
 }
 
 TEST_CASE("nothing is drafted where nothing may be, or before plain steps were measured") {
-    GateConfig config = config_of(1);
-    const std::vector<LaneSituation> lanes = {{kLane, 100, 15}};
+    ControllerConfig config = config_of(1);
+    const std::vector<LaneState> lanes = {{kLane, 100, 15}};
     const std::vector<float> confidence(8, 0.99F);
     const std::vector<Proposal> proposals = {{kLane, kNgram, confidence}};
-    Gate gate(config);
-    CHECK(gate.asks(lanes, {}).empty());
-    CHECK(gate.choose(lanes, proposals)[0].width == 0);
-    CHECK(!gate.relative_cost(1, 4));
-    for (int i = 0; i < 3; ++i) gate.observe_step({1, 1, 100, 0.01});
-    CHECK(gate.asks(std::vector<LaneSituation>{{kLane, 103, 15}}, {}).size() == 1);
-    CHECK(gate.choose(lanes, proposals)[0].width > 0);
+    SpeculationController controller(config);
+    CHECK(controller.requests(lanes, {}).empty());
+    CHECK(controller.choose(lanes, proposals)[0].width == 0);
+    CHECK(!controller.relative_cost(1, 4));
+    for (int i = 0; i < 3; ++i) controller.observe_step({1, 1, 100, 0.01});
+    CHECK(controller.requests(std::vector<LaneState>{{kLane, 103, 15}}, {}).size() == 1);
+    CHECK(controller.choose(lanes, proposals)[0].width > 0);
     config.n_most = 0;
-    Gate none(config);
+    SpeculationController none(config);
     for (int i = 0; i < 3; ++i) none.observe_step({1, 1, 100, 0.01});
-    CHECK(none.asks(lanes, {}).empty());
+    CHECK(none.requests(lanes, {}).empty());
     CHECK(none.choose(lanes, proposals)[0].width == 0);
 }
 
-TEST_CASE("whatever the gate is told, it asks and chooses within what there is") {
+TEST_CASE("whatever the controller is told, it asks and chooses within what there is") {
     std::mt19937 random(11);
     const auto below = [&](unsigned n) { return static_cast<std::int32_t>(random() % n); };
     const std::vector<double> seconds = {0,    -1,     0.01,
@@ -281,13 +273,13 @@ TEST_CASE("whatever the gate is told, it asks and chooses within what there is")
                                        std::numeric_limits<float>::quiet_NaN(),
                                        std::numeric_limits<float>::infinity()};
     for (int world = 0; world < 12; ++world) {
-        GateConfig config = config_of(1 + world % 6, world % 2 == 1);
-        config.is_on = world % 4 != 3;
+        ControllerConfig config = config_of(1 + world % 6, world % 2 == 1);
+        config.is_adaptive = world % 4 != 3;
         config.n_most = 1 + below(15);
         config.sources.push_back({"third", 1 + below(30), false});
-        Gate gate(config);
+        SpeculationController controller(config);
         for (int step = 0; step < 1500; ++step) {
-            std::vector<LaneSituation> lanes;
+            std::vector<LaneState> lanes;
             for (std::int32_t lane = 0; lane < config.n_lanes; ++lane) {
                 if (below(4) > 0) lanes.push_back({static_cast<LaneId>(lane), below(9000) - 5, below(20) - 2});
             }
@@ -306,7 +298,7 @@ TEST_CASE("whatever the gate is told, it asks and chooses within what there is")
                 return std::find_if(lanes.begin(), lanes.end(), [&](const auto& other) { return other.lane == lane; });
             };
             std::vector<LaneId> asked;
-            for (const Ask& ask : gate.asks(lanes, free)) {
+            for (const DraftRequest& ask : controller.requests(lanes, free)) {
                 const auto lane = situation(ask.lane);
                 REQUIRE(lane != lanes.end());
                 REQUIRE(ask.source < config.sources.size());
@@ -316,7 +308,7 @@ TEST_CASE("whatever the gate is told, it asks and chooses within what there is")
                 CHECK(std::find(asked.begin(), asked.end(), ask.lane) == asked.end());
                 asked.push_back(ask.lane);
             }
-            const std::vector<Choice> choices = gate.choose(lanes, proposals);
+            const std::vector<Choice> choices = controller.choose(lanes, proposals);
             REQUIRE(choices.size() == lanes.size());
             for (std::size_t i = 0; i < choices.size(); ++i) {
                 CHECK(choices[i].lane == lanes[i].lane);
@@ -327,16 +319,16 @@ TEST_CASE("whatever the gate is told, it asks and chooses within what there is")
                 CHECK(proposal.lane == lanes[i].lane);
                 CHECK(choices[i].width <= static_cast<std::int32_t>(proposal.confidence.size()));
                 CHECK(choices[i].width <= std::min(lanes[i].n_most, config.n_most));
-                for (const LaneSituation& lane : lanes) {
+                for (const LaneState& lane : lanes) {
                     if (config.wants_equal_widths) CHECK(choices[i].width <= std::max(lane.n_most, 0));
                 }
-                gate.observe_verdict(proposal, below(20) - 2, below(20) - 2);
+                controller.observe_verdict(proposal, below(20) - 2, below(20) - 2);
             }
-            gate.observe_draft(static_cast<SourceIndex>(below(5)), below(9) - 1, below(60) - 2,
-                               seconds[random() % seconds.size()]);
-            gate.observe_step({below(9) - 1, below(60) - 2, below(9000) - 5, seconds[random() % seconds.size()]});
-            if (const auto cost = gate.relative_cost(below(9) - 1, below(60) - 2)) CHECK(std::isfinite(*cost));
-            if (below(50) == 0) gate.begin(static_cast<LaneId>(below(9) - 1));
+            controller.observe_draft(static_cast<SourceIndex>(below(5)), below(9) - 1, below(60) - 2,
+                                     seconds[random() % seconds.size()]);
+            controller.observe_step({below(9) - 1, below(60) - 2, below(9000) - 5, seconds[random() % seconds.size()]});
+            if (const auto cost = controller.relative_cost(below(9) - 1, below(60) - 2)) CHECK(std::isfinite(*cost));
+            if (below(50) == 0) controller.begin(static_cast<LaneId>(below(9) - 1));
         }
     }
 }
@@ -346,31 +338,32 @@ TEST_CASE("a lane's next text starts without the last one's luck") {
     traits.shape = CostShape::flat;
     traits.kinds = {Kind::noise};
     const World world(traits);
-    Gate gate(config_of(1));
-    Player(world).with_gate(gate, 3000, 0);
+    SpeculationController controller(config_of(1));
+    Player(world).with_gate(controller, 3000, 0);
     // Nothing was ever right here, and it was asked a while ago only; a new text is asked about soon.
-    gate.begin(kLane);
+    controller.begin(kLane);
     bool was_asked = false;
     for (std::int32_t i = 0; i < 400 && !was_asked; ++i) {
-        const std::vector<LaneSituation> lanes = {{kLane, 100 + std::min(i, 16), kBlock}};
-        was_asked = !gate.asks(lanes, {}).empty();
-        gate.choose(lanes, {});
+        const std::vector<LaneState> lanes = {{kLane, 100 + std::min(i, 16), kBlock}};
+        was_asked = !controller.requests(lanes, {}).empty();
+        controller.choose(lanes, {});
     }
     CHECK(was_asked);
 }
 
 TEST_CASE("what a source is worth is found out the later in an answer the dearer its drafts are") {
     const auto first_asked = [](double draft_s) {
-        Gate gate(config_of(1));
-        gate.observe_rehearsed_draft(kBlockDraft, 1, kBlock, draft_s);
-        for (int i = 0; i < 3; ++i) gate.observe_rehearsed_step({1, 1, 100, 0.01});
+        SpeculationController controller(config_of(1));
+        controller.observe_warmup_draft(kBlockDraft, 1, kBlock, draft_s);
+        for (int i = 0; i < 3; ++i) controller.observe_warmup_step({1, 1, 100, 0.01});
         for (int i = 0; i < 2000; ++i) {  // enough is put by
-            gate.choose(std::vector<LaneSituation>{{kLane, 100, kBlock}}, {});
-            gate.observe_step({1, 1, 100, 0.01});
+            controller.choose(std::vector<LaneState>{{kLane, 100, kBlock}}, {});
+            controller.observe_step({1, 1, 100, 0.01});
         }
-        gate.begin(kLane);
+        controller.begin(kLane);
         std::int32_t n_answered = 0;
-        while (n_answered < 400 && gate.asks(std::vector<LaneSituation>{{kLane, 500 + n_answered, kBlock}}, {}).empty())
+        while (n_answered < 400 &&
+               controller.requests(std::vector<LaneState>{{kLane, 500 + n_answered, kBlock}}, {}).empty())
             ++n_answered;
         return n_answered;
     };
@@ -381,19 +374,20 @@ TEST_CASE("what a source is worth is found out the later in an answer the dearer
 }
 
 TEST_CASE("memory does not grow with steps") {
-    Gate gate(config_of(2));
-    const std::vector<LaneSituation> lanes = {{kLane, 100, 4}, {static_cast<LaneId>(1), 2000, 4}};
+    SpeculationController controller(config_of(2));
+    const std::vector<LaneState> lanes = {{kLane, 100, 4}, {static_cast<LaneId>(1), 2000, 4}};
     const std::vector<float> confidence = {0.9F, 0.8F, 0.7F, 0.2F};
     const std::vector<Proposal> proposals = {{kLane, kNgram, confidence}};
     const auto run = [&](int n_steps) {
         for (int i = 0; i < n_steps; ++i) {
-            const std::vector<Ask> asks = gate.asks(lanes, proposals);
-            if (!asks.empty()) gate.observe_draft(kBlockDraft, static_cast<std::int32_t>(asks.size()), 4, 0.004);
-            const std::vector<Choice> choices = gate.choose(lanes, proposals);
-            gate.observe_step(
+            const std::vector<DraftRequest> asks = controller.requests(lanes, proposals);
+            if (!asks.empty()) controller.observe_draft(kBlockDraft, static_cast<std::int32_t>(asks.size()), 4, 0.004);
+            const std::vector<Choice> choices = controller.choose(lanes, proposals);
+            controller.observe_step(
                 {2, 2 + choices[0].width + choices[1].width, 100 + i % 3000, 0.01 + 0.001 * choices[0].width});
-            if (choices[0].width > 0) gate.observe_verdict(proposals[0], choices[0].width, i % (choices[0].width + 1));
-            if (i % 1000 == 0) gate.begin(kLane);
+            if (choices[0].width > 0)
+                controller.observe_verdict(proposals[0], choices[0].width, i % (choices[0].width + 1));
+            if (i % 1000 == 0) controller.begin(kLane);
         }
     };
     run(20000);

@@ -1,5 +1,5 @@
 // Tests of what is known of the cost of drafts.
-#include "speculation/draft_costs.h"
+#include "speculation/controller/cost_model.h"
 
 #include <doctest/doctest.h>
 
@@ -13,14 +13,14 @@ TEST_CASE("a source that drafts token by token is told from one that drafts a bl
     for (int i = 0; i < 8; ++i) {
         for (DraftCosts* costs : {&block, &chain}) costs->observe(1, 16, 100, 0.01);
     }
-    CHECK(chain.wants_short_draft());
+    CHECK(chain.wants_short_draft(100));
     for (int i = 0; i < 6; ++i) {
         for (DraftCosts* costs : {&block, &chain}) costs->observe(1, 16, 100, 0.01);
         block.observe(1, 4, 100, 0.01);
         chain.observe(1, 4, 100, 0.0025);
     }
-    CHECK(!block.wants_short_draft());
-    CHECK(!chain.wants_short_draft());
+    CHECK(!block.wants_short_draft(100));
+    CHECK(!chain.wants_short_draft(100));
     CHECK(block.is_flat());
     CHECK(!chain.is_flat());
     CHECK(*block.cost_s(1, 4, 100) == doctest::Approx(0.01).epsilon(0.1));

@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include "speculation/draft_tree.h"
+#include "speculation/trees/draft_tree.h"
 
 TEST_SUITE_BEGIN("speculation");
 

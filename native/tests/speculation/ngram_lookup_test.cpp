@@ -6,8 +6,8 @@
 #include <numeric>
 #include <random>
 
-#include "speculation/ngram_index.h"
-#include "speculation/ngram_lookup.h"
+#include "speculation/ngram/ngram_index.h"
+#include "speculation/ngram/ngram_lookup.h"
 
 TEST_SUITE_BEGIN("speculation");
 

@@ -1,7 +1,7 @@
-// A machine and texts made of arithmetic, on which a gate (or a fixed setting) decodes: what calls and drafts cost,
-// what sources propose at each place of each text, and what of it is right. All of it follows from the seed and the
-// place, so that every way of decoding meets the same texts. What is counted is the true cost; the gate is told a noisy
-// one.
+// A machine and texts made of arithmetic, on which a controller (or a fixed setting) decodes: what calls and drafts
+// cost, what sources propose at each place of each text, and what of it is right. All of it follows from the seed and
+// the place, so that every way of decoding meets the same texts. What is counted is the true cost; the controller is
+// told a noisy one.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "speculation/gate.h"
+#include "speculation/controller/speculation_controller.h"
 
 namespace luce::tests {
 
@@ -79,9 +79,9 @@ private:
 inline constexpr speculation::SourceIndex kNgram = 0;
 inline constexpr speculation::SourceIndex kBlockDraft = 1;
 
-// A gate for such lanes, with both sources.
-inline speculation::GateConfig config_of(std::int32_t n_lanes, bool are_equal = false) {
-    speculation::GateConfig config;
+// A controller for such lanes, with both sources.
+inline speculation::ControllerConfig config_of(std::int32_t n_lanes, bool are_equal = false) {
+    speculation::ControllerConfig config;
     config.n_lanes = n_lanes;
     config.n_most = kBlock;
     config.wants_equal_widths = are_equal;
@@ -172,16 +172,16 @@ private:
 };
 
 // What the daemon does before it serves: calls and drafts on short texts.
-inline void rehearse(speculation::Gate& gate, const World& world) {
+inline void warm_up(speculation::SpeculationController& controller, const World& world) {
     const std::int32_t n_lanes = world.t.n_lanes;
     std::uint64_t n_calls = 1 << 20;
     const auto tell = [&](std::int32_t width) {
         const double seconds = world.noisy(world.call_s(n_lanes, n_lanes * width, 0), n_calls++, 3);
-        gate.observe_rehearsed_step({n_lanes, n_lanes * (1 + width), 1, seconds});
+        controller.observe_warmup_step({n_lanes, n_lanes * (1 + width), 1, seconds});
     };
     for (int i = 0; i < 3; ++i) tell(0);
     const double drafts_s = world.noisy(world.draft_s(n_lanes, n_lanes * kBlock), n_calls++, 3);
-    gate.observe_rehearsed_draft(kBlockDraft, n_lanes, n_lanes * kBlock, drafts_s);
+    controller.observe_warmup_draft(kBlockDraft, n_lanes, n_lanes * kBlock, drafts_s);
     for (std::int32_t width = kBlock; width > 0; width /= 2) tell(width);
     for (int i = 0; i < 3; ++i) tell(0);
 }
@@ -197,7 +197,7 @@ class Player {
 public:
     explicit Player(const World& world) : world_(world), places_(static_cast<std::size_t>(world.t.n_lanes)) {}
 
-    Tally with_gate(speculation::Gate& gate, std::int64_t n_tokens, std::int64_t n_start);
+    Tally with_gate(speculation::SpeculationController& controller, std::int64_t n_tokens, std::int64_t n_start);
     // One source or, with use_both, n-ngrams and where there are none the other; always as wide.
     Tally fixed(bool use_ngram, bool use_block, std::int32_t width, std::int64_t n_tokens, std::int64_t n_start);
     Tally plain(std::int64_t n_tokens, std::int64_t n_start) { return fixed(false, false, 0, n_tokens, n_start); }
@@ -225,7 +225,7 @@ private:
         for (std::size_t i = 0; i < places_.size(); ++i) sum += text_at(i);
         return sum;
     }
-    void step(speculation::Gate& gate);
+    void step(speculation::SpeculationController& controller);
     double changed_s(std::int32_t n_drafted) {
         const bool is_behind = std::exchange(last_drafted_, n_drafted) > 0 && n_drafted == 0;
         return is_behind ? world_.t.change_share * world_.t.plain_s : 0;
@@ -282,20 +282,21 @@ inline Tally Player::fixed(bool use_ngram, bool use_block, std::int32_t width, s
     return tally_;
 }
 
-inline Tally Player::with_gate(speculation::Gate& gate, std::int64_t n_tokens, std::int64_t n_start) {
+inline Tally Player::with_gate(speculation::SpeculationController& controller, std::int64_t n_tokens,
+                               std::int64_t n_start) {
     while (n_done_ < n_tokens) {
-        step(gate);
+        step(controller);
         count(step_s_, step_tokens_, n_start);
     }
     return tally_;
 }
 
-inline void Player::step(speculation::Gate& gate) {
+inline void Player::step(speculation::SpeculationController& controller) {
     using namespace speculation;
     ++n_steps_;
     step_s_ = 0;
     const auto n_lanes = static_cast<std::int32_t>(places_.size());
-    std::vector<LaneSituation> lanes;
+    std::vector<LaneState> lanes;
     std::vector<SampleDraft> drafts;
     std::vector<Proposal> proposals;
     drafts.reserve(2 * places_.size());
@@ -311,9 +312,9 @@ inline void Player::step(speculation::Gate& gate) {
     for (std::size_t i = 0; i < drafts.size(); ++i) {
         if (!drafts[i].confidence.empty()) draft_of.push_back(i);
     }
-    const std::vector<Ask> asks = gate.asks(lanes, proposals);
+    const std::vector<DraftRequest> asks = controller.requests(lanes, proposals);
     std::int32_t n_asked_tokens = 0;
-    for (const Ask& ask : asks) {
+    for (const DraftRequest& ask : asks) {
         const auto lane = static_cast<std::size_t>(ask.lane);
         drafts.push_back(world_.block(static_cast<std::int32_t>(lane), places_[lane], ask.n_tokens));
         proposals.push_back({ask.lane, kBlockDraft, drafts.back().confidence});
@@ -324,9 +325,9 @@ inline void Player::step(speculation::Gate& gate) {
         const auto n_asked = static_cast<std::int32_t>(asks.size());
         const double seconds = world_.draft_s(n_asked, n_asked_tokens, all_text() / n_lanes);
         step_s_ += seconds;
-        gate.observe_draft(kBlockDraft, n_asked, n_asked_tokens, world_.noisy(seconds, n_steps_, 1));
+        controller.observe_draft(kBlockDraft, n_asked, n_asked_tokens, world_.noisy(seconds, n_steps_, 1));
     }
-    const std::vector<Choice> choices = gate.choose(lanes, proposals);
+    const std::vector<Choice> choices = controller.choose(lanes, proposals);
     std::int32_t n_drafted = 0, n_widest = 0;
     for (const Choice& choice : choices) {
         n_drafted += choice.width;
@@ -340,10 +341,6 @@ inline void Player::step(speculation::Gate& gate) {
     for (std::size_t i = 0; i < choices.size(); ++i) {
         if (choices[i].width > 0) n_new[i] += std::min(choices[i].width, drafts[draft_of[choices[i].proposal]].n_right);
         step_tokens_ += n_new[i];
-        if (!choices[i].declined) continue;
-        DeclinedDraft declined = *choices[i].declined;
-        declined.n_right = std::min(declined.width, drafts[draft_of[choices[i].proposal]].n_right);
-        gate.observe_declined(declined);
     }
     const double noisy_s = world_.noisy(seconds, n_steps_, 2);
     const auto n_right = static_cast<std::int32_t>(step_tokens_) - n_lanes;
@@ -353,7 +350,7 @@ inline void Player::step(speculation::Gate& gate) {
     }
     step_s_ += back_s(back);
     step_tokens_ += back.n_lanes;
-    gate.observe_step(
+    controller.observe_step(
         {n_lanes, n_lanes + n_drafted, n_longest, noisy_s, back.n_tokens, n_right, false, false, back.n_lanes});
     for (std::size_t p = 0; p < proposals.size(); ++p) {
         const auto i = static_cast<std::size_t>(proposals[p].lane);
@@ -361,12 +358,12 @@ inline void Player::step(speculation::Gate& gate) {
         if (!is_chosen && !world_.t.judges_all) continue;
         const auto length = static_cast<std::int32_t>(proposals[p].confidence.size());
         const std::int32_t width = is_chosen ? choices[i].width : std::min(length, n_new[i]);
-        gate.observe_verdict(proposals[p], width, std::min(width, drafts[draft_of[p]].n_right));
+        controller.observe_verdict(proposals[p], width, std::min(width, drafts[draft_of[p]].n_right));
     }
     for (std::size_t i = 0; i < places_.size(); ++i) {
         const std::int32_t text_before = places_[i] / world_.t.n_text;
         places_[i] += n_new[i];
-        if (places_[i] / world_.t.n_text != text_before) gate.begin(static_cast<LaneId>(i));
+        if (places_[i] / world_.t.n_text != text_before) controller.begin(static_cast<LaneId>(i));
     }
 }
 

@@ -1,14 +1,14 @@
 // Tests of what a drafted tree's tokens are worth: that chances are those of a tree, that they become true, and that
-// the gate takes the likeliest of them.
+// the controller takes the likeliest of them.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 
-#include "speculation/gate.h"
-#include "speculation/tree_chances.h"
-#include "speculation/tree_drafts.h"
+#include "speculation/controller/speculation_controller.h"
+#include "speculation/trees/tree_chances.h"
+#include "speculation/trees/tree_drafts.h"
 
 TEST_SUITE_BEGIN("speculation");
 
@@ -62,8 +62,8 @@ TEST_CASE("verdicts are told of the children on the way, up to the right one") {
 
 TEST_CASE("a tree without branches has the chances of the chain, and is learnt from as the chain is") {
     std::mt19937 random(3);
-    Acceptance of_chains(1, 1);
-    Acceptance of_first(1, 1);
+    AcceptanceEstimator of_chains(1, 1);
+    AcceptanceEstimator of_first(1, 1);
     TreeChances trees(1, 1);
     for (int round = 0; round < 50; ++round) {
         Tree tree;
@@ -87,7 +87,7 @@ TEST_CASE("a tree without branches has the chances of the chain, and is learnt f
 
 TEST_CASE("the children of a token are never likelier together than the token") {
     std::mt19937 random(5);
-    Acceptance acceptance(1, 1);
+    AcceptanceEstimator acceptance(1, 1);
     TreeChances trees(1, 1);
     for (int round = 0; round < 300; ++round) {
         const Tree tree = random_tree(random, 1 + static_cast<int>(random() % 24));
@@ -120,7 +120,7 @@ TEST_CASE("the children of a token are never likelier together than the token") 
 TEST_CASE("chances become what comes true, whatever the source says") {
     std::mt19937 random(7);
     std::uniform_real_distribution<double> uniform;
-    Acceptance acceptance(1, 1);
+    AcceptanceEstimator acceptance(1, 1);
     TreeChances trees(1, 1);
     const Tree tree = two_places();
     // The first is right in 3 of 10 places, the second in 6.
@@ -160,22 +160,22 @@ TEST_CASE("a draft is the best tree within what was asked, and says so in its co
 }
 
 // Calls cost little more for more tokens, so a token that comes true six times in ten pays.
-TEST_CASE("the gate takes the likeliest tokens of a tree, none without its parent") {
-    GateConfig config;
+TEST_CASE("the controller takes the likeliest tokens of a tree, none without its parent") {
+    ControllerConfig config;
     config.n_most = 6;
     config.sources = {{"trees", 6, false, true}};
-    Gate gate(config);
+    SpeculationController controller(config);
     const Tree tree = two_places();
     std::int32_t n_trees = 0;
     std::int32_t n_second = 0;
     for (int step = 0; step < 600; ++step) {
-        const LaneSituation lane{kLane, 100 + step, 6};
+        const LaneState lane{kLane, 100 + step, 6};
         std::vector<Proposal> proposals;
-        for (const Ask& ask : gate.asks(std::span(&lane, 1), {})) {
-            gate.observe_draft(ask.source, 1, ask.n_tokens, 0.0001);
+        for (const DraftRequest& ask : controller.requests(std::span(&lane, 1), {})) {
+            controller.observe_draft(ask.source, 1, ask.n_tokens, 0.0001);
             proposals.push_back(tree.proposal());
         }
-        const std::vector<Choice> choices = gate.choose(std::span(&lane, 1), proposals);
+        const std::vector<Choice> choices = controller.choose(std::span(&lane, 1), proposals);
         REQUIRE(choices.size() == 1);
         const Choice& choice = choices[0];
         const std::vector<TreeVerdict> verdicts = verdicts_of(tree.tokens, tree.parents, Tokens{1, 5});
@@ -184,8 +184,8 @@ TEST_CASE("the gate takes the likeliest tokens of a tree, none without its paren
             return verdict.was_right && std::find(nodes.begin(), nodes.end(), verdict.node) != nodes.end();
         };
         const auto n_right = static_cast<std::int32_t>(std::count_if(verdicts.begin(), verdicts.end(), is_right));
-        gate.observe_step({1, 1 + choice.width, lane.n_text, 0.01 + 0.0001 * choice.width, 0, n_right});
-        if (!proposals.empty()) gate.observe_verdicts(proposals[0], verdicts);
+        controller.observe_step({1, 1 + choice.width, lane.n_text, 0.01 + 0.0001 * choice.width, 0, n_right});
+        if (!proposals.empty()) controller.observe_verdicts(proposals[0], verdicts);
         if (choice.width == 0) continue;
         ++n_trees;
         REQUIRE(choice.nodes.size() == static_cast<std::size_t>(choice.width));
@@ -222,25 +222,25 @@ Tokens tokens_that_came(std::mt19937& random) {
 }
 
 TreeRun run_with_trees(double branch_share) {
-    GateConfig config;
+    ControllerConfig config;
     config.n_most = 6;
     config.sources = {{"trees", 6, false, true}};
-    Gate gate(config);
+    SpeculationController controller(config);
     const Tree tree = two_places();
     std::mt19937 random(11);
     TreeRun run;
     double seconds = 0;
     std::int32_t n_tokens = 0, n_text = 100;
     for (int step = 0; step < 2000; ++step) {
-        const LaneSituation lane{kLane, n_text, 6};
+        const LaneState lane{kLane, n_text, 6};
         std::vector<Proposal> proposals;
         double step_s = 0;
-        for (const Ask& ask : gate.asks(std::span(&lane, 1), {})) {
-            gate.observe_draft(ask.source, 1, ask.n_tokens, 0.0005);
+        for (const DraftRequest& ask : controller.requests(std::span(&lane, 1), {})) {
+            controller.observe_draft(ask.source, 1, ask.n_tokens, 0.0005);
             step_s += 0.0005;
             proposals.push_back(tree.proposal());
         }
-        const std::vector<Choice> choices = gate.choose(std::span(&lane, 1), proposals);
+        const std::vector<Choice> choices = controller.choose(std::span(&lane, 1), proposals);
         const std::vector<std::size_t>& nodes = choices[0].nodes;
         bool has_branches = false;
         for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -254,8 +254,8 @@ TreeRun run_with_trees(double branch_share) {
             n_right += verdict.was_right && is_taken ? 1 : 0;
         }
         const double call_s = 0.01 + 0.0003 * choices[0].width + (has_branches ? 0.01 * branch_share : 0);
-        gate.observe_step({1, 1 + choices[0].width, n_text, call_s, 0, n_right, false, has_branches});
-        if (!proposals.empty()) gate.observe_verdicts(proposals[0], verdicts);
+        controller.observe_step({1, 1 + choices[0].width, n_text, call_s, 0, n_right, false, has_branches});
+        if (!proposals.empty()) controller.observe_verdicts(proposals[0], verdicts);
         n_text += 1 + n_right;
         if (step < 500) continue;
         seconds += step_s + call_s;
@@ -277,26 +277,26 @@ TEST_CASE("where branches cost too much the likeliest chain is verified") {
     CHECK(cheap.s_per_token < dear.s_per_token);
 }
 
-TEST_CASE("a gate that is switched off takes trees as they are") {
-    Gate gate(GateConfig{1, 6, false, false, {{"trees", 6, false, true}}});
+TEST_CASE("a controller that is switched off takes trees as they are") {
+    SpeculationController controller(ControllerConfig{1, 6, false, false, {{"trees", 6, false, true}}});
     const Tree tree = two_places();
-    const LaneSituation lane{kLane, 10, 6};
+    const LaneState lane{kLane, 10, 6};
     const std::vector<Proposal> proposals = {tree.proposal()};
-    const std::vector<Choice> choices = gate.choose(std::span(&lane, 1), proposals);
+    const std::vector<Choice> choices = controller.choose(std::span(&lane, 1), proposals);
     CHECK(choices.at(0).width == 6);
-    CHECK(gate.takes_trees());  // else the log would say that branches do not pay
+    CHECK(controller.takes_trees());  // else the log would say that branches do not pay
 }
 
 TEST_CASE("what is odd in a tree's verdict is left out") {
-    Gate gate(GateConfig{1, 4, true, false, {{"trees", 4, false, true}}});
+    SpeculationController controller(ControllerConfig{1, 4, true, false, {{"trees", 4, false, true}}});
     const Tree tree = two_places();
     const std::vector<TreeVerdict> verdicts = {{0, true}};
-    gate.observe_verdicts({LaneId{7}, 0, tree.confidence, tree.parents}, verdicts);
-    gate.observe_verdicts({LaneId{-1}, 0, tree.confidence, tree.parents}, verdicts);
-    gate.observe_verdicts({kLane, 3, tree.confidence, tree.parents}, verdicts);
-    gate.observe_verdicts({kLane, 0, tree.confidence, tree.parents}, {});
-    const LaneSituation lane{kLane, 10, 4};
-    CHECK(gate.choose(std::span(&lane, 1), {}).size() == 1);
+    controller.observe_verdicts({LaneId{7}, 0, tree.confidence, tree.parents}, verdicts);
+    controller.observe_verdicts({LaneId{-1}, 0, tree.confidence, tree.parents}, verdicts);
+    controller.observe_verdicts({kLane, 3, tree.confidence, tree.parents}, verdicts);
+    controller.observe_verdicts({kLane, 0, tree.confidence, tree.parents}, {});
+    const LaneState lane{kLane, 10, 4};
+    CHECK(controller.choose(std::span(&lane, 1), {}).size() == 1);
 }
 
 TEST_SUITE_END();

@@ -1,4 +1,4 @@
-#include "engine/rehearsal.h"
+#include "engine/warm_up.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -23,9 +23,9 @@ constexpr int kPlainCalls = 3;
 constexpr int kCalls = 2;  // of each width, of which the shorter one counts; of very long ones one
 constexpr double kVeryLong_s = 0.04;
 
-class Rehearsal {
+class WarmUp {
 public:
-    Rehearsal(Decoder& decoder, Speculator& speculator, const Clock& clock)
+    WarmUp(Decoder& decoder, Speculator& speculator, const Clock& clock)
         : decoder_(decoder),
           speculator_(speculator),
           clock_(clock),
@@ -66,7 +66,7 @@ private:
         }
         note(", " + std::to_string(n_lanes()) + (n_lanes() == 1 ? " lane " : " lanes "), *plain_s);
         if (clock_.now_s() >= end_s_) return false;
-        if (const double draft_s = speculator_.rehearse_drafts(candidates()); draft_s > 0) note(", drafts ", draft_s);
+        if (const double draft_s = speculator_.warm_up_drafts(candidates()); draft_s > 0) note(", drafts ", draft_s);
         for (std::int32_t width = speculator_.n_most(); width > 0; width /= 2) {
             std::optional<double> least_s;
             for (int i = 0; i < kCalls; ++i) {
@@ -122,7 +122,7 @@ private:
     }
 
     void tell(std::int32_t width, double seconds) {
-        speculator_.rehearsed({n_lanes(), n_lanes() * (1 + width), n_longest_, seconds});
+        speculator_.warmed_up({n_lanes(), n_lanes() * (1 + width), n_longest_, seconds});
     }
 
     void note(const std::string& what, double seconds) {
@@ -143,12 +143,12 @@ private:
 
 }  // namespace
 
-void rehearse(Decoder& decoder, Speculator& speculator, std::int32_t n_lanes, const Clock& clock) {
-    Rehearsal rehearsal(decoder, speculator, clock);
-    bool has_time = rehearsal.with_lanes(1);
-    for (std::int32_t n = n_lanes; n > 1 && has_time; n /= 2) has_time = rehearsal.with_lanes(n);
-    if (!rehearsal.found().empty()) {
-        log_debug("milliseconds of a call, and with so many drafted tokens a lane" + rehearsal.found());
+void warm_up(Decoder& decoder, Speculator& speculator, std::int32_t n_lanes, const Clock& clock) {
+    WarmUp measured(decoder, speculator, clock);
+    bool has_time = measured.with_lanes(1);
+    for (std::int32_t n = n_lanes; n > 1 && has_time; n /= 2) has_time = measured.with_lanes(n);
+    if (!measured.found().empty()) {
+        log_debug("milliseconds of a call, and with so many drafted tokens a lane" + measured.found());
     }
 }
 

@@ -1,4 +1,4 @@
-#include "speculation/ngram_index.h"
+#include "speculation/ngram/ngram_index.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "speculation/tree_chances.h"
+#include "speculation/trees/tree_chances.h"
 
 #include <algorithm>
 #include <numeric>
@@ -49,7 +49,7 @@ std::vector<TreeVerdict> verdicts_of(std::span<const Token> drafted, std::span<c
     return verdicts;
 }
 
-std::vector<float> TreeChances::chances(const Acceptance& first, LaneId lane, SourceIndex source,
+std::vector<float> TreeChances::chances(const AcceptanceEstimator& first, LaneId lane, SourceIndex source,
                                         std::span<const float> confidence,
                                         std::span<const std::int32_t> parents) const {
     std::vector<float> chances;
@@ -57,7 +57,7 @@ std::vector<float> TreeChances::chances(const Acceptance& first, LaneId lane, So
     for (std::size_t i = 0; i < confidence.size(); ++i) {
         Standing& parent = standings[place_of(parents[i])];
         const float claim = claim_if_others_are_wrong(parent, confidence[i]);
-        const Acceptance& acceptance = parent.n_tried == 0 ? first : others_;
+        const AcceptanceEstimator& acceptance = parent.n_tried == 0 ? first : others_;
         const double here = acceptance.chance_of(lane, source, claim, parent.depth);
         Standing node;
         node.depth = parent.depth + 1;
@@ -70,8 +70,9 @@ std::vector<float> TreeChances::chances(const Acceptance& first, LaneId lane, So
     return chances;
 }
 
-void TreeChances::observe(Acceptance& first, LaneId lane, SourceIndex source, std::span<const float> confidence,
-                          std::span<const std::int32_t> parents, std::span<const TreeVerdict> verdicts) {
+void TreeChances::observe(AcceptanceEstimator& first, LaneId lane, SourceIndex source,
+                          std::span<const float> confidence, std::span<const std::int32_t> parents,
+                          std::span<const TreeVerdict> verdicts) {
     Standing parent;
     std::size_t depth = 0;
     std::int32_t at = -1;
@@ -82,7 +83,7 @@ void TreeChances::observe(Acceptance& first, LaneId lane, SourceIndex source, st
             ++depth;
         }
         const float claim = claim_if_others_are_wrong(parent, confidence[verdict.node]);
-        Acceptance& acceptance = parent.n_tried == 0 ? first : others_;
+        AcceptanceEstimator& acceptance = parent.n_tried == 0 ? first : others_;
         acceptance.observe_one(lane, source, claim, depth, verdict.was_right);
         count_tried(parent, confidence[verdict.node]);
     }
@@ -95,6 +96,23 @@ std::vector<std::size_t> likeliest_nodes(std::span<const float> chances, std::si
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return chances[a] > chances[b]; });
     order.resize(std::min(n, order.size()));
     return order;
+}
+
+std::vector<std::size_t> likeliest_chain(std::span<const float> chances, std::span<const std::int32_t> parents,
+                                         std::size_t n) {
+    std::vector<std::size_t> chain;
+    std::int32_t at = -1;
+    while (chain.size() < n) {
+        std::int32_t next = -1;
+        for (auto i = static_cast<std::size_t>(at + 1); i < chances.size(); ++i) {
+            const bool is_better = next < 0 || chances[i] > chances[static_cast<std::size_t>(next)];
+            if (parents[i] == at && is_better) next = static_cast<std::int32_t>(i);
+        }
+        if (next < 0) break;
+        chain.push_back(static_cast<std::size_t>(next));
+        at = next;
+    }
+    return chain;
 }
 
 }  // namespace luce::speculation

@@ -1,7 +1,7 @@
-// Acceptance: how likely a drafted token is right, learnt from verdicts. A source's confidence says something, but not
-// in the unit it claims: counts of what came true, by confidence and by place in the draft, turn it into a probability,
-// for each source, all lanes together. Texts differ from one another more than that: each lane has an offset on the
-// logit for each source, found by the gradient of its own verdicts.
+// AcceptanceEstimator: how likely a drafted token is right, learnt from verdicts. A source's confidence says something,
+// but not in the unit it claims: counts of what came true, by confidence and by place in the draft, turn it into a
+// probability, for each source, all lanes together. Texts differ from one another more than that: each lane has an
+// offset on the logit for each source, found by the gradient of its own verdicts.
 //
 // Whether a token is right matters only if those before it were, and only then is it counted.
 #pragma once
@@ -17,10 +17,10 @@
 
 namespace luce::speculation {
 
-class Acceptance {
+class AcceptanceEstimator {
 public:
     // REQUIRES in all calls: lane and source within these numbers.
-    Acceptance(std::size_t n_lanes, std::size_t n_sources);
+    AcceptanceEstimator(std::size_t n_lanes, std::size_t n_sources);
 
     // By token: the chance that it and all before it are right. Confidences may be any floats.
     void chances(LaneId lane, SourceIndex source, std::span<const float> confidence, std::span<float> chances) const;

@@ -1,4 +1,4 @@
-#include "speculation/acceptance.h"
+#include "speculation/controller/acceptance_estimator.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,17 +26,19 @@ float as_claim(float confidence) { return confidence > 0 ? std::min(confidence, 
 
 }  // namespace
 
-Acceptance::Acceptance(std::size_t n_lanes, std::size_t n_sources)
+AcceptanceEstimator::AcceptanceEstimator(std::size_t n_lanes, std::size_t n_sources)
     : n_sources_(n_sources), calibrations_(n_sources), offsets_(n_lanes * n_sources) {}
 
-std::size_t Acceptance::bucket_of(float confidence) {
+std::size_t AcceptanceEstimator::bucket_of(float confidence) {
     const auto above = std::upper_bound(kEdges.begin() + 1, kEdges.end(), confidence);
     return static_cast<std::size_t>(above - kEdges.begin()) - 1;
 }
 
-std::size_t Acceptance::place_of(std::size_t index) { return index == 0 ? 0 : index < 3 ? 1 : index < 7 ? 2 : 3; }
+std::size_t AcceptanceEstimator::place_of(std::size_t index) {
+    return index == 0 ? 0 : index < 3 ? 1 : index < 7 ? 2 : 3;
+}
 
-double Acceptance::calibrated(SourceIndex source, float confidence, std::size_t index) const {
+double AcceptanceEstimator::calibrated(SourceIndex source, float confidence, std::size_t index) const {
     const Calibration& calibration = calibrations_[source];
     const std::size_t bucket = bucket_of(confidence);
     const Count& common = calibration.common[bucket];
@@ -45,15 +47,16 @@ double Acceptance::calibrated(SourceIndex source, float confidence, std::size_t 
     return within((here.right + kCommonWord * all_places) / (here.all + kCommonWord));
 }
 
-double Acceptance::chance(const Offset& offset, SourceIndex source, float confidence, std::size_t index) const {
+double AcceptanceEstimator::chance(const Offset& offset, SourceIndex source, float confidence,
+                                   std::size_t index) const {
     const double common = calibrated(source, confidence, index);
     if (offset.logit == 0) return common;
     const double odds = common / (1 - common) * std::exp(static_cast<double>(offset.logit));
     return within(odds / (1 + odds));
 }
 
-void Acceptance::chances(LaneId lane, SourceIndex source, std::span<const float> confidence,
-                         std::span<float> chances) const {
+void AcceptanceEstimator::chances(LaneId lane, SourceIndex source, std::span<const float> confidence,
+                                  std::span<float> chances) const {
     const Offset& offset = offset_of(lane, source);
     double all_right = 1;
     for (std::size_t i = 0; i < chances.size(); ++i) {
@@ -62,7 +65,7 @@ void Acceptance::chances(LaneId lane, SourceIndex source, std::span<const float>
     }
 }
 
-void Acceptance::count(Count& count, bool was_right) {
+void AcceptanceEstimator::count(Count& count, bool was_right) {
     count.all += 1;
     count.right += was_right ? 1 : 0;
     if (count.all <= kMemory) return;
@@ -70,17 +73,19 @@ void Acceptance::count(Count& count, bool was_right) {
     count.all = kMemory;
 }
 
-void Acceptance::observe(LaneId lane, SourceIndex source, std::span<const float> confidence, std::int32_t n_accepted) {
+void AcceptanceEstimator::observe(LaneId lane, SourceIndex source, std::span<const float> confidence,
+                                  std::int32_t n_accepted) {
     const std::size_t n_right = std::min(static_cast<std::size_t>(std::max(n_accepted, 0)), confidence.size());
     const std::size_t n_judged = std::min(n_right + 1, confidence.size());
     for (std::size_t i = 0; i < n_judged; ++i) observe_one(lane, source, confidence[i], i, i < n_right);
 }
 
-double Acceptance::chance_of(LaneId lane, SourceIndex source, float confidence, std::size_t index) const {
+double AcceptanceEstimator::chance_of(LaneId lane, SourceIndex source, float confidence, std::size_t index) const {
     return chance(offset_of(lane, source), source, as_claim(confidence), index);
 }
 
-void Acceptance::observe_one(LaneId lane, SourceIndex source, float confidence, std::size_t index, bool was_right) {
+void AcceptanceEstimator::observe_one(LaneId lane, SourceIndex source, float confidence, std::size_t index,
+                                      bool was_right) {
     Offset& offset = offset_of(lane, source);
     const float claim = as_claim(confidence);
     const double surprise = (was_right ? 1 : 0) - chance(offset, source, claim, index);
@@ -92,19 +97,19 @@ void Acceptance::observe_one(LaneId lane, SourceIndex source, float confidence, 
     count(calibrations_[source].by_place[bucket][place_of(index)], was_right);
 }
 
-void Acceptance::fade(LaneId lane) {
+void AcceptanceEstimator::fade(LaneId lane) {
     for (SourceIndex s = 0; s < n_sources_; ++s) offset_of(lane, s).logit *= kFading;
 }
 
-void Acceptance::begin(LaneId lane) {
+void AcceptanceEstimator::begin(LaneId lane) {
     for (SourceIndex s = 0; s < n_sources_; ++s) offset_of(lane, s) = {};
 }
 
-Acceptance::Offset& Acceptance::offset_of(LaneId lane, SourceIndex source) {
+AcceptanceEstimator::Offset& AcceptanceEstimator::offset_of(LaneId lane, SourceIndex source) {
     return offsets_[static_cast<std::size_t>(lane) * n_sources_ + source];
 }
 
-const Acceptance::Offset& Acceptance::offset_of(LaneId lane, SourceIndex source) const {
+const AcceptanceEstimator::Offset& AcceptanceEstimator::offset_of(LaneId lane, SourceIndex source) const {
     return offsets_[static_cast<std::size_t>(lane) * n_sources_ + source];
 }
 

@@ -1,4 +1,4 @@
-#include "speculation/tree_drafts.h"
+#include "speculation/trees/tree_drafts.h"
 
 namespace luce::speculation {
 

@@ -1,4 +1,4 @@
-// Tests of CallCosts: what calls cost is learnt from measurements, whichever come.
+// Tests of CostModel: what calls cost is learnt from measurements, whichever come.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "speculation/call_costs.h"
+#include "speculation/controller/cost_model.h"
 
 TEST_SUITE_BEGIN("speculation");
 
@@ -16,14 +16,14 @@ namespace {
 
 // A machine's calls with noise, and now and then one that takes ten times too long.
 struct Calls {
-    explicit Calls(CallCosts& costs) : costs(costs) {}
+    explicit Calls(CostModel& costs) : costs(costs) {}
 
     void measure(std::int32_t n_lanes, std::int32_t n_drafted, std::int32_t n_longest, double true_s) {
         const double noisy_s = true_s * std::exp(0.05 * normal(random));
         costs.observe(n_lanes, n_drafted, n_longest, ++n % 50 == 0 ? 10 * noisy_s : noisy_s);
     }
 
-    CallCosts& costs;
+    CostModel& costs;
     std::mt19937 random{7};
     std::normal_distribution<double> normal;
     int n = 0;
@@ -31,7 +31,7 @@ struct Calls {
 
 double call_s(std::int32_t n_drafted, double plain_s = 0.01) { return plain_s * (1 + 0.2 * n_drafted); }
 
-double ratio(CallCosts& costs, std::int32_t n_lanes, std::int32_t n_drafted, std::int32_t n_longest) {
+double ratio(CostModel& costs, std::int32_t n_lanes, std::int32_t n_drafted, std::int32_t n_longest) {
     const CostCurve& curve = costs.curve(n_lanes, n_longest);
     return curve.expected_s(n_drafted) / curve.plain_s();
 }
@@ -47,7 +47,7 @@ TEST_CASE("the ladder's rungs are found again") {
 }
 
 TEST_CASE("costs of calls are learnt through noise and outliers") {
-    CallCosts costs(1, 15);
+    CostModel costs(1, 15);
     Calls calls(costs);
     CHECK(!costs.curve(1, 100).is_known());
     calls.measure(1, 0, 100, call_s(0));
@@ -59,7 +59,7 @@ TEST_CASE("costs of calls are learnt through noise and outliers") {
 }
 
 TEST_CASE("one call refreshes what is believed of all the others") {
-    CallCosts costs(1, 15);
+    CostModel costs(1, 15);
     Calls calls(costs);
     for (int i = 0; i < 400; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
     // The machine is half as fast now; only plain calls show it.
@@ -69,7 +69,7 @@ TEST_CASE("one call refreshes what is believed of all the others") {
 }
 
 TEST_CASE("seldom measured calls are not believed dearer because others are measured more") {
-    CallCosts costs(1, 15);
+    CostModel costs(1, 15);
     Calls calls(costs);
     for (int i = 0; i < 64; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
     for (int i = 0; i < 5000; ++i) calls.measure(1, i % 128 == 0 ? 0 : 3, 100, call_s(i % 128 == 0 ? 0 : 3));
@@ -78,7 +78,7 @@ TEST_CASE("seldom measured calls are not believed dearer because others are meas
 }
 
 TEST_CASE("a first measurement that took far too long does not keep a width from being tried again") {
-    CallCosts costs(1, 15);
+    CostModel costs(1, 15);
     for (int i = 0; i < 20; ++i) costs.observe(1, 0, 100, call_s(0));
     costs.observe(1, 8, 100, 10 * call_s(8));
     const CostCurve& curve = costs.curve(1, 100);
@@ -90,7 +90,7 @@ TEST_CASE("a first measurement that took far too long does not keep a width from
 
 TEST_CASE("first plain calls that took far too long do not make plain decoding look dear") {
     for (const std::vector<double>& first : {std::vector{0.006, 0.0138, 0.0061}, {0.03, 0.006, 0.012}}) {
-        CallCosts costs(4, 15);
+        CostModel costs(4, 15);
         Calls calls(costs);
         for (int i = 0; i < 100; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
         for (const double seconds : first) costs.observe(4, 0, 100, seconds);
@@ -99,7 +99,7 @@ TEST_CASE("first plain calls that took far too long do not make plain decoding l
 }
 
 TEST_CASE("other contexts and other numbers of lanes start from what is known") {
-    CallCosts costs(4, 15);
+    CostModel costs(4, 15);
     Calls calls(costs);
     for (int i = 0; i < 400; ++i) calls.measure(1, i % 16, 100, call_s(i % 16));
     // What a plain call costs there has to be seen: drafts held against what it costs on a short text all seem to fail.
@@ -123,7 +123,7 @@ TEST_CASE("other contexts and other numbers of lanes start from what is known") 
 TEST_CASE("costs never fall as tokens are added") {
     std::mt19937 random(3);
     std::uniform_real_distribution<double> any(0.001, 0.1);
-    CallCosts costs(3, 15);
+    CostModel costs(3, 15);
     for (int i = 0; i < 2000; ++i) {
         costs.observe(1 + i % 3,
                       static_cast<std::int32_t>(random() % (15U * (1U + static_cast<unsigned>(i) % 3U) + 1U)), 10,

@@ -1,6 +1,6 @@
-// Tests of the rehearsal: it leaves nothing behind, takes no longer than it may, and what it finds decides from the
+// Tests of the warm-up: it leaves nothing behind, takes no longer than it may, and what it finds decides from the
 // first step on whether anybody is asked for drafts.
-#include "engine/rehearsal.h"
+#include "engine/warm_up.h"
 
 #include <doctest/doctest.h>
 
@@ -114,9 +114,9 @@ struct Machine {
 
 }  // namespace
 
-TEST_CASE("a rehearsal leaves nothing behind") {
+TEST_CASE("a warm-up leaves nothing behind") {
     Machine machine(0.001, 0.0002, 0.002);
-    rehearse(machine.decoder, *machine.speculator, kLanes, machine.clock);
+    warm_up(machine.decoder, *machine.speculator, kLanes, machine.clock);
     CHECK(machine.decoder.n_calls > 8);
     CHECK(machine.model->n_asked > 0);
     CHECK(machine.decoder.n_free_cells() == kPool);
@@ -124,10 +124,10 @@ TEST_CASE("a rehearsal leaves nothing behind") {
     CHECK_FALSE(machine.decoder.misuse.has_value());
 }
 
-TEST_CASE("a rehearsal is short, however slow the machine") {
+TEST_CASE("a warm-up is short, however slow the machine") {
     Machine fast(1e-4, 1e-5, 1e-4), slow(0.05, 0.01, 0.1), slowest(30, 1, 30);
     for (Machine* machine : {&fast, &slow, &slowest}) {
-        rehearse(machine->decoder, *machine->speculator, kLanes, machine->clock);
+        warm_up(machine->decoder, *machine->speculator, kLanes, machine->clock);
     }
     CHECK(fast.clock.now_s() < 0.1);
     CHECK(slow.clock.now_s() < 0.7);
@@ -136,7 +136,7 @@ TEST_CASE("a rehearsal is short, however slow the machine") {
 
 TEST_CASE("where a token costs as much verified as decoded no draft is asked for and no answer read") {
     Machine machine(0, 0.001, 0.002);
-    rehearse(machine.decoder, *machine.speculator, kLanes, machine.clock);
+    warm_up(machine.decoder, *machine.speculator, kLanes, machine.clock);
     const int n_asked = machine.model->n_asked;
     const std::int32_t n_followed = machine.model->n_followed;
     machine.decode(200);
@@ -149,7 +149,7 @@ TEST_CASE("where a token costs as much verified as decoded no draft is asked for
 
 TEST_CASE("where calls take as long whatever they verify drafts are asked for soon") {
     Machine machine(0.01, 0.00001, 0.002);
-    rehearse(machine.decoder, *machine.speculator, kLanes, machine.clock);
+    warm_up(machine.decoder, *machine.speculator, kLanes, machine.clock);
     const int n_asked = machine.model->n_asked;
     machine.decode(3);
     CHECK(machine.model->n_asked > n_asked);
@@ -159,7 +159,7 @@ TEST_CASE("where calls take as long whatever they verify drafts are asked for so
 TEST_CASE("what graphs take to make is not taken for the price of drafts") {
     Machine machine(0.002, 0.00001, 0.0004);
     machine.model->first_s = 0.04;
-    rehearse(machine.decoder, *machine.speculator, kLanes, machine.clock);
+    warm_up(machine.decoder, *machine.speculator, kLanes, machine.clock);
     const int n_asked = machine.model->n_asked;
     machine.decode(3);
     CHECK(machine.model->n_asked > n_asked);
@@ -172,7 +172,7 @@ TEST_CASE("an answer in which nobody was asked for drafts need not be read at it
     machine.speculator->begin(LaneId{0}, text, 40);
     machine.speculator->end(LaneId{0}, text, 49, 9);
     CHECK(machine.model->n_left_out == 9);
-    rehearse(machine.decoder, *machine.speculator, kLanes, machine.clock);
+    warm_up(machine.decoder, *machine.speculator, kLanes, machine.clock);
     machine.decode(20);
     machine.speculator->end(LaneId{0}, text, 49, 9);
     CHECK(machine.model->n_left_out == 9);

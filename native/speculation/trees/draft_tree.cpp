@@ -1,4 +1,4 @@
-#include "speculation/draft_tree.h"
+#include "speculation/trees/draft_tree.h"
 
 #include <algorithm>
 #include <cassert>

@@ -1,4 +1,4 @@
-#include "speculation/step_options.h"
+#include "speculation/controller/step_options.h"
 
 #include <algorithm>
 

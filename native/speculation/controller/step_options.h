@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "speculation/call_costs.h"
+#include "speculation/controller/cost_model.h"
 
 namespace luce::speculation {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "speculation/draft_source.h"
-#include "speculation/draft_tree.h"
+#include "speculation/trees/draft_tree.h"
 
 namespace luce::speculation {
 

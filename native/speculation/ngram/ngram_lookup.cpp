@@ -1,4 +1,4 @@
-#include "speculation/ngram_lookup.h"
+#include "speculation/ngram/ngram_lookup.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "speculation/ngram_index.h"
+#include "speculation/ngram/ngram_index.h"
 
 namespace luce::speculation {
 
