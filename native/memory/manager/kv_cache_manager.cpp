@@ -102,7 +102,7 @@ Result<PrefillStart> KvCacheManager::begin(LaneId lane, std::span<const Token> t
     }
     // Before anything has to make way: what this one goes on from is worth more now.
     ConversationRef conversation = arrive(policy_, known_pages, text.size() / kPageSize);
-    // Those that were found by name on disk alone, and are not read, count as ghosts.
+    // Those that were found by name on disk alone, and are not read, count as evicted entries.
     if (!known_pages.empty()) tree_.retire(*known_pages.back());
     if (Result<void> placed = placer_.place(lane, prefix_match, text, pins_.of(request)); !placed) {
         if (request.restore_slot) return placed.error();

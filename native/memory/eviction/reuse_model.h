@@ -1,13 +1,14 @@
-// ReuseCurves: how likely a conversation is asked for again at each idle age, learnt while the daemon runs, and what
+// ReuseModel: how likely a conversation is asked for again at each idle age, learnt while the daemon runs, and what
 // keeping its pages is worth by that. Numbers only; knows neither pages nor conversations.
 //
 // A page is worth as much as the chance that its conversation comes back while the page is kept, divided by how long
-// that keeps it: worth(age) = max over h of P(return within h | idle for age) / E[time kept until return or h]: hits
+// that keeps it: priority(age) = max over h of P(return within h | idle for age) / E[time kept until return or h]: hits
 // a page and second. (The index of Gittins, 1979; "hit density" in Beckmann, Chen, Cidon: LHD, NSDI 2018.) Least
 // recently used assumes that the longer idle, the less likely; an agent whose tool runs for some seconds is MORE likely
 // to be back soon than one that has just been answered.
 //
-// Learnt for each pace (mean gap between a conversation's requests) apart: paces differ more than anything else known.
+// Learnt for each interval (mean gap between a conversation's requests) apart: intervals differ more than anything
+// else known.
 // A conversation's own last gaps then speak with growing weight: some wait for the same build or timer again and again.
 #pragma once
 
@@ -21,8 +22,8 @@ namespace luce::memory {
 
 // Of a conversation: left by its own text (an edit, a retry), no second request yet, mean gaps of up to 5, 10, 20, 40
 // s, longer ones.
-enum class Pace : std::uint8_t { departed, unknown, up_to_5s, up_to_10s, up_to_20s, up_to_40s, longer };
-inline constexpr std::size_t kPaces = 7;
+enum class ReuseInterval : std::uint8_t { departed, unknown, up_to_5s, up_to_10s, up_to_20s, up_to_40s, longer };
+inline constexpr std::size_t kIntervals = 7;
 
 // The buckets of a conversation's last gaps.
 class RecentGaps {
@@ -39,32 +40,34 @@ private:
     std::size_t n_added_ = 0;
 };
 
-class ReuseCurves {
+class ReuseModel {
 public:
-    ReuseCurves();
+    ReuseModel();
 
     static constexpr std::size_t kPerOctave = 4;              // idle ages in steps of 19 %: finer only adds noise
     static constexpr std::size_t kBuckets = 16 * kPerOctave;  // the last one starts at 8 h
     static std::size_t bucket_of(double age_s);
-    static Pace pace_of(float log2_mean_gap_s);
+    static ReuseInterval interval_of(float log2_mean_gap_s);
 
     // A conversation was idle through all of the bucket or came back within it; those who came back count as both.
-    void count_reached(Pace pace, std::size_t bucket);
-    void count_returned(Pace pace, std::size_t bucket);
+    void count_reached(ReuseInterval interval, std::size_t bucket);
+    void count_returned(ReuseInterval interval, std::size_t bucket);
 
     // Bring what follows up to date with what was counted: some 30 us.
     void relearn();
     std::uint64_t n_relearnt() const { return n_relearnt_; }
 
     // Expected hits per page and second of keeping, at the start of each bucket and at the end of the last.
-    using Worths = std::array<float, kBuckets + 1>;
-    const Worths& worths(Pace pace) const { return worths_[static_cast<std::size_t>(pace)]; }
+    using Priorities = std::array<float, kBuckets + 1>;
+    const Priorities& priorities(ReuseInterval interval) const {
+        return priorities_[static_cast<std::size_t>(interval)];
+    }
 
-    // The same for a conversation of that pace whose own last gaps are known: some 2 us.
-    Worths worths(Pace pace, const RecentGaps& gaps) const;
+    // The same for a conversation of that interval whose own last gaps are known: some 2 us.
+    Priorities priorities(ReuseInterval interval, const RecentGaps& gaps) const;
 
-    static double worth_at(const Worths& worths, double age_s);
-    double worth(Pace pace, double age_s) const { return worth_at(worths(pace), age_s); }
+    static double priority_at(const Priorities& priorities, double age_s);
+    double priority(ReuseInterval interval, double age_s) const { return priority_at(priorities(interval), age_s); }
 
     // Idle for longer than this, nearly nobody ever came back.
     double old_age_s() const { return old_age_s_; }
@@ -79,12 +82,12 @@ private:
     using Chances = std::array<double, kBuckets>;  // of a return within a bucket, for those who were idle up to it
 
     double quantile_of_gaps_s(double quantile) const;
-    Worths worths(const Chances& chances) const;
+    Priorities priorities(const Chances& chances) const;
 
     Curve all_;
-    std::array<Curve, kPaces> of_pace_;
-    std::array<Chances, kPaces> chances_{};
-    std::array<Worths, kPaces> worths_{};
+    std::array<Curve, kIntervals> of_interval_;
+    std::array<Chances, kIntervals> chances_{};
+    std::array<Priorities, kIntervals> priorities_{};
     double old_age_s_ = 0;
     std::size_t n_young_ = kBuckets;  // buckets below that age, and the next few
     std::uint64_t n_relearnt_ = 0;
