@@ -61,8 +61,6 @@ void EvictionPolicy::on_return(Conversation& conversation) {
     conversation.log2_gap =
         conversation.has_gap ? conversation.log2_gap + kSmoothing * (gap - conversation.log2_gap) : gap;
     conversation.has_gap = true;
-    conversation.gaps.add(bucket);
-    conversation.priorities.reset();
     conversation.interval = ReuseModel::interval_of(conversation.log2_gap);
     conversation.last_use_s = now;
     conversation.n_settled = 0;
@@ -79,7 +77,6 @@ ConversationRef EvictionPolicy::on_fork(Conversation& conversation) {
     next.last_use_s = conversation.last_use_s;
     next.log2_gap = conversation.log2_gap;
     next.has_gap = true;
-    next.gaps = conversation.gaps;
     next.interval = conversation.interval;
     conversation.last_use_s = left_s;
     conversation.interval = ReuseInterval::departed;
@@ -102,24 +99,12 @@ void EvictionPolicy::on_end(Conversation& conversation, std::int32_t n_pages) {
     --conversation.n_running;
 }
 
-double EvictionPolicy::priority(Conversation& conversation, double now_s) const {
+double EvictionPolicy::priority(const Conversation& conversation, double now_s) const {
     const double age = age_s(conversation, now_s);
     if (kind_ == EvictionKind::lru) return conversation.last_use_s - now_s;
     if (age > reuse_.old_age_s()) return -age;
     // Among equals the older one.
-    return ReuseModel::priority_at(priorities_of(conversation), age) - 1e-12 * age;
-}
-
-// What was left behind does not come back when its conversation does.
-const ReuseModel::Priorities& EvictionPolicy::priorities_of(Conversation& conversation) const {
-    if (!conversation.has_gap || conversation.interval == ReuseInterval::departed)
-        return reuse_.priorities(conversation.interval);
-    if (conversation.priorities == nullptr || conversation.n_relearnt != reuse_.n_relearnt()) {
-        conversation.n_relearnt = reuse_.n_relearnt();
-        if (conversation.priorities == nullptr) conversation.priorities = std::make_unique<ReuseModel::Priorities>();
-        *conversation.priorities = reuse_.priorities(conversation.interval, conversation.gaps);
-    }
-    return *conversation.priorities;
+    return reuse_.priority(conversation.interval, age) - 1e-12 * age;
 }
 
 double EvictionPolicy::age_s(const Conversation& conversation, double now_s) const {

@@ -12,7 +12,6 @@
 #include <deque>
 #include <limits>
 #include <list>
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -35,11 +34,8 @@ struct Conversation {
     float log2_gap = 0;  // mean of the gaps between its requests, smoothed
     bool has_gap = false;
     ReuseInterval interval = ReuseInterval::unknown;
-    RecentGaps gaps;
-    std::unique_ptr<ReuseModel::Priorities> priorities;  // by its own gaps; null: not asked for since it came back
-    std::uint64_t n_relearnt = 0;                        // as of which the curves they are
-    std::size_t n_settled = 0;                           // buckets of this idle time that the curves have counted
-    bool is_watched = false;                             // counted at all
+    std::size_t n_settled = 0;  // buckets of this idle time that the curves have counted
+    bool is_watched = false;    // counted at all
     std::list<Conversation*>::iterator watch;
 
     // Its pages that could be evicted, by queue: EvictionQueue's own.
@@ -133,7 +129,7 @@ public:
     // Expected hits per page and second of keeping: the lowest goes first. Below zero, the oldest first, once it is
     // idle for longer than nearly all who ever came back: with little pressure that is least recently used, which
     // cannot be beaten then, only lost to.
-    double priority(Conversation& conversation, double now_s) const;
+    double priority(const Conversation& conversation, double now_s) const;
 
     // Owns the pages of which there is no hope; worth less than anything.
     Conversation& nobody() { return nobody_; }
@@ -151,7 +147,6 @@ private:
     void settle(Conversation& conversation, std::size_t n_buckets);
     void count_request();
     double age_s(const Conversation& conversation, double now_s) const;
-    const ReuseModel::Priorities& priorities_of(Conversation& conversation) const;
 
     const Clock& clock_;
     EvictionKind kind_;

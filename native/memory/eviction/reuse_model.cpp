@@ -9,7 +9,6 @@ namespace {
 
 constexpr double kPriorWeight = 4;     // conversations that the first guess counts for
 constexpr double kBorrow = 4;          // conversations' worth of the common curve in each interval's own
-constexpr double kPaceWeight = 30;     // of a conversation's own gaps that its interval counts for
 constexpr double kOldQuantile = 0.98;  // of the returns seen: idle for longer counts as given up
 
 constexpr std::size_t kBuckets = ReuseModel::kBuckets;
@@ -77,35 +76,17 @@ void ReuseModel::count_returned(ReuseInterval interval, std::size_t bucket) {
 }
 
 void ReuseModel::relearn() {
-    ++n_relearnt_;
     old_age_s_ = quantile_of_gaps_s(kOldQuantile);
     n_young_ = std::min(kBuckets, bucket_of(old_age_s_) + kPerOctave);
     for (std::size_t interval = 0; interval < kIntervals; ++interval) {
         const Curve& own = of_interval_[interval];
+        Chances chances{};
         for (std::size_t b = 0; b < kBuckets; ++b) {
             const double common = all_.returned[b] / all_.reached[b];
-            chances_[interval][b] = std::min(1.0, (own.returned[b] + kBorrow * common) / (own.reached[b] + kBorrow));
+            chances[b] = std::min(1.0, (own.returned[b] + kBorrow * common) / (own.reached[b] + kBorrow));
         }
-        priorities_[interval] = priorities(chances_[interval]);
+        priorities_[interval] = priorities(chances);
     }
-}
-
-ReuseModel::Priorities ReuseModel::priorities(ReuseInterval interval, const RecentGaps& gaps) const {
-    std::array<double, kBuckets + 1> reached{}, returned{};
-    for (const std::size_t bucket : gaps.all()) {
-        reached[bucket] += 1;
-        // Nobody is as punctual as a bucket is narrow.
-        for (const std::size_t b : {bucket - std::min<std::size_t>(1, bucket), bucket, bucket + 1}) {
-            returned[b] += 1.0 / 3;
-        }
-    }
-    Chances chances = chances_[static_cast<std::size_t>(interval)];
-    double n_reached = 0;
-    for (std::size_t b = kBuckets; b-- > 0;) {
-        n_reached += reached[b];
-        chances[b] = std::min(1.0, (returned[b] + kPaceWeight * chances[b]) / (n_reached + kPaceWeight));
-    }
-    return priorities(chances);
 }
 
 // At old ages it is not asked for: there the order is by age alone.

@@ -9,14 +9,11 @@
 //
 // Learnt for each interval (mean gap between a conversation's requests) apart: intervals differ more than anything
 // else known.
-// A conversation's own last gaps then speak with growing weight: some wait for the same build or timer again and again.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 namespace luce::memory {
 
@@ -24,21 +21,6 @@ namespace luce::memory {
 // s, longer ones.
 enum class ReuseInterval : std::uint8_t { departed, unknown, up_to_5s, up_to_10s, up_to_20s, up_to_40s, longer };
 inline constexpr std::size_t kIntervals = 7;
-
-// The buckets of a conversation's last gaps.
-class RecentGaps {
-public:
-    void add(std::size_t bucket) {
-        buckets_[n_added_ % kMost] = static_cast<std::uint8_t>(bucket);
-        ++n_added_;
-    }
-    std::span<const std::uint8_t> all() const { return std::span(buckets_).first(std::min(n_added_, kMost)); }
-
-private:
-    static constexpr std::size_t kMost = 32;
-    std::array<std::uint8_t, kMost> buckets_{};
-    std::size_t n_added_ = 0;
-};
 
 class ReuseModel {
 public:
@@ -55,16 +37,12 @@ public:
 
     // Bring what follows up to date with what was counted: some 30 us.
     void relearn();
-    std::uint64_t n_relearnt() const { return n_relearnt_; }
 
     // Expected hits per page and second of keeping, at the start of each bucket and at the end of the last.
     using Priorities = std::array<float, kBuckets + 1>;
     const Priorities& priorities(ReuseInterval interval) const {
         return priorities_[static_cast<std::size_t>(interval)];
     }
-
-    // The same for a conversation of that interval whose own last gaps are known: some 2 us.
-    Priorities priorities(ReuseInterval interval, const RecentGaps& gaps) const;
 
     static double priority_at(const Priorities& priorities, double age_s);
     double priority(ReuseInterval interval, double age_s) const { return priority_at(priorities(interval), age_s); }
@@ -86,11 +64,9 @@ private:
 
     Curve all_;
     std::array<Curve, kIntervals> of_interval_;
-    std::array<Chances, kIntervals> chances_{};
     std::array<Priorities, kIntervals> priorities_{};
     double old_age_s_ = 0;
     std::size_t n_young_ = kBuckets;  // buckets below that age, and the next few
-    std::uint64_t n_relearnt_ = 0;
 };
 
 }  // namespace luce::memory

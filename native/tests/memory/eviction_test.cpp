@@ -94,27 +94,6 @@ TEST_CASE("each interval has its own curve") {
     CHECK(curves.old_age_s() < 600);
 }
 
-TEST_CASE("a conversation's own gaps outweigh its interval's, the last ones") {
-    ReuseModel curves;
-    learn(curves, ReuseInterval::longer, 40, 1000);
-    const auto priority = [&](const RecentGaps& gaps, double age_s) {
-        return ReuseModel::priority_at(curves.priorities(ReuseInterval::longer, gaps), age_s);
-    };
-    RecentGaps timer;
-    CHECK(priority(timer, 30) == doctest::Approx(curves.priority(ReuseInterval::longer, 30)));
-    for (int i = 0; i < 32; ++i) timer.add(ReuseModel::bucket_of(20));
-    CHECK(priority(timer, 16) > 1.5 * curves.priority(ReuseInterval::longer, 16));
-    RecentGaps changed = timer;
-    for (int i = 0; i < 32; ++i) changed.add(ReuseModel::bucket_of(40));
-    CHECK(changed.all().size() == 32);
-    CHECK(priority(changed, 16) < priority(timer, 16) / 1.5);
-    // The last bucket has no next one to smear into.
-    RecentGaps endless;
-    endless.add(ReuseModel::kBuckets - 1);
-    endless.add(0);
-    for (const double age_s : {0.0, 1.0, 1e9}) CHECK(priority(endless, age_s) >= 0);
-}
-
 TEST_CASE("an age of any size is in some bucket") {
     for (const double age : {-1.0, 0.0, 0.5, 1.0, 3.0, 1e4, 1e9, std::numeric_limits<double>::infinity()}) {
         CHECK(ReuseModel::bucket_of(age) < ReuseModel::kBuckets);
