@@ -27,7 +27,9 @@ Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::KvCacheManage
       speculator_(speculator),
       config_(config),
       sizer_(std::min(decoder.limits().n_ubatch, decoder.limits().n_batch)),
-      lanes_(static_cast<std::size_t>(config.n_lanes)) {
+      lanes_(config.n_lanes),
+      admission_(lanes_, memory, decoder, config.n_queue),
+      relief_(config.pool_relief, decoder, memory, admission_) {
     assert(decoder.limits().n_pool >= config.n_ctx || memory.is_bounded());
     if (speculator != nullptr) totals_.speculation.emplace();
 }
@@ -68,40 +70,19 @@ Result<void> Engine::check(const Request& request) const {
 
 Result<void> Engine::submit(Request request) {
     if (Result<void> checked = check(request); !checked) return checked;
-    // Lanes are filled at the next step: what a free one will take does not count as waiting.
-    const std::size_t n_free = lanes_.size() - static_cast<std::size_t>(n_busy());
-    const std::size_t n_places = static_cast<std::size_t>(config_.n_queue) + (suspended_.empty() ? n_free : 0);
-    if (queue_.size() >= n_places) {
-        return Error{ErrorCode::queue_full, "all lanes are taken and " + std::to_string(config_.n_queue) +
-                                                " requests are waiting (--queue); try again when one has ended"};
-    }
+    if (Result<void> room = admission_.check_room(); !room) return room;
     Result<std::unique_ptr<TokenSampler>> sampler = samplers_.create(request);
     if (!sampler) return sampler.error();
-    queue_.push({std::move(request), std::move(sampler).value(), nullptr, false});
+    admission_.push({std::move(request), std::move(sampler).value(), nullptr, false});
     return {};
 }
 
 std::optional<FinishedStats> Engine::cancel(RequestKey key) {
-    if (std::optional<WaitingRequest> waiting = queue_.remove(key)) {
-        FinishedStats stats;
-        stats.reason = Finish::cancel;
-        stats.n_prompt = static_cast<std::int32_t>(waiting->request.prompt.size());
-        return stats;
-    }
-    for (std::size_t i = 0; i < lanes_.size(); ++i) {
-        if (!lanes_[i] || lanes_[i]->request().key != key) continue;
-        const FinishedStats stats = lanes_[i]->stats(Finish::cancel, clock_.now_s());
-        release(static_cast<LaneId>(i), {}, true);
-        return stats;
-    }
-    for (auto it = suspended_.begin(); it != suspended_.end(); ++it) {
-        if (it->generation->request().key != key) continue;
-        const FinishedStats stats = it->generation->stats(Finish::cancel, clock_.now_s());
-        memory_.let_go(it->memory);
-        suspended_.erase(it);
-        return stats;
-    }
-    return std::nullopt;
+    const std::optional<LaneId> lane = lanes_.find(key);
+    if (!lane) return admission_.cancel(key, clock_.now_s());
+    const FinishedStats stats = at(*lane)->stats(Finish::cancel, clock_.now_s());
+    release(*lane, {}, true);
+    return stats;
 }
 
 std::vector<Event> Engine::step() {
@@ -118,9 +99,74 @@ std::vector<Event> Engine::step() {
         for (const PlannedCall& call : step_plan.calls) {
             if (!run_call(call, events)) break;
         }
-        relieve_others(events);
+        // A draft that lacks memory drafts no more, and a scorer says nothing: requests need neither, but are the
+        // poorer for it.
+        if (const std::optional<Error> shortage = relief_.take_shortage()) relieve({}, *shortage, events);
     }
     return events;
+}
+
+void Engine::admit(std::vector<Event>& events) {
+    if (!admission_.is_open()) return;
+    while (const std::optional<LaneId> lane = admission_.resume_next()) {
+        if (speculator_ != nullptr) speculator_->begin(*lane, at(*lane)->text(), at(*lane)->n_computed());
+    }
+    while (std::optional<Admission::Admitted> next = admission_.take_next()) {
+        begin(next->lane, std::move(next->waiting), events);
+    }
+}
+
+void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& events) {
+    const std::shared_ptr<memory::KvCacheManager::Fetch> fetch = std::move(waiting.fetch);
+    const bool generates = waiting.request.n_generate > 0;
+    at(lane) = std::make_unique<Generation>(std::move(waiting.request), std::move(waiting.sampler), n_arrivals_++,
+                                            clock_.now_s());
+    Generation& g = *at(lane);
+    const Result<memory::PrefillStart> begun =
+        memory_.begin(lane, g.text(), g.request().memory, generates, fetch.get());
+    if (!begun) {
+        events.emplace_back(FailedEvent{g.request().key, begun.error()});
+        forget(lane);
+        at(lane).reset();
+        return;
+    }
+    g.begin(begun.value());
+    if (speculator_ != nullptr) speculator_->begin(lane, g.text(), g.n_computed());
+    totals_.n_reused_tokens += static_cast<std::uint64_t>(g.n_computed());
+    const memory::CheckpointBlob& known = begun.value().logits;
+    const std::span<const float> logits = known ? std::span<const float>(known->logits) : std::span<const float>{};
+    if (g.n_computed() > 0) remember(lane, logits, events);
+    if (g.n_pending() > 0) return;
+    // All of the prompt is known, and with it what comes next.
+    if (!generates) {
+        finish(lane, Finish::limit, logits, events);
+        return;
+    }
+    if (const Result<void> recalled = decoder_.recall(logits); !recalled) {
+        fail(lane, recalled.error(), events);
+        return;
+    }
+    sample_first(0, lane, events);
+}
+
+void Engine::suspend(LaneId lane, bool is_sound) {
+    admission_.suspend(lane, is_sound);
+    forget(lane);
+    ++totals_.n_suspensions;
+}
+
+// Whether the call has been dealt with: its requests go on, or have failed.
+bool Engine::relieve(const PlannedCall& call, const Error& why, std::vector<Event>& events) {
+    if (!relief_.can_help()) return false;
+    const auto is_called = [&](LaneId lane) {
+        return std::any_of(call.begin(), call.end(), [&](const PlannedSlice& planned) { return planned.lane == lane; });
+    };
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+        const auto lane = static_cast<LaneId>(i);
+        if (lanes_[i]) suspend(lane, !is_called(lane));
+    }
+    if (!relief_.relieve(why, events)) n_failed_calls_ = kMaxFailedCalls;
+    return true;
 }
 
 LaneView Engine::view_of(LaneId lane, bool is_tight) const {
@@ -151,7 +197,7 @@ StepPlan Engine::plan() const {
     const DecoderLimits& limits = decoder_.limits();
     StepBudget budget;
     budget.n_pool = memory_.refusal() ? limits.n_pool : memory_.n_available_cells() + n_private;
-    budget.n_prefill = sizer_.next(has_decoding_lane());
+    budget.n_prefill = sizer_.next(lanes_.has_decoding());
     budget.n_call = std::min(limits.n_ubatch, limits.n_batch);
     budget.separate_prefill = limits.separate_prefill;
     return plan_step(views, budget);
@@ -180,13 +226,13 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
         n_failed_calls_ = 0;
         return after_call(call, slices, clock_.now_s() - started_s, events);
     }
-    // The books said that it fits, the device disagrees (a sliding window's cells, say): make room and plan anew.
+    // By our accounts it fits, the device disagrees (a sliding window's cells, say): make room and plan anew.
     if (decoded.error().code == ErrorCode::no_room && (has_drafts || n_busy() > 1)) {
         if (has_drafts) {
             is_withdrawn_ = true;
         } else {
-            suspend(lowest_ranked_lane());
-            is_crowded_ = true;
+            suspend(lanes_.lowest_ranked());
+            admission_.note_crowded();
         }
         return false;
     }
@@ -306,7 +352,7 @@ void Engine::release(LaneId lane, std::span<const float> logits, bool is_valid) 
     memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.text(), g.n_computed(), logits, is_valid);
     forget(lane);
     at(lane).reset();
-    is_crowded_ = false;
+    admission_.note_ended();
 }
 
 // What memory has let go of already is not searched for again.
@@ -316,10 +362,9 @@ void Engine::forget(LaneId lane) {
 }
 
 Result<Position> Engine::snapshot(std::int32_t slot, std::optional<RequestKey> of) {
-    for (std::size_t i = 0; i < lanes_.size() && of; ++i) {
-        const Generation* g = lanes_[i].get();
-        if (g == nullptr || g->request().key != *of) continue;
-        return memory_.snapshot_lane(slot, static_cast<LaneId>(i), g->text(), g->n_computed());
+    if (const std::optional<LaneId> lane = of ? lanes_.find(*of) : std::nullopt) {
+        const Generation& g = *at(*lane);
+        return memory_.snapshot_lane(slot, *lane, g.text(), g.n_computed());
     }
     const Result<std::uint64_t> owner = ended_owner(of);
     if (!owner) return owner.error();
@@ -336,6 +381,26 @@ Result<std::uint64_t> Engine::ended_owner(std::optional<RequestKey> of) const {
     if (of) return static_cast<std::uint64_t>(*of);
     if (const std::optional<std::uint64_t> last = memory_.last_ended()) return *last;
     return Error{ErrorCode::unknown_id, "nothing has been generated yet whose memory could be kept"};
+}
+
+EngineStatus Engine::status() const {
+    EngineStatus status = totals_;
+    status.n_lanes_busy = n_busy();
+    status.n_queued = static_cast<std::int32_t>(admission_.n_waiting());
+    status.n_suspended = static_cast<std::int32_t>(admission_.n_suspended());
+    for (const auto& lane : lanes_) status.n_cells_used += lane ? lane->n_computed() : 0;
+    if (!memory_.refusal()) status.n_cells_used = memory_.n_used_cells();
+    return status;
+}
+
+std::optional<std::string> Engine::check_integrity() const {
+    for (const auto& lane : lanes_) {
+        if (!lane) continue;
+        if (lane->n_pending() < 1) return "a lane has nothing to compute and is not released";
+        if (lane->n_text() > config_.n_ctx) return "a text is longer than the context";
+    }
+    if (std::optional<std::string> wrong = admission_.check_integrity()) return wrong;
+    return memory_.check_integrity();
 }
 
 }  // namespace luce::engine

@@ -1,9 +1,10 @@
-// Engine: continuous batching. It owns the lanes, the requests that run in them, wait for them or were suspended, and
-// turns one step() into: admit -> plan (scheduler, pure) -> decode -> sample -> events. It does no I/O and keeps no
-// time of its own.
+// Engine: continuous batching. It owns the lanes and the requests that run in them, and turns one step() into: admit ->
+// plan (scheduler, pure) -> decode -> sample -> events. It does no I/O and keeps no time of its own.
 //
 // Life of a request: submit() checks it and queues it; a free lane takes it up; its prompt is computed in slices; each
 // further token is sampled, reported and computed; then it finishes, fails or is cancelled, which is its last event.
+// Who gets a lane is Admission's, what helps when memory is short PoolReliever's; speculative_step.cpp has the part
+// that drafts and verifies.
 //
 // The text of a lane never exceeds n_ctx tokens, and n_pool >= n_ctx, so a lane that runs alone always fits the pool;
 // or residency is bounded, and the memory makes it fit. What lanes and slots remember is KvCacheManager's business; the
@@ -11,33 +12,24 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <list>
 #include <memory>
 #include <optional>
-#include <variant>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "engine/admission.h"
 #include "engine/decoder.h"
+#include "engine/events.h"
 #include "engine/generation.h"
+#include "engine/lane_table.h"
+#include "engine/pool_relief.h"
 #include "engine/scheduler.h"
 #include "engine/slice_sizer.h"
 #include "engine/speculator.h"
-#include "engine/waiting_queue.h"
 #include "memory/manager/kv_cache_manager.h"
 
 namespace luce::engine {
-
-// What helps a device that has no memory left for a computation: a smaller pool. REQUIRES of shrink(): can_shrink(),
-// and nothing is kept in the pool.
-struct PoolRelief {
-    std::function<bool()> can_shrink;
-    std::function<Result<void>()> shrink;  // after an error nothing can be computed any more
-    // What else computes on the device and was refused memory since the last time: requests go on without it.
-    std::function<std::optional<Error>()> take_shortage;
-};
 
 struct EngineConfig {
     std::int32_t n_ctx = 0;  // longest text of one lane, prompt included
@@ -45,34 +37,6 @@ struct EngineConfig {
     std::int32_t n_queue = 64;                             // most requests that wait beyond what the free lanes take
     std::optional<PoolRelief> pool_relief = std::nullopt;  // unset: a call without memory fails
 };
-
-struct TokenEvent {
-    RequestKey key{};
-    Token token = 0;
-    std::int32_t index = 0;  // of this request's generated tokens, from 0
-    std::vector<TokenLogprob> logprobs;
-};
-struct PrefillEvent {
-    RequestKey key{};
-    std::int32_t n_done = 0;
-    std::int32_t n_total = 0;
-};
-struct SnapshotEvent {
-    RequestKey key{};
-    memory::SnapshotOutcome outcome;
-};
-struct FinishedEvent {
-    RequestKey key{};
-    FinishedStats stats;
-};
-struct FailedEvent {
-    RequestKey key{};
-    Error error;
-};
-struct PoolEvent {  // of no request: the pool has become smaller
-    std::int32_t n_tokens = 0;
-};
-using Event = std::variant<TokenEvent, PrefillEvent, SnapshotEvent, FinishedEvent, FailedEvent, PoolEvent>;
 
 struct EngineStatus {
     std::int32_t n_lanes_busy = 0;
@@ -99,10 +63,10 @@ public:
     // The stats up to here if the request was known: it ends now, without a further event.
     std::optional<FinishedStats> cancel(RequestKey key);
 
-    bool is_idle() const { return n_busy() == 0 && queue_.is_empty() && suspended_.empty(); }
+    bool is_idle() const { return lanes_.n_busy() == 0 && admission_.is_empty(); }
 
     // Whether a step would do anything: not while all that is there waits for the disk.
-    bool wants_step() const;
+    bool wants_step() const { return lanes_.n_busy() > 0 || admission_.wants_step() || memory_.has_work_behind(); }
 
     // One step: computes for the lanes, and copies what they have filled to where it is safe.
     std::vector<Event> step();
@@ -117,15 +81,10 @@ public:
 
     EngineStatus status() const;
 
-    // Nothing if the books agree, else what is wrong with them.
+    // Nothing if the accounts agree, else what is wrong with them.
     std::optional<std::string> check_integrity() const;
 
 private:
-    struct Suspended {
-        std::unique_ptr<Generation> generation;
-        memory::Suspended memory;
-    };
-
     // A slice whose call has been computed.
     struct CalledSlice {
         PlannedSlice planned;
@@ -137,25 +96,17 @@ private:
     };
 
     Result<void> check(const Request& request) const;
-    std::int32_t n_busy() const;
-    bool has_decoding_lane() const;
-    bool fits_beside_others(std::int32_t n_text, const Request& request) const;
+    std::int32_t n_busy() const { return lanes_.n_busy(); }
     LaneView view_of(LaneId lane, bool is_tight) const;
     Result<std::uint64_t> ended_owner(std::optional<RequestKey> of) const;
-    std::optional<LaneId> free_lane() const;
-    std::unique_ptr<Generation>& at(LaneId lane) { return lanes_[static_cast<std::size_t>(lane)]; }
+    std::unique_ptr<Generation>& at(LaneId lane) { return lanes_.at(lane); }
 
     void admit(std::vector<Event>& events);
-    bool resume_first();
-    bool is_fetched(WaitingRequest& waiting);
     void begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& events);
     void remember(LaneId lane, std::span<const float> logits, std::vector<Event>& events);
-    LaneId lowest_ranked_lane() const;
     void suspend(LaneId lane, bool is_sound = true);
     void forget(LaneId lane);
     bool relieve(const PlannedCall& call, const Error& why, std::vector<Event>& events);
-    void relieve_others(std::vector<Event>& events);
-    void fail_suspended(const Error& error, std::vector<Event>& events);
     StepPlan plan() const;
     bool run_call(const PlannedCall& call, std::vector<Event>& events);
     bool after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, std::vector<Event>& events);
@@ -185,12 +136,11 @@ private:
     Speculator* speculator_;  // null: none
     EngineConfig config_;
     SliceSizer sizer_;
-    WaitingQueue queue_;
-    std::vector<std::unique_ptr<Generation>> lanes_;  // null: free
-    std::list<Suspended> suspended_;                  // highest priority first, then oldest
+    LaneTable lanes_;
+    Admission admission_;
+    PoolReliever relief_;
     static constexpr int kMaxFailedCalls = 3;
     int n_failed_calls_ = 0;        // in a row
-    bool is_crowded_ = false;       // the device had no room for the lanes of late: no more of them until one has ended
     bool is_withdrawn_ = false;     // the device had no room for drafts of late: none in the next step
     double keeps_from_s_ = 0;       // by the clock: before, no states to go back to, for which there was no memory
     bool has_read_prompt_ = false;  // the last call, or a text that had to be read again

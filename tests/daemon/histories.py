@@ -2,7 +2,7 @@
 
 A history is a run of random commands on a small daemon whose every budget is too small, so that everything evicts. The
 player knows which reply belongs to which command, which tokens to which answer, and what an answer must be (from a
-daemon that ran each prompt alone). What a slot holds is native/tests/text_memory_test.cpp's to check.
+daemon that ran each prompt alone). What a slot holds is native/tests/memory/kv_cache_manager_test.cpp's to check.
 """
 
 from __future__ import annotations

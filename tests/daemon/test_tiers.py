@@ -58,7 +58,7 @@ class Tiers:
 
     def push_out(self) -> None:
         """All that no lane uses leaves the pool: because there is no room for it, since only where the cells are host
-        memory do idle texts make way before (TextMemory::clear_the_way)."""
+        memory do idle texts make way before (PrefixPlacer::clear_the_way)."""
         self.run("filling", FILLING)
 
     def host(self) -> None:

@@ -9,7 +9,7 @@
 
 namespace luce::memory {
 
-// `known`: the prompt's known pages from the first on, ghosts included. n_pages: that the prompt has.
+// `known`: the prompt's known pages from the first on, evicted entries included. n_pages: that the prompt has.
 ConversationRef arrive(EvictionPolicy& policy, std::span<Page* const> known, std::size_t n_pages);
 
 }  // namespace luce::memory

@@ -52,18 +52,16 @@ ConversationRef EvictionPolicy::begin() {
 void EvictionPolicy::on_return(Conversation& conversation) {
     const double now = now_s();
     const double gap_s = age_s(conversation, now);
-    const std::size_t bucket = ReuseCurves::bucket_of(gap_s);
+    const std::size_t bucket = ReuseModel::bucket_of(gap_s);
     if (conversation.is_watched && conversation.n_running == 0) {
         settle(conversation, bucket + 1);
-        curves_.count_returned(conversation.pace, bucket);
+        reuse_.count_returned(conversation.interval, bucket);
     }
     const auto gap = static_cast<float>(std::log2(std::max(gap_s, 0.5)));
     conversation.log2_gap =
         conversation.has_gap ? conversation.log2_gap + kSmoothing * (gap - conversation.log2_gap) : gap;
     conversation.has_gap = true;
-    conversation.gaps.add(bucket);
-    conversation.worths.reset();
-    conversation.pace = ReuseCurves::pace_of(conversation.log2_gap);
+    conversation.interval = ReuseModel::interval_of(conversation.log2_gap);
     conversation.last_use_s = now;
     conversation.n_settled = 0;
     watch(conversation);
@@ -79,19 +77,18 @@ ConversationRef EvictionPolicy::on_fork(Conversation& conversation) {
     next.last_use_s = conversation.last_use_s;
     next.log2_gap = conversation.log2_gap;
     next.has_gap = true;
-    next.gaps = conversation.gaps;
-    next.pace = conversation.pace;
+    next.interval = conversation.interval;
     conversation.last_use_s = left_s;
-    conversation.pace = Pace::departed;
-    conversation.n_settled = ReuseCurves::bucket_of(next.last_use_s - left_s);
+    conversation.interval = ReuseInterval::departed;
+    conversation.n_settled = ReuseModel::bucket_of(next.last_use_s - left_s);
     watch(next);
     return ConversationRef(next);
 }
 
 void EvictionPolicy::on_departed(Conversation& conversation) {
-    if (conversation.pace == Pace::departed) return;
-    if (conversation.is_watched) settle(conversation, ReuseCurves::bucket_of(age_s(conversation, now_s())) + 1);
-    conversation.pace = Pace::departed;
+    if (conversation.interval == ReuseInterval::departed) return;
+    if (conversation.is_watched) settle(conversation, ReuseModel::bucket_of(age_s(conversation, now_s())) + 1);
+    conversation.interval = ReuseInterval::departed;
 }
 
 void EvictionPolicy::on_run(Conversation& conversation) { ++conversation.n_running; }
@@ -102,23 +99,12 @@ void EvictionPolicy::on_end(Conversation& conversation, std::int32_t n_pages) {
     --conversation.n_running;
 }
 
-double EvictionPolicy::worth(Conversation& conversation, double now_s) const {
+double EvictionPolicy::priority(const Conversation& conversation, double now_s) const {
     const double age = age_s(conversation, now_s);
     if (kind_ == EvictionKind::lru) return conversation.last_use_s - now_s;
-    if (age > curves_.old_age_s()) return -age;
+    if (age > reuse_.old_age_s()) return -age;
     // Among equals the older one.
-    return ReuseCurves::worth_at(worths_of(conversation), age) - 1e-12 * age;
-}
-
-// What was left behind does not come back when its conversation does.
-const ReuseCurves::Worths& EvictionPolicy::worths_of(Conversation& conversation) const {
-    if (!conversation.has_gap || conversation.pace == Pace::departed) return curves_.worths(conversation.pace);
-    if (conversation.worths == nullptr || conversation.n_relearnt != curves_.n_relearnt()) {
-        conversation.n_relearnt = curves_.n_relearnt();
-        if (conversation.worths == nullptr) conversation.worths = std::make_unique<ReuseCurves::Worths>();
-        *conversation.worths = curves_.worths(conversation.pace, conversation.gaps);
-    }
-    return *conversation.worths;
+    return reuse_.priority(conversation.interval, age) - 1e-12 * age;
 }
 
 double EvictionPolicy::age_s(const Conversation& conversation, double now_s) const {
@@ -145,7 +131,7 @@ void EvictionPolicy::unwatch(Conversation& conversation) {
 // Counts the conversation as having been idle through the first n buckets.
 void EvictionPolicy::settle(Conversation& conversation, std::size_t n_buckets) {
     for (; conversation.n_settled < n_buckets; ++conversation.n_settled) {
-        curves_.count_reached(conversation.pace, conversation.n_settled);
+        reuse_.count_reached(conversation.interval, conversation.n_settled);
     }
 }
 
@@ -157,9 +143,9 @@ void EvictionPolicy::count_request() {
     const double now = now_s();
     for (Conversation* conversation : watched_) {
         if (conversation->n_running > 0) continue;
-        settle(*conversation, ReuseCurves::bucket_of(age_s(*conversation, now)));
+        settle(*conversation, ReuseModel::bucket_of(age_s(*conversation, now)));
     }
-    curves_.relearn();
+    reuse_.relearn();
 }
 
 }  // namespace luce::memory

@@ -12,12 +12,11 @@
 #include <deque>
 #include <limits>
 #include <list>
-#include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
-#include "memory/eviction/eviction_curves.h"
+#include "memory/eviction/reuse_model.h"
 
 namespace luce::memory {
 
@@ -34,12 +33,9 @@ struct Conversation {
 
     float log2_gap = 0;  // mean of the gaps between its requests, smoothed
     bool has_gap = false;
-    Pace pace = Pace::unknown;
-    RecentGaps gaps;
-    std::unique_ptr<ReuseCurves::Worths> worths;  // by its own gaps; null: not asked for since it came back
-    std::uint64_t n_relearnt = 0;                 // as of which the curves they are
-    std::size_t n_settled = 0;                    // buckets of this idle time that the curves have counted
-    bool is_watched = false;                      // counted at all
+    ReuseInterval interval = ReuseInterval::unknown;
+    std::size_t n_settled = 0;  // buckets of this idle time that the curves have counted
+    bool is_watched = false;    // counted at all
     std::list<Conversation*>::iterator watch;
 
     // Its pages that could be evicted, by queue: EvictionQueue's own.
@@ -119,8 +115,8 @@ public:
     void on_return(Conversation& conversation);
 
     // Its next request, when that leaves the text shortly before its end (a dropped thought, a retry, an edit): the
-    // same conversation on another path. What it leaves behind stays `conversation`'s, departed; the pace goes with the
-    // new.
+    // same conversation on another path. What it leaves behind stays `conversation`'s, departed; the interval goes with
+    // the new.
     ConversationRef on_fork(Conversation& conversation);
 
     // Another request departed from its text (an edit, a compaction): what lies behind is seldom asked for again.
@@ -133,7 +129,7 @@ public:
     // Expected hits per page and second of keeping: the lowest goes first. Below zero, the oldest first, once it is
     // idle for longer than nearly all who ever came back: with little pressure that is least recently used, which
     // cannot be beaten then, only lost to.
-    double worth(Conversation& conversation, double now_s) const;
+    double priority(const Conversation& conversation, double now_s) const;
 
     // Owns the pages of which there is no hope; worth less than anything.
     Conversation& nobody() { return nobody_; }
@@ -151,11 +147,10 @@ private:
     void settle(Conversation& conversation, std::size_t n_buckets);
     void count_request();
     double age_s(const Conversation& conversation, double now_s) const;
-    const ReuseCurves::Worths& worths_of(Conversation& conversation) const;
 
     const Clock& clock_;
     EvictionKind kind_;
-    ReuseCurves curves_;
+    ReuseModel reuse_;
     std::deque<Conversation> conversations_;  // never move
     std::vector<Conversation*> free_;
     std::list<Conversation*> watched_;  // used last in front

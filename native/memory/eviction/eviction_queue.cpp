@@ -99,13 +99,13 @@ Conversation& PageQueue::choose(double now_s) {
     const std::size_t n = conversations_.size();
     const bool draws = policy_.learns() && n > kMaxCompared;
     Conversation* lowest = nullptr;
-    double lowest_worth = 0;
+    double lowest_priority = 0;
     for (std::size_t i = 0; i < (draws ? kMaxCompared : n); ++i) {
         Conversation* candidate = conversations_[draws ? draw(lot_, n) : i];
-        const double worth = policy_.worth(*candidate, now_s);
-        if (lowest != nullptr && worth >= lowest_worth) continue;
+        const double priority = policy_.priority(*candidate, now_s);
+        if (lowest != nullptr && priority >= lowest_priority) continue;
         lowest = candidate;
-        lowest_worth = worth;
+        lowest_priority = priority;
     }
     return *lowest;
 }
@@ -156,26 +156,26 @@ void CheckpointQueue::set(Checkpoint& checkpoint, bool is_candidate) {
     }
 }
 
-double CheckpointQueue::worth_per_byte(const Checkpoint& checkpoint, double use, double now_s) const {
-    const double worth = policy_.worth(checkpoint.owner ? *checkpoint.owner : policy_.nobody(), now_s);
+double CheckpointQueue::priority_per_byte(const Checkpoint& checkpoint, double use, double now_s) const {
+    const double priority = policy_.priority(checkpoint.owner ? *checkpoint.owner : policy_.nobody(), now_s);
     const auto unit = static_cast<double>(std::max<std::size_t>(1, page_bytes_));
-    if (!policy_.learns()) return worth / unit;
-    if (worth < 0) return worth * (2 - use) / unit;
+    if (!policy_.learns()) return priority / unit;
+    if (priority < 0) return priority * (2 - use) / unit;
     const double n_bytes = static_cast<double>(std::max<std::size_t>(1, checkpoint.data->n_bytes()));
     const double n_saved =
         has_state_ ? n_saved_pages(checkpoint) : static_cast<double>(checkpoint.rest.size()) / kPageSize;
     const double n_freed = has_state_ && use >= 1 ? n_freed_pages(checkpoint) : 0;
-    return worth * use * n_saved / (n_bytes + n_freed * static_cast<double>(page_bytes_));
+    return priority * use * n_saved / (n_bytes + n_freed * static_cast<double>(page_bytes_));
 }
 
-double CheckpointQueue::worth_per_byte(const Checkpoint& checkpoint, double now_s) const {
+double CheckpointQueue::priority_per_byte(const Checkpoint& checkpoint, double now_s) const {
     const bool is_last = checkpoint.page->n_kept == 0 && &checkpoint == &checkpoint.page->checkpoints.back();
-    return worth_per_byte(checkpoint, is_last ? 1 : kMiddleUse, now_s);
+    return priority_per_byte(checkpoint, is_last ? 1 : kMiddleUse, now_s);
 }
 
-double CheckpointQueue::worth_of_new(const Checkpoint& checkpoint, double now_s) const {
+double CheckpointQueue::priority_of_new(const Checkpoint& checkpoint, double now_s) const {
     const bool is_end = checkpoint.kind == CheckpointKind::prompt_end || checkpoint.kind == CheckpointKind::answer_end;
-    return worth_per_byte(checkpoint, is_end ? 1 : kMiddleUse, now_s);
+    return priority_per_byte(checkpoint, is_end ? 1 : kMiddleUse, now_s);
 }
 
 std::optional<CheckpointQueue::Lowest> CheckpointQueue::lowest(double now_s) {
@@ -187,8 +187,8 @@ std::optional<CheckpointQueue::Lowest> CheckpointQueue::lowest(double now_s) {
     Lowest lowest;
     for (std::size_t i = 0; i < (draws ? kMaxCompared : n); ++i) {
         Checkpoint* checkpoint = checkpoints_[draws ? draw(lot_, n) : i];
-        const double worth = worth_per_byte(*checkpoint, now_s);
-        if (lowest.checkpoint == nullptr || worth < lowest.worth_per_byte) lowest = {checkpoint, worth};
+        const double priority = priority_per_byte(*checkpoint, now_s);
+        if (lowest.checkpoint == nullptr || priority < lowest.priority_per_byte) lowest = {checkpoint, priority};
     }
     return lowest;
 }

@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
+#include "memory/eviction/checkpoint_order.h"
 #include "memory/eviction/eviction_policy.h"
-#include "memory/eviction/eviction_tail_order.h"
 
 namespace luce::memory {
 
@@ -88,20 +88,20 @@ public:
 
     struct Lowest {
         Checkpoint* checkpoint = nullptr;
-        double worth_per_byte = 0;
+        double priority_per_byte = 0;
     };
     std::optional<Lowest> lowest(double now_s);
 
-    // What keeping it is worth. A page's: policy.worth() / page_bytes.
-    double worth_per_byte(const Checkpoint& checkpoint, double now_s) const;
+    // What keeping it is worth. A page's: policy.priority() / page_bytes.
+    double priority_per_byte(const Checkpoint& checkpoint, double now_s) const;
 
     // Of one that has just been taken: its text may go on.
-    double worth_of_new(const Checkpoint& checkpoint, double now_s) const;
+    double priority_of_new(const Checkpoint& checkpoint, double now_s) const;
 
     std::vector<Checkpoint*> all() const { return checkpoints_; }
 
 private:
-    double worth_per_byte(const Checkpoint& checkpoint, double use, double now_s) const;
+    double priority_per_byte(const Checkpoint& checkpoint, double use, double now_s) const;
 
     EvictionPolicy& policy_;
     std::size_t page_bytes_;

@@ -43,7 +43,8 @@ Result<void> PageCache::evict(Page& page) {
     assert(page.n_lanes == 0);
     const bool is_safe = page.host != nullptr || (is_on_disk(page) && page.n_pins == 0);
     const bool is_wanted = !is_hopeless(page) || page.n_pins > 0 || page.n_waiting > 0 || disk_ != nullptr;
-    if (!is_safe && is_wanted && make_host_room(page_bytes_, worth_per_byte(page, policy_.now_s()), claim_of(page))) {
+    if (!is_safe && is_wanted &&
+        make_host_room(page_bytes_, priority_per_byte(page, policy_.now_s()), claim_of(page))) {
         Result<Blob> rows = rows_of(page);
         if (!rows && page.n_pins > 0) return rows.error();
         if (rows) {
@@ -118,7 +119,7 @@ bool PageCache::is_awaited(const Page& page) {
 // What a request waits for will be in use at once.
 PageCache::Claim PageCache::claim_of(const Page& page) {
     if (page.n_pins > 0) return Claim::pinned;
-    return page.n_waiting > 0 ? Claim::awaited : Claim::worth;
+    return page.n_waiting > 0 ? Claim::awaited : Claim::priority;
 }
 
 // No text can begin with it.
@@ -130,8 +131,8 @@ Conversation& PageCache::conversation_of(const Page& page) const {
     return page.owner && !is_hopeless(page) ? *page.owner : policy_.nobody();
 }
 
-double PageCache::worth_per_byte(const Page& page, double now_s) const {
-    return policy_.worth(conversation_of(page), now_s) / static_cast<double>(std::max<std::size_t>(1, page_bytes_));
+double PageCache::priority_per_byte(const Page& page, double now_s) const {
+    return policy_.priority(conversation_of(page), now_s) / static_cast<double>(std::max<std::size_t>(1, page_bytes_));
 }
 
 // Which queues the page belongs into.
@@ -243,7 +244,7 @@ Result<Blob> PageCache::rows_of(Page& page) {
 
 // Cheapest first: second copies of what is in the pool, then what is worth least. What is pinned has to find room: for
 // it even that goes which somebody waits for (a request will compute it again; a write has the rows in its own hands).
-bool PageCache::make_host_room(std::size_t n_bytes, double worth, Claim claim) {
+bool PageCache::make_host_room(std::size_t n_bytes, double priority, Claim claim) {
     if (n_bytes > host_budget_) return false;
     const double now_s = policy_.now_s();
     while (usage_.host_bytes + n_bytes > host_budget_) {
@@ -252,7 +253,7 @@ bool PageCache::make_host_room(std::size_t n_bytes, double worth, Claim claim) {
             continue;
         }
         Page* page = in_host_.empty() ? nullptr : &in_host_.lowest(now_s);
-        double lowest = page != nullptr ? worth_per_byte(*page, now_s) : 0;
+        double lowest = page != nullptr ? priority_per_byte(*page, now_s) : 0;
         // Pages without hope go before any checkpoint is looked at.
         const bool is_clear = page != nullptr && in_host_.conversation_of(*page) == &policy_.nobody();
         const std::optional<CheckpointQueue::Lowest> checkpoint = is_clear ? std::nullopt : checkpoints_.lowest(now_s);
@@ -261,11 +262,11 @@ bool PageCache::make_host_room(std::size_t n_bytes, double worth, Claim claim) {
             drop_host(**awaited_.begin());
             continue;
         }
-        if (checkpoint && (page == nullptr || checkpoint->worth_per_byte < lowest)) {
+        if (checkpoint && (page == nullptr || checkpoint->priority_per_byte < lowest)) {
             page = nullptr;
-            lowest = checkpoint->worth_per_byte;
+            lowest = checkpoint->priority_per_byte;
         }
-        if (claim == Claim::worth && lowest > worth) return false;
+        if (claim == Claim::priority && lowest > priority) return false;
         if (page != nullptr) {
             drop_host(*page);
         } else {
@@ -294,7 +295,7 @@ void PageCache::after_drop(Page& page) {
 bool PageCache::keep(Page& page, Blob rows) {
     if (page.host != nullptr) return true;
     assert(rows->size() == page_bytes_);
-    if (!make_host_room(page_bytes_, worth_per_byte(page, policy_.now_s()), claim_of(page))) return false;
+    if (!make_host_room(page_bytes_, priority_per_byte(page, policy_.now_s()), claim_of(page))) return false;
     set_host(page, std::move(rows));
     save_to_disk(page);  // from a file: what is read from disk is there already
     return true;
@@ -320,9 +321,9 @@ Checkpoint* PageCache::keep_checkpoint(Page& page, std::span<const Token> rest, 
     checkpoint = &tree_.add_checkpoint(page, rest, kind, std::move(data));
     checkpoint->owner = owner;
     checkpoints_.add(*checkpoint);
-    const double worth = checkpoints_.worth_of_new(*checkpoint, policy_.now_s());
+    const double priority = checkpoints_.priority_of_new(*checkpoint, policy_.now_s());
     ++checkpoint->n_waiting;
-    const bool has_room = make_host_room(n_bytes, worth, Claim::worth);
+    const bool has_room = make_host_room(n_bytes, priority, Claim::priority);
     --checkpoint->n_waiting;
     if (!has_room) {
         checkpoints_.remove(*checkpoint);
@@ -452,7 +453,7 @@ void PageCache::clear() {
         }
     }
     while (!in_host_.empty()) drop_host(in_host_.lowest(policy_.now_s()));
-    tree_.forget_ghosts();
+    tree_.forget_evicted();
 }
 
 }  // namespace luce::memory

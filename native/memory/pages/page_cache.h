@@ -139,7 +139,7 @@ public:
 private:
     // With what right something takes room in the host: others go that are worth less; any that nobody needs; or those
     // that somebody waits for as well.
-    enum class Claim : std::uint8_t { worth, awaited, pinned };
+    enum class Claim : std::uint8_t { priority, awaited, pinned };
 
     Result<void> evict(Page& page);
     void set_cells(Page& page, std::span<const Cell> cells, bool are_held = false);
@@ -152,10 +152,10 @@ private:
     bool leaves_host(const Page& page) const;
     bool is_hopeless(const Page& page) const;
     Conversation& conversation_of(const Page& page) const;
-    double worth_per_byte(const Page& page, double now_s) const;
+    double priority_per_byte(const Page& page, double now_s) const;
     static bool is_awaited(const Page& page);
     static Claim claim_of(const Page& page);
-    bool make_host_room(std::size_t n_bytes, double worth_per_byte, Claim claim);
+    bool make_host_room(std::size_t n_bytes, double priority_per_byte, Claim claim);
     void drop_host(Page& page);
     void after_drop(Page& page);
     void save_to_disk(Page& page);

@@ -48,7 +48,7 @@ struct PrefixMatchLimits {
     bool has_state = false;    // the model has state besides rows
 };
 
-// `known`: what the tree knows of the text; its pages may be ghosts.
+// `known`: what the tree knows of the text; its pages may be evicted entries.
 PrefixMatch match_prefix(const Known& known, Page& root, std::span<const Token> text, const PrefixMatchLimits& limits);
 
 // The whole pages and the rows behind them up to exactly `position`, from `pages` (the path) and a checkpoint if

@@ -9,8 +9,9 @@
 namespace luce::memory {
 namespace {
 
-// Ghosts that nothing stands behind, and pages of any kind at which ghosts have to go: about half a kilobyte each.
-constexpr std::size_t kMaxGhosts = std::size_t{1} << 16;
+// Evicted entries that nothing stands behind, and pages of any kind at which evicted entries have to go: about half a
+// kilobyte each.
+constexpr std::size_t kMaxEvicted = std::size_t{1} << 16;
 constexpr std::size_t kMaxPages = std::size_t{1} << 19;
 
 std::uint64_t hash_of(std::span<const Token, kPageSize> tokens) {
@@ -131,21 +132,21 @@ bool PageTree::is_needed(const Page& page) {
 }
 
 void PageTree::retire(Page& page) {
-    if (is_needed(page) || ghost_places_.contains(&page)) return;
-    ghosts_.push_back(&page);
-    ghost_places_.emplace(&page, std::prev(ghosts_.end()));
-    while (!ghosts_.empty() && (ghosts_.size() > kMaxGhosts || n_pages_ > kMaxPages)) forget_oldest_ghost();
+    if (is_needed(page) || evicted_places_.contains(&page)) return;
+    evicted_.push_back(&page);
+    evicted_places_.emplace(&page, std::prev(evicted_.end()));
+    while (!evicted_.empty() && (evicted_.size() > kMaxEvicted || n_pages_ > kMaxPages)) forget_oldest_evicted();
 }
 
-void PageTree::forget_ghosts() {
-    while (!ghosts_.empty()) forget_oldest_ghost();
+void PageTree::forget_evicted() {
+    while (!evicted_.empty()) forget_oldest_evicted();
 }
 
 // And the pages before it that lived for it alone.
-void PageTree::forget_oldest_ghost() {
-    Page* page = ghosts_.front();
-    ghost_places_.erase(page);
-    ghosts_.pop_front();
+void PageTree::forget_oldest_evicted() {
+    Page* page = evicted_.front();
+    evicted_places_.erase(page);
+    evicted_.pop_front();
     while (!is_needed(*page)) {
         Page* parent = page->parent;
         erase(*page);
@@ -155,9 +156,9 @@ void PageTree::forget_oldest_ghost() {
 
 void PageTree::erase(Page& page) {
     Page* parent = page.parent;
-    if (const auto it = ghost_places_.find(&page); it != ghost_places_.end()) {
-        ghosts_.erase(it->second);
-        ghost_places_.erase(it);
+    if (const auto it = evicted_places_.find(&page); it != evicted_places_.end()) {
+        evicted_.erase(it->second);
+        evicted_places_.erase(it);
     }
     const auto [first, last] = parent->children.equal_range(hash_of(page.tokens));
     for (auto it = first; it != last; ++it) {

@@ -3,7 +3,7 @@
 // stand behind it; it moves nothing and decides nothing.
 //
 // Compared token by token: a hash only finds the candidate. Pages whose rows are in no memory stay for a while as
-// *ghosts*, so that a miss can be explained ("evicted") and a policy can learn from it.
+// *evicted entries*, so that a miss can be explained ("evicted") and a policy can learn from it.
 #pragma once
 
 #include <array>
@@ -89,7 +89,7 @@ inline Position Checkpoint::position() const { return page->end() + static_cast<
 
 // How far a text is known.
 struct Known {
-    std::vector<Page*> pages;  // of the text's start, from the first; ghosts included
+    std::vector<Page*> pages;  // of the text's start, from the first; evicted entries included
     Position n_matched = 0;    // tokens up to which some known text agrees: may end within a page
     Page* beside = nullptr;    // the page (a child of the last one) that agrees beyond pages.size() * kPageSize
 };
@@ -114,10 +114,10 @@ public:
     Checkpoint& add_checkpoint(Page& page, std::span<const Token> rest, CheckpointKind kind, CheckpointBlob data);
     void remove_checkpoint(Checkpoint& checkpoint);
 
-    // Let the page become a ghost if nothing needs it any more: no rows, no children, no checkpoints, no references.
-    // Ghosts are kept up to a number; the oldest go first.
+    // Let the page become an evicted entry if nothing needs it any more: no rows, no children, no checkpoints, no
+    // references. Evicted entries are kept up to a number; the oldest go first.
     void retire(Page& page);
-    void forget_ghosts();
+    void forget_evicted();
 
     std::size_t n_pages() const { return n_pages_; }
 
@@ -125,12 +125,12 @@ public:
 
 private:
     static bool is_needed(const Page& page);
-    void forget_oldest_ghost();
+    void forget_oldest_evicted();
     void erase(Page& page);
 
     std::unique_ptr<Page> root_;
-    std::list<Page*> ghosts_;  // in the order in which they became ones; may hold pages that got data again
-    std::unordered_map<Page*, std::list<Page*>::iterator> ghost_places_;
+    std::list<Page*> evicted_;  // in the order in which they became ones; may hold pages that got data again
+    std::unordered_map<Page*, std::list<Page*>::iterator> evicted_places_;
     std::size_t n_pages_ = 0;
 };
 

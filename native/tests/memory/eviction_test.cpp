@@ -18,10 +18,10 @@ using namespace luce::tests;
 
 namespace {
 
-void learn(ReuseCurves& curves, Pace pace, double gap_s, int n) {
+void learn(ReuseModel& curves, ReuseInterval interval, double gap_s, int n) {
     for (int i = 0; i < n; ++i) {
-        for (std::size_t b = 0; b <= ReuseCurves::bucket_of(gap_s); ++b) curves.count_reached(pace, b);
-        curves.count_returned(pace, ReuseCurves::bucket_of(gap_s));
+        for (std::size_t b = 0; b <= ReuseModel::bucket_of(gap_s); ++b) curves.count_reached(interval, b);
+        curves.count_returned(interval, ReuseModel::bucket_of(gap_s));
     }
     curves.relearn();
 }
@@ -77,52 +77,31 @@ void grow(Tokens& text, std::mt19937& random, int n) {
 }  // namespace
 
 TEST_CASE("a curve learns when conversations come back") {
-    ReuseCurves curves;
-    learn(curves, Pace::up_to_10s, 8, 200);
+    ReuseModel curves;
+    learn(curves, ReuseInterval::up_to_10s, 8, 200);
     // Worth more the nearer its time, and little once that has passed.
-    CHECK(curves.worth(Pace::up_to_10s, 6) > 2 * curves.worth(Pace::up_to_10s, 1));
-    CHECK(curves.worth(Pace::up_to_10s, 40) < curves.worth(Pace::up_to_10s, 6) / 10);
+    CHECK(curves.priority(ReuseInterval::up_to_10s, 6) > 2 * curves.priority(ReuseInterval::up_to_10s, 1));
+    CHECK(curves.priority(ReuseInterval::up_to_10s, 40) < curves.priority(ReuseInterval::up_to_10s, 6) / 10);
 }
 
-TEST_CASE("each pace has its own curve") {
-    ReuseCurves curves;
-    learn(curves, Pace::up_to_5s, 4, 2000);
-    learn(curves, Pace::longer, 300, 2000);
-    CHECK(curves.worth(Pace::up_to_5s, 2) > 10 * curves.worth(Pace::longer, 2));
-    CHECK(curves.worth(Pace::longer, 200) > 2 * curves.worth(Pace::longer, 2));
+TEST_CASE("each interval has its own curve") {
+    ReuseModel curves;
+    learn(curves, ReuseInterval::up_to_5s, 4, 2000);
+    learn(curves, ReuseInterval::longer, 300, 2000);
+    CHECK(curves.priority(ReuseInterval::up_to_5s, 2) > 10 * curves.priority(ReuseInterval::longer, 2));
+    CHECK(curves.priority(ReuseInterval::longer, 200) > 2 * curves.priority(ReuseInterval::longer, 2));
     CHECK(curves.old_age_s() > 300);
     CHECK(curves.old_age_s() < 600);
 }
 
-TEST_CASE("a conversation's own gaps outweigh its pace's, the last ones") {
-    ReuseCurves curves;
-    learn(curves, Pace::longer, 40, 1000);
-    const auto worth = [&](const RecentGaps& gaps, double age_s) {
-        return ReuseCurves::worth_at(curves.worths(Pace::longer, gaps), age_s);
-    };
-    RecentGaps timer;
-    CHECK(worth(timer, 30) == doctest::Approx(curves.worth(Pace::longer, 30)));
-    for (int i = 0; i < 32; ++i) timer.add(ReuseCurves::bucket_of(20));
-    CHECK(worth(timer, 16) > 1.5 * curves.worth(Pace::longer, 16));
-    RecentGaps changed = timer;
-    for (int i = 0; i < 32; ++i) changed.add(ReuseCurves::bucket_of(40));
-    CHECK(changed.all().size() == 32);
-    CHECK(worth(changed, 16) < worth(timer, 16) / 1.5);
-    // The last bucket has no next one to smear into.
-    RecentGaps endless;
-    endless.add(ReuseCurves::kBuckets - 1);
-    endless.add(0);
-    for (const double age_s : {0.0, 1.0, 1e9}) CHECK(worth(endless, age_s) >= 0);
-}
-
 TEST_CASE("an age of any size is in some bucket") {
     for (const double age : {-1.0, 0.0, 0.5, 1.0, 3.0, 1e4, 1e9, std::numeric_limits<double>::infinity()}) {
-        CHECK(ReuseCurves::bucket_of(age) < ReuseCurves::kBuckets);
-        CHECK(ReuseCurves{}.worth(Pace::unknown, age) >= 0);
+        CHECK(ReuseModel::bucket_of(age) < ReuseModel::kBuckets);
+        CHECK(ReuseModel{}.priority(ReuseInterval::unknown, age) >= 0);
     }
-    CHECK(ReuseCurves::bucket_of(std::numeric_limits<double>::quiet_NaN()) == 0);
-    CHECK(ReuseCurves::pace_of(-10) == Pace::up_to_5s);
-    CHECK(ReuseCurves::pace_of(30) == Pace::longer);
+    CHECK(ReuseModel::bucket_of(std::numeric_limits<double>::quiet_NaN()) == 0);
+    CHECK(ReuseModel::interval_of(-10) == ReuseInterval::up_to_5s);
+    CHECK(ReuseModel::interval_of(30) == ReuseInterval::longer);
 }
 
 TEST_CASE("whoever goes on where a text ended is the same conversation, and nobody's record stays for ever") {
@@ -147,24 +126,24 @@ TEST_CASE("whoever goes on where a text ended is the same conversation, and nobo
     SUBCASE("goes on") {
         const ConversationRef next = arrive(policy, path, 25);
         CHECK(next.get() == first.get());
-        CHECK(next->pace == Pace::up_to_10s);
+        CHECK(next->interval == ReuseInterval::up_to_10s);
         CHECK_FALSE(path.back()->ended);
     }
-    SUBCASE("leaves near the end: its pace goes along, what it left is departed") {
+    SUBCASE("leaves near the end: its interval goes along, what it left is departed") {
         const ConversationRef next = arrive(policy, std::span(path).first(19), 25);
         CHECK(next.get() != first.get());
-        CHECK(next->pace == Pace::up_to_10s);
-        CHECK(first->pace == Pace::departed);
+        CHECK(next->interval == ReuseInterval::up_to_10s);
+        CHECK(first->interval == ReuseInterval::departed);
     }
     SUBCASE("leaves at its prefix") {
         const ConversationRef next = arrive(policy, std::span(path).first(3), 25);
-        CHECK(next->pace == Pace::unknown);
-        CHECK(first->pace == Pace::departed);
+        CHECK(next->interval == ReuseInterval::unknown);
+        CHECK(first->interval == ReuseInterval::departed);
     }
     SUBCASE("a prompt that is its prefix and no more leaves nothing") {
         const ConversationRef next = arrive(policy, std::span(path).first(3), 3);
         CHECK(next.get() != first.get());
-        CHECK(first->pace == Pace::unknown);
+        CHECK(first->interval == ReuseInterval::unknown);
     }
     first.reset();
     CHECK(policy.n_conversations() >= 1);
@@ -213,12 +192,12 @@ TEST_CASE("the queue gives what a plain search gives") {
             REQUIRE(queue.size() == model.size());
             if (model.empty()) continue;
             const double now_s = clock.now_s();
-            const auto worth = [&](const auto& entry) { return policy.worth(*entry.second, now_s); };
-            const auto least = std::min_element(model.begin(), model.end(),
-                                                [&](const auto& a, const auto& b) { return worth(a) < worth(b); });
+            const auto priority = [&](const auto& entry) { return policy.priority(*entry.second, now_s); };
+            const auto least = std::min_element(
+                model.begin(), model.end(), [&](const auto& a, const auto& b) { return priority(a) < priority(b); });
             Page& lowest = queue.lowest(now_s);
             REQUIRE(model.contains(&lowest));
-            CHECK(policy.worth(*model[&lowest], now_s) == worth(*least));
+            CHECK(policy.priority(*model[&lowest], now_s) == priority(*least));
         }
         CHECK(queue.all().size() == model.size());
         for (Page& page : pages) queue.set(page, nullptr);

@@ -1,5 +1,6 @@
-// Lanes with pins in a pool that holds a third of their text: what is pinned is in sight while the text is read, while
-// it is written on, and after it was set aside; what it takes is asked for beforehand, and too much of it is refused.
+// Lanes with pins in a pool that holds a third of their text: what is pinned is in sight while the text is read,
+// while it is written on, and after it was set aside; what it takes is asked for beforehand, and too much of it is
+// refused.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -24,8 +25,8 @@ constexpr std::int32_t kPool = 640;  // ten pages
 constexpr Position kPinned = 256;
 constexpr Position kNotPinned = 384;
 
-struct Lanes {
-    explicit Lanes(std::vector<PositionSpan> of_every_text = {})
+struct PinnedLanes {
+    explicit PinnedLanes(std::vector<PositionSpan> of_every_text = {})
         : model({kVocab, kPool, kSlice, kSlice, false}),
           memory(model, nullptr, config(std::move(of_every_text)), clock) {
         model.may_have_holes = true;
@@ -74,7 +75,7 @@ struct Lanes {
 }  // namespace
 
 TEST_CASE("a pinned page stays while a text is read and written, and the one beside it goes") {
-    Lanes lanes;
+    PinnedLanes lanes;
     lanes.begin(kLane, {{kPinned + 10, kPinned + 11}}, 1500);
     lanes.compute(kLane, 1500);
     CHECK(lanes.sees(kLane, kPinned));
@@ -84,7 +85,7 @@ TEST_CASE("a pinned page stays while a text is read and written, and the one bes
 }
 
 TEST_CASE("pins of every text hold in a lane that asks for none") {
-    Lanes lanes({{kPinned, kPinned + 1}});
+    PinnedLanes lanes({{kPinned, kPinned + 1}});
     lanes.begin(kLane, {}, 1500);
     lanes.compute(kLane, 1500);
     CHECK(lanes.sees(kLane, kPinned));
@@ -92,7 +93,7 @@ TEST_CASE("pins of every text hold in a lane that asks for none") {
 }
 
 TEST_CASE("pins survive a suspension, although all of the text had to leave overlapped") {
-    Lanes lanes;
+    PinnedLanes lanes;
     lanes.begin(kLane, {{kPinned, kPinned + kPageSize}}, 1500);
     lanes.compute(kLane, 1400);
     const Suspended suspended = lanes.memory.suspend(kLane, std::span(lanes.text).first(1400), 1400);
@@ -113,7 +114,7 @@ TEST_CASE("pins survive a suspension, although all of the text had to leave over
 }
 
 TEST_CASE("a restored prefix brings its pinned pages in") {
-    Lanes lanes;
+    PinnedLanes lanes;
     lanes.begin(kLane, {}, 1500);
     lanes.compute(kLane, 1500);
     CHECK(!lanes.sees(kLane, kPinned));
@@ -125,7 +126,7 @@ TEST_CASE("a restored prefix brings its pinned pages in") {
 }
 
 TEST_CASE("what pins take counts in what a lane needs, until it is there") {
-    const Lanes lanes;
+    const PinnedLanes lanes;
     const std::int32_t n_least = least_cells(ResidencyRules{}, kSlice);
     MemoryRequest request;
     CHECK(lanes.memory.n_least_cells(1500, request, 0) == n_least);
@@ -137,7 +138,7 @@ TEST_CASE("what pins take counts in what a lane needs, until it is there") {
 }
 
 TEST_CASE("pins outside the prompt, and more than the pool holds, are refused with what it would hold") {
-    const Lanes lanes;
+    const PinnedLanes lanes;
     const auto refusal = [&](PositionSpan pin) -> std::string {
         MemoryRequest request;
         request.pins = {pin};

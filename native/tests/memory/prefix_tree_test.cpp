@@ -48,7 +48,7 @@ TEST_CASE("very many dead texts are forgotten without end of the stack") {
         tree.retire(leaf);
     }
     CHECK(tree.n_pages() <= 140'000);
-    tree.forget_ghosts();
+    tree.forget_evicted();
     CHECK(tree.n_pages() == 0);
 }
 

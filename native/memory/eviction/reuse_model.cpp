@@ -1,4 +1,4 @@
-#include "memory/eviction/eviction_curves.h"
+#include "memory/eviction/reuse_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,14 +8,13 @@ namespace luce::memory {
 namespace {
 
 constexpr double kPriorWeight = 4;     // conversations that the first guess counts for
-constexpr double kBorrow = 4;          // conversations' worth of the common curve in each pace's own
-constexpr double kPaceWeight = 30;     // of a conversation's own gaps that its pace counts for
+constexpr double kBorrow = 4;          // conversations' worth of the common curve in each interval's own
 constexpr double kOldQuantile = 0.98;  // of the returns seen: idle for longer counts as given up
 
-constexpr std::size_t kBuckets = ReuseCurves::kBuckets;
+constexpr std::size_t kBuckets = ReuseModel::kBuckets;
 
 double edge_s(std::size_t bucket) {
-    return bucket == 0 ? 0 : std::exp2((static_cast<double>(bucket) - 1) / ReuseCurves::kPerOctave);
+    return bucket == 0 ? 0 : std::exp2((static_cast<double>(bucket) - 1) / ReuseModel::kPerOctave);
 }
 
 const std::array<double, kBuckets>& widths_s() {
@@ -45,7 +44,7 @@ double best_rate(const std::array<double, kBuckets>& chance, std::size_t from) {
 
 }  // namespace
 
-ReuseCurves::ReuseCurves() {
+ReuseModel::ReuseModel() {
     // Before anything is seen: a return grows unlikely as 1 / age. Soon outvoted.
     for (std::size_t b = 0; b < kBuckets; ++b) {
         const double middle_s = (edge_s(b) + edge_s(b + 1)) / 2;
@@ -55,74 +54,56 @@ ReuseCurves::ReuseCurves() {
     relearn();
 }
 
-std::size_t ReuseCurves::bucket_of(double age_s) {
+std::size_t ReuseModel::bucket_of(double age_s) {
     if (!(age_s >= 1)) return 0;
     return std::min(1 + static_cast<std::size_t>(std::log2(age_s) * kPerOctave), kBuckets - 1);
 }
 
-Pace ReuseCurves::pace_of(float log2_mean_gap_s) {
+ReuseInterval ReuseModel::interval_of(float log2_mean_gap_s) {
     const float step = std::ceil(log2_mean_gap_s - std::log2(5.0F));
-    const auto first = static_cast<float>(Pace::up_to_5s);
-    return static_cast<Pace>(std::clamp(first + step, first, static_cast<float>(Pace::longer)));
+    const auto first = static_cast<float>(ReuseInterval::up_to_5s);
+    return static_cast<ReuseInterval>(std::clamp(first + step, first, static_cast<float>(ReuseInterval::longer)));
 }
 
-void ReuseCurves::count_reached(Pace pace, std::size_t bucket) {
-    of_pace_[static_cast<std::size_t>(pace)].reached[bucket] += 1;
+void ReuseModel::count_reached(ReuseInterval interval, std::size_t bucket) {
+    of_interval_[static_cast<std::size_t>(interval)].reached[bucket] += 1;
     all_.reached[bucket] += 1;
 }
 
-void ReuseCurves::count_returned(Pace pace, std::size_t bucket) {
-    of_pace_[static_cast<std::size_t>(pace)].returned[bucket] += 1;
+void ReuseModel::count_returned(ReuseInterval interval, std::size_t bucket) {
+    of_interval_[static_cast<std::size_t>(interval)].returned[bucket] += 1;
     all_.returned[bucket] += 1;
 }
 
-void ReuseCurves::relearn() {
-    ++n_relearnt_;
+void ReuseModel::relearn() {
     old_age_s_ = quantile_of_gaps_s(kOldQuantile);
     n_young_ = std::min(kBuckets, bucket_of(old_age_s_) + kPerOctave);
-    for (std::size_t pace = 0; pace < kPaces; ++pace) {
-        const Curve& own = of_pace_[pace];
+    for (std::size_t interval = 0; interval < kIntervals; ++interval) {
+        const Curve& own = of_interval_[interval];
+        Chances chances{};
         for (std::size_t b = 0; b < kBuckets; ++b) {
             const double common = all_.returned[b] / all_.reached[b];
-            chances_[pace][b] = std::min(1.0, (own.returned[b] + kBorrow * common) / (own.reached[b] + kBorrow));
+            chances[b] = std::min(1.0, (own.returned[b] + kBorrow * common) / (own.reached[b] + kBorrow));
         }
-        worths_[pace] = worths(chances_[pace]);
+        priorities_[interval] = priorities(chances);
     }
-}
-
-ReuseCurves::Worths ReuseCurves::worths(Pace pace, const RecentGaps& gaps) const {
-    std::array<double, kBuckets + 1> reached{}, returned{};
-    for (const std::size_t bucket : gaps.all()) {
-        reached[bucket] += 1;
-        // Nobody is as punctual as a bucket is narrow.
-        for (const std::size_t b : {bucket - std::min<std::size_t>(1, bucket), bucket, bucket + 1}) {
-            returned[b] += 1.0 / 3;
-        }
-    }
-    Chances chances = chances_[static_cast<std::size_t>(pace)];
-    double n_reached = 0;
-    for (std::size_t b = kBuckets; b-- > 0;) {
-        n_reached += reached[b];
-        chances[b] = std::min(1.0, (returned[b] + kPaceWeight * chances[b]) / (n_reached + kPaceWeight));
-    }
-    return worths(chances);
 }
 
 // At old ages it is not asked for: there the order is by age alone.
-ReuseCurves::Worths ReuseCurves::worths(const Chances& chances) const {
-    Worths worths{};
-    for (std::size_t b = 0; b < n_young_; ++b) worths[b] = static_cast<float>(best_rate(chances, b));
-    for (std::size_t b = n_young_; b <= kBuckets; ++b) worths[b] = worths[n_young_ - 1];
-    return worths;
+ReuseModel::Priorities ReuseModel::priorities(const Chances& chances) const {
+    Priorities priorities{};
+    for (std::size_t b = 0; b < n_young_; ++b) priorities[b] = static_cast<float>(best_rate(chances, b));
+    for (std::size_t b = n_young_; b <= kBuckets; ++b) priorities[b] = priorities[n_young_ - 1];
+    return priorities;
 }
 
-double ReuseCurves::worth_at(const Worths& worths, double age_s) {
+double ReuseModel::priority_at(const Priorities& priorities, double age_s) {
     const double at = age_s < 1 ? std::max(0.0, age_s) : std::min(1 + kPerOctave * std::log2(age_s), kBuckets - 1.0);
     const auto bucket = static_cast<std::size_t>(at);
-    return worths[bucket] + (at - static_cast<double>(bucket)) * (worths[bucket + 1] - worths[bucket]);
+    return priorities[bucket] + (at - static_cast<double>(bucket)) * (priorities[bucket + 1] - priorities[bucket]);
 }
 
-double ReuseCurves::quantile_of_gaps_s(double quantile) const {
+double ReuseModel::quantile_of_gaps_s(double quantile) const {
     double left = quantile * std::accumulate(all_.returned.begin(), all_.returned.end(), 0.0);
     std::size_t b = 0;
     while (b + 1 < kBuckets && (left -= all_.returned[b]) > 0) ++b;

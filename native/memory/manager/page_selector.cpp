@@ -1,11 +1,10 @@
-// The part of KvCacheManager that finds out which pages of a lane's text matter to what it computes, and brings them
-// back while it computes on.
+#include "memory/manager/page_selector.h"
+
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "base/log.h"
-#include "memory/manager/kv_cache_manager.h"
 #include "memory/residency/page_scorer.h"
 
 namespace luce::memory {
@@ -31,28 +30,28 @@ constexpr Position kNever = std::numeric_limits<Position>::max();
 
 }  // namespace
 
-bool KvCacheManager::outgrows_pool(const Lane& lane, Position n_computed) const {
+bool PageSelector::outgrows_pool(const Lane& lane, Position n_computed) const {
     return lane.n_out > 0 || lane.n_prompt - n_computed > cache_.n_available_cells();
 }
 
 // Whether the prompt's end is still to say which pages matter.
-bool KvCacheManager::awaits_choice(const Lane& lane, Position n_computed) const {
+bool PageSelector::awaits_choice(const Lane& lane, Position n_computed) const {
     return uses_scores() && lane.chosen_at < lane.n_prompt - 1 && outgrows_pool(lane, n_computed);
 }
 
 // A prompt's last token is computed with the pages that its end has chosen.
-Position KvCacheManager::next_choice(const Lane& lane, Position n_computed) const {
+Position PageSelector::next_choice(const Lane& lane, Position n_computed) const {
     return n_computed < lane.n_prompt - 1 && awaits_choice(lane, n_computed) ? lane.n_prompt - 1 : kNever;
 }
 
 // Whether it is time to choose, and whether the next computation's queries will be asked for. At a turn's prefix the
 // next token waits for the choice. Later, where the processor is not what computes, scores are found beside the next
 // few tokens: always as many of them, so that the text does not depend on how fast that goes.
-void KvCacheManager::watch_residency(LaneId id, std::span<const Token> text, Position n_computed) {
-    Lane& lane = at(id);
-    if (!uses_scores() || !has_cells() || lane.is_lost) return;
+void PageSelector::advance(LaneId id, std::span<const Token> text, Position n_computed) {
+    Lane& lane = lanes_.at(id);
+    if (!uses_scores() || !has_cells(device_) || lane.is_lost) return;
     make_next_move(id);
-    const Position tau = config_.residency->rules.tau;
+    const Position tau = residency_->rules.tau;
     const Position lag = device_.traits().is_host_memory ? 0 : std::min(kLag, tau / 2);
     const bool is_turn = lane.chosen_at < lane.n_prompt - 1;
     if (n_computed >= lane.n_prompt - 1) {
@@ -71,34 +70,34 @@ void KvCacheManager::watch_residency(LaneId id, std::span<const Token> text, Pos
     const bool outgrows = outgrows_pool(lane, n_computed);
     if (outgrows) {
         const double started_s = clock_.now_s();
-        config_.residency->scorer->read(id, text.first(static_cast<std::size_t>(n_computed)));
-        residency_totals_.stall_s += clock_.now_s() - started_s;
+        residency_->scorer->read(id, text.first(static_cast<std::size_t>(n_computed)));
+        pool_.totals().stall_s += clock_.now_s() - started_s;
     }
     const bool is_watched = is_heard && outgrows;
-    if (is_watched != lane.is_watched) config_.residency->scorer->watch(id, is_watched);
+    if (is_watched != lane.is_watched) residency_->scorer->watch(id, is_watched);
     lane.is_watched = is_watched;
 }
 
 // What cannot be had stays as it is: the lane goes on with what it sees.
-void KvCacheManager::warn_of_moves(const Error& error) {
+void PageSelector::warn_of_moves(const Error& error) {
     if (has_warned_of_moves_) return;
     log_warn("pages that matter could not all be brought back to the pool: " + error.text + " (said once)");
     has_warned_of_moves_ = true;
 }
 
-void KvCacheManager::ask_for_pages(LaneId id, std::span<const Token> text) {
+void PageSelector::ask_for_pages(LaneId id, std::span<const Token> text) {
     const double started_s = clock_.now_s();
-    Lane& lane = at(id);
+    Lane& lane = lanes_.at(id);
     const Result<bool> begun = begin_scoring(id, text);
     if (!begun) warn_of_moves(begun.error());
     lane.n_scoring = begun && begun.value() ? lane.pages.size() : 0;
-    residency_totals_.stall_s += clock_.now_s() - started_s;
+    pool_.totals().stall_s += clock_.now_s() - started_s;
 }
 
-Result<bool> KvCacheManager::begin_scoring(LaneId id, std::span<const Token> text) {
-    PageScorer& scorer = *config_.residency->scorer;
+Result<bool> PageSelector::begin_scoring(LaneId id, std::span<const Token> text) {
+    PageScorer& scorer = *residency_->scorer;
     std::vector<PageKeys> keys;
-    for (const LanePage& held : at(id).pages) {
+    for (const LanePage& held : lanes_.at(id).pages) {
         Page& page = *held.page;
         if (page.keys == nullptr && scorer.needs_keys()) {
             const Result<Blob> rows = cache_.rows_of(page);
@@ -113,10 +112,10 @@ Result<bool> KvCacheManager::begin_scoring(LaneId id, std::span<const Token> tex
 
 // A new turn asks for other things than the one before; within an answer what mattered once stays important, since the
 // running maximum keeps more of what is asked for than the newest scores alone.
-void KvCacheManager::choose_pages_of(LaneId id, bool is_turn) {
+void PageSelector::choose_pages_of(LaneId id, bool is_turn) {
     const double started_s = clock_.now_s();
-    Lane& lane = at(id);
-    const std::vector<float> scores = config_.residency->scorer->end_scores(id);
+    Lane& lane = lanes_.at(id);
+    const std::vector<float> scores = residency_->scorer->end_scores(id);
     if (scores.size() == std::exchange(lane.n_scoring, 0)) {
         for (std::size_t i = 0; i < scores.size(); ++i) {
             std::optional<float>& score = lane.pages[i].page->score;
@@ -125,84 +124,84 @@ void KvCacheManager::choose_pages_of(LaneId id, bool is_turn) {
         plan_moves_of(id, is_turn);
         if (is_turn) make_all_moves(id);
     }
-    residency_totals_.stall_s += clock_.now_s() - started_s;
+    pool_.totals().stall_s += clock_.now_s() - started_s;
 }
 
 // Within an answer no more than what can come page by page until the next choice; what is left out then will be wanted
 // again, if it still matters.
-void KvCacheManager::plan_moves_of(LaneId id, bool is_turn) {
-    Lane& lane = at(id);
+void PageSelector::plan_moves_of(LaneId id, bool is_turn) {
+    Lane& lane = lanes_.at(id);
     // Without room for a page what is written next would push out the one that is on its way.
     std::int32_t n_free = cache_.n_available_cells() / kPageSize - kHeadroomPages;
     for (; n_free < 1 - kHeadroomPages; ++n_free) {
-        const Result<bool> yielded = put_one_out();
+        const Result<bool> yielded = pool_.offload_one();
         if (!yielded) warn_of_moves(yielded.error());
         if (!yielded || !yielded.value()) break;
     }
     const std::size_t n_seen = lane.pages.size() - lane.n_out + static_cast<std::size_t>(std::max(0, n_free));
-    const std::vector<PageView> views = views_of(lane);
-    const std::vector<bool> chosen = choose_pages(views, n_seen, config_.residency->rules);
-    const auto tau = static_cast<std::size_t>(config_.residency->rules.tau);
+    const std::vector<PageView> views = pool_.views_of(lane);
+    const std::vector<bool> chosen = choose_pages(views, n_seen, residency_->rules);
+    const auto tau = static_cast<std::size_t>(residency_->rules.tau);
     const std::size_t n_most =
         is_turn ? views.size() : std::clamp<std::size_t>(kPlanBytes / cache_.page_bytes(), 1, (tau + 1) / 2);
     const std::vector<PageMove> moves = plan_moves(views, chosen, n_most);
     lane.moves.assign(moves.begin(), moves.end());
-    ++residency_totals_.n_choices;
+    ++pool_.totals().n_choices;
     for (std::size_t i = 0; i < chosen.size(); ++i) {
-        residency_totals_.n_wanted += chosen[i] ? 1 : 0;
-        residency_totals_.n_found += chosen[i] && views[i].is_seen ? 1 : 0;
+        pool_.totals().n_wanted += chosen[i] ? 1 : 0;
+        pool_.totals().n_found += chosen[i] && views[i].is_seen ? 1 : 0;
     }
 }
 
 // All that go first, so that those that come do so side by side.
-void KvCacheManager::make_all_moves(LaneId id) {
-    Lane& lane = at(id);
+void PageSelector::make_all_moves(LaneId id) {
+    Lane& lane = lanes_.at(id);
     const auto make = [&]() -> Result<void> {
         for (const PageMove& move : lane.moves) {
             if (!move.out) continue;
-            if (Result<void> out = offload(id, *move.out); !out) return out;
+            if (Result<void> out = pool_.offload(id, *move.out); !out) return out;
         }
         for (const PageMove& move : lane.moves) {
-            if (Result<void> placed = place(*lane.pages[move.in].page); !placed) return placed;
+            if (Result<void> placed = pool_.place(*lane.pages[move.in].page); !placed) return placed;
         }
         for (const PageMove& move : lane.moves) {
-            if (Result<void> back = load_back(id, move.in); !back) return back;
+            if (Result<void> back = pool_.load(id, move.in); !back) return back;
         }
         return {};
     };
     if (const Result<void> made = make(); !made) {
-        ++residency_totals_.n_unmade;
+        ++pool_.totals().n_unmade;
         warn_of_moves(made.error());
     }
     lane.moves.clear();
 }
 
 // With each computation one page: it is on its way beside the next one, and seen from then on.
-void KvCacheManager::make_next_move(LaneId id) {
-    Lane& lane = at(id);
+void PageSelector::make_next_move(LaneId id) {
+    Lane& lane = lanes_.at(id);
     if (!lane.arriving && lane.moves.empty()) return;
     const double started_s = clock_.now_s();
     const auto make = [&]() -> Result<void> {
         if (const auto in = std::exchange(lane.arriving, std::nullopt); in && !lane.pages[*in].is_seen) {
-            if (Result<void> back = load_back(id, *in); !back) return back;
+            if (Result<void> back = pool_.load(id, *in); !back) return back;
         }
         if (lane.moves.empty()) return {};
         const PageMove move = lane.moves.front();
         lane.moves.pop_front();
         if (move.out) {
             if (!lane.pages[*move.out].is_seen) return {};  // its room has gone to what was written
-            if (Result<void> out = offload(id, *move.out); !out) return out;
+            if (Result<void> out = pool_.offload(id, *move.out); !out) return out;
         }
         lane.arriving = move.in;
-        return place(*lane.pages[move.in].page);
+        return pool_.place(*lane.pages[move.in].page);
     };
     if (const Result<void> made = make(); !made) {
-        ++residency_totals_.n_unmade;
+        ++pool_.totals().n_unmade;
         warn_of_moves(made.error());
         lane.moves.clear();
         lane.arriving.reset();
     }
-    residency_totals_.stall_s += clock_.now_s() - started_s;
+    pool_.totals().stall_s += clock_.now_s() - started_s;
 }
 
 }  // namespace luce::memory

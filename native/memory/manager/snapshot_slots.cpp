@@ -1,7 +1,8 @@
-// The part of KvCacheManager that makes slots and goes back to them.
-#include <algorithm>
+#include "memory/manager/snapshot_slots.h"
 
-#include "memory/manager/kv_cache_manager.h"
+#include <algorithm>
+#include <string>
+#include <utility>
 
 namespace luce::memory {
 namespace {
@@ -21,10 +22,13 @@ Error mismatch(std::int32_t slot) {
 
 }  // namespace
 
-// Where the lane's text stood at `position`, as something that can be pinned.
-Result<Slot> KvCacheManager::place_at(LaneId id, std::span<const Token> text, Position n_computed, Position position,
-                                      std::span<const float> logits) {
-    Lane& lane = at(id);
+Page& SnapshotSlots::page_at(Page& last, Position position) {
+    return ancestor(last, std::min(last.index, position / kPageSize - 1));
+}
+
+Result<Slot> SnapshotSlots::place_at(LaneId id, std::span<const Token> text, Position n_computed, Position position,
+                                     std::span<const float> logits) {
+    Lane& lane = lanes_.at(id);
     if (lane.is_lost) return Error{ErrorCode::internal, "this request's memory was lost"};
     Page& page = page_at(*lane.page, position);
     Slot slot;
@@ -41,20 +45,40 @@ Result<Slot> KvCacheManager::place_at(LaneId id, std::span<const Token> text, Po
         if (slot.checkpoint != nullptr) return slot;
         return Error{ErrorCode::unsupported, "the state at position " + std::to_string(position) + " is gone"};
     }
-    // Rows that the lane does not see lie in the page that it has put out.
+    // Rows that the lane does not see lie in the page that was offloaded.
     const auto next = static_cast<std::size_t>(page.index + 1);
     const bool is_out = next < lane.pages.size() && !lane.pages[next].is_seen;
     Result<Checkpoint*> checkpoint =
         is_out ? checkpoint_within(*lane.page, nullptr, page, static_cast<Position>(rest.size()))
-               : take_checkpoint(id, page, text, n_computed, position, CheckpointKind::mark, logits);
+               : checkpoints_.take(id, page, text, n_computed, position, CheckpointKind::mark, logits);
     if (!checkpoint) return checkpoint.error();
     slot.checkpoint = checkpoint.value();
     return slot;
 }
 
-Result<Position> KvCacheManager::snapshot_lane(std::int32_t number, LaneId id, std::span<const Token> text,
-                                               Position n_computed) {
-    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
+std::vector<SnapshotOutcome> SnapshotSlots::advance(LaneId id, std::span<const Token> text, Position n_computed,
+                                                    std::span<const float> logits) {
+    Lane& lane = lanes_.at(id);
+    std::vector<SnapshotOutcome> outcomes;
+    std::vector<SnapshotPoint> later;
+    for (const SnapshotPoint& point : lane.snapshots) {
+        if (point.position > n_computed) {
+            later.push_back(point);
+            continue;
+        }
+        const bool is_here = point.position == n_computed;
+        Result<Slot> place =
+            place_at(id, text, n_computed, point.position, is_here ? logits : std::span<const float>{});
+        Result<void> set = place ? slots_.set(point.slot, place.value()) : Result<void>(place.error());
+        outcomes.push_back({point, set ? std::nullopt : std::optional(set.error())});
+    }
+    lane.snapshots = std::move(later);
+    return outcomes;
+}
+
+Result<Position> SnapshotSlots::snapshot_lane(std::int32_t number, LaneId id, std::span<const Token> text,
+                                              Position n_computed) {
+    if (const auto& refusal = device_.traits().refusal) return Error{ErrorCode::unsupported, *refusal};
     if (Result<void> checked = slots_.check(number); !checked) return checked.error();
     if (n_computed == 0) return Error{ErrorCode::empty_prompt, "nothing of this request has been computed yet"};
     const Result<Slot> place = place_at(id, text, n_computed, n_computed, {});
@@ -63,25 +87,30 @@ Result<Position> KvCacheManager::snapshot_lane(std::int32_t number, LaneId id, s
     return place.value().position;
 }
 
-void KvCacheManager::remember(std::uint64_t owner, Page& page, std::span<const Token> rest) {
+void SnapshotSlots::remember(std::uint64_t owner, Page& page, std::span<const Token> rest) {
     ++page.n_handles;
     ended_.push_back({owner, &page, Tokens(rest.begin(), rest.end())});
     if (ended_.size() > kMaxEnded) {
-        forget_ended(ended_.front());
+        forget(ended_.front());
         ended_.pop_front();
     }
 }
 
-void KvCacheManager::forget_ended(const Ended& ended) {
+void SnapshotSlots::forget(const Ended& ended) {
     --ended.page->n_handles;
     tree_.retire(*ended.page);
 }
 
-std::optional<std::uint64_t> KvCacheManager::last_ended() const {
+void SnapshotSlots::forget_all_ended() {
+    for (const Ended& ended : ended_) forget(ended);
+    ended_.clear();
+}
+
+std::optional<std::uint64_t> SnapshotSlots::last_ended() const {
     return ended_.empty() ? std::nullopt : std::optional(ended_.back().owner);
 }
 
-Result<Slot> KvCacheManager::find_ended(std::uint64_t owner) {
+Result<Slot> SnapshotSlots::find_ended(std::uint64_t owner) {
     const auto it =
         std::find_if(ended_.rbegin(), ended_.rend(), [owner](const Ended& ended) { return ended.owner == owner; });
     if (it == ended_.rend()) {
@@ -98,8 +127,8 @@ Result<Slot> KvCacheManager::find_ended(std::uint64_t owner) {
                  "the memory of that request had to make way for others; a larger --host-cache keeps more"};
 }
 
-Result<Position> KvCacheManager::snapshot_ended(std::int32_t number, std::uint64_t owner) {
-    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
+Result<Position> SnapshotSlots::snapshot_ended(std::int32_t number, std::uint64_t owner) {
+    if (const auto& refusal = device_.traits().refusal) return Error{ErrorCode::unsupported, *refusal};
     if (Result<void> checked = slots_.check(number); !checked) return checked.error();
     const Result<Slot> slot = find_ended(owner);
     if (!slot) return slot.error();
@@ -107,8 +136,8 @@ Result<Position> KvCacheManager::snapshot_ended(std::int32_t number, std::uint64
     return slot.value().position;
 }
 
-Result<void> KvCacheManager::thin_ended(std::int32_t number, std::uint64_t owner, Position begin, Position end) {
-    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
+Result<void> SnapshotSlots::thin_ended(std::int32_t number, std::uint64_t owner, Position begin, Position end) {
+    if (const auto& refusal = device_.traits().refusal) return Error{ErrorCode::unsupported, *refusal};
     if (Result<void> checked = slots_.check(number); !checked) return checked;
     const Result<Slot> whole = find_ended(owner);
     if (!whole) return whole.error();
@@ -141,7 +170,7 @@ Result<void> KvCacheManager::thin_ended(std::int32_t number, std::uint64_t owner
 
 // A checkpoint behind `page`, n_rest positions on, within a text that goes on beyond it: with state only one that
 // stands.
-Result<Checkpoint*> KvCacheManager::checkpoint_within(Page& last, Checkpoint* behind, Page& page, Position n_rest) {
+Result<Checkpoint*> SnapshotSlots::checkpoint_within(Page& last, Checkpoint* behind, Page& page, Position n_rest) {
     Page* next = &last;
     while (!next->is_root() && next->parent != &page && next != &page) next = next->parent;
     const bool in_page = next != &page;
@@ -150,9 +179,7 @@ Result<Checkpoint*> KvCacheManager::checkpoint_within(Page& last, Checkpoint* be
     const Tokens rest(tokens.begin(), tokens.begin() + n_rest);
     if (Checkpoint* checkpoint = tree_.find_checkpoint(page, rest)) return checkpoint;
     if (device_.traits().has_state()) {
-        return Error{ErrorCode::unsupported, "no state was kept at position " + std::to_string(page.end() + n_rest) +
-                                                 ": this model (" + device_.traits().kind +
-                                                 ") cannot go on from attention rows alone"};
+        return no_state_at(page.end() + n_rest, "cannot go on from attention rows alone");
     }
     // Seen where they lie, not copied: they may still be on their way from the device, and first_rows() waits.
     Result<Blob> rows = in_page ? cache_.rows_of(*next) : Result<Blob>(Blob(behind->data, &behind->data->rows));
@@ -165,35 +192,45 @@ Result<Checkpoint*> KvCacheManager::checkpoint_within(Page& last, Checkpoint* be
     return checkpoint;
 }
 
-// From a slot: exactly what it says, or an error.
-Result<PrefixMatch> KvCacheManager::restore(std::span<const Token> text, const MemoryRequest& request,
-                                            bool needs_logits) {
-    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
-    const Result<const Slot*> base = slots_.get(*request.restore_slot);
+Error SnapshotSlots::no_state_at(Position position, const char* what) const {
+    return {ErrorCode::unsupported, "no state was kept at position " + std::to_string(position) + ": this model (" +
+                                        device_.traits().kind + ") " + what};
+}
+
+Result<SnapshotSlots::Chain> SnapshotSlots::chain_of(const MemoryRequest& request) const {
+    const std::int32_t first = *request.restore_slot;
+    const Result<const Slot*> base = slots_.get(first);
     if (!base) return base.error();
     if (base.value()->is_thin()) {
-        return Error{ErrorCode::unsupported, "slot " + std::to_string(*request.restore_slot) +
-                                                 " is a thin one: restore its base and name it in the chain"};
+        return Error{ErrorCode::unsupported,
+                     "slot " + std::to_string(first) + " is a thin one: restore its base and name it in the chain"};
     }
-    const Slot* last = base.value();
-    Tokens known = text_of(*last);
+    Chain chain{base.value(), first, text_of(*base.value())};
     for (const std::int32_t link : request.chain) {
         const Result<const Slot*> slot = slots_.get(link);
         if (!slot) return slot.error();
-        if (slot.value()->begin != last->position) {
-            return Error{ErrorCode::prefix_mismatch,
-                         "slot " + std::to_string(link) + " begins at " + std::to_string(slot.value()->begin) +
-                             ", but what it extends ends at " + std::to_string(last->position)};
+        const Position n_before = chain.last->position;
+        if (slot.value()->begin != n_before) {
+            return Error{ErrorCode::prefix_mismatch, "slot " + std::to_string(link) + " begins at " +
+                                                         std::to_string(slot.value()->begin) +
+                                                         ", but what it extends ends at " + std::to_string(n_before)};
         }
         Tokens longer = text_of(*slot.value());
-        if (!std::equal(known.begin(), known.end(), longer.begin(), longer.begin() + last->position)) {
+        if (!std::equal(chain.text.begin(), chain.text.end(), longer.begin(), longer.begin() + n_before)) {
             return Error{ErrorCode::prefix_mismatch,
                          "slot " + std::to_string(link) + " extends another text than the one before it"};
         }
-        last = slot.value();
-        known = std::move(longer);
+        chain = {slot.value(), link, std::move(longer)};
     }
-    const std::int32_t named = request.chain.empty() ? *request.restore_slot : request.chain.back();
+    return chain;
+}
+
+Result<PrefixMatch> SnapshotSlots::restore(std::span<const Token> text, const MemoryRequest& request,
+                                           bool needs_logits) const {
+    if (const auto& refusal = device_.traits().refusal) return Error{ErrorCode::unsupported, *refusal};
+    const Result<Chain> chain = chain_of(request);
+    if (!chain) return chain.error();
+    const auto& [last, named, known] = chain.value();
     const Position position = request.restore_at.value_or(last->position);
     if (position > last->position) {
         return Error{ErrorCode::bad_args, "slot " + std::to_string(named) + " ends at " +
@@ -212,9 +249,7 @@ Result<PrefixMatch> KvCacheManager::restore(std::span<const Token> text, const M
         prefix_match = has_state ? std::nullopt : prefix_match_at(path, tree_.root(), position - 1, text, false);
     }
     if (!prefix_match) {
-        return Error{ErrorCode::unsupported, "no state was kept at position " + std::to_string(position) +
-                                                 ": this model (" + device_.traits().kind +
-                                                 ") can go on only from where a checkpoint stands"};
+        return no_state_at(position, "can go on only from where a checkpoint stands");
     }
     return *prefix_match;
 }

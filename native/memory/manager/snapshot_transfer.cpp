@@ -1,17 +1,16 @@
-// The part of KvCacheManager that turns slots into snapshot files and back. The files themselves are written and read
-// elsewhere, off this thread.
-#include <algorithm>
+#include "memory/manager/snapshot_transfer.h"
 
-#include "memory/manager/kv_cache_manager.h"
+#include <algorithm>
+#include <utility>
 
 namespace luce::memory {
 
-TierLimits KvCacheManager::limits() const {
-    return {device_.traits().row_bytes, device_.traits().max_state_bytes(), config_.n_vocab};
+TierLimits SnapshotTransfer::limits() const {
+    return {device_.traits().row_bytes, device_.traits().max_state_bytes(), n_vocab_};
 }
 
-Result<SnapshotContents> KvCacheManager::contents_of(std::int32_t number) {
-    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
+Result<SnapshotContents> SnapshotTransfer::contents_of(std::int32_t number) {
+    if (const auto& refusal = device_.traits().refusal) return Error{ErrorCode::unsupported, *refusal};
     const Result<const Slot*> slot = slots_.get(number);
     if (!slot) return slot.error();
     SnapshotContents contents;
@@ -35,8 +34,8 @@ Result<SnapshotContents> KvCacheManager::contents_of(std::int32_t number) {
     return contents;
 }
 
-Result<Position> KvCacheManager::adopt(std::int32_t number, const SnapshotContents& contents) {
-    if (refusal()) return Error{ErrorCode::unsupported, *refusal()};
+Result<Position> SnapshotTransfer::adopt(std::int32_t number, const SnapshotContents& contents) {
+    if (const auto& refusal = device_.traits().refusal) return Error{ErrorCode::unsupported, *refusal};
     if (Result<void> checked = slots_.check(number); !checked) return checked.error();
     const bool needs_checkpoint = device_.traits().has_state() || contents.tokens.size() % kPageSize != 0;
     if (needs_checkpoint && contents.checkpoint == nullptr) {
@@ -75,7 +74,7 @@ Result<Position> KvCacheManager::adopt(std::int32_t number, const SnapshotConten
         }
     }
     // Before the checkpoint's file is written, which has them too.
-    if (uses_scores()) add_scores(std::span(held).subspan(n_before), contents.scores);
+    if (uses_scores_) add_scores(std::span(held).subspan(n_before), contents.scores);
     if (contents.checkpoint != nullptr) {
         const auto rest = std::span(contents.tokens).subspan(n_pages * kPageSize);
         slot.checkpoint =

@@ -1,4 +1,4 @@
-#include "memory/eviction/eviction_tail_order.h"
+#include "memory/eviction/checkpoint_order.h"
 
 #include <algorithm>
 #include <limits>
