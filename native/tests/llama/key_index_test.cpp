@@ -11,7 +11,7 @@
 
 #include "llama/model/backend.h"
 #include "llama/scoring/key_index.h"
-#include "packed_keys.h"
+#include "tests/llama/packed_keys.h"
 
 TEST_SUITE_BEGIN("llama");
 

@@ -13,7 +13,7 @@
 #include <ggml.h>
 
 #include "llama/scoring/key_products.h"
-#include "packed_keys.h"
+#include "tests/llama/packed_keys.h"
 
 TEST_SUITE_BEGIN("llama");
 
