@@ -39,7 +39,6 @@
 #include "llama/model/model.h"
 #include "llama/model/model_identity.h"
 #include "llama/sampling/llama_sampler.h"
-#include "llama/scoring/kept_layer.h"
 #include "llama/scoring/layer_choice.h"
 #include "llama/scoring/page_scoring.h"
 #include "memory/manager/kv_cache_manager.h"
@@ -133,7 +132,9 @@ luce::llama::DraftModelOptions to_draft_options(const Options& options, const Mo
 
 luce::daemon::StatusFields layer_fields(const std::optional<LayerChoice>& layer) {
     if (!layer) return {};
-    return {{"kvflash_layer", std::to_string(layer->layer)}, {"kvflash_layer_by", layer->reason}};
+    std::string layers;
+    for (const std::int32_t id : layer->layers) layers += (layers.empty() ? "" : ",") + std::to_string(id);
+    return {{"kvflash_layer", std::to_string(layer->layer)}, {"kvflash_layers", layers}};
 }
 
 luce::wire::ReadyLine ready_line(const ModelInfo& info, const Options& options,
@@ -324,31 +325,14 @@ Result<void> size_pool(Options& options, luce::llama::Model& model, int reply_fd
     }
 }
 
-// The layer whose queries say what matters. None: they are not asked, or cannot be, and PageScoring says why.
-Result<std::optional<LayerChoice>> choose_layer(const Options& options, const luce::llama::Model& model,
-                                                luce::llama::LlamaKvDevice& device, const luce::Clock& clock) {
-    if (options.kvflash_policy == luce::daemon::KvflashPolicy::draft) return std::optional<LayerChoice>();
-    auto folder = luce::llama::calibration_folder(std::getenv("XDG_CACHE_HOME"), std::getenv("HOME"));
-    const luce::llama::LayerChoiceOptions choice = {options.kvflash_layer, std::move(folder), LUCE_LLAMA_BUILD,
-                                                    luce::daemon::is_stop_pending};
-    Result<LayerChoice> chosen = luce::llama::choose_layer(model, device, options.n_lanes, clock, choice);
-    if (chosen) return std::optional(std::move(chosen).value());
-    if (chosen.error().code == luce::ErrorCode::bad_args) return chosen.error();
-    return std::optional<LayerChoice>();
-}
-
 // Null: the newest pages stay.
-Result<luce::llama::PageScoring> open_scoring(const Options& options, const luce::llama::Model& model,
-                                              luce::llama::LlamaKvDevice& device, const luce::Clock& clock,
-                                              int reply_fd) {
+Result<luce::llama::PageScoring> open_scoring(const Options& options, const luce::llama::Model& model, int reply_fd) {
     using luce::daemon::KvflashPolicy;
     using luce::llama::ScoringPolicy;
     if (!options.n_kvflash || options.kvflash_policy == KvflashPolicy::lru) return luce::llama::PageScoring();
     luce::llama::ScoringOptions scoring;
     scoring.n_lanes = options.n_lanes;
-    const Result<std::optional<LayerChoice>> layer = choose_layer(options, model, device, clock);
-    if (!layer) return layer.error();
-    scoring.layer = layer.value();
+    scoring.layer = options.kvflash_layer;
     if (options.kvflash_policy == KvflashPolicy::query) scoring.policy = ScoringPolicy::query;
     if (options.kvflash_policy == KvflashPolicy::draft) scoring.policy = ScoringPolicy::draft;
     if (options.kvflash_scorer) {
@@ -410,7 +394,7 @@ int serve(const Options& options, luce::llama::Model& model, const luce::llama::
         return refuse_to_start(reply_fd, bounded.error(), exit_status_of(bounded.error()));
     }
     pinned = pin_pages(target_device.device(), device.traits(), config.host_budget);
-    Result<luce::llama::PageScoring> scoring = open_scoring(options, model, target_device, clock, reply_fd);
+    Result<luce::llama::PageScoring> scoring = open_scoring(options, model, reply_fd);
     if (!scoring) return refuse_to_start(reply_fd, scoring.error(), exit_status_of(scoring.error()));
     decoder.note_queries(scoring.value().probe());
     if (config.residency) config.residency->scorer = scoring.value().scorer();
