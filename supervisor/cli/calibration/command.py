@@ -18,7 +18,7 @@ import click
 from luce.protocol import Generate
 from luce.supervisor.cli.engine_session import engine_session, events_within
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure, run_async, say
-from luce.supervisor.cli.options import POSITIVE, engine_options, read_binary, read_engine_config
+from luce.supervisor.cli.options import engine_options, read_binary, read_engine_config
 from luce.supervisor.cli.output import print_tables, write_output
 from luce.supervisor.cli.text_model import text_model
 from luce.supervisor.config import DaemonConfig
@@ -61,7 +61,9 @@ class Question:
     metavar="N",
     help="Try this layer only; may be given several times. Default: all, or eight of the later two thirds.",
 )
-@click.option("--texts", type=POSITIVE, default=4, show_default=True, metavar="N", help="Texts, of six facts each.")
+@click.option(
+    "--texts", type=click.IntRange(1, 1000), default=4, show_default=True, metavar="N", help="Texts, of six facts each."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the table.")
 def command(layers: tuple[int, ...], texts: int, as_json: bool, **values: Any) -> int:
     """Find the layer for --kvflash-layer: the one by whose attention the model finds most facts of a long text again
