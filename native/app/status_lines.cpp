@@ -18,7 +18,9 @@ constexpr int kProtocolVersion = 2;
 
 daemon::StatusFields layer_fields(const std::optional<LayerChoice>& layer) {
     if (!layer) return {};
-    return {{"kvflash_layer", std::to_string(layer->layer)}, {"kvflash_layer_by", layer->reason}};
+    std::string layers;
+    for (const std::int32_t id : layer->layers) layers += (layers.empty() ? "" : ",") + std::to_string(id);
+    return {{"kvflash_layer", std::to_string(layer->layer)}, {"kvflash_layers", layers}};
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ Result<void> TextStore::open(const Options& options, const llama::Model& model, 
     }
     host_budget_ = config.host_budget;
     pinned_ = pin_pages(target_.device(), device.traits(), config.host_budget);
-    Result<llama::PageScoring> scoring = open_scoring(options, model, target_, clock, reply_fd);
+    Result<llama::PageScoring> scoring = open_scoring(options, model, reply_fd);
     if (!scoring) return scoring.error();
     scoring_ = std::move(scoring).value();
     decoder.note_queries(scoring_.probe());

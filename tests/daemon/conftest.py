@@ -13,14 +13,6 @@ from tests.daemon_driver import DaemonDriver
 Start = Callable[..., DaemonDriver]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What daemons find out about models is kept for this run, and not among the user's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture
 def start(luced: Path, tiny_model: Path) -> Iterator[Start]:
     """start(*arguments, mux=…, stream=…, model=…): a daemon that is ready; ended after the test."""

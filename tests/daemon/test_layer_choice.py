@@ -1,5 +1,4 @@
-"""By which layer's queries pages are chosen: found out at the first start, kept for the next ones, named by
-`--kvflash-layer`; never a reason not to start."""
+"""By which layer's queries pages are chosen: one by the model's depth, or the one that `--kvflash-layer` names."""
 
 from __future__ import annotations
 
@@ -12,72 +11,28 @@ import pytest
 from luce.protocol import ReadyLine
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import status_of
-from tests.daemon_driver import random_prompt
 
 BOUNDED = ("--kvflash", "512", "--ctx", "2048", "--ubatch", "64", "--lanes", "1")
 
 
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "luce-daemon" / "layers"
-
-
 def choice(ready: ReadyLine) -> tuple[str | None, str | None]:
     fields = dict(ready.fields)
-    return fields.get("kvflash_layer"), fields.get("kvflash_layer_by")
+    return fields.get("kvflash_layer"), fields.get("kvflash_layers")
 
 
-def test_a_layer_is_found_out_once_for_each_model_and_cache_type(start: Start, cache: Path, test_models: Path) -> None:
-    layer, reason = choice(start(*BOUNDED).ready)
-    assert (layer in {"7", "11"}, reason) == (True, "calibrated")
-    again = start(*BOUNDED)
-    assert choice(again.ready) == (layer, "kept")
-    status = status_of(again)
-    assert (status["kvflash_layer"], status["kvflash_layer_by"]) == (layer, "kept")
-    assert choice(start(*BOUNDED, "--cache-type-k", "bf16").ready)[1] == "calibrated"
-    # Nothing that retrieves: the last one, which is kept as well.
-    random_weights = test_models / "qwen35.gguf"
-    assert choice(start(*BOUNDED, model=random_weights).ready) == ("7", "last")
-    assert len(list(cache.iterdir())) == 3
-    assert choice(start(*BOUNDED, model=random_weights).ready) == ("7", "last")
+def test_a_layer_is_chosen_by_depth_and_the_others_are_told(start: Start, test_models: Path) -> None:
+    daemon = start(*BOUNDED)
+    assert choice(daemon.ready) == ("11", "3,7,11")
+    status = status_of(daemon)
+    assert (status["kvflash_layer"], status["kvflash_layers"]) == ("11", "3,7,11")
+    assert choice(start(*BOUNDED, "--kvflash-layer", "auto").ready) == ("11", "3,7,11")
+    assert choice(start(*BOUNDED, model=test_models / "qwen35.gguf").ready) == ("7", "3,7")
 
 
-@pytest.mark.usefixtures("cache")
-def test_trying_layers_leaves_the_tokens_as_they_are(start: Start) -> None:
-    calibrated, named = start(*BOUNDED), start(*BOUNDED, "--kvflash-layer", "11")
-    assert choice(calibrated.ready)[1] == "calibrated"
-    prompt = random_prompt(300, seed=4)
-    drawn = "ignore_eos=1 temp=1 seed=5"
-    assert calibrated.generate(prompt, 40, drawn).tokens == named.generate(prompt, 40, drawn).tokens
-    assert status_of(calibrated)["tokens_in"] == status_of(named)["tokens_in"]
-
-
-def test_a_layer_can_be_named_and_nothing_is_tried_then(start: Start, cache: Path) -> None:
-    assert choice(start(*BOUNDED, "--kvflash-layer", "3").ready) == ("3", "asked")
+def test_a_layer_can_be_named_and_is_told_only_where_layers_are_asked(start: Start) -> None:
+    assert choice(start(*BOUNDED, "--kvflash-layer", "3").ready) == ("3", "3,7,11")
     assert choice(start(*BOUNDED, "--kvflash-policy", "lru").ready) == (None, None)
     assert choice(start("--ctx", "512").ready) == (None, None)
-    assert not cache.exists()
-
-
-def test_damaged_findings_are_found_out_anew(start: Start, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    found = choice(start(*BOUNDED).ready)
-    (kept,) = cache.iterdir()
-    good = kept.read_bytes()
-    kept.write_bytes(good[:40] + b"\xff" + good[41:])
-    assert choice(start(*BOUNDED).ready) == found
-    assert "it is damaged" in capfd.readouterr().err
-    assert kept.read_bytes() == good
-
-
-def test_where_nothing_can_be_kept_each_start_finds_out_anew(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    for _ in range(2):
-        assert choice(start(*BOUNDED).ready)[1] == "calibrated"
-        assert capfd.readouterr().err.count("every start finds out anew") == 1
 
 
 UNASKED = "--kvflash-layer is for --kvflash-policy query (or auto): the one given asks no layer"

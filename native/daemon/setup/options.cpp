@@ -137,7 +137,7 @@ std::optional<std::string> kvflash_pins(Options& options, std::string_view text)
     return std::nullopt;
 }
 
-// A layer's number, or none: to be found out.
+// A layer's number, or none: by the architecture.
 std::optional<std::string> set_kvflash_layer(Options& options, std::string_view text) {
     options.kvflash_layer.reset();
     if (text == "auto") return std::nullopt;

@@ -33,7 +33,7 @@ struct Options {
     std::vector<memory::PositionSpan> kvflash_pins;  // of every text
     std::optional<std::string> kvflash_scorer;  // a GGUF file: a small model that reads the texts beside the target
     std::optional<std::string> kvflash_scorer_cache_type;
-    std::optional<std::int32_t> kvflash_layer;  // whose queries `query` goes by; unset: found out
+    std::optional<std::int32_t> kvflash_layer;  // whose queries `query` goes by; unset: by architecture
     std::int32_t n_lanes = 4;
     std::int32_t n_queue = 256;
     std::optional<std::int32_t> n_batch;  // unset: n_ubatch

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "llama-kv-cache.h"
 #include "llama/kv_cache/memory_parts.h"
+#include "llama/scoring/layer_choice.h"
 
 namespace luce::llama {
 namespace {
@@ -38,17 +39,12 @@ struct Bound {
     llama_kv_cache* cache = nullptr;
 };
 
-// Of the layers that see the whole window the one at two thirds of the depth: those before it know what is said, those
-// behind it what comes next. Measured with the packaged scorer's four: of 12 facts the second puts 7 among the first 6
-// percent of a text's pages, the third 12, the last 10.
-std::int32_t layer_of(llama_kv_cache& cache) {
-    const auto layers = cache.get_layer_ids();
-    return static_cast<std::int32_t>(layers[layers.size() * 2 / 3]);
-}
-
 Result<Bound> find(const ScorerModel& model, std::optional<std::int32_t> layer) {
     const MemoryParts parts = memory_parts(model.context(), model.architecture(), model.n_sequences());
-    Result<LayerKeys> keys = find_layer_keys(*model.context(), *parts.paged, layer.value_or(layer_of(*parts.paged)));
+    const auto ids = parts.paged->get_layer_ids();
+    const std::vector<std::int32_t> layers(ids.begin(), ids.end());
+    Result<LayerKeys> keys =
+        find_layer_keys(*model.context(), *parts.paged, layer.value_or(usual_layer(model.architecture(), layers)));
     if (keys) return Bound{std::move(keys).value(), parts.paged};
     return Error{ErrorCode::unsupported,
                  "--kvflash-scorer: a " + model.architecture() + " model cannot score pages: " + keys.error().text};

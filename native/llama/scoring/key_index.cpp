@@ -2,106 +2,59 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cassert>
 #include <cmath>
 #include <limits>
 #include <string>
-#include <thread>
 
 namespace luce::llama {
 namespace {
 
 using memory::Bytes;
 using memory::PageKeys;
+using Floats = LargestProducts::Floats;
 
 constexpr double kLeastDeviation = 1e-4;
-// Of a thread that is worth starting.
-constexpr std::size_t kLeastPages = 64;
 
 Error unsupported(std::string text) { return {ErrorCode::unsupported, std::move(text)}; }
 
 }  // namespace
 
-Result<std::unique_ptr<KeyIndex>> KeyIndex::create(const KeyShape& shape, std::int32_t n_threads, Threads threads) {
+Result<std::unique_ptr<KeyIndex>> KeyIndex::create(const KeyShape& shape, std::int32_t n_threads) {
     if (shape.n_dims == 0 || shape.n_heads_kv == 0 || shape.n_heads == 0 || shape.n_heads % shape.n_heads_kv != 0) {
         return unsupported(std::to_string(shape.n_heads) + " heads of queries and " + std::to_string(shape.n_heads_kv) +
                            " of keys with " + std::to_string(shape.n_dims) + " dimensions do not go together");
     }
-    return std::unique_ptr<KeyIndex>(new KeyIndex(shape, std::max(n_threads, 1), threads));
-}
-
-KeyIndex::KeyIndex(const KeyShape& shape, std::int32_t n_threads, Threads threads)
-    : shape_(shape), workers_(static_cast<std::size_t>(n_threads), KeyProducts(shape)) {
-    if (threads == Threads::of_computation) computing_.emplace(n_threads);
+    KeyProducts products(shape, std::max(n_threads, 1));
+    if (!products.is_there()) return unsupported("there is no CPU backend to compare keys with");
+    return std::unique_ptr<KeyIndex>(new KeyIndex(shape, std::move(products)));
 }
 
 PageKeys KeyIndex::encode(std::span<const float> keys) const {
     return std::make_shared<Bytes>(pack_keys(shape_, keys));
 }
 
-std::vector<float> KeyIndex::decode(const Bytes& encoded) const { return unpack_keys(shape_, encoded); }
-
-KeyIndex::Products KeyIndex::products(std::span<const float> queries, std::span<const PageKeys> pages) {
-    const RoundedQueries asked(shape_, queries);
-    const std::size_t n_rows = asked.n_rows();
-    Products found{Floats(n_rows * pages.size()), Floats(n_rows * pages.size())};
-    std::atomic<std::size_t> next = 0;
-    on_threads(pages.size(), [&](std::size_t thread) {
-        for (std::size_t i = next++; i < pages.size(); i = next++) {
-            const auto of_page = [&](Floats& rows) { return std::span(rows).subspan(i * n_rows, n_rows); };
-            workers_[thread].run(asked, *pages[i], of_page(found.largest), of_page(found.at_end));
-        }
-    });
-    return found;
-}
-
-void KeyIndex::on_threads(std::size_t n_pages, const std::function<void(std::size_t)>& work) {
-    if (computing_) return computing_->run(work);
-    const std::size_t n_threads = std::min(workers_.size(), n_pages / kLeastPages);
-    std::vector<std::jthread> others;
-    for (std::size_t i = 1; i < n_threads; ++i) others.emplace_back(work, i);
-    work(0);
-}
-
 // A page is as large as the end of the one before it.
-void KeyIndex::reach_over(Products& products, std::size_t n_pages) {
-    if (products.largest.empty()) return;
-    const std::size_t n_rows = products.largest.size() / n_pages;
-    for (std::size_t i = n_rows; i < products.largest.size(); ++i) {
-        products.largest[i] = std::max(products.largest[i], products.at_end[i - n_rows]);
+void KeyIndex::reach_over(LargestProducts& products, std::size_t n_pages) {
+    if (products.of_page.empty()) return;
+    const std::size_t n_rows = products.of_page.size() / n_pages;
+    for (std::size_t i = n_rows; i < products.of_page.size(); ++i) {
+        products.of_page[i] = std::max(products.of_page[i], products.at_end[i - n_rows]);
     }
-}
-
-std::vector<float> KeyIndex::largest_products(std::span<const float> queries, std::span<const PageKeys> pages) {
-    const Floats largest = products(queries, pages).largest;
-    const std::size_t n_queries = queries.size() / (shape_.n_heads * shape_.n_dims);
-    const std::size_t group = shape_.n_heads / shape_.n_heads_kv;
-    std::vector<float> ordered;
-    ordered.reserve(largest.size());
-    for (std::size_t page = 0; !largest.empty() && page < pages.size(); ++page) {
-        const float* const of_page = largest.data() + page * n_queries * shape_.n_heads;
-        for (std::size_t query = 0; query < n_queries; ++query) {
-            for (std::size_t head = 0; head < shape_.n_heads; ++head) {
-                ordered.push_back(of_page[(head / group * n_queries + query) * group + head % group]);
-            }
-        }
-    }
-    return ordered;
 }
 
 std::vector<float> KeyIndex::scores(std::span<const float> queries, std::span<const PageKeys> pages) {
-    Products found = products(queries, pages);
+    LargestProducts found = products_.run(queries, pages);
     reach_over(found, pages.size());
-    return normalised(found.largest, pages.size());
+    return normalised(found.of_page, pages.size());
 }
 
 std::vector<float> KeyIndex::scores(std::span<const float> queries, std::span<const PageKeys> blocks,
                                     std::span<const std::size_t> ends) {
     assert(!ends.empty() && ends.back() == blocks.size());
-    Products found = products(queries, blocks);
+    LargestProducts found = products_.run(queries, blocks);
     reach_over(found, blocks.size());
-    Floats& largest = found.largest;
+    Floats& largest = found.of_page;
     if (largest.empty()) return {};
     // Page by page to the front: what is written over has been looked at.
     const std::size_t n_rows = largest.size() / blocks.size();

@@ -12,14 +12,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
-#include "llama/scoring/computing_threads.h"
 #include "llama/scoring/key_products.h"
 #include "memory/residency/page_scorer.h"
 
@@ -27,22 +25,14 @@ namespace luce::llama {
 
 class KeyIndex {
 public:
-    // Scores are found by threads that are started for it, beside what is computed, or by those that compute, between
-    // two computations and from the thread that calls for them.
-    enum class Threads { own, of_computation };
-
-    // Errors: unsupported (heads that do not go together).
-    static Result<std::unique_ptr<KeyIndex>> create(const KeyShape& shape, std::int32_t n_threads,
-                                                    Threads threads = Threads::own);
+    // Errors: unsupported (heads that do not go together, or no CPU backend).
+    static Result<std::unique_ptr<KeyIndex>> create(const KeyShape& shape, std::int32_t n_threads);
 
     const KeyShape& shape() const { return shape_; }
     std::size_t keys_bytes() const { return packed_bytes(shape_); }  // of one page
 
     // A page's keys: key by key, in each KV head by KV head. REQUIRES: memory::kPageSize of them.
     memory::PageKeys encode(std::span<const float> keys) const;
-
-    // The keys as scores() sees them, in the same order.
-    std::vector<float> decode(const memory::Bytes& encoded) const;
 
     // Of each page of a text, in their order. The queries: query by query, in each head by head. REQUIRES: whole
     // queries, pages from encode().
@@ -53,27 +43,15 @@ public:
     std::vector<float> scores(std::span<const float> queries, std::span<const memory::PageKeys> blocks,
                               std::span<const std::size_t> ends);
 
-    // The largest product with a page's own keys: page by page, in each query by query, head by head.
-    std::vector<float> largest_products(std::span<const float> queries, std::span<const memory::PageKeys> pages);
-
 private:
-    KeyIndex(const KeyShape& shape, std::int32_t n_threads, Threads threads);
+    KeyIndex(const KeyShape& shape, KeyProducts products) : shape_(shape), products_(std::move(products)) {}
 
-    using Floats = std::vector<float, memory::UntouchedAllocator<float>>;
-    // Page by page, in the order of RoundedQueries.
-    struct Products {
-        Floats largest;
-        Floats at_end;  // the largest with the page's last keys
-    };
-    Products products(std::span<const float> queries, std::span<const memory::PageKeys> pages);
-    void on_threads(std::size_t n_pages, const std::function<void(std::size_t)>& work);
-    static void reach_over(Products& products, std::size_t n_pages);
+    static void reach_over(LargestProducts& products, std::size_t n_pages);
     // The pages' scores from their products, which lie page by page.
     static std::vector<float> normalised(std::span<const float> largest, std::size_t n_all);
 
     KeyShape shape_;
-    std::vector<KeyProducts> workers_;  // one a thread
-    std::optional<ComputingThreads> computing_;
+    KeyProducts products_;
 };
 
 }  // namespace luce::llama

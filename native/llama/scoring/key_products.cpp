@@ -2,386 +2,179 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cassert>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
+#include <ggml-backend.h>
 #include <ggml.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace luce::llama {
-
-// One KV head of a page, the queries that go with it, and where the largest products go.
-struct KeyHead {
-    const std::uint8_t* page;
-    std::size_t n_dims;
-    const std::int16_t* queries;
-    const float* query_scales;
-    std::size_t n_rows;  // a whole number of steps is stored
-    float* largest;
-    float* at_end;
-};
-
 namespace {
 
 constexpr std::size_t kKeys = memory::kPageSize;
-constexpr std::size_t kLanes = 16;
-constexpr std::size_t kQuarters = kKeys / kLanes;  // of a page: so many vectors
-static_assert(kKeys % kLanes == 0 && kEndKeys == kLanes, "a page's last vector is its end");
+constexpr ggml_type kKeyType = GGML_TYPE_Q4_0;
+constexpr ggml_type kQueryType = GGML_TYPE_Q8_0;
+constexpr std::size_t kMostProducts = std::size_t{1} << 18;  // of a batch, so that they stay in the cache
 
-// A block of a key's values, in bytes of which each holds two.
-constexpr std::size_t kBlock = 32;
-constexpr std::size_t kBytes = kBlock / 2;
-constexpr std::size_t kScaleBytes = sizeof(ggml_fp16_t);
-// Values that are next to each other in a vector, and those that are multiplied at once.
-constexpr std::size_t kGroup = 4;
-constexpr std::size_t kPair = 2;
-constexpr std::size_t kBlockPairs = kBlock / kPair;
-constexpr int kZero = 8;  // what a value of 0 is kept as
-
-constexpr std::size_t kRowsAtOnce = 4;
-constexpr float kLargestRounded = 32767;
-
-std::size_t n_blocks(std::size_t n_dims) { return (n_dims + kBlock - 1) / kBlock; }
-std::size_t head_bytes(std::size_t n_dims) { return n_blocks(n_dims) * kKeys * (kScaleBytes + kBytes); }
-
-// Pairs of a block that have values at all, which are its first ones.
-std::size_t n_pairs_in(std::size_t n_dims, std::size_t block) {
-    const std::size_t n = std::min(kBlock, n_dims - block * kBlock);
-    return (n + kGroup - 1) / kGroup * (kGroup / kPair);
+// Values of a row as ggml keeps it, in whole blocks; those behind the last dimension are zero.
+std::size_t n_padded(const KeyShape& shape) {
+    const auto block = static_cast<std::size_t>(ggml_blck_size(kKeyType));
+    return (shape.n_dims + block - 1) / block * block;
 }
 
-std::size_t n_pairs(std::size_t n_dims) {
-    return (n_blocks(n_dims) - 1) * kBlockPairs + n_pairs_in(n_dims, n_blocks(n_dims) - 1);
+std::size_t row_bytes(const KeyShape& shape, ggml_type type) {
+    return ggml_row_size(type, static_cast<std::int64_t>(n_padded(shape)));
 }
 
-// The dimension that a pair's first or second value is of: of four neighbours the first and third make one pair.
-std::size_t dimension_of(std::size_t pair, std::size_t second) { return pair / 2 * kGroup + pair % 2 + second * kPair; }
+// `padded`: room for a row.
+void round_row(ggml_type type, std::span<const float> values, std::vector<float>& padded, std::uint8_t* out) {
+    std::copy(values.begin(), values.end(), padded.begin());
+    ggml_quantize_chunk(type, padded.data(), out, 0, 1, static_cast<std::int64_t>(padded.size()), nullptr);
+}
 
-// Where in a block's bytes those of a key are: byte i of 16.
-std::size_t place_of(std::size_t i, std::size_t key) { return i / kGroup * kKeys * kGroup + key * kGroup + i % kGroup; }
-
-void read_scales(const std::uint8_t* block, float* scales) {
-    for (std::size_t key = 0; key < kKeys; ++key) {
-        ggml_fp16_t scale = 0;
-        std::memcpy(&scale, block + key * kScaleBytes, kScaleBytes);
-        scales[key] = ggml_fp16_to_fp32(scale);
+// Of a whole number of vectors; a product that is no number loses every comparison.
+float largest_of(const float* products, std::size_t n) {
+    static_assert(kKeys % kEndKeys == 0);
+    std::array<float, kEndKeys> most;
+    most.fill(-std::numeric_limits<float>::infinity());
+    for (std::size_t i = 0; i < n; i += kEndKeys) {
+        for (std::size_t j = 0; j < kEndKeys; ++j) most[j] = products[i + j] > most[j] ? products[i + j] : most[j];
     }
+    return *std::max_element(most.begin(), most.end());
 }
 
-using Four [[gnu::vector_size(16), gnu::may_alias]] = float;
-using Eight [[gnu::vector_size(32), gnu::may_alias]] = float;
+// What is left to do with a batch's products, each thread with some of the rows.
+struct Maxima {
+    const float* products;
+    std::span<const float> scales;
+    std::size_t n_pages;
+    float* of_page;
+    float* at_end;
 
-[[gnu::always_inline]] inline void spread_out(const KeyHead& head, float* keys, float* scales) {
-    static_assert(std::endian::native == std::endian::little, "a word's lowest byte is its first one");
-    for (std::size_t block = 0; block < n_blocks(head.n_dims); ++block) {
-        const std::uint8_t* const packed = head.page + block * kKeys * (kScaleBytes + kBytes);
-        read_scales(packed, scales + block * kKeys);
-        for (std::size_t pair = 0; pair < n_pairs_in(head.n_dims, block); ++pair) {
-            std::array<std::uint32_t, kKeys> words;
-            const std::size_t i = dimension_of(pair, 0);
-            std::memcpy(words.data(), packed + kKeys * kScaleBytes + place_of(i % kBytes / kGroup * kGroup, 0),
-                        sizeof(words));
-            for (std::size_t second = 0; second < kPair; ++second, keys += kKeys) {
-                const std::size_t shift = 8 * (dimension_of(pair, second) % kGroup) + (i < kBytes ? 0 : 4);
-                for (std::size_t key = 0; key < kKeys; ++key) {
-                    keys[key] = static_cast<float>(static_cast<int>((words[key] >> shift) & 15) - kZero);
-                }
+    static void find(ggml_tensor* /*result*/, int thread, int n_threads, void* self) {
+        const Maxima& maxima = *static_cast<const Maxima*>(self);
+        const std::size_t n_rows = maxima.scales.size();
+        const std::size_t share =
+            (n_rows + static_cast<std::size_t>(n_threads) - 1) / static_cast<std::size_t>(n_threads);
+        const std::size_t begin = static_cast<std::size_t>(thread) * share;
+        for (std::size_t row = begin; row < std::min(begin + share, n_rows); ++row) {
+            const float* products = maxima.products + row * maxima.n_pages * kKeys;
+            for (std::size_t page = 0; page < maxima.n_pages; ++page, products += kKeys) {
+                const std::size_t to = page * n_rows + row;
+                maxima.of_page[to] = largest_of(products, kKeys) * maxima.scales[row];
+                maxima.at_end[to] = largest_of(products + kKeys - kEndKeys, kEndKeys) * maxima.scales[row];
             }
         }
     }
-}
-
-// So many vectors of keys at once as there are registers for.
-template <typename Vector, std::size_t kAtOnce>
-[[gnu::always_inline]] inline void multiply_in_floats(const KeyHead& head, float* key_room, float* scale_room) {
-    constexpr std::size_t kFloats = sizeof(Vector) / sizeof(float);
-    constexpr std::size_t kVectors = kKeys / kFloats;
-    spread_out(head, key_room, scale_room);
-    const auto* const keys = reinterpret_cast<const Vector*>(key_room);
-    const auto* const scales = reinterpret_cast<const Vector*>(scale_room);
-    const std::size_t n_row_values = n_pairs(head.n_dims) * kPair;
-    for (std::size_t row = 0; row < head.n_rows; ++row) {
-        Vector lanes[kVectors];
-        for (std::size_t first = 0; first < kVectors; first += kAtOnce) {
-            Vector sums[kAtOnce] = {};
-            const Vector* at = keys + first;
-            const std::int16_t* query = head.queries + row * n_row_values;
-            for (std::size_t block = 0; block < n_blocks(head.n_dims); ++block) {
-                Vector products[kAtOnce] = {};
-                for (std::size_t n = kPair * n_pairs_in(head.n_dims, block); n > 0; --n, at += kVectors) {
-                    const auto value = static_cast<float>(*query++);
-                    for (std::size_t i = 0; i < kAtOnce; ++i) products[i] += at[i] * value;
-                }
-                for (std::size_t i = 0; i < kAtOnce; ++i) sums[i] += products[i] * scales[block * kVectors + first + i];
-            }
-            std::copy_n(sums, kAtOnce, lanes + first);
-        }
-        const auto largest_from = [&](std::size_t first) {
-            Vector most = Vector{} - std::numeric_limits<float>::infinity();
-            for (std::size_t i = first; i < kVectors; ++i) most = lanes[i] > most ? lanes[i] : most;
-            float largest = most[0];
-            for (std::size_t j = 1; j < kFloats; ++j) largest = std::max(largest, most[j]);
-            return largest;
-        };
-        head.largest[row] = largest_from(0) * head.query_scales[row];
-        head.at_end[row] = largest_from(kVectors - kEndKeys / kFloats) * head.query_scales[row];
-    }
-}
-
-void multiply_portably(const KeyHead& head, float* keys, float* scales) {
-    multiply_in_floats<Four, 8>(head, keys, scales);
-}
-
-#if defined(__x86_64__)
-[[gnu::target("avx2,fma")]] void multiply_in_avx2(const KeyHead& head, float* keys, float* scales) {
-    multiply_in_floats<Eight, 8>(head, keys, scales);
-}
-
-// With a mask of all lanes where there is such a form: GCC 12 takes what the others leave undefined for our mistake.
-constexpr __mmask16 kAll = 0xffff;
-constexpr __mmask8 kAllPairs = 0xff;
-using Words [[gnu::vector_size(64), gnu::may_alias]] = std::uint32_t;
-using HalfWords [[gnu::vector_size(64), gnu::may_alias]] = std::int16_t;
-
-// Each 32 bits of a vector hold a pair of values of one key.
-[[gnu::target("avx512f,avx512bw,avx512vnni")]] void spread_out_pairs(const KeyHead& head, HalfWords* keys,
-                                                                     __m512* scales) {
-    for (std::size_t block = 0; block < n_blocks(head.n_dims); ++block) {
-        const std::uint8_t* const packed = head.page + block * kKeys * (kScaleBytes + kBytes);
-        for (std::size_t quarter = 0; quarter < kQuarters; ++quarter) {
-            const auto* const halves = reinterpret_cast<const __m256i*>(packed) + quarter;
-            *scales++ = _mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(halves));
-        }
-        const std::uint8_t* const bytes = packed + kKeys * kScaleBytes;
-        for (std::size_t i = 0; i < n_pairs_in(head.n_dims, block) * kPair; i += kGroup, keys += 2 * kQuarters) {
-            const std::uint32_t half = i < kBytes ? 0 : 4;
-            for (std::size_t quarter = 0; quarter < kQuarters; ++quarter) {
-                const std::uint8_t* const from = bytes + place_of(i % kBytes, quarter * kLanes);
-                const Words four = reinterpret_cast<Words>(_mm512_loadu_si512(from)) >> half;
-                keys[quarter] = reinterpret_cast<HalfWords>(four & 0x000f000fU) - std::int16_t{kZero};
-                keys[kQuarters + quarter] =
-                    reinterpret_cast<HalfWords>((four >> 8) & 0x000f000fU) - std::int16_t{kZero};
-            }
-        }
-    }
-}
-
-// The second, where the first is no number.
-[[gnu::target("avx512f,avx512bw,avx512vnni")]] inline __m512 larger(__m512 a, __m512 b) {
-    return _mm512_maskz_max_ps(kAll, a, b);
-}
-
-// Of four vectors each one's largest, in the first four lanes: each step halves what is left of all of them.
-[[gnu::target("avx512f,avx512bw,avx512vnni")]] inline __m512 largest_of_each(const __m512 (&rows)[kRowsAtOnce]) {
-    static_assert(kRowsAtOnce == 4);
-    const __m512 a =
-        larger(_mm512_maskz_unpacklo_ps(kAll, rows[0], rows[1]), _mm512_maskz_unpackhi_ps(kAll, rows[0], rows[1]));
-    const __m512 b =
-        larger(_mm512_maskz_unpacklo_ps(kAll, rows[2], rows[3]), _mm512_maskz_unpackhi_ps(kAll, rows[2], rows[3]));
-    const auto pairs_a = reinterpret_cast<__m512d>(a);
-    const auto pairs_b = reinterpret_cast<__m512d>(b);
-    __m512 all = larger(reinterpret_cast<__m512>(_mm512_maskz_unpacklo_pd(kAllPairs, pairs_a, pairs_b)),
-                        reinterpret_cast<__m512>(_mm512_maskz_unpackhi_pd(kAllPairs, pairs_a, pairs_b)));
-    all = larger(all, _mm512_maskz_shuffle_f32x4(kAll, all, all, _MM_SHUFFLE(1, 0, 3, 2)));
-    return larger(all, _mm512_maskz_shuffle_f32x4(kAll, all, all, _MM_SHUFFLE(2, 3, 0, 1)));
-}
-
-[[gnu::target("avx512f,avx512bw,avx512vnni")]] void multiply_in_pairs(const KeyHead& head, float* key_room,
-                                                                      float* scale_room) {
-    auto* const keys = reinterpret_cast<HalfWords*>(key_room);
-    auto* const scales = reinterpret_cast<__m512*>(scale_room);
-    spread_out_pairs(head, keys, scales);
-    const std::size_t n_row_values = n_pairs(head.n_dims) * kPair;
-    const __m512 least = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-    for (std::size_t row = 0; row < head.n_rows; row += kRowsAtOnce) {
-        __m512 sums[kRowsAtOnce][kQuarters];
-        for (auto& of_row : sums) {
-            for (__m512& sum : of_row) sum = _mm512_setzero_ps();
-        }
-        const HalfWords* at = keys;
-        const std::int16_t* query = head.queries + row * n_row_values;
-        for (std::size_t block = 0; block < n_blocks(head.n_dims); ++block) {
-            __m512i products[kRowsAtOnce][kQuarters];
-            for (auto& of_row : products) {
-                for (__m512i& product : of_row) product = _mm512_setzero_si512();
-            }
-#pragma GCC unroll 4
-            for (std::size_t n = n_pairs_in(head.n_dims, block); n > 0; --n, at += kQuarters, query += kPair) {
-                for (std::size_t i = 0; i < kRowsAtOnce; ++i) {
-                    std::int32_t pair = 0;
-                    std::memcpy(&pair, query + i * n_row_values, sizeof(pair));
-                    const __m512i values = _mm512_set1_epi32(pair);
-                    for (std::size_t j = 0; j < kQuarters; ++j) {
-                        products[i][j] = _mm512_dpwssd_epi32(products[i][j], reinterpret_cast<__m512i>(at[j]), values);
-                    }
-                }
-            }
-            for (std::size_t i = 0; i < kRowsAtOnce; ++i) {
-                for (std::size_t j = 0; j < kQuarters; ++j) {
-                    using Signed [[gnu::vector_size(64)]] = std::int32_t;
-                    const auto whole = reinterpret_cast<Signed>(products[i][j]);
-                    sums[i][j] += __builtin_convertvector(whole, __m512) * scales[block * kQuarters + j];
-                }
-            }
-        }
-        __m512 largest[kRowsAtOnce];
-        __m512 at_end[kRowsAtOnce];
-        for (std::size_t i = 0; i < kRowsAtOnce; ++i) {
-            at_end[i] = larger(sums[i][kQuarters - 1], least);
-            largest[i] = at_end[i];
-            for (std::size_t j = 0; j + 1 < kQuarters; ++j) largest[i] = larger(sums[i][j], largest[i]);
-        }
-        const __m512 largest_of_rows = largest_of_each(largest);
-        const __m512 at_end_of_rows = largest_of_each(at_end);
-        for (std::size_t i = 0; i < std::min(kRowsAtOnce, head.n_rows - row); ++i) {
-            head.largest[row + i] = largest_of_rows[i] * head.query_scales[row + i];
-            head.at_end[row + i] = at_end_of_rows[i] * head.query_scales[row + i];
-        }
-    }
-}
-#endif
-
-KeyProducts::Multiply multiply_of(KeyProducts::Way way) {
-    switch (way) {
-#if defined(__x86_64__)
-        case KeyProducts::Way::avx512: return multiply_in_pairs;
-        case KeyProducts::Way::avx2: return multiply_in_avx2;
-#endif
-        default: return multiply_portably;
-    }
-}
-
-// Key by key, in each KV head by KV head, and KV head by KV head, so that each head's keys follow one another.
-std::size_t place_by_head(const KeyShape& shape, std::size_t head, std::size_t key) {
-    return (head * kKeys + key) * n_blocks(shape.n_dims) * kBlock;
-}
+};
 
 }  // namespace
 
-std::size_t packed_bytes(const KeyShape& shape) { return shape.n_heads_kv * head_bytes(shape.n_dims); }
+std::size_t packed_bytes(const KeyShape& shape) { return shape.n_heads_kv * kKeys * row_bytes(shape, kKeyType); }
 
 memory::Bytes pack_keys(const KeyShape& shape, std::span<const float> keys) {
     assert(keys.size() == kKeys * shape.n_heads_kv * shape.n_dims);
-    std::vector<float> by_head(place_by_head(shape, shape.n_heads_kv, 0), 0.0F);
-    const float* from = keys.data();
-    for (std::size_t key = 0; key < kKeys; ++key) {
-        for (std::size_t head = 0; head < shape.n_heads_kv; ++head, from += shape.n_dims) {
-            std::copy_n(from, shape.n_dims, by_head.data() + place_by_head(shape, head, key));
-        }
-    }
-    memory::Bytes rows(packed_bytes(shape));
-    ggml_quantize_chunk(GGML_TYPE_Q4_0, by_head.data(), rows.data(), 0,
-                        static_cast<std::int64_t>(shape.n_heads_kv * kKeys),
-                        static_cast<std::int64_t>(n_blocks(shape.n_dims) * kBlock), nullptr);
-    memory::Bytes packed(rows.size());
-    const std::uint8_t* row = rows.data();
+    memory::Bytes packed(packed_bytes(shape));
+    std::vector<float> padded(n_padded(shape));
+    std::uint8_t* out = packed.data();
     for (std::size_t head = 0; head < shape.n_heads_kv; ++head) {
-        for (std::size_t key = 0; key < kKeys; ++key) {
-            std::uint8_t* block = packed.data() + head * head_bytes(shape.n_dims);
-            for (std::size_t i = 0; i < n_blocks(shape.n_dims); ++i) {
-                std::copy_n(row, kScaleBytes, block + key * kScaleBytes);
-                block += kKeys * kScaleBytes;
-                row += kScaleBytes;
-                for (std::size_t byte = 0; byte < kBytes; ++byte) block[place_of(byte, key)] = *row++;
-                block += kKeys * kBytes;
-            }
+        for (std::size_t key = 0; key < kKeys; ++key, out += row_bytes(shape, kKeyType)) {
+            const std::size_t first = (key * shape.n_heads_kv + head) * shape.n_dims;
+            round_row(kKeyType, keys.subspan(first, shape.n_dims), padded, out);
         }
     }
     return packed;
 }
 
-std::vector<float> unpack_keys(const KeyShape& shape, std::span<const std::uint8_t> packed) {
-    assert(packed.size() == packed_bytes(shape));
-    std::vector<float> keys(kKeys * shape.n_heads_kv * shape.n_dims);
-    for (std::size_t head = 0; head < shape.n_heads_kv; ++head) {
-        for (std::size_t i = 0; i < shape.n_dims; ++i) {
-            const std::uint8_t* const block =
-                packed.data() + head * head_bytes(shape.n_dims) + i / kBlock * kKeys * (kScaleBytes + kBytes);
-            std::array<float, kKeys> scales;
-            read_scales(block, scales.data());
-            const std::size_t byte = i % kBlock % kBytes;
-            const int shift = i % kBlock < kBytes ? 0 : 4;
-            for (std::size_t key = 0; key < kKeys; ++key) {
-                const int value = (block[kKeys * kScaleBytes + place_of(byte, key)] >> shift) & 15;
-                keys[(key * shape.n_heads_kv + head) * shape.n_dims + i] =
-                    static_cast<float>(value - kZero) * scales[key];
-            }
-        }
-    }
-    return keys;
+// KV head by KV head, query by query, head of the group by head.
+struct KeyProducts::Queries {
+    std::vector<std::uint8_t> rows;
+    std::vector<float> scales;  // what their products are multiplied by
+};
+
+KeyProducts::KeyProducts(const KeyShape& shape, std::int32_t n_threads)
+    : shape_(shape), backend_(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)) {
+    if (!backend_) return;
+    const ggml_backend_reg_t kernels = ggml_backend_dev_backend_reg(ggml_backend_get_device(backend_.get()));
+    const auto set_n_threads = reinterpret_cast<ggml_backend_set_n_threads_t>(
+        ggml_backend_reg_get_proc_address(kernels, "ggml_backend_set_n_threads"));
+    if (set_n_threads != nullptr) set_n_threads(backend_.get(), n_threads);
 }
 
-RoundedQueries::RoundedQueries(const KeyShape& shape, std::span<const float> queries) {
-    assert(queries.size() % (shape.n_heads * shape.n_dims) == 0);
-    const std::size_t n_queries = queries.size() / (shape.n_heads * shape.n_dims);
-    const std::size_t group = shape.n_heads / shape.n_heads_kv;
-    n_heads_kv_ = shape.n_heads_kv;
-    n_rows_of_head_ = n_queries * group;
-    n_stored_ = (n_rows_of_head_ + kRowsAtOnce - 1) / kRowsAtOnce * kRowsAtOnce;
-    const std::size_t n_values = n_pairs(shape.n_dims) * kPair;
-    values_.resize(n_heads_kv_ * n_stored_ * n_values);
-    scales_.resize(n_heads_kv_ * n_stored_);
-    const float* from = queries.data();
+KeyProducts::Queries KeyProducts::round(std::span<const float> queries) const {
+    assert(queries.size() % (shape_.n_heads * shape_.n_dims) == 0);
+    const std::size_t n_queries = queries.size() / (shape_.n_heads * shape_.n_dims);
+    const std::size_t group = shape_.n_heads / shape_.n_heads_kv;
+    const std::size_t bytes = row_bytes(shape_, kQueryType);
+    Queries rounded{std::vector<std::uint8_t>(n_queries * shape_.n_heads * bytes),
+                    std::vector<float>(n_queries * shape_.n_heads)};
+    std::vector<float> padded(n_padded(shape_));
     for (std::size_t query = 0; query < n_queries; ++query) {
-        for (std::size_t head = 0; head < shape.n_heads; ++head, from += shape.n_dims) {
-            const std::size_t row = head / group * n_stored_ + query * group + head % group;
-            scales_[row] = round(std::span(from, shape.n_dims), std::span(values_).subspan(row * n_values, n_values)) /
-                           std::sqrt(static_cast<float>(shape.head_size));
+        for (std::size_t head = 0; head < shape_.n_heads; ++head) {
+            const auto values = queries.subspan((query * shape_.n_heads + head) * shape_.n_dims, shape_.n_dims);
+            const std::size_t row = (head / group * n_queries + query) * group + head % group;
+            const bool is_number = std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
+            rounded.scales[row] = is_number ? 1 / std::sqrt(static_cast<float>(shape_.head_size))
+                                            : std::numeric_limits<float>::quiet_NaN();
+            if (is_number) round_row(kQueryType, values, padded, rounded.rows.data() + row * bytes);
         }
     }
+    return rounded;
 }
 
-// What a step of the rounded values stands for.
-float RoundedQueries::round(std::span<const float> query, std::span<std::int16_t> values) {
-    float largest = 0;
-    for (const float value : query) {
-        if (!std::isfinite(value)) return std::numeric_limits<float>::quiet_NaN();
-        largest = std::max(largest, std::abs(value));
+LargestProducts KeyProducts::run(std::span<const float> queries, std::span<const memory::PageKeys> pages) {
+    const Queries rounded = round(queries);
+    const std::size_t n_rows = rounded.scales.size();
+    LargestProducts found;
+    found.of_page.resize(n_rows * pages.size());
+    found.at_end.resize(n_rows * pages.size());
+    if (n_rows == 0) return found;
+    const std::size_t n_batch = std::max<std::size_t>(1, kMostProducts / (n_rows * kKeys));
+    for (std::size_t begin = 0; begin < pages.size(); begin += n_batch) {
+        run_batch(rounded, pages.subspan(begin, std::min(n_batch, pages.size() - begin)),
+                  found.of_page.data() + begin * n_rows, found.at_end.data() + begin * n_rows);
     }
-    if (largest == 0) return 0;
-    const float step = largest / kLargestRounded;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        const std::size_t of_block = i % kBlock;
-        const std::size_t dimension = i / kBlock * kBlock + dimension_of(of_block / kPair, of_block % kPair);
-        if (dimension < query.size()) values[i] = static_cast<std::int16_t>(std::lround(query[dimension] / step));
-    }
-    return step;
+    return found;
 }
 
-std::vector<KeyProducts::Way> KeyProducts::ways() {
-    std::vector<Way> ways;
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) ways.push_back(Way::avx512);
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) ways.push_back(Way::avx2);
-#endif
-    ways.push_back(Way::portable);
-    return ways;
-}
-
-KeyProducts::KeyProducts(const KeyShape& shape, Way way)
-    : shape_(shape),
-      multiply_(multiply_of(way)),
-      keys_(n_pairs(shape.n_dims) * kPair * kQuarters),
-      scales_(n_blocks(shape.n_dims) * kQuarters) {}
-
-void KeyProducts::run(const RoundedQueries& queries, std::span<const std::uint8_t> page, std::span<float> largest,
-                      std::span<float> at_end) {
-    assert(page.size() == packed_bytes(shape_));
-    assert(largest.size() == queries.n_rows() && at_end.size() == queries.n_rows());
-    const std::size_t n_values = n_pairs(shape_.n_dims) * kPair;
+// All the pages' keys of a head are the rows of one matrix.
+void KeyProducts::run_batch(const Queries& queries, std::span<const memory::PageKeys> pages, float* of_page,
+                            float* at_end) {
+    const std::size_t head_bytes = kKeys * row_bytes(shape_, kKeyType);
+    keys_.resize(packed_bytes(shape_) * pages.size());
     for (std::size_t head = 0; head < shape_.n_heads_kv; ++head) {
-        const std::size_t first = head * queries.n_stored_;
-        multiply_({page.data() + head * head_bytes(shape_.n_dims), shape_.n_dims,
-                   queries.values_.data() + first * n_values, queries.scales_.data() + first, queries.n_rows_of_head_,
-                   largest.data() + head * queries.n_rows_of_head_, at_end.data() + head * queries.n_rows_of_head_},
-                  keys_.data()->data(), scales_.data()->data());
+        for (std::size_t page = 0; page < pages.size(); ++page) {
+            assert(pages[page]->size() == packed_bytes(shape_));
+            std::copy_n(pages[page]->data() + head * head_bytes, head_bytes,
+                        keys_.data() + (head * pages.size() + page) * head_bytes);
+        }
     }
+    products_.resize(queries.scales.size() * pages.size() * kKeys);
+    constexpr std::size_t kTensors = 4;
+    const ggml_context_ptr context(
+        ggml_init({kTensors * ggml_tensor_overhead() + ggml_graph_overhead_custom(kTensors, false), nullptr, true}));
+    const auto n_values = static_cast<std::int64_t>(n_padded(shape_));
+    const auto n_heads = static_cast<std::int64_t>(shape_.n_heads_kv);
+    ggml_tensor* keys =
+        ggml_new_tensor_3d(context.get(), kKeyType, n_values, static_cast<std::int64_t>(pages.size() * kKeys), n_heads);
+    keys->data = keys_.data();
+    ggml_tensor* asked = ggml_new_tensor_3d(context.get(), kQueryType, n_values,
+                                            static_cast<std::int64_t>(queries.scales.size()) / n_heads, n_heads);
+    asked->data = const_cast<std::uint8_t*>(queries.rows.data());
+    ggml_tensor* products = ggml_mul_mat(context.get(), keys, asked);
+    products->data = products_.data();
+    Maxima maxima{products_.data(), queries.scales, pages.size(), of_page, at_end};
+    ggml_tensor* found =
+        ggml_custom_4d(context.get(), GGML_TYPE_F32, 1, 1, 1, 1, &products, 1, Maxima::find, GGML_N_TASKS_MAX, &maxima);
+    float nothing = 0;
+    found->data = &nothing;
+    ggml_cgraph* graph = ggml_new_graph_custom(context.get(), kTensors, false);
+    ggml_build_forward_expand(graph, found);
+    if (ggml_backend_graph_compute(backend_.get(), graph) == GGML_STATUS_SUCCESS) return;
+    // Nothing was found out: pages of no scores stay in the order of their age.
+    std::fill_n(of_page, queries.scales.size() * pages.size(), 0.0F);
+    std::fill_n(at_end, queries.scales.size() * pages.size(), 0.0F);
 }
 
 }  // namespace luce::llama

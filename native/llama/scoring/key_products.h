@@ -1,19 +1,18 @@
-// KeyProducts: a page's keys in 4 bits as they are kept, and the largest products of queries with them, in whole
-// numbers. Pure arithmetic on bytes, as fast as the processor at hand allows; must not know pages of texts or scores.
+// KeyProducts: a page's keys in 4 bits, as ggml's rows of Q4_0, and the largest products of queries with them, which
+// ggml computes on the CPU, with the threads that it computes with there. Must not know texts or scores.
 //
-// A key's values come in blocks of 32 with a scale each, as ggml rounds them (Q4_0), but lie so that 16 keys make a
-// vector: for each KV head and block the scales of all keys, then for four values at a time all keys' bytes, with the
-// values 16 further on in the bytes' upper halves. Queries are rounded to 16 bits with a scale each: that is a
-// thousandth of what rounding the keys has cost, and products of whole numbers are what processors compute fastest. A
-// block's sum stays below 2^24, so that floats, where there is no such instruction, find the same.
+// ggml rounds what rows of Q4_0 are multiplied with to 8 bits, a fraction of what rounding the keys has cost.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
+#include <ggml-cpp.h>
+
+#include "memory/residency/page_scorer.h"
 #include "memory/tiers/blob.h"
 
 namespace luce::llama {
@@ -26,63 +25,41 @@ struct KeyShape {
     bool operator==(const KeyShape&) const = default;
 };
 
-struct KeyHead;
-
 // Keys at a page's end that are looked at by themselves, too.
 inline constexpr std::size_t kEndKeys = 16;
 
 std::size_t packed_bytes(const KeyShape& shape);  // of one page
 
-// A page's keys: key by key, in each KV head by KV head. REQUIRES: memory::kPageSize keys; of unpack_keys() that many
-// bytes from pack_keys().
+// The keys of a page, KV head by KV head. `keys`: key by key, in each head by head. REQUIRES: memory::kPageSize keys.
 memory::Bytes pack_keys(const KeyShape& shape, std::span<const float> keys);
-std::vector<float> unpack_keys(const KeyShape& shape, std::span<const std::uint8_t> packed);
 
-// Queries as products take them. Of one that is no number all products are none.
-class RoundedQueries {
-public:
-    // Query by query, in each head by head.
-    RoundedQueries(const KeyShape& shape, std::span<const float> queries);
-
-    // Of all heads; they are ordered KV head by KV head, in each query by query, head of the group by head.
-    std::size_t n_rows() const { return n_heads_kv_ * n_rows_of_head_; }
-
-private:
-    friend class KeyProducts;
-    static float round(std::span<const float> query, std::span<std::int16_t> values);
-
-    std::size_t n_heads_kv_ = 0;
-    std::size_t n_rows_of_head_ = 0;
-    std::size_t n_stored_ = 0;          // rows of a head, to a whole number of steps
-    std::vector<std::int16_t> values_;  // row by row, in the keys' order
-    std::vector<float> scales_;
+// Page by page; in each KV head by KV head, query by query, head of the group by head.
+struct LargestProducts {
+    using Floats = std::vector<float, memory::UntouchedAllocator<float>>;
+    Floats of_page;  // with any key of the page
+    Floats at_end;   // with one of its last kEndKeys
 };
 
-// One thread's; room for one page.
 class KeyProducts {
 public:
-    // Products by these instructions, or in the compiler's own vectors.
-    enum class Way { avx512, avx2, portable };
-    static std::vector<Way> ways();  // that this processor has, the fastest first
+    // Without a CPU backend there are none. One thread at a time uses it.
+    KeyProducts(const KeyShape& shape, std::int32_t n_threads);
 
-    // REQUIRES: one of ways().
-    explicit KeyProducts(const KeyShape& shape, Way way = ways().front());
+    bool is_there() const { return backend_ != nullptr; }
 
-    // For each row the largest product with a key of the page, and with one of its last kEndKeys. A key that is no
-    // number loses every comparison. REQUIRES: packed_bytes() of them, n_rows() of each.
-    void run(const RoundedQueries& queries, std::span<const std::uint8_t> page, std::span<float> largest,
-             std::span<float> at_end);
-
-    // One KV head's, with room for its keys and for their scales.
-    using Multiply = void (*)(const KeyHead&, float*, float*);
+    // A key that is no number loses every comparison; of a query that is none, all products are none. `queries`: query
+    // by query, in each head by head. REQUIRES: is_there(); whole queries, pages from pack_keys().
+    LargestProducts run(std::span<const float> queries, std::span<const memory::PageKeys> pages);
 
 private:
-    struct alignas(64) Lanes : std::array<float, 16> {};
+    struct Queries;
+    Queries round(std::span<const float> queries) const;
+    void run_batch(const Queries& queries, std::span<const memory::PageKeys> pages, float* of_page, float* at_end);
 
     KeyShape shape_;
-    Multiply multiply_;
-    std::vector<Lanes> keys_;    // of one KV head, spread out
-    std::vector<Lanes> scales_;  // of its blocks
+    ggml_backend_ptr backend_;
+    std::vector<std::uint8_t> keys_;  // of a batch's pages, head by head
+    std::vector<float> products_;     // of a batch
 };
 
 }  // namespace luce::llama

@@ -1,35 +1,29 @@
-// LayerChoice: the layer whose keys pages are compared by: the one that was asked for, the one that an earlier start
-// has found, the one that calibrating finds now, or the last one. Composes; says in the log what it does and why.
+// LayerChoice: the attention layer whose keys pages are compared by: the one that was asked for, or the one at the
+// depth that has proved good, by architecture. Must not know how pages are scored. `luce calibrate` finds out for a
+// model.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <string>
+#include <span>
+#include <string_view>
+#include <vector>
 
-#include "base/clock.h"
 #include "base/result.h"
-#include "llama/kv_cache/kv_device.h"
-#include "llama/model/model.h"
+#include "llama/decoding/context_owner.h"
 
 namespace luce::llama {
 
 struct LayerChoice {
     std::int32_t layer = 0;
-    std::string reason;  // one word: asked, kept, calibrated or last
+    std::vector<std::int32_t> layers;  // those that can be asked for, ascending
 };
 
-struct LayerChoiceOptions {
-    std::optional<std::int32_t> asked;       // unset: as calibrating finds
-    std::optional<std::string> kept_folder;  // where findings are kept; none: nowhere
-    std::string build;                       // of llama.cpp: another one computes other queries
-    std::function<bool()> is_stopped = [] { return false; };
-    double most_s = 20;  // that calibrating may take
-};
+// Of these layers, ascending. REQUIRES: at least one.
+std::int32_t usual_layer(std::string_view architecture, std::span<const std::int32_t> layers);
 
-// REQUIRES: nothing is computed or kept on the device yet. Errors: bad_args (the layer asked for is none that can be;
-// says which can), unsupported (this model's pages cannot be scored).
-Result<LayerChoice> choose_layer(const Model& model, LlamaKvDevice& device, std::int32_t n_lanes, const Clock& clock,
-                                 const LayerChoiceOptions& options);
+// No computation may be under way. Errors: bad_args (the layer asked for is none that can be; says which can),
+// unsupported (this model's pages cannot be scored).
+Result<LayerChoice> choose_layer(const ContextOwner& owner, std::int32_t n_lanes, std::optional<std::int32_t> asked);
 
 }  // namespace luce::llama

@@ -7,24 +7,31 @@
 
 namespace luce::llama {
 
+Result<void> PageScoring::open_queries(const ScoringOptions& options, const Model& model) {
+    Result<LayerChoice> layer = choose_layer(model, options.n_lanes, options.layer);
+    if (!layer) return layer.error();
+    auto scorer = QueryScorer::create(model, options.n_lanes, model.info().n_threads, layer.value().layer);
+    if (!scorer) return scorer.error();
+    by_queries_ = std::move(scorer).value();
+    layer_ = std::move(layer).value();
+    return {};
+}
+
 Result<PageScoring> PageScoring::open(const ScoringOptions& options, const Model& model) {
     PageScoring scoring;
     if (options.policy != ScoringPolicy::draft) {
-        auto by_queries = QueryScorer::create(model, options.n_lanes, model.info().n_threads,
-                                              options.layer ? std::optional(options.layer->layer) : std::nullopt);
+        const Result<void> by_queries = scoring.open_queries(options, model);
         if (by_queries) {
             if (options.scorer) {
                 log_info(
                     "--kvflash-policy auto: by the model's own queries, and the scorer is not loaded; "
                     "--kvflash-policy draft uses it");
             }
-            scoring.by_queries_ = std::move(by_queries).value();
-            scoring.layer_ = options.layer;
             return scoring;
         }
-        if (options.policy == ScoringPolicy::query) return by_queries.error();
-        log_warn(std::string("--kvflash-policy: ") + (options.scorer ? "draft" : "lru") + ", because " +
-                 by_queries.error().text);
+        const Error& error = by_queries.error();
+        if (options.policy == ScoringPolicy::query || error.code == ErrorCode::bad_args) return error;
+        log_warn(std::string("--kvflash-policy: ") + (options.scorer ? "draft" : "lru") + ", because " + error.text);
     }
     if (!options.scorer) return scoring;
     auto by_draft = DraftScorer::load(*options.scorer, model);

@@ -20,7 +20,7 @@ enum class ScoringPolicy { automatic, query, draft };
 struct ScoringOptions {
     ScoringPolicy policy = ScoringPolicy::automatic;
     std::int32_t n_lanes = 1;
-    std::optional<LayerChoice> layer;  // whose queries are asked; unset: the last one's
+    std::optional<std::int32_t> layer;  // whose queries are asked; unset: by the architecture
     std::optional<ScorerOptions> scorer;
 };
 
@@ -28,8 +28,8 @@ class PageScoring {
 public:
     PageScoring() = default;  // nobody: the newest pages stay
 
-    // The model must outlive it. Errors: those of QueryScorer::create() and DraftScorer::load(), where nobody else can
-    // be asked.
+    // The model must outlive it. Errors: those of choose_layer(), QueryScorer::create() and DraftScorer::load(), where
+    // nobody else can be asked.
     static Result<PageScoring> open(const ScoringOptions& options, const Model& model);
 
     memory::PageScorer* scorer() const;  // null: nobody
@@ -44,6 +44,8 @@ public:
     Result<void> reload();
 
 private:
+    Result<void> open_queries(const ScoringOptions& options, const Model& model);
+
     std::unique_ptr<QueryScorer> by_queries_;
     std::optional<LayerChoice> layer_;
     std::unique_ptr<DraftScorer> by_draft_;

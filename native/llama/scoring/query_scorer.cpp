@@ -60,9 +60,7 @@ Result<std::unique_ptr<QueryScorer>> QueryScorer::create(const ContextOwner& own
     const KeyShape shape{keys.n_heads, keys.n_heads_kv, keys.dimensions.size(), keys.head_size};
     // The processor is idle beside another device's computations, not beside its own.
     const bool beside = !ggml_backend_buffer_is_host(keys.storage->buffer);
-    using Threads = KeyIndex::Threads;
-    Result<std::unique_ptr<KeyIndex>> index =
-        KeyIndex::create(shape, n_threads, beside ? Threads::own : Threads::of_computation);
+    Result<std::unique_ptr<KeyIndex>> index = KeyIndex::create(shape, n_threads);
     if (!index) return unsupported(owner, index.error().text);
     std::unique_ptr<QueryScorer> scorer(
         new QueryScorer(owner, n_lanes, std::move(keys), std::move(index).value(), beside));
