@@ -18,6 +18,7 @@ MAX_ROOM_FILES = 30
 MAX_README_LINES = 150
 MIN_TASKS = 20
 FLAG = re.compile(r"--[a-z][a-z-]+")
+SCRIPT = re.compile(r"\bscripts/[\w./-]+")
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "scripts/bench/README.md")),
     ROOT / "protocol" / "PROTOCOL.md",
@@ -152,6 +153,19 @@ def test_tasks_name_files_that_are_there() -> None:
     assert missing == []
 
 
+def test_private_members_are_listed_by_file() -> None:
+    """As many as each file of native/llama reaches."""
+    top = ROOT / "native" / "llama"
+    reached = {}
+    for path in top.rglob("*.cpp"):
+        n = len(re.findall(r"^template struct PrivateMember<", path.read_text(), re.MULTILINE))
+        if n > 0:
+            reached[str(path.relative_to(top))] = n
+    table = section(DOCS / "ARCHITECTURE.md", "### Private members of llama.cpp")
+    rows = re.findall(r"^\| `([\w/]+\.cpp)` \| (.*?) \|", table, re.MULTILINE)
+    assert {file: sum(map(int, re.findall(r"\b(\d+) of", members))) for file, members in rows} == reached
+
+
 def test_the_glossary_has_each_term_once() -> None:
     text = (DOCS / "GLOSSARY.md").read_text()
     terms = re.findall(r"^\| \*\*(.+?)\*\* \| (.*) \|$", text, re.MULTILINE)
@@ -201,6 +215,14 @@ def broken_links(document: Path) -> Iterator[str]:
         has_headings = file.suffix == ".md" and not is_generated
         if not file.exists() or (anchor and has_headings and anchor not in heading_ids(file)):
             yield target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_scripts_that_are_named_are_there(document: Path) -> None:
+    """A command that no longer exists says as of which commit it did."""
+    lines = [line for line in document.read_text().splitlines() if "as of commit" not in line]
+    paths = [path.rstrip(".") for line in lines for path in SCRIPT.findall(line)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
