@@ -61,7 +61,6 @@ class WeightFile:
     """One safetensors file. `header_sha256` is of the header's bytes."""
 
     path: Path
-    n_bytes: int
     header_sha256: str
     tensors: tuple[StoredTensor, ...]  # in the order of their bytes
 
@@ -115,7 +114,7 @@ def _read_weight_file(path: Path) -> WeightFile:
     tensors = [_read_entry(path, name, entry, begin, n_file_bytes) for name, entry in entries.items()]
     tensors.sort(key=lambda tensor: (tensor.begin, tensor.n_bytes))
     _check_layout(path, tensors, begin, n_file_bytes)
-    return WeightFile(path, n_file_bytes, hashlib.sha256(raw).hexdigest(), tuple(tensors))
+    return WeightFile(path, hashlib.sha256(raw).hexdigest(), tuple(tensors))
 
 
 def _read_entry(path: Path, name: str, entry: Any, data_begin: int, n_file_bytes: int) -> StoredTensor:
