@@ -5,7 +5,7 @@ written; a checkpoint is not trusted. Knows files, not engines.
 """
 
 from luce.supervisor.conversion.convert import Conversion, Prepared, convert_checkpoint, prepare
-from luce.supervisor.conversion.element_types import OutputType
-from luce.supervisor.conversion.errors import ConversionError
+from luce.supervisor.conversion.gguf_output import OutputType
+from luce.supervisor.conversion.reading import ConversionError
 
 __all__ = ["Conversion", "ConversionError", "OutputType", "Prepared", "convert_checkpoint", "prepare"]

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from luce.supervisor.conversion.draft_config import DraftConfig, read_draft_config
-from luce.supervisor.conversion.element_types import OutputType
-from luce.supervisor.conversion.errors import ConversionError
-from luce.supervisor.conversion.gguf_output import DraftFile, write_draft
-from luce.supervisor.conversion.safetensors_header import WeightFile, read_weight_files
+from luce.supervisor.conversion.gguf_output import DraftFile, OutputType, write_draft
+from luce.supervisor.conversion.reading import ConversionError
 from luce.supervisor.conversion.target import Target, read_target
-from luce.supervisor.conversion.tensor_plan import PlannedTensor, plan_tensors
+from luce.supervisor.conversion.weights import PlannedTensor, WeightFile, plan_tensors, read_weight_files
 
 
 def _ignore(_n_bytes: int) -> None:

@@ -1,7 +1,8 @@
 """The GGUF file of a drafter: its metadata, and its tensors a piece at a time, so that memory stays small.
 
 Written beside its place, brought to the disk, and renamed there: whoever looks sees the whole file or none. Keys as
-load_arch_hparams in src/models/dflash.cpp of llama.cpp reads them. Trusts what it is given to be checked.
+load_arch_hparams in src/models/dflash.cpp of llama.cpp reads them. Numbers are rounded by the gguf library, which does
+it as ggml does, bit by bit. Trusts what it is given to be checked.
 """
 
 from __future__ import annotations
@@ -11,33 +12,47 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from gguf import GGUFWriter
-from gguf.constants import GGML_QUANT_VERSION, GGUFValueType
+import numpy.typing as npt
+from gguf import GGUFWriter, quants
+from gguf.constants import GGML_QUANT_SIZES, GGML_QUANT_VERSION, GGMLQuantizationType, LlamaFileType
 from gguf.utility import size_label
 
 from luce.supervisor.conversion.draft_config import DraftConfig
-from luce.supervisor.conversion.element_types import (
-    NotFiniteError,
-    OutputType,
-    convert_elements,
-    quantization_for,
-    stored_bytes,
-)
-from luce.supervisor.conversion.errors import ConversionError
-from luce.supervisor.conversion.files import open_regular
+from luce.supervisor.conversion.reading import ConversionError, open_regular
 from luce.supervisor.conversion.target import Target
-from luce.supervisor.conversion.tensor_plan import PlannedTensor
 from luce.supervisor.conversion.tokenizer import MASK
+from luce.supervisor.conversion.weights import PlannedTensor
 
 ARCHITECTURE = "dflash"
 _TEMPORARY_SUFFIX = ".part"
 _PIECE_BYTES = 32 << 20
-_U32, _F32 = GGUFValueType.UINT32, GGUFValueType.FLOAT32
 
 Progress = Callable[[int], None]
+
+Bytes = npt.NDArray[np.uint8]
+
+# Beyond these a value would become infinite: half of BF16's last step below float32's end; Q8_0 keeps a 127th as F16.
+_LARGEST = {GGMLQuantizationType.BF16: 3.38e38, GGMLQuantizationType.Q8_0: 127 * 65504.0}
+
+
+class OutputType(Enum):
+    """What the matrices of the result are stored in; all else is float32."""
+
+    BF16 = "bf16"
+    Q8_0 = "q8_0"
+
+    @property
+    def quantization(self) -> GGMLQuantizationType:
+        return GGMLQuantizationType[self.name]
+
+
+class NotFiniteError(Exception):
+    """The tensor holds values that are no numbers, or too large for the type that they should get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +118,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _add_metadata(writer: GGUFWriter, draft: DraftFile) -> None:
-    config = draft.config
+    config, rope = draft.config, draft.config.rope
     n_parameters = sum(tensor.n_elements for tensor in draft.tensors)
     writer.add_type("model")
     writer.add_name(draft.name)
@@ -114,11 +129,14 @@ def _add_metadata(writer: GGUFWriter, draft: DraftFile) -> None:
     _add(writer, "feed_forward_length", config.n_ff)
     _add(writer, "attention.head_count", config.n_heads)
     _add(writer, "attention.head_count_kv", config.n_kv_heads)
-    _add_rope(writer, draft)
+    for key, value in rope.scaling:
+        _add(writer, f"rope.scaling.{key}", value)
+    _add(writer, "rope.freq_base", draft.rope_base)
+    _add(writer, "rope.dimension_count", rope.n_rotating)
     _add(writer, "attention.layer_norm_rms_epsilon", config.rms_epsilon)
     _add(writer, "attention.key_length", config.n_head)
     _add(writer, "attention.value_length", config.n_head)
-    writer.add_file_type(draft.output_type.file_type)
+    writer.add_file_type(int(LlamaFileType[f"MOSTLY_{draft.output_type.name}"]))
     _add_drafting(writer, draft)
     writer.add_quantization_version(GGML_QUANT_VERSION)
     for key, entry in draft.target.tokenizer.items():
@@ -137,20 +155,6 @@ def _add(writer: GGUFWriter, key: str, value: object) -> None:
         writer.add_float32(name, value)
     elif isinstance(value, str):
         writer.add_string(name, value)
-
-
-def _add_rope(writer: GGUFWriter, draft: DraftFile) -> None:
-    rope = draft.config.rope
-    if rope.scaling is not None:
-        _add(writer, "rope.scaling.type", rope.scaling.kind)
-        _add(writer, "rope.scaling.factor", rope.scaling.factor)
-        _add(writer, "rope.scaling.original_context_length", rope.scaling.n_context_before)
-        _add(writer, "rope.scaling.yarn_ext_factor", rope.scaling.extrapolation_factor)
-        _add(writer, "rope.scaling.yarn_attn_factor", rope.scaling.attention_factor)
-        _add(writer, "rope.scaling.yarn_beta_fast", rope.scaling.beta_fast)
-        _add(writer, "rope.scaling.yarn_beta_slow", rope.scaling.beta_slow)
-    _add(writer, "rope.freq_base", draft.rope_base)
-    _add(writer, "rope.dimension_count", rope.n_rotating)
 
 
 def _add_drafting(writer: GGUFWriter, draft: DraftFile) -> None:
@@ -198,9 +202,8 @@ def _write(writer: GGUFWriter, draft: DraftFile, on_progress: Progress) -> None:
             try:
                 file.write(convert_elements(raw, tensor.source.element_type, kind).data)
             except NotFiniteError:
-                raise ConversionError(
-                    tensor.source.path, tensor.source.name, f"it holds values that are no numbers in {kind.name}"
-                ) from None
+                problem = f"it holds values that are no numbers in {kind.name}"
+                raise ConversionError(tensor.source.path, tensor.source.name, problem) from None
             on_progress(raw.nbytes)
         writer.write_padding(file, stored_bytes(tensor.n_elements, kind))
     file.flush()
@@ -219,3 +222,39 @@ def _pieces(tensor: PlannedTensor) -> Iterator[np.ndarray[tuple[int], np.dtype[n
             if len(raw) != wanted:
                 raise ConversionError(source.path, source.name, "the file was shortened while it was read")
             yield np.frombuffer(raw, dtype=np.uint8)
+
+
+def quantization_for(shape: tuple[int, ...], output_type: OutputType, *, keep_float32: bool) -> GGMLQuantizationType:
+    """The type of one tensor: vectors stay float32, and rows that are no whole blocks of Q8_0 become BF16."""
+    if len(shape) < 2 or keep_float32:
+        return GGMLQuantizationType.F32
+    block, _ = GGML_QUANT_SIZES[output_type.quantization]
+    return output_type.quantization if shape[-1] % block == 0 else GGMLQuantizationType.BF16
+
+
+def stored_bytes(n_elements: int, quantization: GGMLQuantizationType) -> int:
+    block, block_bytes = GGML_QUANT_SIZES[quantization]
+    return n_elements // block * block_bytes
+
+
+def convert_elements(raw: Bytes, element_type: str, quantization: GGMLQuantizationType) -> Bytes:
+    """A whole number of rows, as they are stored and as they are to be. Raises NotFiniteError."""
+    if element_type == "BF16":
+        halves = raw.view("<u2")
+        if bool(np.any((halves & 0x7F80) == 0x7F80)):
+            raise NotFiniteError
+        if quantization is GGMLQuantizationType.BF16:
+            return raw
+        values = (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    else:
+        values = raw.view("<f2" if element_type == "F16" else "<f4").astype(np.float32)
+        if not bool(np.isfinite(values).all()):
+            raise NotFiniteError
+    if quantization is GGMLQuantizationType.F32:
+        return values.view(np.uint8)
+    block, _ = GGML_QUANT_SIZES[quantization]
+    if bool(np.any(np.abs(values) > _LARGEST[quantization])):
+        raise NotFiniteError
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # 1 / d of blocks of denormals
+        converted: Any = quants.quantize(values.reshape(-1, block if block > 1 else values.size), quantization)
+    return np.ascontiguousarray(converted).view(np.uint8).reshape(-1)

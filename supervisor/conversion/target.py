@@ -8,10 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from luce.supervisor.conversion.draft_config import CONFIG_NAME, MAX_LAYERS, DraftConfig
-from luce.supervisor.conversion.errors import ConversionError, shown
-from luce.supervisor.conversion.fields import Fields
-from luce.supervisor.conversion.files import read_json_file
+from luce.supervisor.conversion.draft_config import CONFIG_NAME, MAX_CONFIG_BYTES, MAX_LAYERS, DraftConfig
+from luce.supervisor.conversion.reading import ConversionError, Fields, read_json_file, shown
 from luce.supervisor.conversion.tokenizer import (
     TOKENIZER_NAME,
     Entries,
@@ -22,7 +20,6 @@ from luce.supervisor.conversion.tokenizer import (
 )
 from luce.supervisor.models.gguf_header import GgufError, GgufHeader, read_gguf_header
 
-_MAX_CONFIG_BYTES = 1 << 20
 _ITS_OWN = "name the target that this drafter was made for"
 
 
@@ -50,7 +47,12 @@ def read_target(draft_folder: Path, config: DraftConfig, target: Path | None) ->
         return Target(draft_folder, entries_of_folder(draft_folder, config.n_vocab))
     found = _of_folder(target, config) if target.is_dir() else _of_gguf(target)
     _check_fit(config, found)
-    _check_texts(draft_folder, found)
+    # A vocabulary of the same size may be another one; a checkpoint that has its own beside it tells.
+    difference = first_difference(draft_folder, found.tokenizer)
+    if difference is not None:
+        own, other = shown(difference.text), shown(difference.other)
+        problem = f"token {difference.token} is {own} here and {other} in {found.path}"
+        raise ConversionError(draft_folder / TOKENIZER_NAME, "model.vocab", problem, _ITS_OWN)
     return found
 
 
@@ -82,7 +84,7 @@ def _count(header: GgufHeader, key: str) -> int | None:
 
 def _of_folder(folder: Path, config: DraftConfig) -> Target:
     path = folder / CONFIG_NAME
-    whole = Fields(path, read_json_file(path, _MAX_CONFIG_BYTES, "name the target's GGUF file or folder"))
+    whole = Fields(path, read_json_file(path, MAX_CONFIG_BYTES, "name the target's GGUF file or folder"))
     architectures = whole.optional_texts("architectures") or [""]
     text = whole.section("text_config") if whole.has("text_config") else whole
     # Before the tokenizer, whose vocabulary is padded to the size: how many tokens it names says nothing of that.
@@ -104,9 +106,8 @@ def _of_folder(folder: Path, config: DraftConfig) -> Target:
 
 def _check_vocab_size(config: DraftConfig, target: Path, n_vocab: int) -> None:
     if n_vocab != config.n_vocab:
-        raise config.refusal(
-            "vocab_size", f"the drafter knows {config.n_vocab} tokens, {target} has {n_vocab}", _ITS_OWN
-        )
+        problem = f"the drafter knows {config.n_vocab} tokens, {target} has {n_vocab}"
+        raise config.refusal("vocab_size", problem, _ITS_OWN)
 
 
 def _check_fit(config: DraftConfig, target: Target) -> None:
@@ -116,24 +117,8 @@ def _check_fit(config: DraftConfig, target: Target) -> None:
     if target.n_layers is None:
         return
     if config.n_target_layers is not None and config.n_target_layers != target.n_layers:
-        raise config.refusal(
-            "num_target_layers", f"it is {config.n_target_layers}, {target.path} has {target.n_layers}", _ITS_OWN
-        )
+        problem = f"it is {config.n_target_layers}, {target.path} has {target.n_layers}"
+        raise config.refusal("num_target_layers", problem, _ITS_OWN)
     if max(config.target_layer_ids) >= target.n_layers:
-        raise config.refusal(
-            "target_layer_ids",
-            f"{max(config.target_layer_ids)} is no layer of {target.path}, which has {target.n_layers}",
-            _ITS_OWN,
-        )
-
-
-def _check_texts(draft_folder: Path, target: Target) -> None:
-    """A vocabulary of the same size may be another one; a checkpoint that has its own beside it tells."""
-    difference = first_difference(draft_folder, target.tokenizer)
-    if difference is not None:
-        raise ConversionError(
-            draft_folder / TOKENIZER_NAME,
-            "model.vocab",
-            f"token {difference.token} is {shown(difference.text)} here and {shown(difference.other)} in {target.path}",
-            _ITS_OWN,
-        )
+        problem = f"{max(config.target_layer_ids)} is no layer of {target.path}, which has {target.n_layers}"
+        raise config.refusal("target_layer_ids", problem, _ITS_OWN)

@@ -13,9 +13,14 @@ from typing import Any
 
 from gguf.constants import GGUFValueType, TokenType
 
-from luce.supervisor.conversion.errors import DOWNLOAD_AGAIN, ConversionError, shown
-from luce.supervisor.conversion.fields import Fields
-from luce.supervisor.conversion.files import open_regular, read_json_file
+from luce.supervisor.conversion.reading import (
+    DOWNLOAD_AGAIN,
+    ConversionError,
+    Fields,
+    open_regular,
+    read_json_file,
+    shown,
+)
 from luce.supervisor.models.gguf_header import GgufEntry, GgufError, read_gguf_entries
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -85,7 +90,7 @@ def entries_of_folder(folder: Path, n_vocab: int) -> Entries:
     texts, types = _tokens(vocabulary, _added(whole, _NAME_GGUF), n_vocab)
     entries = {
         "tokenizer.ggml.model": GgufEntry(_STRING, None, b"gpt2"),
-        "tokenizer.ggml.pre": GgufEntry(_STRING, None, _splitter(whole.raw("pre_tokenizer")).encode()),
+        "tokenizer.ggml.pre": GgufEntry(_STRING, None, _splitter(whole).encode()),
         TOKENS: GgufEntry(_ARRAY, _STRING, tuple(text.encode() for text in texts)),
         "tokenizer.ggml.token_type": GgufEntry(_ARRAY, GGUFValueType.INT32, tuple(int(kind) for kind in types)),
     }
@@ -133,7 +138,7 @@ def _normal_texts(path: Path) -> dict[int, str]:
     vocabulary = whole.section("model").section("vocab")
     added = _added(whole, _NOT_NEEDED)
     texts: dict[int, str] = {}
-    for text in vocabulary.names():
+    for text in vocabulary.values:
         token = vocabulary.count(text, 0, _MAX_TOKENS)
         if token not in added and texts.setdefault(token, text) != text:
             raise vocabulary.refusal(shown(text)[1:-1], f"token {token} is also {shown(texts[token])}", _NOT_NEEDED)
@@ -141,21 +146,21 @@ def _normal_texts(path: Path) -> dict[int, str]:
 
 
 def _is_byte_level(whole: Fields) -> bool:
-    is_bpe = whole.section("model").optional_text("type") == "BPE"
-    return is_bpe and _has_part(whole.raw("pre_tokenizer"), "ByteLevel")
+    is_bpe = whole.section("model").optional("type", str) == "BPE"
+    return is_bpe and any(part.get("type") == "ByteLevel" for part in _splitting_parts(whole))
 
 
 def _added(whole: Fields, advice: str) -> dict[int, tuple[str, bool]]:
     """Id -> text, is it special."""
     added: dict[int, tuple[str, bool]] = {}
-    for entry in whole.optional_list("added_tokens") or ():
+    for entry in whole.optional("added_tokens", list) or ():
         if not isinstance(entry, dict):
             raise whole.refusal("added_tokens", f"{shown(entry)} stands in it, objects were expected", advice)
         fields = Fields(whole.path, entry, "added_tokens.")
-        text = fields.optional_text("content")
+        text = fields.optional("content", str)
         if text is None:
             raise fields.refusal("content", "it is missing", advice)
-        added[fields.count("id", 0, _MAX_TOKENS)] = (text, fields.optional_flag("special") is True)
+        added[fields.count("id", 0, _MAX_TOKENS)] = (text, fields.optional("special", bool) is True)
     return added
 
 
@@ -164,7 +169,7 @@ def _tokens(vocabulary: Fields, added: dict[int, tuple[str, bool]], n_vocab: int
         raise vocabulary.refusal("", f"{n_vocab} tokens are more than any vocabulary has", _NAME_GGUF)
     texts: list[str | None] = [None] * n_vocab
     types = [TokenType.UNUSED] * n_vocab
-    for text in vocabulary.names():
+    for text in vocabulary.values:
         token = vocabulary.count(text, 0, _MAX_TOKENS)
         _put(vocabulary, texts, token, text)
         types[token] = TokenType.NORMAL
@@ -176,11 +181,8 @@ def _tokens(vocabulary: Fields, added: dict[int, tuple[str, bool]], n_vocab: int
 
 def _put(vocabulary: Fields, texts: list[str | None], token: int, text: str) -> None:
     if token >= len(texts):
-        raise vocabulary.refusal(
-            shown(text)[1:-1],
-            f"token {token} is beyond the drafter's vocabulary of {len(texts)}",
-            "name its own target",
-        )
+        problem = f"token {token} is beyond the drafter's vocabulary of {len(texts)}"
+        raise vocabulary.refusal(shown(text)[1:-1], problem, "name its own target")
     if texts[token] is not None and texts[token] != text:
         raise vocabulary.refusal(shown(text)[1:-1], f"token {token} is also {shown(texts[token])}", _NAME_GGUF)
     if any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -192,21 +194,16 @@ def _looks_special(text: str) -> bool:
     return (text.startswith("<|") and text.endswith("|>")) or text in ("<pad>", "<mask>")
 
 
-def _has_part(part: Any, kind: str) -> bool:
-    if not isinstance(part, dict):
-        return False
-    inner = part.get("pretokenizers")
-    return part.get("type") == kind or (isinstance(inner, list) and any(_is_of_type(entry, kind) for entry in inner))
+def _splitting_parts(whole: Fields) -> list[dict[str, Any]]:
+    """The pre-tokeniser, and those that it is made of."""
+    part = whole.values.get("pre_tokenizer")
+    inner = part.get("pretokenizers") if isinstance(part, dict) else None
+    return [entry for entry in (part, *(inner if isinstance(inner, list) else ())) if isinstance(entry, dict)]
 
 
-def _is_of_type(part: Any, kind: str) -> bool:
-    return isinstance(part, dict) and part.get("type") == kind
-
-
-def _splitter(part: Any) -> str:
-    inner = part.get("pretokenizers")
-    for entry in inner if isinstance(inner, list) else [part]:
-        pattern = entry.get("pattern") if isinstance(entry, dict) else None
+def _splitter(whole: Fields) -> str:
+    for part in _splitting_parts(whole):
+        pattern = part.get("pattern")
         expression = pattern.get("Regex") if isinstance(pattern, dict) else None
         if isinstance(expression, str) and expression in _SPLITTERS:
             return _SPLITTERS[expression]
@@ -215,8 +212,9 @@ def _splitter(part: Any) -> str:
 
 def _merges(model: Fields) -> list[bytes]:
     merges = []
-    for entry in model.optional_list("merges") or ():
-        text = " ".join(entry) if _is_pair(entry) else entry
+    for entry in model.optional("merges", list) or ():
+        is_pair = isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
+        text = " ".join(entry) if is_pair else entry
         if not isinstance(text, str):
             raise model.refusal("merges", f"{shown(entry)} stands in it, pairs were expected", _NAME_GGUF)
         try:
@@ -226,22 +224,18 @@ def _merges(model: Fields) -> list[bytes]:
     return merges
 
 
-def _is_pair(entry: Any) -> bool:
-    return isinstance(entry, list) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
-
-
 def _side_entries(folder: Path, ids: Mapping[str, int]) -> Entries:
     """What tokenizer_config.json and the chat template add, where the folder has them."""
     path = folder / _CONFIG_NAME
     fields = Fields(path, read_json_file(path, _MAX_SIDE_BYTES, _NAME_GGUF) if path.exists() else {})
     entries: Entries = {}
     for name, gguf_name in _SPECIAL:
-        value = fields.raw(f"{name}_token")
+        value = fields.values.get(f"{name}_token")
         text = value.get("content") if isinstance(value, dict) else value
         if isinstance(text, str) and text in ids:
             entries[f"tokenizer.ggml.{gguf_name}_token_id"] = GgufEntry(GGUFValueType.UINT32, None, ids[text])
     for name in ("bos", "eos"):
-        flag = fields.optional_flag(f"add_{name}_token")
+        flag = fields.optional(f"add_{name}_token", bool)
         if flag is not None:
             entries[f"tokenizer.ggml.add_{name}_token"] = GgufEntry(GGUFValueType.BOOL, None, flag)
     template = _template(folder, fields)
@@ -255,5 +249,5 @@ def _template(folder: Path, fields: Fields) -> bytes | None:
     if path.exists():
         with open_regular(path) as (file, _):
             return file.read(_MAX_SIDE_BYTES)
-    value = fields.raw("chat_template")
+    value = fields.values.get("chat_template")
     return value.encode(errors="replace") if isinstance(value, str) else None
