@@ -14,7 +14,6 @@ from luce.protocol import Speculation
 from luce.supervisor.text import TextModel
 from scripts.bench.harness import in_turns
 from scripts.bench.speculation import speculation
-from scripts.bench.speculation.plot import width_of
 from scripts.bench.speculation.prompts import (
     SET_NAMES,
     PromptSetError,
@@ -24,7 +23,7 @@ from scripts.bench.speculation.prompts import (
     load_set,
     render,
 )
-from scripts.bench.speculation.report import FIXED, SERVER, Cell, Group, Sameness, figures, join, verdicts
+from scripts.bench.speculation.report import SERVER, Cell, Group, Sameness, figures, join, verdicts
 from scripts.bench.speculation.sides import Answered, EngineSettings, LucedSide, Wave, server_wave
 
 # What a llama-server answers, and nothing of what it computes: the real one is no part of this repository. The widths
@@ -319,12 +318,6 @@ def test_what_is_no_result_is_not_shown(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(SystemExit, match="not a result of this program"):
         speculation.main(["--show", str(tmp_path / "x.json")])
-
-
-def test_the_width_is_in_the_sides_name() -> None:
-    assert [width_of(name) for name in ("plain", "gate", f"{FIXED} 4 ngram", f"{SERVER} 12", SERVER)] == [
-        None, None, 4, 12, None
-    ]  # fmt: skip
 
 
 def test_llama_servers_answer_is_read_as_it_comes() -> None:

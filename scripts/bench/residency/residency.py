@@ -21,7 +21,7 @@ its window; decoding within 5 percent of home's at every
 position; stalls under 2 percent of decoding at tau 64.
 
   residency.py --quick                                   does it work at all? some minutes on two cores
-  residency.py --only recall --plot recall.png           the full volumes: 40 needles a kind and residency
+  residency.py --only recall                             the full volumes: 40 needles a kind and residency
   residency.py --only flatness --model MODEL.gguf --pool 4096 --ubatch 512 --positions 8192 32768 65536
   residency.py --show one.json two.json --plot all.png   runs of several machines or seeds, as one
 
@@ -52,7 +52,6 @@ from scripts.bench.harness import (
 )
 from scripts.bench.residency.flatness import SIDES as FLATNESS_SIDES
 from scripts.bench.residency.flatness import WHOLE, FlatnessSample, FlatnessVolume, measure_flatness
-from scripts.bench.residency.plot import save_plot
 from scripts.bench.residency.prompts import KINDS
 from scripts.bench.residency.recall import (
     RecallSample,
@@ -187,9 +186,6 @@ class Run:
             show_flatness(self.console, flatness)
         for verdict in verdicts(recall, flatness):
             self.console.print(str(verdict), highlight=False)
-        plot = self.args.plot
-        if plot is not None:
-            save_plot(recall, depth_rows(self.recall), flatness, plot)
 
     def write(self) -> None:
         write_json(self.args.json, to_json(self.recall, self.flatness, options_of(self.args)))

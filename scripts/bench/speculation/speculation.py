@@ -49,7 +49,6 @@ from scripts.bench.harness import (
     options_of,
     write_json,
 )
-from scripts.bench.speculation.plot import save_plot
 from scripts.bench.speculation.prompts import SET_NAMES, RenderedPrompt, load_rendered
 from scripts.bench.speculation.report import (
     FIXED,
@@ -314,8 +313,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         groups = measure(args, console)
     for verdict in verdicts(groups):
         console.print(str(verdict), highlight=False)
-    if args.plot is not None:
-        save_plot(groups, args.plot)
     wrong = [text for group in groups for side, same in group.same.items() if side != SERVER for text in same.clear]
     if wrong:
         console.print(f"{len(wrong)} answers are not plain decoding's", style="red")
