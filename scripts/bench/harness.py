@@ -55,8 +55,6 @@ def add_engine_options(parser: argparse.ArgumentParser, *, ubatch: int = 512) ->
 
 def add_result_options(parser: argparse.ArgumentParser, *, quick: bool = False) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="every figure and sample")
-    parser.add_argument("--show", nargs="+", default=[], type=Path, metavar="JSON",
-                        help="measure nothing: show what these runs have found, taken together")  # fmt: skip
     if quick:
         parser.add_argument("--quick", action="store_true", help="does it work at all? small volumes, some minutes")
 

@@ -17,7 +17,7 @@ from luce.supervisor.text import TextModel
 from scripts.bench.replay.agent_replay import Plan, main, prepare, read_all, replay
 from scripts.bench.replay.conversation import Session
 from scripts.bench.replay.prompts import Prepared, PromptMaker, Setting, made_up_system
-from scripts.bench.replay.report import Ratio, Report, sparkline
+from scripts.bench.replay.report import Ratio, Report
 from scripts.bench.replay.run import Served, play
 from scripts.bench.replay.transcripts import read_session, read_transcript
 from tests.daemon.same_tokens import NOISE_BATCHING, Comparison
@@ -191,11 +191,6 @@ def test_ratios_are_of_pairs() -> None:
     ratio = Ratio.of([(2.0, 1.0), (9.0, 3.0), (4.0, 1.0)])
     assert (ratio.median, ratio.low, ratio.high) == (3.0, 2.0, 4.0)
     assert Ratio.of([]).median == 1.0
-
-
-def test_a_sparkline_is_to_scale() -> None:
-    assert sparkline([0, 4, 8], 8) == "▁▄█"
-    assert sparkline([0.0], 0.0) == "▁"
 
 
 def test_where_answers_part_is_told(settings: SupervisorConfig) -> None:

@@ -17,8 +17,6 @@ from rich.table import Table
 from scripts.bench.replay.prompts import Prepared, Prompt
 from scripts.bench.replay.run import Pass, Served
 
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-
 
 @dataclass(frozen=True)
 class TurnResult:
@@ -206,12 +204,6 @@ def print_report(report: Report, console: Console, *, each_turn: bool = True) ->
             console.print(_turn_table(session))
     console.print(_session_table(report))
     for session in report.sessions:
-        if session.good:
-            console.print(f"{session.name}: first token, turn by turn (one scale)")
-            cold, warm = [turn.cold_ttft_s for turn in session.good], [turn.warm_ttft_s for turn in session.good]
-            top = max((*cold, *warm))
-            console.print(f"  cold {sparkline(cold, top)}\n  warm {sparkline(warm, top)}", highlight=False)
-    for session in report.sessions:
         for line in _remarks(session.prepared):
             console.print(f"{session.name}: {line}", highlight=False, markup=False)
     n_resumes = sum(s.n_resumes for r in report.sessions for t in r.turns for s in (*t.cold, *t.warm))
@@ -221,12 +213,6 @@ def print_report(report: Report, console: Console, *, each_turn: bool = True) ->
         )
     for failure in report.failures:
         console.print(f"failed: {failure}", highlight=False, markup=False)
-
-
-def sparkline(values: Sequence[float], top: float) -> str:
-    """One character a value, from 0 to `top`."""
-    n = len(_BLOCKS) - 1
-    return "".join(_BLOCKS[max(1, min(round(value / top * n), n)) if top > 0 else 1] for value in values)
 
 
 def _turn_table(session: SessionResult) -> Table:
