@@ -11,7 +11,7 @@
 #   streaming       the gaps of a running lane beside a long prompt, on the same
 #   gate            speculation with a drafter that is never right against plain decoding, on the model of 8 GB
 #   transfer        what pages and states cost on their way between device and host
-#   prefix          an agent's session against the bare loop and llama-server, what restoring costs; $MODELS or the same
+#   prefix          an agent's session against the bare loop and llama-server; $MODELS or the same
 #   tests           the daemon's tests with --gpu (PYTEST_ADDOPTS="-n 8" where pytest-xdist is installed)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1

@@ -1,11 +1,10 @@
 """What all benchmarks share: whose turn it is, ratios pair by pair, the options of both sides' engines, models that are
-made on first use, results as JSON, pictures. It must not know what is measured.
+made on first use, results as JSON. It must not know what is measured.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import statistics
@@ -56,9 +55,6 @@ def add_engine_options(parser: argparse.ArgumentParser, *, ubatch: int = 512) ->
 
 def add_result_options(parser: argparse.ArgumentParser, *, quick: bool = False) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="every figure and sample")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="write a PNG (needs matplotlib)")
-    parser.add_argument("--show", nargs="+", default=[], type=Path, metavar="JSON",
-                        help="measure nothing: show what these runs have found, taken together")  # fmt: skip
     if quick:
         parser.add_argument("--quick", action="store_true", help="does it work at all? small volumes, some minutes")
 
@@ -108,13 +104,3 @@ def write_json(path: Path | None, value: object) -> None:
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
     """For the JSON."""
     return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-
-
-def open_pyplot() -> Any | None:
-    """matplotlib.pyplot, which opens no window; None, and a word: it is not installed."""
-    try:
-        importlib.import_module("matplotlib").use("Agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        print("no plot: matplotlib is not installed (pip install 'luce-daemon[bench]')", file=sys.stderr)
-        return None

@@ -17,7 +17,7 @@ from luce.supervisor.text import TextModel
 from scripts.bench.replay.agent_replay import Plan, main, prepare, read_all, replay
 from scripts.bench.replay.conversation import Session
 from scripts.bench.replay.prompts import Prepared, PromptMaker, Setting, made_up_system
-from scripts.bench.replay.report import Ratio, Report, sparkline
+from scripts.bench.replay.report import Ratio, Report
 from scripts.bench.replay.run import Served, play
 from scripts.bench.replay.transcripts import read_session, read_transcript
 from tests.daemon.same_tokens import NOISE_BATCHING, Comparison
@@ -193,11 +193,6 @@ def test_ratios_are_of_pairs() -> None:
     assert Ratio.of([]).median == 1.0
 
 
-def test_a_sparkline_is_to_scale() -> None:
-    assert sparkline([0, 4, 8], 8) == "▁▄█"
-    assert sparkline([0.0], 0.0) == "▁"
-
-
 def test_where_answers_part_is_told(settings: SupervisorConfig) -> None:
     prepared = prepare(settings, [two_questions()], SHORT, 2)
     cold, warm = fake_pass(prepared, 1.0, tokens=(1, 2, 3)), fake_pass(prepared, 1.0, tokens=(1, 2, 3))
@@ -226,12 +221,11 @@ def test_the_program_prints_a_table(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     arguments = [str(tmp_path), "--model", str(tiny_model), "--ctx", "560", "--repeats", "1", "--max-tokens", "2",
                  "--threads", "1", "--system-bytes", "200"]  # fmt: skip
-    ran = CliRunner().invoke(main, [*arguments, "--plot", str(tmp_path / "plot.png")])
+    ran = CliRunner().invoke(main, arguments)
     assert ran.exit_code == 0, ran.output
     assert "mine (claude)" in ran.output
     assert "no request in it" in ran.output
     assert "1 lines that are not JSON" in ran.output
-    assert (tmp_path / "plot.png").exists() or "matplotlib is not installed" in ran.output
 
 
 def test_without_a_request_there_is_nothing_to_do(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ def test_a_session_reads_only_what_is_new(luced: Path, tiny_model: Path, tmp_pat
     prefix.main([
         "--luced", str(luced), "--bare", str(tmp_path / "none"), "--models", str(tiny_model), "--threads", "1",
         "--pairs", "1", "--turns", "3", "--tokens", "420", "--system", "150", "--answer", "4", "--pool", "2048",
-        "--no-costs", "--json", str(figures),
+        "--json", str(figures),
     ])  # fmt: skip
     [result] = json.loads(figures.read_text()).values()
     [samples] = result["samples"]

@@ -14,13 +14,11 @@ from rich.console import Console
 from luce.supervisor.text import TextModel
 from scripts.bench.residency import residency
 from scripts.bench.residency.flatness import BOUNDED, HOME, WHOLE, FlatnessSample, FlatnessVolume
-from scripts.bench.residency.plot import save_plot
 from scripts.bench.residency.prompts import DEEPEST, KINDS, N_TURNS, SHALLOWEST, depths, needle_prompt
 from scripts.bench.residency.recall import RecallSample, Residency, least_tokens, measure_recall
 from scripts.bench.residency.report import (
     ALL,
     RecallRow,
-    depth_rows,
     flatness_rows,
     recall_rows,
     show_flatness,
@@ -176,14 +174,6 @@ def test_recall_is_counted_by_kind_and_against_the_full_cache() -> None:
     assert [every.outside(side) for side in (QUERY, LRU)] == [0.5, 0.0]
 
 
-def test_recall_is_counted_by_depth_without_the_turns() -> None:
-    samples = [
-        replace(recall_sample("filler", "fq"), depth=depth) for depth in (SHALLOWEST, 0.2, 0.5, 0.85, DEEPEST)
-    ] + [replace(recall_sample("code", "f"), depth=0.5), recall_sample("turns", "f")]  # fmt: skip
-    rows = depth_rows(samples)
-    assert [(row.depth, row.n, row.n_found[QUERY]) for row in rows] == [(0.18, 2, 2), (0.5, 2, 1), (0.82, 2, 2)]
-
-
 def test_a_needle_in_the_first_page_is_never_outside() -> None:
     assert recall_sample("turns", "f", n_behind=4000).is_outside
     assert not recall_sample("turns", "f", n_behind=4060).is_outside
@@ -274,37 +264,12 @@ def test_recall_is_judged_over_all_kinds() -> None:
     assert not lru.is_reached
 
 
-def test_everything_is_in_the_json_and_the_plot(tmp_path: Path) -> None:
+def test_everything_is_in_the_json() -> None:
     recall, flatness = [recall_sample("filler", "fq")], flatness_samples(1.0)
     figures = json.loads(json.dumps(to_json(recall, flatness, {"needles": 1})))
     assert figures["recall"]["samples"][0]["answers"] == recall[0].answers
     assert len(figures["flatness"]["rows"]) == 2
     assert {verdict["is_reached"] for verdict in figures["verdicts"]} == {True}
-    pytest.importorskip("matplotlib")
-    save_plot(recall_rows(recall), depth_rows(recall), flatness_rows(flatness), tmp_path / "plot.png")
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_runs_of_several_files_are_shown_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [tmp_path / "one.json", tmp_path / "two.json"]
-    runs = [
-        ([recall_sample("filler", "fq")] * 3, list[FlatnessSample]()),
-        ([recall_sample("filler", "f")], flatness_samples(1.04)),
-    ]
-    for path, (recall, flatness) in zip(files, runs, strict=True):
-        path.write_text(json.dumps(to_json(recall, flatness, {})))
-    assert residency.main(["--show", *map(str, files)]) == 0
-    shown = capsys.readouterr().out
-    for verdict in ("query / full: 0.750", "worst position: 1.040"):
-        assert verdict in shown
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"recall": {"samples": [{"kind": 1}]}}'])
-def test_a_file_that_no_run_wrote_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(content)
-    assert residency.main(["--show", str(path)]) == 2
-    assert "not what --json writes" in capsys.readouterr().out.replace("\n", " ")
 
 
 # Against the real daemon

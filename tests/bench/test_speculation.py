@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from argparse import Namespace
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from luce.protocol import Speculation
 from luce.supervisor.text import TextModel
 from scripts.bench.harness import in_turns
 from scripts.bench.speculation import speculation
-from scripts.bench.speculation.plot import width_of
 from scripts.bench.speculation.prompts import (
     SET_NAMES,
     PromptSetError,
@@ -24,7 +22,7 @@ from scripts.bench.speculation.prompts import (
     load_set,
     render,
 )
-from scripts.bench.speculation.report import FIXED, SERVER, Cell, Group, Sameness, figures, join, verdicts
+from scripts.bench.speculation.report import SERVER, Cell, Group, Sameness, figures, verdicts
 from scripts.bench.speculation.sides import Answered, EngineSettings, LucedSide, Wave, server_wave
 
 # What a llama-server answers, and nothing of what it computes: the real one is no part of this repository. The widths
@@ -292,39 +290,14 @@ def test_until_the_last_answer_has_ended_is_another_ratio() -> None:
     assert row["to_plain_until_last"] == {"median": 1.0, "low": 0.8, "high": 1.5}
 
 
-def test_runs_of_several_sets_are_shown_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    copy = {"plain": [10, 10, 20], "gate": [5, 20, 30], "fixed 2": [1, 1, 1]}
-    chat = {"plain": [10, 10, 10], "gate": [10, 11, 12]}
-    whole = group_of({"copy": {side: copy[side] for side in chat}, "chat": chat})
-    told = Cell(3, 0.5, 0.6, Speculation(4, 2, 3, 2, 0.1, 0.2))
-    files = []
-    for name, group in (("copy", group_of({"copy": copy})), ("chat", group_of({"chat": chat}))):
-        group.same["gate"] = Sameness(2, [f"{name}-01: step 3"], [])
-        files.append(tmp_path / f"{name}.json")
-        files[-1].write_text(json.dumps({"groups": [group.to_json()]}))
-    [joined] = join(group for file in files for group in speculation.read_json(file))
-    assert (joined.set_names, joined.side_names) == (("copy", "chat"), ("plain", "gate"))
-    assert joined.cells == whole.cells
-    assert joined.same["gate"] == Sameness(4, ["copy-01: step 3", "chat-01: step 3"], [])
-    assert [figures(joined, sets) for _, sets in joined.rows()] == [figures(whole, sets) for _, sets in whole.rows()]
-    [twice] = join([whole, whole])
-    assert twice.cells["copy", "gate"] == [Cell(n, 1.0) for n in (5, 20, 30, 20, 30)]  # the cold pass counts once
-    assert Cell.from_json(json.loads(json.dumps(asdict(told)))) == told
-    assert speculation.main(["--show", *map(str, files)]) == 0
-    assert "gate / plain, worst" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"groups": [{}]}', '{"groups": [1]}'])
-def test_what_is_no_result_is_not_shown(tmp_path: Path, text: str) -> None:
-    (tmp_path / "x.json").write_text(text)
-    with pytest.raises(SystemExit, match="not a result of this program"):
-        speculation.main(["--show", str(tmp_path / "x.json")])
-
-
-def test_the_width_is_in_the_sides_name() -> None:
-    assert [width_of(name) for name in ("plain", "gate", f"{FIXED} 4 ngram", f"{SERVER} 12", SERVER)] == [
-        None, None, 4, 12, None
-    ]  # fmt: skip
+def test_of_several_processes_the_cold_pass_counts_once() -> None:
+    one = group_of({"copy": {"plain": [10, 10, 20], "gate": [5, 20, 30]}})
+    other = group_of({"copy": {"plain": [1, 10, 10], "gate": [2, 11, 12]}})
+    one.same["gate"], other.same["gate"] = Sameness(2, ["copy-01: step 3"], []), Sameness(2, [], ["copy-02: step 1"])
+    both = one.joined(other)
+    assert both.cells["copy", "gate"] == [Cell(n, 1.0) for n in (5, 20, 30, 11, 12)]
+    assert both.same["gate"] == Sameness(4, ["copy-01: step 3"], ["copy-02: step 1"])
+    assert figures(both, ("copy",))["to_plain"] == {"median": 1.35, "low": 1.1, "high": 2.0}
 
 
 def test_llama_servers_answer_is_read_as_it_comes() -> None:

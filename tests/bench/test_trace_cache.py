@@ -49,7 +49,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows_of(program: Path, traces: Path, folder: Path, *arguments: str) -> list[dict[str, Any]]:
     out = folder / "rows.json"
-    script = ROOT / "scripts" / "bench" / "trace_cache.py"
+    script = ROOT / "scripts" / "bench" / "eviction" / "trace_cache.py"
     command: list[str | Path] = [
         sys.executable,
         script,

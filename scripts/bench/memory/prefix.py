@@ -8,9 +8,8 @@ was computed before and reads the rest in calls of --ubatch: what a cache that c
 The three take turns request by request; each pair is another session with other tokens, in the same processes.
 
 Reported: time to the first token (from writing the request to having the token, medians over the pairs), its ratio to
-bare and to llama-server pair by pair, and how many tokens each side read. Then what restoring and keeping costs luced.
-Aims: warm first token at most 1.1 of bare; no turn worse than llama-server; a resident text of 8K restored within 1 ms
-plus its tail's copy; 200 snapshots under 1.3 times their pages and tails.
+bare and to llama-server pair by pair, and how many tokens each side read. Aims: warm first token at most 1.1 of bare;
+no turn worse than llama-server.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ from scripts.bench.harness import (
     add_engine_options,
     in_turns,
     llama_server_arguments,
+    luced_arguments,
     model_path,
     write_json,
 )
 from scripts.bench.memory.agent_session import AgentSession, Conversation, SessionShape, Step
-from scripts.bench.memory.memory_costs import Costs, LucedSettings, measure_costs, show_costs
 from scripts.bench.servers import Completion, LlamaServer
 from tests.daemon_driver import DaemonDriver, gen_line
 
@@ -134,12 +133,14 @@ def run_session(sides: Sides, shape: SessionShape, seed: int) -> list[Sample]:
 
 def run_model(args: argparse.Namespace, model: Path, console: Console) -> list[list[Sample]]:
     shape = SessionShape(args.turns, args.tokens, args.system, args.answer)
-    settings = luced_settings(args, model)
+    n_ctx = -(-(args.tokens * 5 // 4) // 256) * 256
+    arguments = luced_arguments(args, 4, n_ctx, max(args.pool, n_ctx))
     with ExitStack() as stack:
-        daemon = stack.enter_context(DaemonDriver(args.luced, model, *settings.arguments(args.pool)))
+        more = ("--flash-attn", "on", "--host-cache", "4G")
+        daemon = stack.enter_context(DaemonDriver(args.luced, model, *arguments, *more))
         bare = None
         if args.bare.exists():
-            sizes = (settings.n_ctx, args.ubatch, args.threads)
+            sizes = (n_ctx, args.ubatch, args.threads)
             bare = stack.enter_context(BarePrefill(args.bare, model, *sizes, args.cache_type, args.gpu_layers))
         server = None
         if args.vs is not None:
@@ -155,11 +156,6 @@ def run_model(args: argparse.Namespace, model: Path, console: Console) -> list[l
                 samples = [[asdict(sample) for sample in pair] for pair in pairs]
                 args.json.with_suffix(f".{model.stem}.part").write_text(json.dumps(samples))
     return pairs
-
-
-def luced_settings(args: argparse.Namespace, model: Path) -> LucedSettings:
-    n_ctx = -(-(args.tokens * 5 // 4) // 256) * 256
-    return LucedSettings(args.luced, model, n_ctx, args.ubatch, args.threads, args.cache_type, args.gpu_layers)
 
 
 def median(values: Iterable[float | None]) -> float:
@@ -237,8 +233,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--system", type=int, default=1200, help="tokens of the system prompt with its tools")
     parser.add_argument("--answer", type=int, default=24, help="tokens of each answer")
     parser.add_argument("--pool", type=int, default=16384, help="cells of all conversations, on both sides")
-    parser.add_argument("--no-session", action="store_true", help="what restoring and keeping costs only")
-    parser.add_argument("--no-costs", action="store_true", help="the session only")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, and every sample")
     return parser.parse_args(arguments)
 
@@ -253,16 +247,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     results: dict[str, Any] = {}
     for name in args.models:
         model = model_path(name)
-        result: dict[str, Any] = {}
-        if not args.no_session:
-            pairs = run_model(args, model, console)
-            result = show_model(console, model.stem, pairs)
-            result["samples"] = [[asdict(sample) for sample in pair] for pair in pairs]
-        if not args.no_costs:
-            costs: Costs = measure_costs(luced_settings(args, model), args.tokens, args.pairs)
-            show_costs(console, model.stem, costs)
-            result["costs"] = asdict(costs)
-        results[model.stem] = result
+        pairs = run_model(args, model, console)
+        results[model.stem] = show_model(console, model.stem, pairs)
+        results[model.stem]["samples"] = [[asdict(sample) for sample in pair] for pair in pairs]
         write_json(args.json, results)
 
 

@@ -9,10 +9,7 @@ recorded answer has (--max-tokens at most). What the next request holds is the r
 The cold pass runs on an engine that keeps nothing, the warm one on a fresh engine with its caches; each engine is asked
 once before the clock starts, and the passes take turns (--repeats). Whatever is not replayed is counted and shown.
 
-With --url the requests go to a running server, by OpenAI's or Anthropic's API (--api); time to the first token, lengths
-and cached counts are then what its streams say. Such a server keeps its caches: each cold request begins with a text of
-its own, each warm pass with one that all of it shares (so answers may differ). --model is then only for lengths.
-Without --url nothing leaves this machine.
+Nothing leaves this machine. `luce bench --url` measures a server that runs.
 """
 
 from __future__ import annotations
@@ -36,8 +33,7 @@ from luce.supervisor.config import CACHE_TYPES  # noqa: E402
 from luce.supervisor.text import TextModel  # noqa: E402
 from scripts.bench.replay.conversation import Session  # noqa: E402
 from scripts.bench.replay.prompts import Prepared, PromptMaker, Setting  # noqa: E402
-from scripts.bench.replay.remote import Api, http_target  # noqa: E402
-from scripts.bench.replay.report import Report, print_report, save_plot  # noqa: E402
+from scripts.bench.replay.report import Report, print_report  # noqa: E402
 from scripts.bench.replay.run import Pass, cold_config, fresh_target, play  # noqa: E402
 from scripts.bench.replay.transcripts import find_transcripts, read_transcript  # noqa: E402
 
@@ -54,16 +50,6 @@ class Plan:
     think: float
     timeout_s: float
     with_margins: bool = False
-
-
-@dataclass(frozen=True)
-class Remote:
-    """A server in place of an engine of our own."""
-
-    url: str
-    api: Api
-    key: str
-    model: str
 
 
 def prepare(config: SupervisorConfig, sessions: Sequence[Session], setting: Setting, max_tokens: int) -> list[Prepared]:
@@ -84,24 +70,6 @@ async def replay(config: SupervisorConfig, sessions: Sequence[Prepared], plan: P
                 passes.append(
                     await play(
                         target, sessions, max_tokens=plan.max_tokens, concurrency=plan.concurrency, think=plan.think
-                    )
-                )
-    return cold, warm
-
-
-async def replay_remote(remote: Remote, sessions: Sequence[Prepared], plan: Plan) -> tuple[list[Pass], list[Pass]]:
-    """The same at a server. Raises ConnectionError if not even the warm-up is served."""
-    cold: list[Pass] = []
-    warm: list[Pass] = []
-    for _ in range(plan.repeats):
-        for passes, is_warm in ((cold, False), (warm, True)):
-            target = http_target(
-                remote.url, remote.api, is_warm=is_warm, key=remote.key, model=remote.model, timeout_s=plan.timeout_s
-            )
-            async with target as there:
-                passes.append(
-                    await play(
-                        there, sessions, max_tokens=plan.max_tokens, concurrency=plan.concurrency, think=plan.think
                     )
                 )
     return cold, warm
@@ -143,10 +111,6 @@ def read_tools(path: Path | None) -> list[dict[str, Any]] | None:
 
 @click.command(help=__doc__, context_settings={"show_default": True, "max_content_width": 100})
 @click.argument("transcripts", nargs=-1, type=click.Path(path_type=Path, exists=True))
-@click.option("--url", help="a running server, without /v1, in place of an engine of our own")
-@click.option("--api", type=click.Choice(["openai", "anthropic"]), default="openai", help="that it is asked by")
-@click.option("--api-key", default="none", help="of the server")
-@click.option("--remote-model", default="luce", help="name that the server is asked for")
 @click.option("--model", type=click.Path(path_type=Path, exists=True), help="GGUF file; default: the packaged model")
 @click.option("--ctx", type=click.IntRange(min=64), default=8192, help="context; a conversation ends where it is full")
 @click.option("--max-tokens", type=click.IntRange(min=1), default=256, help="longest answer")
@@ -164,7 +128,6 @@ def read_tools(path: Path | None) -> list[dict[str, Any]] | None:
 @click.option("--cache-type", type=click.Choice(CACHE_TYPES), help="of keys and values; default: the daemon's")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=600.0, help="s a request may take")
 @click.option("--turns/--no-turns", default=True, help="a row for each turn")
-@click.option("--plot", type=click.Path(path_type=Path), help="write a PNG (needs matplotlib)")
 @click.option("--json", "as_json", is_flag=True, help="print JSON instead of tables")
 def main(**options: Any) -> None:
     console = Console(stderr=options["as_json"])
@@ -189,23 +152,15 @@ def main(**options: Any) -> None:
     )  # fmt: skip
     prepared = prepare(config, sessions, setting, plan.max_tokens)
     try:
-        if options["url"] is None:
-            cold, warm = asyncio.run(replay(config, prepared, plan))
-        else:
-            remote = Remote(options["url"], options["api"], options["api_key"], options["remote_model"])
-            cold, warm = asyncio.run(replay_remote(remote, prepared, plan))
-    except (StartError, RequestError, ConnectionError, TimeoutError) as error:
+        cold, warm = asyncio.run(replay(config, prepared, plan))
+    except (StartError, RequestError, TimeoutError) as error:
         raise click.ClickException(str(error)) from error
-    conditions = {
-        name: options[name] for name in ("ctx", "max_tokens", "repeats", "concurrency", "think", "pool", "url")
-    }
+    conditions = {name: options[name] for name in ("ctx", "max_tokens", "repeats", "concurrency", "think", "pool")}
     report = Report.of(prepared, cold, warm, model=config.model.name, **conditions)
     if options["as_json"]:
         click.echo(json.dumps(report.to_json(), indent=1))
     else:
         print_report(report, console, each_turn=options["turns"])
-    if options["plot"] is not None:
-        save_plot(report, options["plot"])
     if report.failures:
         sys.exit(1)
 

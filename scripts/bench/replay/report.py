@@ -1,4 +1,4 @@
-"""What a replay has shown, as tables, as a plot and as JSON. Pure but for the plot's file.
+"""What a replay has shown, as tables and as JSON. Pure.
 
 Knows the figures; knows no engine.
 """
@@ -8,18 +8,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from scripts.bench.harness import open_pyplot
 from scripts.bench.replay.prompts import Prepared, Prompt
 from scripts.bench.replay.run import Pass, Served
-
-_BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
@@ -208,12 +204,6 @@ def print_report(report: Report, console: Console, *, each_turn: bool = True) ->
             console.print(_turn_table(session))
     console.print(_session_table(report))
     for session in report.sessions:
-        if session.good:
-            console.print(f"{session.name}: first token, turn by turn (one scale)")
-            cold, warm = [turn.cold_ttft_s for turn in session.good], [turn.warm_ttft_s for turn in session.good]
-            top = max((*cold, *warm))
-            console.print(f"  cold {sparkline(cold, top)}\n  warm {sparkline(warm, top)}", highlight=False)
-    for session in report.sessions:
         for line in _remarks(session.prepared):
             console.print(f"{session.name}: {line}", highlight=False, markup=False)
     n_resumes = sum(s.n_resumes for r in report.sessions for t in r.turns for s in (*t.cold, *t.warm))
@@ -223,12 +213,6 @@ def print_report(report: Report, console: Console, *, each_turn: bool = True) ->
         )
     for failure in report.failures:
         console.print(f"failed: {failure}", highlight=False, markup=False)
-
-
-def sparkline(values: Sequence[float], top: float) -> str:
-    """One character a value, from 0 to `top`."""
-    n = len(_BLOCKS) - 1
-    return "".join(_BLOCKS[max(1, min(round(value / top * n), n)) if top > 0 else 1] for value in values)
 
 
 def _turn_table(session: SessionResult) -> Table:
@@ -280,25 +264,3 @@ def _remarks(prepared: Prepared) -> list[str]:
     if prepared.n_unrendered:
         remarks.append(f"{prepared.n_unrendered} turns that the chat template refuses: {prepared.template_error}")
     return remarks
-
-
-def save_plot(report: Report, path: Path) -> None:
-    """A PNG of all turns, a panel for each session."""
-    pyplot = open_pyplot()
-    if pyplot is None:
-        return
-    shown = [session for session in report.sessions if session.good][:12]
-    figure, axes = pyplot.subplots(max(len(shown), 1), 1, figsize=(8, 2.6 * max(len(shown), 1)), squeeze=False)
-    for axis, session in zip(axes[:, 0], shown, strict=False):
-        numbers = [turn.prompt.number for turn in session.good]
-        axis.plot(numbers, [turn.cold_ttft_s * 1e3 for turn in session.good], marker="o", label="cold")
-        axis.plot(numbers, [turn.warm_ttft_s * 1e3 for turn in session.good], marker="o", label="warm")
-        axis.set_title(session.name, fontsize=9)
-        axis.set_xlabel("turn")
-        axis.locator_params(axis="x", integer=True)
-        axis.set_ylabel("first token, ms")
-        axis.set_ylim(bottom=0)
-        axis.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)

@@ -1,6 +1,6 @@
 """Plays the prompts of a replay to an engine and measures what a client would: the time to the first token above all.
 
-Knows `luce.supervisor`; a server behind a URL is a second `Target` (replay_http.py). Knows no transcripts.
+Knows `luce.supervisor`; knows no transcripts.
 """
 
 from __future__ import annotations

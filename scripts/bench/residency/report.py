@@ -14,13 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from scripts.bench.residency.flatness import BOUNDED, HOME, WHOLE, FlatnessSample
-from scripts.bench.residency.prompts import DEEPEST, SHALLOWEST
 from scripts.bench.residency.recall import RecallSample
 from scripts.bench.residency.sides import DRAFT, FULL, LRU, QUERY
 
 ALL = "all"
-TURNS = "turns"
-N_BANDS = 5  # of depth
 AIM_OF_FULL = {12: 0.95, 6: 0.88}  # of the full cache's recall, by residency in percent
 AIM_FLAT, AIM_STALL = 1.05, 0.02
 AIM_LRU = 0.1  # of the needles that its window does not hold
@@ -84,44 +81,6 @@ def recall_rows(samples: Sequence[RecallSample]) -> list[RecallRow]:
         rows += [RecallRow.of(kind, [sample for sample in here if sample.kind == kind]) for kind in kinds]
         rows.append(RecallRow.of(ALL, here))
     return rows
-
-
-@dataclass(frozen=True)
-class DepthRow:
-    """Needles of all kinds that lie about as far into the text. Of turns: into the first one, which is the text's
-    first fifth, so they are left out."""
-
-    percent: int
-    depth: float
-    """The band's middle."""
-    n: int
-    n_found: dict[str, int]
-
-
-def depth_rows(samples: Sequence[RecallSample]) -> list[DepthRow]:
-    """By residency, largest first, in N_BANDS bands from the shallowest depth to the deepest."""
-    width = (DEEPEST - SHALLOWEST) / N_BANDS
-    rows = []
-    for percent in sorted({sample.percent for sample in samples}, reverse=True):
-        bands: dict[int, list[RecallSample]] = {}
-        for sample in samples:
-            if sample.percent == percent and sample.kind != TURNS:
-                bands.setdefault(min(int((sample.depth - SHALLOWEST) / width), N_BANDS - 1), []).append(sample)
-        for band in sorted(bands):
-            middle = SHALLOWEST + (band + 0.5) * width
-            rows.append(DepthRow(percent, round(middle, 3), len(bands[band]), _found(bands[band])))
-    return rows
-
-
-def show_depths(console: Console, rows: Sequence[DepthRow]) -> None:
-    table = Table(title="needles found by depth, percent; those of turns left out")
-    sides = [side for side in (FULL, QUERY, DRAFT, LRU) if rows and side in rows[0].n_found]
-    for name in ("residency", "depth", "n", *sides):
-        table.add_column(name, justify="right")
-    for row in rows:
-        shares = (_percent(row.n_found[side] / row.n) for side in sides)
-        table.add_row(f"{row.percent} %", f"{row.depth:.0%}", str(row.n), *shares)
-    console.print(table)
 
 
 def show_recall(console: Console, rows: Sequence[RecallRow]) -> None:
@@ -253,7 +212,6 @@ def to_json(
         "recall": {
             "samples": [asdict(s) for s in recall],
             "rows": [asdict(row) for row in recalled],
-            "depths": [asdict(row) for row in depth_rows(recall)],
         },
         "flatness": {"samples": [asdict(s) for s in flatness], "rows": [asdict(row) for row in flat]},
         "verdicts": [asdict(v) | {"is_reached": v.is_reached} for v in verdicts(recalled, flat)],

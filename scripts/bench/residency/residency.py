@@ -21,9 +21,8 @@ its window; decoding within 5 percent of home's at every
 position; stalls under 2 percent of decoding at tau 64.
 
   residency.py --quick                                   does it work at all? some minutes on two cores
-  residency.py --only recall --plot recall.png           the full volumes: 40 needles a kind and residency
+  residency.py --only recall                             the full volumes: 40 needles a kind and residency
   residency.py --only flatness --model MODEL.gguf --pool 4096 --ubatch 512 --positions 8192 32768 65536
-  residency.py --show one.json two.json --plot all.png   runs of several machines or seeds, as one
 
 Recall is only worth something on a model that finds the needles with its whole text in sight: look at "full".
 """
@@ -31,7 +30,6 @@ Recall is only worth something on a model that finds the needles with its whole 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -52,7 +50,6 @@ from scripts.bench.harness import (
 )
 from scripts.bench.residency.flatness import SIDES as FLATNESS_SIDES
 from scripts.bench.residency.flatness import WHOLE, FlatnessSample, FlatnessVolume, measure_flatness
-from scripts.bench.residency.plot import save_plot
 from scripts.bench.residency.prompts import KINDS
 from scripts.bench.residency.recall import (
     RecallSample,
@@ -61,10 +58,8 @@ from scripts.bench.residency.recall import (
     measure_recall,
 )
 from scripts.bench.residency.report import (
-    depth_rows,
     flatness_rows,
     recall_rows,
-    show_depths,
     show_flatness,
     show_recall,
     to_json,
@@ -160,15 +155,6 @@ class Run:
             self.console.log(f"position {sample.position} is measured", highlight=False)
             self.write()
 
-    def add_file(self, path: Path) -> None:
-        """What an earlier run wrote. Raises ValueError."""
-        try:
-            parts = json.loads(path.read_text())
-            self.recall += [RecallSample(**sample) for sample in parts["recall"]["samples"]]
-            self.flatness += [FlatnessSample(**sample) for sample in parts["flatness"]["samples"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}: not what --json writes ({error})") from error
-
     def measure(self) -> None:
         args, settings = self.args, settings_of(self.args)
         residencies = [Residency.of(percent, args.tokens) for percent in args.residency]
@@ -182,14 +168,10 @@ class Run:
         recall, flatness = recall_rows(self.recall), flatness_rows(self.flatness)
         if recall:
             show_recall(self.console, recall)
-            show_depths(self.console, depth_rows(self.recall))
         if flatness:
             show_flatness(self.console, flatness)
         for verdict in verdicts(recall, flatness):
             self.console.print(str(verdict), highlight=False)
-        plot = self.args.plot
-        if plot is not None:
-            save_plot(recall, depth_rows(self.recall), flatness, plot)
 
     def write(self) -> None:
         write_json(self.args.json, to_json(self.recall, self.flatness, options_of(self.args)))
@@ -200,14 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 200)
     os.environ.update(engine_environment(os.environ))  # what the supervisor starts luced with
     run = Run(args, console)
-    for path in args.show:
-        try:
-            run.add_file(path)
-        except ValueError as error:
-            console.print(str(error), markup=False, highlight=False)
-            return 2
-    if not args.show:
-        run.measure()
+    run.measure()
     run.show()
     return 0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from rich.console import Console
@@ -48,12 +48,6 @@ class Cell:
             sum(row.n_decoded for row in rows), sum(row.seconds for row in rows), sum(row.wall_s for row in rows),
             sum(told, Speculation()) if told else None,
         )  # fmt: skip
-
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
-        """Raises TypeError: it is no cell's."""
-        speculation = told.get("speculation")
-        return cls(**{**told, "speculation": None if speculation is None else Speculation(**speculation)})
 
     @property
     def rate(self) -> float:
@@ -167,42 +161,11 @@ class Group:
             "same": {side: asdict(same) for side, same in self.same.items()},
         }  # fmt: skip
 
-    @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
-        """Raises KeyError, TypeError: it is no group's."""
-        cells = {
-            (name, side): [Cell.from_json(cell) for cell in cells]
-            for name, sides in told["passes"].items()
-            for side, cells in sides.items()
-        }
-        same = {side: Sameness(**counts) for side, counts in told["same"].items()}
-        return cls(told["lanes"], told["context"], tuple(told["sets"]), tuple(told["sides"]), cells, same)
-
     def joined(self, other: Group) -> Group:
-        """Both runs' sets, with the sides that both have; of a set that both have the warm passes, and the cold one of
-        this run. REQUIRES: the same number of lanes and context."""
-        sides = tuple(side for side in self.side_names if side in other.side_names)
-        sets = (*self.set_names, *(name for name in other.set_names if name not in self.set_names))
-        cells = {
-            (name, side): [
-                *self.cells.get((name, side), []),
-                *other.cells.get((name, side), [])[1 if name in self.set_names else 0 :],
-            ]
-            for name in sets
-            for side in sides
-        }
-        # Plain decoding is not compared with itself.
-        same = {side: self.same[side].plus(other.same[side]) for side in sides if side in self.same}
-        return Group(self.n_lanes, self.n_context, sets, sides, cells, same)
-
-
-def join(groups: Iterable[Group]) -> list[Group]:
-    """One group for each number of lanes and context, in the order of their first ones."""
-    joined: dict[tuple[int, int], Group] = {}
-    for group in groups:
-        key = (group.n_lanes, group.n_context)
-        joined[key] = joined[key].joined(group) if key in joined else group
-    return list(joined.values())
+        """Both runs' warm passes, and the cold one of this run. REQUIRES: the same sets and sides."""
+        cells = {key: [*passes, *other.cells[key][1:]] for key, passes in self.cells.items()}
+        same = {side: told.plus(other.same[side]) for side, told in self.same.items()}
+        return replace(self, cells=cells, same=same)
 
 
 def figures(group: Group, sets: Sequence[str]) -> dict[str, Any]:

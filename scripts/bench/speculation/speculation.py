@@ -19,14 +19,13 @@ Greedy answers are compared with plain decoding's, by the margin rule (tests/dae
 clear step ends the program with status 1. Aims: gate / plain at least 0.98 in every set, at every number of lanes and
 context; gate / best fixed at least 0.95; gate / best of llama-server at least 1.0 in every set, 1.1 overall.
 
-  speculation.py --quick                                       does it work at all?
-  speculation.py --show one.json two.json --plot all.png       runs of several machines or sets, as one
+  speculation.py --quick      does it work at all?
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import functools
 import os
 import shlex
 import subprocess
@@ -49,7 +48,6 @@ from scripts.bench.harness import (
     options_of,
     write_json,
 )
-from scripts.bench.speculation.plot import save_plot
 from scripts.bench.speculation.prompts import SET_NAMES, RenderedPrompt, load_rendered
 from scripts.bench.speculation.report import (
     FIXED,
@@ -59,7 +57,6 @@ from scripts.bench.speculation.report import (
     Cell,
     Group,
     Sameness,
-    join,
     show_group,
     verdicts,
 )
@@ -225,8 +222,7 @@ def run_group(args: argparse.Namespace, n_lanes: int, n_context: int, console: C
                 sides = [start_side(stack, args, settings, name, more) for name, more in arguments.items()]
                 run_sets(args, rounds[-1], sides, {name: prompts[name] for name in sets})
             console.log(f"lanes {n_lanes}, context {n_context}: {', '.join(sets)} done ({i + 1} of {args.processes})")
-    [group] = join(rounds)
-    return group
+    return functools.reduce(Group.joined, rounds)
 
 
 def can_speculate(luced: Path) -> bool:
@@ -278,14 +274,6 @@ def write_groups(args: argparse.Namespace, groups: Sequence[Group]) -> None:
     write_json(args.json, {"options": options_of(args), "groups": [group.to_json() for group in groups]})
 
 
-def read_json(path: Path) -> list[Group]:
-    """Exits, saying why, where it is no result of this program."""
-    try:
-        return [Group.from_json(group) for group in json.loads(path.read_text())["groups"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        sys.exit(f"--show {path}: not a result of this program ({error!r}); give what --json wrote")
-
-
 def measure(args: argparse.Namespace, console: Console) -> list[Group]:
     os.environ.update(engine_environment(os.environ))  # what the supervisor starts luced with, for all sides
     args.can_speculate = can_speculate(args.luced)
@@ -306,16 +294,9 @@ def measure(args: argparse.Namespace, console: Console) -> list[Group]:
 def main(arguments: Sequence[str] | None = None) -> int:
     args = parse_arguments(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
-    if args.show:
-        groups = join(group for path in args.show for group in read_json(path))
-        for group in groups:
-            show_group(console, group)
-    else:
-        groups = measure(args, console)
+    groups = measure(args, console)
     for verdict in verdicts(groups):
         console.print(str(verdict), highlight=False)
-    if args.plot is not None:
-        save_plot(groups, args.plot)
     wrong = [text for group in groups for side, same in group.same.items() if side != SERVER for text in same.clear]
     if wrong:
         console.print(f"{len(wrong)} answers are not plain decoding's", style="red")

@@ -16,7 +16,6 @@ import lzma
 import random
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = 64
 LONGEST_PAUSE_S = 600.0
 BUDGETS = (125_000, 250_000, 500_000, 1_000_000, 2_000_000)
@@ -178,24 +177,6 @@ HEADER = (
 )
 
 
-def plot(rows: Sequence[Row], path: Path) -> None:
-    try:
-        from matplotlib import pyplot as plt  # type: ignore[import-not-found, unused-ignore]
-    except ImportError:
-        print(f"no plot in {path}: matplotlib is not installed", file=sys.stderr)
-        return
-    kinds = sorted({row.kind for row in rows})
-    figure, axes = plt.subplots(1, len(kinds), figsize=(6 * len(kinds), 4), squeeze=False)
-    for axis, kind in zip(axes[0], kinds, strict=True):
-        own = [row for row in rows if row.kind == kind]
-        for name in ("clairvoyant", "luced", "lru"):
-            axis.plot([row.budget for row in own], [getattr(row, name) for row in own], marker="o", label=name)
-        axis.set(xscale="log", ylim=(0, 1), xlabel="budget, tokens", ylabel="share of prompt tokens served", title=kind)
-        axis.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-
-
 def choose_halves(sessions: list[list[Request]], seed: int) -> list[list[list[Request]]]:
     """The sessions cut in two at random: neither half has been seen whole by whoever tuned on all."""
     shuffled = sessions[:]
@@ -217,7 +198,6 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, help="only the first so many")
     parser.add_argument("--halves", action="store_true", help="each random half of the sessions on its own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the rows, as JSON")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="needs matplotlib")
     args = parser.parse_args()
 
     sessions = read_sessions(args.traces)[: args.sessions]
@@ -236,8 +216,6 @@ def main() -> None:
                 print(markdown(rows[-1]), flush=True)
     if args.json:
         args.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
-    if args.plot:
-        plot(rows, args.plot)
 
 
 if __name__ == "__main__":
