@@ -18,7 +18,6 @@ from aiohttp import ClientResponse, ClientSession
 
 from luce.supervisor.supervisor import LaneStatus
 from tests.clients.patient_clients import (
-    CLAUDE_CODE,
     CLIENTS,
     CODEX,
     DEADLINE_S,
@@ -173,24 +172,3 @@ async def test_a_retry_goes_on_where_the_first_one_stopped(make_server: MakeServ
         assert n_cached >= n_read * 9 // 10
         await wait_until_idle(server)
         assert server.supervisor.status().n_cancelled == 1
-
-
-async def test_a_retry_takes_the_place_of_one_that_is_still_connected(make_server: MakeServer) -> None:
-    """Claude Code's retry is there before its old connection is seen to close: it gets the lane, with what it has read,
-    and the old request, whose client never reads again, is gone from the queue as soon as its connection is."""
-    async with slow_server(make_server, keep_alive_s=10.0, lanes=1) as (server, session):
-        body = CLAUDE_CODE.body(LONG_MESSAGE)
-        async with CLAUDE_CODE.post(session, server.url, body) as response:
-            n_read = await abandon_in_the_middle(server, response, CLAUDE_CODE)
-            retry = asyncio.create_task(read_retry(session, server, CLAUDE_CODE, body))
-            await wait_for(lambda: server.supervisor.status().n_waiting == 1)
-            (lane,) = lanes(server)
-            assert lane.n_read == n_read
-            response.close()
-            await wait_for(lambda: server.supervisor.status().n_waiting == 0)
-            assert lanes(server), "the lane is the retry's, not that of the closed connection"
-            assert server.supervisor.status().n_cancelled == 1
-            os.kill(server.supervisor.engine_pids()[0], signal.SIGCONT)
-            await retry
-        await wait_until_idle(server)
-        assert server.supervisor.status().n_finished == 1

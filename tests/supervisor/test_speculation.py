@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from contextlib import aclosing
@@ -10,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from luce.supervisor import FinishedEvent, GenerateRequest, StartError, Supervisor, SupervisorConfig, TokenEvent
+from luce.supervisor.engine.watchdog import EngineState
 from tests.supervisor.streams import collect
 
 PROMPT = (329, 285, 1420)
 DRAFT = "luce-tiny-dflash-Q8_0.gguf"
+TIMEOUT_S = 120.0
 
 
 async def finish(supervisor: Supervisor, n_tokens: int = 32) -> FinishedEvent:
@@ -103,12 +106,26 @@ async def test_each_engine_has_its_own_draft(
     assert len([line for line in log if line.startswith("converting")]) == 1
 
 
-async def test_a_draft_that_does_not_fit_is_found_before_anything_starts(tiny_model: Path, test_models: Path) -> None:
-    config = SupervisorConfig(
-        model=tiny_model, draft=tiny_model.with_name(DRAFT), engines=[{}, {"model": test_models / "qwen3.gguf"}]
-    )
-    log: list[str] = []
-    with pytest.raises(StartError, match=r"^draft: .*dflash\."):
-        async with Supervisor(config, on_log=log.append):
+async def test_a_draft_that_does_not_fit_one_of_two_engines_is_told_and_the_other_serves(
+    tiny_model: Path, test_models: Path
+) -> None:
+    draft = tiny_model.with_name(DRAFT)
+    config = SupervisorConfig(model=tiny_model, draft=draft, engines=[{}, {"model": test_models / "qwen3.gguf"}])
+    told = asyncio.Event()
+
+    def read(line: str) -> None:
+        if "does not fit the model" in line and str(draft) in line:
+            told.set()
+
+    async with Supervisor(config, on_log=read) as supervisor:
+        await asyncio.wait_for(told.wait(), TIMEOUT_S)
+        fitting, other = supervisor.status().engines
+        assert fitting.state is EngineState.READY
+        assert other.state is not EngineState.READY
+
+
+async def test_a_draft_that_does_not_fit_is_refused_with_its_name(tiny_model: Path, test_models: Path) -> None:
+    config = SupervisorConfig(model=test_models / "qwen3.gguf", draft=tiny_model.with_name(DRAFT))
+    with pytest.raises(StartError, match=r"^draft .*dflash.*does not fit the model"):
+        async with Supervisor(config):
             pass
-    assert log == []
