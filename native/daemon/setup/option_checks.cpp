@@ -9,8 +9,6 @@
 namespace luce::daemon {
 namespace {
 
-Error bad_args(std::string text) { return {ErrorCode::bad_args, std::move(text)}; }
-
 // How a draft model is to be loaded says nothing where there is none. A scorer is a small model beside the large one,
 // too: where it runs is said for both.
 Result<void> check_draft(const Options& options) {

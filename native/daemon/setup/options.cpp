@@ -161,8 +161,6 @@ const OptionSpec* find(std::string_view name) {
     return nullptr;
 }
 
-Error bad_args(std::string text) { return {ErrorCode::bad_args, std::move(text)}; }
-
 }  // namespace
 
 Result<Options> parse_options(std::span<char* const> arguments) {

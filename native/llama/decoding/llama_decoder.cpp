@@ -11,6 +11,7 @@
 #include "llama-context.h"
 #include "llama-cparams.h"
 #include "llama/decoding/private_member.h"
+#include "llama/model/sequence.h"
 
 namespace luce::llama {
 
@@ -43,8 +44,6 @@ template struct PrivateMember<LogitsView, &llama_context::logits>;
 namespace {
 
 Error internal(std::string text) { return {ErrorCode::internal, std::move(text)}; }
-
-llama_seq_id sequence(LaneId lane) { return static_cast<llama_seq_id>(lane); }
 
 // What llama_decode's return values mean (llama.h).
 Error decode_error(int code) {

@@ -11,11 +11,10 @@
 #include "llama-model.h"
 #include "llama/kv_cache/kv_cells.h"
 #include "llama/kv_cache/memory_parts.h"
+#include "llama/model/sequence.h"
 
 namespace luce::llama {
 namespace {
-
-std::int32_t sequence(LaneId lane) { return static_cast<std::int32_t>(lane); }
 
 // The first position that one at `position` sees through a window. What lies before it libllama may overwrite with the
 // next tokens as long as it is one sequence's alone.

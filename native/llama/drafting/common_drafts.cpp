@@ -13,6 +13,7 @@
 #include "common.h"
 #include "llama-ext.h"
 #include "llama/drafting/drafted_token.h"
+#include "llama/model/sequence.h"
 
 namespace luce::llama {
 namespace {
@@ -23,11 +24,7 @@ using speculation::DraftAsk;
 // Pairs wait until so many are there, or somebody needs them: reading them costs about what a page does.
 constexpr std::size_t kMostWaiting = 64;
 
-constexpr int kNoMemory = -2;  // of llama_process(), as of llama_decode()
-
 Error no_memory() { return {ErrorCode::out_of_memory, "no memory for the draft model's computation"}; }
-
-llama_seq_id sequence(LaneId lane) { return static_cast<llama_seq_id>(lane); }
 
 }  // namespace
 

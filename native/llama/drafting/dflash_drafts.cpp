@@ -15,6 +15,7 @@
 #include "llama/decoding/logit_choice.h"
 #include "llama/drafting/drafted_token.h"
 #include "llama/gguf_check/draft_fit.h"
+#include "llama/model/sequence.h"
 #include "speculation/trees/tree_drafts.h"
 
 namespace luce::llama {
@@ -25,13 +26,10 @@ using speculation::DraftAsk;
 
 // Features wait until so many positions are there, or somebody needs them: one injection costs about what a page does.
 constexpr std::size_t kMostPending = 64;
-constexpr int kNoMemory = -2;      // of llama_process(), as of llama_decode()
 constexpr Position kPortion = 16;  // of them that are injected at once while the target computes; divides a page
 
 // Tokens of a place that a tree may take: those after them are hardly ever right.
 constexpr std::size_t kAlternatives = 8;
-
-llama_seq_id sequence(LaneId lane) { return static_cast<llama_seq_id>(lane); }
 
 }  // namespace
 

@@ -18,6 +18,8 @@
 
 namespace luce::llama {
 
+inline constexpr int kNoMemory = -2;  // of llama_process(), as of llama_decode()
+
 enum class DraftKind {
     dflash,  // a block at once (dflash_drafts.h); all others token by token (common_drafts.h)
     simple,

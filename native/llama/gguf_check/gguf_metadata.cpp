@@ -18,8 +18,6 @@ namespace {
 constexpr size_t kMaxQuoted = 80;
 constexpr uint64_t kMappedAlignment = 32;  // ggml asserts it of memory-mapped weights
 
-Error start_failed(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
-
 // While it lives, ggml's last error line is kept: the parser says only there what it did not like.
 // ggml's log callback is process-wide: nothing else may load a model at the same time.
 class LastErrorLine {

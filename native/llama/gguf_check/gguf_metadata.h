@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -17,6 +18,8 @@
 struct gguf_context;
 
 namespace luce::llama {
+
+inline Error start_failed(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
 
 struct Range {
     uint64_t min = 0;

@@ -14,8 +14,6 @@
 namespace luce::llama {
 namespace {
 
-Error start_failed(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
-
 // The shards' paths by llama.cpp's naming, <prefix>-00001-of-00003.gguf, or none where the first is not so named.
 std::vector<std::string> shard_paths(const std::string& first, uint32_t n_shards) {
     std::vector<char> buffer(first.size() + 32);

@@ -19,8 +19,6 @@ constexpr double kMaxPaths = 10'000;       // leftmost paths from one position
 constexpr double kMaxElementVisits = 1e8;  // of llama.cpp's search for left recursion
 constexpr double kMaxComparisons = 1e8;    // paths of two characters x paths of one: the cost of one token's check
 
-Error refused(const std::string& text) { return {ErrorCode::bad_grammar, text}; }
-
 bool is_end(const llama_grammar_element& e) { return e.type == LLAMA_GRETYPE_END || e.type == LLAMA_GRETYPE_ALT; }
 
 // The later parts of a character class; its first element stands for the class.
@@ -183,13 +181,13 @@ private:
                 for (const PrefixMatch& prefix_match : prefix_matches(rule)) {
                     const std::size_t other = component_[prefix_match.rule];
                     if (other == component && !prefix_match.is_checkpoint)
-                        return refused("the grammar is left-recursive");
+                        return bad_grammar("the grammar is left-recursive");
                     if (other != component) n_longest = std::max(n_longest, n_rules[other]);
                 }
             }
             n_rules[component] += n_longest;
             if (n_rules[component] > kMaxChain) {
-                return refused("the grammar has a chain of more than 2000 rules that begin with each other");
+                return bad_grammar("the grammar has a chain of more than 2000 rules that begin with each other");
             }
         }
         return {};
@@ -266,7 +264,7 @@ private:
         }
         if (n_visits > kMaxElementVisits || most.n_paths > kMaxPaths ||
             most.n_paths * most.n_two_paths > kMaxComparisons) {
-            return refused("the grammar is too ambiguous: it leaves too many ways to go on at one place");
+            return bad_grammar("the grammar is too ambiguous: it leaves too many ways to go on at one place");
         }
         return {};
     }
@@ -284,9 +282,9 @@ Result<void> check_grammar(const std::string& grammar, const llama_vocab* vocab)
     if (Result<void> text = check_grammar_text(grammar); !text) return text;
     llama_grammar_parser parser(vocab);
     if (!parser.parse(grammar.c_str()) || parser.rules.empty()) {
-        return refused("failed to parse grammar (the log on stderr says where)");
+        return bad_grammar("failed to parse grammar (the log on stderr says where)");
     }
-    if (!parser.symbol_ids.contains("root")) return refused("the grammar has no rule named root");
+    if (!parser.symbol_ids.contains("root")) return bad_grammar("the grammar has no rule named root");
     if (Result<void> counted = RuleAnalysis(parser.rules).run(); !counted) return counted;
     return probe_grammar(parser.rules);
 } catch (const std::bad_alloc&) {

@@ -4,12 +4,15 @@
 #pragma once
 
 #include <string>
+#include <utility>
 
 #include "base/result.h"
 
 struct llama_vocab;
 
 namespace luce::llama {
+
+inline Error bad_grammar(std::string text) { return {ErrorCode::bad_grammar, std::move(text)}; }
 
 // Checks that llama.cpp can parse the grammar and start on it in bounded time, stack and memory. The vocabulary is for
 // grammars that name tokens by their text (<think>); without one they are refused. What llama.cpp's parser says of a

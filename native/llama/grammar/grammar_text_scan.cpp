@@ -16,8 +16,6 @@ constexpr double kMaxElements = 1 << 20;    // 8 bytes each
 constexpr double kMaxNameBytes = 64 << 20;  // each rule that a repetition makes is named after the rule it is in
 constexpr double kParserMaxTimes = 2000;    // llama.cpp's MAX_REPETITION_THRESHOLD: more is "no limit"
 
-Error refused(const std::string& text) { return {ErrorCode::bad_grammar, text}; }
-
 bool is_digit(char c) { return '0' <= c && c <= '9'; }
 bool is_word(char c) { return is_digit(c) || ('a' <= c && c <= 'z') || ('A' <= c && c <= 'Z') || c == '-'; }
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
@@ -30,8 +28,8 @@ public:
     Result<void> run() {
         while (at() != 0) {
             if (Result<void> step = next(); !step) return step;
-            if (n_elements_ > kMaxElements) return refused("the grammar's repetitions expand to too many elements");
-            if (n_name_bytes_ > kMaxNameBytes) return refused("the grammar repeats too much under long rule names");
+            if (n_elements_ > kMaxElements) return bad_grammar("the grammar's repetitions expand to too many elements");
+            if (n_name_bytes_ > kMaxNameBytes) return bad_grammar("the grammar repeats too much under long rule names");
         }
         return {};
     }
@@ -51,7 +49,7 @@ private:
         } else if (is_word(c)) {
             skip_word();
         } else if (c == '(') {
-            if (++depth_ > kMaxDepth) return refused("the grammar nests more than 200 brackets");
+            if (++depth_ > kMaxDepth) return bad_grammar("the grammar nests more than 200 brackets");
             ++i_;
             add_rule(1);
         } else if (c == ')') {
@@ -147,8 +145,8 @@ private:
             skip_space();
             max = is_digit(at()) ? number() : 1e9;
         }
-        if (min > max) return refused("a repetition {m,n} of the grammar has m > n: it matches nothing");
-        if (min > kParserMaxTimes) return refused("the grammar repeats something more than 2000 times");
+        if (min > max) return bad_grammar("a repetition {m,n} of the grammar has m > n: it matches nothing");
+        if (min > kParserMaxTimes) return bad_grammar("the grammar repeats something more than 2000 times");
         repeat(min, max);
         return {};
     }
@@ -165,7 +163,7 @@ private:
 }  // namespace
 
 Result<void> check_grammar_text(const std::string& grammar) {
-    if (grammar.size() > kMaxBytes) return refused("the grammar has more than 8 MiB");
+    if (grammar.size() > kMaxBytes) return bad_grammar("the grammar has more than 8 MiB");
     return Scan(grammar).run();
 }
 

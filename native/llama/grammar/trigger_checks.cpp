@@ -16,11 +16,11 @@ using engine::Trigger;
 
 constexpr std::size_t kMaxTriggers = 64;
 constexpr std::size_t kMaxTriggerBytes = 1024;
-constexpr std::size_t kMaxDepth = 16;
+constexpr std::size_t kMaxGroups = 16;
 constexpr int kMaxPower = 3;      // of the text's length, the search for a prefix included
 constexpr int kMaxChoices = 256;  // product over the groups' alternatives and the optional parts
 
-Error refused(const std::string& text) { return {ErrorCode::bad_grammar, "a trigger " + text}; }
+Error bad_trigger(const std::string& text) { return {ErrorCode::bad_grammar, "a trigger " + text}; }
 
 class PatternScan {
 public:
@@ -34,10 +34,10 @@ public:
         const Group& whole = groups_.front();
         const bool begins_anchored = (is_anchored_ || text_.starts_with('^')) && whole.n_alternatives == 1;
         if (n_repetitions_ + (begins_anchored ? 0 : 1) > kMaxPower) {
-            return refused("pattern repeats too many parts (at most 2, or 3 after a ^)");
+            return bad_trigger("pattern repeats too many parts (at most 2, or 3 after a ^)");
         }
         n_choices_ *= whole.n_alternatives;
-        if (n_choices_ > kMaxChoices) return refused("pattern has too many alternatives");
+        if (n_choices_ > kMaxChoices) return bad_trigger("pattern has too many alternatives");
         return {};
     }
 
@@ -94,7 +94,7 @@ private:
     }
 
     Result<void> open() {
-        if (groups_.size() > kMaxDepth) return refused("pattern nests more than 16 brackets");
+        if (groups_.size() > kMaxGroups) return bad_trigger("pattern nests more than 16 brackets");
         i_ += at(1) == '?' ? 3 : 1;
         groups_.emplace_back();
         return {};
@@ -102,7 +102,7 @@ private:
 
     Result<void> close() {
         ++i_;
-        if (groups_.size() == 1) return refused("pattern closes a bracket that it has not opened");
+        if (groups_.size() == 1) return bad_trigger("pattern closes a bracket that it has not opened");
         atom_ = groups_.back();
         groups_.pop_back();
         groups_.back().has_quantifier |= atom_.has_quantifier;
@@ -112,7 +112,7 @@ private:
 
     Result<void> choose(int n_ways) {
         n_choices_ *= n_ways;
-        if (n_choices_ > kMaxChoices) return refused("pattern has too many alternatives");
+        if (n_choices_ > kMaxChoices) return bad_trigger("pattern has too many alternatives");
         return {};
     }
 
@@ -137,7 +137,7 @@ private:
     Result<void> quantify(int min, int max) {
         if (at() == '?') ++i_;  // lazy: the order of the same ways
         if (max > 1 && (atom_.has_quantifier || atom_.has_choice)) {
-            return refused("pattern repeats a group that holds a quantifier or alternatives");
+            return bad_trigger("pattern repeats a group that holds a quantifier or alternatives");
         }
         groups_.back().has_quantifier = true;
         if (max > 1 && max > min && !ends_at_letter()) ++n_repetitions_;
@@ -169,7 +169,7 @@ Result<void> check_pattern(const Trigger& trigger) {
     try {
         const std::regex compiled(trigger.text);
     } catch (const std::regex_error& e) {
-        return refused(std::string("pattern is no regular expression: ") + e.what());
+        return bad_trigger(std::string("pattern is no regular expression: ") + e.what());
     }
     return {};
 }
@@ -177,9 +177,9 @@ Result<void> check_pattern(const Trigger& trigger) {
 }  // namespace
 
 Result<void> check_triggers(std::span<const Trigger> triggers) {
-    if (triggers.size() > kMaxTriggers) return refused("list has more than 64 entries");
+    if (triggers.size() > kMaxTriggers) return bad_trigger("list has more than 64 entries");
     for (const Trigger& trigger : triggers) {
-        if (trigger.text.size() > kMaxTriggerBytes) return refused("has more than 1 KiB");
+        if (trigger.text.size() > kMaxTriggerBytes) return bad_trigger("has more than 1 KiB");
         if (trigger.kind != Trigger::Kind::pattern && trigger.kind != Trigger::Kind::pattern_full) continue;
         if (Result<void> pattern = check_pattern(trigger); !pattern) return pattern;
     }

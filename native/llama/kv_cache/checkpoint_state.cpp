@@ -26,7 +26,7 @@ constexpr std::uint32_t kMagic = 0xaf143cd8;
 // host's order: magic, sequence; the window: streams, cells, for each cell position, sequences, ext where the cache has
 // it, sequence, then four settings and for each tensor its type, row size and rows; the recurrent part: cells, for each
 // position and sequences, then two settings and for each tensor the same (the PLE history without a type).
-constexpr std::size_t kHead_bytes = 2 * sizeof(std::uint32_t);
+constexpr std::size_t kHeader_bytes = 2 * sizeof(std::uint32_t);
 constexpr std::size_t kWindowHead_bytes = 2 * sizeof(std::uint32_t);
 constexpr std::size_t kWindowCell_bytes = 3 * sizeof(std::uint32_t);
 constexpr std::size_t kWindowSettings_bytes = 4 * sizeof(std::uint32_t);
@@ -175,7 +175,7 @@ std::size_t CheckpointState::window_bytes(std::size_t n_cells) const {
 
 std::size_t CheckpointState::n_bytes() const {
     if (window_.n_cells == 0 && !is_recurrent_) return 0;
-    std::size_t n_bytes = kHead_bytes;
+    std::size_t n_bytes = kHeader_bytes;
     if (window_.n_cells > 0) n_bytes += window_bytes(window_.n_full);
     if (is_recurrent_) n_bytes += kRecurrentHead_bytes + kRecurrentCell_bytes + recurrent_bytes_;
     return n_bytes;
@@ -214,7 +214,7 @@ Result<void> CheckpointState::load(std::int32_t sequence, std::span<const std::u
 // are anybody's.
 Result<void> CheckpointState::check(std::span<const std::uint8_t> state) const {
     Reader reader(state);
-    if (!reader.skip(kHead_bytes)) return damaged("it is too short");
+    if (!reader.skip(kHeader_bytes)) return damaged("it is too short");
     std::optional<Position> last;
     if (window_.n_cells > 0) {
         if (reader.next<std::uint32_t>() != 1U) return damaged("more than one stream");

@@ -12,14 +12,13 @@
 #include "llama-kv-cache.h"
 #include "llama-memory-recurrent.h"
 #include "llama-model.h"
+#include "llama/model/sequence.h"
 
 namespace luce::llama {
 namespace {
 
 using memory::Bytes;
 using memory::Cell;
-
-std::int32_t sequence(LaneId lane) { return static_cast<std::int32_t>(lane); }
 
 Error wrong_size(std::size_t n_bytes, std::size_t expected) {
     return {ErrorCode::internal,

@@ -16,17 +16,16 @@ using Floats = LargestProducts::Floats;
 
 constexpr double kLeastDeviation = 1e-4;
 
-Error unsupported(std::string text) { return {ErrorCode::unsupported, std::move(text)}; }
-
 }  // namespace
 
 Result<std::unique_ptr<KeyIndex>> KeyIndex::create(const KeyShape& shape, std::int32_t n_threads) {
     if (shape.n_dims == 0 || shape.n_heads_kv == 0 || shape.n_heads == 0 || shape.n_heads % shape.n_heads_kv != 0) {
-        return unsupported(std::to_string(shape.n_heads) + " heads of queries and " + std::to_string(shape.n_heads_kv) +
-                           " of keys with " + std::to_string(shape.n_dims) + " dimensions do not go together");
+        return Error{ErrorCode::unsupported, std::to_string(shape.n_heads) + " heads of queries and " +
+                                                 std::to_string(shape.n_heads_kv) + " of keys with " +
+                                                 std::to_string(shape.n_dims) + " dimensions do not go together"};
     }
     KeyProducts products(shape, std::max(n_threads, 1));
-    if (!products.is_there()) return unsupported("there is no CPU backend to compare keys with");
+    if (!products.is_there()) return Error{ErrorCode::unsupported, "there is no CPU backend to compare keys with"};
     return std::unique_ptr<KeyIndex>(new KeyIndex(shape, std::move(products)));
 }
 

@@ -14,8 +14,6 @@
 namespace luce::llama {
 namespace {
 
-constexpr std::size_t kKeys = memory::kPageSize;
-
 struct Found {
     LayerKeys keys;
     const llama_kv_cells* cells = nullptr;
@@ -95,8 +93,9 @@ Result<void> QueryScorer::rebind() {
 }
 
 memory::PageKeys QueryScorer::keys_of(std::span<const std::uint8_t> rows) {
-    assert(rows.size() >= kKeys * (keys_.bytes_before + keys_.row_bytes));
-    std::vector<float> heads = keys_.to_floats(rows.subspan(kKeys * keys_.bytes_before, kKeys * keys_.row_bytes));
+    assert(rows.size() >= memory::kPageSize * (keys_.bytes_before + keys_.row_bytes));
+    std::vector<float> heads =
+        keys_.to_floats(rows.subspan(memory::kPageSize * keys_.bytes_before, memory::kPageSize * keys_.row_bytes));
     return index_->encode(keys_.compared(heads));
 }
 

@@ -4,12 +4,6 @@
 #include <cassert>
 
 namespace luce::llama {
-namespace {
-
-constexpr std::size_t kPage = memory::kPageSize;
-
-}  // namespace
-
 void ReadText::forget_others() {
     const Tokens& tokens = text_.tokens();
     const auto [own, other] = std::mismatch(read_.begin(), read_.end(), tokens.begin(), tokens.end());
@@ -45,7 +39,7 @@ void ReadText::add(std::span<const float> keys, const KeyIndex& index) {
 // Put the keys of the next page away, once all tokens that reach into it have been read.
 bool ReadText::seal_next(const KeyIndex& index) {
     const std::size_t page = pages_.size();
-    if ((page + 1) * kPage > text_.text().size() || read_.empty()) return false;
+    if ((page + 1) * memory::kPageSize > text_.text().size() || read_.empty()) return false;
     const std::uint64_t page_begin = page == 0 ? 0 : text_.end_of_page(page - 1);
     const std::uint64_t page_end = text_.end_of_page(page);
     if (text_.end_of(read_.size() - 1) < page_end) return false;
@@ -54,19 +48,19 @@ bool ReadText::seal_next(const KeyIndex& index) {
     std::size_t end = first;
     while (end < read_.size() && text_.begin_of(end) < page_end) ++end;
     Page sealed{first, end, {}};
-    for (std::size_t begin = first; begin < end; begin += kPage) {
-        const std::size_t n = std::min(kPage, end - begin);
+    for (std::size_t begin = first; begin < end; begin += memory::kPageSize) {
+        const std::size_t n = std::min<std::size_t>(memory::kPageSize, end - begin);
         const auto keys = open_keys_.begin() + static_cast<std::ptrdiff_t>((begin - first_open_) * key_size_);
         std::vector<float> block(keys, keys + static_cast<std::ptrdiff_t>(n * key_size_));
         // A block is full: where there are no more keys, the last one once more changes no maximum.
-        while (block.size() < kPage * key_size_) {
+        while (block.size() < memory::kPageSize * key_size_) {
             block.insert(block.end(), block.end() - static_cast<std::ptrdiff_t>(key_size_), block.end());
         }
         sealed.blocks.push_back(index.encode(block));
     }
     // A page that says nothing matters as much as the one before it.
     if (first == end && page > 0) sealed.blocks = pages_.back().blocks;
-    if (sealed.blocks.empty()) sealed.blocks.push_back(index.encode(std::vector<float>(kPage * key_size_)));
+    if (sealed.blocks.empty()) sealed.blocks.push_back(index.encode(std::vector<float>(memory::kPageSize * key_size_)));
     pages_.push_back(std::move(sealed));
     std::size_t first_open = end;
     while (first_open > first && text_.end_of(first_open - 1) > page_end) --first_open;

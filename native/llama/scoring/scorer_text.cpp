@@ -10,8 +10,6 @@
 namespace luce::llama {
 namespace {
 
-constexpr std::size_t kPage = memory::kPageSize;
-
 // Bytes of a segment, unless the text ends: short ones cost a call each, long ones are tokenised again as they grow.
 constexpr std::size_t kLeastSegment = 64;
 constexpr std::size_t kMostSegment = 1024;
@@ -93,7 +91,7 @@ std::uint64_t ScorerText::begin_of(std::size_t token) const {
 std::uint64_t ScorerText::end_of(std::size_t token) const { return is_written_out() ? ends_[token] : token + 1; }
 
 std::uint64_t ScorerText::end_of_page(std::size_t page) const {
-    return is_written_out() ? page_ends_[page] : (page + 1) * kPage;
+    return is_written_out() ? page_ends_[page] : (page + 1) * memory::kPageSize;
 }
 
 void ScorerText::set(std::span<const Token> text, const TextVocabularies& vocabularies, bool is_whole) {
@@ -132,13 +130,13 @@ void ScorerText::open(const TextVocabularies& vocabularies) {
 // Where a segment ends may depend on as many bytes as one can have, and a character.
 void ScorerText::cut_back(std::size_t n_text, const llama_vocab* target) {
     text_.resize(n_text);
-    page_ends_.resize(n_text / kPage);
+    page_ends_.resize(n_text / memory::kPageSize);
     const auto bytes_of = [&](std::size_t begin) {
         std::string bytes;
         for (std::size_t i = begin; i < n_text; ++i) append_piece(target, text_[i], bytes);
         return bytes;
     };
-    const std::size_t n_paged = page_ends_.size() * kPage;
+    const std::size_t n_paged = page_ends_.size() * memory::kPageSize;
     const std::uint64_t n_bytes = (page_ends_.empty() ? 0 : page_ends_.back()) + bytes_of(n_paged).size();
     while (segments_.size() > 1 && segments_[segments_.size() - 2].begin + kMostSegment + kLongestCharacter > n_bytes) {
         segments_.pop_back();
@@ -146,14 +144,14 @@ void ScorerText::cut_back(std::size_t n_text, const llama_vocab* target) {
     const auto first_page = std::upper_bound(page_ends_.begin(), page_ends_.end(), n_bytes_before_open());
     const auto n_pages = static_cast<std::size_t>(first_page - page_ends_.begin());
     const std::uint64_t n_before = n_pages == 0 ? 0 : page_ends_[n_pages - 1];
-    open_ = bytes_of(n_pages * kPage).substr(n_bytes_before_open() - n_before);
+    open_ = bytes_of(n_pages * memory::kPageSize).substr(n_bytes_before_open() - n_before);
 }
 
 void ScorerText::write_out(std::span<const Token> text, const llama_vocab* target) {
     for (const Token token : text) {
         append_piece(target, token, open_);
         text_.push_back(token);
-        if (text_.size() % kPage == 0) page_ends_.push_back(n_bytes_before_open() + open_.size());
+        if (text_.size() % memory::kPageSize == 0) page_ends_.push_back(n_bytes_before_open() + open_.size());
     }
 }
 

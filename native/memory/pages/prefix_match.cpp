@@ -5,13 +5,6 @@
 namespace luce::memory {
 namespace {
 
-std::int32_t n_common(std::span<const Token> a, std::span<const Token> b) {
-    const std::size_t n = std::min(a.size(), b.size());
-    std::size_t i = 0;
-    while (i < n && a[i] == b[i]) ++i;
-    return static_cast<std::int32_t>(i);
-}
-
 // How many of the known pages are in memory, from the first on.
 std::size_t n_kept_pages(const std::vector<Page*>& pages) {
     const auto gone = std::find_if(pages.begin(), pages.end(), [](const Page* page) { return !page->is_kept(); });
@@ -27,7 +20,7 @@ void add_rest(PrefixMatch& prefix_match, Page& page, Page* beside, std::span<con
         prefix_match.beside = beside;
     }
     for (Checkpoint& checkpoint : page.checkpoints) {
-        const std::int32_t n = n_common(checkpoint.rest, rest);
+        const Position n = n_common(checkpoint.rest, rest);
         const bool is_whole = n == static_cast<std::int32_t>(checkpoint.rest.size());
         const bool adds_logits = n == prefix_match.n_rest && is_whole && !checkpoint.data->logits.empty();
         if (n < prefix_match.n_rest || (n == prefix_match.n_rest && !adds_logits)) continue;

@@ -23,13 +23,12 @@ std::uint64_t hash_of(std::span<const Token, kPageSize> tokens) {
     return h;
 }
 
-std::size_t n_common(std::span<const Token> a, std::span<const Token> b) {
-    const std::size_t n = std::min(a.size(), b.size());
-    return static_cast<std::size_t>(
-        std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first - a.begin());
-}
-
 }  // namespace
+
+Position n_common(std::span<const Token> a, std::span<const Token> b) {
+    const auto n = static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
+    return static_cast<Position>(std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
+}
 
 PageTree::PageTree(std::string_view identity) : root_(std::make_unique<Page>()) {
     root_->name = root_name(identity);
@@ -62,16 +61,16 @@ Known PageTree::walk(std::span<const Token> text, const Discover& discover) {
     }
     known.n_matched = at->end();
     // A text that departs within a page still shares that page's first rows.
-    std::size_t n_best = 0;
+    Position n_best = 0;
     for (const auto& [hash, page] : at->children) {
-        const std::size_t n = n_common(page->tokens, left);
+        const Position n = n_common(page->tokens, left);
         if (n < n_best || n == 0) continue;
         if (n == n_best && known.beside != nullptr && known.beside->is_kept()) continue;
         n_best = n;
         known.beside = page.get();
     }
     for (const Checkpoint& checkpoint : at->checkpoints) n_best = std::max(n_best, n_common(checkpoint.rest, left));
-    known.n_matched += static_cast<Position>(n_best);
+    known.n_matched += n_best;
     return known;
 }
 

@@ -87,6 +87,9 @@ struct Page {
 
 inline Position Checkpoint::position() const { return page->end() + static_cast<Position>(rest.size()); }
 
+// How many tokens both begin with.
+Position n_common(std::span<const Token> a, std::span<const Token> b);
+
 // How far a text is known.
 struct Known {
     std::vector<Page*> pages;  // of the text's start, from the first; evicted entries included

@@ -8,7 +8,6 @@ namespace {
 
 constexpr std::int32_t kFineRungs = 16;
 constexpr std::int32_t kRungsAnOctave = 8;
-constexpr double kLongest_s = 1e6;
 
 // Of LogEstimate, in logarithms.
 constexpr double kLarge = 4;      // deviations
@@ -33,11 +32,11 @@ constexpr double kContextSpread = 0.3;  // variance that an octave's growth may 
 constexpr double kFirstDraft = 0.05;
 constexpr double kDraftNoise = 0.01;
 constexpr double kDraftWear = 1e-4;
-constexpr double kFresh_s = 5;        // without drafts, in which what they cost is known as well as before
-constexpr double kIdleDrift = 0.02;   // variance gained a second from then on
-constexpr double kKnownDraft = 0.15;  // deviation
-constexpr double kShort = 0.6;        // of the most tokens: fewer tell what tokens cost
-constexpr double kLeastShare = 0.2;   // below, it may as well be none
+constexpr double kFresh_s = 5;            // without drafts, in which what they cost is known as well as before
+constexpr double kIdleDrift = 0.02;       // variance gained a second from then on
+constexpr double kKnownDraft = 0.15;      // deviation
+constexpr double kShort = 0.6;            // of the most tokens: fewer tell what tokens cost
+constexpr double kLeastTokenShare = 0.2;  // below, it may as well be none
 constexpr double kMostShare = 0.98;
 constexpr std::uint64_t kFirstDrafts = 2;  // full ones, before short ones are tried
 constexpr std::uint64_t kShortDrafts = 3;  // enough to know
@@ -273,7 +272,7 @@ LogEstimate DraftCosts::growth(std::int32_t n_longest) const {
 
 double DraftCosts::idle_variance() const { return kIdleDrift * std::max(idle_s_ - kFresh_s, 0.0); }
 
-bool DraftCosts::is_flat() const { return n_short_ < kShortDrafts || token_share_ < kLeastShare; }
+bool DraftCosts::is_flat() const { return n_short_ < kShortDrafts || token_share_ < kLeastTokenShare; }
 
 // In turn with full ones, which the short ones are compared with.
 bool DraftCosts::wants_short_draft(std::int32_t n_longest) const {

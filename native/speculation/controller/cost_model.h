@@ -13,6 +13,8 @@
 
 namespace luce::speculation {
 
+inline constexpr double kLongest_s = 1e6;  // that a measurement is believed
+
 // Contexts that are told apart: up to a thousand tokens, and each doubling of that; the last one is open.
 inline constexpr std::size_t kContexts = 8;
 inline std::size_t context_octave(std::int32_t n_tokens) {

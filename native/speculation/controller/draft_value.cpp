@@ -6,12 +6,12 @@
 namespace luce::speculation {
 namespace {
 
-constexpr std::int32_t kFirstInterval = 8;
+constexpr std::int32_t kFirstProbeInterval = 8;
 constexpr std::int32_t kLastInterval = 512;
 constexpr double kAverageText = 0.5;   // asks that the average text counts for in a new one
 constexpr double kNewestShare = 0.12;  // at least
 constexpr double kTextShare = 0.1;     // of a new text's first ask in the average, at least
-constexpr double kLeastShare = 0.3;    // of a full draft, that its worth may be told from
+constexpr double kLeastAsked = 0.3;    // of a full draft, that its worth may be told from
 constexpr double kCorrectionShare = 0.01;
 constexpr double kLeastCorrection = 0.5;
 constexpr std::int32_t kManyAsks = 1 << 20;
@@ -43,7 +43,7 @@ void DraftValue::Mean::blend(const Taken& newest, std::span<const float> newest_
         chances[i] += weight * (here - chances[i]);
     }
     const bool was_taken = taken.share > 0;
-    const double full = newest.n_right / std::max(share(static_cast<std::int32_t>(n_asked)), kLeastShare);
+    const double full = newest.n_right / std::max(share(static_cast<std::int32_t>(n_asked)), kLeastAsked);
     taken.n_right += weight * (full - taken.n_right);
     taken.share += weight * (newest.share - taken.share);
     if (newest.share > 0) taken.width += (was_taken ? weight : 1) * (newest.width - taken.width);
@@ -75,8 +75,8 @@ void DraftValue::observe(LaneId lane, SourceIndex source, double worth, Taken ta
     Record& record = of(lane, source);
     Record& average = averages_[source];
     const auto n_asked = static_cast<std::size_t>(std::max(record.n_tokens, 1));
-    record.interval =
-        worth > record.needed ? kFirstInterval : std::clamp(2 * record.interval, kFirstInterval, kLastInterval);
+    record.interval = worth > record.needed ? kFirstProbeInterval
+                                            : std::clamp(2 * record.interval, kFirstProbeInterval, kLastInterval);
     right_[source] += kCorrectionShare * (taken.n_right - right_[source]);
     expected_[source] += kCorrectionShare * (record.n_expected - expected_[source]);
     if (record.n_asks == 0) record.mean = average.mean;

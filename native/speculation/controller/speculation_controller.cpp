@@ -7,7 +7,6 @@
 namespace luce::speculation {
 namespace {
 
-constexpr double kLongest_s = 1e6;
 constexpr double kStartGrant = 1;    // plain steps that may go into finding out at first
 constexpr double kMostTrials = 4;    // plain steps' worth that is put by for trials
 constexpr double kMostSaved = 32;    // plain steps: the longest drafts may fail more than once
