@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,6 +40,16 @@ struct ShortOptions {
     std::string draft = {};   // the file's name; none: nothing drafts
     std::string scorer = {};  // likewise
     bool asks_queries = false;
+};
+
+// Each reading is a millisecond after the one before, so that what is chosen by measured times, such as how much of a
+// prompt a step reads, is the same in every run, on however busy a machine. Threads may read it beside each other.
+class CountingClock final : public Clock {
+public:
+    double now_s() const override { return 1e-3 * static_cast<double>(++n_readings_); }
+
+private:
+    mutable std::atomic<std::int64_t> n_readings_ = 0;
 };
 
 struct Short : Setup {
@@ -160,7 +172,7 @@ struct Short : Setup {
         }
     }
 
-    SteadyClock clock;
+    CountingClock clock;
     llama::OpenedDraft draft;
     std::unique_ptr<llama::CombinedKvDevice> joint;  // null: the draft has no cells of its own, or there is none
     llama::PageScoring scoring;
