@@ -73,6 +73,7 @@ HOSTILE_GRAMMARS = {
     "a long literal repeated": 'root ::= "' + "x" * 1_000_000 + '"{2000}',
     "many optional characters": "root ::= " + ".? " * 2000,
     "many free repetitions": "root ::= " + ".* " * 1000,
+    "a class of many parts": "root ::= [" + "#%" * 400_000 + "]*",
 }
 
 

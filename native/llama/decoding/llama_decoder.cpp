@@ -62,7 +62,7 @@ LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
     : model_(model),
       branches_(model, n_lanes),
       batch_(llama_batch_init(static_cast<std::int32_t>(llama_n_batch(model.context())), 0, branches_.n_token_ids())),
-      spin_(model.info().n_threads) {
+      contention_(model.info().n_threads) {
     const ModelInfo& info = model.info();
     limits_.n_vocab = info.n_vocab;
     limits_.n_pool = info.n_pool;
@@ -180,7 +180,7 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
         done = lacks_memory ? decode_error(-2) : internal(std::string("the computation failed: ") + e.what());
     }
     params.n_seq_max = n_sequences;
-    spin_.note(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
+    contention_.note(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
     return done;
 }
 

@@ -8,7 +8,7 @@
 #include <llama.h>
 
 #include "engine/decoder.h"
-#include "llama/decoding/thread_spin.h"
+#include "llama/decoding/contention_monitor.h"
 #include "llama/decoding/tree_branches.h"
 #include "llama/model/model.h"
 #include "llama/scoring/query_probe.h"
@@ -66,7 +66,7 @@ private:
     QueryProbe* probe_ = nullptr;
     llama_batch batch_;
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
-    ThreadSpin spin_;
+    ContentionMonitor contention_;
     bool was_first_ = false;  // the last call: the first of its shape, or the first whose graph is kept
     bool is_torn_ = false;
 };

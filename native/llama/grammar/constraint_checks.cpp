@@ -1,12 +1,15 @@
-// check_constraint: the values by themselves. rehearse_constraint is in constraint_rehearsal.cpp.
 #include "llama/grammar/constraint_checks.h"
 
-#include <algorithm>
+#include <cctype>
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "common.h"
-#include "llama/grammar/grammar_limits.h"
+#include "llama-grammar.h"
 #include "llama/grammar/trigger_checks.h"
 
 namespace luce::llama {
@@ -15,7 +18,13 @@ namespace {
 using engine::ConstraintParams;
 using engine::Trigger;
 
+constexpr std::size_t kMaxGrammarBytes = std::size_t{8} << 20;
 constexpr std::size_t kMaxGenerationPromptBytes = std::size_t{64} << 10;
+constexpr std::size_t kMaxReasonBytes = 200;  // the parser quotes all that comes after the mistake
+
+struct GrammarDeleter {
+    void operator()(llama_grammar* grammar) const { llama_grammar_free_impl(grammar); }
+};
 
 Result<void> check_tokens(const ConstraintParams& constraint, std::int32_t n_vocab) {
     std::vector<const Tokens*> lists = {&constraint.preserved, &constraint.think_start, &constraint.think_message};
@@ -33,30 +42,43 @@ Result<void> check_tokens(const ConstraintParams& constraint, std::int32_t n_voc
     return {};
 }
 
-bool has_end_token(const Tokens& tokens, const llama_vocab* vocab) {
-    return std::any_of(tokens.begin(), tokens.end(), [&](Token token) { return llama_vocab_is_eog(vocab, token); });
-}
-
-// A grammar that applies from the start is fed the generation prompt's tokens, and aborts at an end token.
-Result<void> check_generation_prompt(const ConstraintParams& constraint, const llama_vocab* vocab) {
+// What common_sampler_init feeds a grammar that applies from the start.
+Tokens prefill_of(const ConstraintParams& constraint, const llama_vocab* vocab) {
     const std::string& text = constraint.generation_prompt;
-    if (text.size() > kMaxGenerationPromptBytes) return Error{ErrorCode::bad_args, "gen_prompt= has more than 64 KiB"};
-    if (text.empty() || constraint.grammar.empty() || constraint.grammar_is_lazy) return {};
-    if (!has_end_token(common_tokenize(vocab, text, false, true), vocab)) return {};
-    return Error{ErrorCode::bad_args, "gen_prompt= holds an end token, which no grammar can begin with"};
-}
-
-// When the reasoning ends, a lazy grammar is fed the end's tokens; if it has been triggered, it aborts at an end token.
-Result<void> check_think_end(const ConstraintParams& constraint, const llama_vocab* vocab) {
-    if (constraint.grammar.empty() || !constraint.grammar_is_lazy) return {};
-    for (const Tokens& end : constraint.think_end) {
-        if (!has_end_token(end, vocab)) continue;
-        return Error{ErrorCode::bad_args, "think_end= holds an end token, which a lazy grammar has no place for"};
-    }
-    return {};
+    if (text.empty() || constraint.grammar_is_lazy) return {};
+    Tokens tokens = common_tokenize(vocab, text, false, true);
+    const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+    if (tokens.empty()) return tokens;
+    // The space that some tokenizers put before the first special token is none of the prompt's.
+    const std::string first = common_token_to_piece(vocab, tokens.front(), true);
+    if (!first.empty() && is_space(first.front()) && !is_space(text.front())) tokens.erase(tokens.begin());
+    return tokens;
 }
 
 }  // namespace
+
+Error to_grammar_error() {
+    try {
+        throw;
+    } catch (const std::bad_alloc&) {
+        return {ErrorCode::out_of_memory, "no memory for the request's grammar or sampling state"};
+    } catch (const std::invalid_argument& e) {
+        return {ErrorCode::bad_args, e.what()};
+    } catch (const std::exception& e) {
+        return {ErrorCode::bad_grammar, std::string(e.what()).substr(0, kMaxReasonBytes)};
+    }
+}
+
+Result<void> check_grammar(const std::string& grammar, std::span<const Token> prefill, const llama_vocab* vocab) try {
+    if (grammar.size() > kMaxGrammarBytes) return Error{ErrorCode::bad_grammar, "the grammar has more than 8 MiB"};
+    const std::unique_ptr<llama_grammar, GrammarDeleter> trial(
+        llama_grammar_init_impl(vocab, grammar.c_str(), "root", false, nullptr, 0, nullptr, 0));
+    if (!trial) return Error{ErrorCode::bad_grammar, "failed to parse grammar"};
+    for (const Token token : prefill) llama_grammar_accept_impl(*trial, token);
+    return {};
+} catch (...) {
+    return to_grammar_error();
+}
 
 Result<void> check_constraint(const ConstraintParams& constraint, const Model& model) {
     if (constraint.any() && !model.info().has_text) {
@@ -66,12 +88,12 @@ Result<void> check_constraint(const ConstraintParams& constraint, const Model& m
     }
     if (Result<void> tokens = check_tokens(constraint, model.info().n_vocab); !tokens) return tokens;
     if (!constraint.any()) return {};
-    const llama_vocab* vocab = model.vocab();
     if (Result<void> triggers = check_triggers(constraint.triggers); !triggers) return triggers;
-    if (Result<void> prompt = check_generation_prompt(constraint, vocab); !prompt) return prompt;
-    if (Result<void> end = check_think_end(constraint, vocab); !end) return end;
+    if (constraint.generation_prompt.size() > kMaxGenerationPromptBytes) {
+        return Error{ErrorCode::bad_args, "gen_prompt= has more than 64 KiB"};
+    }
     if (constraint.grammar.empty()) return {};
-    return check_grammar(constraint.grammar, vocab);
+    return check_grammar(constraint.grammar, prefill_of(constraint, model.vocab()), model.vocab());
 }
 
 }  // namespace luce::llama

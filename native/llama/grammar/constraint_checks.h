@@ -1,25 +1,28 @@
-// Is this constraint safe for llama.cpp? Its grammar and reasoning-budget code aborts the process, recurses without a
-// bound or leaks where it is handed what it does not expect; all of that is refused here, before it is built. Knows
-// nothing of sampling.
+// Is this constraint safe for llama.cpp? Whatever it would abort, leak or recurse without a bound at is refused here,
+// before its sampler is built. What a grammar costs, the parser and each token, is limited in llama.cpp itself
+// (cmake/patches/grammar-steps.patch). Knows nothing of sampling.
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "engine/request.h"
 #include "llama/model/model.h"
 
-struct common_params_sampling;
+struct llama_vocab;
 
 namespace luce::llama {
 
-// All that the constraint's own values say: tokens in range, the grammar's and the triggers' limits, no end token where
-// llama.cpp could not take it. Errors: token_out_of_range, bad_args, bad_grammar, out_of_memory, unsupported.
+// All that the constraint's own values say: tokens in range, a grammar that takes the generation prompt, the triggers'
+// limits. Errors: token_out_of_range, bad_args, bad_grammar, out_of_memory, unsupported.
 Result<void> check_constraint(const engine::ConstraintParams& constraint, const Model& model);
 
-// Takes the generation prompt and the tokens that the request generated before it was resumed through a grammar of its
-// own, asking before each end token whether there is a place for it: common_sampler_accept aborts where there is none.
-// REQUIRES: check_constraint passed and `params` were made from the same request. Errors: bad_args, bad_grammar.
-Result<void> rehearse_constraint(const common_params_sampling& params, std::span<const Token> resumed,
-                                 const Model& model);
+// Parses the grammar and feeds it these tokens, as common_sampler_init will, which leaks when a grammar throws. The
+// vocabulary is for grammars that name tokens by their text (<think>); without one they are refused. Errors: bad_args,
+// bad_grammar, out_of_memory.
+Result<void> check_grammar(const std::string& grammar, std::span<const Token> prefill, const llama_vocab* vocab);
+
+// What llama.cpp's grammar threw. REQUIRES: called in the handler that caught it.
+Error to_grammar_error();
 
 }  // namespace luce::llama

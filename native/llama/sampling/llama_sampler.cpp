@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
-#include <new>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -115,10 +112,8 @@ public:
             if (cpu_s_ <= kMaxSampleCpu_s) return token;
             return Error{ErrorCode::bad_grammar, "the grammar or a trigger is too ambiguous: one token took " +
                                                      std::to_string(cpu_s_) + " s to choose"};
-        } catch (const std::bad_alloc&) {
-            return Error{ErrorCode::out_of_memory, "no memory for the state of the grammar"};
-        } catch (const std::exception& e) {
-            return Error{ErrorCode::bad_grammar, e.what()};
+        } catch (...) {
+            return to_grammar_error();
         }
     }
 
@@ -267,21 +262,15 @@ Result<std::unique_ptr<engine::TokenSampler>> LlamaSamplerFactory::create(const 
     common_params_sampling params;
     apply_sampling(sampling, params);
     apply_constraint(request.constraint, params);
-    const auto resumed = std::span(request.prompt).last(static_cast<std::size_t>(request.n_generated_before));
-    if (Result<void> rehearsed = rehearse_constraint(params, resumed, model_); !rehearsed) return rehearsed.error();
     try {
-        // It leaks what it has made when it throws. After the checks above only a lack of memory is left for that.
+        // It leaks what it has made when it throws. After check_constraint only a lack of memory is left for that.
         common_sampler_ptr sampler(common_sampler_init(model_.model(), params));
         auto common = std::make_unique<CommonSampler>(std::move(sampler), model_, decoder_, request);
         const Result<void> accepted = common->accept_prompt(request, std::max(params.n_prev, params.penalty_last_n));
         if (!accepted) return accepted.error();
         return std::unique_ptr<engine::TokenSampler>(std::move(common));
-    } catch (const std::bad_alloc&) {
-        return Error{ErrorCode::out_of_memory, "no memory for the request's grammar or sampling state"};
-    } catch (const std::invalid_argument& e) {
-        return Error{ErrorCode::bad_args, e.what()};
-    } catch (const std::exception& e) {
-        return Error{ErrorCode::bad_grammar, std::string(e.what()) + " (the log on stderr says where)"};
+    } catch (...) {
+        return to_grammar_error();
     }
 }
 
