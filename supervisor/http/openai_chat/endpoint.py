@@ -9,7 +9,7 @@ import asyncio
 
 from aiohttp import web
 
-from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.admin.openapi import COUNT, TEXT, Operation, record
 from luce.supervisor.http.answering.answer_request import ChatPrompt
 from luce.supervisor.http.answering.rendering import prompt_text
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
@@ -36,11 +36,7 @@ OPERATIONS = (
         path="/v1/chat/completions/input_tokens",
         summary="Count the tokens of a conversation",
         request=ChatBody,
-        response={
-            "type": "object",
-            "required": ["object", "input_tokens"],
-            "properties": {"object": {"type": "string"}, "input_tokens": {"type": "integer", "minimum": 0}},
-        },
+        response=record({"object": TEXT, "input_tokens": COUNT}),
     ),
 )
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.admin.openapi import TEXT, Operation
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, Usage
 from luce.supervisor.http.answering.answer_request import AnswerRequest
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, Answerer, Answering, AppContext
@@ -47,7 +47,7 @@ OPERATIONS = (
         path="/v1/completions",
         summary="Go on from a text (OpenAI legacy completions)",
         request=CompletionBody,
-        response=answer_schema({"text": {"type": "string"}}),
+        response=answer_schema({"text": TEXT}),
         streams=True,
     ),
 )

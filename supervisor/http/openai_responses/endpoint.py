@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.admin.openapi import TEXT, Operation, record
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_responses.events import ResponseWriter
@@ -35,16 +35,14 @@ OPERATIONS = (
         "/v1/responses",
         "Answer a conversation (OpenAI Responses)",
         request=ResponsesBody,
-        response={
-            "type": "object",
-            "required": ["id", "object", "status", "output"],
-            "properties": {
-                "id": {"type": "string"},
+        response=record(
+            {
+                "id": TEXT,
                 "object": {"const": "response"},
                 "status": {"enum": ["completed", "incomplete"]},
                 "output": {"type": "array"},
-            },
-        },
+            }
+        ),
         streams=True,
     ),
     Operation("post", "/v1/responses/input_tokens", "Count the tokens of a request", request=ResponsesBody),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
+from luce.supervisor.http.admin.openapi import TEXT, listed
 from luce.supervisor.http.answering.answer_request import Sampling
 from luce.supervisor.http.errors import ApiError, ErrorKind
 
@@ -35,7 +36,7 @@ def _number(value: object) -> object:
 
 Whole = Annotated[int, BeforeValidator(_number), WithJsonSchema({"type": "integer"})]
 Real = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
-Texts = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})]
+Texts = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, listed(TEXT)]})]
 Biases = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "array"}]})
 ]
