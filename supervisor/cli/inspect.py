@@ -112,7 +112,9 @@ def _print_tables(console: Console, model: Path, account: ModelMemory, budget: i
         about.add_row("sliding window", f"{account.n_window:,} tokens")
     if account.recurrent_bytes > 0:
         cost = format_bytes(account.recurrent_bytes)
-        about.add_row("recurrent state", f"{cost} a lane, and {account.n_rollback} more for drafts (--spec-memory)")
+        about.add_row(
+            "recurrent state", f"{cost} a lane, and {account.n_rollback} more for drafts (--draft-state-memory)"
+        )
     about.add_row("trained context", f"{account.n_context_trained:,} tokens")
     about.add_row("vocabulary", f"{account.n_vocabulary:,} tokens")
     console.print(about)

@@ -169,7 +169,7 @@ class EngineMonitor:
         if self._on_log is not None:
             self._on_log(
                 f"{self.name} ran out of memory ({shortage}): it starts again with a pool of {n_tokens} tokens, not "
-                f"{info.kvflash} (--kvflash)"
+                f"{info.kvflash} (--kv-offload)"
             )
 
     async def _wait_ready(self, process: EngineProcess) -> EngineInfo:
