@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
 
 
-class Outlet(Protocol):
+class FastPath(Protocol):
     """Where an answer's events can go without anybody's waiting: from the callback of the loop that brought the tokens,
     which costs a quarter less CPU a token than waking the task that reads the answer."""
 
@@ -39,11 +39,11 @@ class Answering(Protocol):
     @property
     def n_prompt(self) -> int: ...
 
-    def events(self, outlet: Outlet | None = None) -> AsyncIterator[AnswerEvent]:
+    def events(self, fast_path: FastPath | None = None) -> AsyncIterator[AnswerEvent]:
         """AnswerFinished last. Raises ApiError where the answer cannot be served to its end.
 
-        Events go to the outlet, if there is one, while it is clear, and come from here otherwise: each one way or the
-        other, in their order. AnswerFinished and what comes with it come from here always."""
+        Events go to the fast path, if there is one, while it is clear, and come from here otherwise: each one way or
+        the other, in their order. AnswerFinished and what comes with it come from here always."""
 
 
 class Answerer(Protocol):
