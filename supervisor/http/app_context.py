@@ -63,6 +63,15 @@ class AppContext:
     answerer: Answerer
     metrics: Metrics
 
+    @property
+    def model_names(self) -> list[str]:
+        """Under which the model is listed: its aliases, or its file's name."""
+        return list(dict.fromkeys(self.settings.aliases)) or [self.supervisor.config.model.stem]
+
+    def served_name(self, asked: str | None) -> str:
+        """The model's name in an answer: what the client calls it, whatever that is."""
+        return asked or self.model_names[0]
+
 
 APP_CONTEXT = web.AppKey("app_context", AppContext)
 CLIENT = web.RequestKey("client", str)

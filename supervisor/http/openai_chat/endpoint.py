@@ -16,8 +16,7 @@ from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
 from luce.supervisor.http.openai_chat.parse import ParsedRequest, read_chat
-from luce.supervisor.http.openai_shared.serving import json_response, served_name
-from luce.supervisor.http.openai_shared.shapes import answer_schema
+from luce.supervisor.http.openai_shared.shapes import answer_schema, json_response
 from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
@@ -79,4 +78,4 @@ async def _read(request: web.Request, context: AppContext) -> tuple[ParsedReques
         headers=request.headers,
         client=request[CLIENT],
     )
-    return parsed, served_name(context, body.model)
+    return parsed, context.served_name(body.model)

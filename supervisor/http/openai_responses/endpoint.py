@@ -119,7 +119,9 @@ class ResponsesApi:
         if isinstance(body.input, list):
             body.input = self._kept.referred(body.input, client)
         caller = Caller(request.headers, client)
-        return read_request(body, earlier, model=_model(body, context), vocabulary=context.text, caller=caller)
+        return read_request(
+            body, earlier, model=context.served_name(body.model), vocabulary=context.text, caller=caller
+        )
 
     def _conversation(self, name: str, client: str) -> list[Any]:
         earlier = self._kept.conversation(name, client)
@@ -175,8 +177,3 @@ def _page(items: list[Any], request: web.Request) -> dict[str, Any]:
         "last_id": page[-1]["id"] if page else None,
         "has_more": len(items) > len(page),
     }
-
-
-def _model(body: ResponsesBody, context: AppContext) -> str:
-    """What the client calls it; without a name, what we do."""
-    return body.model or context.supervisor.config.model.stem

@@ -1,6 +1,6 @@
 """What the answers of OpenAI's two generating endpoints have in common: ids, usage, timings, logprobs, text as JSON.
 
-Pure: values in, bytes or dictionaries out. Must not know what was asked.
+Pure: values in, bytes, dictionaries or a response out. Must not know what was asked.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii
 from typing import Any
+
+from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import COUNT, NUMBER, TEXT, listed, record
 from luce.supervisor.http.answering.answer_events import FinishReason, Logprob, TokenLogprob, Usage, added_speculation
@@ -66,6 +68,10 @@ def text_json(text: str) -> bytes:
 
 def encode(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_response(value: object) -> web.Response:
+    return web.Response(body=encode(value), content_type="application/json")
 
 
 def error_event(error: ApiError) -> bytes:
