@@ -16,6 +16,7 @@ from luce.protocol import Generate, GenerateOk
 from luce.supervisor.cli.engine_session import engine_session, events_within
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async, say
 from luce.supervisor.cli.input import STDIN, read_stdin, utf8, utf8_argument
+from luce.supervisor.cli.model_files import text_model
 from luce.supervisor.cli.options import (
     NOT_NEGATIVE,
     engine_options,
@@ -25,7 +26,6 @@ from luce.supervisor.cli.options import (
     sampling_options,
 )
 from luce.supervisor.cli.output import OutputPipe
-from luce.supervisor.cli.text_model import text_model
 from luce.supervisor.config import DaemonConfig
 from luce.supervisor.engine.generation import Generation, TokenEvent
 from luce.supervisor.http.answering.answer_events import (

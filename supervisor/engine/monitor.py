@@ -18,7 +18,6 @@ from luce.supervisor.config import DaemonConfig, EngineConfig, SupervisorConfig
 from luce.supervisor.engine.client import EngineClient
 from luce.supervisor.engine.generation import DeathCause, EngineDied
 from luce.supervisor.engine.info import EngineInfo
-from luce.supervisor.engine.oom_recovery import smaller_pool
 from luce.supervisor.engine.process import EngineProcess, StartError
 from luce.supervisor.engine.watchdog import (
     EngineState,
@@ -169,7 +168,7 @@ class EngineMonitor:
 
     def _adapt_pool(self, info: EngineInfo, shortage: str | None) -> None:
         """The next engine leaves more for computing, if this one died for want of memory."""
-        n_tokens = smaller_pool(info) if shortage is not None else None
+        n_tokens = info.smaller_pool if shortage is not None else None
         if n_tokens is None:
             return
         self.daemon_config = replace(self.daemon_config, kvflash=n_tokens)

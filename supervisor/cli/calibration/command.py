@@ -18,9 +18,9 @@ import click
 from luce.protocol import Generate
 from luce.supervisor.cli.engine_session import engine_session, events_within
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure, run_async, say
+from luce.supervisor.cli.model_files import text_model
 from luce.supervisor.cli.options import engine_options, read_binary, read_engine_config
 from luce.supervisor.cli.output import print_tables, write_output
-from luce.supervisor.cli.text_model import text_model
 from luce.supervisor.config import DaemonConfig
 from luce.supervisor.engine.client import EngineClient
 from luce.supervisor.engine.generation import TokenEvent
