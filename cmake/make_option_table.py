@@ -34,19 +34,17 @@ def setter_of(option: dict[str, Any]) -> str:
     return SETTERS[option["kind"]].format(**option)
 
 
-def rows_of(option: dict[str, Any]) -> str:
-    """One row by the option's name, and one without a text for each older name."""
-    texts = [option.get("takes", ""), option.get("native_help", option["help"])]
-    setter = setter_of(option)
-    takes, text = (json.dumps(part, ensure_ascii=False) for part in texts)
-    rows = [f'    {{"--{option["name"]}", {takes}, {text}, {setter}}},\n']
-    rows += [f'    {{"--{alias}", {takes}, "", {setter}}},\n' for alias in option.get("aliases", [])]
-    return "".join(rows)
+def row_of(option: dict[str, Any]) -> str:
+    older = [f"--{alias}" for alias in option.get("aliases", [])]
+    text = option.get("native_help", option["help"]) + "".join(f" Older name: {name}." for name in older)
+    takes, text = (json.dumps(part, ensure_ascii=False) for part in (option.get("takes", ""), text))
+    aliases = ", ".join(map(json.dumps, older))
+    return f'    {{"--{option["name"]}", {takes}, {text}, {setter_of(option)}, {{{aliases}}}}},\n'
 
 
 def main() -> None:
     table, output = map(Path, sys.argv[1:])
-    rows = "".join(map(rows_of, json.loads(table.read_text("utf-8"))["options"]))
+    rows = "".join(map(row_of, json.loads(table.read_text("utf-8"))["options"]))
     output.parent.mkdir(parents=True, exist_ok=True)
     specs = f"std::vector<OptionSpec> all_specs() {{\n    return {{\n{rows}    }};\n}}\n"
     output.write_text(f"// From {table.name}: change that.\n{specs}", "utf-8")

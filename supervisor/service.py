@@ -32,12 +32,12 @@ class Submission:
     def n_prompt(self) -> int:
         return self._in_flight.n_prompt
 
-    async def take(self, at_once: Callable[[Sequence[int]], bool] | None = None) -> Sequence[Item]:
+    async def take(self, fast_path: Callable[[Sequence[int]], bool] | None = None) -> Sequence[Item]:
         """All that has come since the last call, once there is something: tokens (plain numbers, or TokenEvents where
         logprobs were asked for), PrefillEvents, and FinishedEvent last. Nothing after that. Raises RequestError.
 
-        While nothing else has come, plain tokens are offered to `at_once` as they come, in the loop's own callback: at
-        less than it costs to wake a task. Those for which it returns True are not taken again. It must not raise."""
+        While nothing else has come, plain tokens are offered to `fast_path` as they come, in the loop's own callback:
+        at less than it costs to wake a task. Those for which it returns True are not taken again. It must not raise."""
         while True:
             in_flight = self._in_flight
             items = in_flight.take()
@@ -47,7 +47,7 @@ class Submission:
                 if in_flight.failure is not None:
                     raise in_flight.failure
                 return ()
-            await in_flight.wait(at_once)
+            await in_flight.wait(fast_path)
 
     async def begun(self) -> None:
         """Returns once there is something to take. Raises RequestError where nothing will ever be."""

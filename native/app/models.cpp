@@ -110,7 +110,7 @@ Result<llama::OpenedDraft> load_draft(const Options& options, const llama::Model
     return llama::open_draft_model(to_draft_options(options, model.info()), model);
 }
 
-// `--kvflash auto`: a context with the pool that the devices have room for, measured with the smallest one and the
+// `--kv-offload auto`: a context with the pool that the devices have room for, measured with the smallest one and the
 // draft in place. The draft goes again: its cells are as many as the pool's.
 Result<void> size_pool(Options& options, llama::Model& model, int reply_fd) {
     const memory::DeviceTraits traits = llama::LlamaKvDevice(model, options.n_lanes).traits();
@@ -131,7 +131,7 @@ Result<void> size_pool(Options& options, llama::Model& model, int reply_fd) {
     for (;;) {
         Result<void> resized = model.resize_pool(*options.n_kvflash);
         if (resized || *options.n_kvflash == n_least) return resized;
-        log_warn("--kvflash auto: a smaller pool is tried: " + resized.error().text);
+        log_warn("--kv-offload auto: a smaller pool is tried: " + resized.error().text);
         options.n_kvflash = memory::smaller_pool(*options.n_kvflash, n_least);
     }
 }

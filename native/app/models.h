@@ -24,7 +24,7 @@ Result<llama::OpenedDraft> load_draft(const daemon::Options& options, const llam
 
 bool wants_draft_model(const daemon::Options& options);
 
-// `--kvflash auto`: gives the model the pool that the devices have room for, and notes it in the options.
+// `--kv-offload auto`: gives the model the pool that the devices have room for, and notes it in the options.
 Result<void> size_pool(daemon::Options& options, llama::Model& model, int reply_fd);
 
 }  // namespace luce::app

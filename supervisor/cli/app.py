@@ -16,7 +16,7 @@ _COMMANDS = {
     "bench": ("luce.supervisor.cli.bench.command", "Measure what this machine does with a model, or a server."),
     "tokenize": ("luce.supervisor.cli.tokens", "Turn text into token ids."),
     "detokenize": ("luce.supervisor.cli.tokens", "Turn token ids into text, as they come."),
-    "calibrate": ("luce.supervisor.cli.calibration.command", "Find out which layer --kvflash-layer should name."),
+    "calibrate": ("luce.supervisor.cli.calibration.command", "Find out which layer --kv-offload-layer should name."),
     "inspect": ("luce.supervisor.cli.inspect", "Show what a model file is and what it costs in memory."),
     "convert": ("luce.supervisor.cli.convert", "Convert a DFlash drafter's checkpoint to a GGUF file for --draft."),
     "doctor": ("luce.supervisor.cli.doctor", "Check this installation, with a generation through the real daemon."),

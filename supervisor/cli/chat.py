@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,20 +72,13 @@ def command(context: click.Context, /, **values: Any) -> int:
 
 
 def _request_options(values: Mapping[str, Any]) -> dict[str, Any]:
-    sampling = read_sampling({**values, "seed": None})
     options = {
+        **asdict(read_sampling({**values, "seed": None})),
         "model": _NO_MODEL,
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "repeat_penalty": sampling.repeat_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
         "max_tokens": values["n"],
         "tools": None if values["tools"] is None else _read_tools(values["tools"]),
     }
-    return {name: value for name, value in options.items() if value is not None}
+    return {name: value for name, value in options.items() if value not in (None, ())}
 
 
 def _read_tools(file: Path) -> list[Any]:

@@ -112,7 +112,7 @@ def _gpu_hint(binary: Path) -> str:
 
 
 def _check_text_library() -> Finding:
-    from luce.supervisor.cli.text_model import text_model
+    from luce.supervisor.cli.model_files import text_model
 
     sample = b"def f(x):\n    return x"
     try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure
+from luce.supervisor.cli.numbers import Bytes
 from luce.supervisor.cli.output import print_tables, write_output
 
 if TYPE_CHECKING:
@@ -17,28 +17,12 @@ if TYPE_CHECKING:
 
     from luce.supervisor.models.model_memory import ModelMemory
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-class ByteSize(click.ParamType[int]):
-    """A number of bytes such as 24G or 512M (powers of 1,024)."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]?)(?:i?B)?", str(value), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r} is no size: write it like 24G, 512M or 8589934592", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2].upper()])
-
 
 @click.command("inspect")
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
     "--memory",
-    type=ByteSize(),
+    type=Bytes(),
     metavar="SIZE",
     help="Memory to fill, such as 24G: how long may the text be? Default: this machine's.",
 )
@@ -112,7 +96,9 @@ def _print_tables(console: Console, model: Path, account: ModelMemory, budget: i
         about.add_row("sliding window", f"{account.n_window:,} tokens")
     if account.recurrent_bytes > 0:
         cost = format_bytes(account.recurrent_bytes)
-        about.add_row("recurrent state", f"{cost} a lane, and {account.n_rollback} more for drafts (--spec-memory)")
+        about.add_row(
+            "recurrent state", f"{cost} a lane, and {account.n_rollback} more for drafts (--draft-state-memory)"
+        )
     about.add_row("trained context", f"{account.n_context_trained:,} tokens")
     about.add_row("vocabulary", f"{account.n_vocabulary:,} tokens")
     console.print(about)

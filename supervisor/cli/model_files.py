@@ -1,4 +1,5 @@
-"""Model files that the command line names: looked at before anything is started, so that the error names the option.
+"""Model files that the command line names: looked at before anything is started, so that the error names the option;
+and their text side for the length of one command.
 
 The same exit code as the daemon's own for a model that it cannot load. Knows paths; what is in a file only drafts do.
 """
@@ -7,10 +8,16 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure, say
+from luce.supervisor.cli.entry import EXIT_REFUSED, EXIT_START_FAILED, Failure, say
 from luce.supervisor.engine.locate import NotInstalledError, packaged_draft, packaged_model
+
+if TYPE_CHECKING:
+    from luce.supervisor.text import TextModel
 
 NO_DRAFT = Path("none")  # what --draft takes to have the packaged model go without
 
@@ -46,6 +53,22 @@ def read_draft(draft: Path, target: Path) -> Path:
         return resolve_draft(draft, target, on_convert=say)
     except DraftError as error:
         raise Failure(f"--draft {error}", EXIT_START_FAILED) from error
+
+
+@contextmanager
+def text_model(path: Path) -> Iterator[TextModel]:
+    """Raises Failure, also for what the block does with the model."""
+    from luce.supervisor.text import ModelLoadError, NoVocabularyError, TextError, TextModel
+
+    try:
+        with TextModel(path) as model:
+            yield model
+    except (NotInstalledError, ModelLoadError) as error:
+        raise Failure(str(error), EXIT_START_FAILED) from error
+    except NoVocabularyError as error:
+        raise Failure(f"{error}: give it ids with `luce-daemon --pipe --text-ids`", EXIT_REFUSED) from error
+    except TextError as error:
+        raise Failure(str(error), EXIT_REFUSED) from error
 
 
 def _mode_of(option: str, path: Path) -> int:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from luce.protocol import Generate, GenerateOk
-from luce.supervisor.cli.answer import Answer, ChatAnswer, PlainAnswer
 from luce.supervisor.cli.engine_session import engine_session, events_within
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async, say
 from luce.supervisor.cli.input import STDIN, read_stdin, utf8, utf8_argument
+from luce.supervisor.cli.model_files import text_model
 from luce.supervisor.cli.options import (
     NOT_NEGATIVE,
     engine_options,
@@ -26,10 +26,15 @@ from luce.supervisor.cli.options import (
     sampling_options,
 )
 from luce.supervisor.cli.output import OutputPipe
-from luce.supervisor.cli.text_model import text_model
 from luce.supervisor.config import DaemonConfig
 from luce.supervisor.engine.generation import Generation, TokenEvent
-from luce.supervisor.http.answering.answer_events import speculation_fields
+from luce.supervisor.http.answering.answer_events import (
+    ChoiceFinished,
+    ContentPiece,
+    ReasoningPiece,
+    speculation_fields,
+)
+from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, Piece, PlainReading
 from luce.supervisor.text import TextModel
 
 
@@ -37,7 +42,6 @@ from luce.supervisor.text import TextModel
 class Figures:
     """What came, and when."""
 
-    ids: list[int] = field(default_factory=list)
     first_token_s: float | None = None
     final: GenerateOk | None = None
 
@@ -70,7 +74,7 @@ def command(prompt: str, **values: Any) -> int:
     config = read_engine_config(values, lanes=1)
     binary = read_binary()
     with text_model(config.model) as text:
-        answer, prompt_ids = _prepare(text, prompt, values)
+        decoder, prompt_ids = _prepare(text, prompt, values)
         if not prompt_ids:
             raise Failure("PROMPT has no tokens: give the model a text to go on from", EXIT_BAD_ARGS)
         request = Generate(
@@ -79,20 +83,23 @@ def command(prompt: str, **values: Any) -> int:
             ignore_eos=values["ignore_eos"],
             sampling=read_sampling(values),
         )
-        return run_async(lambda: _run(binary, config, request, answer, values["as_json"]))
+        return run_async(lambda: _run(binary, config, request, decoder, values["as_json"]))
 
 
-def _prepare(text: TextModel, prompt: str, values: Mapping[str, Any]) -> tuple[Answer, tuple[int, ...]]:
+def _prepare(text: TextModel, prompt: str, values: Mapping[str, Any]) -> tuple[ChoiceDecoder, tuple[int, ...]]:
+    stops = values["stop"]
     if not values["chat"]:
-        return PlainAnswer(text, values["stop"]), tuple(text.tokenize(prompt, add_special=True, parse_special=True))
+        decoder = ChoiceDecoder(0, PlainReading(text), stops=stops, ends=frozenset(), logprobs=None)
+        return decoder, tuple(text.tokenize(prompt, add_special=True, parse_special=True))
     messages = [{"role": "user", "content": prompt}]
     if values["system"] is not None:
         messages.insert(0, {"role": "system", "content": values["system"]})
     chat = text.render(messages)
-    return ChatAnswer(text, chat, values["stop"]), chat.tokens
+    own, ends = chat.additional_stops, text.info.eog
+    return ChoiceDecoder(0, ChatReading(text, chat), stops=stops, own_stops=own, ends=ends, logprobs=None), chat.tokens
 
 
-async def _run(binary: Path, config: DaemonConfig, request: Generate, answer: Answer, as_json: bool) -> int:
+async def _run(binary: Path, config: DaemonConfig, request: Generate, decoder: ChoiceDecoder, as_json: bool) -> int:
     figures = Figures()
     async with OutputPipe() as output, engine_session(binary, config) as client:
         asked_s = time.monotonic()
@@ -103,23 +110,31 @@ async def _run(binary: Path, config: DaemonConfig, request: Generate, answer: An
                 elif isinstance(event, TokenEvent):
                     if figures.first_token_s is None:
                         figures.first_token_s = time.monotonic() - asked_s
-                    shown = await _take(event.token, answer, generation, figures)
+                    shown = await _take(event, decoder, generation)
                     if not as_json:
                         await output.write(shown.encode())
-        rest = answer.finish()
-        await output.write(_report(request, answer, figures).encode() if as_json else _ending(rest).encode())
+        pieces, answer = decoder.finish(truncated=True)
+        rest = _shown(pieces) + "".join(f"\n{call.name}({call.arguments})" for call in answer.tool_calls)
+        report = _report(request, decoder, answer, figures) if as_json else _ending(rest)
+        await output.write(report.encode())
         output.release()
     return EXIT_OK
 
 
-async def _take(token: int, answer: Answer, generation: Generation, figures: Figures) -> str:
-    if answer.has_stopped():
-        return ""  # what came before the engine heard of it
-    figures.ids.append(token)
-    shown = answer.feed(token)
-    if answer.has_stopped():
+async def _take(token: TokenEvent, decoder: ChoiceDecoder, generation: Generation) -> str:
+    had_stopped = decoder.has_stopped
+    shown = _shown(decoder.feed([token]))
+    if decoder.has_stopped and not had_stopped:
         await generation.cancel()
     return shown
+
+
+def _shown(pieces: Sequence[Piece]) -> str:
+    """What goes to stdout; reasoning goes to stderr, tool calls are shown at the end."""
+    for piece in pieces:
+        if isinstance(piece, ReasoningPiece):
+            say(piece.text, nl=False)
+    return "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece))
 
 
 def _ending(rest: str) -> str:
@@ -127,17 +142,17 @@ def _ending(rest: str) -> str:
     return rest + "\n" if sys.stdout.isatty() else rest
 
 
-def _report(request: Generate, answer: Answer, figures: Figures) -> str:
+def _report(request: Generate, decoder: ChoiceDecoder, answer: ChoiceFinished, figures: Figures) -> str:
     final = figures.final
     assert final is not None
     return (
         json.dumps(
             {
-                "text": answer.text,
+                "text": answer.content,
                 "reasoning": answer.reasoning,
                 "prompt_ids": list(request.prompt),
-                "ids": figures.ids,
-                "stop": "stop" if answer.has_stopped() else final.stop.value,
+                "ids": decoder.tokens,
+                "stop": "stop" if decoder.has_stopped else final.stop.value,
                 "timings": {
                     "first_token_s": figures.first_token_s,
                     "prefill_s": final.prefill_s,

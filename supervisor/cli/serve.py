@@ -155,9 +155,10 @@ def known_flags() -> dict[str, Flag]:
     """What the command line has of the options, by their field."""
     fields = known_options({})
     return {
-        option.name: Flag(option.opts[0].removeprefix("--"), _checker(option))
+        option.name: Flag(names[0], _checker(option), tuple(names[1:]))
         for option in command.params
         if isinstance(option, click.Option) and option.name in fields
+        for names in [[name.removeprefix("--") for name in option.opts]]
     }
 
 

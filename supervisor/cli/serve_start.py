@@ -10,8 +10,8 @@ import errno
 import logging
 import socket
 import sys
-from collections.abc import Coroutine
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
 from luce.supervisor.cli.entry import (
@@ -26,7 +26,6 @@ from luce.supervisor.cli.entry import (
 from luce.supervisor.cli.input import read_file, utf8
 from luce.supervisor.cli.output import write_output
 from luce.supervisor.cli.serve_banner import start_banner
-from luce.supervisor.cli.serve_loading import loading_shown
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.engine.locate import NotInstalledError
 from luce.supervisor.engine.process import StartError
@@ -38,6 +37,8 @@ from luce.supervisor.text import TextError
 
 _LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 _LOOK_S = 1.0
+_LOOK_LOADING_S = 0.1
+_STEP_PERCENT = 10  # between two lines
 _SMALL_CTX = 4096  # of an engine that does not say
 _BIND_REASONS = {
     errno.EADDRINUSE: "it is in use: stop the other program, or choose another --port (0 takes a free one)",
@@ -93,7 +94,7 @@ async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings)
     try:
         async with AsyncExitStack() as stack:
             supervisor = Supervisor(config, on_log=say)
-            async with loading_shown(supervisor, config.model.name):
+            async with _loading_shown(supervisor, config.model.name):
                 await stack.enter_async_context(supervisor)
             await _while_engines_last(
                 supervisor,
@@ -113,6 +114,55 @@ async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings)
     if config.log_level not in {"warn", "error"}:
         say("luce serve: stopped")
     return EXIT_OK
+
+
+@asynccontextmanager
+async def _loading_shown(supervisor: Supervisor, model: str) -> AsyncIterator[None]:
+    """How far an engine is with loading its model, around the entering of `supervisor`: a bar in a terminal, a line
+    now and then elsewhere."""
+    show = _show_bar if sys.stderr is not None and sys.stderr.isatty() else _show_lines
+    shower = asyncio.create_task(show(supervisor, model), name="how far loading is")
+    try:
+        yield
+    finally:
+        shower.cancel()
+        await asyncio.wait([shower])
+
+
+def _load_percent(supervisor: Supervisor) -> int | None:
+    """Of the engine that is furthest behind; None: none has said."""
+    engines = [engine for engine in supervisor.status().engines if engine.state is EngineState.STARTING]
+    return min((engine.load_percent for engine in engines if engine.load_percent is not None), default=None)
+
+
+async def _show_lines(supervisor: Supervisor, model: str) -> None:
+    say(f"loading {model}")
+    await _watch_loading(supervisor, lambda percent: say(f"loading {model}: {percent} %"))
+
+
+async def _watch_loading(supervisor: Supervisor, tell: Callable[[int], None]) -> None:
+    """Calls `tell` at each further tenth, until cancelled."""
+    told = 0
+    while True:
+        percent = _load_percent(supervisor)
+        if percent is not None and percent >= told + _STEP_PERCENT:
+            told = percent - percent % _STEP_PERCENT
+            tell(told)
+        await asyncio.sleep(_LOOK_LOADING_S)
+
+
+async def _show_bar(supervisor: Supervisor, model: str) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("loading {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(model, total=None)
+        while True:
+            percent = _load_percent(supervisor)
+            if percent is not None:
+                progress.update(task, total=100, completed=percent)
+            await asyncio.sleep(_LOOK_LOADING_S)
 
 
 async def _while_engines_last(supervisor: Supervisor, serving: Coroutine[Any, Any, None]) -> None:

@@ -42,6 +42,8 @@ class Flag:
     """Without its dashes in front: `host-cache`. The file and the environment call the option by it too."""
     check: Callable[[object], object]
     """Raises ValueError where the flag would refuse the value."""
+    aliases: tuple[str, ...] = ()
+    """Older names, in the same form; they work in the same places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,16 @@ class Option:
     annotation: Any
     default: object
     check: Callable[[object], object]
+    aliases: tuple[str, ...] = ()
 
     @property
     def variable(self) -> str:
-        return PREFIX + self.name.upper()
+        return self.variables[0]
+
+    @property
+    def variables(self) -> list[str]:
+        """The one to use, and older ones."""
+        return [PREFIX + name.upper() for name in (self.name, *self.aliases)]
 
     @property
     def is_secret(self) -> bool:
@@ -109,7 +117,13 @@ class Configuration:
             setting = None if named is None else self.settings.get(named[0])
             if setting is None or setting.origin == "default":
                 raise
-            raise ConfigError(f"{setting.origin}: {error}") from error
+            text = re.sub(r"[a-z_]+", lambda field: self._written(field[0]), str(error))
+            raise ConfigError(f"{setting.origin}: {text}") from error
+
+    def _written(self, field: str) -> str:
+        """An older name as people are to write it now."""
+        setting = self.settings.get(field)
+        return setting.option.name if setting is not None and field in setting.option.aliases else field
 
 
 def known_options(flags: Mapping[str, Flag]) -> dict[str, Option]:
@@ -124,12 +138,17 @@ def known_options(flags: Mapping[str, Flag]) -> dict[str, Option]:
 
 
 def _option(entry: Field[Any], annotation: Any, flag: Flag | None) -> Option:
-    name = _UNITS.sub("", entry.name) if flag is None else flag.name.replace("-", "_")
+    name, *aliases = (
+        [_UNITS.sub("", entry.name)]
+        if flag is None
+        else [name.replace("-", "_") for name in (flag.name, *flag.aliases)]
+    )
     # Only the model has no default of its own: without one, the packaged one is meant.
     default = None if entry.default is MISSING else entry.default
     if entry.name == "model":
         annotation = Path | None
-    return Option(entry.name, name, annotation, default, (lambda value: value) if flag is None else flag.check)
+    check = (lambda value: value) if flag is None else flag.check
+    return Option(entry.name, name, annotation, default, check, tuple(aliases))
 
 
 def read_configuration(
@@ -153,27 +172,30 @@ def read_configuration(
 
 
 def _from_environment(options: Mapping[str, Option], environ: Mapping[str, str]) -> dict[str, Setting]:
-    by_variable = {option.variable: option for option in options.values() if option.field != _ENGINES}
-    settings = {}
+    settable = (option for option in options.values() if option.field != _ENGINES)
+    by_variable = {variable: option for option in settable for variable in option.variables}
+    settings: dict[str, Setting] = {}
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable in _OTHER_VARIABLES:
             continue
         option = by_variable.get(variable)
         if option is None:
             _refuse_slip(variable, by_variable)
+        elif text != "" and option.field in settings:
+            raise ConfigError(f"{variable} and {settings[option.field].origin} are one option: leave one of them out")
         elif text != "":  # as if it were not set: what launchers leave where they have no value …
-            settings[option.field] = Setting(option, _from_text(option, text), variable)
+            settings[option.field] = Setting(option, _from_text(option, variable, text), variable)
         elif option.is_secret:  # … but whoever wants keys must not be served without
             raise ConfigError(f"{variable} is empty: unset it, or give it a key")
     return settings
 
 
-def _from_text(option: Option, text: str) -> object:
+def _from_text(option: Option, variable: str, text: str) -> object:
     try:
         return _checked(option, read_text(option.annotation, text))
     except ValueError as error:
         shown = "" if option.is_secret else f"={text}"
-        raise ConfigError(f"{option.variable}{shown}: {error}") from None
+        raise ConfigError(f"{variable}{shown}: {error}") from None
 
 
 def _refuse_slip(variable: str, known: Iterable[str]) -> None:
@@ -205,7 +227,11 @@ def _from_file(options: Mapping[str, Option], file: Path) -> dict[str, Setting]:
 
 def _names_in_files(options: Iterable[Option]) -> dict[str, Option]:
     """An option answers to its own name and to its field's."""
-    return {name: option for option in options for name in (_UNITS.sub("", option.field), option.field, option.name)}
+    return {
+        name: option
+        for option in options
+        for name in (_UNITS.sub("", option.field), option.field, *option.aliases, option.name)
+    }
 
 
 def _read_toml(file: Path) -> dict[str, Any]:

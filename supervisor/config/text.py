@@ -5,7 +5,7 @@ but for the keys, which it does not show.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from luce.supervisor.config import EngineConfig
@@ -14,7 +14,8 @@ from luce.supervisor.config.loading import Configuration, Setting
 
 def configuration_text(configuration: Configuration) -> str:
     lines = [_line(setting) for name, setting in configuration.settings.items() if name != "engines"]
-    tables = [line for engine in configuration["engines"] for line in _engine_lines(engine)]
+    names = {field: setting.option.name for field, setting in configuration.settings.items()}
+    tables = [line for engine in configuration["engines"] for line in _engine_lines(engine, names)]
     return "\n".join([*lines, *tables]) + "\n"
 
 
@@ -29,14 +30,14 @@ def _line(setting: Setting) -> str:
     return f"{said:<40}  # {setting.origin}"
 
 
-def _engine_lines(engine: EngineConfig) -> Iterator[str]:
+def _engine_lines(engine: EngineConfig, names: Mapping[str, str]) -> Iterator[str]:
     yield "\n[[engines]]"
     if engine.environment:
         yield "env = { " + ", ".join(f"{_toml(key)} = {_toml(text)}" for key, text in engine.environment.items()) + " }"
     if engine.binary is not None:
         yield f"binary = {_toml(engine.binary)}"
     for key, value in engine.options.items():
-        yield f"{key} = {_toml(value)}"
+        yield f"{names[key]} = {_toml(value)}"
 
 
 def _toml(value: object) -> str:

@@ -6,8 +6,10 @@ Raises ValueError with a text for people, which names neither the option nor whe
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -18,17 +20,15 @@ _OFF = frozenset({"0", "false", "off", "no"})
 _UNSET = "none"
 _AUTO = "auto"
 _SHIFTS = {"K": 10, "M": 20, "G": 30, "T": 40}
-_MAX_DIGITS = 19
+_BYTES = re.compile(r"([0-9]{1,19}|[0-9]{1,12}\.[0-9]{1,6}(?= *[KMGT])) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 def byte_count(text: str) -> int:
-    """A number of bytes, with K, M, G or T behind it for powers of 1024."""
-    written = text.strip()
-    shift = _SHIFTS.get(written[-1:].upper(), 0)
-    digits = written[:-1] if shift else written
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS):
+    """A number of bytes, with K, M, G or T behind it for powers of 1024; 1.5G and 8 GiB are understood too."""
+    match = _BYTES.fullmatch(text.strip())
+    if match is None:
         raise ValueError(f"{text!r} is no number of bytes: 1000, 64M or 8G, say")
-    return int(digits) << shift
+    return int(Decimal(match[1]) * (1 << _SHIFTS.get(match[2].upper(), 0)))
 
 
 def read_item(annotation: Any, item: object, folder: Path) -> object:

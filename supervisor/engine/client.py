@@ -181,7 +181,7 @@ class EngineClient:
             raise self.declare_dead(why, DeathCause.HUNG) from None
 
     def post(self, command: Command) -> None:
-        """Send one command without waiting until the engine reads; whether it still does is for its guard to judge.
+        """Send one command without waiting until the engine reads; whether it still does is for its watchdog to judge.
         Raises as `send` does."""
         line = self._line_of(command)
         try:

@@ -119,7 +119,7 @@ class Generation:
         return self
 
     async def __anext__(self) -> Event:
-        """Waits as long as the engine lives: whether it still makes progress is for its guard to judge."""
+        """Waits as long as the engine lives: whether it still makes progress is for its watchdog to judge."""
         while True:
             if self._events:
                 return self._events.popleft()

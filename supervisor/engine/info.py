@@ -69,3 +69,15 @@ class EngineInfo:
         if self.host_bytes > 0 or self.page_bytes is None:
             return self.host_bytes
         return self.pool // self.page_tokens // 2 * self.page_bytes
+
+    @property
+    def smaller_pool(self) -> int | None:
+        """What the pool is to be after a death for want of memory: a quarter less, in whole pages, but what the engine
+        needs at the least. None: it cannot be smaller, or texts have to fit it.
+
+        A device that has no memory left for a computation ends the engine (ggml's CUDA pool does), which could only
+        start again and come to the same. Where texts may be longer than the pool, a smaller one leaves more."""
+        if self.kvflash is None or self.kvflash_least is None or self.kvflash <= self.kvflash_least:
+            return None
+        n_less = (self.kvflash - self.kvflash // 4) // self.page_tokens * self.page_tokens
+        return max(n_less, self.kvflash_least)

@@ -1,6 +1,6 @@
 """EngineMonitor: keeps one engine running: starts it, watches it, ends it, starts it again.
 
-Carries out what `guard` decides. It must not know requests: whoever listens is told when there is an engine, when it
+Carries out what `watchdog` decides. It must not know requests: whoever listens is told when there is an engine, when it
 has died and when there will be none any more.
 """
 
@@ -18,9 +18,15 @@ from luce.supervisor.config import DaemonConfig, EngineConfig, SupervisorConfig
 from luce.supervisor.engine.client import EngineClient
 from luce.supervisor.engine.generation import DeathCause, EngineDied
 from luce.supervisor.engine.info import EngineInfo
-from luce.supervisor.engine.oom_recovery import smaller_pool
 from luce.supervisor.engine.process import EngineProcess, StartError
-from luce.supervisor.engine.watchdog import EngineState, Guard, Liveness, LivenessLimits, ProcessActivity, RestartPolicy
+from luce.supervisor.engine.watchdog import (
+    EngineState,
+    Lifecycle,
+    Liveness,
+    LivenessLimits,
+    ProcessActivity,
+    RestartPolicy,
+)
 
 
 class MonitorListener(Protocol):
@@ -57,7 +63,7 @@ class EngineMonitor:
         self._config = config
         self._engine = engine
         self._on_log = on_log
-        self._guard = Guard(
+        self._lifecycle = Lifecycle(
             RestartPolicy(
                 first_delay_s=config.restart_delay_s,
                 max_delay_s=config.max_restart_delay_s,
@@ -84,11 +90,11 @@ class EngineMonitor:
 
     @property
     def state(self) -> EngineState:
-        return self._guard.state
+        return self._lifecycle.state
 
     @property
     def n_deaths(self) -> int:
-        return self._guard.n_deaths
+        return self._lifecycle.n_deaths
 
     @property
     def pid(self) -> int | None:
@@ -107,7 +113,7 @@ class EngineMonitor:
     @property
     def load_percent(self) -> int | None:
         """How much of the model an engine that is starting has read; None: it does not say."""
-        if self._guard.state is not EngineState.STARTING:
+        if self._lifecycle.state is not EngineState.STARTING:
             return None
         return None if self._process is None else self._process.load_percent
 
@@ -130,14 +136,14 @@ class EngineMonitor:
             while True:
                 self._did_work = self._had_requests = False
                 await self._live(listener)
-                delay_s = self._guard.note_death(did_work=self._did_work, had_requests=self._had_requests)
+                delay_s = self._lifecycle.note_death(did_work=self._did_work, had_requests=self._had_requests)
                 if delay_s is None:
                     listener.engine_failed(self)
                     return
                 await asyncio.sleep(delay_s)
-                self._guard.to(EngineState.STARTING)
+                self._lifecycle.to(EngineState.STARTING)
         except BaseException:
-            self._guard.to(EngineState.STOPPING)
+            self._lifecycle.to(EngineState.STOPPING)
             raise
 
     async def _live(self, listener: MonitorListener) -> None:
@@ -162,14 +168,14 @@ class EngineMonitor:
 
     def _adapt_pool(self, info: EngineInfo, shortage: str | None) -> None:
         """The next engine leaves more for computing, if this one died for want of memory."""
-        n_tokens = smaller_pool(info) if shortage is not None else None
+        n_tokens = info.smaller_pool if shortage is not None else None
         if n_tokens is None:
             return
         self.daemon_config = replace(self.daemon_config, kvflash=n_tokens)
         if self._on_log is not None:
             self._on_log(
                 f"{self.name} ran out of memory ({shortage}): it starts again with a pool of {n_tokens} tokens, not "
-                f"{info.kvflash} (--kvflash)"
+                f"{info.kvflash} (--kv-offload)"
             )
 
     async def _wait_ready(self, process: EngineProcess) -> EngineInfo:
@@ -213,7 +219,7 @@ class EngineMonitor:
         client = EngineClient(process, n_vocab=info.n_vocab, on_death=on_death)
         async with client:
             self._client = client
-            self._guard.to(EngineState.READY)
+            self._lifecycle.to(EngineState.READY)
             self._note_start(None)
             listener.engine_ready(self, client, info)
             try:

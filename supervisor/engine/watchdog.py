@@ -31,7 +31,8 @@ TRANSITIONS: dict[EngineState, frozenset[EngineState]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """An engine that did some work before it died is started again at once. One that did none waits, longer each time,
-    and is given up after `limit` deaths in a row. Deaths with requests in it are these requests' affair (suspects)."""
+    and is given up after `limit` deaths in a row. Deaths with requests in it are these requests' affair:
+    crash attribution."""
 
     first_delay_s: float = 0.1
     factor: float = 2.0
@@ -39,7 +40,7 @@ class RestartPolicy:
     limit: int = 10
 
 
-class Guard:
+class Lifecycle:
     """The state of one engine, and how often it has died."""
 
     def __init__(self, policy: RestartPolicy) -> None:

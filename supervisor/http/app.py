@@ -47,7 +47,7 @@ async def create_app(supervisor: Supervisor, settings: ServeSettings | None = No
     """
     chosen = ServeSettings() if settings is None else settings
     text = await _open_text(supervisor, chosen)
-    metrics = Metrics(version=metadata.version("luce-daemon"), model=admin.model_name(supervisor))
+    metrics = Metrics(version=metadata.version("luce-daemon"), model=supervisor.config.model.stem)
     gate = ShutdownGate(ChatAnswerer(supervisor, text, chosen, metrics))
     app = web.Application(middlewares=[account_request, check_access], client_max_size=chosen.max_body_bytes)
     app[APP_CONTEXT] = AppContext(supervisor=supervisor, text=text, settings=chosen, answerer=gate, metrics=metrics)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
 
 
-class Outlet(Protocol):
+class FastPath(Protocol):
     """Where an answer's events can go without anybody's waiting: from the callback of the loop that brought the tokens,
     which costs a quarter less CPU a token than waking the task that reads the answer."""
 
@@ -39,11 +39,11 @@ class Answering(Protocol):
     @property
     def n_prompt(self) -> int: ...
 
-    def events(self, outlet: Outlet | None = None) -> AsyncIterator[AnswerEvent]:
+    def events(self, fast_path: FastPath | None = None) -> AsyncIterator[AnswerEvent]:
         """AnswerFinished last. Raises ApiError where the answer cannot be served to its end.
 
-        Events go to the outlet, if there is one, while it is clear, and come from here otherwise: each one way or the
-        other, in their order. AnswerFinished and what comes with it come from here always."""
+        Events go to the fast path, if there is one, while it is clear, and come from here otherwise: each one way or
+        the other, in their order. AnswerFinished and what comes with it come from here always."""
 
 
 class Answerer(Protocol):
@@ -62,6 +62,15 @@ class AppContext:
     settings: ServeSettings
     answerer: Answerer
     metrics: Metrics
+
+    @property
+    def model_names(self) -> list[str]:
+        """Under which the model is listed: its aliases, or its file's name."""
+        return list(dict.fromkeys(self.settings.aliases)) or [self.supervisor.config.model.stem]
+
+    def served_name(self, asked: str | None) -> str:
+        """The model's name in an answer: what the client calls it, whatever that is."""
+        return asked or self.model_names[0]
 
 
 APP_CONTEXT = web.AppKey("app_context", AppContext)

@@ -21,7 +21,7 @@ from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.app import SHUTDOWN_GATE, create_app
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.access_control import refuse_foreign_names
-from luce.supervisor.http.transport.slow_client_reaper import StalledReaders
+from luce.supervisor.http.transport.slow_client_reaper import SlowClientReaper
 from luce.supervisor.supervisor import Supervisor
 
 MAX_HEADER_BYTES = 16 * 1024  # of one line; clients send cookies and long beta lists
@@ -69,7 +69,7 @@ async def listening(app: web.Application, settings: ServeSettings) -> AsyncItera
         site = web.TCPSite(runner, settings.host, settings.port, backlog=512)
         await site.start()
         assert runner.server is not None
-        watch = asyncio.create_task(StalledReaders(runner.server, settings.stalled_reader_s).run())
+        watch = asyncio.create_task(SlowClientReaper(runner.server, settings.stalled_reader_s).run())
         try:
             yield runner, _url(runner)
         finally:

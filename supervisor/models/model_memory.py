@@ -22,7 +22,7 @@ _SLICE_TOKENS = 512  # a prompt is read in slices of this size: a window holds o
 _CELL_PADDING = 256  # llama.cpp rounds the number of cells up to this
 _MAX_LAYERS = 4096
 _ROLLBACK_STATES = 15  # a recurrent lane keeps a state for each token that may be drafted at once …
-_ROLLBACK_BYTES = 256 << 20  # … as long as they fit into luced's default for --spec-memory
+_ROLLBACK_BYTES = 256 << 20  # … as long as they fit into luced's default for --draft-state-memory
 
 # Architectures whose files give a window but not its pattern: (every how many layers one is full, is it the first?).
 _WINDOW_PATTERNS: dict[str, tuple[int, bool]] = {

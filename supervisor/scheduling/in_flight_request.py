@@ -38,7 +38,7 @@ class InFlightRequest:
     """One reader. Compared and hashed by identity."""
 
     __slots__ = (
-        "_at_once", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
+        "_fast_path", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
         "identity", "is_enough", "key", "n_attempts", "n_computed", "n_prompt", "request", "seed", "serial",
         "started_s", "tokens", "waits_for_room", "was_admitted",
     )  # fmt: skip
@@ -73,7 +73,7 @@ class InFlightRequest:
         self.failure: Exception | None = None
         self._items: list[Item] = []
         self._waiter: asyncio.Future[None] | None = None
-        self._at_once: Callable[[Sequence[int]], bool] | None = None  # only while somebody waits
+        self._fast_path: Callable[[Sequence[int]], bool] | None = None  # only while somebody waits
 
     # The caller's side
 
@@ -87,27 +87,27 @@ class InFlightRequest:
     def has_items(self) -> bool:
         return bool(self._items)
 
-    async def wait(self, at_once: Callable[[Sequence[int]], bool] | None = None) -> None:
+    async def wait(self, fast_path: Callable[[Sequence[int]], bool] | None = None) -> None:
         """Returns once there is something to take, or the request has finished. How long that may be is the engines'
-        guards' and the request's own deadlines' to judge.
+        watchdogs' and the request's own deadlines' to judge.
 
-        Plain tokens that come meanwhile are offered to `at_once` in the turn of the loop in which they come, outside of
-        the caller's task. What it takes (it returns True) ends no wait. It must not raise."""
+        Plain tokens that come meanwhile are offered to `fast_path` in the turn of the loop in which they come, outside
+        of the caller's task. What it takes (it returns True) ends no wait. It must not raise."""
         if self._items or self.finished:
             return
         waiter = self._waiter = asyncio.get_running_loop().create_future()
-        self._at_once = at_once
+        self._fast_path = fast_path
         try:
             await waiter
         finally:
             if self._waiter is waiter:  # cancelled, and nobody else waits by now
-                self._waiter = self._at_once = None
+                self._waiter = self._fast_path = None
 
     # The engines' side
 
     def deliver(self, tokens: Sequence[int]) -> None:
         self.tokens += tokens
-        if self._at_once is not None and self._at_once(tokens):
+        if self._fast_path is not None and self._fast_path(tokens):
             return
         self._items += tokens
         self._wake()
@@ -136,7 +136,7 @@ class InFlightRequest:
     def _wake(self) -> None:
         """Whoever waits looks again."""
         waiter, self._waiter = self._waiter, None
-        self._at_once = None
+        self._fast_path = None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 

@@ -187,10 +187,10 @@ def test_every_side_gets_its_own_options_and_nothing_else() -> None:
     assert speculation.side_arguments(args, 1) == {
         "plain": ["--draft-max", "0"],
         "gate": draft,
-        "fixed 4 ngram": [*draft, "--draft-gate", "off", "--draft-max", "4", "--draft-ngram", "on"],
-        "fixed 8 ngram": [*draft, "--draft-gate", "off", "--draft-max", "8", "--draft-ngram", "on"],
-        "fixed 4": [*draft, "--draft-gate", "off", "--draft-max", "4", "--draft-ngram", "off"],
-        "fixed 8": [*draft, "--draft-gate", "off", "--draft-max", "8", "--draft-ngram", "off"],
+        "fixed 4 ngram": [*draft, "--draft-adaptive", "off", "--draft-max", "4", "--draft-ngram", "on"],
+        "fixed 8 ngram": [*draft, "--draft-adaptive", "off", "--draft-max", "8", "--draft-ngram", "on"],
+        "fixed 4": [*draft, "--draft-adaptive", "off", "--draft-max", "4", "--draft-ngram", "off"],
+        "fixed 8": [*draft, "--draft-adaptive", "off", "--draft-max", "8", "--draft-ngram", "off"],
         "server": [],
         "server 3": ["--spec-draft-n-max", "3"],
     }

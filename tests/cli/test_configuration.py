@@ -98,6 +98,11 @@ def test_the_environment_has_lists_numbers_and_sizes() -> None:
     assert configuration["aliases"] == ("a", "b")
     assert configuration["keep_alive_s"] == 0.5
     assert (configuration["host_cache"], configuration["gpu_layers"]) == (2 << 30, 0)
+    for text, n_bytes in (("1.5G", 3 << 29), ("8 GiB", 8 << 30), ("2kb", 2048), ("0.3M", 314572)):
+        assert read(LUCE_HOST_CACHE=text)["host_cache"] == n_bytes
+    for text in ("1.5", "G", "8X", "8GG", "1e3", "-1"):
+        with pytest.raises(ConfigError, match="is no number of bytes"):
+            read(LUCE_HOST_CACHE=text)
 
 
 def test_an_empty_variable_is_as_if_unset_but_for_a_key() -> None:

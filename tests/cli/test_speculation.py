@@ -42,7 +42,7 @@ def test_the_packaged_model_comes_with_its_drafter(run: Run, tiny_model: Path, a
 
 
 def test_a_pipe_says_what_was_drafted(run: Run) -> None:
-    result = run("luce-daemon", "--pipe", "--draft-gate", "off", "-n", "24", "--ignore-eos", input=PROMPT_BYTES)
+    result = run("luce-daemon", "--pipe", "--draft-adaptive", "off", "-n", "24", "--ignore-eos", input=PROMPT_BYTES)
     assert result.returncode == 0, result.stderr
     assert len(result.stdout) == 24 * 4
     figures = rb"^ok .* drafted=(\d+) accepted=(\d+) steps=(\d+) spec_steps=(\d+) draft_s=\S+ verify_s=\S+ stop=limit$"
@@ -58,7 +58,7 @@ def test_a_pipe_says_what_was_drafted(run: Run) -> None:
 
 
 def test_run_reports_it(run: Run) -> None:
-    result = run("luce", "run", COPY, "--chat", "--json", "--draft-gate", "off", "-n", "64")
+    result = run("luce", "run", COPY, "--chat", "--json", "--draft-adaptive", "off", "-n", "64")
     assert result.returncode == 0, result.stderr
     report = json.loads(result.stdout)
     told = report["speculation"]

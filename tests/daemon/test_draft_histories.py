@@ -51,7 +51,7 @@ def test_random_histories(
         noise = max(noise, NOISE_CUTS_MOE)
     elif gpu and not is_tiny:
         noise = NOISE_CUTS_GPU
-    drafting = ("--draft", str(draft), "--draft-gate", gate)
+    drafting = ("--draft", str(draft), "--draft-adaptive", gate)
     play(start, model, drafting, "ngram+dflash", f"{architecture} with drafts {gate}", tmp_path, noise, gpu, full)
 
 
@@ -64,7 +64,7 @@ def test_random_histories_of_every_kind_of_draft_model(
     model = test_models / f"{architecture}.gguf"
     source = ("--draft", str(test_models / f"{draft}.gguf")) if draft else ("--mtp",)
     noise = NOISE_CUTS_GPU if gpu else NOISE_RANDOM
-    drafting = (*source, "--draft-gate", "off", "--draft-max", "4")
+    drafting = (*source, "--draft-adaptive", "off", "--draft-max", "4")
     # A seed by which the host has room for states in the one batch of the short form, too: most have to come back.
     seed = f"{architecture} with drafts of {kind}"
     play(start, model, drafting, f"ngram+{kind}", seed, tmp_path, noise, gpu, full)

@@ -47,7 +47,7 @@ def test_rope_base(
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """What a drafter proposes shows which base it has: the same drafts only with the same one."""
-    arguments = ("--draft-ngram", "off", "--draft-gate", "off", "--log-level", "info")
+    arguments = ("--draft-ngram", "off", "--draft-adaptive", "off", "--log-level", "info")
     accepted = []
     for draft in (packaged_draft, edited(packaged_draft, tmp_path, change)):
         capfd.readouterr()

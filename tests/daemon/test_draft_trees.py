@@ -60,7 +60,7 @@ def test_every_architecture_without_state(
     comparison = Comparison(math.inf) if goes_far else comparison_of(architecture, gpu)
     for gate in ("off", "on"):
         for lanes in ("1", "4"):
-            arguments = (*arguments_of(test_models, architecture), "--draft-gate", gate, "--lanes", lanes)
+            arguments = (*arguments_of(test_models, architecture), "--draft-adaptive", gate, "--lanes", lanes)
             with closing(start(*arguments, model=model)) as daemon:
                 name = f"gate {gate}, {lanes} lanes, prompt"
                 check_all(comparison, name, all_at_once(daemon, prompts, n), references)
@@ -83,7 +83,7 @@ def test_what_a_tree_leaves_is_reused_kept_and_put_back(
     prompts = random_prompts(4, seed=17)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, N_TOKENS)
     comparison = comparison_of(architecture, gpu)
-    arguments = (*arguments_of(test_models, architecture), "--draft-gate", "off", "--disk-cache", str(tmp_path))
+    arguments = (*arguments_of(test_models, architecture), "--draft-adaptive", "off", "--disk-cache", str(tmp_path))
 
     def check(daemon: DaemonDriver, name: str) -> None:
         n_compared = 0
@@ -124,7 +124,7 @@ def test_a_tree_stays_within_the_context_the_pool_and_the_request(start: Start, 
     comparison = comparison_of("qwen3", gpu)
     n_ctx = max(len(prompt) for prompt in prompts) + n
     # Four lanes in a pool for two: trees are made smaller, withdrawn, and lanes suspended.
-    arguments = (*arguments_of(test_models, "qwen3"), "--draft-gate", "off", "--lanes", "4")
+    arguments = (*arguments_of(test_models, "qwen3"), "--draft-adaptive", "off", "--lanes", "4")
     with closing(start(*arguments, "--ctx", str(n_ctx), "--pool", str(2 * n_ctx), model=model)) as daemon:
         check_all(comparison, "prompt", all_at_once(daemon, prompts, n), references)
         status_of(daemon)
@@ -144,7 +144,7 @@ def test_random_histories(
     with closing(start("--lanes", "1", "--ctx", "256", model=model)) as alone:
         references = make_references(alone, make_prompts(1, 230))
         ready = alone.ready
-    arguments = (*arguments_of(test_models, architecture), "--draft-gate", "off")
+    arguments = (*arguments_of(test_models, architecture), "--draft-adaptive", "off")
 
     def start_with_trees(*more: str, model: Path, mux: bool) -> DaemonDriver:
         return start(*arguments, *more, model=model, mux=mux)
@@ -160,7 +160,7 @@ def test_with_state_drafts_are_chains_and_the_log_says_why(
     prompts = random_prompts(3, seed=29)
     references = plainly(start("--draft-ngram", "off"), prompts, N_TOKENS)
     capfd.readouterr()
-    arguments = ("--draft", str(packaged_draft), "--draft-gate", "off", "--draft-ngram", "off")
+    arguments = ("--draft", str(packaged_draft), "--draft-adaptive", "off", "--draft-ngram", "off")
     told = []
     for budget in ("0", "16"):
         with closing(start(*arguments, "--draft-tree", budget)) as daemon:
@@ -185,7 +185,7 @@ def test_drafts_without_alternatives_are_chains_and_the_log_says_why(
     model = test_models / "qwen3.gguf"
     path = test_models / "drafts" / f"{draft}.gguf"
     source = ("--draft-ngram", "on") if draft is None else ("--draft", str(path), "--draft-ngram", "off")
-    with closing(start(*source, "--draft-gate", "off", "--draft-tree", "16", model=model)) as daemon:
+    with closing(start(*source, "--draft-adaptive", "off", "--draft-tree", "16", model=model)) as daemon:
         told = generate(daemon, [60, 61, 62, 63] * 8, "reuse=0", N_TOKENS)
         assert isinstance(told.reply, GenerateOk)
         assert drafted(told)[0] > 0

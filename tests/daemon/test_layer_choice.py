@@ -1,4 +1,4 @@
-"""By which layer's queries pages are chosen: one by the model's depth, or the one that `--kvflash-layer` names."""
+"""By which layer's queries pages are chosen: one by the model's depth, or the one that `--kv-offload-layer` names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luce.protocol import ReadyLine
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import status_of
 
-BOUNDED = ("--kvflash", "512", "--ctx", "2048", "--ubatch", "64", "--lanes", "1")
+BOUNDED = ("--kv-offload", "512", "--ctx", "2048", "--ubatch", "64", "--lanes", "1")
 
 
 def choice(ready: ReadyLine) -> tuple[str | None, str | None]:
@@ -25,31 +25,31 @@ def test_a_layer_is_chosen_by_depth_and_the_others_are_told(start: Start, test_m
     assert choice(daemon.ready) == ("11", "3,7,11")
     status = status_of(daemon)
     assert (status["kvflash_layer"], status["kvflash_layers"]) == ("11", "3,7,11")
-    assert choice(start(*BOUNDED, "--kvflash-layer", "auto").ready) == ("11", "3,7,11")
+    assert choice(start(*BOUNDED, "--kv-offload-layer", "auto").ready) == ("11", "3,7,11")
     assert choice(start(*BOUNDED, model=test_models / "qwen35.gguf").ready) == ("7", "3,7")
 
 
 def test_a_layer_can_be_named_and_is_told_only_where_layers_are_asked(start: Start) -> None:
-    assert choice(start(*BOUNDED, "--kvflash-layer", "3").ready) == ("3", "3,7,11")
-    assert choice(start(*BOUNDED, "--kvflash-policy", "lru").ready) == (None, None)
+    assert choice(start(*BOUNDED, "--kv-offload-layer", "3").ready) == ("3", "3,7,11")
+    assert choice(start(*BOUNDED, "--kv-offload-policy", "lru").ready) == (None, None)
     assert choice(start("--ctx", "512").ready) == (None, None)
 
 
-UNASKED = "--kvflash-layer is for --kvflash-policy query (or auto): the one given asks no layer"
+UNASKED = "--kv-offload-layer is for --kv-offload-policy query (or auto): the one given asks no layer"
 NO_LAYER = "takes auto, or a whole number from 0"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [(["0"], "layer 3, 7, 11"), (["4"], "layer 3, 7, 11"), (["-1"], NO_LAYER), (["last"], NO_LAYER), ([""], NO_LAYER),
-     (["7", "--kvflash-policy", "lru"], UNASKED), (["auto", "--kvflash-policy", "lru"], UNASKED),
-     (["7", "--kvflash-policy", "draft", "--kvflash-scorer", "s.gguf"], UNASKED)],
+     (["7", "--kv-offload-policy", "lru"], UNASKED), (["auto", "--kv-offload-policy", "lru"], UNASKED),
+     (["7", "--kv-offload-policy", "draft", "--kv-offload-scorer", "s.gguf"], UNASKED)],
 )  # fmt: skip
 def test_a_layer_that_cannot_be_asked_is_refused_with_what_can(
     luced: Path, tiny_model: Path, arguments: list[str], says: str
 ) -> None:
     ended = subprocess.run(
-        [luced, "--model", tiny_model, *BOUNDED, "--kvflash-layer", *arguments], stdin=subprocess.DEVNULL,
+        [luced, "--model", tiny_model, *BOUNDED, "--kv-offload-layer", *arguments], stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=120, check=False, env=os.environ,
     )  # fmt: skip
     assert ended.returncode == 64, ended

@@ -41,7 +41,7 @@ def test_the_first_line_says_what_was_started(start: Start, gpu: bool) -> None:
 
 
 def test_a_daemon_whose_texts_may_outgrow_the_pool_says_so(start: Start) -> None:
-    daemon = start("--kvflash", "640", "--ctx", "2048", "--lanes", "1", "--ubatch", "64", "--host-cache", "256M")
+    daemon = start("--kv-offload", "640", "--ctx", "2048", "--lanes", "1", "--ubatch", "64", "--host-cache", "256M")
     fields = dict(daemon.ready.fields)
     assert (fields["ctx"], fields["pool"], fields["kvflash"]) == ("2048", "640", "640")
     before = status_of(daemon)
@@ -92,17 +92,17 @@ def test_identity_is_of_the_content_and_not_of_the_path(luced: Path, tiny_model:
         (["--model", "{model}", "--lanes", "257"], 64, "--lanes"),
         (["--model", "{model}", "--draft-max", "65"], 64, "--draft-max"),
         (["--model", "{model}", "--draft-tree", "257"], 64, "--draft-tree"),
-        (["--model", "{model}", "--draft-gate", "maybe"], 64, "on, off"),
+        (["--model", "{model}", "--draft-adaptive", "maybe"], 64, "on, off"),
         (["--model", "{model}", "--draft", ""], 64, "--draft"),
         (["--model", "{model}", "--draft-threads", "2"], 64, "--mtp"),
         (["--model", "{model}", "--pool", "10", "--ctx", "20"], 64, "--pool"),
-        (["--model", "{model}", "--kvflash", "-64"], 64, "need at least"),
-        (["--model", "{model}", "--kvflash", "4097"], 64, "4160 is"),
-        (["--model", "{model}", "--kvflash", "4096", "--pool", "8192"], 64, "give one of them"),
-        (["--model", "{model}", "--kvflash", "4096", "--flash-attn", "off"], 64, "flash"),
-        (["--model", "{model}", "--kvflash", "4096", "--host-cache", "1M"], 64, "--host-cache"),
-        (["--model", "{model}", "--kvflash-tau", "0"], 64, "--kvflash-tau"),
-        (["--model", "{model}", "--kvflash-policy", "newest"], 64, "lru"),
+        (["--model", "{model}", "--kv-offload", "-64"], 64, "need at least"),
+        (["--model", "{model}", "--kv-offload", "4097"], 64, "4160 is"),
+        (["--model", "{model}", "--kv-offload", "4096", "--pool", "8192"], 64, "give one of them"),
+        (["--model", "{model}", "--kv-offload", "4096", "--flash-attn", "off"], 64, "flash"),
+        (["--model", "{model}", "--kv-offload", "4096", "--host-cache", "1M"], 64, "--host-cache"),
+        (["--model", "{model}", "--kv-offload-interval", "0"], 64, "--kv-offload-interval"),
+        (["--model", "{model}", "--kv-offload-policy", "newest"], 64, "lru"),
     ],
 )
 def test_a_start_that_fails_says_why_and_exits_with_its_code(

@@ -1,4 +1,4 @@
-"""Pins (`--kvflash-pin`, `pin=`): a fact that the policy would have let go is told, whichever way the text came into
+"""Pins (`--kv-offload-pin`, `pin=`): a fact that the policy would have let go is told, whichever way the text came into
 the pool, and what cannot be pinned is refused with what could."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.daemon.exactness import done, generate, status_of
 from tests.daemon.test_residency import FAMILIES, FILLER, OWNERS, Facts, model_of
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
 
-LRU = ("--kvflash", "1024", "--ctx", "8192", "--ubatch", "64", "--lanes", "1", "--kvflash-policy", "lru")
+LRU = ("--kv-offload", "1024", "--ctx", "8192", "--ubatch", "64", "--lanes", "1", "--kv-offload-policy", "lru")
 """Without a pin nothing but the newest pages stays."""
 FACT_WITHIN = (256, 512)
 
@@ -58,7 +58,7 @@ def test_a_pinned_fact_is_told_and_one_that_is_not_pinned_is_gone(start: Start, 
 
 
 def test_pins_of_every_text_are_the_daemons(start: Start, facts: Facts) -> None:
-    daemon = start(*LRU, "--kvflash-pin", "300:400,256:512")
+    daemon = start(*LRU, "--kv-offload-pin", "300:400,256:512")
     assert n_told(daemon, facts, "") >= 5
     # A text that ends before them, or within them, is one like any other.
     for n in (10, 300):
@@ -89,7 +89,8 @@ def test_a_pinned_page_that_is_out_comes_back_when_its_text_begins_again(
 
 
 def test_lanes_with_pins_wait_for_room_and_all_are_served(start: Start, facts: Facts) -> None:
-    daemon = start("--kvflash", "1664", "--ctx", "4096", "--ubatch", "64", "--lanes", "4", "--kvflash-policy", "lru")
+    shape = ("--ctx", "4096", "--ubatch", "64", "--lanes", "4")
+    daemon = start("--kv-offload", "1664", *shape, "--kv-offload-policy", "lru")
     prompts = {i: early_fact(facts, i) for i in range(1, 7)}
     lines = [gen_line(i, 24, prompt, f"pin=256:512 priority={i % 2}") for i, (prompt, _) in prompts.items()]
     daemon.send(*lines)
@@ -118,7 +119,7 @@ def refusal(daemon: DaemonDriver, n_prompt: int, pin: str) -> Err:
 
 
 def test_what_cannot_be_pinned_is_refused_with_what_could(start: Start) -> None:
-    daemon = start("--kvflash", "1024", "--ctx", "8192", "--ubatch", "64", "--lanes", "1")
+    daemon = start("--kv-offload", "1024", "--ctx", "8192", "--ubatch", "64", "--lanes", "1")
     assert "pin=90:101 is not within the prompt, which has the positions 0:100" in refusal(daemon, 100, "90:101").text
     assert "pin=200:300 is not within" in refusal(daemon, 100, "0:5,200:300").text
     too_many = refusal(daemon, 2000, "0:64,100:900").text
@@ -127,9 +128,9 @@ def test_what_cannot_be_pinned_is_refused_with_what_could(start: Start) -> None:
     for pin in ("0:640", "128:704", "64:65,1024:1536"):
         assert generate(daemon, random_prompt(2000), f"pin={pin}", 100).ok.n_generated == 100
     assert "576" in refusal(daemon, 2000, "64:704").text
-    both = start(*LRU, "--kvflash-pin", "64:320")
+    both = start(*LRU, "--kv-offload-pin", "64:320")
     said = refusal(both, 2000, "600:1000").text
-    assert "holds with --kvflash-pin 704 tokens" in said
+    assert "holds with --kv-offload-pin 704 tokens" in said
     assert generate(both, random_prompt(2000), "pin=64:320,640:900", 4).ok.n_prompt == 2000
 
 
@@ -143,20 +144,20 @@ def test_without_a_bounded_pool_all_is_resident_and_pins_change_nothing(start: S
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--kvflash-pin", "5"), "--kvflash-pin takes positions as begin:end"),
-        (("--kvflash-pin", "9:5"), "each prefix before it ends"),
-        (("--kvflash-pin", "-1:5"), "takes positions"),
-        (("--kvflash-pin", "a:b"), "takes positions"),
-        (("--kvflash-pin", "1:2,"), "takes positions"),
-        (("--kvflash-pin", ""), "takes positions"),
-        (("--kvflash-pin", "0:1", "--ctx", "0"), "--ctx takes"),
-        (("--kvflash-pin", "8000:8193"), "--kvflash-pin 8000:8193 goes beyond any text: --ctx is 8192"),
-        (("--kvflash-pin", "0:2147483647"), "goes beyond any text"),
+        (("--kv-offload-pin", "5"), "--kv-offload-pin takes positions as begin:end"),
+        (("--kv-offload-pin", "9:5"), "each prefix before it ends"),
+        (("--kv-offload-pin", "-1:5"), "takes positions"),
+        (("--kv-offload-pin", "a:b"), "takes positions"),
+        (("--kv-offload-pin", "1:2,"), "takes positions"),
+        (("--kv-offload-pin", ""), "takes positions"),
+        (("--kv-offload-pin", "0:1", "--ctx", "0"), "--ctx takes"),
+        (("--kv-offload-pin", "8000:8193"), "--kv-offload-pin 8000:8193 goes beyond any text: --ctx is 8192"),
+        (("--kv-offload-pin", "0:2147483647"), "goes beyond any text"),
         (
-            ("--kvflash-pin", "0:1000"),
-            "holds 960 tokens in whole pages, in each of 1 lanes: --kvflash 1024 has room for 512; for these it takes",
+            ("--kv-offload-pin", "0:1000"),
+            "holds 960 tokens in whole pages, in each of 1 lanes: --kv-offload 1024 has room for 512; for these it",
         ),
-        (("--kvflash", "1536", "--kvflash-pin", "0:1000", "--lanes", "2"), "in each of 2 lanes"),
+        (("--kv-offload", "1536", "--kv-offload-pin", "0:1000", "--lanes", "2"), "in each of 2 lanes"),
     ],
 )
 def test_pins_of_every_text_that_cannot_be_are_refused(
@@ -172,9 +173,9 @@ def test_pins_of_every_text_that_cannot_be_are_refused(
 
 
 def test_the_size_that_a_refusal_names_is_enough_and_auto_finds_it(start: Start) -> None:
-    pins = ("--kvflash-pin", "0:1000")
-    at_least = start(*LRU, *pins, "--kvflash", "1472")
+    pins = ("--kv-offload-pin", "0:1000")
+    at_least = start(*LRU, *pins, "--kv-offload", "1472")
     assert generate(at_least, random_prompt(2000), "", 100).ok.n_generated == 100
-    automatic = start(*LRU, *pins, "--kvflash", "auto")
+    automatic = start(*LRU, *pins, "--kv-offload", "auto")
     assert automatic.ready is not None
     assert int(dict(automatic.ready.fields)["pool"]) >= 1472

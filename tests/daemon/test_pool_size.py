@@ -1,5 +1,5 @@
-"""The pool that `--kvflash auto` chooses: it starts on every kind of model, tells its sum, keeps to the limit that it
-names, and serves texts that are longer; where nothing fits it says what is missing."""
+"""The pool that `--kv-offload auto` chooses: it starts on every kind of model, tells its sum, keeps to the limit that
+it names, and serves texts that are longer; where nothing fits it says what is missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N_PROMPT = 1500
 
 def run(luced: Path, model: Path, *arguments: str, commands: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [luced, "--model", model, "--threads", "1", "--ubatch", "64", "--kvflash", "auto", *arguments],
+        [luced, "--model", model, "--threads", "1", "--ubatch", "64", "--kv-offload", "auto", *arguments],
         input=commands, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 
@@ -40,7 +40,7 @@ def test_every_kind_of_model_is_given_a_pool_and_serves_a_longer_text(
     model = model_of(family, tiny_model, test_models)
     ended = run(luced, model, "--lanes", "1", commands=f"generate {given} 8 {answer}\n")
     assert ended.returncode == 0, ended.stderr
-    told = re.search(r"--kvflash auto: a pool of (\d+) tokens; what decided: (.*)\n", ended.stderr)
+    told = re.search(r"--kv-offload auto: a pool of (\d+) tokens; what decided: (.*)\n", ended.stderr)
     assert told is not None, ended.stderr
     assert int(told[1]) == ready_number(ended.stdout, "kvflash") == ready_number(ended.stdout, "pool")
     for column in ("weights", "drafts", "compute", "free", "reserve", "KV a token", "host"):
@@ -75,7 +75,7 @@ def test_a_draft_is_counted(luced: Path, tiny_model: Path, packaged_draft: Path)
 
 
 def test_park_takes_the_same_pool_again(start: Start) -> None:
-    daemon = start("--kvflash", "auto", "--lanes", "1", "--ubatch", "64")
+    daemon = start("--kv-offload", "auto", "--lanes", "1", "--ubatch", "64")
     prompt = random_prompt(700, seed=2)
     first = generate(daemon, prompt)
     done(daemon, "park")
@@ -91,7 +91,7 @@ def test_where_even_the_smallest_pool_does_not_fit_the_figures_are_told(
         pytest.skip("the pool lies on the GPU: what the host has to spare does not decide")
     ended = run(luced, tiny_model, "--lanes", "1", "--host-cache", "1000T")
     assert ended.returncode == 2
-    assert "--kvflash auto: even the smallest pool of 512 tokens leaves host too little memory" in ended.stdout
+    assert "--kv-offload auto: even the smallest pool of 512 tokens leaves host too little memory" in ended.stdout
     assert re.search(r"\d+ MiB are to stay free and \d+ MiB are( \(.*\))?; \d+ MiB are missing", ended.stdout)
 
 
@@ -100,8 +100,8 @@ def test_where_even_the_smallest_pool_does_not_fit_the_figures_are_told(
     [
         (("--pool", "1024"), "give one of them"),
         (("--flash-attn", "off"), "needs flash attention"),
-        (("--kvflash", "Auto"), "--kvflash takes a whole number of tokens, at most 268435456, or auto"),
-        (("--kvflash", ""), "or auto"),
+        (("--kv-offload", "Auto"), "--kv-offload takes a whole number of tokens, at most 268435456, or auto"),
+        (("--kv-offload", ""), "or auto"),
         (("--host-cache", "1M", "--ctx", "8192"), "give --host-cache as much, or a smaller --ctx"),
     ],
 )

@@ -1,6 +1,6 @@
-"""Texts that are longer than the pool (`--kvflash`): the same answers while they fit, answers that find what has left
-the pool where they do not, one memory whatever the length, and nothing lost on the way through slots, files, park and
-other lanes."""
+"""Texts that are longer than the pool (`--kv-offload`): the same answers while they fit, answers that find what has
+left the pool where they do not, one memory whatever the length, and nothing lost on the way through slots, files, park
+and other lanes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILLER = (
 """What the packaged model was trained to find facts in."""
 OWNERS = ("green owl", "red fox", "blue whale", "black cat")
 
-SMALL = ("--kvflash", "512", "--ctx", "8192", "--ubatch", "64", "--lanes", "1")
+SMALL = ("--kv-offload", "512", "--ctx", "8192", "--ubatch", "64", "--lanes", "1")
 N_CELLS = 512
 FAMILIES = ("tiny", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "laguna")
 
@@ -78,7 +78,7 @@ def test_what_fits_is_computed_as_without(
     noise = NOISE_GPU if family == "tiny" else noise_of_random(family in MOE, gpu)
     comparison = Comparison(noise if gpu else 0)
     same = ("--ctx", "512", "--ubatch", "64", "--lanes", "2")
-    bounded = start(*same, "--kvflash", "1024", model=model)
+    bounded = start(*same, "--kv-offload", "1024", model=model)
     unbounded = start(*same, "--pool", "1024", model=model)
     for seed in range(3):
         prompt = random_prompt(100 + 90 * seed, seed=seed)
@@ -122,9 +122,9 @@ def recalled(daemon: DaemonDriver, facts: Facts, n: int) -> int:
 def test_a_fact_that_has_left_the_pool_comes_back_when_it_is_asked_for(
     start: Start, facts: Facts, tiny_model: Path
 ) -> None:
-    assert recalled(start(*SMALL, "--kvflash-policy", "query"), facts, 8) >= 6
+    assert recalled(start(*SMALL, "--kv-offload-policy", "query"), facts, 8) >= 6
     # Control: without looking at what is asked for, it is gone.
-    lru = start(*SMALL, "--kvflash-policy", "lru")
+    lru = start(*SMALL, "--kv-offload-policy", "lru")
     assert recalled(lru, Facts(TextModel(tiny_model), seed=5), 8) <= 2
     assert status_of(lru)["page_choices"] == "0"
 
@@ -169,7 +169,7 @@ def test_what_mattered_is_known_after_a_restart(start: Start, facts: Facts, tmp_
         return n_told
 
     # Control: who begins with the newest pages tells little of them.
-    lru = start(*SMALL, *disk, "--kvflash-policy", "lru")
+    lru = start(*SMALL, *disk, "--kv-offload-policy", "lru")
     assert told_again(lru) <= 2
     assert lru.close() == 0
     assert told_again(start(*SMALL, *disk)) >= 4
@@ -214,7 +214,7 @@ def test_a_fact_of_the_first_turn_is_found_in_a_later_one(start: Start, facts: F
 
 
 def test_lanes_share_the_pool_and_none_starves(start: Start, facts: Facts) -> None:
-    daemon = start("--kvflash", "1664", "--ctx", "4096", "--ubatch", "64", "--lanes", "4")
+    daemon = start("--kv-offload", "1664", "--ctx", "4096", "--ubatch", "64", "--lanes", "4")
     prompts = {i: facts.prompt(90, 0.15 * i) for i in range(1, 6)}
     daemon.send(*(gen_line(i, 24, prompt, "") for i, (prompt, _) in prompts.items()))
     answers = daemon.collect(len(prompts))
@@ -258,7 +258,7 @@ def test_drafts_of_a_text_that_outgrows_the_pool_are_as_good_as_without_a_bound(
     or later. Measured of the six: 69 of 72 drafted tokens accepted instead of 67 of 75; with zeros for the drafter's
     rows in pages that came back 49 of 106. So a text may lose one of its 11 accepted tokens, and draft two more.
     """
-    drafting = ("--draft", str(packaged_draft), "--draft-gate", "off", "--draft-ngram", "off")
+    drafting = ("--draft", str(packaged_draft), "--draft-adaptive", "off", "--draft-ngram", "off")
     same = ("--ctx", "2048", "--ubatch", "64", "--lanes", "1", *drafting)
     n = 14  # up to the end of the code
     owners = [owner for owner in OWNERS if owner != "black cat"]  # that one it cannot draft in any case
@@ -266,7 +266,7 @@ def test_drafts_of_a_text_that_outgrows_the_pool_are_as_good_as_without_a_bound(
     with closing(start("--pool", "2048", *same)) as unbounded:
         expected = [generate(unbounded, prompt, "", n) for prompt, _ in prompts]
     assert sum(facts.tells(told.tokens, code) for told, (_, code) in zip(expected, prompts, strict=True)) >= 5
-    bounded = start("--kvflash", "768", *same)
+    bounded = start("--kv-offload", "768", *same)
 
     def check(name: str) -> list[Told]:
         answers = [generate(bounded, prompt, "", n) for prompt, _ in prompts]
@@ -296,21 +296,21 @@ def test_what_was_computed_within_a_pool_is_not_taken_for_the_whole(start: Start
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--kvflash", "0"), "need at least 512"),
-        (("--kvflash", "-64"), "need at least 512"),
-        (("--kvflash", "many"), "--kvflash takes a whole number of tokens"),
-        (("--kvflash", "448"), "need at least 512"),
-        (("--kvflash", "520"), "576 is"),
-        (("--kvflash", "99999999999"), "--kvflash takes a whole number of tokens"),
-        (("--kvflash", "512", "--pool", "1024"), "give one of them"),
-        (("--kvflash", "512", "--flash-attn", "off"), "needs flash attention"),
-        (("--kvflash", "512", "--host-cache", "1M"), "give --host-cache as much, or a smaller --ctx"),
-        (("--kvflash", "268435457"), "at most 268435456, or auto"),
-        (("--kvflash-tau", "32"), "--kvflash-tau is for a pool that texts may outgrow: give --kvflash N or"),
-        (("--kvflash-policy", "auto"), "--kvflash-policy is for a pool"),
-        (("--kvflash-pin=0:64", "--pool", "8192"), "--kvflash-pin is for a pool"),
-        (("--kvflash", "512", "--kvflash-tau", "0"), "--kvflash-tau takes a whole number from 1"),
-        (("--kvflash", "512", "--kvflash-policy", "none"), "--kvflash-policy takes one of auto, query, draft, lru"),
+        (("--kv-offload", "0"), "need at least 512"),
+        (("--kv-offload", "-64"), "need at least 512"),
+        (("--kv-offload", "many"), "--kv-offload takes a whole number of tokens"),
+        (("--kv-offload", "448"), "need at least 512"),
+        (("--kv-offload", "520"), "576 is"),
+        (("--kv-offload", "99999999999"), "--kv-offload takes a whole number of tokens"),
+        (("--kv-offload", "512", "--pool", "1024"), "give one of them"),
+        (("--kv-offload", "512", "--flash-attn", "off"), "needs flash attention"),
+        (("--kv-offload", "512", "--host-cache", "1M"), "give --host-cache as much, or a smaller --ctx"),
+        (("--kv-offload", "268435457"), "at most 268435456, or auto"),
+        (("--kv-offload-interval", "32"), "--kv-offload-interval is for a pool that texts may outgrow: give"),
+        (("--kv-offload-policy", "auto"), "--kv-offload-policy is for a pool"),
+        (("--kv-offload-pin=0:64", "--pool", "8192"), "--kv-offload-pin is for a pool"),
+        (("--kv-offload", "512", "--kv-offload-interval", "0"), "--kv-offload-interval takes a whole number from 1"),
+        (("--kv-offload", "512", "--kv-offload-policy", "none"), "policy takes one of auto, query, draft, lru"),
     ],
 )
 def test_a_pool_that_cannot_work_is_refused_with_what_would(
@@ -326,7 +326,7 @@ def test_a_pool_that_cannot_work_is_refused_with_what_would(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("option", ["--kvflash", "--pool"])
+@pytest.mark.parametrize("option", ["--kv-offload", "--pool"])
 def test_a_pool_larger_than_the_memory_is_refused_before_it_is_taken(
     luced: Path, family: str, option: str, tiny_model: Path, test_models: Path, gpu: bool
 ) -> None:
@@ -340,7 +340,7 @@ def test_a_pool_larger_than_the_memory_is_refused_before_it_is_taken(
         assert "err start_failed no context of 268435456 cells" in ended.stdout
         return
     assert "err start_failed a pool of 268435456 tokens takes" in ended.stdout
-    assert "MiB can be had: give a smaller --kvflash, --pool or --ctx" in ended.stdout
+    assert "MiB can be had: give a smaller --kv-offload, --pool or --ctx" in ended.stdout
 
 
 @pytest.mark.parametrize(("n_pool", "is_said"), [("1024", True), ("960", False)])
@@ -348,7 +348,7 @@ def test_a_pool_that_nothing_has_to_leave_is_said_to_be_one(
     luced: Path, tiny_model: Path, n_pool: str, is_said: bool
 ) -> None:
     ended = subprocess.run(
-        [luced, "--model", tiny_model, "--ctx", "512", "--lanes", "2", "--ubatch", "64", "--kvflash", n_pool],
+        [luced, "--model", tiny_model, "--ctx", "512", "--lanes", "2", "--ubatch", "64", "--kv-offload", n_pool],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended

@@ -57,7 +57,8 @@ def test_drafts_that_carry_nothing_over_leave_a_text_to_be_taken_up_anywhere(
     start: Start, test_models: Path, draft: str
 ) -> None:
     path = test_models / "drafts" / f"{draft}.gguf"
-    arguments = ["--ctx", "512", "--lanes", "1", "--draft", str(path), "--draft-gate", "off", "--draft-ngram", "off"]
+    drafting = ["--draft", str(path), "--draft-adaptive", "off", "--draft-ngram", "off"]
+    arguments = ["--ctx", "512", "--lanes", "1", *drafting]
     daemon = start(*arguments, model=test_models / f"{PURE}.gguf")
     generate(daemon, TEXT, "", 1)
     departing = [*TEXT[:150], *random_prompt(30, seed=6)]

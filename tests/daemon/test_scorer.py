@@ -1,5 +1,5 @@
-"""Pages chosen by a small model beside the target (`--kvflash-policy draft`): what has left the pool is found again, in
-every lane, after a park and in later turns, whatever vocabulary the scorer has; one that cannot read is refused."""
+"""Pages chosen by a small model beside the target (`--kv-offload-policy draft`): what has left the pool is found again,
+in every lane, after a park and in later turns, whatever vocabulary the scorer has; one that cannot read is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCORER = Path(__file__).resolve().parents[1] / "data" / "models" / "luce-tiny-sc
 
 
 def by(scorer: Path) -> tuple[str, ...]:
-    return ("--kvflash-policy", "draft", "--kvflash-scorer", str(scorer))
+    return ("--kv-offload-policy", "draft", "--kv-offload-scorer", str(scorer))
 
 
 DRAFT = by(SCORER)
@@ -46,7 +46,7 @@ def test_a_fact_that_has_left_the_pool_comes_back_by_the_scorer(start: Start, fa
     assert int(status["page_keys_bytes"]) > 0
     assert int(status["scorer_bytes"]) > SCORER.stat().st_size / 2
     # Control: without looking at what is asked for, it is gone.
-    lru = start(*SMALL, "--kvflash-policy", "lru")
+    lru = start(*SMALL, "--kv-offload-policy", "lru")
     assert recalled(lru, Facts(TextModel(tiny_model), seed=5), 8) <= 2
 
 
@@ -60,7 +60,7 @@ def test_a_scorer_with_another_tokenizer_finds_it_too(start: Start, facts: Facts
 
 
 def test_lanes_are_scored_each_by_its_own_text(start: Start, facts: Facts) -> None:
-    daemon = start("--kvflash", "1664", "--ctx", "4096", "--ubatch", "64", "--lanes", "4", *DRAFT)
+    daemon = start("--kv-offload", "1664", "--ctx", "4096", "--ubatch", "64", "--lanes", "4", *DRAFT)
     prompts = {i: facts.prompt(90, 0.15 * i) for i in range(1, 6)}
     daemon.send(*(gen_line(i, 24, prompt, "") for i, (prompt, _) in prompts.items()))
     answers = daemon.collect(len(prompts))
@@ -96,14 +96,14 @@ def test_turns_go_on_from_what_was_read_through_slots_and_park(start: Start, fac
 
 
 def test_what_fits_is_not_read(start: Start) -> None:
-    daemon = start("--kvflash", "1024", "--ctx", "1024", "--lanes", "1", "--ubatch", "64", *DRAFT)
+    daemon = start("--kv-offload", "1024", "--ctx", "1024", "--lanes", "1", "--ubatch", "64", *DRAFT)
     generate(daemon, random_prompt(600, seed=3))
     status = status_of(daemon)
     assert (status["page_choices"], status["page_keys_bytes"]) == ("0", "0")
 
 
 def test_auto_asks_the_model_itself_where_it_can(start: Start, facts: Facts) -> None:
-    daemon = start(*SMALL, "--kvflash-scorer", str(SCORER))
+    daemon = start(*SMALL, "--kv-offload-scorer", str(SCORER))
     prompt, _ = facts.prompt(140, 0.4)
     generate(daemon, prompt, "", 4)
     status = status_of(daemon)
@@ -132,4 +132,4 @@ def test_a_scorer_that_cannot_read_is_refused(
     assert ended.returncode == 2, ended
     assert ended.stdout.startswith("err start_failed "), ended.stdout
     assert says in ended.stdout
-    assert "--kvflash-scorer" in ended.stdout
+    assert "--kv-offload-scorer" in ended.stdout

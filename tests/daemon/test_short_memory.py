@@ -1,5 +1,5 @@
-"""A daemon that is refused memory while it runs: with `--kvflash` it ends, for a supervisor to start it with a smaller
-pool; without, the request fails. The refusals are real: the daemon's address space is limited from
+"""A daemon that is refused memory while it runs: with `--kv-offload` it ends, for a supervisor to start it with a
+smaller pool; without, the request fails. The refusals are real: the daemon's address space is limited from
 outside. On a CPU, whose memory is the system's; native/tests/device/short_memory_test.cpp has a device's memory, and
 tests/supervisor/test_engine_status.py engines that die of it."""
 
@@ -20,7 +20,7 @@ from tests.daemon_driver import DaemonDriver, DaemonEnded, gen_line, random_prom
 ARGUMENTS = ("--lanes", "2", "--ubatch", "512", "--ctx", "8192", "--host-cache", "200M")
 SMALL_BYTES = 4 << 20
 N_HUGE = 6_000_000  # tokens of a prompt that takes more than that to read and less than a line may have
-BOUNDED = (*ARGUMENTS, "--kvflash", "8192", "--kvflash-policy", "lru")
+BOUNDED = (*ARGUMENTS, "--kv-offload", "8192", "--kv-offload-policy", "lru")
 
 
 def taken_bytes(daemon: DaemonDriver) -> int:
@@ -87,7 +87,7 @@ def huge_file(tmp_path: Path) -> str:
 def test_a_prompt_that_does_not_fit_into_memory_is_refused(
     start: Start, tmp_path: Path, huge: Callable[[Path], str]
 ) -> None:
-    daemon = start("--ctx", str(2 * N_HUGE), "--kvflash", "4096", "--kvflash-policy", "lru")
+    daemon = start("--ctx", str(2 * N_HUGE), "--kv-offload", "4096", "--kv-offload-policy", "lru")
     assert served(daemon, random_prompt(50, seed=9))
     line = huge(tmp_path)
     # A line is read before it is understood.
@@ -104,7 +104,7 @@ def test_a_prompt_that_does_not_fit_into_memory_is_refused(
 def test_unpark_takes_a_smaller_pool_where_there_is_less_memory(start: Start, gpu: bool) -> None:
     if gpu:
         pytest.skip("CUDA does not start again in an address space that leaves the model less than it had")
-    daemon = start(*ARGUMENTS, "--kvflash", "65536", "--kvflash-policy", "lru")
+    daemon = start(*ARGUMENTS, "--kv-offload", "65536", "--kv-offload-policy", "lru")
     prompt = random_prompt(2000, seed=2)
     before = generate(daemon, prompt)
     done(daemon, "park")

@@ -108,7 +108,7 @@ def test_the_packaged_model_and_drafter(
     prompts = packaged_prompts(tiny_model, golden, full)
     references = plainly(start("--draft-ngram", "off"), prompts, n)
     comparison = Comparison(NOISE_BATCHING)
-    with closing(start("--draft", str(packaged_draft), "--draft-gate", gate, "--lanes", "1")) as alone:
+    with closing(start("--draft", str(packaged_draft), "--draft-adaptive", gate, "--lanes", "1")) as alone:
         n_drafted = 0
         for i, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
             told = generate(alone, prompt, "reuse=0", n)
@@ -117,7 +117,7 @@ def test_the_packaged_model_and_drafter(
         assert n_drafted > 0 or gate == "on"
         fields = status_of(alone)
         assert int(fields["spec_drafted"]) == n_drafted
-    with closing(start("--draft", str(packaged_draft), "--draft-gate", gate, "--lanes", "8")) as busy:
+    with closing(start("--draft", str(packaged_draft), "--draft-adaptive", gate, "--lanes", "8")) as busy:
         for i, tokens in enumerate(all_at_once(busy, prompts, n)):
             comparison.check(f"prompt {i} beside others", tokens, references[i].tokens, references[i].margins)
         status_of(busy)
@@ -137,7 +137,7 @@ def test_every_architecture_with_a_drafter(
     goes_far = full and architecture in MOE
     comparison = Comparison(math.inf if goes_far else noise_of_random(architecture in MOE, gpu))
     for lanes in ("1", "8"):
-        arguments = ("--draft", str(draft), "--draft-gate", "off", "--draft-max", "5")
+        arguments = ("--draft", str(draft), "--draft-adaptive", "off", "--draft-max", "5")
         with closing(start(*arguments, "--lanes", lanes, model=model)) as daemon:
             for i, tokens in enumerate(all_at_once(daemon, prompts, n)):
                 name = f"prompt {i} in {lanes} lanes"
@@ -158,7 +158,7 @@ def test_without_states_to_go_back_to(start: Start, test_models: Path, architect
     references = plainly(start("--draft-ngram", "off", model=model), prompts, N_TOKENS)
     comparison = Comparison(noise_of_random(architecture in MOE, gpu))
     for lanes in ("1", "3"):
-        arguments = ("--draft", str(draft), "--draft-gate", "off", "--draft-max", "5", "--spec-memory", "0")
+        arguments = ("--draft", str(draft), "--draft-adaptive", "off", "--draft-max", "5", "--draft-state-memory", "0")
         with closing(start(*arguments, "--lanes", lanes, model=model)) as daemon:
             for i, tokens in enumerate(all_at_once(daemon, prompts, N_TOKENS)):
                 comparison.check(f"prompt {i}, {lanes} lanes", tokens, references[i].tokens, references[i].margins)
@@ -192,7 +192,7 @@ def test_every_kind_of_draft_model(
     prompts = random_prompts(6, seed=11)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
     comparison = Comparison(NOISE_RANDOM)
-    arguments = (*source, "--draft-gate", "off", "--draft-max", "4", "--draft-ngram", "off", "--lanes", "3")
+    arguments = (*source, "--draft-adaptive", "off", "--draft-max", "4", "--draft-ngram", "off", "--lanes", "3")
     with closing(start(*arguments, model=model)) as daemon:
         assert dict(daemon.ready.fields)["spec"] == kind
         for i, tokens in enumerate(all_at_once(daemon, prompts, n)):
@@ -207,7 +207,7 @@ def test_every_kind_of_draft_model(
 
 def test_lookup_needs_no_draft_model(start: Start, golden: list[GoldenCase]) -> None:
     [copying] = [case for case in golden if case.kind == "copy"]
-    with closing(start("--draft-gate", "off")) as daemon:
+    with closing(start("--draft-adaptive", "off")) as daemon:
         told = generate(daemon, copying.prompt_ids, "reuse=0", len(copying.tokens))
         assert told.tokens == list(copying.tokens)
         n_drafted, n_accepted = drafted(told)
@@ -230,7 +230,7 @@ def test_sampled_tokens_are_those_of_plain_decoding(
         expected = [generate(plain, prompt, extra, n) for prompt in prompts]
     comparison = SampledComparison(NOISE_BATCHING)
     for lanes in ("1", "8"):
-        with closing(start("--draft", str(packaged_draft), "--draft-gate", gate, "--lanes", lanes)) as daemon:
+        with closing(start("--draft", str(packaged_draft), "--draft-adaptive", gate, "--lanes", lanes)) as daemon:
             daemon.send(*(gen_line(i, n, prompt, f"ignore_eos=1 {extra}") for i, prompt in enumerate(prompts)))
             answers = daemon.collect(len(prompts))
             for i, reference in enumerate(expected):
@@ -276,7 +276,7 @@ def test_sampled_tokens_are_those_of_plain_decoding_with_every_kind_of_draft_mod
         expected = all_answers(plain, asked, n)
     assert len({tuple(answer.tokens) for answer in expected}) == len(asked)
     comparison = SampledComparison(NOISE_RANDOM)
-    source = ("--draft", str(test_models / f"{draft}.gguf"), "--draft-gate", "off", "--draft-max", "4")
+    source = ("--draft", str(test_models / f"{draft}.gguf"), "--draft-adaptive", "off", "--draft-max", "4")
     for lanes in ("1", "3"):
         with closing(start(*source, "--draft-ngram", "off", "--lanes", lanes, model=model)) as daemon:
             assert dict(daemon.ready.fields)["spec"] == kind
@@ -301,7 +301,7 @@ def test_grammar_and_logprobs_go_with_the_verified_tokens(
     asked = [(prompt, extra) for prompt in packaged_prompts(tiny_model, golden, full=False) for extra in extras]
     with closing(start("--draft-max", "0", "--lanes", "1")) as daemon:
         plain = all_answers(daemon, asked, N_ASSIGNMENTS)
-    arguments = ("--draft", str(packaged_draft), "--draft-gate", "off", "--draft-max", "4", "--lanes", "3")
+    arguments = ("--draft", str(packaged_draft), "--draft-adaptive", "off", "--draft-max", "4", "--lanes", "3")
     with closing(start(*arguments)) as daemon:
         speculative = all_answers(daemon, asked, N_ASSIGNMENTS)
         fields = status_of(daemon)
@@ -322,7 +322,7 @@ def test_grammar_and_logprobs_go_with_the_verified_tokens(
 
 def test_limits_and_ends_inside_a_draft(start: Start, golden: list[GoldenCase], packaged_draft: Path) -> None:
     """A request never gives more than it was asked for, and its end token ends it wherever it stands."""
-    with closing(start("--draft", str(packaged_draft), "--draft-gate", "off")) as daemon:
+    with closing(start("--draft", str(packaged_draft), "--draft-adaptive", "off")) as daemon:
         for case in golden[:4]:
             for n in (1, 2, 3, 5, 9):
                 assert generate(daemon, case.prompt_ids, "reuse=0", n).tokens == list(case.tokens[:n])
@@ -338,7 +338,7 @@ def test_acceptance_after_a_restore_is_that_of_the_undisturbed_run(
 ) -> None:
     """Pages and tails hold what the drafter knows of a text; without it its drafts would be guesses."""
     prompt = [token for case in golden[:6] for token in case.prompt_ids]
-    arguments = ("--draft", str(packaged_draft), "--draft-gate", "off", "--draft-ngram", "off")
+    arguments = ("--draft", str(packaged_draft), "--draft-adaptive", "off", "--draft-ngram", "off")
     with closing(start(*arguments, "--disk-cache", str(tmp_path))) as daemon:
         fresh = generate(daemon, prompt, "", 64)
         reused = generate(daemon, prompt, "", 64)

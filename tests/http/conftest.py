@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI, OpenAI
 
 from tests.http.serving import Server
 
@@ -38,3 +39,15 @@ def make_server(tiny_model: Path) -> MakeServer:
             await asyncio.to_thread(running.stop)
 
     return make
+
+
+@pytest.fixture
+def sdk(server: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_sdk(server: Server) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client

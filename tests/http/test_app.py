@@ -251,6 +251,9 @@ async def test_aliases_stand_for_the_model(make_server: MakeServer) -> None:
         assert listed["first_id"] == "one"
         props = (await client.get(f"{server.url}/props")).json()
         assert props["model_alias"] == "one"
+        for path, body in (("responses", {"input": "x", "max_output_tokens": 1}), ("completions", {"prompt": "x"})):
+            answer = await client.post(f"{server.url}/v1/{path}", json=body)
+            assert answer.json()["model"] == "one", path
 
 
 def test_props_show_a_bounded_pool(tiny_model: Path) -> None:

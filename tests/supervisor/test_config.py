@@ -9,6 +9,7 @@ import pytest
 
 from luce.supervisor import DaemonConfig, NotInstalledError, SupervisorConfig, find_luced
 from luce.supervisor.config import ConfigError, engine_environment
+from luce.supervisor.config.table import engine_options
 
 
 def test_unset_options_are_left_to_the_daemon() -> None:
@@ -32,8 +33,8 @@ def test_speculation_becomes_arguments() -> None:
         spec_memory=1 << 30,
     )
     assert config.to_argv() == [
-        "--model", "m", "--draft", "d.gguf", "--mtp", "--draft-max", "0", "--draft-gate", "off", "--draft-tree", "0",
-        "--spec-memory", "1073741824",
+        "--model", "m", "--draft", "d.gguf", "--mtp", "--draft-max", "0", "--draft-adaptive", "off",
+        "--draft-tree", "0", "--draft-state-memory", "1073741824",
     ]  # fmt: skip
     supervisor = SupervisorConfig(
         model=Path("m"), draft=Path("d"), engines=[{}, {"model": Path("n"), "draft": None, "mtp": True}]
@@ -51,16 +52,16 @@ def test_a_pool_that_texts_may_outgrow_becomes_arguments() -> None:
     )
     first, second = map(supervisor.daemon_config, supervisor.engine_configs())
     assert first.to_argv() == ["--model", "m", "--pool", "4096"]
-    expected = ["--model", "m", "--kvflash", "2560", "--kvflash-tau", "32", "--kvflash-policy", "lru"]
-    assert second.to_argv() == [*expected, "--kvflash-layer", "0"]
-    assert DaemonConfig(model=Path("m"), kvflash="auto").to_argv() == ["--model", "m", "--kvflash", "auto"]
+    expected = ["--model", "m", "--kv-offload", "2560", "--kv-offload-interval", "32", "--kv-offload-policy", "lru"]
+    assert second.to_argv() == [*expected, "--kv-offload-layer", "0"]
+    assert DaemonConfig(model=Path("m"), kvflash="auto").to_argv() == ["--model", "m", "--kv-offload", "auto"]
     pinned = DaemonConfig(model=Path("m"), kvflash=640, kvflash_pin=("0:64", "100:200"))
-    assert pinned.to_argv() == ["--model", "m", "--kvflash", "640", "--kvflash-pin", "0:64,100:200"]
+    assert pinned.to_argv() == ["--model", "m", "--kv-offload", "640", "--kv-offload-pin", "0:64,100:200"]
     scored = DaemonConfig(
         model=Path("m"), kvflash=640, kvflash_policy="draft", kvflash_scorer=Path("s"), kvflash_scorer_cache_type="f16"
     )
-    expected = ["--kvflash-policy", "draft", "--kvflash-scorer", "s", "--kvflash-scorer-cache-type", "f16"]
-    assert scored.to_argv() == ["--model", "m", "--kvflash", "640", *expected]
+    expected = ["--kv-offload-policy", "draft", "--kv-offload-scorer", "s", "--kv-offload-scorer-cache-type", "f16"]
+    assert scored.to_argv() == ["--model", "m", "--kv-offload", "640", *expected]
 
 
 def test_how_a_bounded_pool_is_used_needs_one() -> None:
@@ -87,7 +88,7 @@ def test_every_field_becomes_an_argument() -> None:
     }
     argv = DaemonConfig(model=Path("m.gguf"), **values).to_argv()  # type: ignore[arg-type]
     for name in values:
-        assert f"--{name.replace('_', '-')}" in argv
+        assert f"--{engine_options()[name].name}" in argv
 
 
 def test_the_binary_can_be_named(tmp_path: Path) -> None:

@@ -278,7 +278,7 @@ async def test_a_stopped_engine_that_goes_on_in_time_is_kept(brisk: SupervisorCo
         await began.wait()
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)
-        await asyncio.sleep(0.5)  # some ticks of the guard
+        await asyncio.sleep(0.5)  # some ticks of the watchdog
         os.kill(pid, signal.SIGCONT)
         assert len((await running).tokens) == 300
         assert supervisor.engine_pids() == [pid]

@@ -1,4 +1,4 @@
-"""Guard, Liveness, FailureCount and the router: decisions, without an engine or a clock."""
+"""Lifecycle, Liveness, FailureCount and the router: decisions, without an engine or a clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from luce.supervisor.engine.token_records import TokenRecords
 from luce.supervisor.engine.watchdog import (
     TRANSITIONS,
     EngineState,
-    Guard,
+    Lifecycle,
     Liveness,
     LivenessLimits,
     ProcessActivity,
@@ -34,35 +34,35 @@ def test_every_state_is_in_the_table_and_can_be_reached_and_stopped() -> None:
 
 
 def test_an_illegal_step_is_a_bug() -> None:
-    guard = Guard(RestartPolicy())
-    guard.to(EngineState.READY)
+    lifecycle = Lifecycle(RestartPolicy())
+    lifecycle.to(EngineState.READY)
     with pytest.raises(AssertionError):
-        guard.to(EngineState.STARTING)
+        lifecycle.to(EngineState.STARTING)
 
 
-def die(guard: Guard, *, did_work: bool) -> float | None:
-    delay_s = guard.note_death(did_work=did_work)
+def die(lifecycle: Lifecycle, *, did_work: bool) -> float | None:
+    delay_s = lifecycle.note_death(did_work=did_work)
     if delay_s is not None:
-        guard.to(EngineState.STARTING)
+        lifecycle.to(EngineState.STARTING)
     return delay_s
 
 
 def test_restarts_back_off_and_end() -> None:
-    guard = Guard(RestartPolicy(first_delay_s=1, factor=2, max_delay_s=5, limit=5))
-    assert [die(guard, did_work=False) for _ in range(5)] == [1, 2, 4, 5, None]
-    assert guard.state is EngineState.FAILED
+    lifecycle = Lifecycle(RestartPolicy(first_delay_s=1, factor=2, max_delay_s=5, limit=5))
+    assert [die(lifecycle, did_work=False) for _ in range(5)] == [1, 2, 4, 5, None]
+    assert lifecycle.state is EngineState.FAILED
 
 
 def test_an_engine_that_works_is_restarted_at_once_for_ever() -> None:
-    guard = Guard(RestartPolicy(limit=2))
+    lifecycle = Lifecycle(RestartPolicy(limit=2))
     for _ in range(100):
-        assert die(guard, did_work=True) == 0
-    assert die(guard, did_work=False) == 0.1
+        assert die(lifecycle, did_work=True) == 0
+    assert die(lifecycle, did_work=False) == 0.1
     for _ in range(100):  # somebody's fault, but not the engine's
-        guard.note_death(did_work=False, had_requests=True)
-        guard.to(EngineState.STARTING)
-    assert die(guard, did_work=False) is None
-    assert guard.n_deaths == 202
+        lifecycle.note_death(did_work=False, had_requests=True)
+        lifecycle.to(EngineState.STARTING)
+    assert die(lifecycle, did_work=False) is None
+    assert lifecycle.n_deaths == 202
 
 
 def silent(liveness: Liveness, seconds: float) -> None:

@@ -26,7 +26,7 @@ Result<void> check_draft(const Options& options) {
     return {};
 }
 
-// Pages of --kvflash-pin that a lane would not keep anyhow.
+// Pages of --kv-offload-pin that a lane would not keep anyhow.
 std::int64_t n_pinned_pages(const Options& options) {
     const memory::PinnedRanges pins(options.kvflash_pins);
     return static_cast<std::int64_t>(pins.n_from(memory::ResidencyRules{}.n_sinks));
@@ -34,11 +34,12 @@ std::int64_t n_pinned_pages(const Options& options) {
 
 // How a bounded pool is used says nothing where there is none.
 Result<void> check_nothing_needs_kvflash(std::span<const std::string_view> given) {
-    constexpr std::string_view kOfIt = "--kvflash-";
+    constexpr std::string_view kOfIt = "--kv-offload-";
     const auto needless =
         std::find_if(given.begin(), given.end(), [&](std::string_view name) { return name.starts_with(kOfIt); });
     if (needless == given.end()) return {};
-    return bad_args(std::string(*needless) + " is for a pool that texts may outgrow: give --kvflash N or --kvflash " +
+    return bad_args(std::string(*needless) +
+                    " is for a pool that texts may outgrow: give --kv-offload N or --kv-offload " +
                     "auto too, or leave it out");
 }
 
@@ -53,8 +54,8 @@ Result<void> check_pins(const Options& options, std::int64_t n_pool) {
     const std::int64_t n_rest = n_pool - n_least + n_pages * memory::kPageSize * options.n_lanes;
     const std::int64_t n_most = std::max<std::int64_t>(0, n_rest) / options.n_lanes / memory::kPageSize;
     const std::string pool = options.sizes_kvflash ? "a pool of " + std::to_string(n_pool) + " tokens"
-                                                   : "--kvflash " + std::to_string(n_pool);
-    return bad_args("--kvflash-pin holds " + std::to_string(n_pages * memory::kPageSize) +
+                                                   : "--kv-offload " + std::to_string(n_pool);
+    return bad_args("--kv-offload-pin holds " + std::to_string(n_pages * memory::kPageSize) +
                     " tokens in whole pages, in each of " + std::to_string(options.n_lanes) + " lanes: " + pool +
                     " has room for " + std::to_string(n_most * memory::kPageSize) + "; for these it takes " +
                     std::to_string(n_least));
@@ -66,17 +67,18 @@ Result<void> check_policy(const Options& options, std::span<const std::string_vi
         return options.kvflash_policy == one || options.kvflash_policy == KvflashPolicy::automatic;
     };
     if (options.kvflash_policy == KvflashPolicy::draft && !options.kvflash_scorer) {
-        return bad_args("--kvflash-policy draft needs a small model that reads the texts: give --kvflash-scorer FILE");
+        return bad_args(
+            "--kv-offload-policy draft needs a small model that reads the texts: give --kv-offload-scorer FILE");
     }
     if (options.kvflash_scorer && !is_policy(KvflashPolicy::draft)) {
-        return bad_args("--kvflash-scorer is for --kvflash-policy draft (or auto): the one given asks no scorer");
+        return bad_args("--kv-offload-scorer is for --kv-offload-policy draft (or auto): the one given asks no scorer");
     }
-    const bool has_layer = std::find(given.begin(), given.end(), "--kvflash-layer") != given.end();
+    const bool has_layer = std::find(given.begin(), given.end(), "--kv-offload-layer") != given.end();
     if (has_layer && !is_policy(KvflashPolicy::query)) {
-        return bad_args("--kvflash-layer is for --kvflash-policy query (or auto): the one given asks no layer");
+        return bad_args("--kv-offload-layer is for --kv-offload-policy query (or auto): the one given asks no layer");
     }
     if (options.kvflash_scorer_cache_type && !options.kvflash_scorer) {
-        return bad_args("--kvflash-scorer-cache-type is for a scorer: name one with --kvflash-scorer FILE");
+        return bad_args("--kv-offload-scorer-cache-type is for a scorer: name one with --kv-offload-scorer FILE");
     }
     return {};
 }
@@ -85,20 +87,20 @@ Result<void> check_policy(const Options& options, std::span<const std::string_vi
 Result<void> check_residency(const Options& options, std::span<const std::string_view> given) {
     if (!options.n_kvflash) return check_nothing_needs_kvflash(given);
     const std::int32_t n = *options.n_kvflash;
-    if (options.n_pool) return bad_args("--kvflash and --pool both name the size of the pool: give one of them");
+    if (options.n_pool) return bad_args("--kv-offload and --pool both name the size of the pool: give one of them");
     if (options.flash_attention == FlashAttentionChoice::off) {
-        return bad_args("--kvflash needs flash attention: without it a position's values are not stored together");
+        return bad_args("--kv-offload needs flash attention: without it a position's values are not stored together");
     }
     if (options.sizes_kvflash) return check_pins(options, kMaxCells);
     if (Result<void> checked = check_pins(options, n); !checked) return checked;
     const std::int64_t n_least = n_least_pool(options);
     if (n < n_least) {
-        return bad_args("--kvflash " + std::to_string(n) + " is too small: " + std::to_string(options.n_lanes) +
+        return bad_args("--kv-offload " + std::to_string(n) + " is too small: " + std::to_string(options.n_lanes) +
                         " lanes and slices of --ubatch " + std::to_string(options.n_ubatch) + " need at least " +
                         std::to_string(n_least) + "; fewer --lanes or a smaller --ubatch need less");
     }
     if (n % memory::kPageSize != 0) {
-        return bad_args("--kvflash " + std::to_string(n) + " is no multiple of a page's " +
+        return bad_args("--kv-offload " + std::to_string(n) + " is no multiple of a page's " +
                         std::to_string(memory::kPageSize) +
                         " tokens: " + std::to_string((n / memory::kPageSize + 1) * memory::kPageSize) + " is");
     }
@@ -135,7 +137,7 @@ std::int64_t n_least_pool(const Options& options) {
 Result<void> check_pins_within(const Options& options, std::int32_t n_ctx) {
     for (const memory::PositionSpan& pin : options.kvflash_pins) {
         if (pin.end <= n_ctx) continue;
-        return bad_args("--kvflash-pin " + std::to_string(pin.begin) + ":" + std::to_string(pin.end) +
+        return bad_args("--kv-offload-pin " + std::to_string(pin.begin) + ":" + std::to_string(pin.end) +
                         " goes beyond any text: --ctx is " + std::to_string(n_ctx));
     }
     return {};

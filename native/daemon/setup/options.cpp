@@ -24,8 +24,9 @@ using Setter = std::function<std::optional<std::string>(Options&, std::string_vi
 struct OptionSpec {
     std::string_view name;
     std::string_view value;  // what the value is called; empty: a switch without one
-    std::string_view help;   // empty: an older name of the option before it
+    std::string_view help;
     Setter set;
+    std::vector<std::string_view> aliases;  // older names, which go on working
 };
 
 template <typename Number>
@@ -156,7 +157,7 @@ const std::vector<OptionSpec>& specs() {
 
 const OptionSpec* find(std::string_view name) {
     for (const OptionSpec& spec : specs()) {
-        if (spec.name == name) return &spec;
+        if (spec.name == name || std::ranges::find(spec.aliases, name) != spec.aliases.end()) return &spec;
     }
     return nullptr;
 }
@@ -199,7 +200,6 @@ std::string help_text() {
         "ends.\n\n"
         "usage: luced --model FILE [--stream-fd FD] [option …]\n\n";
     for (const OptionSpec& spec : specs()) {
-        if (spec.help.empty()) continue;  // an older name
         std::string left = "  " + std::string(spec.name) + " " + std::string(spec.value);
         left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
         text.append(left).append(spec.help).push_back('\n');

@@ -72,10 +72,10 @@ struct Options {
 // `arguments`: without the program's name. Errors: bad_args, naming the option and what it takes.
 Result<Options> parse_options(std::span<char* const> arguments);
 
-// Tokens that --kvflash has to have at the least.
+// Tokens that --kv-offload has to have at the least.
 std::int64_t n_least_pool(const Options& options);
 
-// Whether texts of n_ctx tokens reach as far as --kvflash-pin does. Errors: bad_args.
+// Whether texts of n_ctx tokens reach as far as --kv-offload-pin does. Errors: bad_args.
 Result<void> check_pins_within(const Options& options, std::int32_t n_ctx);
 
 // The text of --help.

@@ -17,7 +17,7 @@ Result<std::size_t> host_budget(const Options& options, std::int32_t n_ctx, std:
     const std::size_t given = options.host_cache_bytes.value_or(default_host_cache_bytes());
     if (given >= n_whole) return given;
     if (options.host_cache_bytes || n_whole > available_bytes() / 4 * 3) {
-        return Error{ErrorCode::bad_args, "--kvflash: a text of --ctx " + std::to_string(n_ctx) + " tokens takes " +
+        return Error{ErrorCode::bad_args, "--kv-offload: a text of --ctx " + std::to_string(n_ctx) + " tokens takes " +
                                               std::to_string(n_whole) +
                                               " bytes of the host's memory; give --host-cache as much, or a smaller "
                                               "--ctx"};
@@ -64,10 +64,10 @@ std::optional<std::int32_t> least_pool(const Options& options) {
 Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const memory::DeviceTraits& traits,
                              memory::MemoryConfig& config) {
     if (!options.n_kvflash) return {};
-    if (traits.refusal) return Error{ErrorCode::start_failed, "--kvflash: " + *traits.refusal};
+    if (traits.refusal) return Error{ErrorCode::start_failed, "--kv-offload: " + *traits.refusal};
     if (traits.row_bytes == 0) {
         return Error{ErrorCode::start_failed,
-                     "--kvflash: this model (" + traits.kind + ") has no attention cache; its memory does not grow"};
+                     "--kv-offload: this model (" + traits.kind + ") has no attention cache; its memory does not grow"};
     }
     if (Result<void> checked = check_pins_within(options, n_ctx); !checked) return checked;
     memory::ResidencyConfig residency;
@@ -76,7 +76,7 @@ Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const m
     residency.n_least = memory::least_cells(residency.rules, options.n_ubatch);
     config.residency = residency;
     if (std::int64_t{*options.n_kvflash} >= std::int64_t{n_ctx} * options.n_lanes) {
-        log_info("--kvflash " + std::to_string(*options.n_kvflash) + ": " + std::to_string(options.n_lanes) +
+        log_info("--kv-offload " + std::to_string(*options.n_kvflash) + ": " + std::to_string(options.n_lanes) +
                  " lanes' texts of --ctx " + std::to_string(n_ctx) + " tokens fit, and nothing has to leave the pool");
     }
     const Result<std::size_t> budget = host_budget(options, n_ctx, traits.row_bytes);

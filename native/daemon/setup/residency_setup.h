@@ -1,4 +1,4 @@
-// How `--kvflash` becomes the memory's configuration. Knows options and the device's
+// How `--kv-offload` becomes the memory's configuration. Knows options and the device's
 // traits; the model itself only by its numbers.
 #pragma once
 
@@ -14,17 +14,18 @@
 
 namespace luce::daemon {
 
-// What `--kvflash auto` makes of the devices as they are with the smallest pool in place, for texts of at most n_ctx
+// What `--kv-offload auto` makes of the devices as they are with the smallest pool in place, for texts of at most n_ctx
 // tokens; the sum goes to the log. Tokens of the pool. Errors: start_failed (even the smallest does not fit), bad_args
 // (the host has no room for what the pool does not hold).
 Result<std::int32_t> size_pool(const Options& options, std::int32_t n_ctx, std::vector<memory::PoolDevice> devices,
                                std::uint64_t weights_a_token);
 
-// Tokens of the smallest pool that works; unset: without `--kvflash` it stays as it is.
+// Tokens of the smallest pool that works; unset: without `--kv-offload` it stays as it is.
 std::optional<std::int32_t> least_pool(const Options& options);
 
-// How lanes share a pool that need not hold their texts, of at most n_ctx tokens; nothing changes without `--kvflash`.
-// Errors: start_failed (not this model), bad_args (the host has no room for what the pool does not hold).
+// How lanes share a pool that need not hold their texts, of at most n_ctx tokens; nothing changes without
+// `--kv-offload`. Errors: start_failed (not this model), bad_args (the host has no room for what the pool does not
+// hold).
 Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const memory::DeviceTraits& traits,
                              memory::MemoryConfig& config);
 

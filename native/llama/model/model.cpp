@@ -108,7 +108,7 @@ Result<void> check_host_holds(const llama_model* model, const KvCacheTypes& type
     if (n_needed <= host_bytes) return {};
     return start_failed("a pool of " + std::to_string(n_pool) + " tokens takes " + std::to_string(n_needed >> 20) +
                         " MiB, and of the host's memory " + std::to_string(host_bytes >> 20) +
-                        " MiB can be had: give a smaller --kvflash, --pool or --ctx");
+                        " MiB can be had: give a smaller --kv-offload, --pool or --ctx");
 }
 
 // How many recurrent states each lane keeps to go back to when drafted tokens are rejected: one a token, as many as the
@@ -129,8 +129,8 @@ std::uint32_t n_rollback_states(const llama_model* model, const ModelOptions& op
         log_warn("drafts of more than " + std::to_string(std::max<std::int64_t>(0, n)) +
                  " tokens cost a copy of the state and computing again what was right: a state of " +
                  std::to_string(state_bytes) + " bytes is kept for each token up to there, in each of " +
-                 std::to_string(options.n_lanes) + " lanes (--spec-memory " + std::to_string(options.rollback_bytes) +
-                 ")");
+                 std::to_string(options.n_lanes) + " lanes (--draft-state-memory " +
+                 std::to_string(options.rollback_bytes) + ")");
     }
     return static_cast<std::uint32_t>(std::max<std::int64_t>(0, n));
 }
@@ -284,7 +284,8 @@ Result<void> Model::check_context(const GgufFacts& file, bool outgrows_pool) con
     }
     if (file.has_longrope && outgrows_pool) {
         return start_failed(
-            "--kvflash: this model chooses its rope factors by the size of the pool (LongRoPE), so long texts would be "
+            "--kv-offload: this model chooses its rope factors by the size of the pool (LongRoPE), so long texts would "
+            "be "
             "read with those for short ones; give --pool instead");
     }
     if (file.has_longrope) {

@@ -47,7 +47,7 @@ Result<Bound> find(const ScorerModel& model, std::optional<std::int32_t> layer) 
         find_layer_keys(*model.context(), *parts.paged, layer.value_or(usual_layer(model.architecture(), layers)));
     if (keys) return Bound{std::move(keys).value(), parts.paged};
     return Error{ErrorCode::unsupported,
-                 "--kvflash-scorer: a " + model.architecture() + " model cannot score pages: " + keys.error().text};
+                 "--kv-offload-scorer: a " + model.architecture() + " model cannot score pages: " + keys.error().text};
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ Result<std::unique_ptr<DraftScorer>> DraftScorer::load(const ScorerOptions& opti
     const LayerKeys& keys = scorer->keys_;
     const KeyShape shape{keys.n_heads, keys.n_heads_kv, keys.dimensions.size(), keys.head_size};
     Result<std::unique_ptr<KeyIndex>> index = KeyIndex::create(shape, options.n_threads);
-    if (!index) return Error{ErrorCode::unsupported, "--kvflash-scorer: " + index.error().text};
+    if (!index) return Error{ErrorCode::unsupported, "--kv-offload-scorer: " + index.error().text};
     scorer->index_ = std::move(index).value();
     // The first computation pays for pages of weights that were not read yet.
     const Token token = 0;
@@ -94,7 +94,7 @@ Result<void> DraftScorer::reload() {
     const LayerKeys before = keys_;
     if (Result<void> bound = bind(); !bound) return bound;
     if (keys_.is_like(before)) return {};
-    return Error{ErrorCode::unsupported, "--kvflash-scorer: its keys lie otherwise than before it was unloaded"};
+    return Error{ErrorCode::unsupported, "--kv-offload-scorer: its keys lie otherwise than before it was unloaded"};
 }
 
 ScorerUsage DraftScorer::usage() const {

@@ -46,7 +46,7 @@ Result<LayerChoice> choose_layer(const ContextOwner& owner, std::int32_t n_lanes
     if (std::find(layers.begin(), layers.end(), *asked) != layers.end()) return LayerChoice{*asked, std::move(layers)};
     std::string names;
     for (const std::int32_t layer : layers) names += (names.empty() ? "" : ", ") + std::to_string(layer);
-    return Error{ErrorCode::bad_args, "--kvflash-layer " + std::to_string(*asked) +
+    return Error{ErrorCode::bad_args, "--kv-offload-layer " + std::to_string(*asked) +
                                           ": pages can be chosen by the queries of layer " + names};
 }
 

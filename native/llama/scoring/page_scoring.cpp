@@ -24,14 +24,14 @@ Result<PageScoring> PageScoring::open(const ScoringOptions& options, const Model
         if (by_queries) {
             if (options.scorer) {
                 log_info(
-                    "--kvflash-policy auto: by the model's own queries, and the scorer is not loaded; "
-                    "--kvflash-policy draft uses it");
+                    "--kv-offload-policy auto: by the model's own queries, and the scorer is not loaded; "
+                    "--kv-offload-policy draft uses it");
             }
             return scoring;
         }
         const Error& error = by_queries.error();
         if (options.policy == ScoringPolicy::query || error.code == ErrorCode::bad_args) return error;
-        log_warn(std::string("--kvflash-policy: ") + (options.scorer ? "draft" : "lru") + ", because " + error.text);
+        log_warn(std::string("--kv-offload-policy: ") + (options.scorer ? "draft" : "lru") + ", because " + error.text);
     }
     if (!options.scorer) return scoring;
     auto by_draft = DraftScorer::load(*options.scorer, model);

@@ -61,7 +61,7 @@ Result<void> ScorerModel::reload() {
 }
 
 Error ScorerModel::failed(const std::string& text) const {
-    return {ErrorCode::start_failed, "--kvflash-scorer " + options_.path + ": " + text};
+    return {ErrorCode::start_failed, "--kv-offload-scorer " + options_.path + ": " + text};
 }
 
 TextVocabularies ScorerModel::vocabularies() const {
@@ -103,11 +103,11 @@ Result<void> ScorerModel::load_weights() {
     cache_types_ = default_kv_cache_types(model_.get(), target_.info().n_gpu_layers != 0);
     if (options_.cache_type) {
         const Result<ggml_type> type = parse_kv_cache_type(*options_.cache_type);
-        if (!type) return Error{type.error().code, "--kvflash-scorer-cache-type: " + type.error().text};
+        if (!type) return Error{type.error().code, "--kv-offload-scorer-cache-type: " + type.error().text};
         cache_types_ = {type.value(), type.value()};
     }
     if (const Result<void> checked = check_kv_cache_types(model_.get(), cache_types_, false); !checked) {
-        return Error{checked.error().code, "--kvflash-scorer-cache-type: " + checked.error().text};
+        return Error{checked.error().code, "--kv-offload-scorer-cache-type: " + checked.error().text};
     }
     ModelInfo info;
     info.cache_type_k = ggml_type_name(cache_types_.k);

@@ -33,7 +33,7 @@ Result<void> LanePins::check(const MemoryRequest& request, Position n_prompt, st
     const auto n_pinned = static_cast<std::int64_t>(of(request).n_from(residency_->rules.n_sinks));
     const std::int64_t n_most = std::max(0, n_pool - residency_->n_least) / kPageSize;
     if (n_pinned <= n_most) return {};
-    const std::string with = residency_->pins.empty() ? "" : " with --kvflash-pin";
+    const std::string with = residency_->pins.empty() ? "" : " with --kv-offload-pin";
     return Error{ErrorCode::bad_args, "pin= holds" + with + " " + tokens_of(n_pinned) + " in whole pages of " +
                                           std::to_string(kPageSize) + "; the pool of " + std::to_string(n_pool) +
                                           " has room for " + tokens_of(n_most) +

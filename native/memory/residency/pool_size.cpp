@@ -65,13 +65,13 @@ Result<PoolChoice> choose_pool(const PoolQuestion& question) {
         if (!n_cells) {
             const std::uint64_t needed = sum_of(device.reserve, device.later);
             return Error{ErrorCode::start_failed,
-                         "--kvflash auto: even the smallest pool of " + std::to_string(question.n_least) +
+                         "--kv-offload auto: even the smallest pool of " + std::to_string(question.n_least) +
                              " tokens leaves " + device.name + " too little memory: " + mib(needed) +
                              " are to stay free and " + mib(device.free) + " are" +
                              (device.limited_by.empty() ? "" : " (" + device.limited_by + ")") + "; " +
                              mib(needed - device.free) + " are missing (fewer --lanes, a smaller --ubatch" +
                              (device.is_host || device.shares_host ? " or --host-cache" : " or fewer --gpu-layers") +
-                             " need less; --kvflash " + std::to_string(question.n_least) + " starts all the same)"};
+                             " need less; --kv-offload " + std::to_string(question.n_least) + " starts all the same)"};
         }
         if (choice.tightest.empty() || *n_cells < choice.n_memory) {
             choice.n_memory = *n_cells;
@@ -115,7 +115,7 @@ std::vector<std::string> tell_pool(const PoolQuestion& question, const PoolChoic
     std::vector<std::string> lines;
     std::string head = padded("", n_name);
     for (const char* column : kColumns) head += padded(column, kWidth);
-    lines.push_back("--kvflash auto, with the smallest pool of " + std::to_string(question.n_least) +
+    lines.push_back("--kv-offload auto, with the smallest pool of " + std::to_string(question.n_least) +
                     " tokens in place, in MiB; KV a token in bytes, for the pool of model and draft:");
     lines.push_back(std::move(head));
     for (const PoolDevice& device : question.devices) {
@@ -138,7 +138,7 @@ std::vector<std::string> tell_pool(const PoolQuestion& question, const PoolChoic
                     " bytes for each of its tokens: a " + "quarter as much at most); texts can use " +
                     std::to_string(choice.n_texts) + " (" + std::to_string(question.n_lanes) + " lanes of --ctx " +
                     std::to_string(question.n_ctx) + "); at least " + std::to_string(question.n_least) + " are needed");
-    lines.push_back("--kvflash auto: a pool of " + std::to_string(choice.n) +
+    lines.push_back("--kv-offload auto: a pool of " + std::to_string(choice.n) +
                     " tokens; what decided: " + name_of(choice.limit));
     return lines;
 }

@@ -100,14 +100,14 @@ TEST_CASE("options: speculation") {
                                        "--mtp",
                                        "--draft-max",
                                        "64",
-                                       "--draft-gate=off",
+                                       "--draft-adaptive=off",
                                        "--draft-accept",
                                        "match",
                                        "--draft-ngram",
                                        "off",
                                        "--draft-tree",
                                        "12",
-                                       "--spec-memory",
+                                       "--draft-state-memory",
                                        "2G",
                                        "--draft-cache-type-k",
                                        "f16",
@@ -130,7 +130,8 @@ TEST_CASE("options: speculation") {
     CHECK(all.value().n_draft_gpu_layers == 0);
     CHECK(all.value().n_draft_threads == 3);
 
-    const Result<Options> none = parse({"--model", "m", "--draft-max", "0", "--draft-tree", "0", "--spec-memory", "0"});
+    const Result<Options> none =
+        parse({"--model", "m", "--draft-max", "0", "--draft-tree", "0", "--draft-state-memory", "0"});
     REQUIRE(none);
     CHECK(none.value().n_draft_most == 0);
     CHECK(none.value().draft_tree == 0);
@@ -142,15 +143,15 @@ TEST_CASE("options: speculation that cannot be") {
         {"--draft-max", "65"},
         {"--draft-max", "-1"},
         {"--draft-max", ""},
-        {"--draft-gate", "maybe"},
+        {"--draft-adaptive", "maybe"},
         {"--draft-accept", "always"},
         {"--draft-accept", "rejection"},
         {"--draft-ngram", ""},
         {"--draft-ngram=1"},
         {"--draft-tree", "257"},
         {"--draft-tree", "-1"},
-        {"--spec-memory", "2X"},
-        {"--spec-memory", "-1"},
+        {"--draft-state-memory", "2X"},
+        {"--draft-state-memory", "-1"},
         {"--draft", ""},
         {"--draft"},
         {"--mtp=on"},
@@ -199,11 +200,11 @@ TEST_CASE("options: the help names every option") {
                              "--draft",
                              "--mtp",
                              "--draft-max",
-                             "--draft-gate",
+                             "--draft-adaptive",
                              "--draft-accept",
                              "--draft-ngram",
                              "--draft-tree",
-                             "--spec-memory",
+                             "--draft-state-memory",
                              "--draft-cache-type-k",
                              "--draft-cache-type-v",
                              "--draft-gpu-layers",

@@ -184,7 +184,7 @@ TEST_CASE("scorers that cannot read the target's texts are refused with the reas
         Case{test_model("no_vocab"), LUCE_TINY_MODEL, "its own vocabulary has no texts"},
         Case{LUCE_TINY_SCORER, test_model("no_vocab"), "the model's vocabulary has no texts"},
         Case{test_model("qwen35"), LUCE_TINY_MODEL, "recurrent state"},
-        Case{LUCE_TINY_MODEL + std::string(".none"), LUCE_TINY_MODEL, "--kvflash-scorer"},
+        Case{LUCE_TINY_MODEL + std::string(".none"), LUCE_TINY_MODEL, "--kv-offload-scorer"},
     };
     for (const Case& c : cases) {
         CAPTURE(c.scorer);

@@ -1,2 +1,2 @@
-"""`luce calibrate`: which layer `--kvflash-layer` should name. Called by the group of commands alone; calls the
+"""`luce calibrate`: which layer `--kv-offload-layer` should name. Called by the group of commands alone; calls the
 engine's process and client, and the text library."""

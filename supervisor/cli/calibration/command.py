@@ -1,4 +1,4 @@
-"""`luce calibrate`: by which attention layer a model finds what left its cache: the layer for `--kvflash-layer`.
+"""`luce calibrate`: by which attention layer a model finds what left its cache: the layer for `--kv-offload-layer`.
 
 Starts the daemon once for each layer with a pool far smaller than the texts, asks for facts in them, and counts the
 answers that tell them. Knows the daemon's options and its ready line; not how pages are scored.
@@ -18,9 +18,9 @@ import click
 from luce.protocol import Generate
 from luce.supervisor.cli.engine_session import engine_session, events_within
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure, run_async, say
+from luce.supervisor.cli.model_files import text_model
 from luce.supervisor.cli.options import engine_options, read_binary, read_engine_config
 from luce.supervisor.cli.output import print_tables, write_output
-from luce.supervisor.cli.text_model import text_model
 from luce.supervisor.config import DaemonConfig
 from luce.supervisor.engine.client import EngineClient
 from luce.supervisor.engine.generation import TokenEvent
@@ -66,7 +66,7 @@ class Question:
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the table.")
 def command(layers: tuple[int, ...], texts: int, as_json: bool, **values: Any) -> int:
-    """Find the layer for --kvflash-layer: the one by whose attention the model finds most facts of a long text again
+    """Find the layer for --kv-offload-layer: the one by whose attention the model finds most facts of a long text again
     when its cache holds a fifth of it. Takes some minutes a layer on a large model.
     """
     if values["log_level"] is None:
@@ -167,5 +167,5 @@ def _print_table(found: Mapping[int, int], n_asked: int, best: int | None) -> No
     for layer, n in found.items():
         table.add_row(str(layer), f"{n} of {n_asked}", style="bold" if layer == best else None)
     print_tables(lambda console: console.print(table))
-    advice = "none finds any of them: --kvflash-policy lru" if best is None else f"use --kvflash-layer {best}"
+    advice = "none finds any of them: --kv-offload-policy lru" if best is None else f"use --kv-offload-layer {best}"
     say(advice)

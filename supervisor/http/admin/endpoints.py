@@ -69,7 +69,7 @@ async def get_metrics(request: web.Request) -> web.Response:
 
 async def get_models(request: web.Request) -> web.Response:
     context = request.app[APP_CONTEXT]
-    names = list(dict.fromkeys(context.settings.aliases)) or [model_name(context.supervisor)]
+    names = context.model_names
     data = [_model(context, name, request.app[MODEL_CREATED]) for name in names]
     return web.json_response(
         {"object": "list", "data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}
@@ -88,12 +88,11 @@ async def get_props(request: web.Request) -> web.Response:
     if info.has_template or context.settings.chat_template is not None:
         known = context.text.template
         template = {"chat_template": known.source, "chat_template_caps": dict(known.capabilities)}
-    name = model_name(context.supervisor)
     status = context.supervisor.status()
     return web.json_response(
         {
-            "model": name,
-            "model_alias": context.settings.aliases[0] if context.settings.aliases else name,
+            "model": context.supervisor.config.model.stem,
+            "model_alias": context.model_names[0],
             "model_path": context.supervisor.config.model.name,  # without its folder: that is nobody's business
             "architecture": info.architecture,
             "n_ctx": context.supervisor.n_ctx,
@@ -143,11 +142,6 @@ async def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
         "scorer": config.kvflash_scorer.name if config.kvflash_scorer is not None else None,  # without its folder
         "pin": list(config.kvflash_pin or ()),
     }
-
-
-def model_name(supervisor: Supervisor) -> str:
-    """The name under which the model is listed: its file's, without the ending."""
-    return supervisor.config.model.stem
 
 
 def set_up(app: web.Application, operations: list[Operation]) -> None:

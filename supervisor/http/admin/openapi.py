@@ -30,6 +30,21 @@ _ERRORS = {
 }
 
 
+TEXT = {"type": "string"}
+NAME = {"type": "string", "minLength": 1}
+NUMBER = {"type": "integer"}
+COUNT = {"type": "integer", "minimum": 0}
+
+
+def record(required: Mapping[str, Any], /, **optional: Any) -> dict[str, Any]:
+    """The schema of an object."""
+    return {"type": "object", "properties": {**required, **optional}, "required": list(required)}
+
+
+def listed(items: Any, **bounds: int) -> dict[str, Any]:
+    return {"type": "array", "items": items, **bounds}
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path (`{name}` in it is a parameter)."""
@@ -74,10 +89,7 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     names = re.findall(r"\{(\w+)\}", operation.path)
     if names:
-        said["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for name in names
-        ]
+        said["parameters"] = [{"name": name, "in": "path", "required": True, "schema": NAME} for name in names]
     if operation.request is not None:
         schema = operation.request.model_json_schema(ref_template=_REFERENCE)
         name = operation.request.__name__
@@ -123,34 +135,20 @@ def _moved(value: Any) -> Any:
     return [_moved(item) for item in value] if isinstance(value, list) else value
 
 
-_OPENAI_ERROR = {
-    "type": "object",
-    "properties": {
-        "error": {
-            "type": "object",
-            "properties": {
-                "message": {"type": "string"},
-                "type": {"type": "string"},
+_OPENAI_ERROR = record(
+    {
+        "error": record(
+            {
+                "message": TEXT,
+                "type": TEXT,
                 "param": {"type": ["string", "null"]},
                 "code": {"type": ["string", "null"]},
-                "n_prompt_tokens": {"type": "integer"},
-                "n_ctx": {"type": "integer"},
             },
-            "required": ["message", "type", "param", "code"],
-        }
-    },
-    "required": ["error"],
-}
-_ANTHROPIC_ERROR = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "error"},
-        "error": {
-            "type": "object",
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}},
-            "required": ["type", "message"],
-        },
-        "request_id": {"type": "string"},
-    },
-    "required": ["type", "error", "request_id"],
-}
+            n_prompt_tokens=NUMBER,
+            n_ctx=NUMBER,
+        )
+    }
+)
+_ANTHROPIC_ERROR = record(
+    {"type": {"const": "error"}, "error": record({"type": TEXT, "message": TEXT}), "request_id": TEXT}
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+
+from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed, record
 
 Token = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
 
@@ -26,14 +28,6 @@ class DetokenizeBody(BaseModel):
     tokens: list[Token] = Field(default_factory=list)
 
 
-def record(properties: dict[str, Any], *, optional: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The schema of an object; what is not optional is required."""
-    required = [name for name in properties if name not in optional]
-    return {"type": "object", "properties": properties, "required": required}
-
-
-TEXT = {"type": "string"}
-NUMBER = {"type": "integer"}
 _N_CTX = {"type": ["integer", "null"]}
 
 HEALTH = record(
@@ -41,10 +35,7 @@ HEALTH = record(
         "status": {"enum": ["ok", "degraded", "failed"]},
         "live": {"const": True},
         "ready": {"type": "boolean"},
-        "engines": {
-            "type": "array",
-            "items": {"enum": ["starting", "ready", "backoff", "stopping", "failed"]},
-        },
+        "engines": listed({"enum": ["starting", "ready", "backoff", "stopping", "failed"]}),
     }
 )
 MODEL = record(
@@ -53,7 +44,7 @@ MODEL = record(
         "object": {"const": "model"},
         "created": NUMBER,
         "owned_by": TEXT,
-        "aliases": {"type": "array", "items": TEXT},
+        "aliases": listed(TEXT),
         "type": {"const": "model"},
         "display_name": TEXT,
         "created_at": {"type": "string", "format": "date-time"},
@@ -66,16 +57,13 @@ MODEL = record(
 MODELS = record(
     {
         "object": {"const": "list"},
-        "data": {"type": "array", "items": MODEL, "minItems": 1},
+        "data": listed(MODEL, minItems=1),
         "has_more": {"const": False},
         "first_id": TEXT,
         "last_id": TEXT,
     }
 )
-LANES = {
-    "type": "array",
-    "items": record({"id": NUMBER, "n_ctx": _N_CTX, "is_processing": {"type": "boolean"}}),
-}
+LANES = listed(record({"id": NUMBER, "n_ctx": _N_CTX, "is_processing": {"type": "boolean"}}))
 _BOUNDED_POOL = record(
     {
         "asked": {"anyOf": [NUMBER, {"const": "auto"}]},
@@ -84,7 +72,7 @@ _BOUNDED_POOL = record(
         "policy": {"type": ["string", "null"]},
         "layer": {"anyOf": [NUMBER, {"enum": ["auto", None]}]},
         "scorer": {"type": ["string", "null"]},
-        "pin": {"type": "array", "items": TEXT},
+        "pin": listed(TEXT),
     }
 )
 PROPS = record(
@@ -108,7 +96,7 @@ PROPS = record(
         "build_info": TEXT,
     }
 )
-_PIECE = record({"id": NUMBER, "piece": {"anyOf": [TEXT, {"type": "array", "items": NUMBER}]}})
-TOKENS = record({"tokens": {"type": "array", "items": {"anyOf": [NUMBER, _PIECE]}}})
+_PIECE = record({"id": NUMBER, "piece": {"anyOf": [TEXT, listed(NUMBER)]}})
+TOKENS = record({"tokens": listed({"anyOf": [NUMBER, _PIECE]})})
 CONTENT = record({"content": TEXT})
 PROMPT = record({"prompt": TEXT})

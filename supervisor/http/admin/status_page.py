@@ -19,7 +19,6 @@ from typing import Any
 
 from aiohttp import web
 
-from luce.supervisor.http.admin.endpoints import model_name
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
 from luce.supervisor.http.engine_metrics import EngineMetrics, ask_engines
@@ -107,7 +106,7 @@ async def snapshot(context: AppContext) -> dict[str, Any]:
     status = context.supervisor.status()
     return {
         "time_s": time.monotonic(),
-        "model": context.settings.aliases[0] if context.settings.aliases else model_name(context.supervisor),
+        "model": context.model_names[0],
         "ready": status.is_healthy,
         "waiting": status.n_waiting,
         "max_waiting": context.supervisor.config.max_queue,

@@ -9,24 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from luce.protocol import SamplingArgs
+
 ToolChoice = Literal["auto", "none", "required"]
 Pin = Literal["system"] | int | tuple[int, int]
 """A part of the prompt: its system prompt; a message, by its number; positions of its ids."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampling:
-    """How tokens are chosen; None: the server's default."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    logit_bias: Sequence[tuple[int, float]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +63,8 @@ class AnswerRequest:
     max_tokens: int | None = None
     """At least 0; None: as many as there is room for. Clamped to the room that the prompt leaves."""
     stops: Sequence[str] = ()
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingArgs = field(default_factory=SamplingArgs)
+    """How tokens are chosen; None in it: the server's default."""
     n: int = 1
     """Answers that are wanted; they share the prompt, and sample with seeds of their own."""
     n_logprobs: int | None = None

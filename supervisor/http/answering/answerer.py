@@ -35,7 +35,7 @@ from luce.supervisor.service import Submission
 from luce.supervisor.text import TextError
 
 if TYPE_CHECKING:
-    from luce.supervisor.http.app_context import Outlet
+    from luce.supervisor.http.app_context import FastPath
     from luce.supervisor.http.metrics import Metrics
     from luce.supervisor.http.settings import ServeSettings
     from luce.supervisor.supervisor import Supervisor
@@ -183,19 +183,19 @@ class ChatAnswering:
         self._last_s: float | None = None
         self._n_read = 0  # of the prompt, as far as has been told
         self._waits: dict[asyncio.Task[Sequence[Item]], _Stream] = {}  # of several choices, for what comes next
-        self._failure: Exception | None = None  # of what was to go to the outlet
+        self._failure: Exception | None = None  # of what was to go to the fast path
 
     @property
     def n_prompt(self) -> int:
         return self._streams[0].submission.n_prompt
 
-    async def events(self, outlet: Outlet | None = None) -> AsyncGenerator[AnswerEvent, None]:
+    async def events(self, fast_path: FastPath | None = None) -> AsyncGenerator[AnswerEvent, None]:
         try:
             if len(self._streams) == 1:
                 stream = self._streams[0]
-                at_once = None if outlet is None else partial(self._show_at_once, stream, outlet)
+                show = None if fast_path is None else partial(self._show_on_fast_path, stream, fast_path)
                 while not stream.is_finished:
-                    items = await stream.submission.take(at_once)
+                    items = await stream.submission.take(show)
                     if self._failure is not None:
                         raise self._failure
                     for event in self._read(stream, items):
@@ -219,12 +219,12 @@ class ChatAnswering:
         for task in self._waits:
             task.cancel()
 
-    def _show_at_once(self, stream: _Stream, outlet: Outlet, tokens: Sequence[int]) -> bool:
-        """Whether the outlet has them."""
-        if not outlet.is_clear():
+    def _show_on_fast_path(self, stream: _Stream, fast_path: FastPath, tokens: Sequence[int]) -> bool:
+        """Whether the fast path has them."""
+        if not fast_path.is_clear():
             return False
         try:
-            outlet.show(self._read_tokens(stream, tokens))
+            fast_path.show(self._read_tokens(stream, tokens))
         except Exception as error:  # noqa: BLE001  raised where the answer is read: here it would be the engine's
             self._failure = error
             return False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from luce.protocol import MAX_LOGPROBS, Generate, LocalProtocolError, format_command
-from luce.supervisor.http.answering.answer_request import AnswerRequest, Sampling
+from luce.protocol import MAX_LOGPROBS, Generate, LocalProtocolError, SamplingArgs, format_command
+from luce.supervisor.http.answering.answer_request import AnswerRequest
 from luce.supervisor.http.answering.pinned_ranges import pinned_spans
 from luce.supervisor.http.answering.rendering import Rendered
 from luce.supervisor.http.errors import ApiError, ErrorKind
@@ -72,7 +72,7 @@ def _n_logprobs(wanted: int | None) -> int:
     return max(wanted, 1)
 
 
-def _check_bias(sampling: Sampling, n_vocab: int) -> None:
+def _check_bias(sampling: SamplingArgs, n_vocab: int) -> None:
     for token, _ in sampling.logit_bias:
         if not 0 <= token < n_vocab:
             text = f"logit_bias names token {token}, but ids are 0 to {n_vocab - 1}"

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 from luce.supervisor.http.answering.answer_events import AnswerEvent
 from luce.supervisor.http.answering.answer_request import AnswerRequest
-from luce.supervisor.http.app_context import Answerer, Answering, Outlet
+from luce.supervisor.http.app_context import Answerer, Answering, FastPath
 from luce.supervisor.http.errors import ApiError, ErrorKind
 
 STREAM_ERRORS: ContextVar[list[ApiError] | None] = ContextVar("STREAM_ERRORS", default=None)
@@ -101,8 +101,8 @@ class _Gated:
     def n_prompt(self) -> int:
         return self._answering.n_prompt
 
-    def events(self, outlet: Outlet | None = None) -> AsyncIterator[AnswerEvent]:
-        return self._gate.events(self._answering.events(outlet))
+    def events(self, fast_path: FastPath | None = None) -> AsyncIterator[AnswerEvent]:
+        return self._gate.events(self._answering.events(fast_path))
 
 
 def _shutting_down() -> ApiError:

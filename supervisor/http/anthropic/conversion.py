@@ -10,7 +10,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, Sampling
+from luce.protocol import SamplingArgs
+from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.anthropic.content import invalid, log_left_out
 from luce.supervisor.http.anthropic.conversation import Conversation, read_conversation
@@ -121,11 +122,11 @@ def _stops(sequences: Sequence[str]) -> tuple[str, ...]:
     return tuple(sequences)
 
 
-def _sampling(body: MessagesRequest) -> Sampling:
+def _sampling(body: MessagesRequest) -> SamplingArgs:
     # a share of nothing holds the likeliest token alone
     if body.top_p == 0:
-        return Sampling(temperature=body.temperature, top_k=1, seed=body.seed)
-    return Sampling(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=body.seed)
+        return SamplingArgs(temperature=body.temperature, top_k=1, seed=body.seed)
+    return SamplingArgs(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=body.seed)
 
 
 def _session_in(body: MessagesRequest) -> str:

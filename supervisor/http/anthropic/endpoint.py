@@ -1,6 +1,6 @@
 """Anthropic's Messages API: `/v1/messages`, streamed and not, and `/v1/messages/count_tokens`.
 
-Reads a request, has it answered, writes what comes. How bodies and events look is in the other anthropic_* files.
+Reads a request, has it answered, writes what comes. How bodies and events look is in the files beside it.
 
 Where it is not like the original: message_start counts the whole prompt as input_tokens, because what the cache serves
 of it is known only when the model has read it; message_delta tells the final numbers, and `luce` in its usage why they
@@ -20,7 +20,7 @@ from aiohttp import web
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.anthropic.conversion import hides_thinking, request_of_count, request_of_messages
 from luce.supervisor.http.anthropic.events import MessageStream, message_json
-from luce.supervisor.http.anthropic.shapes import CountTokensRequest, MessageResponse, MessagesRequest, TokenCount
+from luce.supervisor.http.anthropic.shapes import MESSAGE, TOKEN_COUNT, CountTokensRequest, MessagesRequest
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, REQUEST_ID
 from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
 from luce.supervisor.http.transport.body import read_body
@@ -34,7 +34,7 @@ OPERATIONS = (
         path="/v1/messages",
         summary="Anthropic's Messages API",
         request=MessagesRequest,
-        response=MessageResponse.model_json_schema(mode="serialization"),
+        response=MESSAGE,
         streams=True,
     ),
     Operation(
@@ -42,7 +42,7 @@ OPERATIONS = (
         path="/v1/messages/count_tokens",
         summary="How many tokens a prompt has",
         request=CountTokensRequest,
-        response=TokenCount.model_json_schema(mode="serialization"),
+        response=TOKEN_COUNT,
     ),
 )
 

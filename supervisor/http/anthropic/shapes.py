@@ -1,7 +1,7 @@
-"""What Anthropic's clients send to `/v1/messages`: the body's shape, as pydantic reads it.
+"""What Anthropic's clients send to `/v1/messages`, as pydantic reads it, and for the OpenAPI document what they get.
 
 Fields that are not named here are tolerated. Content blocks stay dictionaries: what becomes of each kind is
-anthropic_conversion's to say. Knows nothing of what a request turns into.
+conversion's to say. Knows nothing of what a request turns into.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
+
+from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed, record
 
 MAX_INT32 = 2**31 - 1
 
@@ -23,11 +25,10 @@ def _text_or_blocks(value: object) -> object:
 
 
 Blocks = list[dict[str, Any]]
-_BLOCK_SCHEMA = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
 Content = Annotated[
     str | Blocks,
     BeforeValidator(_text_or_blocks),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": _BLOCK_SCHEMA}]}),
+    WithJsonSchema({"anyOf": [TEXT, listed(record({"type": TEXT}))]}),
 ]
 
 
@@ -102,49 +103,25 @@ class MessagesRequest(CountTokensRequest):
     pin: Any = None  # not Anthropic's
 
 
-class TextBlock(Shape):
-    type: Literal["text"] = "text"
-    text: str
-
-
-class ThinkingBlock(Shape):
-    type: Literal["thinking"] = "thinking"
-    thinking: str
-    signature: str
-
-
-class ToolUseBlock(Shape):
-    type: Literal["tool_use"] = "tool_use"
-    id: str
-    name: str
-    input: dict[str, Any]
-
-
-class OutputTokensDetails(Shape):
-    thinking_tokens: int
-
-
-class UsageShape(Shape):
-    """The prompt's length is input_tokens + cache_creation_input_tokens + cache_read_input_tokens."""
-
-    input_tokens: int
-    cache_creation_input_tokens: int
-    cache_read_input_tokens: int
-    output_tokens: int
-
-
-class MessageResponse(Shape):
-    """For the OpenAPI document: answers are written by events."""
-
-    id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
-    content: list[TextBlock | ThinkingBlock | ToolUseBlock]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
-    stop_sequence: str | None
-    usage: UsageShape
-
-
-class TokenCount(Shape):
-    input_tokens: int
+_BLOCK = {
+    "anyOf": [
+        record({"type": {"const": "text"}, "text": TEXT}),
+        record({"type": {"const": "thinking"}, "thinking": TEXT, "signature": TEXT}),
+        record({"type": {"const": "tool_use"}, "id": TEXT, "name": TEXT, "input": {"type": "object"}}),
+    ]
+}
+# The prompt's length is input_tokens + cache_creation_input_tokens + cache_read_input_tokens.
+_COUNTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+MESSAGE = record(
+    {
+        "id": TEXT,
+        "type": {"const": "message"},
+        "role": {"const": "assistant"},
+        "model": TEXT,
+        "content": listed(_BLOCK),
+        "stop_reason": {"enum": ["end_turn", "max_tokens", "stop_sequence", "tool_use"]},
+        "stop_sequence": {"type": ["string", "null"]},
+        "usage": record(dict.fromkeys(_COUNTS, NUMBER)),
+    }
+)
+TOKEN_COUNT = record({"input_tokens": NUMBER})

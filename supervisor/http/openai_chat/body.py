@@ -10,63 +10,30 @@ from typing import Annotated, Any
 
 from pydantic import StrictBool, WithJsonSchema
 
+from luce.supervisor.http.admin.openapi import NAME, TEXT, listed, record
 from luce.supervisor.http.openai_chat.messages import ROLES
 from luce.supervisor.http.openai_shared.fields import GeneratingBody, Whole
 
-_PART = {
-    "type": "object",
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_CALL = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "string"},
-        "type": {"const": "function"},
-        "function": {
-            "type": "object",
-            "properties": {"name": {"type": "string"}, "arguments": {"type": "string"}},
-            "required": ["name", "arguments"],
-        },
-    },
-    "required": ["id", "type", "function"],
-}
-_MESSAGE = {
-    "type": "object",
-    "properties": {
-        "role": {"enum": list(ROLES)},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}, {"type": "null"}]},
-        "name": {"type": "string"},
-        "reasoning_content": {"type": "string"},
-        "tool_calls": {"type": "array", "items": _CALL},
-        "tool_call_id": {"type": "string"},
-    },
-    "required": ["role"],
-}
-_FUNCTION = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "minLength": 1},
-        "description": {"type": "string"},
-        "parameters": {"type": "object"},
-    },
-    "required": ["name"],
-}
-_TOOL = {
-    "type": "object",
-    "properties": {"type": {"const": "function"}, "function": _FUNCTION},
-    "required": ["type", "function"],
-}
+_PART = record({"type": {"const": "text"}, "text": TEXT})
+_CALLED = record({"name": TEXT, "arguments": TEXT})
+_CALL = record({"id": TEXT, "type": {"const": "function"}, "function": _CALLED})
+_MESSAGE = record(
+    {"role": {"enum": list(ROLES)}},
+    content={"anyOf": [TEXT, listed(_PART), {"type": "null"}]},
+    name=TEXT,
+    reasoning_content=TEXT,
+    tool_calls=listed(_CALL),
+    tool_call_id=TEXT,
+)
+_FUNCTION = record({"name": NAME}, description=TEXT, parameters={"type": "object"})
+_TOOL = record({"type": {"const": "function"}, "function": _FUNCTION})
 _TOOL_CHOICE = {"anyOf": [{"enum": ["auto", "none", "required"]}, {"type": "object"}]}
-_RESPONSE_FORMAT = {
-    "type": "object",
-    "properties": {"type": {"enum": ["text", "json_object", "json_schema"]}, "json_schema": {"type": "object"}},
-    "required": ["type"],
-}
+_FORMATS = ["text", "json_object", "json_schema"]
+_RESPONSE_FORMAT = record({"type": {"enum": _FORMATS}}, json_schema={"type": "object"})
 
-Messages = Annotated[Any, WithJsonSchema({"type": "array", "minItems": 1, "items": _MESSAGE})]
-Tools = Annotated[Any, WithJsonSchema({"type": "array", "items": _TOOL})]
-Functions = Annotated[Any, WithJsonSchema({"type": "array", "items": _FUNCTION})]
+Messages = Annotated[Any, WithJsonSchema(listed(_MESSAGE, minItems=1))]
+Tools = Annotated[Any, WithJsonSchema(listed(_TOOL))]
+Functions = Annotated[Any, WithJsonSchema(listed(_FUNCTION))]
 ToolChoice = Annotated[Any, WithJsonSchema(_TOOL_CHOICE)]
 ResponseFormat = Annotated[Any, WithJsonSchema(_RESPONSE_FORMAT)]
 Schema = Annotated[Any, WithJsonSchema({"type": "object"})]

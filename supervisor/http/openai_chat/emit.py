@@ -22,8 +22,8 @@ from luce.supervisor.http.answering.answer_events import (
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_chat.parse import ParsedRequest
 from luce.supervisor.http.openai_shared.shapes import (
-    DONE,
     FINISH_REASONS,
+    ChunkStream,
     Envelope,
     chat_logprobs,
     encode,
@@ -40,30 +40,20 @@ _CALL_INDEX = b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]}'
 _CALL_BEGIN = b'{"tool_calls":[{"index":%d,"id":%b,"type":"function","function":{"name":%b,"arguments":%b}}]}'
 
 
-class ChatStream:
+class ChatStream(ChunkStream):
     """The events of one answer as chunks, each the bytes of `data:` lines and the blank line after them."""
 
     def __init__(self, parsed: ParsedRequest, model: str) -> None:
         envelope = Envelope(STREAM, model, new_id("chatcmpl"))
+        super().__init__(envelope, b"delta", b"{}", parsed.answer_request.n, counts=parsed.includes_usage)
         self._wish = parsed
-        self._head = b"data: " + envelope.head()
-        self._end = b'],"usage":null}\n\n' if parsed.includes_usage else b"]}\n\n"
-        self._goes_on = b',"logprobs":null,"finish_reason":null}' + self._end
-        self._begins = [self._head + b'{"index":%d,"delta":' % choice for choice in range(parsed.answer_request.n)]
         self._content = [begin + b'{"content":' for begin in self._begins]
-        self._unfinished = set(range(parsed.answer_request.n))
-        self._last_finish: bytes | None = None
         self._n_first_read: int | None = None
 
     def first(self, n_prompt: int) -> bytes:  # noqa: ARG002  other dialects tell it
         """The role."""
         delta = b'{"role":"assistant","content":null}'
         return b"".join([begin + delta + self._goes_on for begin in self._begins])
-
-    def keep_alive(self) -> bytes:
-        """An empty delta: clients that pass over comments count it."""
-        choice = min(self._unfinished, default=0)
-        return self._begins[choice] + b"{}" + self._goes_on
 
     def fail(self, error: ApiError) -> bytes:
         return error_event(error)
@@ -85,7 +75,7 @@ class ChatStream:
             case ToolCallPiece():
                 return self._begins[event.choice] + self._call_delta(event) + self._rest(event.logprobs)
             case ChoiceFinished():
-                return self._finish_choice(event)
+                return self._finish_choice(event.choice, finish_reason(event, is_legacy=self._wish.is_legacy))
             case Progress():
                 return self._progress(event)
             case AnswerFinished():
@@ -116,26 +106,6 @@ class ChatStream:
         told = {"total": event.n_total, "cache": self._n_first_read, "processed": event.n_done}
         body = b"{}%b" % self._goes_on
         return self._begins[0] + body[: -len(b"}\n\n")] + b',"prompt_progress":%b}\n\n' % encode(told)
-
-    def _finish_choice(self, event: ChoiceFinished) -> bytes:
-        """The last one waits for the counts that go with it; and an answer that fails has then no finish at all."""
-        self._unfinished.discard(event.choice)
-        reason = finish_reason(event, is_legacy=self._wish.is_legacy)
-        chunk = self._begins[event.choice] + b'{},"logprobs":null,"finish_reason":"%b"}' % reason.encode()
-        if not self._unfinished:
-            self._last_finish = chunk
-            return b""
-        return chunk + self._end
-
-    def _finish(self, usage: Usage) -> bytes:
-        assert self._last_finish is not None
-        timings = encode(timing_fields(usage))
-        done = b"data: %b\n\n" % DONE
-        if not self._wish.includes_usage:
-            return self._last_finish + b'],"timings":%b}\n\n' % timings + done
-        told = encode(usage_fields(usage))
-        counts = self._head + b'],"usage":%b,"timings":%b}\n\n' % (told, timings)
-        return self._last_finish + self._end + counts + done
 
 
 def whole_chat(choices: Sequence[ChoiceFinished], usage: Usage, parsed: ParsedRequest, model: str) -> dict[str, Any]:

@@ -9,15 +9,14 @@ import asyncio
 
 from aiohttp import web
 
-from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.admin.openapi import COUNT, TEXT, Operation, record
 from luce.supervisor.http.answering.answer_request import ChatPrompt
 from luce.supervisor.http.answering.rendering import prompt_text
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
 from luce.supervisor.http.openai_chat.parse import ParsedRequest, read_chat
-from luce.supervisor.http.openai_shared.serving import json_response, served_name
-from luce.supervisor.http.openai_shared.shapes import answer_schema
+from luce.supervisor.http.openai_shared.shapes import answer_schema, json_response
 from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
@@ -36,11 +35,7 @@ OPERATIONS = (
         path="/v1/chat/completions/input_tokens",
         summary="Count the tokens of a conversation",
         request=ChatBody,
-        response={
-            "type": "object",
-            "required": ["object", "input_tokens"],
-            "properties": {"object": {"type": "string"}, "input_tokens": {"type": "integer", "minimum": 0}},
-        },
+        response=record({"object": TEXT, "input_tokens": COUNT}),
     ),
 )
 
@@ -83,4 +78,4 @@ async def _read(request: web.Request, context: AppContext) -> tuple[ParsedReques
         headers=request.headers,
         client=request[CLIENT],
     )
-    return parsed, served_name(context, body.model)
+    return parsed, context.served_name(body.model)

@@ -18,8 +18,8 @@ from luce.supervisor.http.answering.answer_events import (
 )
 from luce.supervisor.http.openai_completions.parse import ParsedCompletion
 from luce.supervisor.http.openai_shared.shapes import (
-    DONE,
     FINISH_REASONS,
+    ChunkStream,
     Envelope,
     added_usage,
     encode,
@@ -32,25 +32,19 @@ from luce.supervisor.http.openai_shared.shapes import (
 )
 
 KIND = "text_completion"
-_GOES_ON = b',"logprobs":null,"finish_reason":null}'
 
 
-class CompletionStream:
+class CompletionStream(ChunkStream):
     """The events of all prompts' answers as chunks, each the bytes of a `data:` line and the blank line after it."""
 
     def __init__(self, parsed: ParsedCompletion, model: str) -> None:
-        envelope = Envelope(KIND, model, new_id("cmpl"))
         n_choices = len(parsed.answer_requests) * parsed.n_each
+        envelope = Envelope(KIND, model, new_id("cmpl"))
+        super().__init__(envelope, b"text", b'""', n_choices, counts=parsed.includes_usage)
         self._wish = parsed
         self._n_each = parsed.n_each
-        self._head = b"data: " + envelope.head()
-        self._end = b'],"usage":null}\n\n' if parsed.includes_usage else b"]}\n\n"
-        self._goes_on = _GOES_ON + self._end
-        self._begins = [self._head + b'{"index":%d,"text":' % choice for choice in range(n_choices)]
         self._offsets = [0] * n_choices
         self._echoes = [echo for echo in parsed.echoes for _ in range(parsed.n_each)]
-        self._n_unfinished = n_choices
-        self._last_finish = b""
         self._usages: dict[int, Usage] = {}
 
     def first(self) -> bytes:
@@ -58,20 +52,18 @@ class CompletionStream:
         echoed = [self._piece(choice, echo, ()) for choice, echo in enumerate(self._echoes)]
         return b"".join(echoed) or self.keep_alive()
 
-    def keep_alive(self) -> bytes:
-        """A chunk of no text."""
-        return self._begins[0] + b'""' + self._goes_on
-
     def feed(self, prompt: int, event: AnswerEvent) -> bytes:
         """The chunks for an event of this prompt's answer; empty where it needs none."""
         match event:
             case ContentPiece():
                 return self._piece(prompt * self._n_each + event.choice, event.text, event.logprobs)
             case ChoiceFinished():
-                return self._finish_choice(prompt * self._n_each + event.choice, event)
+                return self._finish_choice(prompt * self._n_each + event.choice, FINISH_REASONS[event.reason])
             case AnswerFinished():
                 self._usages[prompt] = event.usage
-                return self._finish() if len(self._usages) == len(self._wish.answer_requests) else b""
+                if len(self._usages) < len(self._wish.answer_requests):
+                    return b""
+                return self._finish(added_usage([self._usages[prompt] for prompt in sorted(self._usages)]))
             case _:
                 return b""
 
@@ -84,25 +76,6 @@ class CompletionStream:
             told = b',"logprobs":%b,"finish_reason":null}' % shape + self._end
         self._offsets[choice] += len(text)
         return self._begins[choice] + text_json(text) + told
-
-    def _finish_choice(self, choice: int, event: ChoiceFinished) -> bytes:
-        """The last one waits for the counts; and an answer that fails has then no finish at all."""
-        reason = FINISH_REASONS[event.reason].encode()
-        chunk = self._begins[choice] + b'"","logprobs":null,"finish_reason":"%b"}' % reason
-        self._n_unfinished -= 1
-        if self._n_unfinished == 0:
-            self._last_finish = chunk
-            return b""
-        return chunk + self._end
-
-    def _finish(self) -> bytes:
-        usage = added_usage([self._usages[prompt] for prompt in sorted(self._usages)])
-        timings = encode(timing_fields(usage))
-        done = b"data: %b\n\n" % DONE
-        if not self._wish.includes_usage:
-            return self._last_finish + b'],"timings":%b}\n\n' % timings + done
-        counts = self._head + b'],"usage":%b,"timings":%b}\n\n' % (encode(usage_fields(usage)), timings)
-        return self._last_finish + self._end + counts + done
 
 
 def whole_completion(

@@ -7,13 +7,13 @@ Must not know chats. Several prompts are answered beside each other, a few at a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
 from aiohttp import web
 
-from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.admin.openapi import TEXT, Operation
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, Usage
 from luce.supervisor.http.answering.answer_request import AnswerRequest
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, Answerer, Answering, AppContext
@@ -31,8 +31,7 @@ from luce.supervisor.http.openai_completions.parse import (
     prompt_text,
     read_completion,
 )
-from luce.supervisor.http.openai_shared.serving import json_response, only_error, served_name
-from luce.supervisor.http.openai_shared.shapes import answer_schema, error_event
+from luce.supervisor.http.openai_shared.shapes import answer_schema, error_event, json_response
 from luce.supervisor.http.transport.answer_stream import send_events, take_whole
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
@@ -47,7 +46,7 @@ OPERATIONS = (
         path="/v1/completions",
         summary="Go on from a text (OpenAI legacy completions)",
         request=CompletionBody,
-        response=answer_schema({"text": {"type": "string"}}),
+        response=answer_schema({"text": TEXT}),
         streams=True,
     ),
 )
@@ -73,7 +72,7 @@ async def post_completion(request: web.Request) -> web.StreamResponse:
     context = request.app[APP_CONTEXT]
     body = await read_body(request, CompletionBody)
     parsed = _read(request, context, body)
-    model = served_name(context, body.model)
+    model = context.served_name(body.model)
     if parsed.streams:
         return await _stream(request, context, parsed.answer_requests, CompletionStream(parsed, model))
     answers = await while_connected(request, _take_all(context.answerer, parsed.answer_requests))
@@ -85,7 +84,7 @@ async def post_llama_completion(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, LlamaCompletionBody)
     parsed = _read(request, context, body.as_openai())
     prompts = [prompt_text(answer_request, context.text) for answer_request in parsed.answer_requests]
-    llama = read_llama(body, parsed, served_name(context, body.model), prompts, context.supervisor.n_ctx)
+    llama = read_llama(body, parsed, context.served_name(body.model), prompts, context.supervisor.n_ctx)
     if parsed.streams:
         return await _stream(request, context, parsed.answer_requests, LlamaStream(llama))
     answers = await while_connected(request, _take_all(context.answerer, parsed.answer_requests))
@@ -115,7 +114,7 @@ async def _take_all(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(take(answer_request)) for answer_request in answer_requests]
     except BaseExceptionGroup as errors:
-        raise only_error(errors) from errors
+        raise _only_error(errors) from errors
     return [task.result() for task in tasks]
 
 
@@ -150,4 +149,18 @@ async def _send_all(
                 group.create_task(open_and_send(number))
             await send_events(first, stream, partial(chunks.feed, 0))
     except BaseExceptionGroup as errors:
-        raise only_error(errors) from errors
+        raise _only_error(errors) from errors
+
+
+def _only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What to say of several tasks that failed together: the first of our own errors, else the first."""
+    leaves = list(_leaves(group))
+    return next((error for error in leaves if isinstance(error, ApiError)), leaves[0])
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import StrictBool, WithJsonSchema
 
+from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed
 from luce.supervisor.http.answering.answer_request import AnswerRequest, TextPrompt
 from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.openai_shared.fields import (
@@ -31,15 +32,8 @@ from luce.supervisor.http.openai_shared.fields import (
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 128
 
-_IDS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
-_PROMPT = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-        _IDS,
-        {"type": "array", "items": _IDS, "minItems": 1},
-    ]
-}
+_IDS = listed(NUMBER, minItems=1)
+_PROMPT = {"anyOf": [TEXT, listed(TEXT, minItems=1), _IDS, listed(_IDS, minItems=1)]}
 
 
 class CompletionBody(GeneratingBody):

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.admin.openapi import TEXT, Operation, record
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_responses.events import ResponseWriter
@@ -35,16 +35,14 @@ OPERATIONS = (
         "/v1/responses",
         "Answer a conversation (OpenAI Responses)",
         request=ResponsesBody,
-        response={
-            "type": "object",
-            "required": ["id", "object", "status", "output"],
-            "properties": {
-                "id": {"type": "string"},
+        response=record(
+            {
+                "id": TEXT,
                 "object": {"const": "response"},
                 "status": {"enum": ["completed", "incomplete"]},
                 "output": {"type": "array"},
-            },
-        },
+            }
+        ),
         streams=True,
     ),
     Operation("post", "/v1/responses/input_tokens", "Count the tokens of a request", request=ResponsesBody),
@@ -121,7 +119,9 @@ class ResponsesApi:
         if isinstance(body.input, list):
             body.input = self._kept.referred(body.input, client)
         caller = Caller(request.headers, client)
-        return read_request(body, earlier, model=_model(body, context), vocabulary=context.text, caller=caller)
+        return read_request(
+            body, earlier, model=context.served_name(body.model), vocabulary=context.text, caller=caller
+        )
 
     def _conversation(self, name: str, client: str) -> list[Any]:
         earlier = self._kept.conversation(name, client)
@@ -177,8 +177,3 @@ def _page(items: list[Any], request: web.Request) -> dict[str, Any]:
         "last_id": page[-1]["id"] if page else None,
         "has_more": len(items) > len(page),
     }
-
-
-def _model(body: ResponsesBody, context: AppContext) -> str:
-    """What the client calls it; without a name, what we do."""
-    return body.model or context.supervisor.config.model.stem

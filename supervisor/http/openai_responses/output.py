@@ -158,8 +158,10 @@ class ReasoningItem(_TextItem):
 
 
 class FunctionCallItem:
+    _prefix, _type = "fc", "function_call"
+
     def __init__(self, index: int, tool: OfferedTool, call_id: str) -> None:
-        self.id = f"fc_{secrets.token_hex(16)}"
+        self.id = f"{self._prefix}_{secrets.token_hex(16)}"
         self._index = index
         self._tool = tool
         self._call_id = call_id
@@ -177,40 +179,31 @@ class FunctionCallItem:
             yield "response.function_call_arguments.delta", f"{self._delta_head}{_encode(text)}"
 
     def close(self, status: str) -> Iterator[Event]:
-        arguments = "".join(self._arguments)
-        yield (
-            "response.function_call_arguments.done",
-            f"{self._place},{fields(name=self._tool.name, arguments=arguments)}",
-        )
+        done = fields(name=self._tool.name, arguments="".join(self._arguments))
+        yield "response.function_call_arguments.done", f"{self._place},{done}"
         yield "response.output_item.done", fields(output_index=self._index, item=self.snapshot(status))
 
     def snapshot(self, status: str) -> dict[str, Any]:
         item: dict[str, Any] = {
             "id": self.id,
-            "type": "function_call",
+            "type": self._type,
             "status": status,
             "call_id": self._call_id,
             "name": self._tool.name,
-            "arguments": "".join(self._arguments),
+            **self._given(status),
         }
         if self._tool.namespace is not None:
             item["namespace"] = self._tool.namespace
         return item
 
+    def _given(self, status: str) -> dict[str, str]:  # noqa: ARG002
+        return {"arguments": "".join(self._arguments)}
 
-class CustomCallItem:
+
+class CustomCallItem(FunctionCallItem):
     """The model writes {"input": "…"}; the client gets the text alone, once it is whole."""
 
-    def __init__(self, index: int, tool: OfferedTool, call_id: str) -> None:
-        self.id = f"ctc_{secrets.token_hex(16)}"
-        self._index = index
-        self._tool = tool
-        self._call_id = call_id
-        self._arguments: list[str] = []
-        self._place = fields(item_id=self.id, output_index=index)
-
-    def open(self) -> Iterator[Event]:
-        yield "response.output_item.added", fields(output_index=self._index, item=self.snapshot("in_progress"))
+    _prefix, _type = "ctc", "custom_tool_call"
 
     def piece(self, text: str, logprobs: Sequence[TokenLogprob]) -> Iterator[Event]:
         del logprobs
@@ -223,21 +216,11 @@ class CustomCallItem:
         yield "response.custom_tool_call_input.done", f"{self._place},{fields(input=given)}"
         yield "response.output_item.done", fields(output_index=self._index, item=self.snapshot(status))
 
-    def snapshot(self, status: str) -> dict[str, Any]:
-        item: dict[str, Any] = {
-            "id": self.id,
-            "type": "custom_tool_call",
-            "status": status,
-            "call_id": self._call_id,
-            "name": self._tool.name,
-            "input": "" if status == "in_progress" else custom_input("".join(self._arguments)),
-        }
-        if self._tool.namespace is not None:
-            item["namespace"] = self._tool.namespace
-        return item
+    def _given(self, status: str) -> dict[str, str]:
+        return {"input": "" if status == "in_progress" else custom_input("".join(self._arguments))}
 
 
-def call_item(index: int, tool: OfferedTool, call_id: str) -> FunctionCallItem | CustomCallItem:
+def call_item(index: int, tool: OfferedTool, call_id: str) -> FunctionCallItem:
     return (CustomCallItem if tool.is_custom else FunctionCallItem)(index, tool, call_id)
 
 

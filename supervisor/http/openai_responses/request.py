@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import StrictBool, WithJsonSchema
 
+from luce.supervisor.http.admin.openapi import NAME, TEXT, listed, record
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.openai_responses.events import ResponseForm
@@ -35,42 +36,15 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOGPROBS = "message.output_text.logprobs"
 PACKED_REASONING = "reasoning.encrypted_content"
 
-_PART = {
-    "type": "object",
-    "properties": {"type": {"enum": ["input_text", "output_text"]}, "text": {"type": "string"}},
-    "required": ["type", "text"],
-}
-_CONTENT = {"anyOf": [{"type": "string"}, {"type": "array", "items": _PART}]}
-_MESSAGE = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "message"},
-        "role": {"enum": ["user", "assistant", "system", "developer"]},
-        "content": _CONTENT,
-    },
-    "required": ["role", "content"],
-}
-_CALL = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "function_call"},
-        "call_id": {"type": "string", "minLength": 1},
-        "name": {"type": "string", "minLength": 1},
-        "arguments": {"type": "string"},
-    },
-    "required": ["type", "call_id", "name", "arguments"],
-}
-_OUTPUT = {
-    "type": "object",
-    "properties": {
-        "type": {"const": "function_call_output"},
-        "call_id": {"type": "string", "minLength": 1},
-        "output": _CONTENT,
-    },
-    "required": ["type", "call_id", "output"],
-}
-_ITEMS = {"type": "array", "items": {"anyOf": [_MESSAGE, _CALL, _OUTPUT]}}
-_Input = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "string"}, _ITEMS]})]
+_PART = record({"type": {"enum": ["input_text", "output_text"]}, "text": TEXT})
+_CONTENT = {"anyOf": [TEXT, listed(_PART)]}
+_MESSAGE = record(
+    {"role": {"enum": ["user", "assistant", "system", "developer"]}, "content": _CONTENT}, type={"const": "message"}
+)
+_CALL = record({"type": {"const": "function_call"}, "call_id": NAME, "name": NAME, "arguments": TEXT})
+_OUTPUT = record({"type": {"const": "function_call_output"}, "call_id": NAME, "output": _CONTENT})
+_ITEMS = listed({"anyOf": [_MESSAGE, _CALL, _OUTPUT]})
+_Input = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, _ITEMS]})]
 
 
 class ResponsesBody(GeneratingBody):

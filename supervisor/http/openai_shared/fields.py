@@ -12,7 +12,8 @@ from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
 
-from luce.supervisor.http.answering.answer_request import Sampling
+from luce.protocol import SamplingArgs
+from luce.supervisor.http.admin.openapi import TEXT, listed
 from luce.supervisor.http.errors import ApiError, ErrorKind
 
 MAX_STOPS = 64
@@ -35,7 +36,7 @@ def _number(value: object) -> object:
 
 Whole = Annotated[int, BeforeValidator(_number), WithJsonSchema({"type": "integer"})]
 Real = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
-Texts = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})]
+Texts = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, listed(TEXT)]})]
 Biases = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "array"}]})
 ]
@@ -128,7 +129,7 @@ def _out_of_range(kind: str, value: float, param: str, least: float, most: float
     return refusal(param, text, f"{kind}_{code}_value")
 
 
-def read_sampling(body: GeneratingBody, text: Vocabulary) -> Sampling:
+def read_sampling(body: GeneratingBody, text: Vocabulary) -> SamplingArgs:
     """A `temperature` that is not given stays None: what the server samples with is one decision for all dialects."""
     top_p = real(body.top_p, "top_p", 0, 1)
     top_k = whole(body.top_k, "top_k", -1, INT32_MAX)
@@ -136,7 +137,7 @@ def read_sampling(body: GeneratingBody, text: Vocabulary) -> Sampling:
     repeat_penalty = body.repeat_penalty if body.repeat_penalty is not None else body.repetition_penalty
     if repeat_penalty is not None and not 0 < repeat_penalty <= 100:
         raise refusal(penalty_name, f"Invalid '{penalty_name}': it must be above 0 and at most 100.")
-    return Sampling(
+    return SamplingArgs(
         temperature=real(body.temperature, "temperature", 0, body.most_temperature),
         top_p=None if top_p is None else max(top_p, LEAST_TOP_P),
         top_k=None if top_k is None else max(top_k, 0),  # -1 is vLLM's word for off

@@ -1,6 +1,6 @@
 """What the answers of OpenAI's two generating endpoints have in common: ids, usage, timings, logprobs, text as JSON.
 
-Pure: values in, bytes or dictionaries out. Must not know what was asked.
+Pure: values in, bytes, dictionaries or a response out. Must not know what was asked.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
+from aiohttp import web
+
+from luce.supervisor.http.admin.openapi import COUNT, NUMBER, TEXT, listed, record
 from luce.supervisor.http.answering.answer_events import FinishReason, Logprob, TokenLogprob, Usage, added_speculation
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.transport.error_bodies import openai_error
@@ -67,9 +70,50 @@ def encode(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
+def json_response(value: object) -> web.Response:
+    return web.Response(body=encode(value), content_type="application/json")
+
+
 def error_event(error: ApiError) -> bytes:
     """The end of a stream that could not be served to its end: no finish_reason and no [DONE] go with it."""
     return b"data: %b\n\n" % encode(openai_error(error))
+
+
+class ChunkStream:
+    """What the streams of both have in common. What is the same in all chunks is made once. The last finish waits for
+    the counts that go with it; and an answer that fails has then no finish at all."""
+
+    def __init__(self, envelope: Envelope, content: bytes, empty: bytes, n_choices: int, *, counts: bool) -> None:
+        """`content`: the field of a choice that grows, and `empty` what it is where nothing has come; `counts`: the
+        client wants the usage, in a chunk of its own."""
+        self._empty = empty
+        self._counts = counts
+        self._head = b"data: " + envelope.head()
+        self._end = b'],"usage":null}\n\n' if counts else b"]}\n\n"
+        self._goes_on = b',"logprobs":null,"finish_reason":null}' + self._end
+        self._begins = [self._head + b'{"index":%d,"%b":' % (choice, content) for choice in range(n_choices)]
+        self._unfinished = set(range(n_choices))
+        self._last_finish = b""
+
+    def keep_alive(self) -> bytes:
+        """A chunk of nothing: clients that pass over comments count it."""
+        return self._begins[min(self._unfinished, default=0)] + self._empty + self._goes_on
+
+    def _finish_choice(self, choice: int, reason: str) -> bytes:
+        self._unfinished.discard(choice)
+        end = b',"logprobs":null,"finish_reason":"%b"}' % reason.encode()
+        chunk = self._begins[choice] + self._empty + end
+        if not self._unfinished:
+            self._last_finish = chunk
+            return b""
+        return chunk + self._end
+
+    def _finish(self, usage: Usage) -> bytes:
+        timings, done = encode(timing_fields(usage)), b"data: %b\n\n" % DONE
+        if not self._counts:
+            return self._last_finish + b'],"timings":%b}\n\n' % timings + done
+        counts = self._head + b'],"usage":%b,"timings":%b}\n\n' % (encode(usage_fields(usage)), timings)
+        return self._last_finish + self._end + counts + done
 
 
 def usage_fields(usage: Usage) -> dict[str, Any]:
@@ -127,31 +171,25 @@ def added_usage(usages: Sequence[Usage]) -> Usage:
 
 def answer_schema(of_choice: Mapping[str, Any]) -> dict[str, Any]:
     """JSON schema of an answer that is not streamed, for the OpenAPI document; `of_choice`: what its choices have."""
-    choice = {
-        "type": "object",
-        "required": ["index", "logprobs", "finish_reason", *of_choice],
-        "properties": {
-            "index": {"type": "integer", "minimum": 0},
+    choice = record(
+        {
+            "index": COUNT,
             "logprobs": {"type": ["object", "null"]},
             "finish_reason": {"enum": ["stop", "length", "tool_calls", "function_call"]},
             **of_choice,
-        },
-    }
-    counts = {
-        name: {"type": "integer", "minimum": 0} for name in ("prompt_tokens", "completion_tokens", "total_tokens")
-    }
-    return {
-        "type": "object",
-        "required": ["id", "object", "created", "model", "choices", "usage"],
-        "properties": {
-            "id": {"type": "string"},
-            "object": {"type": "string"},
-            "created": {"type": "integer"},
-            "model": {"type": "string"},
-            "choices": {"type": "array", "items": choice, "minItems": 1},
-            "usage": {"type": "object", "required": list(counts), "properties": counts},
-        },
-    }
+        }
+    )
+    counts = dict.fromkeys(("prompt_tokens", "completion_tokens", "total_tokens"), COUNT)
+    return record(
+        {
+            "id": TEXT,
+            "object": TEXT,
+            "created": NUMBER,
+            "model": TEXT,
+            "choices": listed(choice, minItems=1),
+            "usage": record(counts),
+        }
+    )
 
 
 def token_text(logprob: Logprob) -> str:

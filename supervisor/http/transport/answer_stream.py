@@ -32,8 +32,8 @@ class AnswerWriter(Protocol):
         """The end of a stream that could not be served to its end."""
 
 
-class StreamOutlet:
-    """Implements app_context.Outlet: events in a dialect's bytes, to a client that has read all before them."""
+class StreamFastPath:
+    """Implements app_context.FastPath: events in a dialect's bytes, to a client that has read all before them."""
 
     def __init__(self, stream: EventStream, encode: Callable[[AnswerEvent], bytes]) -> None:
         self._stream = stream
@@ -48,7 +48,7 @@ class StreamOutlet:
 async def send_events(answering: Answering, stream: EventStream, encode: Callable[[AnswerEvent], bytes]) -> None:
     """The whole answer. Tokens go out in the turn of the loop that brings them while the client keeps up; while it does
     not, this task waits for it, and what comes meanwhile is joined. Raises ApiError."""
-    async for event in answering.events(StreamOutlet(stream, encode)):
+    async for event in answering.events(StreamFastPath(stream, encode)):
         if data := encode(event):
             await stream.send_bytes(data)
 

@@ -19,7 +19,7 @@ class _Waiting:
     since_s: float
 
 
-class StalledReaders:
+class SlowClientReaper:
     """Looks at the connections of one server from time to time. Cancel the task that runs it."""
 
     def __init__(self, server: web.Server, patience_s: float) -> None:

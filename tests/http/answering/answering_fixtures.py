@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from luce.protocol import SamplingArgs
 from luce.supervisor import Supervisor, SupervisorConfig
 from luce.supervisor.http.answering.answer_events import (
     AnswerEvent,
@@ -20,14 +21,14 @@ from luce.supervisor.http.answering.answer_events import (
     ToolCallPiece,
     Usage,
 )
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, Sampling
+from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.answering.answerer import ChatAnswerer, ChatAnswering
 from luce.supervisor.http.metrics import Metrics
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.text import TextModel
 
 DEADLINE_S = 120.0
-GREEDY = Sampling(temperature=0)
+GREEDY = SamplingArgs(temperature=0)
 
 
 def tool(name: str, argument: str, *values: str) -> dict[str, Any]:

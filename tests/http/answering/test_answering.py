@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from luce.protocol import SamplingArgs
 from luce.supervisor.http.answering.answer_events import ContentPiece, FinishReason, Progress, ToolCallPiece
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, Sampling, TextPrompt
+from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.settings import ServeSettings
 from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_CUTS, Comparison, SampledComparison
@@ -144,7 +145,7 @@ async def test_any_json_object(shared: Answering) -> None:
 
 
 async def test_choices_share_the_prompt_and_have_seeds_of_their_own(shared: Answering) -> None:
-    hot = Sampling(temperature=1.5, seed=7)
+    hot = SamplingArgs(temperature=1.5, seed=7)
     ask = chat("Tell me of the sea", sampling=hot, n=3, n_logprobs=4, ignore_eos=True)
     served = await serve(shared.answerer, ask)
     assert sorted(served.choices) == [0, 1, 2]
@@ -217,10 +218,10 @@ async def test_max_tokens_is_clamped_and_a_long_prompt_refused(tiny_model: Path)
 
 async def test_what_would_be_refused_later_is_refused_at_once(shared: Answering) -> None:
     bad: list[dict[str, Any]] = [
-        {"sampling": Sampling(top_p=0.0)},
-        {"sampling": Sampling(temperature=-1.0)},
-        {"sampling": Sampling(logit_bias=[(10**9, 1.0)])},
-        {"sampling": Sampling(logit_bias=[(1, float("nan"))])},
+        {"sampling": SamplingArgs(top_p=0.0)},
+        {"sampling": SamplingArgs(temperature=-1.0)},
+        {"sampling": SamplingArgs(logit_bias=((10**9, 1.0),))},
+        {"sampling": SamplingArgs(logit_bias=((1, float("nan")),))},
         {"n": 0},
         {"n": 17},
         {"n_logprobs": 101},
@@ -338,7 +339,7 @@ async def test_tokens_that_wait_are_read_together(shared: Answering) -> None:
 
 
 async def test_a_server_samples_as_it_is_set_where_a_request_says_nothing(tiny_model: Path) -> None:
-    ask = replace(chat("Tell me of the sea"), sampling=Sampling(), ignore_eos=True)
+    ask = replace(chat("Tell me of the sea"), sampling=SamplingArgs(), ignore_eos=True)
     async with running(tiny_model, settings=ServeSettings(temperature=0.0)) as answering:
         first, second = [(await serve(answering.answerer, ask)).choice.content for _ in range(2)]
         greedy = (await serve(answering.answerer, replace(ask, sampling=GREEDY))).choice.content

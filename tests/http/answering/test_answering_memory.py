@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from luce.protocol import SamplingArgs
 from luce.supervisor import ConfigError
 from luce.supervisor.http.answering.answer_events import Progress
-from luce.supervisor.http.answering.answer_request import AnswerRequest, Sampling
+from luce.supervisor.http.answering.answer_request import AnswerRequest
 from luce.supervisor.http.settings import ServeSettings
 from tests.http.answering.answering_fixtures import (
     DEADLINE_S,
@@ -81,7 +82,7 @@ async def test_a_message_in_two_shapes_is_one_message(shared: Answering) -> None
 async def test_an_answer_is_known_by_its_ids(shared: Answering) -> None:
     """A hot answer is written in other tokens than its text is cut into."""
     for seed in range(20):
-        hot = Sampling(temperature=1.8, seed=seed)
+        hot = SamplingArgs(temperature=1.8, seed=seed)
         first = chat(system(RULES + " Ids."), "Tell me a story", max_tokens=60, ignore_eos=True, sampling=hot)
         async with shared.answerer.open(first) as answering:
             answer = await read(answering)

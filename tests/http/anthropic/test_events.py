@@ -22,25 +22,14 @@ from luce.supervisor.http.answering.answer_events import (
     Progress,
     ReasoningPiece,
     ToolCallPiece,
-    Usage,
 )
 from luce.supervisor.http.anthropic.events import PING, MessageStream, message_json
 from luce.supervisor.http.anthropic.opaque import MAX_RESTORED_BYTES, reasoning_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from tests.http.usages import usage
 
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
-USAGE = Usage(
-    n_prompt=100,
-    n_cached=60,
-    cache_tier="resident",
-    cache_miss="differs_at:60",
-    n_generated=9,
-    n_reasoning=4,
-    queue_s=0.0,
-    prefill_s=0.1,
-    decode_s=0.2,
-    n_resumes=0,
-)
+USAGE = usage(n_prompt=100, n_cached=60, cache_miss="differs_at:60", n_generated=9, n_reasoning=4)
 
 
 def finished(

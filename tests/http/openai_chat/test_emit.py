@@ -22,28 +22,17 @@ from luce.supervisor.http.answering.answer_events import (
     ReasoningPiece,
     TokenLogprob,
     ToolCallPiece,
-    Usage,
 )
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
 from luce.supervisor.http.openai_chat.parse import ParsedRequest
 from luce.supervisor.http.openai_shared.shapes import SYSTEM_FINGERPRINT
+from tests.http.usages import usage
 
 ROOT = Path(__file__).resolve().parents[3]
-USAGE = Usage(
-    n_prompt=10,
-    n_cached=4,
-    cache_tier="resident",
-    cache_miss="differs_at:4",
-    n_generated=3,
-    n_reasoning=1,
-    queue_s=0.001,
-    prefill_s=0.01,
-    decode_s=0.02,
-    n_resumes=0,
-    speculation=None,
-)
+_TIMES = {"queue_s": 0.001, "prefill_s": 0.01, "decode_s": 0.02}
+USAGE = usage(n_prompt=10, n_cached=4, cache_miss="differs_at:4", n_generated=3, n_reasoning=1, **_TIMES)
 
 
 def parsed(*, n: int = 1, n_logprobs: int | None = None, usage: bool = False, legacy: bool = False) -> ParsedRequest:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -15,18 +14,6 @@ from tests.http.conftest import MakeServer
 from tests.http.serving import Server
 
 CODE = "def add(a, b):\n"
-
-
-@pytest.fixture
-def sdk(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
-        yield client
-
-
-@pytest.fixture
-async def async_sdk(server: Server) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
-        yield client
 
 
 def ask(sdk: OpenAI, prompt: Any = CODE, **fields: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Outlets: what goes to them and what does not, over a real engine: nothing is lost, repeated or out of order."""
+"""Fast paths: what goes to them and what does not, over a real engine: nothing is lost, repeated or out of order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def shared(tiny_model: Path) -> AsyncIterator[Answering]:
 
 
 class Listed:
-    """An outlet that is clear as it is told, and its answer from both sides."""
+    """A fast path that is clear as it is told, and its answer from both sides."""
 
     def __init__(self, clear: Iterable[bool]) -> None:
         self._clear = iter(clear)
@@ -63,32 +63,32 @@ class Listed:
         return self.served
 
 
-async def serve_by(outlet: Listed, answerer: ChatAnswerer, ask: AnswerRequest) -> Served:
+async def serve_by(fast_path: Listed, answerer: ChatAnswerer, ask: AnswerRequest) -> Served:
     async with asyncio.timeout(DEADLINE_S), answerer.open(ask) as answering:
-        return await outlet.read(answering)
+        return await fast_path.read(answering)
 
 
 async def test_tokens_wake_nobody_while_the_outlet_is_clear(shared: Answering) -> None:
-    outlet = Listed(itertools.repeat(True))
+    fast_path = Listed(itertools.repeat(True))
     woken: list[AnswerEvent] = []
     async with asyncio.timeout(DEADLINE_S), shared.answerer.open(ASK) as answering:
-        async for event in answering.events(outlet):
+        async for event in answering.events(fast_path):
             woken.append(event)
-            take(outlet.served, event)
-    check_pieces(outlet.served)
-    assert outlet.served.choice.content == (await serve(shared.answerer, ASK)).choice.content
-    assert outlet.served.usage.n_generated == 200
+            take(fast_path.served, event)
+    check_pieces(fast_path.served)
+    assert fast_path.served.choice.content == (await serve(shared.answerer, ASK)).choice.content
+    assert fast_path.served.usage.n_generated == 200
     # What comes together with the answer's end may be handed over with it.
     assert sum(isinstance(event, ContentPiece) for event in woken) <= 2
-    assert outlet.n_shown > 100
+    assert fast_path.n_shown > 100
 
 
 @pytest.mark.parametrize("pattern", ["no", "yes no", "no no no yes", "yes yes yes yes yes no"])
 async def test_an_outlet_that_is_clear_at_times(shared: Answering, pattern: str) -> None:
-    outlet = Listed(itertools.cycle(word == "yes" for word in pattern.split()))
-    served = await serve_by(outlet, shared.answerer, ASK)
+    fast_path = Listed(itertools.cycle(word == "yes" for word in pattern.split()))
+    served = await serve_by(fast_path, shared.answerer, ASK)
     assert served.choice.content == (await serve(shared.answerer, ASK)).choice.content
-    assert (outlet.n_shown > 0) == ("yes" in pattern)
+    assert (fast_path.n_shown > 0) == ("yes" in pattern)
 
 
 async def test_a_stop_that_comes_by_the_outlet_ends_the_answer(shared: Answering) -> None:
@@ -128,33 +128,33 @@ class Waited(Listed):
 
 
 async def test_a_reader_that_is_cancelled_gets_nothing_more(shared: Answering) -> None:
-    outlet = Waited()
-    reading = asyncio.create_task(serve_by(outlet, shared.answerer, replace(ASK, max_tokens=1500)))
+    fast_path = Waited()
+    reading = asyncio.create_task(serve_by(fast_path, shared.answerer, replace(ASK, max_tokens=1500)))
     async with asyncio.timeout(DEADLINE_S):
-        await outlet.got.wait()
+        await fast_path.got.wait()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
-    n_shown = outlet.n_shown
+    n_shown = fast_path.n_shown
     assert (await serve(shared.answerer, ASK)).usage.n_generated == 200
-    assert outlet.n_shown == n_shown
+    assert fast_path.n_shown == n_shown
 
 
 async def test_a_gate_that_is_shut_ends_what_goes_by_an_outlet(shared: Answering) -> None:
-    gate, outlet = ShutdownGate(shared.answerer), Waited()
+    gate, fast_path = ShutdownGate(shared.answerer), Waited()
 
     async def read() -> None:
         async with gate.open(replace(ASK, max_tokens=1500)) as answering:
-            async for _ in answering.events(outlet):
+            async for _ in answering.events(fast_path):
                 pass
 
     reading = asyncio.create_task(read())
     async with asyncio.timeout(DEADLINE_S):
-        await outlet.got.wait()
+        await fast_path.got.wait()
         gate.interrupt()
         with pytest.raises(Exception, match="shutting down"):
             await reading
-    assert not any(isinstance(event, ChoiceFinished) for event in outlet.served.events)
+    assert not any(isinstance(event, ChoiceFinished) for event in fast_path.served.events)
 
 
 async def test_an_engine_that_dies_is_a_pause_for_an_outlet_too(tiny_model: Path) -> None:
