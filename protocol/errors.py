@@ -50,14 +50,3 @@ class LocalProtocolError(ProtocolError):
 
 class RemoteProtocolError(ProtocolError):
     """The other side sent something that is not in the protocol."""
-
-
-class CommandError(RemoteProtocolError):
-    """A line that is no command: what the daemon answers to it, and whether it was meant to generate."""
-
-    def __init__(self, code: ErrorCode, text: str, id: int | None = None, *, generating: bool = False) -> None:
-        super().__init__(f"{code}: {text}")
-        self.code = code
-        self.text = text
-        self.id = id
-        self.generating = generating

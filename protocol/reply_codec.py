@@ -1,47 +1,21 @@
 """Replies to lines and back. Pure; canonical in the one direction, tolerant of what is new in the other.
 
-A key or a line that only a newer daemon knows is kept or passed over; a known line that lacks what it must have is the
-daemon's fault and raises RemoteProtocolError.
+Most lines are rows of one table that both directions read. A key or a line that only a newer daemon knows is kept or
+passed over; a known line that lacks what it must have is the daemon's fault and raises RemoteProtocolError.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from math import inf, isfinite
+from typing import Any
 
+from . import replies as r
 from .commands import Weights
 from .errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from .percent import percent_encode
-from .replies import (
-    Cancelled,
-    Err,
-    Fields,
-    GenerateOk,
-    InlineSnapshot,
-    InlineSnapshotFailed,
-    LoadProgress,
-    Logprobs,
-    OutOfMemory,
-    Parked,
-    PlainOk,
-    Pong,
-    PoolSize,
-    PrefillProgress,
-    ReadyLine,
-    Reply,
-    SlotFreed,
-    SlotList,
-    SlotSaved,
-    SnapReply,
-    SnapshotTaken,
-    Speculation,
-    StatusLine,
-    StopReason,
-    ThinTaken,
-    UnknownLine,
-    Unparked,
-)
 from .scalar_values import (
     MAX_UINT64,
     RefusedError,
@@ -60,37 +34,143 @@ _CODE = re.compile(r"[a-z][a-z0-9_]*")
 _ERR = re.compile(r"err ([a-z][a-z0-9_]*)(?: id=([0-9]+)(?= |\Z))?(?: (.*))?", re.DOTALL)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A value in a line: `key=value`, or the value alone where the key is empty. None is not written."""
+
+    key: str
+    field: str
+    read: Callable[[str], Any]
+    write: Callable[[Any], str] = str
+    is_required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    reply: type
+    tag: str
+    words: tuple[str | _Part, ...]
+
+    @property
+    def parts(self) -> tuple[_Part, ...]:
+        return tuple(word for word in self.words if isinstance(word, _Part))
+
+    def takes(self, bare: Sequence[str]) -> bool:
+        """Whether the words without a key may be this row's."""
+        literals = [word for word in self.words if isinstance(word, str)]
+        n_values = len(bare) - len(literals)
+        return list(bare[: len(literals)]) == literals and 0 <= n_values <= sum(not part.key for part in self.parts)
+
+    def has_all(self, fields: dict[str, str]) -> bool:
+        return all(part.key in fields for part in self.parts if part.is_required)
+
+
+def _count(text: str) -> int:
+    return parse_count(text.encode())
+
+
+def _large(text: str) -> int:
+    return parse_integer(text.encode(), 0, MAX_UINT64)
+
+
+def _real(text: str) -> float:
+    return parse_any_real(text.encode())
+
+
+def _text(text: str) -> str:
+    return parse_text(text.encode())
+
+
+def _slots(text: str) -> tuple[int, ...]:
+    return tuple(map(_count, text.split(","))) if text else ()
+
+
+def _stop(text: str) -> r.StopReason:
+    if text not in set(r.StopReason):
+        raise RefusedError(f"stop={text} is no reason to stop")
+    return r.StopReason(text)
+
+
+def _error_code(name: str) -> ErrorCode | str:
+    return ErrorCode(name) if name in set(ErrorCode) else name
+
+
+def _code(code: ErrorCode | str) -> str:
+    if not _CODE.fullmatch(code):
+        raise LocalProtocolError(f"{code!r} cannot be an error code")
+    return code
+
+
+def _fixed(n_digits: int) -> Callable[[float], str]:
+    """A duration, rate or ratio. A division by a duration of zero is no reason for a line that nobody can read."""
+    return lambda value: f"{value if isfinite(value) and value > 0 else 0.0:.{n_digits}f}"
+
+
+def _logprob(item: str) -> tuple[int, float]:
+    token, _, value = item.partition(":")
+    return parse_token(token.encode()), -inf if value == "-inf" else _real(value)
+
+
+def _logprobs_text(entries: Iterable[tuple[int, float]]) -> str:
+    return ",".join(f"{token}:{value:.5f}" if isfinite(value) else f"{token}:-inf" for token, value in entries)
+
+
+def _counts(*named: tuple[str, str]) -> list[_Part]:
+    return [_Part(key, field, _count) for key, field in named]
+
+
+_ID = _Part("id", "id", _count, is_required=False)
+[_SLOT, _CUR_POS] = _counts(("slot", "slot"), ("cur_pos", "cur_pos"))
+_SECONDS = _fixed(6)
+_GENERATED = (
+    _ID,
+    *_counts(("N", "n_prompt"), ("gen", "n_generated"), ("reused", "n_reused")),
+    _Part("tier", "tier", _text, is_required=False),
+    _Part("miss", "miss", _text, is_required=False),
+    _Part("restored", "restored", _count, is_required=False),
+    _Part("prefill_s", "prefill_s", _real, _SECONDS),
+    _Part("decode_s", "decode_s", _real, _SECONDS),
+    _Part("decode_tok_s", "decode_tokens_per_s", _real, _fixed(2)),
+)
+_ACCEPT = _Part("accept", "acceptance", _real, _fixed(4))  # worked out of the others, so only checked when read
+_SPECULATION = (
+    _Part("drafted", "n_drafted", _large),
+    _Part("accepted", "n_accepted", _large),
+    _Part("steps", "n_steps", _large),
+    _Part("spec_steps", "n_speculated_steps", _large),
+    _Part("draft_s", "draft_s", _real, _SECONDS),
+    _Part("verify_s", "verify_s", _real, _SECONDS),
+)
+_END = (_Part("out", "output_path", _text, is_required=False), _Part("stop", "stop", _stop))
+_OK_KEYS = {part.key for part in (*_GENERATED, _ACCEPT, *_SPECULATION, *_END)}
+
+# Where several rows have the same words, the first one counts whose keys are all there.
+_ROWS = (
+    _Row(r.PlainOk, "ok", (_ID,)),
+    _Row(r.Parked, "ok", (_ID, "park", _Part("", "what", Weights))),
+    _Row(r.Unparked, "ok", (_ID, "unpark", _Part("", "what", Weights))),
+    _Row(r.Cancelled, "[cancel]", (_Part("id", "id", _count),)),
+    _Row(r.PrefillProgress, "[prefill]", (_ID, *_counts(("done", "n_done"), ("total", "n_total")))),
+    _Row(r.SlotList, "[snap]", (_ID, _Part("slots", "slots", _slots, lambda slots: ",".join(map(str, slots))))),
+    _Row(r.ThinTaken, "[snap]", (_ID, _SLOT, *_counts(("from", "begin"), ("to", "end")))),
+    _Row(r.SnapshotTaken, "[snap]", (_ID, _SLOT, _CUR_POS)),
+    _Row(r.SlotFreed, "[snap]", (_ID, "freed", _SLOT)),
+    _Row(r.SlotSaved, "[snap]", (_ID, "saved", _SLOT, _Part("bytes", "bytes", _large))),
+    _Row(r.InlineSnapshot, "[snap]", ("inline", _ID, _SLOT, _CUR_POS)),
+    _Row(r.InlineSnapshotFailed, "[snap]", ("failed", _ID, _SLOT, _Part("", "code", _error_code, _code))),
+    _Row(r.PoolSize, "[pool]", (_Part("tokens", "n_tokens", _count),)),
+    _Row(r.LoadProgress, "[daemon]", ("loading", _Part("percent", "percent", _count))),
+    _Row(r.OutOfMemory, "[daemon]", ("out_of_memory", _Part("reason", "reason", _text, is_required=False))),
+)
+_ROW_OF = {row.reply: row for row in _ROWS}
+_TAGS_OF_NEW_WORDS = {"ok", "[snap]", "[daemon]"}  # a word of a newer daemon may follow these
+
+
 # Line -> reply
 
 
-def _id_of(fields: dict[str, str]) -> int | None:
-    return parse_count(fields["id"].encode()) if "id" in fields else None
-
-
-def _count(fields: dict[str, str], key: str) -> int:
-    if key not in fields:
-        raise RefusedError(f"{key}= is missing")
-    return parse_count(fields[key].encode())
-
-
-def _measure(fields: dict[str, str], key: str) -> float:
-    if key not in fields:
-        raise RefusedError(f"{key}= is missing")
-    return parse_any_real(fields[key].encode())
-
-
-def _large(fields: dict[str, str], key: str) -> int:
-    if key not in fields:
-        raise RefusedError(f"{key}= is missing")
-    return parse_integer(fields[key].encode(), 0, MAX_UINT64)
-
-
-def _text(value: str) -> str:
-    return parse_text(value.encode())
-
-
 def _split_fields(words: Iterable[str]) -> dict[str, str] | None:
-    """Nothing if a word is not key=value."""
+    """Nothing if a word is not key=value, or a key comes twice."""
     fields: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -100,200 +180,99 @@ def _split_fields(words: Iterable[str]) -> dict[str, str] | None:
     return fields
 
 
-_SPECULATION_KEYS = ("drafted", "accepted", "steps", "spec_steps", "draft_s", "verify_s")
-_OK_KEYS = {
-    *_SPECULATION_KEYS,
-    "id",
-    "N",
-    "gen",
-    "reused",
-    "tier",
-    "miss",
-    "restored",
-    "prefill_s",
-    "decode_s",
-    "decode_tok_s",
-    "accept",
-    "out",
-    "stop",
-}
-
-
-def _split_words(words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The bare words, and the fields among them."""
-    return [word for word in words if "=" not in word], _known_fields([word for word in words if "=" in word])
-
-
-def _parse_ok(words: list[str]) -> Reply | None:
-    """Bare words tell what was done, `N=` that it is a generation; nothing but an id is a plain `ok`."""
-    bare = [word for word in words if "=" not in word]
-    fields = _split_fields(word for word in words if "=" in word)
-    if fields is not None and "N" in fields and not bare:
-        return _parse_generate_ok(fields)
-    if fields is None or set(fields) - {"id"}:
-        return None
-    match bare:
-        case []:
-            return PlainOk(_id_of(fields))
-        case ["park", "target" | "draft" as what]:
-            return Parked(Weights(what), _id_of(fields))
-        case ["unpark", "target" | "draft" as what]:
-            return Unparked(Weights(what), _id_of(fields))
-        case _:
-            return None
-
-
-def _parse_generate_ok(fields: dict[str, str]) -> GenerateOk:
-    stop = fields.get("stop", "")
-    if stop not in set(StopReason):
-        raise RefusedError(f"stop={stop} is no reason to stop")
-    return GenerateOk(
-        id=_id_of(fields),
-        n_prompt=_count(fields, "N"),
-        n_generated=_count(fields, "gen"),
-        n_reused=_count(fields, "reused"),
-        tier=_text(fields.get("tier", "none")),
-        miss=_text(fields.get("miss", "off")),
-        restored=_count(fields, "restored") if "restored" in fields else None,
-        prefill_s=_measure(fields, "prefill_s"),
-        decode_s=_measure(fields, "decode_s"),
-        decode_tokens_per_s=_measure(fields, "decode_tok_s"),
-        speculation=_parse_speculation(fields),
-        output_path=_text(fields["out"]) if "out" in fields else None,
-        stop=StopReason(stop),
-        extra=tuple((key, _text(value)) for key, value in fields.items() if key not in _OK_KEYS),
-    )
-
-
-def _parse_speculation(fields: dict[str, str]) -> Speculation | None:
-    """All of it or nothing; `accept` is worked out."""
-    if "accept" in fields:
-        _measure(fields, "accept")
-    if not any(key in fields for key in _SPECULATION_KEYS):
-        return None
-    return Speculation(
-        n_drafted=_large(fields, "drafted"),
-        n_accepted=_large(fields, "accepted"),
-        n_steps=_large(fields, "steps"),
-        n_speculated_steps=_large(fields, "spec_steps"),
-        draft_s=_measure(fields, "draft_s"),
-        verify_s=_measure(fields, "verify_s"),
-    )
-
-
-def _error_code(name: str) -> ErrorCode | str:
-    return ErrorCode(name) if name in set(ErrorCode) else name
-
-
-def _parse_err(line: str) -> Err:
-    match = _ERR.fullmatch(line)
-    if match is None:
-        raise RefusedError("err without a code")
-    code, request_id, text = match.groups()
-    return Err(
-        code=_error_code(code),
-        text=(text or "").strip(" "),
-        id=None if request_id is None else parse_count(request_id.encode()),
-    )
-
-
-def _known_fields(words: list[str]) -> dict[str, str]:
+def _known_fields(words: Iterable[str]) -> dict[str, str]:
     fields = _split_fields(words)
     if fields is None:
         raise RefusedError("a word is not key=value, or a key comes twice")
     return fields
 
 
-def _parse_cancelled(words: list[str]) -> Cancelled:
-    return Cancelled(_count(_known_fields(words), "id"))
+def _arguments(parts: Iterable[_Part], fields: dict[str, str]) -> dict[str, Any]:
+    """The values that are there. Raises RefusedError if one is missing."""
+    found = {}
+    for part in parts:
+        if part.key in fields:
+            found[part.field] = part.read(fields[part.key])
+        elif part.is_required:
+            raise RefusedError(f"{part.key or part.field} is missing")
+    return found
 
 
-def _parse_prefill(words: list[str]) -> PrefillProgress:
-    fields = _known_fields(words)
-    return PrefillProgress(_count(fields, "done"), _count(fields, "total"), _id_of(fields))
+def _parse_row(tag: str, bare: Sequence[str], fields: dict[str, str]) -> r.Reply | None:
+    rows = [row for row in _ROWS if row.tag == tag and row.takes(bare)]
+    if not rows and tag in _TAGS_OF_NEW_WORDS:
+        return None
+    if not rows:
+        raise RefusedError("a word is not key=value")
+    row = next((row for row in rows if row.has_all(fields)), rows[-1])
+    n_literals = sum(isinstance(word, str) for word in row.words)
+    value = {"": bare[-1]} if len(bare) > n_literals else {}
+    reply: r.Reply = row.reply(**_arguments(row.parts, fields | value))
+    return reply
 
 
-def _parse_logprob(item: str) -> tuple[int, float]:
-    token, _, value = item.partition(":")
-    return parse_token(token.encode()), -inf if value == "-inf" else parse_any_real(value.encode())
+def _parse_generate_ok(fields: dict[str, str]) -> r.GenerateOk:
+    _arguments([_ACCEPT] if _ACCEPT.key in fields else [], fields)
+    has_speculation = any(part.key in fields for part in _SPECULATION)
+    return r.GenerateOk(
+        **_arguments((*_GENERATED, *_END), fields),
+        speculation=r.Speculation(**_arguments(_SPECULATION, fields)) if has_speculation else None,
+        extra=tuple((key, _text(value)) for key, value in fields.items() if key not in _OK_KEYS),
+    )
 
 
-def _parse_logprobs(words: list[str]) -> Logprobs:
-    entries, fields = _split_words(words)
-    if len(entries) > 1:
+def _parse_ok(bare: Sequence[str], words: Iterable[str]) -> r.Reply | None:
+    """Bare words tell what was done, `N=` that it is a generation; nothing but an id is a plain `ok`."""
+    fields = _split_fields(words)
+    if fields is not None and "N" in fields and not bare:
+        return _parse_generate_ok(fields)
+    if fields is None or fields.keys() - {"id"} or (bare and bare[1:] not in [[str(what)] for what in Weights]):
+        return None
+    return _parse_row("ok", bare, fields)
+
+
+def _parse_err(line: str) -> r.Err:
+    match = _ERR.fullmatch(line)
+    if match is None:
+        raise RefusedError("err without a code")
+    code, request_id, text = match.groups()
+    return r.Err(_error_code(code), (text or "").strip(" "), None if request_id is None else _count(request_id))
+
+
+def _parse_logprobs(bare: Sequence[str], fields: dict[str, str]) -> r.Logprobs:
+    if len(bare) > 1:
         raise RefusedError("more than one list of logprobs")
-    items = entries[0].split(",") if entries else []
-    return Logprobs(_count(fields, "i"), tuple(map(_parse_logprob, items)), _id_of(fields))
+    parts = [_ID, _Part("i", "index", _count)]
+    return r.Logprobs(**_arguments(parts, fields), entries=tuple(map(_logprob, bare[0].split(","))) if bare else ())
 
 
-def _parse_slots(value: str) -> tuple[int, ...]:
-    return tuple(parse_count(slot.encode()) for slot in value.split(",")) if value else ()
-
-
-def _parse_snap(words: list[str]) -> SnapReply | None:
-    """Bare words tell which; without one it is what a slot holds, or the list of them."""
-    bare, fields = _split_words(words)
-    request_id = _id_of(fields)
-    match bare:
-        case [] if "slots" in fields:
-            return SlotList(_parse_slots(fields["slots"]), request_id)
-        case [] if "from" in fields:
-            return ThinTaken(_count(fields, "slot"), _count(fields, "from"), _count(fields, "to"), request_id)
-        case []:
-            return SnapshotTaken(_count(fields, "slot"), _count(fields, "cur_pos"), request_id)
-        case ["freed"]:
-            return SlotFreed(_count(fields, "slot"), request_id)
-        case ["saved"]:
-            return SlotSaved(_count(fields, "slot"), _large(fields, "bytes"), request_id)
-        case ["inline"]:
-            return InlineSnapshot(_count(fields, "slot"), _count(fields, "cur_pos"), request_id)
-        case ["failed", code]:
-            return InlineSnapshotFailed(_count(fields, "slot"), _error_code(code), request_id)
-        case ["failed"]:
-            raise RefusedError("failed without a code")
-        case _:
-            return None
-
-
-def _all_fields(words: list[str]) -> Fields:
+def _all_fields(words: Iterable[str]) -> r.Fields:
     return tuple((key, _text(value)) for key, value in _known_fields(words).items())
 
 
-_TAGGED: dict[str, Callable[[list[str]], Reply | None]] = {
-    "[cancel]": _parse_cancelled,
-    "[prefill]": _parse_prefill,
-    "[lp]": _parse_logprobs,
-    "[snap]": _parse_snap,
-    "[status]": lambda words: StatusLine(_all_fields(words)),
-    "[pool]": lambda words: PoolSize(_count(_known_fields(words), "tokens")),
-}
-
-
-_OF_DAEMON: dict[str, Callable[[list[str]], Reply]] = {
-    "ready": lambda words: ReadyLine(_all_fields(words)),
-    "loading": lambda words: LoadProgress(_count(_known_fields(words), "percent")),
-    "out_of_memory": lambda words: OutOfMemory(_text(_known_fields(words).get("reason", ""))),
-}
-
-
-def _parse_line(line: str) -> Reply | None:
+def _parse_line(line: str) -> r.Reply | None:
     tag, *words = [word for word in line.split(" ") if word] or [""]
+    bare, keyed = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     if tag == "err":
         return _parse_err(line)
     if tag == "ok":
-        return _parse_ok(words)
+        return _parse_ok(bare, keyed)
     if tag == "pong" and len(words) <= 1:
-        return Pong(*words)
-    if tag == "[daemon]" and words and words[0] in _OF_DAEMON:
-        return _OF_DAEMON[words[0]](words[1:])
-    return _TAGGED[tag](words) if tag in _TAGGED else None
+        return r.Pong(*words)
+    if tag == "[status]":
+        return r.StatusLine(_all_fields(words))
+    if tag == "[daemon]" and words[:1] == ["ready"]:
+        return r.ReadyLine(_all_fields(words[1:]))
+    if tag == "[lp]":
+        return _parse_logprobs(bare, _known_fields(keyed))
+    return _parse_row(tag, bare, _known_fields(keyed)) if any(row.tag == tag for row in _ROWS) else None
 
 
-def parse_reply(line: bytes) -> Reply:
+def parse_reply(line: bytes) -> r.Reply:
     """One line without its end. Raises RemoteProtocolError, and nothing else, if a known line is malformed."""
     try:
         text = line.decode("utf-8")
-        return _parse_line(text) or UnknownLine(text)
+        return _parse_line(text) or r.UnknownLine(text)
     except UnicodeDecodeError:
         raise RemoteProtocolError("a reply line is not UTF-8") from None
     except RefusedError as refusal:
@@ -303,76 +282,29 @@ def parse_reply(line: bytes) -> Reply:
 # Reply -> line
 
 
-def _fixed(value: float, n_digits: int) -> str:
-    """A duration, rate or ratio. A division by a duration of zero is no reason for a line that nobody can read."""
-    return f"{value if isfinite(value) and value > 0 else 0.0:.{n_digits}f}"
+def _words(reply: object, parts: Iterable[str | _Part]) -> list[str]:
+    words = []
+    for part in parts:
+        if isinstance(part, str):
+            words.append(part)
+        elif (value := getattr(reply, part.field)) is not None:
+            text = percent_encode(part.write(value))
+            words.append(f"{part.key}={text}" if part.key else text)
+    return words
 
 
-def _logprob(entry: tuple[int, float]) -> str:
-    token, value = entry
-    return f"{token}:{value:.5f}" if isfinite(value) else f"{token}:-inf"
-
-
-def _clean(text: str) -> str:
-    """One line of UTF-8 for people, not longer than the limit."""
-    spaced = _CONTROL.sub(" ", text).strip(" ").encode("utf-8", "replace")
-    return spaced[:MAX_ERROR_TEXT_BYTES].decode("utf-8", "ignore").strip(" ")
-
-
-def _fields_line(start: str, fields: Iterable[tuple[str, str | int]]) -> str:
-    words = [start]
-    for key, value in fields:
+def _field_words(fields: r.Fields) -> list[str]:
+    for key, _ in fields:
         if not _FIELD_KEY.fullmatch(key):
             raise LocalProtocolError(f"{key!r} cannot be the key of a field")
-        words.append(f"{key}={percent_encode(str(value))}")
-    return " ".join(words)
+    return [f"{key}={percent_encode(value)}" for key, value in fields]
 
 
-def _id_field(request_id: int | None) -> list[tuple[str, str | int]]:
-    return [] if request_id is None else [("id", request_id)]
-
-
-def _speculation_fields(speculation: Speculation) -> list[tuple[str, str | int]]:
-    acceptance = speculation.acceptance
-    return [
-        *([] if acceptance is None else [("accept", _fixed(acceptance, 4))]),
-        ("drafted", speculation.n_drafted),
-        ("accepted", speculation.n_accepted),
-        ("steps", speculation.n_steps),
-        ("spec_steps", speculation.n_speculated_steps),
-        ("draft_s", _fixed(speculation.draft_s, 6)),
-        ("verify_s", _fixed(speculation.verify_s, 6)),
-    ]
-
-
-def _ok_line(ok: GenerateOk) -> str:
-    restored: list[tuple[str, str | int]] = [] if ok.restored is None else [("restored", ok.restored)]
-    optional = [] if ok.speculation is None else _speculation_fields(ok.speculation)
-    if ok.output_path is not None:
-        optional.append(("out", ok.output_path))
-    return _fields_line(
-        "ok",
-        [
-            *_id_field(ok.id),
-            ("N", ok.n_prompt),
-            ("gen", ok.n_generated),
-            ("reused", ok.n_reused),
-            ("tier", ok.tier),
-            ("miss", ok.miss),
-            *restored,
-            ("prefill_s", _fixed(ok.prefill_s, 6)),
-            ("decode_s", _fixed(ok.decode_s, 6)),
-            ("decode_tok_s", _fixed(ok.decode_tokens_per_s, 2)),
-            *optional,
-            ("stop", ok.stop),
-            *ok.extra,
-        ],
-    )
-
-
-def _err_line(err: Err) -> str:
-    start = _fields_line(f"err {err.code}", _id_field(err.id))
-    text = _clean(err.text)
+def _err_line(err: r.Err) -> str:
+    start = " ".join([f"err {err.code}", *_words(err, [_ID])])
+    # One line of UTF-8 for people, not longer than the limit.
+    spaced = _CONTROL.sub(" ", err.text).strip(" ").encode("utf-8", "replace")
+    text = spaced[:MAX_ERROR_TEXT_BYTES].decode("utf-8", "ignore").strip(" ")
     # A text that itself begins like an id is set off by a second space, so that nobody reads it as one.
     blank = "  " if err.id is None and text.startswith("id=") else " "
     return start + blank + text if text else start
@@ -384,76 +316,29 @@ def _one_line(text: str, *, one_word: bool) -> str:
     return text
 
 
-def _code(code: ErrorCode | str) -> str:
-    if not _CODE.fullmatch(code):
-        raise LocalProtocolError(f"{code!r} cannot be an error code")
-    return code
-
-
-def _snap_line(reply: SnapReply) -> str:
-    request_id = _id_field(reply.id)
-    if isinstance(reply, SlotList):
-        return _fields_line("[snap]", [*request_id, ("slots", ",".join(map(str, reply.slots)))])
-    slot: list[tuple[str, str | int]] = [("slot", reply.slot)]
+def _line_of(reply: r.Reply) -> str:
     match reply:
-        case SnapshotTaken():
-            return _fields_line("[snap]", [*request_id, *slot, ("cur_pos", reply.cur_pos)])
-        case ThinTaken():
-            return _fields_line("[snap]", [*request_id, *slot, ("from", reply.begin), ("to", reply.end)])
-        case SlotFreed():
-            return _fields_line(_fields_line("[snap]", request_id) + " freed", slot)
-        case SlotSaved():
-            return _fields_line(_fields_line("[snap]", request_id) + " saved", [*slot, ("bytes", reply.bytes)])
-        case InlineSnapshot():
-            return _fields_line("[snap] inline", [*request_id, *slot, ("cur_pos", reply.cur_pos)])
-        case InlineSnapshotFailed():
-            return f"{_fields_line('[snap] failed', [*request_id, *slot])} {_code(reply.code)}"
-
-
-def _engine_line(reply: StatusLine | ReadyLine | PoolSize | LoadProgress | OutOfMemory) -> str:
-    """What it says of itself."""
-    match reply:
-        case StatusLine(fields=fields):
-            return _fields_line("[status]", fields)
-        case ReadyLine(fields=fields):
-            return _fields_line("[daemon] ready", fields)
-        case PoolSize(n_tokens=n_tokens):
-            return _fields_line("[pool]", [("tokens", n_tokens)])
-        case LoadProgress(percent=percent):
-            return _fields_line("[daemon] loading", [("percent", percent)])
-        case OutOfMemory(reason=reason):
-            return _fields_line("[daemon] out_of_memory", [("reason", reason)])
-
-
-def _line_of(reply: Reply) -> str:
-    match reply:
-        case GenerateOk():
-            return _ok_line(reply)
-        case Err():
+        case r.Err():
             return _err_line(reply)
-        case Pong(word=word):
-            return f"pong {_one_line(word, one_word=True)}" if word else "pong"
-        case PlainOk():
-            return _fields_line("ok", _id_field(reply.id))
-        case Parked() | Unparked():
-            verb = "park" if isinstance(reply, Parked) else "unpark"
-            return f"{_fields_line('ok', _id_field(reply.id))} {verb} {reply.what}"
-        case Cancelled(id=request_id):
-            return _fields_line("[cancel]", _id_field(request_id))
-        case PrefillProgress():
-            counts = [("done", reply.n_done), ("total", reply.n_total)]
-            return _fields_line("[prefill]", [*_id_field(reply.id), *counts])
-        case Logprobs():
-            start = _fields_line("[lp]", [*_id_field(reply.id), ("i", reply.index)])
-            return " ".join([start, *([",".join(map(_logprob, reply.entries))] if reply.entries else [])])
-        case StatusLine() | ReadyLine() | PoolSize() | LoadProgress() | OutOfMemory():
-            return _engine_line(reply)
-        case UnknownLine(text=text):
+        case r.UnknownLine(text=text):
             return _one_line(text, one_word=False)
+        case r.Pong(word=word):
+            words = ["pong", *([_one_line(word, one_word=True)] if word else [])]
+        case r.GenerateOk(speculation=speculation):
+            speculated = _words(speculation, (_ACCEPT, *_SPECULATION)) if speculation is not None else []
+            words = ["ok", *_words(reply, _GENERATED), *speculated, *_words(reply, _END), *_field_words(reply.extra)]
+        case r.Logprobs(index=index, entries=entries):
+            words = ["[lp]", *_words(reply, [_ID]), f"i={index}", *([_logprobs_text(entries)] if entries else [])]
+        case r.StatusLine(fields=fields):
+            words = ["[status]", *_field_words(fields)]
+        case r.ReadyLine(fields=fields):
+            words = ["[daemon] ready", *_field_words(fields)]
         case _:
-            return _snap_line(reply)
+            row = _ROW_OF[type(reply)]
+            words = [row.tag, *_words(reply, row.words)]
+    return " ".join(words)
 
 
-def format_reply(reply: Reply) -> bytes:
+def format_reply(reply: r.Reply) -> bytes:
     """The line with its `\\n`. Raises LocalProtocolError if the protocol cannot say it."""
     return _line_of(reply).encode("utf-8", "replace") + b"\n"

@@ -10,12 +10,11 @@
 #   decode          decoding against the bare loop, on a random model of 8 GB (made here)
 #   streaming       the gaps of a running lane beside a long prompt, on the same
 #   gate            speculation with a drafter that is never right against plain decoding, on the model of 8 GB
-#   transfer        what pages and states cost on their way between device and host
 #   prefix          an agent's session against the bare loop and llama-server; $MODELS or the same
 #   tests           the daemon's tests with --gpu (PYTEST_ADDOPTS="-n 8" where pytest-xdist is installed)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-[ $# -ge 4 ] || { sed -n '2,16s/^# \?//p' "$0"; exit 64; }
+[ $# -ge 4 ] || { sed -n '2,15s/^# \?//p' "$0"; exit 64; }
 llama=$(realpath "$1") backend=$(realpath "$2") out=$(realpath -m "$3")
 shift 3
 build=build/gpu-dl
@@ -34,7 +33,7 @@ cpu=(-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -
 build() {
     cmake -G Ninja -S . -B $build "${cpu[@]}" -DLUCE_BACKEND_DL=ON -DLLAMA_CPP_DIR="$llama" \
         -DLUCE_BUILD_BENCH=ON -DGGML_CPU_ALL_VARIANTS=OFF >"$out/build.txt" 2>&1 &&
-        ninja -C $build luced bare_decode bare_prefill kv_transfer luce_text ggml-cpu >>"$out/build.txt" 2>&1 ||
+        ninja -C $build luced bare_decode bare_prefill luce_text ggml-cpu >>"$out/build.txt" 2>&1 ||
         { tail -30 "$out/build.txt"; exit 1; }
     if [ -d "$llama/tools/server" ]; then
         cmake -G Ninja -S "$llama" -B build/gpu-server "${cpu[@]}" -DGGML_BACKEND_DL=ON -DBUILD_SHARED_LIBS=ON \
@@ -63,10 +62,6 @@ compare() { # PROGRAM
     done
 }
 
-transfer() {
-    for type in f16 q8_0; do "$bare/kv_transfer" $model 99 $type 2>/dev/null | tee -a "$out/transfer.md"; done
-}
-
 prefix() {
     local peer=()
     [ -x "$server" ] && peer=(--vs "$server")
@@ -91,7 +86,7 @@ tests() {
 for step in "$@"; do
     [ "$step" = build ] || { [ -x "$luced" ] && models; } || exit 1
     case $step in
-        build | prefix | tests | transfer | gate) $step ;;
+        build | prefix | tests | gate) $step ;;
         decode | streaming) compare "$step" ;;
         *) echo "no step $step" >&2; exit 64 ;;
     esac

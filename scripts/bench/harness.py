@@ -44,19 +44,28 @@ class Ratio:
         return f"{self.median:.3f} ({self.low:.3f} .. {self.high:.3f})"
 
 
-def add_engine_options(parser: argparse.ArgumentParser, *, ubatch: int = 512) -> None:
-    """What both sides of a comparison run with."""
+def parser_of(
+    doc: str | None, *, model: str | None = "luce-tiny", bare: str | None = None, has_peer: bool = False,
+    has_quick: bool = False, ubatch: int = 512,
+) -> argparse.ArgumentParser:  # fmt: skip
+    """The options that comparisons have in common: what both sides run with, and where the results go. `bare` names the
+    program of scripts/bench/decode that is the other side; `has_peer`: llama-server is one."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--luced", type=Path, default=BUILD / "native" / "luced")
     parser.add_argument("--ubatch", type=int, default=ubatch)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--gpu-layers", type=int, default=0)
     parser.add_argument("--cache-type", default="q8_0")
-
-
-def add_result_options(parser: argparse.ArgumentParser, *, quick: bool = False) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="every figure and sample")
-    if quick:
+    if model is not None:
+        parser.add_argument("--model", type=model_path, default=model, help=f"a file, or a shape to make ({model})")
+    if bare is not None:
+        parser.add_argument("--bare", type=Path, default=BUILD / "scripts" / "bench" / bare)
+    if has_peer:
+        parser.add_argument("--vs", type=Path, metavar="PATH", help="llama-server of the same llama.cpp (or none)")
+    if has_quick:
         parser.add_argument("--quick", action="store_true", help="does it work at all? small volumes, some minutes")
+    return parser
 
 
 def make_quick(parser: argparse.ArgumentParser, args: argparse.Namespace, small: dict[str, Any]) -> None:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """RecordingProxy: stands between a client and a server, passes everything on as it comes and writes it down.
 
-One line of JSON a request: how many tools were offered, when headers and first event came, how long the prompt was and
-how much of it the server had cached, what came back. Its own address is the first line on stdout. It changes one thing:
+One line of JSON a request: how many tools were offered, when the headers came, how long the prompt was and how much of
+it the server had cached, what came back. Its own address is the first line on stdout. It changes one thing:
 a request for an answer without bounds gets --max-tokens, because a small model that was asked far beyond its training
 may never end.
 """
@@ -35,10 +35,8 @@ class Record:
 
     path: str
     n_tools: int
-    stream: bool
     status: int = 0
     headers_s: float = 0.0
-    first_event_s: float = 0.0
     total_s: float = 0.0
     n_prompt: int = 0
     n_cached: int = 0
@@ -129,7 +127,7 @@ class RecordingProxy:
         body = json.loads(raw)
         if not body.keys() & {bound, "max_tokens"}:
             raw = json.dumps({**body, bound: self.max_tokens}).encode()
-        record = Record(request.path, count_tools(body), bool(body.get("stream")))
+        record = Record(request.path, count_tools(body))
         started_s = monotonic()
         try:
             return await self._pass(request, headers, raw, record)
@@ -153,7 +151,6 @@ class RecordingProxy:
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
                 if record is not None:
-                    record.first_event_s = record.first_event_s or monotonic() - started_s
                     held = note_lines(record, held + chunk)
             if record is not None and held.startswith(b"{"):
                 note_event(record, json.loads(held))

@@ -39,10 +39,10 @@ need_client() {
     "$CLIENT" --version >/dev/null 2>&1 || { rm -f "$CLIENT"; fail "$1@$2 does not run here: see $folder/install.log"; }
 }
 
-# begin: a scratch home, a server, and the recording_proxy between the client and it; sets URL to the recording_proxy's.
+# begin: a scratch home, a server, and recording_proxy.py between the client and it; sets URL to the proxy's.
 begin() {
     SCRATCH=$(mktemp -d)
-    SERVER_PID='' WITNESS_PID=''
+    SERVER_PID='' PROXY_PID=''
     trap finish EXIT
     RECORDS=$SCRATCH/records.jsonl
     : >"$RECORDS"
@@ -52,9 +52,9 @@ begin() {
     [ -n "$server" ] || start_server
     "$PYTHON" "$ROOT/scripts/clients/recording_proxy.py" --to "${server:-$SERVER_URL}" --records "$RECORDS" \
         --max-tokens "$TOKENS" >"$SCRATCH/recording_proxy" &
-    WITNESS_PID=$!
+    PROXY_PID=$!
     until URL=$(head -n 1 "$SCRATCH/recording_proxy") && [ -n "$URL" ]; do
-        kill -0 "$WITNESS_PID" 2>/dev/null || fail "the recording_proxy ended"
+        kill -0 "$PROXY_PID" 2>/dev/null || fail "the recording_proxy ended"
         sleep 0.05
     done
     cd "$SCRATCH/project"
@@ -93,7 +93,7 @@ verdict() { "$PYTHON" "$ROOT/scripts/clients/verdict.py" "$RECORDS"; }
 
 finish() {
     local status=$? pid
-    for pid in $WITNESS_PID $SERVER_PID; do
+    for pid in $PROXY_PID $SERVER_PID; do
         kill "$pid" 2>/dev/null || true
         wait "$pid" 2>/dev/null || true
     done

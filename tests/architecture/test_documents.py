@@ -19,9 +19,10 @@ MAX_README_LINES = 150
 MIN_TASKS = 20
 FLAG = re.compile(r"--[a-z][a-z-]+")
 SCRIPT = re.compile(r"\bscripts/[\w./-]+")
+FILE = re.compile(r"`([\w.-]+/[\w./-]*\.(?:py|cpp|h|c|md|json|sh|txt|toml|cmake|html|patch|yml|png))`")
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "scripts/bench/README.md")),
-    ROOT / "protocol" / "PROTOCOL.md",
+    *(ROOT / "protocol" / name for name in ("PROTOCOL.md", "vectors/README.md")),
     *sorted(DOCS.rglob("*.md")),
 ]
 
@@ -223,6 +224,23 @@ def test_scripts_that_are_named_are_there(document: Path) -> None:
     lines = [line for line in document.read_text().splitlines() if "as of commit" not in line]
     paths = [path.rstrip(".") for line in lines for path in SCRIPT.findall(line)]
     assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def files() -> list[str]:
+    """Paths of all files, as `/memory/pages/x.cpp` may end them."""
+    found = [path for path in ROOT.iterdir() if path.is_file()]
+    for top in ("native", "supervisor", "protocol", "scripts", "tests", "docs", "cmake", "models"):
+        found += [path for path in (ROOT / top).rglob("*") if "__pycache__" not in path.parts]
+    return [f"/{path.relative_to(ROOT)}" for path in found]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_that_are_named_are_there(document: Path, files: list[str]) -> None:
+    """By their path from the root, or from a folder that the text speaks of."""
+    lines = [line for line in document.read_text().splitlines() if "as of commit" not in line]
+    names = {name for line in lines for name in FILE.findall(line)}
+    assert sorted(name for name in names if not any(path.endswith(f"/{name}") for path in files)) == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

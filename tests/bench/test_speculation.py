@@ -182,7 +182,6 @@ def test_every_side_gets_its_own_options_and_nothing_else() -> None:
             "--x y",
         ]
     )
-    args.can_speculate = True
     draft = ["--draft", "d.gguf", "--x", "y"]
     assert speculation.side_arguments(args, 1) == {
         "plain": ["--draft-max", "0"],
@@ -331,7 +330,7 @@ def test_differences_are_told_apart_by_plain_decodings_margin(luced: Path, tiny_
         wrong = wave_of(prompt.name, (*tokens[:3], tokens[3] + 1, *tokens[4:]))
         found = {}
         for noise in (margins[3] * 0.99, margins[3] * 1.01):
-            comparer = speculation.Comparer(plain, {prompt.name: prompt}, 6, noise)
+            comparer = speculation.Comparer(plain, [prompt], 6, noise)
             found[noise] = same = Sameness()
             comparer.compare("gate", wave, wave, same)
             comparer.compare("gate", wrong, wave, same)
@@ -360,9 +359,8 @@ def test_it_runs_to_its_end_and_writes_its_figures(
     assert status == 0
     groups = json.loads(out.read_text())["groups"]
     assert [(group["lanes"], group["context"]) for group in groups] == [(1, 0), (1, 1024), (2, 0), (2, 1024)]
-    can_speculate = speculation.can_speculate(luced)
     for group in groups:
-        assert group["sides"] == (["plain", "gate", "fixed 2 ngram"] if can_speculate else ["plain"])
+        assert group["sides"] == ["plain", "gate", "fixed 2 ngram"]
         for name in ("copy", "chat"):
             for side in group["sides"]:
                 passes = group["passes"][name][side]
@@ -373,7 +371,7 @@ def test_it_runs_to_its_end_and_writes_its_figures(
         assert all(not same["clear"] and same["n_answers"] > 0 for same in group["same"].values())
     shown = capsys.readouterr().out
     assert "lanes 2, context 1024" in shown
-    assert ("gate / plain, worst" in shown) == can_speculate
+    assert "gate / plain, worst" in shown
 
 
 def test_a_context_without_room_for_a_conversation_is_refused(luced: Path, tiny_model: Path) -> None:

@@ -36,7 +36,7 @@ def test_client(client: str, full: bool) -> None:
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    values = {"path": "/v1/messages", "n_tools": 12, "stream": True, "status": 200, "n_prompt": 1000, "n_cached": 950}
+    values = {"path": "/v1/messages", "n_tools": 12, "status": 200, "n_prompt": 1000, "n_cached": 950}
     return {**values, "n_text": 5, "n_tool_calls": 0, "finish": "end_turn", "error": "", **changes}
 
 

@@ -16,7 +16,6 @@ from luce.protocol import (
     MAX_MARKS,
     Cancel,
     Command,
-    CommandError,
     ConstraintArgs,
     DecodedLine,
     Dialect,
@@ -56,7 +55,7 @@ from luce.protocol import (
 )
 from luce.protocol.command_table import VERBS
 
-from .command_parser.lines import parse_command
+from .command_parser.lines import CommandError, parse_command
 from .vector_data import (
     REPLY_TYPE_NAMES,
     TYPE_NAMES,

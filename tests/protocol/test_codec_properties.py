@@ -15,7 +15,6 @@ from luce.protocol import (
     Cancelled,
     Clear,
     Command,
-    CommandError,
     ConstraintArgs,
     DecodedLine,
     Dialect,
@@ -76,7 +75,7 @@ from luce.protocol import (
     parse_reply,
 )
 
-from .command_parser.lines import parse_command
+from .command_parser.lines import CommandError, parse_command
 from .vector_data import bytes_of, read_vectors
 
 # The machine may be busy: what is measured here is not time.

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from luce.protocol import (
-    CommandError,
     Dialect,
     Err,
     ErrorCode,
@@ -25,7 +24,7 @@ from luce.protocol.command_table import VERBS
 
 from .command_parser.generations import NAMED_KEYS
 from .command_parser.lines import VERBS as PARSED_VERBS
-from .command_parser.lines import parse_command
+from .command_parser.lines import CommandError, parse_command
 from .vector_data import ROOT
 
 DOCUMENT = (ROOT / "protocol" / "PROTOCOL.md").read_text("utf-8")

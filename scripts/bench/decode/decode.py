@@ -21,7 +21,7 @@ from luce.protocol import Token
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from scripts.bench.decode.bare_loop import BareLoop, Sample, n_cells
-from scripts.bench.harness import BUILD, Ratio, add_engine_options, luced_arguments, model_path
+from scripts.bench.harness import Ratio, in_turns, luced_arguments, parser_of, write_json
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes
 
 
@@ -61,18 +61,12 @@ def run_pairs(args: argparse.Namespace, prompt: Path, n_lanes: int) -> tuple[lis
     theirs: list[Sample] = []
     bare = BareLoop(args, prompt, n_lanes)
     with DaemonDriver(args.luced, args.model, *arguments) as daemon:
+        sides = (theirs, bare.measure), (ours, lambda: measure_luced(daemon, args, prompt, n_lanes))
         for i in range(args.pairs + 1):
-            # Who goes first changes from pair to pair; the first pair warms up and does not count.
-            if i % 2:
-                pair = measure_luced(daemon, args, prompt, n_lanes), bare.measure()
-            else:
-                theirs_now = bare.measure()
-                pair = measure_luced(daemon, args, prompt, n_lanes), theirs_now
-            if i > 0:
-                ours.append(pair[0])
-                theirs.append(pair[1])
+            for samples, measure in in_turns(sides, i):
+                samples.append(measure())
     bare.close()
-    return ours, theirs
+    return ours[1:], theirs[1:]  # the first pair warms up and does not count
 
 
 def report(n_lanes: int, ours: list[Sample], theirs: list[Sample]) -> None:
@@ -90,10 +84,7 @@ def report(n_lanes: int, ours: list[Sample], theirs: list[Sample]) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    parser.add_argument("--bare", type=Path, default=BUILD / "scripts" / "bench" / "bare_decode")
-    parser.add_argument("--model", type=model_path, default="bench-150m", help="a file, or a shape that is made")
+    parser = parser_of(__doc__, model="bench-150m", bare="bare_decode")
     parser.add_argument("--lanes", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--prompt", type=int, default=64, help="prompt tokens")
@@ -108,8 +99,12 @@ def main() -> None:
     with tempfile.NamedTemporaryFile(suffix=".bin") as file:
         file.write(to_bytes(random_prompt(args.prompt)))
         file.flush()
+        figures = []
         for n_lanes in args.lanes:
-            report(n_lanes, *run_pairs(args, Path(file.name), n_lanes))
+            ours, theirs = run_pairs(args, Path(file.name), n_lanes)
+            report(n_lanes, ours, theirs)
+            figures.append({"lanes": n_lanes, "luced": list(map(vars, ours)), "bare": list(map(vars, theirs))})
+            write_json(args.json, figures)
 
 
 if __name__ == "__main__":

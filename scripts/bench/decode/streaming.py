@@ -9,7 +9,6 @@ prefill against the same prompt alone and against a bare llama_decode loop. Aims
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from luce.protocol import End, Token
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from scripts.bench.decode.bare_loop import BareLoop
-from scripts.bench.harness import BUILD, TINY, add_engine_options, luced_arguments
+from scripts.bench.harness import luced_arguments, parser_of, write_json
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes
 
 STREAMING, LONG = 1, 2
@@ -77,10 +76,7 @@ def measure(daemon: DaemonDriver, short: Path, prompt: Path) -> Sample:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    parser.add_argument("--bare", type=Path, default=BUILD / "scripts" / "bench" / "bare_decode")
-    parser.add_argument("--model", type=Path, default=TINY)
+    parser = parser_of(__doc__, bare="bare_decode")
     parser.add_argument("--prompt", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.set_defaults(tokens=2)
@@ -98,6 +94,7 @@ def main() -> None:
                 bare_s.append(bare.measure().first_token_s)
                 samples.append(measure(daemon, short, prompt))
         bare.close()
+    write_json(args.json, {"luced": list(map(vars, samples)), "bare_s": bare_s})
     print("| prompt | slices | slice, ms | longest gap, ms | gap / slice | prefill / alone | alone / bare |")
     print("|---|---|---|---|---|---|---|")
     median = statistics.median

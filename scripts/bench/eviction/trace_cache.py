@@ -177,14 +177,6 @@ HEADER = (
 )
 
 
-def choose_halves(sessions: list[list[Request]], seed: int) -> list[list[list[Request]]]:
-    """The sessions cut in two at random: neither half has been seen whole by whoever tuned on all."""
-    shuffled = sessions[:]
-    random.Random(1000 + seed).shuffle(shuffled)
-    middle = len(shuffled) // 2
-    return [shuffled[:middle], shuffled[middle:]]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", type=Path, help="one JSON object a line, .xz or plain (shared/traces/README.md)")
@@ -196,18 +188,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=(1, 2, 3), help="of the sessions' interleaving")
     parser.add_argument("--hours", type=float, default=6.0, help="over which the sessions start")
     parser.add_argument("--sessions", type=int, help="only the first so many")
-    parser.add_argument("--halves", action="store_true", help="each random half of the sessions on its own")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the rows, as JSON")
     args = parser.parse_args()
 
     sessions = read_sessions(args.traces)[: args.sessions]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        mixes: list[Path] = []
-        for seed in args.seeds:
-            for part in choose_halves(sessions, seed) if args.halves else [sessions]:
-                mixes.append(Path(folder) / f"{len(mixes)}.txt")
-                write_events(interleave(part, seed, args.hours), mixes[-1])
+        mixes = [Path(folder) / f"{seed}.txt" for seed in args.seeds]
+        for seed, path in zip(args.seeds, mixes, strict=True):
+            write_events(interleave(sessions, seed, args.hours), path)
         print(HEADER, flush=True)
         for kind in args.kinds:
             state_bytes = TAIL_BYTES * PAGE // PAGE_BYTES if kind == "hybrid" else 0

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from gguf import GGUFReader, TokenType
 
@@ -37,11 +36,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from scripts.bench.harness import (
     TINY,
-    add_engine_options,
     in_turns,
     llama_server_arguments,
     luced_arguments,
     model_path,
+    parser_of,
     write_json,
 )
 from scripts.bench.http.load import Passed, burst, stream
@@ -160,31 +159,18 @@ def find_word(url: str) -> int:
 
 
 Side = tuple[str, Callable[[], float]]
+Samples = dict[str, list[float]]
 
 
-def measure_in_turns(sides: Sequence[Side], n_pairs: int) -> dict[str, list[float]]:
+def measure_in_turns(sides: Sequence[Side], n_pairs: int) -> Samples:
     """Each side once a pair; the first pair warms up and does not count."""
-    found: dict[str, list[float]] = {name: [] for name, _ in sides}
+    found: Samples = {name: [] for name, _ in sides}
     for i in range(n_pairs + 1):
         for name, measure in in_turns(sides, i):
             value = measure()
             if i > 0:
                 found[name].append(value)
     return found
-
-
-@dataclass
-class Figures:
-    cpu: list[CpuSample]
-    tokens_per_s: dict[str, list[float]]
-    first_token_s: dict[str, list[float]]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "cpu": [vars(sample) for sample in self.cpu],
-            "tokens_per_s": self.tokens_per_s,
-            "first_token_s": self.first_token_s,
-        }
 
 
 def engine_arguments(args: argparse.Namespace, n_ctx: int) -> list[str]:
@@ -211,7 +197,7 @@ async def cpu_figures(args: argparse.Namespace) -> list[CpuSample]:
     return samples
 
 
-def side_figures(args: argparse.Namespace) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+def side_figures(args: argparse.Namespace) -> tuple[Samples, Samples]:
     arguments = engine_arguments(args, cells(args, args.tokens))
     n_cells = cells(args, args.tokens) * args.streams
     with ExitStack() as stack:
@@ -235,23 +221,24 @@ def spread(values: Sequence[float], digits: int) -> str:
     return f"**{statistics.median(values):.{digits}f}** ({min(values):.{digits}f} .. {max(values):.{digits}f})"
 
 
-def report(figures: Figures, args: argparse.Namespace) -> None:
-    if figures.cpu:
+def report_cpu(args: argparse.Namespace, cpu: Sequence[CpuSample]) -> None:
+    if cpu:
         print(f"| {args.streams} streams: tokens | server's CPU, us a token | tokens/s |")
         print("|---|---|---|")
-        for at in dict.fromkeys(sample.at for sample in figures.cpu):
-            samples = [sample for sample in figures.cpu if sample.at == at]
+        for at in dict.fromkeys(sample.at for sample in cpu):
+            samples = [sample for sample in cpu if sample.at == at]
             rate = statistics.median(sample.tokens_per_s for sample in samples)
             print(f"| {at} | {spread([sample.us_per_token for sample in samples], 1)} | {rate:.0f} |")
         print()
-    if not figures.tokens_per_s:
-        return
+
+
+def report_sides(args: argparse.Namespace, rates_of: Samples, delays_of: Samples) -> None:
     print(f"| {args.model.stem} | tokens/s, {args.streams} streams | of luced's | first token, ms | ms after luced's |")
     print("|---|---|---|---|---|")
-    ours, ours_s = figures.tokens_per_s["luced"], figures.first_token_s["luced"]
-    for name, rates in figures.tokens_per_s.items():
+    ours, ours_s = rates_of["luced"], delays_of["luced"]
+    for name, rates in rates_of.items():
         ratios = [a / b for a, b in zip(rates, ours, strict=True)]
-        first_s = figures.first_token_s[name]
+        first_s = delays_of[name]
         later_ms = [(a - b) * 1e3 for a, b in zip(first_s, ours_s, strict=True)]
         print(
             f"| {name} | {statistics.median(rates):.1f} | {spread(ratios, 3)} "
@@ -260,10 +247,7 @@ def report(figures: Figures, args: argparse.Namespace) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    parser.add_argument("--model", type=model_path, default="bench-150m", help="a file, or a shape that is made")
-    parser.add_argument("--vs", type=Path, metavar="PATH", help="llama-server of the same llama.cpp")
+    parser = parser_of(__doc__, model="bench-150m", has_peer=True)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=3, help="of the CPU figure")
@@ -272,7 +256,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--skip-cpu", action="store_true", help="leave the first figure out")
     parser.add_argument("--skip-long", action="store_true", help="leave out what a token costs at token 4,000")
     parser.add_argument("--skip-sides", action="store_true", help="leave the comparison out")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples there")
     parser.set_defaults(luced=find_luced())
     return parser.parse_args()
 
@@ -280,10 +263,11 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     cpu = asyncio.run(cpu_figures(args))
+    report_cpu(args, cpu)
     rates, delays = ({}, {}) if args.skip_sides else side_figures(args)
-    figures = Figures(cpu, rates, delays)
-    report(figures, args)
-    write_json(args.json, figures.to_json())
+    if rates:
+        report_sides(args, rates, delays)
+    write_json(args.json, {"cpu": [vars(sample) for sample in cpu], "tokens_per_s": rates, "first_token_s": delays})
 
 
 if __name__ == "__main__":

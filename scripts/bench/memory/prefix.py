@@ -34,12 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from scripts.bench.decode.bare_loop import BarePrefill
 from scripts.bench.harness import (
-    BUILD,
-    add_engine_options,
     in_turns,
     llama_server_arguments,
     luced_arguments,
     model_path,
+    parser_of,
     write_json,
 )
 from scripts.bench.memory.agent_session import AgentSession, Conversation, SessionShape, Step
@@ -221,10 +220,7 @@ def show_model(console: Console, model: str, pairs: list[list[Sample]]) -> dict[
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    parser.add_argument("--bare", type=Path, default=BUILD / "scripts" / "bench" / "bare_prefill")
-    parser.add_argument("--vs", type=Path, metavar="PATH", help="llama-server of the same llama.cpp (default: without)")
+    parser = parser_of(__doc__, model=None, bare="bare_prefill", has_peer=True)
     parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="MODEL",
                         help="GGUF files, luce-tiny, or shapes of make_test_models.py")  # fmt: skip
     parser.add_argument("--pairs", type=int, default=5)
@@ -233,7 +229,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--system", type=int, default=1200, help="tokens of the system prompt with its tools")
     parser.add_argument("--answer", type=int, default=24, help="tokens of each answer")
     parser.add_argument("--pool", type=int, default=16384, help="cells of all conversations, on both sides")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all figures, and every sample")
     return parser.parse_args(arguments)
 
 

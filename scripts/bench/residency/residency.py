@@ -40,14 +40,7 @@ from rich.console import Console
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from luce.supervisor.config import engine_environment
-from scripts.bench.harness import (
-    TINY,
-    add_engine_options,
-    add_result_options,
-    make_quick,
-    options_of,
-    write_json,
-)
+from scripts.bench.harness import make_quick, options_of, parser_of, write_json
 from scripts.bench.residency.flatness import SIDES as FLATNESS_SIDES
 from scripts.bench.residency.flatness import WHOLE, FlatnessSample, FlatnessVolume, measure_flatness
 from scripts.bench.residency.prompts import KINDS
@@ -72,11 +65,7 @@ QUICK = {"needles": 2, "residency": [25], "positions": [2048, 4096], "rounds": 2
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser, ubatch=64)
-    add_result_options(parser, quick=True)
-    parser.add_argument("--model", type=Path, default=TINY,
-                        help="any GGUF that --kvflash takes (default: the packaged model)")  # fmt: skip
+    parser = parser_of(__doc__, has_quick=True, ubatch=64)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS)
     recall = parser.add_argument_group("recall")
     recall.add_argument("--needles", type=int, default=40, metavar="N",

@@ -63,7 +63,7 @@ class EngineSettings:
     """Of one lane."""
     n_lanes: int
     engine: Namespace
-    """Of add_engine_options."""
+    """Of harness.parser_of."""
     draft_cache_type: str
     """llama-server's; luced has its own default."""
 

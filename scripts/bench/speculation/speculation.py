@@ -28,7 +28,6 @@ import argparse
 import functools
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -41,11 +40,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from luce.supervisor.config import engine_environment
 from scripts.bench.harness import (
     TINY,
-    add_engine_options,
-    add_result_options,
     in_turns,
     make_quick,
     options_of,
+    parser_of,
     write_json,
 )
 from scripts.bench.speculation.prompts import SET_NAMES, RenderedPrompt, load_rendered
@@ -86,9 +84,11 @@ def waves_of(
 class Comparer:
     """Compares a wave's answers with plain decoding's."""
 
-    def __init__(self, plain: LucedSide, prompts: Mapping[str, RenderedPrompt], n_tokens: int, noise: float) -> None:
+    def __init__(
+        self, plain: LucedSide, prompts: Sequence[RenderedPrompt], n_tokens: int, noise: float = NOISE_BATCHING
+    ) -> None:
         self._plain = plain
-        self._prompts = prompts
+        self._prompts = {prompt.name: prompt for prompt in prompts}
         self._n_tokens = n_tokens
         self._noise = noise
         self._margins: dict[str, list[float]] = {}
@@ -128,26 +128,24 @@ def count_same_text(wave: Wave, plain: Wave, same: Sameness) -> None:
             same.unclear.append(f"{answer.name}: another text from step {step} on")
 
 
-def run_sets(
-    args: argparse.Namespace, group: Group, sides: Sequence[Side], prompts: Mapping[str, Sequence[RenderedPrompt]]
+def run_set(
+    args: argparse.Namespace, group: Group, sides: Sequence[Side], name: str, prompts: Sequence[RenderedPrompt]
 ) -> None:
-    """All passes over these sets, into the group's cells. REQUIRES: the first side is plain."""
+    """All passes over this set, into the group's cells. REQUIRES: the first side is plain."""
     plain = sides[0]
     assert isinstance(plain, LucedSide)
-    by_name = {prompt.name: prompt for rows in prompts.values() for prompt in rows}
-    comparer = Comparer(plain, by_name, args.tokens, args.noise)
+    comparer = Comparer(plain, prompts, args.tokens)
     n_answers: dict[str, int] = {}
     turn = 0
     for i in range(args.pairs + 1):
-        found: dict[tuple[str, str], list[Wave]] = {}
-        of_pass = [(name, wave) for name in prompts for wave in waves_of(prompts[name], group.n_lanes, n_answers)]
-        for name, wave in of_pass:
+        found: dict[str, list[Wave]] = {}
+        for wave in waves_of(prompts, group.n_lanes, n_answers):
             answers = {side.name: side.answer(wave, args.tokens) for side in in_turns(sides, turn)}
             turn += 1
             if i == 0:
                 n_answers |= {answer.name: len(answer.tokens) for answer in answers[PLAIN].answers}
             for side in sides:
-                found.setdefault((name, side.name), []).append(answers[side.name])
+                found.setdefault(side.name, []).append(answers[side.name])
                 if side is plain:
                     continue
                 same = group.same.setdefault(SERVER if isinstance(side, ServerSide) else side.name, Sameness())
@@ -155,15 +153,15 @@ def run_sets(
                     count_same_text(answers[side.name], answers[PLAIN], same)
                 else:
                     comparer.compare(side.name, answers[side.name], answers[PLAIN], same)
-        for key, waves in found.items():
-            group.cells.setdefault(key, []).append(Cell.of(waves))
+        for side_name, waves in found.items():
+            group.cells.setdefault((name, side_name), []).append(Cell.of(waves))
 
 
 def side_arguments(args: argparse.Namespace, n_lanes: int) -> dict[str, list[str]]:
     """The sides by name, plain first, with what each program gets beyond what all of them get."""
     draft = ["--draft", str(args.draft)] if args.draft is not None else []  # without: what needs no model, n-grams
     draft += shlex.split(args.draft_arguments)
-    sides: dict[str, list[str]] = {PLAIN: NEVER if args.can_speculate else []}
+    sides: dict[str, list[str]] = {PLAIN: NEVER}
     if GATE in args.only:
         sides[GATE] = draft
     if FIXED in args.only:
@@ -217,25 +215,16 @@ def run_group(args: argparse.Namespace, n_lanes: int, n_context: int, console: C
     rounds = []
     for i in range(args.processes):
         rounds.append(Group(n_lanes, n_context, tuple(args.sets), tuple(arguments)))
-        for sets in [tuple(args.sets)] if args.mixed else [(name,) for name in args.sets]:
+        for name in args.sets:
             with ExitStack() as stack:
-                sides = [start_side(stack, args, settings, name, more) for name, more in arguments.items()]
-                run_sets(args, rounds[-1], sides, {name: prompts[name] for name in sets})
-            console.log(f"lanes {n_lanes}, context {n_context}: {', '.join(sets)} done ({i + 1} of {args.processes})")
+                sides = [start_side(stack, args, settings, *side) for side in arguments.items()]
+                run_set(args, rounds[-1], sides, name, prompts[name])
+            console.log(f"lanes {n_lanes}, context {n_context}: {name} done ({i + 1} of {args.processes})")
     return functools.reduce(Group.joined, rounds)
 
 
-def can_speculate(luced: Path) -> bool:
-    text = subprocess.run([str(luced), "--help"], capture_output=True, text=True, check=True).stdout
-    return "--draft-gate" in text
-
-
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_engine_options(parser)
-    add_result_options(parser, quick=True)
-    parser.add_argument("--vs", type=Path, metavar="PATH", help="llama-server of the same llama.cpp (default: without)")
-    parser.add_argument("--model", type=Path, default=TINY)
+    parser = parser_of(__doc__, has_peer=True, has_quick=True)
     parser.add_argument("--draft", type=lambda text: None if text == "none" else Path(text), metavar="FILE",
                         default=TINY.with_name("luce-tiny-dflash-Q8_0.gguf"),
                         help="the draft model; none: what luced drafts without one")  # fmt: skip
@@ -256,9 +245,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fixed-ngram", nargs="+", default=["on", "off"], choices=("on", "off"))
     parser.add_argument("--server-widths", type=int, nargs="+", default=list(WIDTHS), metavar="N",
                         help="llama-server's --spec-draft-n-max")  # fmt: skip
-    parser.add_argument("--mixed", action="store_true", help="the same processes for all sets, one after the other")
     parser.add_argument("--draft-cache-type", default="f16", help="the drafter's in llama-server")
-    parser.add_argument("--noise", type=float, default=NOISE_BATCHING, help="margins below it are near ties")
     parser.add_argument("--seed", type=int, default=0, help="of the conversation before the prompts")
     args = parser.parse_args(arguments)
     make_quick(parser, args, QUICK)
@@ -276,10 +263,6 @@ def write_groups(args: argparse.Namespace, groups: Sequence[Group]) -> None:
 
 def measure(args: argparse.Namespace, console: Console) -> list[Group]:
     os.environ.update(engine_environment(os.environ))  # what the supervisor starts luced with, for all sides
-    args.can_speculate = can_speculate(args.luced)
-    if not args.can_speculate:
-        args.only = [part for part in args.only if part == SERVER]
-        console.print(f"{args.luced} has no --draft: nothing of its own is compared; build it with speculation")
     if SERVER in args.only and (args.vs is None or max(args.lanes) > 1):
         console.print("llama-server takes part only with --vs PATH, and only with one lane")
     groups: list[Group] = []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from luce.protocol.commands import Cancel, Command, Ping, Quit, Status
-from luce.protocol.errors import CommandError, ErrorCode
+from luce.protocol.errors import ErrorCode, RemoteProtocolError
 from luce.protocol.scalar_values import RefusedError, parse_count, shortened
 
 from .generations import (
@@ -29,6 +29,18 @@ from .generations import (
 )
 from .memory import MEMORY_PARSERS, VERBS_WITHOUT_ID
 from .scalars import not_yet, parse_flag
+
+
+class CommandError(RemoteProtocolError):
+    """A line that is no command: what the daemon answers to it, and whether it was meant to generate."""
+
+    def __init__(self, code: ErrorCode, text: str, id: int | None = None, *, generating: bool = False) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+        self.text = text
+        self.id = id
+        self.generating = generating
+
 
 _FIRST_WORD = re.compile(rb"[ \t]*([^ \t]*)")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
