@@ -45,10 +45,11 @@ std::string version_text() {
            llama::Backend().description();
 }
 
-engine::EngineConfig to_engine_config(const Options& options, std::int32_t n_ctx, llama::DeviceMemory& tenants) {
+engine::EngineConfig to_engine_config(const Options& options, std::int32_t n_ctx, llama::DeviceMemory& device_memory) {
     engine::EngineConfig config = {n_ctx, options.n_lanes, options.n_queue};
-    config.pool_relief = {[&tenants] { return tenants.can_shrink(app::on_fatal_abort); },
-                          [&tenants] { return tenants.shrink(); }, [&tenants] { return tenants.take_shortage(); }};
+    config.pool_relief = {[&device_memory] { return device_memory.can_shrink(app::on_fatal_abort); },
+                          [&device_memory] { return device_memory.shrink(); },
+                          [&device_memory] { return device_memory.take_shortage(); }};
     return config;
 }
 
@@ -76,20 +77,20 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
         return refuse_to_start(reply_fd, kept.error());
     }
     llama::LlamaSamplerFactory samplers(model, decoder);
-    llama::DeviceMemory tenants(model, decoder, texts.target(), drafting.memory, texts.combined(), texts.scoring(),
-                                daemon::least_pool(options));
-    engine::Engine engine(decoder, samplers, texts.memory(), clock, to_engine_config(options, info.n_ctx, tenants),
-                          drafting.speculator.get());
+    llama::DeviceMemory device_memory(model, decoder, texts.target(), drafting.memory, texts.combined(),
+                                      texts.scoring(), daemon::least_pool(options));
+    engine::Engine engine(decoder, samplers, texts.memory(), clock,
+                          to_engine_config(options, info.n_ctx, device_memory), drafting.speculator.get());
     daemon::Output output(reply_fd, options.stream_fd,
                           options.multiplexed ? wire::Dialect::multiplexed : wire::Dialect::plain);
     daemon::RequestBuilder requests(info.n_ctx, options.seed);
     const auto take_back = [&] {
-        Result<void> back = tenants.reload(
+        Result<void> back = device_memory.reload(
             [&](std::int32_t n_pool) { return load_again(options, backend, model_identity, n_pool, reply_fd); });
         if (back && texts.memory().note_pool()) output.send_reply(wire::PoolSize{model.info().n_pool});
         return back;
     };
-    const daemon::Parking parking = {[&] { tenants.unload(); }, take_back, drafting.memory != nullptr};
+    const daemon::Parking parking = {[&] { device_memory.unload(); }, take_back, drafting.memory != nullptr};
     daemon::SlotCommands slots(engine, texts.memory(), texts.files(), info.identity, parking);
     const auto describe = [&] {
         info.n_pool = model.info().n_pool;

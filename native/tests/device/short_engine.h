@@ -47,8 +47,8 @@ struct Short : Setup {
           joint(open_joint(draft.memory, device)),
           scoring(open_scoring(options, model)),
           memory(joint ? static_cast<KvDevice&>(*joint) : device, nullptr, config(scoring.scorer()), clock),
-          tenants(model, decoder, device, draft.memory, joint.get(), scoring,
-                  options.may_shrink ? std::optional(kLeast) : std::nullopt),
+          device_memory(model, decoder, device, draft.memory, joint.get(), scoring,
+                        options.may_shrink ? std::optional(kLeast) : std::nullopt),
           samplers(model, decoder),
           speculator(open_speculator(std::move(draft.source), variant, decoder, model, clock)),
           engine(decoder, samplers, memory, clock, lanes(), speculator.get()) {
@@ -112,8 +112,8 @@ struct Short : Setup {
     }
     EngineConfig lanes() {
         EngineConfig lanes{kLongest, kLanes};
-        lanes.pool_relief = {[this] { return tenants.can_shrink(); }, [this] { return tenants.shrink(); },
-                             [this] { return tenants.take_shortage(); }};
+        lanes.pool_relief = {[this] { return device_memory.can_shrink(); }, [this] { return device_memory.shrink(); },
+                             [this] { return device_memory.take_shortage(); }};
         return lanes;
     }
 
@@ -165,7 +165,7 @@ struct Short : Setup {
     std::unique_ptr<llama::CombinedKvDevice> joint;  // null: the draft has no cells of its own, or there is none
     llama::PageScoring scoring;
     KvCacheManager memory;
-    llama::DeviceMemory tenants;
+    llama::DeviceMemory device_memory;
     llama::LlamaSamplerFactory samplers;
     std::unique_ptr<Speculator> speculator;
     Engine engine;
