@@ -122,18 +122,18 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
     at(lane) = std::make_unique<Generation>(std::move(waiting.request), std::move(waiting.sampler), n_arrivals_++,
                                             clock_.now_s());
     Generation& g = *at(lane);
-    const Result<memory::PrefillStart> begun =
+    const Result<memory::PrefillStart> start =
         memory_.begin(lane, g.text(), g.request().memory, generates, fetch.get());
-    if (!begun) {
-        events.emplace_back(FailedEvent{g.request().key, begun.error()});
+    if (!start) {
+        events.emplace_back(FailedEvent{g.request().key, start.error()});
         forget(lane);
         at(lane).reset();
         return;
     }
-    g.begin(begun.value());
+    g.begin(start.value());
     if (speculator_ != nullptr) speculator_->begin(lane, g.text(), g.n_computed());
     totals_.n_reused_tokens += static_cast<std::uint64_t>(g.n_computed());
-    const memory::CheckpointBlob& known = begun.value().logits;
+    const memory::CheckpointBlob& known = start.value().logits;
     const std::span<const float> logits = known ? std::span<const float>(known->logits) : std::span<const float>{};
     if (g.n_computed() > 0) remember(lane, logits, events);
     if (g.n_pending() > 0) return;

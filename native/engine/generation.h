@@ -44,13 +44,13 @@ public:
     void mark_computed(std::int32_t n) { n_computed_ += n; }
 
     // The lane's memory begins with so much of the text: the first time what was reused, later what could be kept.
-    void begin(const memory::PrefillStart& begun) {
-        n_computed_ = begun.n;
+    void begin(const memory::PrefillStart& start) {
+        n_computed_ = start.n;
         is_redoing_ = false;
         if (has_begun_) return;
         has_begun_ = true;
-        begun_ = begun;
-        begun_.logits.reset();
+        start_ = start;
+        start_.logits.reset();
     }
 
     void append(Token token, double now_s) {
@@ -88,10 +88,10 @@ public:
         stats.reason = reason;
         stats.n_prompt = n_prompt();
         stats.n_generated = n_generated();
-        stats.n_reused = begun_.n;
-        stats.tier = begun_.tier;
-        stats.miss = begun_.miss;
-        stats.restored = begun_.restored;
+        stats.n_reused = start_.n;
+        stats.tier = start_.tier;
+        stats.miss = start_.miss;
+        stats.restored = start_.restored;
         stats.prefill_s = prefilled_s - started_s_;
         stats.decode_s = now_s - prefilled_s;
         stats.speculation = speculation_;
@@ -110,7 +110,7 @@ private:
     std::int32_t n_computed_ = 0;
     bool is_redoing_ = false;
     bool has_begun_ = false;
-    memory::PrefillStart begun_;
+    memory::PrefillStart start_;
     std::optional<SpeculationStats> speculation_;
 };
 

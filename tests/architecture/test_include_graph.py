@@ -17,15 +17,13 @@ ALLOWED: dict[str, set[str]] = {
     "wire": _PURE,
     "memory": _PURE,
     "speculation": _PURE,
-    "prefill": _PURE,
-    "experts": _PURE,
-    "engine": _PURE | {"memory", "speculation", "prefill"},
-    "llama": _PURE | {"memory", "speculation", "prefill", "engine"},  # implements their interfaces
-    "daemon": _PURE | {"wire", "engine", "memory", "speculation", "prefill"},
+    "engine": _PURE | {"memory", "speculation"},
+    "llama": _PURE | {"memory", "speculation", "engine"},  # implements their interfaces
+    "daemon": _PURE | {"wire", "engine", "memory", "speculation"},
 }
 COMPOSITION_ROOT = "main.cpp"
 SEES_EVERYTHING = {"tests", "app"}  # app: the composition root's parts; nobody may see it but main.cpp
-SEES_GGML = {"llama", "experts"}
+SEES_GGML = {"llama"}
 
 _INCLUDE = re.compile(r'^\s*#\s*include\s+([<"])([^>"]+)[>"]', re.MULTILINE)
 _LLAMA_CPP = re.compile(r"^(llama|ggml|gguf)[-_.\w]*\.h(pp)?$")

@@ -7,12 +7,14 @@ import os
 import resource
 import select
 import signal
+import struct
 import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
+import gguf
 import pytest
 
 from luce.protocol import End, Err, ErrorCode, GenerateOk, PlainOk, Pong, ReadyLine, StopReason, parse_reply
@@ -131,14 +133,38 @@ def test_a_token_fd_that_is_open_for_reading_only_is_refused(luced: Path, tiny_m
     assert b"reading only" in done.stdout
 
 
+def refusal_of(luced: Path, model: Path) -> str:
+    """The one line with which a daemon refuses to start with this file."""
+    done = subprocess.run(
+        [str(luced), "--model", str(model)], capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert done.stdout.endswith(b"\n")
+    assert done.stdout.count(b"\n") == 1
+    return done.stdout.decode()
+
+
 def test_a_truncated_model_is_refused(luced: Path, tiny_model: Path, tmp_path: Path) -> None:
     half = tmp_path / "half.gguf"
     half.write_bytes(tiny_model.read_bytes()[: 8 << 20])
-    done = subprocess.run(
-        [str(luced), "--model", str(half)], capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False
-    )
-    assert done.returncode == 2
-    assert done.stdout.startswith(b"err start_failed ")
+    line = refusal_of(luced, half)
+    assert line.startswith("err start_failed ")
+    assert str(half) in line
+    assert "corrupted or incomplete" in line
+
+
+@pytest.mark.parametrize("key", ["block_count", "embedding_length", "attention.head_count"])
+def test_a_model_at_odds_with_itself_is_refused(luced: Path, tiny_model: Path, tmp_path: Path, key: str) -> None:
+    """Whether libllama refuses it or dies, divides by zero say: one line with the same code that names the file."""
+    name = f"qwen35.{key}".encode()
+    contents = bytearray(tiny_model.read_bytes())
+    value_at = contents.index(name + struct.pack("<I", gguf.GGUFValueType.UINT32)) + len(name) + 4
+    contents[value_at : value_at + 4] = struct.pack("<I", 0)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(contents)
+    line = refusal_of(luced, broken)
+    assert line.startswith("err start_failed ")
+    assert str(broken) in line
 
 
 def test_nothing_but_replies_reaches_stdout(luced: Path, tiny_model: Path) -> None:

@@ -13,8 +13,8 @@
 #include "llama-model.h"
 #include "llama/gguf_check/draft_fit.h"
 #include "llama/gguf_check/gguf_metadata.h"
-#include "llama/gguf_check/gguf_preflight.h"
 #include "llama/model/model_identity.h"
+#include "llama/model/weights.h"
 
 namespace luce::llama {
 namespace {
@@ -75,7 +75,7 @@ const char* name_of(DraftKind kind) {
 
 Result<DraftKind> draft_kind_of(const std::string& path, std::int32_t n_embd_target) {
     Result<GgufMetadata> opened = GgufMetadata::open(path);
-    if (!opened) return opened.error();
+    if (!opened) return Error{ErrorCode::start_failed, "draft " + path + ": " + opened.error().text};
     GgufMetadata& gguf = opened.value();
     const std::string architecture = gguf.text("general.architecture");
     gguf.set_architecture(architecture);
@@ -85,9 +85,9 @@ Result<DraftKind> draft_kind_of(const std::string& path, std::int32_t n_embd_tar
     const std::uint32_t n_hyper_connections = gguf.count(".hyper_connection.count", {});
     if (gguf.refusal()) return Error{ErrorCode::start_failed, "draft " + path + ": " + *gguf.refusal()};
     if (architecture == "dflash") {
-        const char* const mark = n_hyper_connections > 0                      ? "dflash.hyper_connection.count"
-                                 : gguf.tensor("markov_w1.weight") != nullptr ? "markov_w1.weight"
-                                                                              : nullptr;
+        const char* const mark = n_hyper_connections > 0               ? "dflash.hyper_connection.count"
+                                 : gguf.has_tensor("markov_w1.weight") ? "markov_w1.weight"
+                                                                       : nullptr;
         if (mark == nullptr) return DraftKind::dflash;
         return Error{ErrorCode::start_failed, "draft " + path + ": it is a DSpark drafter (it has " + mark +
                                                   "), which this version does not run: name a DFlash drafter that is "
@@ -95,10 +95,9 @@ Result<DraftKind> draft_kind_of(const std::string& path, std::int32_t n_embd_tar
     }
     if (architecture == "eagle3") return DraftKind::eagle3;
     if (architecture == "gemma4-assistant") return DraftKind::assistant;
-    const bool has_heads =
-        n_heads > 0 && n_heads <= n_layers &&
-        gguf.tensor("blk." + std::to_string(n_layers - n_heads) + ".nextn.eh_proj.weight") != nullptr;
-    const bool has_trunk = gguf.tensor("blk.0.attn_norm.weight") != nullptr;
+    const bool has_heads = n_heads > 0 && n_heads <= n_layers &&
+                           gguf.has_tensor("blk." + std::to_string(n_layers - n_heads) + ".nextn.eh_proj.weight");
+    const bool has_trunk = gguf.has_tensor("blk.0.attn_norm.weight");
     const bool fits = static_cast<std::int64_t>(n_embd) == n_embd_target;
     return (has_heads && fits) || (n_heads > 0 && !has_trunk) ? DraftKind::mtp : DraftKind::simple;
 }
@@ -152,9 +151,6 @@ Result<void> DraftContext::open() {
 }
 
 Result<void> DraftContext::load_weights() {
-    const Result<GgufFacts> file = preflight_gguf(options_.path);
-    if (!file) return failed(file.error().text);
-    architecture_ = file.value().architecture;
     const Result<DraftKind> kind = draft_kind_of(options_.path, llama_model_n_embd(target_.model()));
     if (!kind) return kind.error();
     kind_ = kind.value();
@@ -163,17 +159,15 @@ Result<void> DraftContext::load_weights() {
     params.load_mtp = kind_ == DraftKind::mtp;
     const float target_base = target_.model()->hparams.rope_freq_base_train;
     std::array<llama_model_kv_override, 2> overrides{};  // the last one ends them
-    if (reads_features() && !names_rope_base(options_.path, architecture_)) {
-        overrides[0] = rope_base_override(architecture_, target_base);
+    if (reads_features() && !names_rope_base(options_.path, name_of(kind_))) {
+        overrides[0] = rope_base_override(name_of(kind_), target_base);
         params.kv_overrides = overrides.data();
         log_info("draft " + options_.path + " does not say how it rotates positions: as the model does");
     }
-    try {
-        model_.reset(llama_model_load_from_file(options_.path.c_str(), params));
-    } catch (const std::exception& e) {
-        return failed(e.what());
-    }
-    if (!model_) return failed("llama.cpp cannot load it (the log on stderr says why)");
+    Result<Weights> loaded = read_weights(options_.path, params);
+    if (!loaded) return failed(loaded.error().text);
+    model_ = std::move(loaded.value().model);
+    architecture_ = model_->arch_name();
     if (const float base = model_->hparams.rope_freq_base_train; reads_features() && base != target_base) {
         log_warn("draft " + options_.path + " rotates positions with base " + shortly(base) + ", the model with " +
                  shortly(target_base) + ": where few drafted tokens are accepted, look here first");
@@ -184,7 +178,7 @@ Result<void> DraftContext::load_weights() {
     ModelInfo info;
     info.cache_type_k = ggml_type_name(cache_types_.k);
     info.cache_type_v = ggml_type_name(cache_types_.v);
-    Result<std::string> identity = memory_identity(file.value().files, info);
+    Result<std::string> identity = memory_identity(loaded.value().files, info);
     if (!identity) return failed(identity.error().text);
     identity_ = std::move(identity).value();
     return {};

@@ -100,13 +100,6 @@ Result<void> check_heads(const llama_model* draft, const llama_model* target) {
                             target->arch_name() + " one");
     }
     const auto n_trunk = static_cast<std::size_t>(draft->hparams.n_layer());
-    // Of several the first one drafts all tokens; most graphs assert that there is one.
-    const bool may_have_more =
-        draft->arch == LLM_ARCH_STEP35 || draft->arch == LLM_ARCH_MIMO2 || draft->arch == LLM_ARCH_HY_V3;
-    if (!may_have_more && llama_model_n_layer_nextn(draft) != 1) {
-        return does_not_fit("a " + draft->arch_name() + " model has one MTP head, this one has " +
-                            number(llama_model_n_layer_nextn(draft)));
-    }
     if (draft->layers[n_trunk].nextn.eh_proj == nullptr) {
         return does_not_fit(draft == target ? "the model's MTP heads were not loaded" : "its MTP heads are missing");
     }

@@ -1,115 +1,118 @@
-// preflight_gguf: opens the file and its shards and runs the rules over them. Must not know what the rules say.
+// The rules: what libllama's vocabulary loader asserts (each text once) or reads without looking. Must not know how
+// text is tokenised.
 #include "llama/gguf_check/gguf_preflight.h"
 
-#include <algorithm>
 #include <array>
-#include <iterator>
-#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_set>
 
+#include "gguf.h"
 #include "llama-arch.h"
-#include "llama.h"
+#include "llama/gguf_check/error_line.h"
 #include "llama/gguf_check/gguf_metadata.h"
-#include "llama/gguf_check/gguf_rules.h"
 
 namespace luce::llama {
 namespace {
 
-// The shards' paths by llama.cpp's naming, <prefix>-00001-of-00003.gguf, or none where the first is not so named.
-std::vector<std::string> shard_paths(const std::string& first, uint32_t n_shards) {
-    std::vector<char> buffer(first.size() + 32);
-    const int count = static_cast<int>(n_shards);
-    if (llama_split_prefix(buffer.data(), buffer.size(), first.c_str(), 0, count) <= 0) {
-        return {};
-    }
-    const std::string prefix = buffer.data();
-    std::vector<std::string> paths{first};
-    for (int i = 1; i < count; ++i) {
-        llama_split_path(buffer.data(), buffer.size(), prefix.c_str(), i, count);
-        paths.emplace_back(buffer.data());
-    }
-    return paths;
+constexpr uint32_t kMaxTokens = 1U << 24;
+constexpr size_t kMaxTokenBytes = 1U << 16;  // libllama sizes buffers by the longest one
+
+constexpr std::array kSpecialIds{"bos_token_id",     "eos_token_id",       "eot_token_id",     "eom_token_id",
+                                 "unknown_token_id", "seperator_token_id", "padding_token_id", "mask_token_id",
+                                 "fim_pre_token_id", "fim_suf_token_id",   "fim_mid_token_id", "fim_pad_token_id",
+                                 "fim_rep_token_id", "fim_sep_token_id"};
+
+// libllama gives an empty token such a name and asserts that all names are different.
+std::string name_of_token(std::string_view text, size_t id) {
+    return text.empty() ? "[EMPTY_" + std::to_string(id) + "]" : std::string(text);
 }
 
-// Opens the shards after the first and adds their tensors. libllama asserts the type of split.no.
-Result<void> add_shards(GgufMetadata& first, GgufFacts& facts, std::vector<TensorInfo>& tensors) {
-    const uint32_t n_shards = first.short_count("split.count", {0, 10000}, 1);
-    const uint32_t number = first.short_count("split.no", {0, 10000});
-    if (first.refusal() || n_shards <= 1) {
-        return {};
-    }
-    if (number != 0) {
-        return start_failed("model " + facts.files[0] + " is shard " + std::to_string(number + 1) +
-                            " of a split model: name the first one");
-    }
-    auto paths = shard_paths(facts.files[0], n_shards);
-    if (paths.empty()) {
-        return start_failed("model " + facts.files[0] + " is the first of " + std::to_string(n_shards) +
-                            " shards, but its name does not end in -00001-of-NNNNN.gguf");
-    }
-    for (size_t i = 1; i < paths.size(); ++i) {
-        Result<GgufMetadata> shard = GgufMetadata::open(paths[i]);
-        if (!shard) {
-            return shard.error();
+void check_tokens(GgufMetadata& gguf, const std::vector<std::string_view>& tokens) {
+    std::unordered_set<std::string> seen;
+    seen.reserve(tokens.size());
+    for (size_t id = 0; id < tokens.size(); ++id) {
+        if (tokens[id].size() > kMaxTokenBytes) {
+            gguf.refuse("tokenizer.ggml.tokens[" + std::to_string(id) + "] has " + std::to_string(tokens[id].size()) +
+                        " bytes, at most " + std::to_string(kMaxTokenBytes) + " are supported");
+            return;
         }
-        shard.value().require("split.no");
-        shard.value().short_count("split.no", {i, i});
-        if (shard.value().refusal()) {
-            return start_failed("model " + paths[i] + ": " + *shard.value().refusal());
+        if (!seen.insert(name_of_token(tokens[id], id)).second) {
+            gguf.refuse("tokenizer.ggml.tokens[" + std::to_string(id) +
+                        "] repeats an earlier token: " + printable(tokens[id]));
+            return;
         }
-        std::ranges::copy(shard.value().tensors(), std::back_inserter(tensors));
     }
-    facts.files = std::move(paths);
-    return {};
 }
 
-void check_names_once(GgufMetadata& gguf, const std::vector<TensorInfo>& tensors) {
-    std::set<std::string_view> names;
-    for (const TensorInfo& tensor : tensors) {
-        if (!names.insert(tensor.name).second) {
-            gguf.refuse("tensor " + printable(tensor.name) + " is there twice");
-        }
+void check_parallel_array(GgufMetadata& gguf, const std::string& key, std::span<const int> types, size_t n_tokens) {
+    if (!gguf.has(key)) {
+        return;
     }
+    gguf.require_array_of(key, types);
+    if (gguf.array_length(key) != n_tokens) {
+        gguf.refuse(key + " has " + std::to_string(gguf.array_length(key)) + " values for " + std::to_string(n_tokens) +
+                    " tokens");
+    }
+}
+
+void check_special_ids(GgufMetadata& gguf, uint32_t n_tokens) {
+    for (const char* name : kSpecialIds) {
+        // libllama ignores ids out of the vocabulary with a warning, and files with such ids exist (-1 for "none").
+        gguf.count(std::string("tokenizer.ggml.") + name, {});
+    }
+    gguf.count("tokenizer.ggml.token_type_count", {0, n_tokens});
+}
+
+void check_vocabulary(GgufMetadata& gguf) {
+    gguf.require("tokenizer.ggml.model");
+    const std::string model = gguf.text("tokenizer.ggml.model");
+    gguf.text("tokenizer.ggml.pre");
+    if (model == "no_vocab" || model == "none") {
+        gguf.count(".vocab_size", {0, kMaxTokens});
+        return;
+    }
+    gguf.require("tokenizer.ggml.tokens");
+    const auto tokens = gguf.strings("tokenizer.ggml.tokens");
+    if (tokens.empty() || tokens.size() > kMaxTokens) {
+        gguf.refuse("tokenizer.ggml.tokens has " + std::to_string(tokens.size()) + " tokens, must have 1 to " +
+                    std::to_string(kMaxTokens));
+        return;
+    }
+    check_tokens(gguf, tokens);
+    constexpr std::array<int, 2> kScores{GGUF_TYPE_FLOAT32, GGUF_TYPE_INT32};
+    constexpr std::array<int, 1> kIntegers{GGUF_TYPE_INT32};
+    constexpr std::array<int, 1> kStrings{GGUF_TYPE_STRING};
+    constexpr std::array<int, 2> kBytes{GGUF_TYPE_UINT8, GGUF_TYPE_INT8};
+    check_parallel_array(gguf, "tokenizer.ggml.scores", kScores, tokens.size());
+    check_parallel_array(gguf, "tokenizer.ggml.token_type", kIntegers, tokens.size());
+    gguf.require_array_of("tokenizer.ggml.merges", kStrings);
+    gguf.require_array_of("tokenizer.ggml.suppress_tokens", kIntegers);
+    gguf.require_array_of("tokenizer.ggml.precompiled_charsmap", kBytes);
+    check_special_ids(gguf, static_cast<uint32_t>(tokens.size()));
 }
 
 // Architectures are named by the file, but what libllama does with an unknown one is an error far from its cause.
-bool check_architecture(GgufMetadata& gguf, GgufFacts& facts) {
+bool check_architecture(GgufMetadata& gguf) {
     gguf.require("general.architecture");
-    facts.architecture = gguf.text("general.architecture");
-    const llm_arch arch = llm_arch_from_string(facts.architecture);
+    const std::string architecture = gguf.text("general.architecture");
+    const llm_arch arch = llm_arch_from_string(architecture);
     if (arch == LLM_ARCH_UNKNOWN || arch == LLM_ARCH_CLIP) {
-        gguf.refuse("general.architecture is " + printable(facts.architecture) +
-                    ", which llama.cpp does not generate with");
+        gguf.refuse("general.architecture is " + printable(architecture) + ", which llama.cpp does not generate with");
     }
-    gguf.set_architecture(facts.architecture);
+    gguf.set_architecture(architecture);
     return !gguf.refusal();
 }
 
 }  // namespace
 
-Result<GgufFacts> preflight_gguf(const std::string& path, bool needs_tensors) {
+Result<void> preflight_gguf(const std::string& path) {
     Result<GgufMetadata> opened = GgufMetadata::open(path);
-    if (!opened) {
-        return opened.error();
-    }
+    if (!opened) return opened.error();
     GgufMetadata& gguf = opened.value();
-    GgufFacts facts;
-    facts.files = {path};
-    std::vector<TensorInfo> tensors = gguf.tensors();
-    if (check_architecture(gguf, facts)) {
-        check_vocabulary(gguf, facts);
-        if (needs_tensors) {
-            if (Result<void> added = add_shards(gguf, facts, tensors); !added) {
-                return added.error();
-            }
-            check_dimensions(gguf, facts);
-            check_tensors(gguf, tensors, facts);
-            check_names_once(gguf, tensors);
-        }
-    }
-    if (gguf.refusal()) {
-        return start_failed("model " + path + ": " + *gguf.refusal());
-    }
-    return facts;
+    if (check_architecture(gguf)) check_vocabulary(gguf);
+    if (gguf.refusal()) return Error{ErrorCode::start_failed, "model " + path + ": " + *gguf.refusal()};
+    return {};
 }
 
 }  // namespace luce::llama

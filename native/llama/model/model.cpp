@@ -12,9 +12,9 @@
 #include "common.h"
 #include "llama-hparams.h"
 #include "llama-model.h"
-#include "llama/gguf_check/gguf_preflight.h"
 #include "llama/model/kv_cache_type.h"
 #include "llama/model/model_identity.h"
+#include "llama/model/weights.h"
 
 namespace luce::llama {
 namespace {
@@ -166,10 +166,7 @@ void Model::unload() {
 const llama_vocab* Model::vocab() const { return llama_model_get_vocab(model_.get()); }
 
 Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress) {
-    const Result<GgufFacts> file = preflight_gguf(options.path);
-    if (!file) return file.error();
     on_progress();
-
     Model loaded;
     const std::int32_t n_gpu_layers = options.n_gpu_layers.value_or(has_gpu ? -1 : 0);
     llama_model_params params = llama_model_default_params();
@@ -178,30 +175,26 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     params.progress_callback = on_load_progress;
     LoadProgress progress{.on_progress = on_progress, .on_percent = options.on_percent};
     params.progress_callback_user_data = &progress;
-    try {
-        loaded.model_.reset(llama_model_load_from_file(options.path.c_str(), params));
-    } catch (const std::exception& e) {
-        return start_failed(options.path + ": " + e.what());
-    }
-    if (!loaded.model_) return start_failed(options.path + ": llama.cpp cannot load it (the log on stderr says why)");
+    Result<Weights> weights = read_weights(options.path, params);
+    if (!weights) return weights.error();
+    loaded.model_ = std::move(weights.value().model);
+    loaded.info_.architecture = metadata(loaded.model_.get(), "general.architecture");
     if (Result<void> checked = check_is_decoder(loaded.model_.get()); !checked) return checked.error();
 
     const bool uses_gpu = has_gpu && n_gpu_layers != 0;
     if (!has_gpu && n_gpu_layers != 0) log_warn("--gpu-layers is of no use: no GPU or no backend for one was found");
     loaded.info_.n_gpu_layers = uses_gpu ? n_gpu_layers : 0;
     if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();
-    if (Result<void> checked = loaded.check_context(file.value(), options.outgrows_pool); !checked)
-        return checked.error();
+    if (Result<void> checked = loaded.check_context(options.outgrows_pool); !checked) return checked.error();
     if (Result<void> warmed = loaded.warm_up(); !warmed) return warmed.error();
     on_progress();
 
     ModelInfo& info = loaded.info_;
     info.file_name = std::filesystem::path(options.path).filename().string();
-    info.architecture = metadata(loaded.model_.get(), "general.architecture");
     info.n_vocab = llama_vocab_n_tokens(loaded.vocab());
     info.has_text = llama_vocab_type(loaded.vocab()) != LLAMA_VOCAB_TYPE_NONE;
     info.has_recurrent = llama_model_is_recurrent(loaded.model_.get()) || llama_model_is_hybrid(loaded.model_.get());
-    Result<std::string> identity = memory_identity(file.value().files, info);
+    Result<std::string> identity = memory_identity(weights.value().files, info);
     if (!identity) return identity.error();
     info.identity = std::move(identity).value();
     return loaded;
@@ -278,17 +271,18 @@ Result<void> Model::open_context() {
 }
 
 // What the context must have for lanes to mean anything; a warning where the pool's size changes the answers.
-Result<void> Model::check_context(const GgufFacts& file, bool outgrows_pool) const {
+Result<void> Model::check_context(bool outgrows_pool) const {
     if (llama_get_memory(context_.get()) == nullptr) {
         return start_failed("the model keeps no memory of its text (an embedding model?); luced runs causal ones");
     }
-    if (file.has_longrope && outgrows_pool) {
+    const bool has_longrope = metadata(model_.get(), (info_.architecture + ".rope.scaling.type").c_str()) == "longrope";
+    if (has_longrope && outgrows_pool) {
         return start_failed(
             "--kv-offload: this model chooses its rope factors by the size of the pool (LongRoPE), so long texts would "
             "be "
             "read with those for short ones; give --pool instead");
     }
-    if (file.has_longrope) {
+    if (has_longrope) {
         log_warn(
             "this model chooses its rope factors by the size of the pool (LongRoPE): with another --ctx or --pool "
             "the same prompt may get another answer");

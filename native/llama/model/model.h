@@ -19,8 +19,6 @@ struct llama_vocab;
 
 namespace luce::llama {
 
-struct GgufFacts;
-
 enum class FlashAttention { automatic, on, off };
 
 struct ModelOptions {
@@ -99,7 +97,7 @@ private:
     Model() = default;
     Result<void> create_context(const ModelOptions& options, bool uses_gpu);
     Result<void> open_context();
-    Result<void> check_context(const GgufFacts& file, bool outgrows_pool) const;
+    Result<void> check_context(bool outgrows_pool) const;
     Result<void> warm_up();
 
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;

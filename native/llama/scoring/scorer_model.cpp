@@ -12,9 +12,9 @@
 #include "llama-context.h"
 #include "llama-ext.h"
 #include "llama-model.h"
-#include "llama/gguf_check/gguf_preflight.h"
 #include "llama/kv_cache/memory_parts.h"
 #include "llama/model/model_identity.h"
+#include "llama/model/weights.h"
 #include "speculative.h"
 
 namespace luce::llama {
@@ -80,17 +80,12 @@ Result<void> ScorerModel::open() {
 }
 
 Result<void> ScorerModel::load_weights() {
-    const Result<GgufFacts> file = preflight_gguf(options_.path);
-    if (!file) return failed(file.error().text);
-    architecture_ = file.value().architecture;
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options_.n_gpu_layers.value_or(target_.info().n_gpu_layers);
-    try {
-        model_.reset(llama_model_load_from_file(options_.path.c_str(), params));
-    } catch (const std::exception& e) {
-        return failed(e.what());
-    }
-    if (!model_) return failed("llama.cpp cannot load it (the log on stderr says why)");
+    Result<Weights> loaded = read_weights(options_.path, params);
+    if (!loaded) return failed(loaded.error().text);
+    model_ = std::move(loaded.value().model);
+    architecture_ = model_->arch_name();
     if (llama_model_has_encoder(model_.get()) || !llama_model_has_decoder(model_.get()) ||
         llama_model_is_diffusion(model_.get())) {
         return failed("a " + architecture_ + " model does not read a text token by token");
@@ -112,7 +107,7 @@ Result<void> ScorerModel::load_weights() {
     ModelInfo info;
     info.cache_type_k = ggml_type_name(cache_types_.k);
     info.cache_type_v = ggml_type_name(cache_types_.v);
-    Result<std::string> identity = memory_identity(file.value().files, info);
+    Result<std::string> identity = memory_identity(loaded.value().files, info);
     if (!identity) return failed(identity.error().text);
     identity_ = std::move(identity).value();
     return {};

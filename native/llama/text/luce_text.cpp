@@ -107,7 +107,7 @@ std::string_view view(const char* bytes, size_t n) {
 }
 
 void check_before_loading(const std::string& path) {
-    const auto checked = preflight_gguf(path, false);
+    const auto checked = preflight_gguf(path);
     if (!checked) {
         throw TextFailure(LUCE_TEXT_LOAD_FAILED, path + ": " + checked.error().text);
     }

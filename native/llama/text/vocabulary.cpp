@@ -1,10 +1,6 @@
 // Vocabulary: see the header.
 #include "llama/text/vocabulary.h"
 
-#include <sys/stat.h>
-
-#include <cerrno>
-#include <cstring>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -63,21 +59,10 @@ std::string metadata(const llama_model* model, const char* key) {
 
 common_json id_or_null(llama_token id) { return id == LLAMA_TOKEN_NULL ? common_json(nullptr) : common_json(id); }
 
-void check_is_file(const std::string& path) {
-    struct stat status{};
-    if (stat(path.c_str(), &status) != 0) {
-        throw TextFailure(LUCE_TEXT_LOAD_FAILED, path + ": " + std::strerror(errno));
-    }
-    if (!S_ISREG(status.st_mode)) {
-        throw TextFailure(LUCE_TEXT_LOAD_FAILED, path + ": not a file");
-    }
-}
-
 }  // namespace
 
 std::shared_ptr<const Vocabulary> Vocabulary::open(const std::string& path) {
     quiet_logs();
-    check_is_file(path);
     // No device is named, so that a vocabulary never starts a GPU driver.
     ggml_backend_dev_t no_devices[] = {nullptr};
     llama_model_params params = llama_model_default_params();

@@ -55,7 +55,7 @@ std::vector<PlannedCheckpoint> plan_checkpoints(Position begin, Position end, st
     return planned;
 }
 
-std::vector<std::size_t> thin_tails(std::span<const ExistingCheckpoint> checkpoints, Position end) {
+std::vector<std::size_t> thin_checkpoints(std::span<const ExistingCheckpoint> checkpoints, Position end) {
     std::vector<std::size_t> loose;
     std::vector<Position> positions;
     std::size_t n_recent = 0;

@@ -35,6 +35,6 @@ struct ExistingCheckpoint {
 
 // Which of the checkpoints along one text to give up now that it has grown to `end`: indices into `checkpoints`, which
 // are in rising order of position.
-std::vector<std::size_t> thin_tails(std::span<const ExistingCheckpoint> checkpoints, Position end);
+std::vector<std::size_t> thin_checkpoints(std::span<const ExistingCheckpoint> checkpoints, Position end);
 
 }  // namespace luce::memory

@@ -130,7 +130,7 @@ void CheckpointTaker::thin(Page& last, Position end) {
     for (const Checkpoint* checkpoint : checkpoints) n_bytes += checkpoint->data->n_bytes();
     if (n_bytes <= cache_.host_budget() / kCheckpointsShare) return;
     if (cache_.usage().host_bytes <= cache_.host_budget() / 2) return;
-    for (const std::size_t i : thin_tails(standing, end)) cache_.drop(*checkpoints[i]);
+    for (const std::size_t i : thin_checkpoints(standing, end)) cache_.drop(*checkpoints[i]);
 }
 
 }  // namespace luce::memory

@@ -14,7 +14,7 @@ namespace luce::memory {
 class CheckpointTaker {
 public:
     // All must outlive it. has_disk: whether checkpoints go into files, too.
-    CheckpointTaker(KvDevice& device, PageTree& tree, PageCache& cache, Lanes& lanes, const PageSelector& selector,
+    CheckpointTaker(KvDevice& device, PrefixTree& tree, PageCache& cache, Lanes& lanes, const PageSelector& selector,
                     bool has_disk)
         : device_(device), tree_(tree), cache_(cache), lanes_(lanes), selector_(selector), has_disk_(has_disk) {}
 
@@ -40,7 +40,7 @@ private:
     void thin(Page& last, Position end);
 
     KvDevice& device_;
-    PageTree& tree_;
+    PrefixTree& tree_;
     PageCache& cache_;
     Lanes& lanes_;
     const PageSelector& selector_;

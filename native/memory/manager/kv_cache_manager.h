@@ -154,7 +154,7 @@ private:
     MemoryConfig config_;
     std::int32_t n_pool_;  // cells of the device, parked or not
     EvictionPolicy policy_;
-    PageTree tree_;
+    PrefixTree tree_;
     PageCache cache_;
     Slots slots_;
     Lanes lanes_;

@@ -88,9 +88,9 @@ void PageSelector::warn_of_moves(const Error& error) {
 void PageSelector::ask_for_pages(LaneId id, std::span<const Token> text) {
     const double started_s = clock_.now_s();
     Lane& lane = lanes_.at(id);
-    const Result<bool> begun = begin_scoring(id, text);
-    if (!begun) warn_of_moves(begun.error());
-    lane.n_scoring = begun && begun.value() ? lane.pages.size() : 0;
+    const Result<bool> scoring = begin_scoring(id, text);
+    if (!scoring) warn_of_moves(scoring.error());
+    lane.n_scoring = scoring && scoring.value() ? lane.pages.size() : 0;
     pool_.totals().stall_s += clock_.now_s() - started_s;
 }
 

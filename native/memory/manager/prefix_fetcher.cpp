@@ -8,7 +8,7 @@
 
 namespace luce::memory {
 
-PrefixFetch::PrefixFetch(PageTree& tree, PageCache& cache, Page& last, std::weak_ptr<const bool> alive)
+PrefixFetch::PrefixFetch(PrefixTree& tree, PageCache& cache, Page& last, std::weak_ptr<const bool> alive)
     : tree_(tree), cache_(cache), last_(last), alive_(std::move(alive)) {
     ++last_.n_handles;
 }

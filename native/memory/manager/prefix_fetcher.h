@@ -19,7 +19,7 @@ class DiskStore;
 class PrefixFetch {
 public:
     // `last`: the last page that is known of the text; none of its path is forgotten before this is.
-    PrefixFetch(PageTree& tree, PageCache& cache, Page& last, std::weak_ptr<const bool> alive);
+    PrefixFetch(PrefixTree& tree, PageCache& cache, Page& last, std::weak_ptr<const bool> alive);
     ~PrefixFetch();
     PrefixFetch(const PrefixFetch&) = delete;
     PrefixFetch& operator=(const PrefixFetch&) = delete;
@@ -34,7 +34,7 @@ public:
     std::int32_t n_read = 0;
 
 private:
-    PageTree& tree_;
+    PrefixTree& tree_;
     PageCache& cache_;
     Page& last_;
     std::weak_ptr<const bool> alive_;
@@ -43,7 +43,7 @@ private:
 class PrefixFetcher {
 public:
     // All must outlive it; `disk` may be null. uses_scores: whether how much pages matter is of use.
-    PrefixFetcher(KvDevice& device, PageTree& tree, PageCache& cache, EvictionPolicy& policy, DiskStore* disk,
+    PrefixFetcher(KvDevice& device, PrefixTree& tree, PageCache& cache, EvictionPolicy& policy, DiskStore* disk,
                   bool uses_scores)
         : device_(device), tree_(tree), cache_(cache), policy_(policy), disk_(disk), uses_scores_(uses_scores) {}
 
@@ -73,7 +73,7 @@ private:
     void read_checkpoint(const std::shared_ptr<PrefixFetch>& fetch, const Wanted& wanted);
 
     KvDevice& device_;
-    PageTree& tree_;
+    PrefixTree& tree_;
     PageCache& cache_;
     EvictionPolicy& policy_;
     DiskStore* disk_;

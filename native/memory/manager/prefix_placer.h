@@ -13,7 +13,7 @@ namespace luce::memory {
 class PrefixPlacer {
 public:
     // All must outlive it.
-    PrefixPlacer(KvDevice& device, PageTree& tree, PageCache& cache, LanePool& pool)
+    PrefixPlacer(KvDevice& device, PrefixTree& tree, PageCache& cache, LanePool& pool)
         : device_(device), tree_(tree), cache_(cache), pool_(pool) {}
 
     // Errors: no_room, internal, out_of_memory; the lane is empty then. `match` says afterwards which of its pages the
@@ -32,7 +32,7 @@ private:
     Result<void> write_rest(LaneId lane, const PrefixMatch& match, std::span<const Token> text, const Bytes& rows);
 
     KvDevice& device_;
-    PageTree& tree_;
+    PrefixTree& tree_;
     PageCache& cache_;
     LanePool& pool_;
 };

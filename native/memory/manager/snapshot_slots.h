@@ -16,7 +16,7 @@ namespace luce::memory {
 class SnapshotSlots {
 public:
     // All must outlive it.
-    SnapshotSlots(KvDevice& device, PageTree& tree, PageCache& cache, Lanes& lanes, CheckpointTaker& checkpoints,
+    SnapshotSlots(KvDevice& device, PrefixTree& tree, PageCache& cache, Lanes& lanes, CheckpointTaker& checkpoints,
                   Slots& slots, EvictionPolicy& policy)
         : device_(device),
           tree_(tree),
@@ -69,7 +69,7 @@ private:
     static Page& page_at(Page& last, Position position);
 
     KvDevice& device_;
-    PageTree& tree_;
+    PrefixTree& tree_;
     PageCache& cache_;
     Lanes& lanes_;
     CheckpointTaker& checkpoints_;

@@ -13,7 +13,7 @@ namespace luce::memory {
 class SnapshotTransfer {
 public:
     // All must outlive it. uses_scores: whether how much pages matter is of use.
-    SnapshotTransfer(KvDevice& device, PageTree& tree, PageCache& cache, Slots& slots, EvictionPolicy& policy,
+    SnapshotTransfer(KvDevice& device, PrefixTree& tree, PageCache& cache, Slots& slots, EvictionPolicy& policy,
                      std::int32_t n_vocab, bool uses_scores)
         : device_(device),
           tree_(tree),
@@ -30,7 +30,7 @@ public:
 
 private:
     KvDevice& device_;
-    PageTree& tree_;
+    PrefixTree& tree_;
     PageCache& cache_;
     Slots& slots_;
     EvictionPolicy& policy_;

@@ -14,7 +14,8 @@ constexpr std::size_t kPageCells = kPageSize;
 
 }  // namespace
 
-PageCache::PageCache(PageTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget, EvictionPolicy& policy)
+PageCache::PageCache(PrefixTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget,
+                     EvictionPolicy& policy)
     : tree_(tree),
       device_(device),
       disk_(disk),

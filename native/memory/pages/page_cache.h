@@ -41,7 +41,7 @@ struct CacheUsage {
 class PageCache {
 public:
     // All must outlive the cache. `disk` may be null.
-    PageCache(PageTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget, EvictionPolicy& policy);
+    PageCache(PrefixTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget, EvictionPolicy& policy);
 
     std::size_t page_bytes() const { return page_bytes_; }
     const CacheUsage& usage() const { return usage_; }
@@ -160,7 +160,7 @@ private:
     void after_drop(Page& page);
     void save_to_disk(Page& page);
 
-    PageTree& tree_;
+    PrefixTree& tree_;
     KvDevice& device_;
     DiskStore* disk_;
     std::size_t host_budget_;

@@ -30,13 +30,13 @@ Position n_common(std::span<const Token> a, std::span<const Token> b) {
     return static_cast<Position>(std::mismatch(a.begin(), a.begin() + n, b.begin()).first - a.begin());
 }
 
-PageTree::PageTree(std::string_view identity) : root_(std::make_unique<Page>()) {
+PrefixTree::PrefixTree(std::string_view identity) : root_(std::make_unique<Page>()) {
     root_->name = root_name(identity);
     root_->jump = root_.get();
 }
 
 // Texts are thousands of pages deep: taken apart from the leaves up, not by recursion.
-PageTree::~PageTree() {
+PrefixTree::~PrefixTree() {
     std::vector<std::unique_ptr<Page>> open;
     open.push_back(std::move(root_));
     while (!open.empty()) {
@@ -46,7 +46,7 @@ PageTree::~PageTree() {
     }
 }
 
-Known PageTree::walk(std::span<const Token> text, const Discover& discover) {
+Known PrefixTree::walk(std::span<const Token> text, const Discover& discover) {
     Known known;
     Page* at = root_.get();
     std::span<const Token> left = text;
@@ -74,7 +74,7 @@ Known PageTree::walk(std::span<const Token> text, const Discover& discover) {
     return known;
 }
 
-Page* PageTree::child(Page& parent, std::span<const Token, kPageSize> tokens) {
+Page* PrefixTree::child(Page& parent, std::span<const Token, kPageSize> tokens) {
     const auto [first, last] = parent.children.equal_range(hash_of(tokens));
     for (auto it = first; it != last; ++it) {
         if (std::equal(tokens.begin(), tokens.end(), it->second->tokens.begin())) return it->second.get();
@@ -82,7 +82,7 @@ Page* PageTree::child(Page& parent, std::span<const Token, kPageSize> tokens) {
     return nullptr;
 }
 
-Page& PageTree::add(Page& parent, std::span<const Token, kPageSize> tokens) {
+Page& PrefixTree::add(Page& parent, std::span<const Token, kPageSize> tokens) {
     assert(child(parent, tokens) == nullptr);
     auto page = std::make_unique<Page>();
     page->parent = &parent;
@@ -99,7 +99,7 @@ Page& PageTree::add(Page& parent, std::span<const Token, kPageSize> tokens) {
     return added;
 }
 
-Checkpoint* PageTree::find_checkpoint(Page& page, std::span<const Token> rest) {
+Checkpoint* PrefixTree::find_checkpoint(Page& page, std::span<const Token> rest) {
     const auto it =
         std::find_if(page.checkpoints.begin(), page.checkpoints.end(), [rest](const Checkpoint& checkpoint) {
             return std::equal(rest.begin(), rest.end(), checkpoint.rest.begin(), checkpoint.rest.end());
@@ -107,8 +107,8 @@ Checkpoint* PageTree::find_checkpoint(Page& page, std::span<const Token> rest) {
     return it == page.checkpoints.end() ? nullptr : &*it;
 }
 
-Checkpoint& PageTree::add_checkpoint(Page& page, std::span<const Token> rest, CheckpointKind kind,
-                                     CheckpointBlob data) {
+Checkpoint& PrefixTree::add_checkpoint(Page& page, std::span<const Token> rest, CheckpointKind kind,
+                                       CheckpointBlob data) {
     assert(rest.size() < kPageSize);
     Checkpoint& checkpoint = page.checkpoints.emplace_back();
     checkpoint.page = &page;
@@ -119,30 +119,30 @@ Checkpoint& PageTree::add_checkpoint(Page& page, std::span<const Token> rest, Ch
     return checkpoint;
 }
 
-void PageTree::remove_checkpoint(Checkpoint& checkpoint) {
+void PrefixTree::remove_checkpoint(Checkpoint& checkpoint) {
     Page& page = *checkpoint.page;
     page.checkpoints.remove_if([&checkpoint](const Checkpoint& other) { return &other == &checkpoint; });
     retire(page);
 }
 
-bool PageTree::is_needed(const Page& page) {
+bool PrefixTree::is_needed(const Page& page) {
     return page.is_root() || page.is_kept() || !page.children.empty() || !page.checkpoints.empty() ||
            page.n_lanes > 0 || page.n_pins > 0 || page.n_waiting > 0 || page.n_handles > 0;
 }
 
-void PageTree::retire(Page& page) {
+void PrefixTree::retire(Page& page) {
     if (is_needed(page) || evicted_places_.contains(&page)) return;
     evicted_.push_back(&page);
     evicted_places_.emplace(&page, std::prev(evicted_.end()));
     while (!evicted_.empty() && (evicted_.size() > kMaxEvicted || n_pages_ > kMaxPages)) forget_oldest_evicted();
 }
 
-void PageTree::forget_evicted() {
+void PrefixTree::forget_evicted() {
     while (!evicted_.empty()) forget_oldest_evicted();
 }
 
 // And the pages before it that lived for it alone.
-void PageTree::forget_oldest_evicted() {
+void PrefixTree::forget_oldest_evicted() {
     Page* page = evicted_.front();
     evicted_places_.erase(page);
     evicted_.pop_front();
@@ -153,7 +153,7 @@ void PageTree::forget_oldest_evicted() {
     }
 }
 
-void PageTree::erase(Page& page) {
+void PrefixTree::erase(Page& page) {
     Page* parent = page.parent;
     if (const auto it = evicted_places_.find(&page); it != evicted_places_.end()) {
         evicted_.erase(it->second);
@@ -168,7 +168,7 @@ void PageTree::erase(Page& page) {
     --n_pages_;
 }
 
-void PageTree::for_each(const std::function<void(Page&)>& visit) {
+void PrefixTree::for_each(const std::function<void(Page&)>& visit) {
     std::vector<Page*> open = {root_.get()};
     while (!open.empty()) {
         Page* page = open.back();

@@ -1,4 +1,4 @@
-// PageTree: what is known of the texts seen so far, as a tree of pages. A page's place in the tree is its text: two
+// PrefixTree: what is known of the texts seen so far, as a tree of pages. A page's place in the tree is its text: two
 // texts with the same prefix share their first pages. The tree knows where a page's rows lie, and which checkpoints
 // stand behind it; it moves nothing and decides nothing.
 //
@@ -97,12 +97,12 @@ struct Known {
     Page* beside = nullptr;    // the page (a child of the last one) that agrees beyond pages.size() * kPageSize
 };
 
-class PageTree {
+class PrefixTree {
 public:
-    explicit PageTree(std::string_view identity);
-    ~PageTree();
-    PageTree(const PageTree&) = delete;
-    PageTree& operator=(const PageTree&) = delete;
+    explicit PrefixTree(std::string_view identity);
+    ~PrefixTree();
+    PrefixTree(const PrefixTree&) = delete;
+    PrefixTree& operator=(const PrefixTree&) = delete;
 
     Page& root() { return *root_; }
 
@@ -138,7 +138,8 @@ private:
 };
 
 // The page with this index on the way from the root to `page`, found in a number of steps that grows like the logarithm
-// of the way ("An applicative random-access stack", Myers 1983). REQUIRES: a page of a PageTree; -1 <= index <= page's.
+// of the way ("An applicative random-access stack", Myers 1983). REQUIRES: a page of a PrefixTree; -1 <= index <=
+// page's.
 Page& ancestor(Page& page, std::int32_t index);
 
 // The path from the first page to `page`, the root left out.

@@ -37,9 +37,9 @@ struct Texts {
 
     // How much of the text was there already.
     Position run(const Tokens& text) {
-        Result<PrefillStart> begun = memory.begin(kLane, text, {}, true);
-        REQUIRE(begun);
-        Position n = begun.value().n;
+        Result<PrefillStart> start = memory.begin(kLane, text, {}, true);
+        REQUIRE(start);
+        Position n = start.value().n;
         while (n < static_cast<Position>(text.size())) {
             const Position n_left = static_cast<Position>(text.size()) - n;
             const Position n_now = std::min(n_left, memory.n_until_cut(kLane, n));
@@ -54,7 +54,7 @@ struct Texts {
         const auto wrong = memory.check_integrity();
         INFO(wrong.value_or(""));
         CHECK(!wrong);
-        return begun.value().n;
+        return start.value().n;
     }
 
     FakeModel device;
@@ -107,7 +107,7 @@ TEST_CASE("an age of any size is in some bucket") {
 TEST_CASE("whoever goes on where a text ended is the same conversation, and nobody's record stays for ever") {
     ManualClock clock;
     EvictionPolicy policy(clock, EvictionKind::learned);
-    PageTree tree("test");
+    PrefixTree tree("test");
     std::vector<Page*> path;
     Page* last = &tree.root();
     for (Token i = 0; i < 20; ++i) {
@@ -207,7 +207,7 @@ TEST_CASE("the queue gives what a plain search gives") {
 
 TEST_CASE("the page further up is the one that a walk finds") {
     std::mt19937 random(7);
-    PageTree tree("test");
+    PrefixTree tree("test");
     std::vector<Page*> pages = {&tree.root()};
     for (Token i = 0; i < 2000; ++i) {
         std::array<Token, kPageSize> tokens{};
@@ -231,7 +231,7 @@ TEST_CASE("the page further up is the one that a walk finds") {
 TEST_CASE("which checkpoint stands before which is what a walk finds, in whatever order they come and go") {
     std::mt19937 random(5);
     for (int round = 0; round < 20; ++round) {
-        PageTree tree("test");
+        PrefixTree tree("test");
         std::vector<Page*> pages = {&tree.root()};
         for (Token i = 0; i < 60; ++i) {
             std::array<Token, kPageSize> tokens{};

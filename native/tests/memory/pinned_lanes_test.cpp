@@ -43,9 +43,9 @@ struct PinnedLanes {
     void begin(LaneId lane, std::vector<PositionSpan> pins, Position n_prompt) {
         MemoryRequest request;
         request.pins = std::move(pins);
-        const auto begun = memory.begin(lane, std::span(text).first(static_cast<std::size_t>(n_prompt)), request, true);
-        REQUIRE(begun);
-        n_computed = begun.value().n;
+        const auto start = memory.begin(lane, std::span(text).first(static_cast<std::size_t>(n_prompt)), request, true);
+        REQUIRE(start);
+        n_computed = start.value().n;
     }
 
     void compute(LaneId lane, Position end) {
@@ -103,9 +103,9 @@ TEST_CASE("pins survive a suspension, although all of the text had to leave over
     lanes.memory.end(kOther, 1, std::span(lanes.text).first(1900), 1900, {}, true);
     REQUIRE(lanes.memory.leave_device());
     std::swap(lanes.text[0], lanes.text[1]);
-    const PrefillStart begun = lanes.memory.resume(kLane, std::span(lanes.text).first(1500), suspended);
-    lanes.n_computed = begun.n;
-    CHECK(begun.n == 1400);
+    const PrefillStart start = lanes.memory.resume(kLane, std::span(lanes.text).first(1500), suspended);
+    lanes.n_computed = start.n;
+    CHECK(start.n == 1400);
     CHECK(lanes.sees(kLane, kPinned));
     CHECK(!lanes.sees(kLane, kNotPinned));
     lanes.compute(kLane, 1900);

@@ -44,7 +44,7 @@ struct Texts {
         return match_prefix(tree.walk(wanted, nullptr), tree.root(), wanted, {n_most.value_or(n), true, has_state});
     }
 
-    PageTree tree{"test"};
+    PrefixTree tree{"test"};
     Tokens text;
     std::vector<Page*> pages;
 };

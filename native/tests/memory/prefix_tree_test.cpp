@@ -21,7 +21,7 @@ std::span<const Token, kPageSize> as_page(const Tokens& tokens) { return std::sp
 }  // namespace
 
 TEST_CASE("texts share the pages that they begin with") {
-    PageTree tree("test");
+    PrefixTree tree("test");
     Page& first = tree.add(tree.root(), as_page(page_of(1, 1)));
     Page& left = tree.add(first, as_page(page_of(2, 1)));
     tree.add(first, as_page(page_of(2, 2)));
@@ -40,7 +40,7 @@ TEST_CASE("texts share the pages that they begin with") {
 }
 
 TEST_CASE("very many dead texts are forgotten without end of the stack") {
-    PageTree tree("test");
+    PrefixTree tree("test");
     // More than the tree keeps, each two pages long: forgetting a leaf makes its parent the next to go.
     for (Token i = 0; i < 70'000; ++i) {
         Page& parent = tree.add(tree.root(), as_page(page_of(i, 1)));

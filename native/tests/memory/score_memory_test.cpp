@@ -98,9 +98,9 @@ struct World {
     PrefillStart begin(const Tokens& text, const MemoryRequest& request = {}) {
         const auto fetched = memory->fetch(text, request);
         wait();
-        const Result<PrefillStart> begun = memory->begin(kLane, text, request, true, fetched.get());
-        REQUIRE(begun);
-        return begun.value();
+        const Result<PrefillStart> start = memory->begin(kLane, text, request, true, fetched.get());
+        REQUIRE(start);
+        return start.value();
     }
 
     // Computes the text from there to `end`, so many tokens a call; the lane goes on being there.
@@ -211,13 +211,13 @@ TEST_CASE("after a restart a text begins with the pages that mattered before, no
         const Tokens text = whole_text();
         World(has_state, &folder.path).run(text);
         World again(has_state, &folder.path);
-        const PrefillStart begun = again.begin(text);
-        CHECK(begun.n == static_cast<Position>(text.size()));
-        CHECK(begun.tier == Tier::disk);
-        CHECK(begun.logits != nullptr);
+        const PrefillStart start = again.begin(text);
+        CHECK(start.n == static_cast<Position>(text.size()));
+        CHECK(start.tier == Tier::disk);
+        CHECK(start.logits != nullptr);
         CHECK(sees_liked(again));
         CHECK(again.memory->status().residency->n_choices == 0);
-        again.end(text, begun.n);
+        again.end(text, start.n);
     }
 }
 
