@@ -19,7 +19,7 @@ constexpr std::size_t kBehindIdleBytes = std::size_t{16} << 20;
 }  // namespace
 
 Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::KvCacheManager& memory, const Clock& clock,
-               EngineConfig config, Speculator* speculator)
+               const EngineConfig& config, Speculator* speculator)
     : decoder_(decoder),
       samplers_(samplers),
       memory_(memory),
@@ -306,7 +306,7 @@ void Engine::remember(LaneId lane, std::span<const float> logits, std::vector<Ev
 // The lane's next token, reported and appended to its text.
 Result<Token> Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events) {
     Generation& g = *at(lane);
-    const Result<Token> sampled = g.sampler().sample(row);
+    Result<Token> sampled = g.sampler().sample(row);
     if (!sampled) return sampled;
     const Token token = sampled.value();
     TokenEvent event{g.request().key, token, g.n_generated(), {}};

@@ -55,7 +55,7 @@ public:
     // All must outlive the engine; without a speculator each token is decoded alone. REQUIRES: decoder.limits().n_pool
     // >= config.n_ctx, or memory.is_bounded(); the memory's device is the decoder's.
     Engine(Decoder& decoder, SamplerFactory& samplers, memory::KvCacheManager& memory, const Clock& clock,
-           EngineConfig config, Speculator* speculator = nullptr);
+           const EngineConfig& config, Speculator* speculator = nullptr);
 
     // Errors: empty_prompt, prompt_too_long, token_out_of_range, queue_full, bad_args, and the sampler factory's.
     Result<void> submit(Request request);

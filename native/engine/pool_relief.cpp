@@ -11,7 +11,7 @@ bool PoolReliever::can_help() const { return relief_ && memory_.is_bounded() && 
 std::optional<Error> PoolReliever::take_shortage() const { return relief_ ? relief_->take_shortage() : std::nullopt; }
 
 Result<void> PoolReliever::empty_pool() {
-    const Result<void> left = memory_.leave_device();
+    Result<void> left = memory_.leave_device();
     if (left) return left;
     log_warn("texts that ran have to be computed again: " + left.error().text);
     admission_.let_go_of_suspended();

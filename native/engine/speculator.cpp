@@ -12,7 +12,6 @@ using speculation::Choice;
 using speculation::Draft;
 using speculation::DraftAsk;
 using speculation::LaneState;
-using speculation::Proposal;
 using speculation::SourceIndex;
 
 // A warmed_up draft is made so often, or once if it takes longer: the first two make the graph, and keep it.

@@ -16,15 +16,24 @@ void SlotCommands::serve(const SlotCommand& command, std::optional<engine::Reque
     std::visit(
         [&](const auto& which) {
             using T = std::decay_t<decltype(which)>;
-            if constexpr (std::is_same_v<T, wire::Snapshot>) done(snapshot(which, of));
-            if constexpr (std::is_same_v<T, wire::ThinSnapshot>) done(thin(which, of));
-            if constexpr (std::is_same_v<T, wire::FreeSlot>) done(free(which));
-            if constexpr (std::is_same_v<T, wire::ListSlots>) done(wire::SlotList{which.id, memory_.slots().used()});
-            if constexpr (std::is_same_v<T, wire::SaveSlot>) save(which, std::move(done));
-            if constexpr (std::is_same_v<T, wire::LoadSlot>) load(which, std::move(done));
-            if constexpr (std::is_same_v<T, wire::Park>) done(park(which));
-            if constexpr (std::is_same_v<T, wire::Unpark>) done(unpark(which));
-            if constexpr (std::is_same_v<T, wire::Clear>) done(clear(which));
+            if constexpr (std::is_same_v<T, wire::Snapshot>)
+                done(snapshot(which, of));
+            else if constexpr (std::is_same_v<T, wire::ThinSnapshot>)
+                done(thin(which, of));
+            else if constexpr (std::is_same_v<T, wire::FreeSlot>)
+                done(free(which));
+            else if constexpr (std::is_same_v<T, wire::ListSlots>)
+                done(wire::SlotList{which.id, memory_.slots().used()});
+            else if constexpr (std::is_same_v<T, wire::SaveSlot>)
+                save(which, std::move(done));
+            else if constexpr (std::is_same_v<T, wire::LoadSlot>)
+                load(which, std::move(done));
+            else if constexpr (std::is_same_v<T, wire::Park>)
+                done(park(which));
+            else if constexpr (std::is_same_v<T, wire::Unpark>)
+                done(unpark(which));
+            else if constexpr (std::is_same_v<T, wire::Clear>)
+                done(clear(which));
         },
         command);
 }

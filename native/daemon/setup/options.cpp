@@ -67,7 +67,7 @@ Setter text(Field Options::* field) {
 
 template <typename Value>
 Setter choice(Value Options::* field, std::vector<std::pair<std::string_view, Value>> values) {
-    return [=](Options& options, std::string_view value) -> std::optional<std::string> {
+    return [field, values = std::move(values)](Options& options, std::string_view value) -> std::optional<std::string> {
         std::string known;
         for (const auto& [name, meaning] : values) {
             if (name == value) {

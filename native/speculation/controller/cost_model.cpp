@@ -140,7 +140,8 @@ void CostCurve::observe(std::int32_t n_drafted, double seconds, double noise, do
     plain_.variance = std::min(plain_.variance + kPlainDrift * idle, std::max(kMostDrift, plain_.variance));
     if (rung == 0) {
         last_plain_ = n_calls_;
-        if (++n_plain_ <= least_plain_ || n_plain_ == 1) {
+        ++n_plain_;
+        if (n_plain_ <= least_plain_ || n_plain_ == 1) {
             plain_ = {n_plain_ == 1 ? log_s : std::min(plain_.mean, log_s), kFirstPlain, 0};
         } else {
             plain_.observe(log_s, noise);
