@@ -1,13 +1,28 @@
-// Bytes of a device's memory as ggml wants to be told of them: as a tensor of one row.
+// Bytes of a device's memory as ggml wants to be told of them, as a tensor of one row, and who owns what of ggml's.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 
 #include <ggml-backend.h>
 #include <ggml.h>
 
 namespace luce::llama {
+
+struct BackendDeleter {
+    void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); }
+};
+struct BufferDeleter {
+    void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); }
+};
+struct EventDeleter {
+    void operator()(ggml_backend_event_t event) const { ggml_backend_event_free(event); }
+};
+using BackendPtr = std::unique_ptr<ggml_backend, BackendDeleter>;
+using BufferPtr = std::unique_ptr<ggml_backend_buffer, BufferDeleter>;
+using EventPtr = std::unique_ptr<ggml_backend_event, EventDeleter>;
 
 inline std::uint8_t* data_of(const ggml_tensor* tensor) { return static_cast<std::uint8_t*>(tensor->data); }
 inline std::uint8_t* data_of(ggml_backend_buffer_t buffer) {
@@ -16,6 +31,18 @@ inline std::uint8_t* data_of(ggml_backend_buffer_t buffer) {
 
 inline ggml_backend_buffer_t buffer_of(const ggml_tensor* tensor) {
     return tensor->view_src != nullptr ? tensor->view_src->buffer : tensor->buffer;
+}
+
+// The device that the tensor lies on; null for the host's memory.
+inline ggml_backend_dev_t device_holding(const ggml_tensor* tensor) {
+    const ggml_backend_buffer_t buffer = buffer_of(tensor);
+    if (ggml_backend_buffer_is_host(buffer)) return nullptr;
+    return ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer));
+}
+
+// Whether a stream of the device's copies it: another kind of memory on the device takes none of a stream's copies.
+inline bool is_plain_memory(const ggml_tensor* tensor, ggml_backend_dev_t device) {
+    return ggml_backend_buffer_get_type(buffer_of(tensor)) == ggml_backend_dev_buffer_type(device);
 }
 
 // A plain run of bytes where `data` points to.
@@ -29,6 +56,16 @@ inline ggml_tensor bytes_at(ggml_backend_buffer_t buffer, void* data, std::size_
     tensor.nb[0] = 1;
     tensor.nb[1] = tensor.nb[2] = tensor.nb[3] = n_bytes;
     return tensor;
+}
+
+// Neighbouring rows as one: the index of the first and how many they are.
+template <typename Each>
+void for_each_run(std::span<const std::uint32_t> rows, const Each& each) {
+    for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+        end = begin + 1;
+        while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
+        each(begin, end - begin);
+    }
 }
 
 }  // namespace luce::llama

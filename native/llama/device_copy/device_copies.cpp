@@ -1,13 +1,11 @@
 #include "llama/device_copy/device_copies.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
-#include "ggml.h"
-#include "llama/device_copy/device_bytes.h"
+#include "llama/device_copy/device_lines.h"
 #include "memory/pages/block_source.h"
 
 namespace luce::llama {
@@ -21,8 +19,8 @@ constexpr std::size_t kAlignment = 256;
 std::size_t aligned(std::size_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment; }
 
 std::size_t n_runs(std::span<const std::uint32_t> rows) {
-    std::size_t n = rows.empty() ? 0 : 1;
-    for (std::size_t i = 1; i < rows.size(); ++i) n += rows[i] != rows[i - 1] + 1;
+    std::size_t n = 0;
+    for_each_run(rows, [&](std::size_t, std::size_t) { ++n; });
     return n;
 }
 
@@ -31,41 +29,46 @@ bool is_gathered(const DeviceCopies::Piece& piece) {
            piece.row_bytes % sizeof(std::int32_t) == 0;
 }
 
-}  // namespace
-
-ggml_backend_dev_t DeviceCopies::device_of(const ggml_tensor* tensor) {
-    const ggml_backend_buffer_t buffer = buffer_of(tensor);
-    if (ggml_backend_buffer_is_host(buffer)) return nullptr;
-    return ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer));
+bool has_same_rows(const DeviceCopies::Piece& a, const DeviceCopies::Piece& b) {
+    return a.rows.data() == b.rows.data() && a.rows.size() == b.rows.size();
 }
+
+}  // namespace
 
 std::unique_ptr<DeviceCopies> DeviceCopies::create(ggml_backend_dev_t device, std::size_t n_staged_bytes) {
     ggml_backend_dev_props props;
     ggml_backend_dev_get_props(device, &props);
-    const ggml_backend_buffer_type_t host_type = ggml_backend_dev_host_buffer_type(device);
-    if (!props.caps.async || host_type == nullptr) return nullptr;
-    BackendPtr aside(ggml_backend_dev_init(device, nullptr));
-    BackendPtr over(ggml_backend_dev_init(device, nullptr));
-    if (!aside || !over) return nullptr;
-    BufferPtr staging(ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(device), n_staged_bytes));
-    BufferPtr pinned(ggml_backend_buft_alloc_buffer(host_type, 2 * kPinnedHalf_bytes));
-    if (!staging || !pinned) return nullptr;
+    if (!props.caps.async) return nullptr;
     try {
-        return std::unique_ptr<DeviceCopies>(
-            new DeviceCopies(device, std::move(aside), std::move(over), std::move(staging), std::move(pinned)));
+        return std::unique_ptr<DeviceCopies>(new DeviceCopies(device, n_staged_bytes));
     } catch (const std::system_error&) {  // no thread
         return nullptr;
     }
 }
 
-DeviceCopies::DeviceCopies(ggml_backend_dev_t device, BackendPtr aside, BackendPtr over, BufferPtr staging,
-                           BufferPtr pinned)
-    : device_(device),
-      aside_(std::move(aside)),
-      over_(std::move(over)),
-      staging_(std::move(staging)),
-      pinned_(std::move(pinned)),
-      thread_([this] { run(); }) {}
+DeviceCopies::DeviceCopies(ggml_backend_dev_t device, std::size_t n_staged_bytes) : device_(device) {
+    open_staging(n_staged_bytes);
+    ggml_backend_dev_props props;
+    ggml_backend_dev_get_props(device, &props);
+    if (props.caps.events) {
+        straight_.reset(ggml_backend_dev_init(device, nullptr));
+        EventPtr first(ggml_backend_event_new(device));
+        if (first == nullptr) straight_.reset();
+        if (first != nullptr) idle_events_.push_back(std::move(first));
+    }
+    thread_ = std::thread([this] { run(); });
+}
+
+void DeviceCopies::open_staging(std::size_t n_bytes) {
+    const ggml_backend_buffer_type_t host_type = ggml_backend_dev_host_buffer_type(device_);
+    if (host_type == nullptr) return;
+    aside_.reset(ggml_backend_dev_init(device_, nullptr));
+    over_.reset(ggml_backend_dev_init(device_, nullptr));
+    pinned_.reset(ggml_backend_buft_alloc_buffer(host_type, 2 * kPinnedHalf_bytes));
+    if (!aside_ || !over_ || !pinned_) return;
+    staging_.reset(ggml_backend_buft_alloc_buffer(ggml_backend_dev_buffer_type(device_), n_bytes));
+    if (!staging_) pinned_.reset();
+}
 
 DeviceCopies::~DeviceCopies() {
     {
@@ -76,10 +79,19 @@ DeviceCopies::~DeviceCopies() {
     thread_.join();
 }
 
+void DeviceCopies::add(Job job) {
+    {
+        const std::lock_guard lock(mutex_);
+        jobs_.push_back(std::move(job));
+        ++n_started_;
+    }
+    changed_.notify_all();
+}
+
 bool DeviceCopies::start(std::span<const Piece> pieces, std::shared_ptr<const void> owner) {
     std::size_t n_bytes = 0;
     for (const Piece& piece : pieces) n_bytes += piece.tensor == nullptr ? 0 : aligned(piece.size());
-    if (n_bytes > ggml_backend_buffer_get_size(staging_.get())) return false;
+    if (!can_stage() || n_bytes > ggml_backend_buffer_get_size(staging_.get())) return false;
     Job job;
     job.begin = reserve(n_bytes);
     job.end = job.begin + n_bytes;
@@ -88,7 +100,7 @@ bool DeviceCopies::start(std::span<const Piece> pieces, std::shared_ptr<const vo
     std::vector<std::size_t> gathered_to;
     std::size_t staged = job.begin;
     for (const Piece& piece : pieces) {
-        add(job.parts, piece, staged);
+        add_part(job.parts, piece, staged);
         if (piece.tensor == nullptr) continue;
         if (is_gathered(piece)) {
             gathered.push_back(piece);
@@ -100,16 +112,11 @@ bool DeviceCopies::start(std::span<const Piece> pieces, std::shared_ptr<const vo
     }
     if (!gathered.empty()) gather(gathered, gathered_to);
     ggml_backend_synchronize(aside_.get());
-    {
-        const std::lock_guard lock(mutex_);
-        jobs_.push_back(std::move(job));
-        ++n_started_;
-    }
-    changed_.notify_all();
+    add(std::move(job));
     return true;
 }
 
-void DeviceCopies::add(std::vector<Part>& parts, const Piece& piece, std::size_t staged) {
+void DeviceCopies::add_part(std::vector<Part>& parts, const Piece& piece, std::size_t staged) {
     if (!parts.empty() && parts.back().host == nullptr && piece.tensor != nullptr) {
         Part& last = parts.back();
         if (last.staged + last.n_bytes == staged && last.out + last.n_bytes == piece.out) {
@@ -120,34 +127,19 @@ void DeviceCopies::add(std::vector<Part>& parts, const Piece& piece, std::size_t
     parts.push_back({piece.host, staged, piece.size(), piece.out});
 }
 
-void DeviceCopies::wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this, n = n_started_] { return n_arrived_ >= n; });
-}
-
-void DeviceCopies::wait_for(std::span<const std::uint8_t> bytes) {
-    const auto goes_there = [bytes](const Part& part) {
-        return part.out < bytes.data() + bytes.size() && bytes.data() < part.out + part.n_bytes;
-    };
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] {
-        return std::none_of(jobs_.begin(), jobs_.end(), [&](const Job& job) {
-            return std::any_of(job.parts.begin(), job.parts.end(), goes_there);
-        });
-    });
-}
-
 // Jobs leave in the order in which they came, so that what is occupied is one stretch of the ring.
 std::size_t DeviceCopies::reserve(std::size_t n_bytes) {
     const std::size_t n_all = ggml_backend_buffer_get_size(staging_.get());
     std::unique_lock lock(mutex_);
     std::size_t begin = 0;
     changed_.wait(lock, [&] {
-        if (jobs_.empty()) {
+        const auto is_staged = [](const Job& job) { return job.read == nullptr; };
+        const auto front = std::find_if(jobs_.begin(), jobs_.end(), is_staged);
+        if (front == jobs_.end()) {
             begin = 0;
             return true;
         }
-        const std::size_t first = jobs_.front().begin;
+        const std::size_t first = front->begin;
         if (next_ > first) {  // free: behind the last job, and before the first one
             begin = next_ + n_bytes <= n_all ? next_ : 0;
             return begin == next_ || n_bytes < first;
@@ -166,11 +158,9 @@ void DeviceCopies::copy_aside(const Piece& piece, std::size_t staged) {
         ggml_backend_tensor_copy_async(aside_.get(), aside_.get(), &source, &target);
     };
     if (piece.rows.empty()) return copy(piece.offset, staged, piece.n_bytes);
-    for (std::size_t begin = 0, end = 0; begin < piece.rows.size(); begin = end) {
-        end = begin + 1;
-        while (end < piece.rows.size() && piece.rows[end] == piece.rows[end - 1] + 1) ++end;
-        copy(piece.rows[begin] * piece.row_bytes, staged + begin * piece.row_bytes, (end - begin) * piece.row_bytes);
-    }
+    for_each_run(piece.rows, [&](std::size_t begin, std::size_t n) {
+        copy(piece.rows[begin] * piece.row_bytes, staged + begin * piece.row_bytes, n * piece.row_bytes);
+    });
 }
 
 // One kernel a piece, or a copy for each run of rows where the device has no memory for that. Rows are taken as 32-bit
@@ -219,6 +209,112 @@ void DeviceCopies::gather(std::span<const Piece> pieces, std::span<const std::si
     if (status != GGML_STATUS_SUCCESS) copy_all_aside();
 }
 
+std::vector<bool> DeviceCopies::goes_straight(std::span<const Piece> pieces) const {
+    std::vector<bool> all(pieces.size());
+    for (std::size_t i = 0; straight_ != nullptr && i < pieces.size(); ++i) {
+        const Piece& piece = pieces[i];
+        if (piece.tensor == nullptr || device_holding(piece.tensor) != device_) continue;
+        if (!is_plain_memory(piece.tensor, device_)) continue;
+        // A job's bytes lie in one block: what follows upon such a piece lies there too.
+        const bool follows = i > 0 && piece.out == pieces[i - 1].out + pieces[i - 1].size();
+        if (follows && all[i - 1] && has_same_rows(piece, pieces[i - 1])) {
+            all[i] = true;
+        } else {
+            all[i] = n_runs(piece.rows) < kGatherFrom && memory::lies_in_block(piece.out);
+        }
+    }
+    return all;
+}
+
+void DeviceCopies::start_lasting(std::span<const Piece> pieces, std::shared_ptr<const void> owner) {
+    Job job;
+    job.owner = std::move(owner);
+    for (const Piece& piece : pieces) {
+        if (!job.parts.empty() && job.parts.back().out + job.parts.back().n_bytes == piece.out) {
+            job.parts.back().n_bytes += piece.size();
+        } else {
+            job.parts.push_back({nullptr, 0, piece.size(), piece.out});
+        }
+    }
+    send(pieces);
+    job.read = take_event();
+    if (job.read == nullptr) return ggml_backend_synchronize(straight_.get());  // no event: then it waits here
+    ggml_backend_event_record(job.read.get(), straight_.get());
+    add(std::move(job));
+}
+
+EventPtr DeviceCopies::take_event() {
+    {
+        const std::lock_guard lock(mutex_);
+        if (!idle_events_.empty()) {
+            EventPtr event = std::move(idle_events_.back());
+            idle_events_.pop_back();
+            return event;
+        }
+    }
+    return EventPtr(ggml_backend_event_new(device_));
+}
+
+// Run by run, in each tensor by tensor: so the lines of a run lie at equal distances.
+void DeviceCopies::send(std::span<const Piece> pieces) {
+    std::vector<DeviceLine> lines;
+    for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
+        for (end = begin + 1; end < pieces.size() && has_same_rows(pieces[end], pieces[begin]); ++end) {
+        }
+        const auto of_same_rows = pieces.subspan(begin, end - begin);
+        for_each_run(pieces[begin].rows, [&](std::size_t first, std::size_t n) {
+            for (const Piece& piece : of_same_rows) {
+                lines.push_back({buffer_of(piece.tensor), data_of(piece.tensor) + piece.rows[first] * piece.row_bytes,
+                                 piece.out + first * piece.row_bytes, n * piece.row_bytes});
+            }
+        });
+        if (!pieces[begin].rows.empty()) continue;
+        for (const Piece& piece : of_same_rows) {
+            lines.push_back({buffer_of(piece.tensor), data_of(piece.tensor) + piece.offset, piece.out, piece.n_bytes});
+        }
+    }
+    for (const LineGroup& group : group_lines(lines)) {
+        const DeviceLine& first = lines[group.begin];
+        const ggml_tensor source =
+            bytes_at(first.buffer, first.there, (group.n - 1) * group.stride_there + first.n_bytes);
+        ggml_backend_tensor_get_2d_async(straight_.get(), &source, const_cast<std::uint8_t*>(first.here), 0,
+                                         first.n_bytes, group.n, group.stride_there, group.stride_here);
+    }
+}
+
+// One stream does its work in order, so the last event stands for all.
+void DeviceCopies::hold_back(ggml_backend_t stream) {
+    const std::lock_guard lock(mutex_);
+    const auto last = std::find_if(jobs_.rbegin(), jobs_.rend(), [](const Job& job) { return job.read != nullptr; });
+    if (last != jobs_.rend()) ggml_backend_event_wait(stream, last->read.get());
+}
+
+void DeviceCopies::wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this, n = n_started_] { return n_arrived_ >= n; });
+}
+
+// What goes straight is waited for on the device: the helper may be busy with what lies aside, and that takes longer.
+void DeviceCopies::wait_for(std::span<const std::uint8_t> bytes) {
+    const auto goes_there = [bytes](const Job& job) {
+        return std::any_of(job.parts.begin(), job.parts.end(), [&](const Part& part) { return part.goes_to(bytes); });
+    };
+    std::unique_lock lock(mutex_);
+    ggml_backend_event_t last = nullptr;  // stays one of ours, and only this thread records it again
+    for (const Job& job : jobs_) {
+        if (job.read != nullptr && goes_there(job)) last = job.read.get();
+    }
+    if (last != nullptr) {
+        lock.unlock();
+        ggml_backend_event_synchronize(last);
+        lock.lock();
+    }
+    changed_.wait(lock, [&] {
+        return std::none_of(jobs_.begin(), jobs_.end(),
+                            [&](const Job& job) { return job.read == nullptr && goes_there(job); });
+    });
+}
+
 void DeviceCopies::run() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -226,9 +322,14 @@ void DeviceCopies::run() {
         if (jobs_.empty()) return;
         const Job& job = jobs_.front();  // stays where it is: others are only put behind it
         lock.unlock();
-        bring_over(job);
+        if (job.read != nullptr) {
+            ggml_backend_event_synchronize(job.read.get());
+        } else {
+            bring_over(job);
+        }
         lock.lock();
         std::shared_ptr<const void> owner = std::move(jobs_.front().owner);
+        if (jobs_.front().read != nullptr) idle_events_.push_back(std::move(jobs_.front().read));
         jobs_.pop_front();
         ++n_arrived_;
         lock.unlock();

@@ -1,7 +1,8 @@
-// DeviceCopies: bytes on their way from a GPU to the host while the engine computes on. start() copies them aside
-// inside the device, which takes microseconds; a thread of its own brings them over through pinned memory and touches
-// the host's pages, which is what takes long (1.5 GB/s where the memory is new). Knows tensors; must not know what they
-// mean.
+// DeviceCopies: bytes on their way from one GPU to the host while the engine computes on. start() copies them aside
+// inside the device, which takes microseconds, and so they may change at once; start_lasting() sends bytes that stay as
+// they are for a while straight into pinned memory, on a stream of their own. One thread sees both arrive, brings over
+// what lies aside through a little pinned memory, and touches the host's pages, which is what takes long (1.5 GB/s
+// where the memory is new). Knows tensors; must not know what they mean.
 #pragma once
 
 #include <condition_variable>
@@ -14,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "ggml-backend.h"
+#include "llama/device_copy/device_bytes.h"
 
 namespace luce::llama {
 
@@ -35,11 +36,8 @@ public:
         std::size_t size() const { return rows.empty() ? n_bytes : rows.size() * row_bytes; }
     };
 
-    // The device that the tensor lies on; null for the host's memory.
-    static ggml_backend_dev_t device_of(const ggml_tensor* tensor);
-
-    // Takes n_staged_bytes of the device's memory and a little pinned memory of the host's. Null: the device has no
-    // room, or cannot copy beside its computations.
+    // Takes n_staged_bytes of the device's memory and a little pinned memory of the host's. Null: the device cannot
+    // copy beside its computations.
     static std::unique_ptr<DeviceCopies> create(ggml_backend_dev_t device, std::size_t n_staged_bytes);
 
     // Waits for what is under way.
@@ -49,52 +47,68 @@ public:
 
     ggml_backend_dev_t device() const { return device_; }
 
+    // Whether it has memory for copies aside, and whether computations can wait for its copies.
+    bool can_stage() const { return staging_ != nullptr; }
+    bool can_hold_back() const { return straight_ != nullptr; }
+
     // When it returns the device may change the tensors; the bytes are at `out` after wait(). `owner` is kept until
     // then. Waits where too much is under way. False: all pieces together are larger than what can be staged, and
     // nothing has happened. REQUIRES: nobody computes into the tensors overlapped.
     bool start(std::span<const Piece> pieces, std::shared_ptr<const void> owner);
 
+    // Of these pieces the ones that go straight: on its device, of few rows that lie apart, on their way to pinned
+    // memory (memory/block_source.h).
+    std::vector<bool> goes_straight(std::span<const Piece> pieces) const;
+
+    // The same as start() of pieces that go straight. REQUIRES: who changes these bytes later has been held back, or
+    // waits.
+    void start_lasting(std::span<const Piece> pieces, std::shared_ptr<const void> owner);
+
+    // What is computed on that stream of the device from now on begins when all that lasts has been read.
+    void hold_back(ggml_backend_t stream);
+
     // Until everything that has been started by now has arrived. From any thread.
     void wait();
 
-    // Until nothing is on its way to these bytes.
+    // Until nothing is on its way to these bytes. From the thread that starts copies.
     void wait_for(std::span<const std::uint8_t> bytes);
 
 private:
-    struct BackendDeleter {
-        void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); }
-    };
-    struct BufferDeleter {
-        void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); }
-    };
-    using BackendPtr = std::unique_ptr<ggml_backend, BackendDeleter>;
-    using BufferPtr = std::unique_ptr<ggml_backend_buffer, BufferDeleter>;
-
     struct Part {                  // of a job: neighbours both when staged and at their destination
         const std::uint8_t* host;  // null: it is staged
         std::size_t staged;
         std::size_t n_bytes;
         std::uint8_t* out;
+
+        bool goes_to(std::span<const std::uint8_t> bytes) const {
+            return out < bytes.data() + bytes.size() && bytes.data() < out + n_bytes;
+        }
     };
     struct Job {
+        EventPtr read;                   // when the device has come so far; null: it lies aside
         std::size_t begin = 0, end = 0;  // of what it occupies in the staging buffer
         std::vector<Part> parts;
         std::shared_ptr<const void> owner;
     };
 
-    DeviceCopies(ggml_backend_dev_t device, BackendPtr aside, BackendPtr over, BufferPtr staging, BufferPtr pinned);
+    DeviceCopies(ggml_backend_dev_t device, std::size_t n_staged_bytes);
 
+    void open_staging(std::size_t n_bytes);
     std::size_t reserve(std::size_t n_bytes);
     void copy_aside(const Piece& piece, std::size_t staged);
     void gather(std::span<const Piece> pieces, std::span<const std::size_t> staged);
+    void send(std::span<const Piece> pieces);
+    EventPtr take_event();
+    void add(Job job);
     void run();
     void bring_over(const Job& job);
-    static void add(std::vector<Part>& parts, const Piece& piece, std::size_t staged);
+    static void add_part(std::vector<Part>& parts, const Piece& piece, std::size_t staged);
 
     ggml_backend_dev_t device_;
     BackendPtr aside_;      // the engine's thread: copies within the device
-    BackendPtr over_;       // the helper's: copies to the host, on a stream of its own
-    BufferPtr staging_;     // on the device, used as a ring
+    BackendPtr straight_;   // the engine's thread: copies to the host; null: nothing can wait for them
+    BackendPtr over_;       // the helper's: copies to the host of what lies aside
+    BufferPtr staging_;     // on the device, used as a ring; null: there was no room
     BufferPtr pinned_;      // on the host: two halves, one being filled while the other is emptied
     BufferPtr indices_;     // on the device: rows to gather; made when first needed
     std::size_t next_ = 0;  // where in the ring the next job begins
@@ -102,6 +116,7 @@ private:
     std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Job> jobs_;  // the first one is under way
+    std::vector<EventPtr> idle_events_;
     std::uint64_t n_started_ = 0;
     std::uint64_t n_arrived_ = 0;
     bool is_closing_ = false;

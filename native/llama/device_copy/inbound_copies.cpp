@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/log.h"
-#include "llama/device_copy/device_bytes.h"
-#include "llama/device_copy/device_copies.h"
 #include "llama/device_copy/device_lines.h"
 
 namespace luce::llama {
@@ -14,10 +12,9 @@ namespace luce::llama {
 void InboundCopies::open(std::span<ggml_tensor* const> tensors) {
     close();
     for (const ggml_tensor* tensor : tensors) {
-        const ggml_backend_dev_t device = DeviceCopies::device_of(tensor);
+        const ggml_backend_dev_t device = device_holding(tensor);
         if (device == nullptr || streams_.contains(device)) continue;
-        // Another kind of memory on it takes no copies of a stream.
-        if (ggml_backend_buffer_get_type(tensor->buffer) != ggml_backend_dev_buffer_type(device)) continue;
+        if (!is_plain_memory(tensor, device)) continue;
         ggml_backend_dev_props props;
         ggml_backend_dev_get_props(device, &props);
         streams_[device].reset(props.caps.async ? ggml_backend_dev_init(device, nullptr) : nullptr);
@@ -50,11 +47,10 @@ void InboundCopies::close() {
 }
 
 ggml_backend_t InboundCopies::stream_of(const ggml_tensor* tensor) const {
-    const ggml_backend_dev_t device = DeviceCopies::device_of(tensor);
+    const ggml_backend_dev_t device = device_holding(tensor);
     const auto found = streams_.find(device);
     if (found == streams_.end()) return nullptr;
-    const bool is_plain = ggml_backend_buffer_get_type(tensor->buffer) == ggml_backend_dev_buffer_type(device);
-    return is_plain ? found->second.get() : nullptr;
+    return is_plain_memory(tensor, device) ? found->second.get() : nullptr;
 }
 
 void InboundCopies::start(std::span<const Piece> pieces, std::shared_ptr<const void> owner) {

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "ggml-backend.h"
+#include "llama/device_copy/device_bytes.h"
 
 namespace luce::llama {
 
@@ -46,9 +46,6 @@ public:
     void wait();
 
 private:
-    struct BackendDeleter {
-        void operator()(ggml_backend_t backend) const { ggml_backend_free(backend); }
-    };
     struct Job {
         std::vector<Piece> pieces;
         std::shared_ptr<const void> owner;
@@ -58,7 +55,7 @@ private:
     void run();
     void send(const Job& job) const;
 
-    std::map<ggml_backend_dev_t, std::unique_ptr<ggml_backend, BackendDeleter>> streams_;
+    std::map<ggml_backend_dev_t, BackendPtr> streams_;
 
     std::mutex mutex_;
     std::condition_variable changed_;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "llama/device_copy/device_copies.h"
-#include "llama/device_copy/direct_copies.h"
 
 namespace luce::llama {
 
@@ -30,7 +29,7 @@ public:
 
     // The same of bytes that stay as they are until hold_back() is called: they go straight into pinned memory, where
     // `out` lies in it.
-    void start_of_lasting(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner);
+    void start_lasting(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner);
 
     // What the scheduler's backends are given from now on begins when all that was started has been read; the caller
     // does not wait.
@@ -39,20 +38,16 @@ public:
     // Until everything that was started has arrived. From any thread, also beside close().
     void wait();
 
-    // Until nothing is on its way to these bytes.
+    // Until nothing is on its way to these bytes. From the thread that starts copies.
     void wait_for(std::span<const std::uint8_t> bytes);
 
 private:
-    struct Device {
-        ggml_backend_dev_t device = nullptr;
-        std::shared_ptr<DeviceCopies> aside;     // null: there was no room for it
-        std::shared_ptr<DirectCopies> straight;  // null: the device cannot
-    };
+    using Devices = std::vector<std::shared_ptr<DeviceCopies>>;
 
-    std::vector<Device> devices() const;  // for those who wait on other threads
+    Devices devices() const;  // for those who wait on other threads
 
     mutable std::mutex mutex_;
-    std::vector<Device> devices_;
+    Devices devices_;
 };
 
 }  // namespace luce::llama

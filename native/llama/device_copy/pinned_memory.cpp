@@ -11,10 +11,6 @@ namespace {
 
 constexpr std::size_t kSlabBytes = std::size_t{64} << 20;
 
-const std::uint8_t* begin_of(ggml_backend_buffer_t slab) {
-    return static_cast<const std::uint8_t*>(ggml_backend_buffer_get_base(slab));
-}
-
 }  // namespace
 
 std::unique_ptr<PinnedMemory> PinnedMemory::create(ggml_backend_dev_t device, std::size_t block_bytes,
@@ -65,7 +61,7 @@ void PinnedMemory::give_back(void* block) {
 bool PinnedMemory::owns(const void* pointer) const {
     const std::lock_guard lock(mutex_);
     return std::any_of(slabs_.begin(), slabs_.end(), [&](const BufferPtr& slab) {
-        const std::uint8_t* begin = begin_of(slab.get());
+        const std::uint8_t* begin = data_of(slab.get());
         return pointer >= begin && pointer < begin + n_slab_ * block_bytes_;
     });
 }
@@ -94,7 +90,7 @@ void PinnedMemory::run() {
         if (slab == nullptr) {
             is_full_ = true;
         } else {
-            auto* begin = static_cast<std::uint8_t*>(ggml_backend_buffer_get_base(slab.get()));
+            std::uint8_t* begin = data_of(slab.get());
             for (std::size_t i = n_slab_; i-- > 0;) free_.push_back(begin + i * block_bytes_);
             slabs_.push_back(std::move(slab));
         }

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "ggml-backend.h"
+#include "llama/device_copy/device_bytes.h"
 #include "memory/pages/block_source.h"
 
 namespace luce::llama {
@@ -38,11 +38,6 @@ public:
     bool wait_for_block();
 
 private:
-    struct BufferDeleter {
-        void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); }
-    };
-    using BufferPtr = std::unique_ptr<ggml_backend_buffer, BufferDeleter>;
-
     PinnedMemory(ggml_backend_buffer_type_t type, std::size_t block_bytes, std::size_t limit_bytes);
 
     void run();

@@ -100,9 +100,9 @@ void LlamaKvDevice::rebind() {
 
 ggml_backend_dev_t LlamaKvDevice::device() const {
     const std::vector<ggml_tensor*> tensors = rows_.tensors();
-    const auto elsewhere = [](const ggml_tensor* tensor) { return DeviceCopies::device_of(tensor) != nullptr; };
+    const auto elsewhere = [](const ggml_tensor* tensor) { return device_holding(tensor) != nullptr; };
     const auto first = std::find_if(tensors.begin(), tensors.end(), elsewhere);
-    return first == tensors.end() ? nullptr : DeviceCopies::device_of(*first);
+    return first == tensors.end() ? nullptr : device_holding(*first);
 }
 
 KvUsage LlamaKvDevice::usage() const { return {cells_.n_used(), cells_.n_spanned(), rows_.n_tensors()}; }
@@ -136,7 +136,7 @@ Result<void> LlamaKvDevice::read(std::span<const Cell> cells, std::span<std::uin
     if (out.size() != n_bytes) return wrong_size(out.size(), n_bytes);
     llama_synchronize(owner_.context());  // GPUs may still be computing the rows
     placed_.wait();
-    copies_.start_of_lasting(rows_.pieces(cells, out.data()), owner);
+    copies_.start_lasting(rows_.pieces(cells, out.data()), owner);
     return {};
 }
 

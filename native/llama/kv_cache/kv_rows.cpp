@@ -14,21 +14,7 @@ struct Layers {
 
 template struct PrivateMember<Layers, &llama_kv_cache::layers>;
 
-namespace {
-
 using memory::Cell;
-
-// Calls visit(index of the first, number) for each run of neighbouring cells.
-template <typename Visit>
-void for_each_run(std::span<const Cell> cells, const Visit& visit) {
-    for (std::size_t begin = 0, end = 0; begin < cells.size(); begin = end) {
-        end = begin + 1;
-        while (end < cells.size() && cells[end] == cells[end - 1] + 1) ++end;
-        visit(begin, end - begin);
-    }
-}
-
-}  // namespace
 
 // One entry a storage: layers that share another one's rows have none of their own. MLA keeps no V.
 KvRows::KvRows(llama_kv_cache& cache) {
