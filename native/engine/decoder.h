@@ -88,9 +88,19 @@ public:
     virtual std::vector<TokenLogprob> logprobs(std::size_t row, Token chosen, std::int32_t n) const = 0;
 };
 
+struct PendingSample {
+    TokenSampler* sampler;
+    std::size_t row;
+};
+
 class SamplerFactory {
 public:
     virtual ~SamplerFactory() = default;
+
+    // These samplers' next calls will be sample() of these rows: they may be prepared now, all at once. Each picks what
+    // it would have picked then. REQUIRES: the samplers are this factory's, each once; the calls come before the next
+    // decode call.
+    virtual void choose_ahead(std::span<const PendingSample>) {}
 
     // Errors: bad_grammar, bad_args, unsupported.
     virtual Result<std::unique_ptr<TokenSampler>> create(const Request& request) = 0;

@@ -16,6 +16,9 @@ constexpr std::size_t kMaxStopTokens = 4096;  // each is looked at for every tok
 constexpr std::size_t kBehindBusyBytes = std::size_t{8} << 20;
 constexpr std::size_t kBehindIdleBytes = std::size_t{16} << 20;
 
+// Of logits, as Decoder::decode() leaves them.
+std::size_t n_rows(const Slice& slice) { return static_cast<std::size_t>(std::max(1, slice.n_logits)); }
+
 }  // namespace
 
 Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::KvCacheManager& memory, const Clock& clock,
@@ -256,6 +259,7 @@ bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
     }
     if (is_whole_slice) sizer_.observe(n_tokens, seconds);
     const std::optional<speculation::StepCost> cost = cost_of(call, seconds);
+    choose_ahead(call, slices);
     CalledSlice called;
     called.seconds = seconds / static_cast<double>(call.size());
     for (std::size_t i = 0; i < call.size(); ++i) {
@@ -267,11 +271,24 @@ bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
         } else {
             verify(called, events);
         }
-        called.row += static_cast<std::size_t>(std::max(1, slices[i].n_logits));
+        called.row += n_rows(slices[i]);
         called.batch_row += called.planned.n_tokens;
     }
     measure(cost);
     return finish_short_ones(events);
+}
+
+// Each lane's first token of the call is certain to be sampled from its slice's first row; how many follow in a draft
+// is known only then.
+void Engine::choose_ahead(const PlannedCall& call, std::span<const Slice> slices) {
+    std::vector<PendingSample> pending;
+    std::size_t row = 0;
+    for (std::size_t i = 0; i < call.size(); ++i) {
+        Generation& g = *at(call[i].lane);
+        if (slices[i].n_logits > 0 && g.request().n_generate > 0) pending.push_back({&g.sampler(), row});
+        row += n_rows(slices[i]);
+    }
+    samplers_.choose_ahead(pending);
 }
 
 void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {

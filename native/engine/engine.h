@@ -110,6 +110,7 @@ private:
     StepPlan plan() const;
     bool run_call(const PlannedCall& call, std::vector<Event>& events);
     bool after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, std::vector<Event>& events);
+    void choose_ahead(const PlannedCall& call, std::span<const Slice> slices);
     void advance(const CalledSlice& called, std::vector<Event>& events);
     Result<Token> sample(std::size_t row, LaneId lane, std::vector<Event>& events);
     void sample_first(std::size_t row, LaneId lane, std::vector<Event>& events);

@@ -2,46 +2,36 @@
 #include "llama/decoding/logit_choice.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 
+#include "llama/decoding/row_scan.h"
+
 namespace luce::llama {
 namespace {
+
+struct PeakFloor {
+    float peak = -std::numeric_limits<float>::infinity();
+
+    bool is_open() const { return false; }
+    float value() const { return peak; }
+};
+
+}  // namespace
 
 Error no_finite_logits() {
     return {ErrorCode::internal, "the model computed no finite logits (broken weights or an overflow)"};
 }
 
-// The largest of up to kBlock values; a NaN never is. Independent accumulators: the compiler makes vectors of them,
-// which on a vocabulary of 250,000 saves a twentieth of a fast model's decode step.
-constexpr std::size_t kBlock = 512;
-
-float block_max(std::span<const float> block) {
-    std::array<float, 16> peaks;
-    peaks.fill(-std::numeric_limits<float>::infinity());
-    std::size_t i = 0;
-    for (; i + peaks.size() <= block.size(); i += peaks.size()) {
-        for (std::size_t j = 0; j < peaks.size(); ++j) peaks[j] = block[i + j] > peaks[j] ? block[i + j] : peaks[j];
-    }
-    for (; i < block.size(); ++i) peaks[0] = block[i] > peaks[0] ? block[i] : peaks[0];
-    return *std::max_element(peaks.begin(), peaks.end());
-}
-
-}  // namespace
-
 Result<Token> argmax(std::span<const float> logits) {
-    float peak = -std::numeric_limits<float>::infinity();
-    std::size_t peak_block = 0;
-    for (std::size_t first = 0; first < logits.size(); first += kBlock) {
-        const float block_peak = block_max(logits.subspan(first, std::min(kBlock, logits.size() - first)));
-        if (block_peak <= peak) continue;
-        peak = block_peak;
-        peak_block = first;
-    }
-    if (!std::isfinite(peak)) return no_finite_logits();
-    const auto found = std::find(logits.begin() + static_cast<std::ptrdiff_t>(peak_block), logits.end(), peak);
-    return static_cast<Token>(found - logits.begin());
+    PeakFloor floor;
+    std::size_t first = 0;
+    scan_above(logits, 0, logits.size(), floor, [&](std::size_t i, float logit) {
+        floor.peak = logit;
+        first = i;
+    });
+    if (!std::isfinite(floor.peak)) return no_finite_logits();
+    return static_cast<Token>(first);
 }
 
 Likeliest likeliest(std::span<const float> logits) {
@@ -84,17 +74,24 @@ std::vector<engine::TokenLogprob> top_logprobs(std::span<const float> logits, To
     const auto logprob = [&](Token token) {
         return static_cast<float>(logits[static_cast<std::size_t>(token)] - log_sum);
     };
-    std::vector<Token> order(logits.size());
-    for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<Token>(i);
-    const auto n_top = std::min(static_cast<std::size_t>(n), order.size());
+    const auto n_top = std::min(static_cast<std::size_t>(std::max(n, 0)), logits.size());
+    std::vector<Token> order;  // all of the likeliest, and some others
+    LargestFloor floor(n_top);
+    if (n_top > 0) {
+        scan_above(logits, 0, logits.size(), floor, [&](std::size_t i, float logit) {
+            order.push_back(static_cast<Token>(i));
+            floor.add(logit);
+        });
+    }
     const auto likelier = [&](Token a, Token b) {
         const float la = logits[static_cast<std::size_t>(a)];
         const float lb = logits[static_cast<std::size_t>(b)];
         return la != lb ? la > lb : a < b;
     };
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n_top), order.end(), likelier);
+    const std::size_t n_found = std::min(n_top, order.size());
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n_found), order.end(), likelier);
     std::vector<engine::TokenLogprob> entries = {{chosen, logprob(chosen)}};
-    for (std::size_t i = 0; i < n_top; ++i) entries.push_back({order[i], logprob(order[i])});
+    for (std::size_t i = 0; i < n_found; ++i) entries.push_back({order[i], logprob(order[i])});
     return entries;
 }
 

@@ -10,6 +10,8 @@
 
 namespace luce::llama {
 
+Error no_finite_logits();
+
 // The first token with the largest logit. Errors: internal (no logit is finite).
 Result<Token> argmax(std::span<const float> logits);
 

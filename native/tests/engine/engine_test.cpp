@@ -71,6 +71,21 @@ TEST_CASE("one request: prompt in slices, then token by token up to its limit") 
     CHECK(!s.decoder.misuse);
 }
 
+TEST_CASE("all lanes of a call may choose their tokens before the first is reported") {
+    Setup s(limits(256), {64, 3, 8});
+    std::mt19937 random(2);
+    std::vector<Tokens> prompts;
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        prompts.push_back(random_prompt(random, 10));
+        REQUIRE(s.engine.submit(request(i, prompts.back(), 7)));
+    }
+    const Outcome outcome = run_all(s.engine);
+    for (std::uint64_t i = 0; i < 3; ++i) {
+        CHECK(outcome.tokens.at(RequestKey{i}) == expected_answer(prompts[i], 7, 64));
+    }
+    CHECK(s.samplers.n_ahead == 3 * 7);
+}
+
 TEST_CASE("n_generate 0 computes the prompt and generates nothing") {
     Setup s(limits(256), {256, 1, 8});
     REQUIRE(s.engine.submit(request(1, Tokens(256, 3), 0)));
