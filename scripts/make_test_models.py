@@ -223,6 +223,11 @@ BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
     # One small layer of attention, so that a token costs little late in an answer, too.
     "bench-answers": (build_qwen35, Sizes("qwen35", 64, 4, 256, n_head=1, n_head_kv=1, n_ctx=65536)),
     "bench-150m": (build_qwen3, Sizes("qwen3", n_embd=768, n_layer=16, n_ff=3072, n_head=12, n_head_kv=4)),
+    # Its tokens cost what they cost of a large vocabulary: ids without texts.
+    "bench-vocabulary": (
+        build_qwen3,
+        Sizes("qwen3", 768, 16, 3072, n_head=12, n_head_kv=4, has_vocab=False, n_ids=248320),
+    ),
     "bench-hybrid-150m": (
         build_qwen35,
         Sizes("qwen35", 768, 16, 2560, n_head=12, n_head_kv=4, state_heads_k=8, state_heads_v=16, state=64),
@@ -297,7 +302,7 @@ def write_model(path: Path, name: str, tokenizer: Path) -> None:
         writer = GGUFWriter(scratch, sizes.arch)
         writer.add_name(name)
         writer.add_uint32("luce.generator_version", GENERATOR_VERSION)
-        n_vocab = 512
+        n_vocab = sizes.n_ids
         if sizes.has_vocab:
             for key, value, kind, element in read_tokenizer(tokenizer):
                 if key == "tokenizer.ggml.tokens":

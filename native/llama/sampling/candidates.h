@@ -22,25 +22,33 @@ struct FirstCut {
         largest,  // greedy: only the largest logit, the first of equal ones
         top_k,
         min_p,
+        top_p,  // nothing may come before it: it cuts by the probabilities of the whole vocabulary
     };
     Kind kind = Kind::none;
     std::int32_t top_k = 0;
     float min_p = 0;
+    float top_p = 1;
 };
 
 class Candidates {
 public:
-    // From a row of logits, in the order of their ids; never a NaN, unless the whole vocabulary is taken. `touched` are
-    // taken in any case: tokens whose logits the chain changes before it cuts. REQUIRES: touched ascend, each once.
-    // Errors: internal (no logit is finite).
+    // From a row of logits, in the order of their ids unless is_cut(); never a NaN, unless the whole vocabulary is
+    // taken. `touched` are taken in any case: tokens whose logits the chain changes before it cuts. REQUIRES: touched
+    // ascend, each once; none for top_p. Errors: internal (no logit is finite).
     Result<void> take(std::span<const float> logits, const FirstCut& cut, std::span<const Token> touched);
 
     // For a chain to be applied to; it may change them. Valid until the next take().
     llama_token_data_array& array() { return array_; }
 
+    // They are what the chain's first link, top_p, would leave: the next link's turn.
+    bool is_cut() const { return is_cut_; }
+
 private:
+    bool take_top_p(std::span<const float> logits, float peak, float top_p);
+
     std::vector<llama_token_data> tokens_;
     llama_token_data_array array_{};
+    bool is_cut_ = false;
 };
 
 }  // namespace luce::llama

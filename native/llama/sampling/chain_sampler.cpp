@@ -117,7 +117,10 @@ Result<Token> ChainSampler::choose_constrained(std::span<const float> logits, st
 
 Result<Token> ChainSampler::choose_from_candidates(std::span<const float> logits) {
     if (const Result<void> taken = candidates_.take(logits, shape_.cut, find_touched()); !taken) return taken.error();
-    llama_sampler_apply(common_sampler_get(sampler_.get()), &candidates_.array());
+    llama_sampler* chain = common_sampler_get(sampler_.get());
+    for (int i = candidates_.is_cut() ? 1 : 0; i < llama_sampler_chain_n(chain); ++i) {
+        llama_sampler_apply(llama_sampler_chain_get(chain, i), &candidates_.array());
+    }
     return picked(candidates_.array());
 }
 

@@ -74,11 +74,11 @@ void apply_sampling(const SamplingParams& from, common_params_sampling& to) {
     to.samplers.push_back(COMMON_SAMPLER_TYPE_TEMPERATURE);
 }
 
-// Of the chain that apply_sampling() asks for. Top-p cuts by the probabilities of the whole vocabulary.
+// Of the chain that apply_sampling() asks for.
 FirstCut first_cut(const SamplingParams& sampling) {
     if (sampling.is_greedy()) return {FirstCut::Kind::largest};
     if (sampling.top_k > 0) return {FirstCut::Kind::top_k, sampling.top_k};
-    if (sampling.top_p < 1.0F) return {};
+    if (sampling.top_p < 1.0F) return {FirstCut::Kind::top_p, 0, 0, sampling.top_p};
     if (sampling.min_p > 0.0F && sampling.min_p <= 1.0F) return {FirstCut::Kind::min_p, 0, sampling.min_p};
     return {};
 }
@@ -96,6 +96,8 @@ ChainShape shape_of(const Request& request, const common_params_sampling& params
     std::sort(shape.biased.begin(), shape.biased.end());
     // In a table of the vocabulary llama.cpp adds both biases of such a token, elsewhere it adds the first.
     const bool is_any_twice = std::adjacent_find(shape.biased.begin(), shape.biased.end()) != shape.biased.end();
+    const bool is_late = shape.n_penalized > 0 || !shape.biased.empty();
+    if (shape.cut.kind == FirstCut::Kind::top_p && is_late) shape.cut = {};
     if (is_any_twice || shape.biased.size() > kMostBiased) shape.cut = {};
     return shape;
 }

@@ -47,7 +47,7 @@ Chain make_chain(const ChainCase& c, std::size_t n_vocab) {
     if (!c.biases.empty()) {
         add(llama_sampler_init_logit_bias(n, static_cast<std::int32_t>(c.biases.size()), c.biases.data()));
     }
-    add(llama_sampler_init_penalties(n, 64, c.repeat, 0.0F, c.presence));
+    if (c.repeat != 1 || c.presence != 0) add(llama_sampler_init_penalties(n, 64, c.repeat, 0.0F, c.presence));
     if (c.cut.kind == FirstCut::Kind::top_k) add(llama_sampler_init_top_k(c.cut.top_k));
     if (c.top_p < 1) add(llama_sampler_init_top_p(c.top_p, 0));
     if (c.min_p > 0) add(llama_sampler_init_min_p(c.min_p, 0));
@@ -75,7 +75,10 @@ void check_same(const std::vector<float>& logits, const ChainCase& c) {
     Candidates candidates;
     REQUIRE(candidates.take(logits, c.cut, touched(c)));
     llama_token_data_array& few = candidates.array();
-    llama_sampler_apply(make_chain(c, logits.size()).get(), &few);
+    const Chain chain = make_chain(c, logits.size());
+    for (int i = candidates.is_cut() ? 1 : 0; i < llama_sampler_chain_n(chain.get()); ++i) {
+        llama_sampler_apply(llama_sampler_chain_get(chain.get(), i), &few);
+    }
     REQUIRE(few.data[few.selected].id == whole.data[whole.selected].id);
     if (c.cut.kind == FirstCut::Kind::largest) return;
     CAPTURE(static_cast<int>(c.cut.kind));
@@ -89,7 +92,7 @@ void check_same(const std::vector<float>& logits, const ChainCase& c) {
 enum class Shape { spread, peaked, flat, tied, high, low, rising, falling, masked, kShapes };
 
 std::vector<float> random_logits(std::mt19937& random, std::size_t n, Shape shape) {
-    std::normal_distribution<float> normal(0, 4);
+    std::normal_distribution<float> normal(0, 1 + static_cast<float>(random() % 8));
     std::vector<float> logits(n);
     for (float& logit : logits) logit = normal(random);
     switch (shape) {
@@ -160,6 +163,13 @@ TEST_CASE("a chain makes of the candidates what it makes of the whole vocabulary
                 if (random() % 2 == 0) c.min_p = 0.02F;
                 break;
         }
+        if (round % 5 == 0) {
+            c = ChainCase();
+            c.seed = random();
+            c.top_p = random() % 2 == 0 ? 0.95F : 0.3F;
+            if (random() % 2 == 0) c.min_p = 0.02F;
+            c.cut = {FirstCut::Kind::top_p, 0, 0, c.top_p};
+        }
         // Everything banned is refused before the chain is asked for a token.
         if (c.biases.size() >= n) c.biases.clear();
         check_same(logits, c);
@@ -183,6 +193,24 @@ TEST_CASE("few candidates are left of a large vocabulary") {
         CHECK(std::is_sorted(array.data, array.data + array.size,
                              [](const auto& a, const auto& b) { return a.id < b.id; }));
     }
+}
+
+TEST_CASE("top-p alone cuts a row whose first few tokens are likely, and takes all of a flat one") {
+    std::mt19937 random(9);
+    std::vector<float> logits = random_logits(random, 50000, Shape::flat);
+    Candidates candidates;
+    const FirstCut cut = {FirstCut::Kind::top_p, 0, 0, 0.95F};
+    REQUIRE(candidates.take(logits, cut, {}));
+    CHECK(!candidates.is_cut());
+    CHECK(candidates.array().size == logits.size());
+    for (std::size_t i = 0; i < 30; ++i) logits[1000 * i + 7] = 20 - static_cast<float>(i) / 4;
+    REQUIRE(candidates.take(logits, cut, {}));
+    CHECK(candidates.is_cut());
+    CHECK(candidates.array().size < 30);
+    ChainCase c;
+    c.cut = cut;
+    c.top_p = cut.top_p;
+    check_same(logits, c);
 }
 
 TEST_CASE("a NaN is never a candidate, and a row without a finite largest logit is refused") {

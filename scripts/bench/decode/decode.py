@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Measure luced's decoding against a bare llama_decode loop on the same libllama, side by side in one run.
+"""Measure luced's decoding against a bare llama_decode loop on the same libllama, side by side in one run; or with
+--sampling its sampled decoding against its own greedy one, to see what choosing tokens costs.
 
 Both programs load the same model with the same cache types, batch and threads and take turns, pair by pair, so that
 whatever else the machine does falls on both. Reported are medians over the pairs and their spread; the figures to
 look at are the ratios. Aims: decode speed at least 0.97 of the bare loop with one lane and with eight, time to the
-first token within 2 ms of it, resident memory within 30 MB.
+first token within 2 ms of it, resident memory within 30 MB. Sampled decoding: at least 0.97 of greedy in 1, 8 and 16
+lanes, on a vocabulary as large as models have now (--model bench-vocabulary).
 """
 
 from __future__ import annotations
@@ -25,10 +27,12 @@ from scripts.bench.harness import Ratio, in_turns, luced_arguments, parser_of, w
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes
 
 
-def measure_luced(daemon: DaemonDriver, args: argparse.Namespace, prompt: Path, n_lanes: int) -> Sample:
+def measure_luced(
+    daemon: DaemonDriver, args: argparse.Namespace, prompt: Path, n_lanes: int, sampling: str = ""
+) -> Sample:
     """From the moment that every lane has its first token to the end of the first lane."""
     started_s = time.monotonic()
-    daemon.send(*(gen_line(i, args.tokens, prompt, "ignore_eos=1 reuse=0") for i in range(n_lanes)))
+    daemon.send(*(gen_line(i, args.tokens, prompt, f"ignore_eos=1 reuse=0 {sampling}") for i in range(n_lanes)))
     first_token_s = 0.0
     n_of_lane = [0] * n_lanes
     while not all(n_of_lane):
@@ -69,8 +73,27 @@ def run_pairs(args: argparse.Namespace, prompt: Path, n_lanes: int) -> tuple[lis
     return ours[1:], theirs[1:]  # the first pair warms up and does not count
 
 
+def run_sampled_pairs(args: argparse.Namespace, prompt: Path, n_lanes: int) -> tuple[list[Sample], list[Sample]]:
+    """Both sides are requests to one daemon."""
+    sampled: list[Sample] = []
+    greedy: list[Sample] = []
+    with DaemonDriver(args.luced, args.model, *luced_arguments(args, n_lanes, n_cells(args, n_lanes))) as daemon:
+        for i in range(args.pairs + 1):
+            for samples, sampling in in_turns(((sampled, args.sampling), (greedy, "")), i):
+                samples.append(measure_luced(daemon, args, prompt, n_lanes, sampling))
+    return sampled[1:], greedy[1:]
+
+
+def ratio_of(ours: list[Sample], theirs: list[Sample]) -> Ratio:
+    return Ratio.of([a.tokens_per_s / b.tokens_per_s for a, b in zip(ours, theirs, strict=True)])
+
+
+def report_sampled(n_lanes: int, sampled: list[Sample], greedy: list[Sample]) -> None:
+    rates = [statistics.median(s.tokens_per_s for s in side) for side in (sampled, greedy)]
+    print(f"| {n_lanes} | {rates[0]:.1f} | {rates[1]:.1f} | {ratio_of(sampled, greedy)} |", flush=True)
+
+
 def report(n_lanes: int, ours: list[Sample], theirs: list[Sample]) -> None:
-    ratios = [a.tokens_per_s / b.tokens_per_s for a, b in zip(ours, theirs, strict=True)]
     delays_ms = [(a.first_token_s - b.first_token_s) * 1e3 for a, b in zip(ours, theirs, strict=True)]
     # Only one lane compares: with several, luced reads all prompts in one slice, the bare loop one after the other.
     delay = f"{statistics.median(delays_ms):+.2f}" if n_lanes == 1 else "-"
@@ -78,7 +101,7 @@ def report(n_lanes: int, ours: list[Sample], theirs: list[Sample]) -> None:
     luced_rate = statistics.median(s.tokens_per_s for s in ours)
     bare_rate = statistics.median(s.tokens_per_s for s in theirs)
     print(
-        f"| {n_lanes} | {luced_rate:.1f} | {bare_rate:.1f} | {Ratio.of(ratios)} | {delay} | {memory_mb:+.1f} |",
+        f"| {n_lanes} | {luced_rate:.1f} | {bare_rate:.1f} | {ratio_of(ours, theirs)} | {delay} | {memory_mb:+.1f} |",
         flush=True,
     )
 
@@ -86,6 +109,7 @@ def report(n_lanes: int, ours: list[Sample], theirs: list[Sample]) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = parser_of(__doc__, model="bench-150m", bare="bare_decode")
     parser.add_argument("--lanes", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
+    parser.add_argument("--sampling", metavar="KEYS", help='of gen, such as "temp=0.7 top_k=40 top_p=0.95"')
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--prompt", type=int, default=64, help="prompt tokens")
     parser.add_argument("--tokens", type=int, default=128, help="tokens to generate in each lane")
@@ -94,16 +118,26 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_arguments()
-    print("| lanes | luced tok/s | bare tok/s | ratio, median (range) | first token, ms later | memory, MB more |")
-    print("|---|---|---|---|---|---|")
+    if args.sampling:
+        print("| lanes | sampled tok/s | greedy tok/s | ratio, median (range) |")
+        print("|---|---|---|---|")
+    else:
+        print("| lanes | luced tok/s | bare tok/s | ratio, median (range) | first token, ms later | memory, MB more |")
+        print("|---|---|---|---|---|---|")
     with tempfile.NamedTemporaryFile(suffix=".bin") as file:
         file.write(to_bytes(random_prompt(args.prompt)))
         file.flush()
         figures = []
         for n_lanes in args.lanes:
-            ours, theirs = run_pairs(args, Path(file.name), n_lanes)
-            report(n_lanes, ours, theirs)
-            figures.append({"lanes": n_lanes, "luced": list(map(vars, ours)), "bare": list(map(vars, theirs))})
+            if args.sampling:
+                sampled, greedy = run_sampled_pairs(args, Path(file.name), n_lanes)
+                report_sampled(n_lanes, sampled, greedy)
+                sides = {"sampled": sampled, "greedy": greedy}
+            else:
+                ours, theirs = run_pairs(args, Path(file.name), n_lanes)
+                report(n_lanes, ours, theirs)
+                sides = {"luced": ours, "bare": theirs}
+            figures.append({"lanes": n_lanes, **{name: list(map(vars, side)) for name, side in sides.items()}})
             write_json(args.json, figures)
 
 
