@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -138,6 +139,20 @@ def test_a_trace_that_cannot_be_written_is_refused_at_the_start(
     assert said in reply.text
     assert done.returncode == status
     assert notes.read_text() == "mine\n"
+
+
+def test_a_disk_that_takes_no_more_ends_the_trace_and_no_request(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    daemon = start("--ctx", "1024", "--trace", str(path))
+    limit = 20_000  # as full as a disk can be made here
+    resource.prlimit(daemon.child.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+    for id_ in range(20):
+        assert len(daemon.generate(random_prompt(20, seed=id_), 10, LONG).tokens) == 10
+    assert daemon.close() == 0
+    text = path.read_text()
+    assert len(text) <= limit
+    assert text.endswith(",\n")
+    assert closed_by_hand(text)[0]["name"] == "luced_trace"
 
 
 def test_two_engines_do_not_write_one_trace(start: Start, luced: Path, tiny_model: Path, tmp_path: Path) -> None:

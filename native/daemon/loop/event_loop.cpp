@@ -40,6 +40,8 @@ void block_stop_signals() {
     sigprocmask(SIG_BLOCK, &set, nullptr);
     // A reader that has gone is an error of write(), not the end of the daemon.
     signal(SIGPIPE, SIG_IGN);
+    // And so is a limit on the size of files: a trace or the disk cache ends there, not the requests.
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 bool is_stop_pending() {
