@@ -1,6 +1,7 @@
 #include "daemon/commands/profile_fields.h"
 
 #include <string>
+#include <utility>
 
 namespace luce::daemon {
 
