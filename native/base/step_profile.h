@@ -26,8 +26,8 @@ enum class Part : std::uint8_t {
     step,        // of a step, what stands in no part below
     admit,       // requests get lanes; known prefixes are placed
     write_back,  // copies that earlier steps left are started
-    speculate,   // speculation's decisions, and what drafters are told
-    draft,       // drafters are asked, or use the time that the device computes
+    speculate,   // speculation's decisions, and what is learnt of their outcome
+    draft,       // drafters read the text, are asked, or use the time that the device computes
     plan,        // the scheduler
     make_room,   // cells, and states to return to
     submit,      // llama_decode until it returns: graph and launch; on a CPU the computation

@@ -313,7 +313,7 @@ void Speculator::judge_unused(LaneId lane, std::span<const Token> got) {
 
 void Speculator::follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                         speculation::BatchRows rows, bool is_answer) {
-    const Span span(Part::speculate);
+    const Span span(Part::draft);  // a drafter may read the text with it
     for (Source& source : sources_) {
         if (is_answer && !source.can_pay) {
             source.drafts->skip(lane, text, n_computed, n_new, rows);

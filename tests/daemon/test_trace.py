@@ -100,6 +100,21 @@ def test_the_parts_add_up_to_all_of_the_engines_time(start: Start) -> None:
     assert all(float(after[f"time_{part}_s"]) >= float(before[f"time_{part}_s"]) for part in PARTS)
 
 
+def test_what_a_drafter_computes_is_drafting(start: Start, packaged_draft: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    drafter = ("--draft", str(packaged_draft), "--draft-adaptive", "off", "--draft-ngram", "off")
+    daemon = start("--ctx", "1024", "--trace", str(path), *drafter)
+    daemon.generate(random_prompt(300), 16, LONG)
+    status = status_of(daemon)
+    assert daemon.close() == 0
+    assert int(status["spec_drafted"]) > 0
+    assert float(status["time_draft_s"]) >= float(status["spec_draft_s"]) > 0
+    spans = spans_of(json.loads(path.read_text()))
+    engine = [span for span in spans if span["tid"] == next(s["tid"] for s in spans if s["name"] == "step")]
+    parents = {span["name"] for span, within in children(engine) if any(part["name"] == "draft" for part in within)}
+    assert parents == {"speculate", "step"}, "it is asked, and it reads what was computed, the prompt too"
+
+
 def test_a_trace_that_a_kill_cut_off_can_be_read_and_is_continued(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     arguments = ("--ctx", "1024", "--trace", str(path))
