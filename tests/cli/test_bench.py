@@ -132,7 +132,7 @@ def test_a_plot_is_drawn(run: Run, server: Server, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="left out: needs matplotlib, which the extra bench installs")
     result = bench(run, "--url", server.url, "--depths", "64", "--plot", str(tmp_path / "it.png"), *SHORT)
     assert result.returncode == 0, result.stderr
-    assert "Warning" not in result.stderr
+    assert b"Warning" not in result.stderr
     assert (tmp_path / "it.png").read_bytes().startswith(b"\x89PNG")
 
 

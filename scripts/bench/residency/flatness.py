@@ -1,4 +1,4 @@
-"""What a token costs as a text grows far beyond the pool: luced with --kvflash at each position against itself with a
+"""What a token costs as a text grows far beyond the pool: luced with --kv-offload at each position against itself with a
 text that just fits its pool, and against luced with the whole text in its cells. The three take turns. It must not know
 how a table looks.
 
@@ -141,7 +141,7 @@ def _decode(daemon: DaemonDriver, side: str, n_prompt: int, volume: FlatnessVolu
 
 
 def _grown(before: dict[str, str], after: dict[str, str], field: str) -> float:
-    """A luced without --kvflash does not have these fields."""
+    """A luced without --kv-offload does not have these fields."""
     return float(after.get(field, "0")) - float(before.get(field, "0"))
 
 

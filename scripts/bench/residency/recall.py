@@ -1,5 +1,5 @@
 """What a model still finds in a text that its pool cannot hold: each prompt goes to luced with the whole text in
-sight, to luced with --kvflash by what is asked for ("query"), by what a small model asks for ("draft", where there
+sight, to luced with --kv-offload by what is asked for ("query"), by what a small model asks for ("draft", where there
 is one), and to luced with the newest pages only ("lru"). Counts, no times. It must not know how a prompt is made or
 a table looks.
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measure luced's bounded KV residency (--kvflash): what a token costs far beyond the pool, and what is still found.
+"""Measure luced's bounded KV residency (--kv-offload): what a token costs far beyond the pool, and what is still found.
 
 Recall: prompts with one needle each, a code that the end asks for, in four surroundings (among sentences, in a comment
 of Python, among three other codes, five turns ago) at depths of 10 to 90 percent. Each prompt goes, in turns, to luced
-with the whole text in its cells ("full"), to luced with --kvflash that keeps what is asked for ("query"), with --scorer
+with the whole text in its cells ("full"), to luced with --kv-offload that keeps what is asked for ("query"), with --scorer
 to one that lets a small model say what that is ("draft"), and to one that keeps the newest ("lru"). The answer is
 generated, and right if it holds the code. At a residency of R percent of N tokens the pool has the first page, four
 recent ones, a slice (--ubatch) and R percent of N, in whole pages. A needle is outside the window if it lies further
@@ -77,17 +77,17 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="length of the prompts (default: the least that says something: 2048 at 25 percent, "
                         "4096 at 12, 7168 at 6)")  # fmt: skip
     recall.add_argument("--scorer", type=Path, metavar="GGUF",
-                        help="a small model: also measure --kvflash-policy draft with it")  # fmt: skip
+                        help="a small model: also measure --kv-offload-policy draft with it")  # fmt: skip
     recall.add_argument("--seed", type=int, default=0, help="other texts, owners and codes")
     flatness = parser.add_argument_group("flatness")
     flatness.add_argument("--positions", type=int, nargs="+", default=[2048, 4096, 8192, 16384], metavar="N")
-    flatness.add_argument("--pool", type=int, default=1024, metavar="N", help="tokens of --kvflash")
+    flatness.add_argument("--pool", type=int, default=1024, metavar="N", help="tokens of --kv-offload")
     flatness.add_argument("--answer", type=int, default=256, metavar="N", help="tokens decoded each time")
     flatness.add_argument("--rounds", type=int, default=5, metavar="N", help="turns that count at each position")
     parser.add_argument("--without", nargs="+", default=[], choices=(LRU, WHOLE),
                         help="leave out what is known: lru of recall, whole of flatness; that saves reading each text "
                         "once more")  # fmt: skip
-    parser.add_argument("--tau", type=int, default=64, help="--kvflash-tau")
+    parser.add_argument("--tau", type=int, default=64, help="--kv-offload-interval")
     parser.add_argument("--luced-arguments", default="", metavar="ARGS",
                         help="further options of every luced, in one word")  # fmt: skip
     args = parser.parse_args(arguments)

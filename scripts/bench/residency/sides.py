@@ -1,4 +1,4 @@
-"""The daemons that the residency benchmark compares: luced with the whole text in its cells, and with --kvflash.
+"""The daemons that the residency benchmark compares: luced with the whole text in its cells, and with --kv-offload.
 It must not know what they are asked.
 """
 
@@ -14,7 +14,7 @@ from tests.daemon_driver import DaemonDriver
 
 PAGE = 64
 FULL = "full"  # the whole text in its cells
-QUERY, DRAFT, LRU = "query", "draft", "lru"  # --kvflash-policy
+QUERY, DRAFT, LRU = "query", "draft", "lru"  # --kv-offload-policy
 DEADLINE_S = 3600.0  # of one answer: long texts on few cores take their time
 
 
@@ -36,7 +36,7 @@ class EngineSettings:
     n_gpu_layers: int = 0
     cache_type: str = "q8_0"
     tau: int = 64
-    scorer: Path | None = None  # of --kvflash-policy draft; none: that side is left out
+    scorer: Path | None = None  # of --kv-offload-policy draft; none: that side is left out
     more: tuple[str, ...] = ()
     without_lru: bool = False
 
@@ -46,9 +46,9 @@ class EngineSettings:
 
     def bounded(self, n_ctx: int, n_pool: int, policy: str = QUERY) -> DaemonDriver:
         """Texts of n_ctx tokens in n_pool cells."""
-        scorer = ("--kvflash-scorer", str(self.scorer)) if policy == DRAFT else ()
+        scorer = ("--kv-offload-scorer", str(self.scorer)) if policy == DRAFT else ()
         return self._start(
-            n_ctx, "--kvflash", str(n_pool), "--kvflash-policy", policy, "--kvflash-tau", str(self.tau), *scorer
+            n_ctx, "--kv-offload", str(n_pool), "--kv-offload-policy", policy, "--kv-offload-interval", str(self.tau), *scorer
         )  # fmt: skip
 
     @property

@@ -168,7 +168,7 @@ def side_arguments(args: argparse.Namespace, n_lanes: int) -> dict[str, list[str
         for ngram in args.fixed_ngram:
             for width in args.fixed:
                 name = f"{FIXED} {width}{' ngram' if ngram == 'on' else ''}"
-                sides[name] = [*draft, "--draft-gate", "off", "--draft-max", str(width), "--draft-ngram", ngram]
+                sides[name] = [*draft, "--draft-adaptive", "off", "--draft-max", str(width), "--draft-ngram", ngram]
     if SERVER in args.only and args.vs is not None and n_lanes == 1:
         sides[SERVER] = []
         for width in args.server_widths if args.draft is not None else ():
