@@ -105,7 +105,11 @@ Result<std::unique_ptr<TraceFile>> TraceFile::open(const std::string& path, std:
     if (n_bytes == 0) head = "[" + metadata("luced_trace", R"("version":1)") + ",\n";
     head += metadata("process_name", name_argument("luced")) + ",\n";
     if (const auto failed = write_lines(fd.get(), head)) {
-        return Error{ErrorCode::io_error, "--trace " + path + " cannot be written: " + failed->text};
+        const std::string said = "--trace " + path + " cannot be written: " + failed->text;
+        if (n_bytes == 0) return Error{ErrorCode::io_error, said};
+        log_warn(said + "; it is not continued");
+        if (::ftruncate(fd.get(), static_cast<off_t>(n_bytes)) != 0) log_debug("--trace: " + reason());
+        return std::unique_ptr<TraceFile>();
     }
     n_bytes += head.size();
     try {

@@ -32,7 +32,8 @@ public:
 
     // A closed trace that stands there is replaced. One that was cut off is continued: an engine that is started again
     // adds to what the one before it wrote. Errors: bad_args (no regular file, something else than a trace, or another
-    // process writes it), io_error (the path, the disk).
+    // process writes it), io_error (the path, the disk). Null: a disk that has become full does not take what would
+    // continue it, and an engine that is started again goes on without.
     static Result<std::unique_ptr<TraceFile>> open(const std::string& path, std::size_t limit_bytes = kLimitBytes);
 
     // Writes what there is and closes the array.

@@ -40,6 +40,22 @@ struct TraceFolder {
     std::filesystem::path folder;
 };
 
+// As long as it lives no file grows beyond that size: writing fails as on a full disk.
+struct FullDisk {
+    explicit FullDisk(std::size_t n_bytes) : before(std::signal(SIGXFSZ, SIG_IGN)) {
+        REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);
+        const rlimit small{n_bytes, limit.rlim_max};
+        REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    }
+    ~FullDisk() {
+        ::setrlimit(RLIMIT_FSIZE, &limit);
+        std::signal(SIGXFSZ, before);
+    }
+
+    void (*before)(int);
+    rlimit limit{};
+};
+
 void write_spans(const std::string& path, int n_spans, std::size_t limit_bytes = TraceFile::kLimitBytes) {
     auto opened = TraceFile::open(path, limit_bytes);
     REQUIRE(opened.ok());
@@ -144,19 +160,21 @@ TEST_CASE("At its limit the file is closed and whole") {
 
 TEST_CASE("A disk that is full later cuts the file off behind a whole line") {
     const TraceFolder temp;
-    const auto before = std::signal(SIGXFSZ, SIG_IGN);  // then writing fails as on a full disk
-    rlimit limit{};
-    REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);
     {
         auto opened = TraceFile::open(temp.path());
         REQUIRE(opened.ok());
-        const rlimit small{5000, limit.rlim_max};
-        REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+        const FullDisk full(5000);
         for (int i = 0; i < 1000; ++i) opened.value()->add({Part::wait, 7, 1, 2, {}});
+        opened.value().reset();
     }
-    REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
-    std::signal(SIGXFSZ, before);
     const std::string text = temp.text();
+    {
+        const FullDisk full(text.size() + 10);
+        const auto again = TraceFile::open(temp.path());  // an engine that is started again has to start
+        REQUIRE(again.ok());
+        CHECK(again.value() == nullptr);
+    }
+    CHECK(temp.text() == text);
     CHECK(text.ends_with(",\n"));
     CHECK(closed_by_hand(text).front().at("name") == "luced_trace");
     write_spans(temp.path(), 1);  // and there is room again
