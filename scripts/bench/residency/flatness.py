@@ -1,6 +1,6 @@
-"""What a token costs as a text grows far beyond the pool: luced with --kv-offload at each position against itself with a
-text that just fits its pool, and against luced with the whole text in its cells. The three take turns. It must not know
-how a table looks.
+"""What a token costs as a text grows far beyond the pool: luced with --kv-offload at each position against itself with
+a text that just fits its pool, and against luced with the whole text in its cells. The three take turns. It must not
+know how a table looks.
 
 Attention passes over what is in the pool: a text that grows into it costs less a token than the pool's length does. So
 the one that fits is decoded in its last page only, again and again, until there are as many tokens as in the others.

@@ -3,9 +3,9 @@
 
 Recall: prompts with one needle each, a code that the end asks for, in four surroundings (among sentences, in a comment
 of Python, among three other codes, five turns ago) at depths of 10 to 90 percent. Each prompt goes, in turns, to luced
-with the whole text in its cells ("full"), to luced with --kv-offload that keeps what is asked for ("query"), with --scorer
-to one that lets a small model say what that is ("draft"), and to one that keeps the newest ("lru"). The answer is
-generated, and right if it holds the code. At a residency of R percent of N tokens the pool has the first page, four
+with the whole text in its cells ("full"), to luced with --kv-offload that keeps what is asked for ("query"), with
+--scorer to one that lets a small model say what that is ("draft"), and to one that keeps the newest ("lru"). The answer
+is generated, and right if it holds the code. At a residency of R percent of N tokens the pool has the first page, four
 recent ones, a slice (--ubatch) and R percent of N, in whole pages. A needle is outside the window if it lies further
 from the end than the pool is long. Counts, so a busy machine does no harm.
 

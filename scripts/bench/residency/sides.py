@@ -48,7 +48,8 @@ class EngineSettings:
         """Texts of n_ctx tokens in n_pool cells."""
         scorer = ("--kv-offload-scorer", str(self.scorer)) if policy == DRAFT else ()
         return self._start(
-            n_ctx, "--kv-offload", str(n_pool), "--kv-offload-policy", policy, "--kv-offload-interval", str(self.tau), *scorer
+            n_ctx, "--kv-offload", str(n_pool), "--kv-offload-policy", policy,
+            "--kv-offload-interval", str(self.tau), *scorer,
         )  # fmt: skip
 
     @property
