@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <exception>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "app/text_store.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/step_profile.h"
+#include "base/trace_file.h"
 #include "daemon/commands/dispatcher.h"
 #include "daemon/commands/request_builder.h"
 #include "daemon/commands/slot_commands.h"
@@ -63,7 +66,8 @@ Result<llama::Model> load_again(const Options& options, const llama::Backend& ba
     return Error{ErrorCode::start_failed, "the model's file has changed since the model was parked"};
 }
 
-int serve(const Options& options, llama::Model& model, const llama::Backend& backend, int reply_fd) {
+int serve(const Options& options, llama::Model& model, const llama::Backend& backend, StepProfile& profile,
+          int reply_fd) {
     llama::ModelInfo info = model.info();
     const std::string model_identity = info.identity;
     const SteadyClock clock;
@@ -76,6 +80,7 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
     if (const auto kept = texts.open(options, model, info, decoder, drafting, clock, reply_fd); !kept) {
         return refuse_to_start(reply_fd, kept.error());
     }
+    decoder.note_kv_device(&texts.target());
     llama::LlamaSamplerFactory samplers(model, decoder);
     llama::DeviceMemory device_memory(model, decoder, texts.target(), drafting.memory, texts.combined(),
                                       texts.scoring(), daemon::least_pool(options));
@@ -94,13 +99,15 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
     daemon::SlotCommands slots(engine, texts.memory(), texts.files(), info.identity, parking);
     const auto describe = [&] {
         info.n_pool = model.info().n_pool;
-        return app::describe(info, options, texts.memory(), texts.disk(), texts.scoring(), clock.now_s() - started_s);
+        return app::describe(info, options, texts.memory(), texts.disk(), texts.scoring(), profile.sums(),
+                             clock.now_s() - started_s);
     };
     daemon::Dispatcher dispatcher(engine, slots, output, clock, requests, static_cast<std::size_t>(options.n_queue) + 1,
                                   describe);
     daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output, texts.files());
     output.send_reply(app::ready_line(info, options, texts.memory(), texts.host_budget(), drafting.speculator.get(),
                                       texts.scoring().layer()));
+    profile.begin();
     const int status = loop.run();
     if (status != 0) app::tell_of_memory("");
     return status;
@@ -116,6 +123,12 @@ Result<void> prepare_process(const Options& options) {
     return {};
 }
 
+// Null: none is wanted.
+Result<std::unique_ptr<TraceFile>> open_trace(const Options& options) {
+    if (!options.trace) return std::unique_ptr<TraceFile>();
+    return TraceFile::open(*options.trace);
+}
+
 int run(int argc, char** argv) {
     if (!daemon::fill_standard_fds()) {
         return refuse_to_start(STDERR_FILENO, {ErrorCode::io_error, "stdout is closed"}, app::kBadArguments);
@@ -128,6 +141,10 @@ int run(int argc, char** argv) {
     if (options.wants_help) return app::print(daemon::help_text());
     if (options.wants_version) return app::print(version_text());
     if (const auto ready = prepare_process(options); !ready) return refuse_to_start(STDOUT_FILENO, ready.error());
+    const auto trace = open_trace(options);
+    if (!trace) return refuse_to_start(STDOUT_FILENO, trace.error());
+    const SteadyClock clock;
+    StepProfile profile(clock, trace.value().get());  // outlives the threads that the model's memory has
     const UniqueFd replies = daemon::take_over_stdout();
     const llama::Backend backend;
     Result<llama::Model> model = app::load_model(options, backend, replies.get());
@@ -138,7 +155,7 @@ int run(int argc, char** argv) {
     }
     llama::Backend::on_abort(app::on_fatal_abort);
     app::tell_of_memory_on(replies.get());
-    return serve(options, model.value(), backend, replies.get());
+    return serve(options, model.value(), backend, profile, replies.get());
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "daemon/commands/profile_fields.h"
+
 namespace luce::app {
 
 namespace {
@@ -60,7 +62,8 @@ wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, const 
 }
 
 daemon::StatusFields describe(const ModelInfo& info, const Options& options, const memory::KvCacheManager& memory,
-                              const memory::DiskStore* disk, const llama::PageScoring& scoring, double uptime_s) {
+                              const memory::DiskStore* disk, const llama::PageScoring& scoring,
+                              const StepProfile::Sums& profile, double uptime_s) {
     daemon::StatusFields fields = {{"lanes", std::to_string(options.n_lanes)},
                                    {"pool", std::to_string(info.n_pool)},
                                    {"ctx", std::to_string(info.n_ctx)},
@@ -70,6 +73,8 @@ daemon::StatusFields describe(const ModelInfo& info, const Options& options, con
     const daemon::ScorerBytes of_scorer = {scorer.keys, scorer.weights + scorer.cells};
     const daemon::StatusFields of_memory = daemon::describe_memory(memory.status(), disk, of_scorer);
     fields.insert(fields.end(), of_memory.begin(), of_memory.end());
+    const daemon::StatusFields of_time = daemon::describe_profile(profile);
+    fields.insert(fields.end(), of_time.begin(), of_time.end());
     return fields;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/step_profile.h"
 #include "daemon/commands/memory_fields.h"
 #include "daemon/setup/options.h"
 #include "engine/speculator.h"
@@ -21,6 +22,6 @@ wire::ReadyLine ready_line(const llama::ModelInfo& info, const daemon::Options& 
 
 daemon::StatusFields describe(const llama::ModelInfo& info, const daemon::Options& options,
                               const memory::KvCacheManager& memory, const memory::DiskStore* disk,
-                              const llama::PageScoring& scoring, double uptime_s);
+                              const llama::PageScoring& scoring, const StepProfile::Sums& profile, double uptime_s);
 
 }  // namespace luce::app

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/step_profile.h"
 
 namespace luce::engine {
 namespace {
@@ -18,6 +19,14 @@ constexpr std::size_t kBehindIdleBytes = std::size_t{16} << 20;
 
 // Of logits, as Decoder::decode() leaves them.
 std::size_t n_rows(const Slice& slice) { return static_cast<std::size_t>(std::max(1, slice.n_logits)); }
+SpanCounts counts_of(std::span<const PlannedCall> calls) {
+    SpanCounts lanes_and_tokens{};
+    for (const PlannedCall& call : calls) {
+        lanes_and_tokens[0] += static_cast<std::int64_t>(call.size());
+        for (const PlannedSlice& slice : call) lanes_and_tokens[1] += slice.n_tokens;
+    }
+    return lanes_and_tokens;
+}
 
 }  // namespace
 
@@ -89,16 +98,21 @@ std::optional<FinishedStats> Engine::cancel(RequestKey key) {
 }
 
 std::vector<Event> Engine::step() {
+    Span whole(Part::step);
     std::vector<Event> events;
     admit(events);
     const bool is_busy = n_busy() > 0;
-    // Of what earlier steps left, so that this one's tokens do not wait for it.
-    memory_.work_behind(is_busy ? kBehindBusyBytes : kBehindIdleBytes);
+    {
+        // Of what earlier steps left, so that this one's tokens do not wait for it.
+        const Span span(Part::write_back);
+        memory_.work_behind(is_busy ? kBehindBusyBytes : kBehindIdleBytes);
+    }
     if (is_busy) {
         ++n_steps_;
         propose();
         const StepPlan step_plan = plan();
         for (const LaneId lane : step_plan.suspend) suspend(lane);
+        whole.count(counts_of(step_plan.calls));
         for (const PlannedCall& call : step_plan.calls) {
             if (!run_call(call, events)) break;
         }
@@ -111,6 +125,7 @@ std::vector<Event> Engine::step() {
 
 void Engine::admit(std::vector<Event>& events) {
     if (!admission_.is_open()) return;
+    const Span span(Part::admit);
     while (const std::optional<LaneId> lane = admission_.resume_next()) {
         if (speculator_ != nullptr) speculator_->begin(*lane, at(*lane)->text(), at(*lane)->n_computed());
     }
@@ -188,6 +203,7 @@ LaneView Engine::view_of(LaneId lane, bool is_tight) const {
 }
 
 StepPlan Engine::plan() const {
+    const Span span(Part::plan);
     // With room for everybody's next token nobody has to be suspended, and it does not matter what that would free.
     const bool is_tight = memory_.refusal() || memory_.n_available_cells() < n_busy();
     std::vector<LaneView> views;
@@ -218,8 +234,10 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
         has_drafts = has_drafts || (!planned.is_prefill && planned.n_tokens > 1);
     }
     const double started_s = clock_.now_s();
+    Span room(Part::make_room, {n_tokens});
     if (!keep_states(call)) return false;
     Result<void> decoded = memory_.make_room(n_tokens);
+    room.end();
     if (decoded) {
         decoded = decoder_.decode(slices, [this] {
             if (speculator_ != nullptr && decoder_.limits().waits_for_device) speculator_->overlapped();
@@ -288,6 +306,7 @@ void Engine::choose_ahead(const PlannedCall& call, std::span<const Slice> slices
         if (slices[i].n_logits > 0 && g.request().n_generate > 0) pending.push_back({&g.sampler(), row});
         row += n_rows(slices[i]);
     }
+    const Span span(Part::choose, {static_cast<std::int64_t>(pending.size())});
     samplers_.choose_ahead(pending);
 }
 
@@ -314,6 +333,7 @@ void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
 }
 
 void Engine::remember(LaneId lane, std::span<const float> logits, std::vector<Event>& events) {
+    const Span span(Part::remember, {static_cast<std::int64_t>(lane)});
     const Generation& g = *at(lane);
     for (memory::SnapshotOutcome& outcome : memory_.advance(lane, g.text(), g.n_computed(), logits)) {
         events.push_back(SnapshotEvent{g.request().key, std::move(outcome)});
@@ -322,6 +342,7 @@ void Engine::remember(LaneId lane, std::span<const float> logits, std::vector<Ev
 
 // The lane's next token, reported and appended to its text.
 Result<Token> Engine::sample(std::size_t row, LaneId lane, std::vector<Event>& events) {
+    const Span span(Part::sample, {static_cast<std::int64_t>(lane)});
     Generation& g = *at(lane);
     Result<Token> sampled = g.sampler().sample(row);
     if (!sampled) return sampled;
@@ -366,7 +387,9 @@ void Engine::release(LaneId lane, std::span<const float> logits, bool is_valid) 
         const auto n_prompt = static_cast<std::int32_t>(g.request().prompt.size());
         speculator_->end(lane, g.text(), g.n_computed(), g.n_computed() - n_prompt);
     }
+    Span span(Part::remember, {static_cast<std::int64_t>(lane)});
     memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.text(), g.n_computed(), logits, is_valid);
+    span.end();
     forget(lane);
     at(lane).reset();
     admission_.note_ended();

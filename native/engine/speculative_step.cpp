@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/step_profile.h"
 #include "engine/engine.h"
 #include "speculation/trees/draft_tree.h"
 
@@ -29,6 +30,7 @@ std::int32_t Engine::n_kept_for_prompts() const {
 // have; all tokens of all branches need a cell and a row of logits.
 void Engine::propose() {
     if (speculator_ == nullptr) return;
+    const Span span(Part::speculate);
     std::vector<Speculator::Candidate> candidates;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         if (lanes_[i] && !lanes_[i]->is_prefilling()) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/step_profile.h"
 
 namespace luce::engine {
 namespace {
@@ -162,6 +163,7 @@ DraftAsk Speculator::ask_for(const Candidate& lane, SourceIndex source, std::int
 void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<const Candidate> lanes) {
     Source& source = sources_[i];
     if (source.n_failures >= kMaxFailures && clock_.now_s() < source.out_until_s) return;
+    Span span(Part::draft);
     for (const DraftAsk& ask : asks) source.was_asked[static_cast<std::size_t>(ask.lane)] = true;
     const double started_s = clock_.now_s();
     std::vector<Draft> drafts;
@@ -179,6 +181,7 @@ void Speculator::ask(SourceIndex i, std::span<const DraftAsk> asks, std::span<co
         n_tokens += static_cast<std::int32_t>(draft.tokens.size());
         at(draft.lane).draft_s += seconds / static_cast<double>(drafts.size());
     }
+    span.count({static_cast<std::int64_t>(asks.size()), n_tokens});
     if (!source.drafts->traits().is_free) {
         // What was put off for longer than since the last step would have had to be done without this draft.
         const bool is_backlog = n_put_off.value() > kMostOfStep * static_cast<std::int32_t>(asks.size());
@@ -264,6 +267,7 @@ std::span<const std::int32_t> Speculator::parents(LaneId lane) const {
 
 SpeculationStats Speculator::judged(LaneId lane, std::span<const Token> got, std::int32_t n_matched,
                                     std::int32_t n_seen, double seconds) {
+    const Span span(Part::speculate);
     Plan& plan = at(lane);
     SpeculationStats stats;
     stats.n_steps = 1;
@@ -309,6 +313,7 @@ void Speculator::judge_unused(LaneId lane, std::span<const Token> got) {
 
 void Speculator::follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                         speculation::BatchRows rows, bool is_answer) {
+    const Span span(Part::draft);  // a drafter may read the text with it
     for (Source& source : sources_) {
         if (is_answer && !source.can_pay) {
             source.drafts->skip(lane, text, n_computed, n_new, rows);
@@ -347,6 +352,7 @@ double Speculator::warm_up_drafts(std::span<const Candidate> lanes) {
 }
 
 void Speculator::overlapped() {
+    const Span span(Part::draft);
     for (Source& source : sources_) source.drafts->overlapped();
 }
 

@@ -85,6 +85,7 @@ class DaemonConfig:
     seed: int | None = None
     log_level: LogLevel | None = None
     load_timeout: int | None = None
+    trace: Path | None = None
     stream_fd: int | None = None
     mux: bool = False
     die_with_parent: bool = False
@@ -173,6 +174,9 @@ class SupervisorConfig(DaemonConfig):
         for accept in (self.draft_accept, *(engine.options.get("draft_accept") for engine in self.engine_configs())):
             if accept == "rejection":
                 raise ConfigError("draft_accept: rejection was removed: leave it out, and drafts are matched")
+        traces = [str(trace) for engine in self.engine_configs() if (trace := self.daemon_config(engine).trace)]
+        if len(set(traces)) < len(traces):
+            raise ConfigError("trace: each engine writes a file of its own: name it in the engine's options")
         self._check_kvflash()
 
     def _check_kvflash(self) -> None:

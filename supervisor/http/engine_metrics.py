@@ -16,6 +16,8 @@ _DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{1,9}")
 
 _LANE_PAGES = re.compile(r"([0-9]{1,9}):([0-9]{1,15})/([0-9]{1,15})/([0-9]{1,15})")
 
+_PART = re.compile(r"time_([a-z_]+)_s")
+
 EngineMetrics = dict[str, int | float | str]
 
 LANE_TIERS = ("resident", "host", "disk")
@@ -36,6 +38,12 @@ def lane_pages(engine_metrics: EngineMetrics) -> dict[int, tuple[int, int, int]]
     """By the engine's lane: the pages of its text in each of LANE_TIERS. Empty where nothing runs."""
     matches = map(_LANE_PAGES.fullmatch, str(engine_metrics.get("lane_pages", "")).split(","))
     return {int(m[1]): (int(m[2]), int(m[3]), int(m[4])) for m in matches if m is not None}
+
+
+def step_seconds(engine_metrics: EngineMetrics) -> dict[str, float]:
+    """By part of a step, idle time too: what the thread that computes has spent on it. They add up to all its time."""
+    matches = ((_PART.fullmatch(name), value) for name, value in engine_metrics.items())
+    return {m[1]: float(value) for m, value in matches if m is not None and not isinstance(value, str)}
 
 
 def _number(text: str) -> int | float | str:

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from luce.protocol import Speculation
 from luce.supervisor.engine.watchdog import EngineState
-from luce.supervisor.http.engine_metrics import LANE_TIERS, lane_pages
+from luce.supervisor.http.engine_metrics import LANE_TIERS, lane_pages, step_seconds
 
 if TYPE_CHECKING:
     from luce.supervisor.http.engine_metrics import EngineMetrics
@@ -155,7 +155,9 @@ class Metrics:
         if self._status is not None:
             yield from _supervisor_families(self._status)
             names = [engine.name for engine in self._status.engines]
-            yield from _page_families(list(zip(names, self._engine_metrics, strict=False)))
+            engines = list(zip(names, self._engine_metrics, strict=False))
+            yield from _time_families(engines)
+            yield from _page_families(engines)
 
     def _requests(self) -> Iterator[Metric]:
         ended = CounterMetricFamily("luce_http_requests", "Requests that have ended", labels=["api", "outcome"])
@@ -222,6 +224,28 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
     answers.add_metric(["cancelled"], status.n_cancelled)
     yield answers
     yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)
+
+
+def _time_families(engines: Sequence[tuple[str, EngineMetrics]]) -> Iterator[Metric]:
+    """What engines spend their time on. Those too old to say have no values."""
+    steps = CounterMetricFamily("luce_engine_steps", "Steps of the engine", labels=["engine"])
+    parts = CounterMetricFamily(
+        "luce_engine_step_seconds", "Time of the thread that computes, by what it did", labels=["engine", "part"]
+    )
+    seconds = CounterMetricFamily(
+        "luce_engine_copies_seconds", "Time of the threads that copy beside it", labels=["engine", "direction"]
+    )
+    n_bytes = CounterMetricFamily("luce_engine_copies_bytes", "Bytes that they copied", labels=["engine", "direction"])
+    for engine, engine_metrics in engines:
+        for part, value in step_seconds(engine_metrics).items():
+            parts.add_metric([engine, part], value)
+        if isinstance(n_steps := engine_metrics.get("steps"), int):
+            steps.add_metric([engine], n_steps)
+        for direction in ("in", "out"):
+            for family, unit in ((seconds, "s"), (n_bytes, "bytes")):
+                if isinstance(n := engine_metrics.get(f"copies_{direction}_{unit}"), int | float):
+                    family.add_metric([engine, direction], n)
+    yield from (steps, parts, seconds, n_bytes)
 
 
 def _page_families(engines: Sequence[tuple[str, EngineMetrics]]) -> Iterator[Metric]:

@@ -38,8 +38,9 @@ def usage(n_prompt: int, n_answer: int) -> list[Any]:
     return [text("one"), text(" two"), *end("length", prompt_tokens=n_prompt, completion_tokens=n_answer)]
 
 
-def test_an_engine_of_its_own_is_measured_with_drafts_and_without(run: Run) -> None:
-    result = bench(run, "--threads", "1", "--depths", "64,300", "--json", *SHORT)
+def test_an_engine_of_its_own_is_measured_with_drafts_and_without(run: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "steps.json"
+    result = bench(run, "--threads", "1", "--trace", str(trace), "--depths", "64,300", "--json", *SHORT)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert [row["depth"] for row in found["depths"]] == [64, 300]
@@ -48,7 +49,9 @@ def test_an_engine_of_its_own_is_measured_with_drafts_and_without(run: Run) -> N
     assert all(sample["cold"]["n_answer"] == 6 for sample in found["samples"]["depths"])
     assert {row["prompt"] for row in found["speculation"]} == {"copy", "code", "prose"}
     assert all(row["is_same_text"] for row in found["speculation"])
-    assert found["settings"]["engine"] == ["--threads", "1"]
+    assert found["settings"]["engine"] == ["--threads", "1", "--trace", str(trace)]
+    for written in (trace, tmp_path / "steps.json.plain"):
+        assert any(event["name"] == "step" for event in json.loads(written.read_text()))
     assert b"64 tokens, 1 of 1" in result.stderr
 
 

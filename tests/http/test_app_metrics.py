@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from luce.protocol import Speculation
 from luce.supervisor import SupervisorStatus
+from luce.supervisor.http.engine_metrics import EngineMetrics
 from luce.supervisor.http.metrics import Distribution, Metrics
 from tests.http.serving import BOUNDED, Server
 from tests.http.statuses import engine_status
@@ -84,7 +85,26 @@ def test_what_a_request_counts(client: httpx.Client) -> None:
 
 
 def test_an_engine_whose_texts_have_to_fit_has_no_figures_of_pages_out(client: httpx.Client) -> None:
-    assert not [name for name, _ in samples(client) if name.startswith("luce_engine_")]
+    of_all = ("luce_engine_step", "luce_engine_copies_")
+    assert not [name for name, _ in samples(client) if name.startswith("luce_engine_") and not name.startswith(of_all)]
+
+
+def test_what_an_engine_spends_its_time_on_is_counted_by_part(client: httpx.Client) -> None:
+    before = samples(client)
+    client.post(CHAT, json=HELLO)
+    after = samples(client)
+    of_engine = ("engine", "engine 0")
+
+    def more(name: str, *labels: tuple[str, str]) -> float:
+        key = (f"luce_engine_{name}", tuple(sorted((of_engine, *labels))))
+        return after[key] - before[key]
+
+    assert more("steps_total") > 0
+    assert more("step_seconds_total", ("part", "submit")) > 0
+    assert more("step_seconds_total", ("part", "idle")) > 0
+    assert more("copies_bytes_total", ("direction", "out")) >= 0
+    parts = {dict(labels)["part"] for name, labels in after if name == "luce_engine_step_seconds_total"}
+    assert {"plan", "draft", "submit", "wait", "sample", "remember", "copy", "output", "idle"} <= parts
 
 
 def test_what_outgrows_the_pool_is_counted(tiny_model: Path) -> None:
@@ -177,9 +197,12 @@ def test_engines_that_say_nothing_are_left_out() -> None:
         engines=(engine_status(name="engine 0"), engine_status(name="engine 1")),
         n_waiting=0, n_requests=0, n_finished=0, n_failed=0, n_cancelled=0, n_resumes=0, n_tokens=0,
     )  # fmt: skip
-    text = Metrics().render(told, [{}, {"pages_out": 3, "page_stall_s": 0.5, "disk_trouble": "none"}]).decode()
+    said: EngineMetrics = {"steps": 7, "time_s": 2.5, "time_submit_s": 1.5, "pages_out": 3, "page_stall_s": 0.5}
+    text = Metrics().render(told, [{}, said]).decode()
     seen = [line for line in text.splitlines() if line.startswith("luce_engine_")]
     assert seen == [
+        'luce_engine_steps_total{engine="engine 1"} 7.0',
+        'luce_engine_step_seconds_total{engine="engine 1",part="submit"} 1.5',
         'luce_engine_pages_out{engine="engine 1"} 3.0',
         'luce_engine_page_stall_seconds_total{engine="engine 1"} 0.5',
     ]

@@ -104,3 +104,15 @@ def test_the_callers_openmp_settings_come_first() -> None:
     assert engine_environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": "20000"}
     for own in ({"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": "active"}):
         assert engine_environment(own) == own
+
+
+def test_each_engine_writes_a_trace_of_its_own() -> None:
+    trace = Path("steps.json")
+    with pytest.raises(ConfigError, match="a file of its own"):
+        SupervisorConfig(model=Path("m"), trace=trace, engines=[{}, {}])
+    for config in (
+        SupervisorConfig(model=Path("m"), trace=trace),
+        SupervisorConfig(model=Path("m"), trace=trace, engines=[{}, {"trace": Path("second.json")}]),
+        SupervisorConfig(model=Path("m"), engines=[{}, {"trace": trace}]),
+    ):
+        assert config.daemon_config(config.engine_configs()[-1]).trace is not None

@@ -9,9 +9,11 @@
 #include <chrono>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "base/step_profile.h"
 
 namespace luce::daemon {
 namespace {
@@ -38,6 +40,8 @@ void block_stop_signals() {
     sigprocmask(SIG_BLOCK, &set, nullptr);
     // A reader that has gone is an error of write(), not the end of the daemon.
     signal(SIGPIPE, SIG_IGN);
+    // And so is a limit on the size of files: a trace or the disk cache ends there, not the requests.
+    signal(SIGXFSZ, SIG_IGN);
 }
 
 bool is_stop_pending() {
@@ -57,10 +61,15 @@ int EventLoop::run() {
     output_.flush();
     while (!is_done()) {
         wait();
-        files_.run_completions();
-        serve_lines();
-        if (engine_.wants_step()) dispatcher_.on_events(engine_.step());
-        output_.flush();
+        serve();
+        if (engine_.wants_step()) {
+            std::vector<engine::Event> events = engine_.step();
+            const Span span(Part::output);
+            dispatcher_.on_events(std::move(events));
+            output_.flush();
+        } else {
+            output_.flush();
+        }
         if (engine_.is_broken()) {
             log_error("the engine cannot compute any more; giving up");
             dispatcher_.give_up({ErrorCode::internal, "the engine cannot compute any more"});
@@ -100,7 +109,10 @@ void EventLoop::wait() {
     entries[kReplies] = {fd_of(output_.replies()), interest(output_.replies()), 0};
     entries[kTokens] = tokens != nullptr ? pollfd{fd_of(*tokens), interest(*tokens), 0} : pollfd{-1, 0, 0};
     const bool has_work = engine_.wants_step() || (lines_.has_next() && dispatcher_.wants_lines());
-    if (::poll(entries.data(), entries.size(), has_work ? 0 : -1) < 0) {
+    Span span(has_work ? Part::commands : Part::idle);
+    const int n_ready = ::poll(entries.data(), entries.size(), has_work ? 0 : -1);
+    span.end();
+    if (n_ready < 0) {
         if (errno == EINTR) return;
         // Nothing could be heard any more, not even quit: without an end this would be a loop that never waits.
         log_error(std::string("cannot wait for commands any more: poll: ") + std::strerror(errno));
@@ -133,7 +145,9 @@ void EventLoop::read_input() {
     }
 }
 
-void EventLoop::serve_lines() {
+void EventLoop::serve() {
+    const Span span(Part::commands);
+    files_.run_completions();
     for (int i = 0; i < kLinesPerTurn && lines_.has_next() && dispatcher_.wants_lines(); ++i) {
         dispatcher_.on_line(*lines_.next());
     }

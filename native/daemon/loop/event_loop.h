@@ -26,7 +26,7 @@ public:
 private:
     void wait();
     void read_input();
-    void serve_lines();
+    void serve();
     bool is_done() const;
     void finish_files();
     void drain();

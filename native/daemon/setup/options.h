@@ -48,6 +48,7 @@ struct Options {
     std::optional<std::uint64_t> seed;
     LogLevel log_level = LogLevel::info;
     std::int32_t load_timeout_s = 120;
+    std::optional<std::string> trace;  // a file for the spans of steps
     std::int32_t n_slots = 256;
     std::optional<std::uint64_t> host_cache_bytes;  // unset: a share of the free memory
     std::optional<std::string> disk_cache;

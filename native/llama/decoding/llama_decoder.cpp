@@ -8,9 +8,11 @@
 #include <string_view>
 #include <utility>
 
+#include "base/step_profile.h"
 #include "llama-context.h"
 #include "llama-cparams.h"
 #include "llama/decoding/private_member.h"
+#include "llama/kv_cache/kv_device.h"
 #include "llama/model/sequence.h"
 
 namespace luce::llama {
@@ -79,6 +81,7 @@ LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
 LlamaDecoder::~LlamaDecoder() { llama_batch_free(batch_); }
 
 Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices, const std::function<void()>& overlapped) {
+    Span submit(Part::submit);
     batch_.n_tokens = 0;
     rows_.clear();
     branches_.close_all();
@@ -89,7 +92,7 @@ Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices, const s
         n_logits_most = std::max(n_logits_most, slice.n_logits);
     }
     keep_states_for(n_logits_most - 1);
-    const Result<void> computed = compute(slices, overlapped);
+    const Result<void> computed = compute(slices, overlapped, submit);
     if (!computed) branches_.close_all();
     return computed;
 }
@@ -155,7 +158,8 @@ std::int32_t LlamaDecoder::add_token(Token token, Position position) {
 
 // A context with a number of sequences that takes all branches would reserve a window's cells for each of them; for the
 // cells themselves it is a number to check batches by.
-Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const std::function<void()>& overlapped) {
+Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const std::function<void()>& overlapped,
+                                   Span& submit) {
     auto& params = const_cast<llama_cparams&>(model_.context()->get_cparams());
     const std::uint32_t n_sequences = params.n_seq_max;
     params.n_seq_max = std::max(n_sequences, static_cast<std::uint32_t>(branches_.n_ids()));
@@ -168,8 +172,10 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
         std::optional<QueryProbe::Watch> watch;  // ends before the lease
         if (!sequences.empty()) watch.emplace(*probe_, *model_.context(), std::move(sequences));
         if (const int code = llama_decode(model_.context(), batch_); code != 0) done = decode_error(code);
+        end_submit(slices.size(), submit);
         if (done && overlapped) overlapped();
         // The engine measures what a step costs.
+        const Span wait(Part::wait);
         if (done) llama_synchronize(model_.context());
     } catch (const std::bad_alloc&) {
         is_torn_ = true;
@@ -182,6 +188,13 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     params.n_seq_max = n_sequences;
     contention_.note(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
     return done;
+}
+
+void LlamaDecoder::end_submit(std::size_t n_slices, Span& submit) const {
+    if (!submit.is_measured()) return;
+    const std::int32_t n_cells = kv_device_ == nullptr ? 0 : kv_device_->usage().n_spanned_cells;
+    submit.count({static_cast<std::int64_t>(n_slices), batch_.n_tokens, n_cells});
+    submit.end();
 }
 
 // A tree's tokens may be its branches' alone.
@@ -222,6 +235,7 @@ bool LlamaDecoder::is_end_of_generation(Token token) const {
 
 std::span<const float> LlamaDecoder::logits(std::size_t row) const {
     if (row >= rows_.size() || rows_[row] < 0) return {};
+    const Span span(Part::logits);
     // compute() has waited for it; llama_get_logits_ith would once more.
     const float* first = model_.context()->get_logits_ith(rows_[row]);
     if (first == nullptr) return {};

@@ -7,6 +7,7 @@
 
 #include <llama.h>
 
+#include "base/step_profile.h"
 #include "engine/decoder.h"
 #include "llama/decoding/contention_monitor.h"
 #include "llama/decoding/tree_branches.h"
@@ -14,6 +15,8 @@
 #include "llama/scoring/query_probe.h"
 
 namespace luce::llama {
+
+class LlamaKvDevice;
 
 class LlamaDecoder final : public engine::Decoder {
 public:
@@ -26,6 +29,9 @@ public:
     // Queries of the lanes that it watches are noted from now on; none: of no lane. It must outlive the decoder or be
     // taken away before.
     void note_queries(QueryProbe* probe) { probe_ = probe; }
+
+    // Whose cells its calls run over, for the profile of a step. It must outlive the decoder's last call.
+    void note_kv_device(const LlamaKvDevice* device) { kv_device_ = device; }
 
     // A refusal went through ggml as an exception: its processor's backend has then let go of its work buffer and still
     // points to it, so the context must not be let go.
@@ -56,7 +62,8 @@ private:
     void add(const engine::Slice& slice);
     void add_tree(const engine::Slice& slice);
     std::int32_t add_token(Token token, Position position);
-    Result<void> compute(std::span<const engine::Slice> slices, const std::function<void()>& overlapped);
+    Result<void> compute(std::span<const engine::Slice> slices, const std::function<void()>& overlapped, Span& submit);
+    void end_submit(std::size_t n_slices, Span& submit) const;
     std::vector<QueryProbe::Sequence> watched(std::span<const engine::Slice> slices) const;
     void keep_states_for(std::int32_t n_tokens_back);
 
@@ -64,6 +71,7 @@ private:
     engine::DecoderLimits limits_;
     TreeBranches branches_;
     QueryProbe* probe_ = nullptr;
+    const LlamaKvDevice* kv_device_ = nullptr;
     llama_batch batch_;
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
     ContentionMonitor contention_;

@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/step_profile.h"
 #include "llama/device_copy/device_lines.h"
 #include "memory/pages/block_source.h"
 
@@ -322,11 +323,7 @@ void DeviceCopies::run() {
         if (jobs_.empty()) return;
         const Job& job = jobs_.front();  // stays where it is: others are only put behind it
         lock.unlock();
-        if (job.read != nullptr) {
-            ggml_backend_event_synchronize(job.read.get());
-        } else {
-            bring_over(job);
-        }
+        complete(job);
         lock.lock();
         std::shared_ptr<const void> owner = std::move(jobs_.front().owner);
         if (jobs_.front().read != nullptr) idle_events_.push_back(std::move(jobs_.front().read));
@@ -336,6 +333,17 @@ void DeviceCopies::run() {
         changed_.notify_all();
         owner.reset();  // perhaps the last who holds them
         lock.lock();
+    }
+}
+
+void DeviceCopies::complete(const Job& job) {
+    std::size_t n_bytes = 0;
+    for (const Part& part : job.parts) n_bytes += part.n_bytes;
+    const BackgroundSpan span(luce::Part::copies_out, static_cast<std::int64_t>(n_bytes));
+    if (job.read != nullptr) {
+        ggml_backend_event_synchronize(job.read.get());
+    } else {
+        bring_over(job);
     }
 }
 

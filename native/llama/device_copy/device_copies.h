@@ -101,6 +101,7 @@ private:
     EventPtr take_event();
     void add(Job job);
     void run();
+    void complete(const Job& job);
     void bring_over(const Job& job);
     static void add_part(std::vector<Part>& parts, const Piece& piece, std::size_t staged);
 

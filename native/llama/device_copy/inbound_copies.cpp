@@ -5,9 +5,19 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/step_profile.h"
 #include "llama/device_copy/device_lines.h"
 
 namespace luce::llama {
+namespace {
+
+std::size_t n_bytes_of(std::span<const InboundCopies::Piece> pieces) {
+    std::size_t n_bytes = 0;
+    for (const InboundCopies::Piece& piece : pieces) n_bytes += piece.n_bytes;
+    return n_bytes;
+}
+
+}  // namespace
 
 void InboundCopies::open(std::span<ggml_tensor* const> tensors) {
     close();
@@ -54,6 +64,7 @@ ggml_backend_t InboundCopies::stream_of(const ggml_tensor* tensor) const {
 }
 
 void InboundCopies::start(std::span<const Piece> pieces, std::shared_ptr<const void> owner) {
+    const Span span(Part::copy, {static_cast<std::int64_t>(n_bytes_of(pieces))});
     Job job;
     for (const Piece& piece : pieces) {
         if (stream_of(piece.tensor) != nullptr) {
@@ -73,6 +84,7 @@ void InboundCopies::start(std::span<const Piece> pieces, std::shared_ptr<const v
 
 void InboundCopies::wait() {
     if (!thread_.joinable()) return;
+    const Span span(Part::copy_wait);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return jobs_.empty(); });
 }
@@ -84,15 +96,7 @@ void InboundCopies::run() {
         changed_.wait(lock, [this] { return is_closing_ || !jobs_.empty(); });
         if (jobs_.empty()) return;
         const std::size_t n = jobs_.size();
-        for (std::size_t i = 0; i < n; ++i) {
-            const Job& job = jobs_[i];  // stays where it is: others are only put behind it
-            lock.unlock();
-            send(job);
-            lock.lock();
-        }
-        lock.unlock();
-        for (const auto& [device, stream] : streams_) ggml_backend_synchronize(stream.get());
-        lock.lock();
+        send_first(n, lock);
         std::vector<std::shared_ptr<const void>> owners;
         for (std::size_t i = 0; i < n; ++i) {
             owners.push_back(std::move(jobs_.front().owner));
@@ -103,6 +107,22 @@ void InboundCopies::run() {
         owners.clear();  // perhaps the last who hold them
         lock.lock();
     }
+}
+
+// Returns when they have arrived.
+void InboundCopies::send_first(std::size_t n, std::unique_lock<std::mutex>& lock) {
+    std::size_t n_bytes = 0;
+    for (std::size_t i = 0; i < n; ++i) n_bytes += n_bytes_of(jobs_[i].pieces);
+    const BackgroundSpan span(Part::copies_in, static_cast<std::int64_t>(n_bytes));
+    for (std::size_t i = 0; i < n; ++i) {
+        const Job& job = jobs_[i];  // stays where it is: others are only put behind it
+        lock.unlock();
+        send(job);
+        lock.lock();
+    }
+    lock.unlock();
+    for (const auto& [device, stream] : streams_) ggml_backend_synchronize(stream.get());
+    lock.lock();
 }
 
 void InboundCopies::send(const Job& job) const {

@@ -53,6 +53,7 @@ private:
 
     ggml_backend_t stream_of(const ggml_tensor* tensor) const;
     void run();
+    void send_first(std::size_t n, std::unique_lock<std::mutex>& lock);
     void send(const Job& job) const;
 
     std::map<ggml_backend_dev_t, BackendPtr> streams_;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/step_profile.h"
 
 namespace luce::llama {
 namespace {
@@ -20,6 +21,12 @@ void copy_now(const OutboundCopies::Piece& piece) {
         ggml_backend_tensor_get(piece.tensor, piece.out + begin * piece.row_bytes, piece.rows[begin] * piece.row_bytes,
                                 n * piece.row_bytes);
     });
+}
+
+SpanCounts bytes_of(std::span<const OutboundCopies::Piece> pieces) {
+    std::size_t n_bytes = 0;
+    for (const OutboundCopies::Piece& piece : pieces) n_bytes += piece.size();
+    return {static_cast<std::int64_t>(n_bytes)};
 }
 
 }  // namespace
@@ -55,6 +62,7 @@ void OutboundCopies::close() {
 }
 
 void OutboundCopies::start(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner) {
+    const Span span(Part::copy, bytes_of(pieces));
     std::vector<bool> is_done(pieces.size());
     std::vector<Piece> of_device;
     for (const auto& device : devices_) {
@@ -75,6 +83,7 @@ void OutboundCopies::start(std::span<const Piece> pieces, const std::shared_ptr<
 }
 
 void OutboundCopies::start_lasting(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner) {
+    Span span(Part::copy);
     std::vector<Piece> left(pieces.begin(), pieces.end());
     for (const auto& device : devices_) {
         const std::vector<bool> is_taken = device->goes_straight(left);
@@ -84,6 +93,7 @@ void OutboundCopies::start_lasting(std::span<const Piece> pieces, const std::sha
         if (!taken.empty()) device->start_lasting(taken, owner);
         left = std::move(others);
     }
+    span.count({bytes_of(pieces)[0] - bytes_of(left)[0]});
     if (!left.empty()) start(left, owner);
 }
 
@@ -102,10 +112,12 @@ OutboundCopies::Devices OutboundCopies::devices() const {
 }
 
 void OutboundCopies::wait() {
+    const Span span(Part::copy_wait);
     for (const auto& device : devices()) device->wait();
 }
 
 void OutboundCopies::wait_for(std::span<const std::uint8_t> bytes) {
+    const Span span(Part::copy_wait);
     for (const auto& device : devices_) device->wait_for(bytes);
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/step_profile.h"
 
 namespace luce::memory {
 namespace {
@@ -145,6 +146,11 @@ bool IoWorker::drain(std::chrono::milliseconds limit) {
     }
 }
 
+IoWorker::Completion IoWorker::run(const Queued& queued) {
+    const BackgroundSpan span(Part::files, static_cast<std::int64_t>(queued.n_bytes));
+    return contained(queued.job, "job");
+}
+
 void IoWorker::run() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -155,7 +161,7 @@ void IoWorker::run() {
         queue.pop_front();
         running_ = true;
         lock.unlock();
-        Completion completion = contained(next.job, "job");
+        Completion completion = run(next);
         next.job = nullptr;  // what it holds goes here, not under the lock
         lock.lock();
         running_ = false;

@@ -59,6 +59,7 @@ private:
     IoWorker(std::size_t max_queued_bytes, UniqueFd event);
 
     void run();
+    static Completion run(const Queued& queued);
     bool is_idle() const { return urgent_.empty() && queued_.empty() && !running_; }  // REQUIRES: mutex_ held
     void add_completion(Completion completion);                                       // REQUIRES: mutex_ held
 

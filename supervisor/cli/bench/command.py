@@ -147,7 +147,10 @@ def _measure(values: dict[str, Any], engine: list[str]) -> Results:
             sides = [Side("luce", stack.enter_context(own_server(start)), path)]
             what = {"luce": str(values["model"] or "the packaged model")}
             if values["speculation"] and values["draft_max"] != 0:
-                plain = Side("plain", stack.enter_context(own_server([*start, "--draft-max", "0"])), path)
+                start += ["--draft-max", "0"]
+                if values["trace"] is not None:
+                    start += ["--trace", f"{values['trace']}.plain"]  # each engine writes a file of its own
+                plain = Side("plain", stack.enter_context(own_server(start)), path)
         if values["vs"] is not None:
             other = named_server("--vs", values["vs"], "LUCE_VS_API_KEY")
             sides.append(Side("vs", other, path, values["vs_name"]))

@@ -16,7 +16,7 @@ from luce.supervisor.http.admin import openapi
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.admin.shapes import HEALTH, LANES, MODEL, MODELS, PROPS
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
-from luce.supervisor.http.engine_metrics import EngineMetrics, ask_engines
+from luce.supervisor.http.engine_metrics import ask_engines
 from luce.supervisor.supervisor import Supervisor
 
 OPERATIONS = (
@@ -57,12 +57,7 @@ async def get_health(request: web.Request) -> web.Response:
 
 async def get_metrics(request: web.Request) -> web.Response:
     context = request.app[APP_CONTEXT]
-    engine_metrics: list[EngineMetrics] = []
-    engines = context.supervisor.status().engines
-    if any(engine.info is not None and engine.info.kvflash is not None for engine in engines):
-        engine_metrics = await ask_engines(
-            context.supervisor
-        )  # the others' have no metrics: a scrape need not wait for them
+    engine_metrics = await ask_engines(context.supervisor)
     body = context.metrics.render(context.supervisor.status(), engine_metrics)
     return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
