@@ -9,6 +9,7 @@
 
 #include "common.h"
 #include "llama/grammar/constraint_checks.h"
+#include "llama/sampling/temperature_draw.h"
 
 namespace luce::llama {
 namespace {
@@ -98,6 +99,10 @@ void ChainSampler::reseed() {
 
 Result<Token> ChainSampler::choose(std::span<const float> logits, std::size_t row) {
     try {
+        if (shape_.temperature_alone) {
+            cpu_s_ = 0;  // no grammar takes any
+            return draw_by_temperature(logits, *shape_.temperature_alone, draw_seed(seed_, n_drawn_), terms_);
+        }
         cpu_s_ = -thread_cpu_s();
         if (draws_) reseed();
         Result<Token> chosen = shape_.is_constrained ? choose_constrained(logits, row) : choose_from_candidates(logits);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -20,9 +21,10 @@ namespace luce::llama {
 // What of the chain lies before its first cut, and that cut.
 struct ChainShape {
     FirstCut cut;
-    Tokens biased;                // by logit_bias or the vocabulary, each once
-    std::size_t n_penalized = 0;  // the last so many tokens are; 0: no penalties
-    bool is_constrained = false;  // by a grammar or a reasoning budget: `common` keeps them to itself
+    std::optional<float> temperature_alone;  // the chain has no other link than the draw
+    Tokens biased;                           // by logit_bias or the vocabulary, each once
+    std::size_t n_penalized = 0;             // the last so many tokens are; 0: no penalties
+    bool is_constrained = false;             // by a grammar or a reasoning budget: `common` keeps them to itself
 };
 
 class ChainSampler final : public RowSampler {
@@ -56,6 +58,7 @@ private:
     Tokens last_;  // accepted, as many as are penalized, in a ring
     std::size_t next_last_ = 0;
     Tokens touched_;  // of the choice that is made
+    std::vector<float> terms_;
     std::uint64_t n_drawn_ = 0;
     std::size_t n_text_bytes_ = 0;
     OwnStack stack_;    // of the trigger patterns

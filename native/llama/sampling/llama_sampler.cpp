@@ -96,8 +96,12 @@ ChainShape shape_of(const Request& request, const common_params_sampling& params
     std::sort(shape.biased.begin(), shape.biased.end());
     // In a table of the vocabulary llama.cpp adds both biases of such a token, elsewhere it adds the first.
     const bool is_any_twice = std::adjacent_find(shape.biased.begin(), shape.biased.end()) != shape.biased.end();
+    const bool cuts = request.sampling.top_k > 0 || request.sampling.top_p < 1.0F || request.sampling.min_p > 0.0F;
     const bool is_late = shape.n_penalized > 0 || !shape.biased.empty();
     if (shape.cut.kind == FirstCut::Kind::top_p && is_late) shape.cut = {};
+    if (!request.sampling.is_greedy() && !cuts && !is_late && !shape.is_constrained) {
+        shape.temperature_alone = request.sampling.temperature;
+    }
     if (is_any_twice || shape.biased.size() > kMostBiased) shape.cut = {};
     return shape;
 }

@@ -107,7 +107,12 @@ TEST_CASE("tokens are those of common_sampler_sample for the same seed") {
     std::mt19937 random(11);
     for (int round = 0; round < 150; ++round) {
         CAPTURE(round);
-        const Request request = random_request(random, n_vocab);
+        Request request = random_request(random, n_vocab);
+        if (round % 5 == 0) {
+            request.sampling = SamplingParams();
+            request.sampling.temperature = 0.1F + static_cast<float>(random() % 30) / 10;
+            request.sampling.seed = random();
+        }
         Reference reference(s, request);
         const auto sampler = std::move(factory.create(request)).value();
         for (int i = 0; i < 6; ++i) {
