@@ -37,6 +37,20 @@ std::int32_t CombinedKvDevice::n_free_cells() const {
     return std::min(target_.n_free_cells(), draft_.device().n_free_cells());
 }
 
+void CombinedKvDevice::set_aside(std::span<Cell> cells) {
+    std::vector<Cell> cells_of_draft = of_draft(cells);
+    target_.set_aside(cells);
+    draft_.device().set_aside(cells_of_draft);
+    note(cells, cells_of_draft);
+}
+
+void CombinedKvDevice::bring_back(std::span<Cell> cells) {
+    std::vector<Cell> cells_of_draft = of_draft(cells);
+    target_.bring_back(cells);
+    draft_.device().bring_back(cells_of_draft);
+    note(cells, cells_of_draft);
+}
+
 std::vector<Cell> CombinedKvDevice::of_draft(std::span<const Cell> cells) const {
     std::vector<Cell> found;
     found.reserve(cells.size());

@@ -24,6 +24,9 @@ public:
 
     const memory::DeviceTraits& traits() const override { return traits_; }
     std::int32_t n_free_cells() const override;
+    std::int32_t n_spanned_cells(std::int32_t n_more) const override { return target_.n_spanned_cells(n_more); }
+    void set_aside(std::span<memory::Cell> cells) override;
+    void bring_back(std::span<memory::Cell> cells) override;
     Result<void> find(LaneId lane, Position begin, std::span<memory::Cell> cells) override;
     void hold(std::span<const memory::Cell> cells) override;
     void release(std::span<const memory::Cell> cells) override;

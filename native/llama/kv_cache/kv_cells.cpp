@@ -50,14 +50,21 @@ constexpr Position kNamed = 64;
 // The cache hands its cells out for reading only, but they are no constants: the cache itself is ours to change.
 llama_kv_cells& KvCells::cells() const { return const_cast<llama_kv_cells&>(cache_->get_cells(0)); }
 
+KvCells::KvCells(llama_kv_cache& cache, bool has_2d_positions)
+    : cache_(&cache), has_2d_positions_(has_2d_positions), is_aside_(cells().size()), free_end_(cells().size()) {}
+
 std::uint32_t& KvCells::search_start() const { return (cache_->*member_of(SearchStarts{}))[0]; }
 
 std::int32_t KvCells::size() const { return cache_ == nullptr ? 0 : static_cast<std::int32_t>(cells().size()); }
 
 std::int32_t KvCells::n_used() const { return cache_ == nullptr ? 0 : static_cast<std::int32_t>(cells().get_used()); }
 
-std::int32_t KvCells::n_spanned() const {
-    return cache_ == nullptr ? 0 : static_cast<std::int32_t>(cells().used_max_p1());
+std::int32_t KvCells::n_spanned(std::int32_t n) const {
+    if (cache_ == nullptr) return 0;
+    std::vector<Cell> next(static_cast<std::size_t>(n));
+    lowest_free(next);
+    const Cell end = cells().used_max_p1();
+    return static_cast<std::int32_t>(next.empty() ? end : std::max(end, next.back() + 1));
 }
 
 const KvCells::Unnamed& KvCells::unnamed(std::int32_t sequence) const {
@@ -219,9 +226,15 @@ void KvCells::vacate(std::span<const Cell> vacated) {
     for (const Cell cell : vacated) {
         positions[cell] = -1;
         all.ext_set(cell, {});
+        search_start() = std::min(search_start(), cell);
+        free_end_ = std::max(free_end_, cell + 1);
+        if (is_aside_[cell]) {
+            is_aside_[cell] = false;
+            --n_aside_;
+            continue;
+        }
         if (at == used.end() || *at != cell) at = used.find(cell);
         at = used.erase(at);
-        search_start() = std::min(search_start(), cell);
     }
 }
 
@@ -275,7 +288,7 @@ Result<void> KvCells::take_back(std::int32_t sequence, std::span<const std::int3
 
 void KvCells::lowest_free(std::span<Cell> found) const {
     if (found.empty()) return;
-    assert(static_cast<std::size_t>(size() - n_used()) >= found.size());
+    assert(static_cast<std::size_t>(n_free()) >= found.size());
     const Cell end = cells().size();
     Cell at = search_start();
     for (Cell& cell : found) {
@@ -302,6 +315,60 @@ void KvCells::fill(Position begin, std::span<const Token> tokens, std::span<cons
         at = std::next(used.emplace_hint(at, filled[i]));
     }
     search_start() = filled.back() + 1;
+}
+
+std::vector<Cell> KvCells::highest_places(std::span<const Cell> from) {
+    std::vector<Cell> found;  // from the highest down
+    for (Cell at = free_end_; at > 0 && found.size() < from.size() && at - 1 > from[found.size()]; --at) {
+        if (cells().is_empty(at - 1)) {
+            found.push_back(at - 1);
+        } else if (found.empty()) {
+            free_end_ = at - 1;
+        }
+    }
+    std::vector<Cell> to(from.begin(), from.end());
+    std::copy(found.rbegin(), found.rend(), to.begin());
+    return to;
+}
+
+std::vector<Cell> KvCells::lowest_places(std::span<const Cell> from) const {
+    std::vector<Cell> found(std::min(from.size(), static_cast<std::size_t>(n_free())));
+    lowest_free(found);
+    std::size_t n = 0;
+    while (n < found.size() && found[n] < from[from.size() - 1 - n]) ++n;
+    std::vector<Cell> to(from.begin(), from.end());
+    std::copy_n(found.begin(), n, to.end() - static_cast<std::ptrdiff_t>(n));
+    return to;
+}
+
+void KvCells::move(std::span<const Cell> from, std::span<const Cell> to, bool are_aside) {
+    llama_kv_cells& all = cells();
+    auto& positions = all.*member_of(PositionsOfCells{});
+    auto& used = all.*member_of(UsedCells{});
+    auto& sequences = all.*member_of(SequencesOfCells{});
+    std::vector<Cell> vacated;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+        assert(sequences[from[i]].count() == 1 && all.seq_has(from[i], holder_id()));
+        const bool moves = from[i] != to[i];
+        if (!moves && is_aside_[to[i]] == are_aside) continue;
+        if (moves) {
+            assert(all.is_empty(to[i]));
+            positions[to[i]] = positions[from[i]];
+            all.ext_set(to[i], all.ext_get(from[i]));
+            sequences[to[i]].set(static_cast<std::size_t>(holder_id()));
+            sequences[from[i]].reset();
+            vacated.push_back(from[i]);
+        }
+        is_aside_[to[i]] = are_aside;
+        if (are_aside) {
+            ++n_aside_;
+            if (!moves) used.erase(to[i]);
+        } else {
+            used.insert(to[i]);
+            if (!moves) --n_aside_;
+        }
+    }
+    vacate(vacated);
 }
 
 }  // namespace luce::llama

@@ -9,6 +9,9 @@
 // Invariant: no free cell lies below the place where libllama starts to look for one. It moves that place back when it
 // frees cells and forward only past cells that it has filled, and so does this class; so both fill the lowest free
 // cells, which matters because attention runs over all cells up to the highest used one.
+//
+// A cell is set aside by taking it out of libllama's set of the used ones, which is where the highest one comes from,
+// and of nothing else: with its position and its holder it is no free cell to libllama either.
 #pragma once
 
 #include <cstddef>
@@ -29,11 +32,14 @@ class KvCells {
 public:
     KvCells() = default;  // none
     // `has_2d_positions`: the model's rope has sections (M-RoPE), so a cell notes its place in an image as well.
-    KvCells(llama_kv_cache& cache, bool has_2d_positions) : cache_(&cache), has_2d_positions_(has_2d_positions) {}
+    KvCells(llama_kv_cache& cache, bool has_2d_positions);
 
     std::int32_t size() const;
-    std::int32_t n_used() const;
-    std::int32_t n_spanned() const;  // up to the highest used one
+    std::int32_t n_used() const;  // and not set aside
+    std::int32_t n_aside() const { return n_aside_; }
+    std::int32_t n_free() const { return size() - n_used() - n_aside_; }
+    // Up to the highest used one, once the n lowest free ones are used as well. REQUIRES: so many are free.
+    std::int32_t n_spanned(std::int32_t n) const;
 
     // Nobody sees more of what is held than that it is: holder_id() has no positions.
     void hold(std::span<const memory::Cell> cells);
@@ -63,6 +69,16 @@ public:
     // would have made of them, but that nobody sees them: they have to be held or added at once.
     void fill(Position begin, std::span<const Token> tokens, std::span<const memory::Cell> cells);
 
+    // Where the rows of these cells, which are in ascending order, belong when they are set aside: as many as there are
+    // higher free cells for, the lowest of them, in the highest free cells, in the same order; the others stay. And
+    // when they are brought back: the highest of them, in the lowest free cells.
+    std::vector<memory::Cell> highest_places(std::span<const memory::Cell> cells);
+    std::vector<memory::Cell> lowest_places(std::span<const memory::Cell> cells) const;
+
+    // The held cells `from`, which nobody sees, change places with the free cells `to`, where they differ, and are set
+    // aside then, or are not. REQUIRES: highest_places() or lowest_places() gave `to`.
+    void move(std::span<const memory::Cell> from, std::span<const memory::Cell> to, bool are_aside);
+
 private:
     // Of a sequence: cells that it sees and libllama's set does not name, and the end of their positions.
     struct Unnamed {
@@ -80,6 +96,9 @@ private:
 
     llama_kv_cache* cache_ = nullptr;
     bool has_2d_positions_ = false;
+    std::vector<bool> is_aside_;
+    std::int32_t n_aside_ = 0;
+    memory::Cell free_end_ = 0;     // no cell from here on is free
     std::vector<Unnamed> unnamed_;  // of the sequences that have had some
 };
 

@@ -105,7 +105,9 @@ ggml_backend_dev_t LlamaKvDevice::device() const {
     return first == tensors.end() ? nullptr : device_holding(*first);
 }
 
-KvUsage LlamaKvDevice::usage() const { return {cells_.n_used(), cells_.n_spanned(), rows_.n_tensors()}; }
+KvUsage LlamaKvDevice::usage() const {
+    return {cells_.n_used(), cells_.n_spanned(0), cells_.n_aside(), rows_.n_tensors()};
+}
 
 Result<void> LlamaKvDevice::find(LaneId lane, Position begin, std::span<Cell> cells) {
     return cells_.find(sequence(lane), begin, cells);
@@ -124,6 +126,25 @@ void LlamaKvDevice::show(LaneId lane, std::span<const Cell> cells) {
 void LlamaKvDevice::hide(LaneId lane, std::span<const Cell> cells) {
     hold_back_computations();
     cells_.remove(sequence(lane), cells);
+}
+
+// Among the computations. What lay in a free cell may still be on its way out, as may what moves: they wait for that.
+void LlamaKvDevice::move(std::span<Cell> cells, bool are_aside) {
+    std::vector<std::pair<Cell, std::size_t>> order;  // ascending cells, and which of `cells` each is
+    for (std::size_t i = 0; i < cells.size(); ++i) order.emplace_back(cells[i], i);
+    std::sort(order.begin(), order.end());
+    std::vector<Cell> from;
+    for (const auto& [cell, index] : order) from.push_back(cell);
+    const std::vector<Cell> to = are_aside ? cells_.highest_places(from) : cells_.lowest_places(from);
+    placed_.wait();
+    hold_back_computations();
+    CopiesWithin copies(owner_.context()->get_sched(), [this] {
+        settle();
+        llama_synchronize(owner_.context());
+    });
+    rows_.move(from, to, copies);
+    cells_.move(from, to, are_aside);
+    for (std::size_t i = 0; i < to.size(); ++i) cells[order[i].second] = to[i];
 }
 
 // What lies in cells that become free may still be on its way to the host, and the next computation may take them: the

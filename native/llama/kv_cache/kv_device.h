@@ -20,9 +20,10 @@ namespace luce::llama {
 
 // What of the device is in use, for people, benchmarks and tests.
 struct KvUsage {
-    std::int32_t n_used_cells = 0;
+    std::int32_t n_used_cells = 0;     // and not set aside
     std::int32_t n_spanned_cells = 0;  // up to the highest used one: what attention runs over (padded)
-    std::size_t n_tensors = 0;         // one copy each for a run of cells
+    std::int32_t n_aside_cells = 0;
+    std::size_t n_tensors = 0;  // one copy each for a run of cells
 };
 
 class LlamaKvDevice final : public memory::KvDevice {
@@ -42,7 +43,10 @@ public:
     ggml_backend_dev_t device() const;
 
     const memory::DeviceTraits& traits() const override { return traits_; }
-    std::int32_t n_free_cells() const override { return cells_.size() - cells_.n_used(); }
+    std::int32_t n_free_cells() const override { return cells_.n_free(); }
+    std::int32_t n_spanned_cells(std::int32_t n_more) const override { return cells_.n_spanned(n_more); }
+    void set_aside(std::span<memory::Cell> cells) override { move(cells, true); }
+    void bring_back(std::span<memory::Cell> cells) override { move(cells, false); }
     Result<void> find(LaneId lane, Position begin, std::span<memory::Cell> cells) override;
     void hold(std::span<const memory::Cell> cells) override;
     void release(std::span<const memory::Cell> cells) override;
@@ -69,6 +73,7 @@ private:
     Result<void> check(std::span<const Token> tokens, std::span<const std::uint8_t> rows, std::int32_t n_rows,
                        std::span<const memory::Cell> cells) const;
     void hold_back_computations();
+    void move(std::span<memory::Cell> cells, bool are_aside);
 
     const ContextOwner& owner_;
     std::int32_t n_lanes_;

@@ -84,4 +84,16 @@ void KvRows::write(std::span<const Cell> cells, const std::uint8_t* rows, std::s
     }
 }
 
+void KvRows::move(std::span<const Cell> from, std::span<const Cell> to, CopiesWithin& copies) const {
+    for (std::size_t begin = 0, end = 0; begin < from.size(); begin = end) {
+        end = begin + 1;
+        while (end < from.size() && from[end] == from[end - 1] + 1 && to[end] == to[end - 1] + 1) ++end;
+        if (from[begin] == to[begin]) continue;
+        for (const Column& column : columns_) {
+            copies.copy(column.tensor, from[begin] * column.row_bytes, to[begin] * column.row_bytes,
+                        (end - begin) * column.row_bytes);
+        }
+    }
+}
+
 }  // namespace luce::llama

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "llama/device_copy/copies_within.h"
 #include "llama/device_copy/inbound_copies.h"
 #include "llama/device_copy/outbound_copies.h"
 #include "memory/manager/kv_device.h"
@@ -36,6 +37,8 @@ public:
     // The same as it is done later: which bytes go where. `rows` are looked at then.
     std::vector<InboundCopies::Piece> inbound_pieces(std::span<const memory::Cell> cells,
                                                      const std::uint8_t* rows) const;
+    // From cell to cell; where both have neighbours, with them. REQUIRES: rows go to cells that none come from.
+    void move(std::span<const memory::Cell> from, std::span<const memory::Cell> to, CopiesWithin& copies) const;
 
 private:
     struct Column {

@@ -141,6 +141,13 @@ void KvCacheManager::open(LaneId id, const PrefixMatch& prefix_match, std::span<
     selector_.advance(id, text, prefix_match.n);
 }
 
+// In host memory only a request's beginning moves what is idle (PrefixPlacer): within an answer it would be noticed.
+Result<void> KvCacheManager::make_room(std::int32_t n_cells) {
+    if (refusal() || !has_cells(device_)) return {};
+    if (!device_.traits().is_host_memory) pool_.set_idle_aside(static_cast<std::size_t>(2 * n_cells / kPageSize));
+    return pool_.make_room(n_cells);
+}
+
 Position KvCacheManager::n_until_cut(LaneId id, Position n_computed) const {
     const Lane& lane = lanes_.at(id);
     Position cut = selector_.next_choice(lane, n_computed);
@@ -180,7 +187,7 @@ bool KvCacheManager::seal(LaneId id, Lane& lane, std::span<const Token> text) {
             tree_.retire(*page);
             return false;
         }
-        if (page->is_resident()) {
+        if (page->is_resident() && !page->is_aside) {
             device_.hide(id, cells);
             device_.show(id, page->cells);
             cache_.enter(*page);
@@ -300,6 +307,8 @@ MemoryStatus KvCacheManager::status() const {
     status.cache = cache_.usage();
     status.n_tree_pages = tree_.n_pages();
     status.n_slots_used = slots_.n_used();
+    status.n_aside_pages = cache_.n_aside_pages();
+    status.n_spanned_cells = refusal() ? 0 : device_.n_spanned_cells(0);
     status.page_bytes = cache_.page_bytes();
     status.tail_bytes = device_.traits().state_bytes;
     if (config_.residency) {

@@ -87,7 +87,7 @@ public:
     void let_go(const Suspended& suspended);
 
     // Room for n more cells, and how much there could be. Where residency is bounded, lanes give up pages for it.
-    Result<void> make_room(std::int32_t n_cells) { return pool_.make_room(n_cells); }
+    Result<void> make_room(std::int32_t n_cells);
     std::int32_t n_available_cells() const { return pool_.n_available_cells(); }
     std::int32_t n_used_cells() const { return pool_.n_used_cells(); }  // by running lanes
 

@@ -105,6 +105,8 @@ struct MemoryStatus {
     std::optional<ResidencyStatus> residency;  // unset: not bounded
     std::size_t n_tree_pages = 0;
     std::int32_t n_slots_used = 0;
+    std::size_t n_aside_pages = 0;
+    std::int32_t n_spanned_cells = 0;  // by a computation
     std::size_t page_bytes = 0;
     std::size_t tail_bytes = 0;
 };

@@ -3,6 +3,9 @@
 //
 // A cell is free, or it holds the row of one position and is seen by any number of lanes and held or not. It becomes
 // free when no lane sees it and it is not held. Computing (Decoder) puts new rows into free cells that its lane sees.
+//
+// A computation looks at all cells up to the highest used one, whoever's they are. So held rows that no lane sees can
+// be set aside: they lie in the highest cells, and there they are not used. What is computed takes the lowest cells.
 // All calls come from the one thread that runs the engine, never during a computation.
 #pragma once
 
@@ -44,6 +47,18 @@ public:
     virtual const DeviceTraits& traits() const = 0;
 
     virtual std::int32_t n_free_cells() const = 0;
+
+    // Those that a computation looks at, once n_more rows are there: up to the highest used one. REQUIRES: so many are
+    // free.
+    virtual std::int32_t n_spanned_cells(std::int32_t n_more) const = 0;
+
+    // Rows that are held and that nobody sees, or that are set aside already, move into the highest free cells, as far
+    // as those are higher than their own, and are used no more. `cells` says afterwards where they are. They may be
+    // read and released as before, but not shown.
+    virtual void set_aside(std::span<Cell> cells) = 0;
+
+    // The end of it: they move into the lowest free cells, as far as those are lower than their own.
+    virtual void bring_back(std::span<Cell> cells) = 0;
 
     // The cells of the lane's positions begin … begin + cells.size() - 1, in this order. Errors: internal (the lane
     // does not hold them all).

@@ -4,6 +4,17 @@
 #include <limits>
 
 namespace luce::memory {
+namespace {
+
+// libllama looks at cells by 256; fewer idle ones cost nothing.
+constexpr std::size_t kFewIdlePages = 256 / kPageSize;
+
+// That are set aside before a computation beside running lanes: moving their rows costs it what some two thousand cells
+// more would, and a few times only after a text has ended. A prompt's slices let twice as many be moved as they fill,
+// so that the next one finds the lowest cells free.
+constexpr std::size_t kPagesAStep = 16;
+
+}  // namespace
 
 std::int32_t LanePool::n_available_cells() const {
     if (!has_cells(device_)) return std::numeric_limits<std::int32_t>::max() / 2;
@@ -24,18 +35,25 @@ std::int32_t LanePool::n_private_cells(LaneId id, Position n_computed) const {
     return n_cells;
 }
 
+void LanePool::set_idle_aside(std::size_t n_pages) {
+    if (cache_.n_low_idle_pages() <= kFewIdlePages) return;
+    cache_.set_idle_aside(lanes_.n_running() > 0 ? std::max(kPagesAStep, n_pages) : cache_.n_low_idle_pages());
+}
+
 Result<void> LanePool::make_room(std::int32_t n_cells) {
     if (device_.traits().refusal || !has_cells(device_)) return {};
     Result<void> room = cache_.make_room(n_cells);
-    if (room || residency_ == nullptr) return room;
-    const double started_s = clock_.now_s();
-    while (!room && room.error().code == ErrorCode::no_room) {
-        const Result<bool> yielded = offload_one();
-        if (!yielded) return yielded.error();
-        if (!yielded.value()) return room;
-        room = cache_.make_room(n_cells);
+    if (!room && residency_ != nullptr) {
+        const double started_s = clock_.now_s();
+        while (!room && room.error().code == ErrorCode::no_room) {
+            const Result<bool> yielded = offload_one();
+            if (!yielded) return yielded.error();
+            if (!yielded.value()) return room;
+            room = cache_.make_room(n_cells);
+        }
+        totals_.stall_s += clock_.now_s() - started_s;
     }
-    totals_.stall_s += clock_.now_s() - started_s;
+    if (room) cache_.clear_lowest_cells(n_cells);
     return room;
 }
 

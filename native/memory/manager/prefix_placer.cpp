@@ -1,6 +1,8 @@
 #include "memory/manager/prefix_placer.h"
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -12,20 +14,35 @@ constexpr std::int32_t kFewIdleCells = 256;  // libllama looks at cells by as ma
 
 }  // namespace
 
-// A computation looks at all cells up to the highest used one, also at those of texts that nobody runs: measured, a
-// prompt takes twice as long beside some 10,000 of them. Where a page is copied at the speed of memory, idle texts move
-// over to the host before they cost more than that, and what the lane goes on from comes back into the lowest cells.
+// A computation looks at all cells up to the highest used one, also at those of texts that nobody runs: measured on a
+// CPU, a prompt takes twice as long beside some 10,000 of them. There, where moving them costs something as well, they
+// stay until they cost more than that.
+bool PrefixPlacer::is_in_the_way(std::int32_t n_foreign, std::int32_t n_text) const {
+    const std::int32_t n_running = pool_.n_used_cells();
+    return n_foreign > kFewIdleCells + (n_running + n_text) / 4;
+}
+
+// Where a page is copied at the speed of memory, idle texts move over to the host's tier, and what the lane goes on
+// from comes back into the lowest cells.
 void PrefixPlacer::clear_the_way(const PrefixMatch& match, std::int32_t n_text) {
     if (!has_cells(device_) || !device_.traits().is_host_memory || device_.traits().refusal) return;
     std::int32_t n_own = 0;
-    for (const Page* page : match.pages) n_own += page->is_resident() && page->n_lanes == 0 ? kPageSize : 0;
-    const std::int32_t n_running = device_.traits().n_cells - device_.n_free_cells() - cache_.n_idle_cells();
-    const std::int32_t n_needed = n_running + n_text;
-    const std::int32_t n_foreign = cache_.n_idle_cells() - n_own;
-    if (n_foreign <= kFewIdleCells + n_needed / 4) return;
-    // Nothing is lost by it, or it is not done.
-    if (!cache_.has_room_for_unsaved()) return;
+    for (const Page* page : match.pages) n_own += page->place.kind == PlaceInPool::Kind::low ? kPageSize : 0;
+    const auto n_low = static_cast<std::int32_t>(cache_.n_low_idle_pages()) * kPageSize;
+    if (!is_in_the_way(n_low - n_own, n_text)) return;
+    // Nothing is lost by it, or it is not done. Of pages for which there was no room in the host before, has_unsaved()
+    // says nothing any more.
+    const std::size_t n_host = cache_.usage().host_bytes + cache_.n_low_idle_pages() * cache_.page_bytes();
+    if (!cache_.has_room_for_unsaved() || n_host > cache_.host_budget()) return;
     if (const Result<void> evicted = cache_.evict_idle(); !evicted) log_warn(evicted.error().text);
+}
+
+// What is idle still, when the lane's own pages are no more.
+void PrefixPlacer::set_foreign_aside(std::size_t n_own_aside, std::int32_t n_text) {
+    if (!has_cells(device_) || device_.traits().refusal) return;
+    if (!device_.traits().is_host_memory) return pool_.set_idle_aside(n_own_aside);
+    const std::size_t n_low = cache_.n_low_idle_pages();
+    if (is_in_the_way(static_cast<std::int32_t>(n_low) * kPageSize, n_text)) cache_.set_idle_aside(n_low);
 }
 
 // Making room for what has to come from elsewhere must not take the prefix away: its pages and its checkpoint wait
@@ -35,6 +52,7 @@ Result<void> PrefixPlacer::place(LaneId lane, PrefixMatch& match, std::span<cons
     const auto n_text = static_cast<std::int32_t>(text.size());
     if (match.n == 0) {
         clear_the_way(match, n_text);
+        set_foreign_aside(0, n_text);
         return {};
     }
     const CheckpointBlob checkpoint = match.checkpoint != nullptr ? match.checkpoint->data : nullptr;
@@ -53,7 +71,7 @@ Result<void> PrefixPlacer::place(LaneId lane, PrefixMatch& match, std::span<cons
     Taken taken;
     const auto put = [&]() -> Result<void> {
         if (has_cells(device_)) {
-            if (Result<void> done = take_pages(match, taken); !done) return done;
+            if (Result<void> done = take_pages(match, n_text, taken); !done) return done;
             // All at once: the device waits for copies only here.
             std::vector<Cell> seen;
             for (std::size_t i = 0; i < match.pages.size(); ++i) {
@@ -84,7 +102,7 @@ Result<void> PrefixPlacer::place(LaneId lane, PrefixMatch& match, std::span<cons
     return done;
 }
 
-Result<void> PrefixPlacer::take_pages(const PrefixMatch& match, Taken& taken) {
+Result<void> PrefixPlacer::take_pages(const PrefixMatch& match, std::int32_t n_text, Taken& taken) {
     // Those that are there first: from then on they stay.
     for (std::size_t i = 0; i < match.pages.size(); ++i) {
         Page* page = match.pages[i];
@@ -97,6 +115,11 @@ Result<void> PrefixPlacer::take_pages(const PrefixMatch& match, Taken& taken) {
             taken.seen.push_back(page);
         }
     }
+    std::vector<Page*> aside;
+    std::copy_if(taken.seen.begin(), taken.seen.end(), std::back_inserter(aside),
+                 [](const Page* page) { return page->is_aside; });
+    set_foreign_aside(aside.size(), n_text);
+    cache_.bring_back(aside);
     for (std::size_t i = 0; i < match.pages.size(); ++i) {
         Page* page = match.pages[i];
         if (!match.sees(i) || page->is_resident()) continue;

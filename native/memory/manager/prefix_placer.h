@@ -28,7 +28,9 @@ private:
     };
 
     void clear_the_way(const PrefixMatch& match, std::int32_t n_text);
-    Result<void> take_pages(const PrefixMatch& match, Taken& taken);
+    bool is_in_the_way(std::int32_t n_foreign, std::int32_t n_text) const;
+    void set_foreign_aside(std::size_t n_own_aside, std::int32_t n_text);
+    Result<void> take_pages(const PrefixMatch& match, std::int32_t n_text, Taken& taken);
     Result<void> write_rest(LaneId lane, const PrefixMatch& match, std::span<const Token> text, const Bytes& rows);
 
     KvDevice& device_;

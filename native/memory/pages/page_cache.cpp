@@ -64,6 +64,8 @@ Result<void> PageCache::evict(Page& page) {
 
 void PageCache::set_cells(Page& page, std::span<const Cell> cells, bool are_held) {
     const bool was_kept = page.is_kept();
+    idle_.note(page, IdlePages::Kind::none);
+    page.is_aside = false;
     if (page.is_resident()) {
         device_.release(page.cells);
         --usage_.n_resident;
@@ -138,6 +140,7 @@ double PageCache::priority_per_byte(const Page& page, double now_s) const {
 
 // Which queues the page belongs into.
 void PageCache::update(Page& page) {
+    note_place(page);
     in_pool_.set(page, leaves_pool(page) ? &conversation_of(page) : nullptr);
     in_host_.set(page, leaves_host(page) ? &conversation_of(page) : nullptr);
     if (is_awaited(page)) {
@@ -172,6 +175,7 @@ void PageCache::adopt(Page& page, std::span<const Cell> cells) {
 
 // Spares the queue a page that would leave it at once.
 void PageCache::adopt_and_enter(Page& page, std::span<const Cell> cells) {
+    if (page.is_aside) set_cells(page, {});
     ++n_lane_changes_;
     ++page.n_lanes;
     adopt(page, cells);
@@ -222,6 +226,10 @@ void PageCache::stop_waiting_for(Checkpoint& checkpoint) {
 }
 
 Result<void> PageCache::place(Page& page) {
+    if (page.is_aside) {
+        Page* back = &page;
+        move(std::span(&back, 1), false);
+    }
     if (page.is_resident()) return {};
     assert(page.host != nullptr);
     std::array<Cell, kPageCells> cells{};

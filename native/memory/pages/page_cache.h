@@ -2,6 +2,9 @@
 // to leave when room is needed. Owns the placement; the tree owns the pages. Knows no requests and no slots, only how
 // many of them need a page (n_lanes, n_pins).
 //
+// A computation looks at all cells up to the highest used one, so pages that no lane sees are set aside before one that
+// does not need them (kv_device.h): in the pool, but high up in it and out of the computations' sight.
+//
 // The pool gives up pages that no lane uses, those first whose texts end there; a page without a copy in the host is
 // copied first, if it is worth what has to make way for it there. The host gives up what is neither in the pool nor
 // needed by a page behind it. What is pinned stays in one of the two. Which of them goes first, and what is worth more
@@ -21,6 +24,7 @@
 #include "base/result.h"
 #include "memory/eviction/eviction_queue.h"
 #include "memory/manager/kv_device.h"
+#include "memory/pages/idle_pages.h"
 #include "memory/pages/prefix_tree.h"
 
 namespace luce::memory {
@@ -53,7 +57,7 @@ public:
     // Have at least n free cells. Errors: no_room (as many as possible were freed).
     Result<void> make_room(std::int32_t n_cells);
 
-    // A lane's own cells become the page's. REQUIRES: not resident.
+    // A lane's own cells become the page's. REQUIRES: not resident, or (adopt_and_enter) set aside.
     void adopt(Page& page, std::span<const Cell> cells);
     void adopt_and_enter(Page& page, std::span<const Cell> cells);
 
@@ -82,9 +86,21 @@ public:
 
     bool is_on_disk(const Page& page) const;
 
-    // Put a page from the host into the pool, if it is not there; its bytes may still be coming. Nobody sees it, so it
-    // may have to leave again at once. Errors: no_room, internal.
+    // Put a page from the host into the pool, if it is not there; its bytes may still be coming. It can be shown, but
+    // nobody sees it, so it may have to leave again at once. Errors: no_room, internal.
     Result<void> place(Page& page);
+
+    // Up to n pages that no lane sees are set aside, the lowest first.
+    void set_idle_aside(std::size_t n_pages);
+    std::size_t n_low_idle_pages() const { return idle_.n_low(); }
+    std::size_t n_aside_pages() const { return idle_.n_aside(); }
+
+    // If the next n rows would lie above what is set aside: as many of that move into higher cells.
+    void clear_lowest_cells(std::int32_t n_cells);
+
+    // Pages that are set aside can be shown again, and lie in the lowest cells as far as there is room. REQUIRES: lanes
+    // use them (enter()), who do not see them yet.
+    void bring_back(std::span<Page* const> pages);
 
     // Keep it in pool or host until unpinned. Errors: no_room (all that is pinned must fit the host's budget).
     Result<void> pin(Page& page);
@@ -142,6 +158,9 @@ private:
     enum class Claim : std::uint8_t { priority, awaited, pinned };
 
     Result<void> evict(Page& page);
+    void note_place(Page& page);
+    bool are_idle_pages_right() const;
+    void move(std::span<Page* const> pages, bool are_aside);
     void set_cells(Page& page, std::span<const Cell> cells, bool are_held = false);
     void set_host(Page& page, Blob rows);
     void own(Page& page, const ConversationRef& owner);
@@ -174,7 +193,8 @@ private:
     std::set<Page*> awaited_;                           // host copy only, unpinned, but a request or a write waits
     std::set<Page*> doubles_;                           // in pool and host: their host copy is the first to go
     std::set<std::pair<std::int32_t, Page*>> unsaved_;  // resident, no host copy yet; by index
-    std::int64_t n_idle_ = 0;                           // resident pages that no lane uses
+    IdlePages idle_;
+    std::int64_t n_idle_ = 0;  // resident pages that no lane uses
     std::uint64_t n_lane_changes_ = 0;
 };
 

@@ -76,6 +76,7 @@ std::optional<std::string> PageCache::check_integrity() const {
     expect(seen.host_bytes == usage_.host_bytes, "the host's bytes are miscounted");
     expect(seen.pinned_bytes == usage_.pinned_bytes, "the pinned bytes are miscounted");
     expect(seen.keys_bytes == usage_.keys_bytes, "the pages' keys are miscounted");
+    expect(are_idle_pages_right(), "the idle pages are noted in the wrong places");
     expect(n_idle == n_idle_, "the idle pages are miscounted");
     expect(usage_.host_bytes <= host_budget_, "the host holds more than its budget");
     return wrong;

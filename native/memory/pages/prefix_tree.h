@@ -27,6 +27,13 @@ namespace luce::memory {
 
 struct Page;
 
+// Where IdlePages has noted a page.
+struct PlaceInPool {
+    enum class Kind : std::uint8_t { none, low, aside };
+    Kind kind = Kind::none;
+    Cell lowest = 0;  // of its cells
+};
+
 // Why a checkpoint was taken, in rising worth: texts depart at marks and ends more often than anywhere else.
 enum class CheckpointKind : std::uint8_t { interval, mark, prompt_end, answer_end };
 
@@ -59,6 +66,7 @@ struct Page {
 
     // Where the rows lie.
     std::vector<Cell> cells;  // resident: kPageSize of them, held; empty otherwise
+    bool is_aside = false;    // resident, and set aside: no lane sees it
     Blob host;
 
     std::int32_t n_lanes = 0;     // running requests that see its cells: not evictable
@@ -70,6 +78,7 @@ struct Page {
 
     std::int32_t n_handles = 0;  // who remembers this object; its rows may go
     bool is_double = false;      // in pool and host, as PageCache has noted
+    PlaceInPool place;           // IdlePages'
 
     PageKeys keys;               // for a scorer; null: not made
     std::optional<float> score;  // how much it mattered to whoever asked last; unset: never asked

@@ -317,4 +317,64 @@ TEST_CASE("pages that leave and come back at random through pinned memory are th
     }
 }
 
+// Each page goes up and down, to the host and back, with computations in between that take the lowest cells.
+TEST_CASE("pages that are set aside and brought back at random are the same bytes") {
+    for (const char* name : {"qwen3", "qwen35", "gemma4"}) {
+        CAPTURE(name);
+        Direct s({test_model(name), "q8_0"}, 1024);
+        const Delay delay(300);
+        const Tokens text = some_tokens(static_cast<int>(kPages) * kPageSize, 3);
+        s.compute(kFirst, text, std::vector<Position>{200});
+        const Snapshot snapshot = s.take(kFirst, text);
+        std::vector<std::vector<Cell>> cells;
+        for (std::size_t i = 0; i < kPages; ++i) {
+            cells.push_back(s.find(kFirst, static_cast<Position>(i) * kPageSize, kPageSize));
+            s.device.hold(cells[i]);
+        }
+        s.device.forget(kFirst);
+        std::mt19937 random(3);
+        std::vector<bool> is_aside(kPages);
+        std::vector<std::pair<std::size_t, std::shared_ptr<Bytes>>> copies;
+        Position n_others = 0;
+        for (int round = 0; round < 300; ++round) {
+            const std::size_t i = random() % kPages;
+            switch (random() % 5) {
+                case 0:
+                    s.device.forget(kSecond);
+                    s.compute(kSecond, some_tokens(100 + static_cast<int>(random() % 100), ++n_others));
+                    break;
+                case 1:
+                    copies.emplace_back(i, s.pinned_page());
+                    REQUIRE(s.device.read(cells[i], *copies.back().second, copies.back().second));
+                    break;
+                case 2: {  // to the host, and back at once
+                    const std::shared_ptr<Bytes> host = s.pinned_page();
+                    REQUIRE(s.device.read(cells[i], *host, host));
+                    s.device.release(cells[i]);
+                    is_aside[i] = false;
+                    const auto tokens = std::span(text).subspan(i * kPageSize, kPageSize);
+                    REQUIRE(s.device.place(static_cast<Position>(i) * kPageSize, tokens, *host, host, cells[i]));
+                    break;
+                }
+                default:
+                    if (is_aside[i] && random() % 3 > 0) {
+                        s.device.bring_back(cells[i]);
+                        is_aside[i] = false;
+                    } else {
+                        s.device.set_aside(cells[i]);
+                        is_aside[i] = true;
+                    }
+            }
+        }
+        s.device.settle();
+        for (const auto& [i, copy] : copies) CHECK(*copy == snapshot.pages[i]);
+        for (std::size_t i = 0; i < kPages; ++i) {
+            Bytes rows(s.page_bytes);
+            REQUIRE(s.device.read(cells[i], rows, nullptr));
+            s.device.settle();
+            CHECK(rows == snapshot.pages[i]);
+        }
+    }
+}
+
 TEST_SUITE_END();

@@ -18,6 +18,7 @@
 
 #include "engine/decoder.h"
 #include "memory/manager/kv_device.h"
+#include "tests/engine/fake_cells.h"
 
 namespace luce::tests {
 
@@ -39,8 +40,7 @@ inline std::uint64_t hash_text(const Tokens& text) {
 inline Token next_of(std::uint64_t hash) { return static_cast<Token>(hash % (kVocab - 1)); }
 inline Token next_token(const Tokens& text) { return next_of(hash_text(text)); }
 
-// A row of the cache: token and position, and the hash of the text up to there, as a real row knows of what was before
-// it. The state: hash and length of the text.
+// A row of the cache: token, position, and the hash of the text up to there. The state: hash and length of the text.
 class FakeModel final : public engine::Decoder, public memory::KvDevice {
 public:
     // `is_host_memory`: texts that nobody runs make way for one that begins.
@@ -95,6 +95,7 @@ public:
         last_call.assign(slices.begin(), slices.end());
         if (on_decode) on_decode(n_new);
         n_computed += n_new;
+        n_most_spanned = std::max(n_most_spanned, n_spanned_cells(0));
         max_cells = std::max(max_cells, traits_.n_cells - n_free_cells());
         return {};
     }
@@ -164,6 +165,10 @@ public:
         return {};
     }
 
+    std::int32_t n_spanned_cells(std::int32_t n_more) const override { return n_spanned(cells_, n_more); }
+    void set_aside(std::span<memory::Cell> cells) override { move(cells, true); }
+    void bring_back(std::span<memory::Cell> cells) override { move(cells, false); }
+
     void hold(std::span<const memory::Cell> cells) override {
         for (const memory::Cell i : cells) set_held(i, true);
     }
@@ -175,7 +180,8 @@ public:
         arrive();
         for (const memory::Cell i : cells) {
             Cell& cell = cells_.at(i);
-            if (cell.is_free() || !cell.lanes.insert(lane).second) misuse = "a cell is shown twice, or is free";
+            if (cell.is_free() || cell.is_aside || !cell.lanes.insert(lane).second)
+                misuse = "a cell is shown twice, or is nobody's to see";
             note(lane, cell.row);
         }
     }
@@ -329,6 +335,8 @@ public:
     std::int64_t n_kept_others = 0;  // tokens of trees that stayed although a sibling was likelier
     std::int32_t most_branches = 0;  // in a call
     std::int32_t max_cells = 0;
+    std::int64_t n_moved = 0;         // cells that were set aside or brought back, and were moved for it
+    std::int32_t n_most_spanned = 0;  // by a call, of late
 
 private:
     struct Row {
@@ -340,6 +348,7 @@ private:
         Row row;
         std::set<LaneId> lanes;
         bool is_held = false;
+        bool is_aside = false;
         bool is_free() const { return lanes.empty() && !is_held; }
     };
     struct State {
@@ -420,10 +429,21 @@ private:
         return {};
     }
 
+    void move(std::span<memory::Cell> cells, bool are_aside) {
+        arrive();
+        for (memory::Cell& i : cells) {
+            const Cell& from = cells_.at(i);
+            const bool may_move = from.is_held && from.lanes.empty() && (are_aside || from.is_aside);
+            if (!may_move) misuse = "a cell is moved that is seen, or not held, or not set aside when it comes back";
+            n_moved += move_cell(cells_, i, are_aside) ? 1 : 0;
+        }
+    }
+
     void set_held(memory::Cell i, bool held) {
         Cell& cell = cells_.at(i);
         if (cell.is_held == held || cell.is_free()) misuse = "a cell is held or released twice";
         cell.is_held = held;
+        if (!held) cell.is_aside = false;
     }
 
     void send(std::vector<std::uint8_t> bytes, std::span<std::uint8_t> out, std::shared_ptr<const void> owner) {

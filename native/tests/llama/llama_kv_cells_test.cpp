@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <random>
 #include <set>
 
@@ -28,18 +29,34 @@ public:
     void step(int number) {
         const std::size_t i = random_() % kLanes;
         const Tokens tokens = some_tokens(static_cast<int>(1 + random_() % 150), number);
-        switch (random_() % 6) {
+        switch (random_() % 8) {
             case 0:
             case 1: compute(i, tokens); break;
             case 2: write(i, tokens); break;
             case 3: leave(i); break;
             case 4: drop(i); break;
+            case 5: set_aside(); break;
+            case 6: bring_back(); break;
             default: let_go(i); break;
         }
     }
 
     void check() {
         REQUIRE(setup_.device.n_free_cells() == static_cast<std::int32_t>(free_.size()));
+        Cell end = 0;
+        const auto reach = [&end](const Cells& cells) {
+            for (const Cell cell : cells) end = std::max(end, cell + 1);
+        };
+        std::size_t n_aside = 0;
+        for (const Cells& aside : aside_) n_aside += aside.size();
+        REQUIRE(setup_.device.usage().n_aside_cells == static_cast<std::int32_t>(n_aside));
+        REQUIRE(setup_.device.usage().n_used_cells == static_cast<std::int32_t>(kCells - free_.size() - n_aside));
+        for (const Cells& held : held_) reach(held);
+        for (const Cells& seen : lanes_) reach(seen);
+        REQUIRE(setup_.device.usage().n_spanned_cells == static_cast<std::int32_t>(end));
+        if (!free_.empty()) {
+            REQUIRE(setup_.device.n_spanned_cells(1) == static_cast<std::int32_t>(std::max(end, *free_.begin() + 1)));
+        }
         for (std::size_t i = 0; i < kLanes; ++i) {
             const auto lane = static_cast<LaneId>(i);
             REQUIRE(setup_.find(lane, 0, lanes_[i].size()) == lanes_[i]);
@@ -109,6 +126,53 @@ private:
         give_back(cells);
     }
 
+    // The books: whoever can go higher does.
+    void set_aside() {
+        const auto is_unseen = [&](const Cells& held) {
+            return !held.empty() && std::none_of(lanes_.begin(), lanes_.end(), [&](const Cells& seen) {
+                return std::find_first_of(seen.begin(), seen.end(), held.begin(), held.end()) != seen.end();
+            });
+        };
+        const auto at = std::find_if(held_.begin(), held_.end(), is_unseen);
+        if (at != held_.end()) {
+            aside_.push_back(*at);
+            held_.erase(at);
+        } else if (aside_.empty()) {
+            return;
+        } else {  // once more
+            std::swap(aside_.back(), aside_[random_() % aside_.size()]);
+        }
+        Cells& cells = aside_.back();
+        const Cells before = cells;
+        setup_.device.set_aside(cells);
+        move(before, cells);
+        for (const Cell cell : cells)
+            CHECK((free_.empty() || cell > *free_.rbegin() || !std::ranges::count(before, cell)));
+    }
+
+    void bring_back() {
+        if (aside_.empty()) return;
+        Cells cells = aside_.front();
+        const Cells before = cells;
+        aside_.erase(aside_.begin());
+        const auto n_lower = std::distance(free_.begin(), free_.lower_bound(std::ranges::min(cells)));
+        setup_.device.bring_back(cells);
+        if (n_lower >= std::ssize(cells)) {
+            Cells ascending = cells;
+            std::ranges::sort(ascending);
+            CHECK(std::ranges::equal(
+                ascending, std::ranges::subrange(free_.begin(), std::next(free_.begin(), std::ssize(cells)))));
+        }
+        move(before, cells);
+        held_.push_back(cells);
+    }
+
+    void move(const Cells& from, const Cells& to) {
+        for (const Cell cell : to) CHECK((free_.contains(cell) || std::ranges::count(from, cell) == 1));
+        free_.insert(from.begin(), from.end());
+        for (const Cell cell : to) free_.erase(cell);
+    }
+
     void take(std::size_t i, const Cells& cells) {
         for (const Cell cell : cells) {
             CHECK(cell == *free_.begin());
@@ -130,6 +194,7 @@ private:
     std::set<Cell> free_;
     std::array<Cells, kLanes> lanes_;
     std::vector<Cells> held_;
+    std::vector<Cells> aside_;  // held as well
 };
 
 }  // namespace

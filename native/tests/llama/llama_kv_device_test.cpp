@@ -121,6 +121,55 @@ TEST_CASE("put back into other cells and another lane they go on up to rounding"
     }
 }
 
+TEST_CASE("pages that are set aside are not looked at, and go on to the bit when they are back") {
+    const std::array<Position, 2> cuts = {64, 150};
+    for (const Variant& variant : variants()) {
+        CAPTURE(variant.path);
+        CAPTURE(variant.cache_type);
+        Setup s(variant);
+        const Tokens text = some_tokens(192, 3);
+        const Snapshot snapshot = s.take(kFirst, text, s.compute(kFirst, text, cuts));
+        Cells cells = s.find(kFirst, 0, text.size());
+        const Cells before = cells;
+        const Bytes whole = s.whole_state(kFirst);
+        const std::vector<Logits> untouched = s.go_on(kFirst, 192);
+        s.device.hold(cells);
+        s.device.forget(kFirst);
+        const Tokens other = some_tokens(70, 50);
+        s.compute(kSecond, other);
+        const std::vector<Logits> beside = s.go_on(kSecond, 70);
+        s.device.forget(kSecond);
+        const std::int32_t n_free = s.device.n_free_cells();
+        CHECK(s.device.n_spanned_cells(0) == 192);
+
+        s.device.set_aside(cells);
+        CHECK(std::ranges::min(cells) > 192);
+        CHECK(s.device.n_free_cells() == n_free);
+        CHECK(s.device.n_spanned_cells(0) == 0);
+        s.compute(kSecond, other);
+        CHECK(s.find(kSecond, 0, 1)[0] == 0);
+        CHECK(distance(beside, s.go_on(kSecond, 70)) < kRounding);
+        CHECK(s.device.n_spanned_cells(0) == 75);
+        Bytes rows(kPageSize * s.device.traits().row_bytes);
+        REQUIRE(s.device.read(std::span(cells).subspan(kPageSize, kPageSize), rows, nullptr));
+        s.device.settle();
+        CHECK(rows == snapshot.pages[1]);
+
+        s.device.forget(kSecond);
+        s.device.bring_back(cells);
+        CHECK(cells == before);
+        s.load_state(kFirst, snapshot);
+        s.device.show(kFirst, cells);
+        CHECK(s.whole_state(kFirst) == whole);
+        CHECK(s.go_on(kFirst, 192) == untouched);
+        s.device.forget(kFirst);
+        s.device.set_aside(cells);
+        s.device.release(cells);
+        CHECK(s.device.n_free_cells() == s.device.traits().n_cells);
+        CHECK(s.device.usage().n_aside_cells == 0);
+    }
+}
+
 TEST_CASE("pages that are placed before anybody sees them are what write() makes of them") {
     for (const char* name : {"", "qwen3", "gemma4"}) {
         CAPTURE(name);

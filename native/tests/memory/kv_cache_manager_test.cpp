@@ -30,6 +30,7 @@ PlayOptions some_options(std::uint64_t seed) {
 void play_rounds(int n_rounds, std::uint64_t first_seed, bool fails, bool with_disk) {
     std::uint64_t n_restored = 0;
     std::uint64_t n_suspensions = 0;
+    std::int64_t n_moved_cells = 0;
     for (int round = 0; round < n_rounds; ++round) {
         const std::uint64_t seed = first_seed + static_cast<std::uint64_t>(round);
         INFO("seed " << seed);
@@ -45,10 +46,12 @@ void play_rounds(int n_rounds, std::uint64_t first_seed, bool fails, bool with_d
         player.play(300);
         n_restored += player.n_restored;
         n_suspensions += player.n_suspensions();
+        n_moved_cells += player.n_moved_cells();
     }
     // The rounds were heavy enough to mean something.
     CHECK(n_restored > static_cast<std::uint64_t>(n_rounds));
     CHECK(n_suspensions > static_cast<std::uint64_t>(n_rounds / 4));
+    CHECK(n_moved_cells > 64 * n_rounds);
 }
 
 int rounds(int n) { return memory::samples::times("LUCE_MEMORY_ROUNDS", n); }

@@ -64,6 +64,7 @@ public:
     }
 
     std::uint64_t n_restored = 0;
+    std::int64_t n_moved_cells() const { return model_.n_moved; }
     std::uint64_t n_suspensions() const { return engine_->status().n_suspensions; }
     memory::ResidencyStatus residency() const { return memory_->status().residency.value(); }
 

@@ -102,6 +102,9 @@ public:
 
     const DeviceTraits& traits() const override { return traits_; }
     std::int32_t n_free_cells() const override { return static_cast<std::int32_t>(free_.size()); }
+    std::int32_t n_spanned_cells(std::int32_t) const override { return 0; }
+    void set_aside(std::span<Cell>) override {}
+    void bring_back(std::span<Cell>) override {}
 
     // What a model would do.
     void compute(Position begin, Position end) {

@@ -1,0 +1,42 @@
+#include "llama/device_copy/copies_within.h"
+
+#include <cstring>
+
+#include "llama/device_copy/device_bytes.h"
+
+namespace luce::llama {
+
+ggml_backend_t CopiesWithin::stream_of(const ggml_tensor* tensor) const {
+    const ggml_backend_dev_t device = device_holding(tensor);
+    if (device == nullptr || !is_plain_memory(tensor, device)) return nullptr;
+    for (int i = 0; i < ggml_backend_sched_get_n_backends(scheduler_); ++i) {
+        ggml_backend_t backend = ggml_backend_sched_get_backend(scheduler_, i);
+        if (ggml_backend_get_device(backend) == device) return backend;
+    }
+    return nullptr;
+}
+
+void CopiesWithin::settle_once() {
+    if (!is_settled_) settle_();
+    is_settled_ = true;
+}
+
+// A stream that cannot copy by itself is waited for by ggml, before and after.
+void CopiesWithin::copy(const ggml_tensor* tensor, std::size_t from, std::size_t to, std::size_t n_bytes) {
+    ggml_backend_buffer_t buffer = buffer_of(tensor);
+    ggml_backend_t stream = stream_of(tensor);
+    if (stream == nullptr) settle_once();
+    if (ggml_backend_buffer_is_host(buffer)) {
+        std::memcpy(data_of(tensor) + to, data_of(tensor) + from, n_bytes);
+        return;
+    }
+    ggml_tensor source = bytes_at(buffer, data_of(tensor) + from, n_bytes);
+    ggml_tensor target = bytes_at(buffer, data_of(tensor) + to, n_bytes);
+    if (stream != nullptr) {
+        ggml_backend_tensor_copy_async(stream, stream, &source, &target);
+    } else {
+        ggml_backend_tensor_copy(&source, &target);
+    }
+}
+
+}  // namespace luce::llama
