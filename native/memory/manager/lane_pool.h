@@ -32,8 +32,8 @@ public:
     // Have at least n free cells. Where residency is bounded, lanes give up pages for it. Errors: no_room, internal.
     Result<void> make_room(std::int32_t n_cells);
 
-    // Pages that no lane sees are set aside, so that computations do not look at them: n_pages or a few more, which is
-    // not noticed; all of them where no lane runs.
+    // Pages that no lane sees are set aside, so that computations do not look at them: n_pages or a few more; all of
+    // them where no lane runs.
     void set_idle_aside(std::size_t n_pages);
 
     // Of a prefix that is to be put in place: what there is room for beside the lane's next tokens, or its share.
