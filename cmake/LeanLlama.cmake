@@ -3,7 +3,8 @@
 # It holds the command lines of llama.cpp's own programs, downloads and an HTTP library as well: none of that is linked
 # into anything of ours, and all of it would be compiled. Its parsers and templates, which luce_text uses all of, are many
 # small files behind the same large headers: eight at a time they take a fraction. What luced links stays in files of its
-# own, so that it gets no more than it needs. All this fits the pinned build: a tree of the user's own is built as it is.
+# own, so that it gets no more than it needs. -O2 is enough for what parses and renders: with -O3 its templates take twice
+# as long to compile. All this fits the pinned build: a tree of the user's own is built as it is.
 
 set(LUCE_COMMON_UNUSED arg console debug download hf-cache imatrix-loader llguidance preset subproc)
 set(LUCE_COMMON_OF_LUCED
@@ -19,6 +20,7 @@ function(luce_build_llama_lean)
     # FILENAME: each of the template's files has its own.
     set_target_properties(llama-common PROPERTIES SOURCES "${sources}"
         UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8 UNITY_BUILD_CODE_BEFORE_INCLUDE "#undef FILENAME")
+    target_compile_options(llama-common PRIVATE $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU,Clang>>:-O2>)
     foreach(name IN LISTS LUCE_COMMON_OF_LUCED)
         set_source_files_properties("${LLAMA_CPP_SOURCE}/common/${name}.cpp" TARGET_DIRECTORY llama-common
             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
