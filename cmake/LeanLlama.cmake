@@ -5,6 +5,9 @@
 # small files behind the same large headers: eight at a time they take a fraction. What luced links stays in files of its
 # own, so that it gets no more than it needs. -O2 is enough for what parses and renders: with -O3 its templates take twice
 # as long to compile. All this fits the pinned build: a tree of the user's own is built as it is.
+#
+# With LUCE_BUILD_BENCH, llama-bench, llama-batched-bench and llama-server can be built (nothing builds them unasked): on
+# the very libraries that luced links. What is left out here is then a library of their own.
 
 set(LUCE_COMMON_UNUSED arg console debug download hf-cache imatrix-loader llguidance preset subproc)
 set(LUCE_COMMON_OF_LUCED
@@ -30,4 +33,12 @@ function(luce_build_llama_lean)
         list(REMOVE_ITEM libraries cpp-httplib "$<LINK_ONLY:cpp-httplib>")
         set_target_properties(llama-common PROPERTIES ${property} "${libraries}")
     endforeach()
+    if(LUCE_BUILD_BENCH)
+        list(TRANSFORM LUCE_COMMON_UNUSED REPLACE "(.+)" "${LLAMA_CPP_SOURCE}/common/\\1.cpp" OUTPUT_VARIABLE sources)
+        add_library(llama-common-programs STATIC EXCLUDE_FROM_ALL ${sources})
+        target_link_libraries(llama-common-programs PUBLIC llama-common PRIVATE cpp-httplib)
+        foreach(program llama-bench-impl llama-batched-bench-impl mtmd server-context)
+            target_link_libraries(${program} PUBLIC llama-common-programs)
+        endforeach()
+    endif()
 endfunction()

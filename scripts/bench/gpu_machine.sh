@@ -4,17 +4,17 @@
 #
 # LLAMA_CPP_DIR     llama.cpp's sources, the pinned build
 # LIBGGML_CUDA_SO   ggml's CUDA backend as a loadable library, built from the same sources
-# OUT_DIR           where the figures go; the packages of python3 must hold numpy, gguf, rich and pytest
+# OUT_DIR           where the figures go; the packages of python3 must hold numpy, gguf, rich and pytest (rows: none)
 # STEP              any of, in the order that is wanted:
-#   build           luced with LUCE_BACKEND_DL, what it is compared with, llama-server too if its sources are there
-#   decode          decoding against the bare loop, on a random model of 8 GB (made here)
-#   streaming       the gaps of a running lane beside a long prompt, on the same
+#   build           luced with LUCE_BACKEND_DL, and what it is compared with: the bare loop, llama.cpp's own programs
+#   rows            the rows of decode/rows.py that $ROWS names (decode,prefill), with the options in $ROW_OPTIONS, of
+#                   each of $MODELS, or of a random model of 8 GB (made here)
 #   gate            speculation with a drafter that is never right against plain decoding, on the model of 8 GB
 #   prefix          an agent's session against the bare loop and llama-server; $MODELS or the same
 #   tests           the daemon's tests with --gpu (PYTEST_ADDOPTS="-n 8" where pytest-xdist is installed)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-[ $# -ge 4 ] || { sed -n '2,15s/^# \?//p' "$0"; exit 64; }
+[ $# -ge 4 ] || { sed -n '2,14s/^# \?//p' "$0"; exit 64; }
 llama=$(realpath "$1") backend=$(realpath "$2") out=$(realpath -m "$3")
 shift 3
 build=build/gpu-dl
@@ -23,26 +23,18 @@ mkdir -p "$out" build/gpu-import/luce
 ln -sfn "$PWD/protocol" build/gpu-import/luce/protocol
 ln -sfn "$PWD/supervisor" build/gpu-import/luce/supervisor
 
-luced=$PWD/$build/bin/luced bare=$build/bin
-server=$PWD/build/gpu-server/bin/llama-server
+luced=$PWD/$build/bin/luced programs=$build/bin
+server=$programs/llama-server
 export LUCE_DAEMON_BINARY=$luced LUCE_TEXT_LIBRARY=$PWD/$build/native/llama/text/libluce_text.so
 export GGML_BACKEND_PATH=$backend PYTHONUNBUFFERED=1
 export PYTHONPATH=$PWD/build/gpu-import:$PWD${PYTHONPATH:+:$PYTHONPATH}
-cpu=(-DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON)
 
 build() {
-    cmake -G Ninja -S . -B $build "${cpu[@]}" -DLUCE_BACKEND_DL=ON -DLLAMA_CPP_DIR="$llama" \
-        -DLUCE_BUILD_BENCH=ON -DGGML_CPU_ALL_VARIANTS=OFF >"$out/build.txt" 2>&1 &&
-        ninja -C $build luced bare_decode bare_prefill luce_text ggml-cpu >>"$out/build.txt" 2>&1 ||
-        { tail -30 "$out/build.txt"; exit 1; }
-    if [ -d "$llama/tools/server" ]; then
-        cmake -G Ninja -S "$llama" -B build/gpu-server "${cpu[@]}" -DGGML_BACKEND_DL=ON -DBUILD_SHARED_LIBS=ON \
-            -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
-            -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF \
-            -DLLAMA_USE_PREBUILT_UI=OFF >"$out/build-server.txt" 2>&1 &&
-            ninja -C build/gpu-server llama-server ggml-cpu >>"$out/build-server.txt" 2>&1 ||
-            tail -30 "$out/build-server.txt"
-    fi
+    cmake -G Ninja -S . -B $build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON \
+        -DGGML_F16C=ON -DGGML_BMI2=ON -DLUCE_BACKEND_DL=ON -DLLAMA_CPP_DIR="$llama" -DLUCE_BUILD_BENCH=ON \
+        -DGGML_CPU_ALL_VARIANTS=OFF >"$out/build.txt" 2>&1 &&
+        ninja -C $build luced luce_text ggml-cpu bare llama-bench llama-batched-bench llama-server \
+            >>"$out/build.txt" 2>&1 || { tail -30 "$out/build.txt"; exit 1; }
     { nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; "$luced" --version; } 2>/dev/null |
         tee "$out/machine.txt"
 }
@@ -54,19 +46,19 @@ models() {
     python3 scripts/make_test_models.py build/bench-models --shape bench-8b
 }
 
-compare() { # PROGRAM
-    for type in f16 q8_0; do
-        echo "$1, $type KV" | tee -a "$out/$1.md"
-        python3 "scripts/bench/decode/$1.py" --luced "$luced" --bare "$bare/bare_decode" --threads 8 --gpu-layers 99 \
-            --model $model --cache-type $type | tee -a "$out/$1.md"
+rows() {
+    for one in ${MODELS:-$model}; do
+        # shellcheck disable=SC2086
+        python3 scripts/bench/decode/rows.py --luced "$luced" --bare $programs/bare --model "$one" --threads 8 \
+            --llama-bench $programs/llama-bench --llama-batched-bench $programs/llama-batched-bench --gpu-layers 99 \
+            --rows "${ROWS:-decode,prefill}" ${ROW_OPTIONS:-} --json "$out/rows-$(basename "$one" .gguf).json" |
+            tee -a "$out/rows.md"
     done
 }
 
 prefix() {
-    local peer=()
-    [ -x "$server" ] && peer=(--vs "$server")
     for one in ${MODELS:-$model}; do
-        python3 scripts/bench/memory/prefix.py --luced "$luced" --bare "$bare/bare_prefill" "${peer[@]}" --threads 8 \
+        python3 scripts/bench/memory/prefix.py --luced "$luced" --bare $programs/bare --vs "$server" --threads 8 \
             --gpu-layers 99 --models "$one" --cache-type f16 --json "$out/prefix-$(basename "$one" .gguf).json" |
             tee -a "$out/prefix.txt"
     done
@@ -84,10 +76,10 @@ tests() {
 }
 
 for step in "$@"; do
-    [ "$step" = build ] || { [ -x "$luced" ] && models; } || exit 1
+    [ "$step" = build ] || [ -x "$luced" ] || exit 1
+    [ "$step" = build ] || [ "$step${MODELS:+given}" = rowsgiven ] || models || exit 1
     case $step in
-        build | prefix | tests | gate) $step ;;
-        decode | streaming) compare "$step" ;;
+        build | rows | prefix | tests | gate) $step ;;
         *) echo "no step $step" >&2; exit 64 ;;
     esac
 done

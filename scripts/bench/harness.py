@@ -10,7 +10,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,12 +20,25 @@ BUILD = ROOT / "build" / "release"
 TINY = ROOT / "models" / "luce-tiny-Q8_0.gguf"
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 def in_turns(sides: Sequence[T], turn: int) -> list[T]:
     """Another one first each time, so that what a machine does meanwhile falls on all of them."""
     at = turn % len(sides)
     return [*sides[at:], *sides[:at]]
+
+
+def measure_pairs(ours: Callable[[int], T], theirs: Callable[[int], U], n_pairs: int) -> tuple[list[T], list[U]]:
+    """Both in turns; a pair has its number, from 1 on."""
+    found: tuple[list[T], list[U]] = ([], [])
+    for pair in range(1, n_pairs + 1):
+        for is_ours in in_turns((True, False), pair):
+            if is_ours:
+                found[0].append(ours(pair))
+            else:
+                found[1].append(theirs(pair))
+    return found
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -15,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-
-import psutil
 
 START_DEADLINE_S = 300.0
 END_DEADLINE_S = 60.0
@@ -82,8 +81,8 @@ class LuceServer(ServerProcess):
 
     def cpu_s(self) -> float:
         """Of the server's process alone; engines are its children."""
-        times = psutil.Process(self._child.pid).cpu_times()
-        return float(times.user + times.system)
+        after_name = Path(f"/proc/{self._child.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -94,6 +93,8 @@ class Completion:
     """Tokens of the prompt that were read (again)."""
     prompt_s: float
     """The server's own time for them."""
+    decode_s: float
+    """The same for the tokens after the first one."""
     tokens: list[int]
 
 
@@ -149,4 +150,5 @@ class LlamaServer(ServerProcess):
             first_token_s = first_token_s or time.monotonic() - started_s
             tokens += event.get("tokens", [])
             timings = event.get("timings", timings)
-        return Completion(first_token_s, int(timings["prompt_n"]), float(timings["prompt_ms"]) / 1e3, tokens)
+        prompt_s, decode_s = (float(timings[f"{part}_ms"]) / 1e3 for part in ("prompt", "predicted"))
+        return Completion(first_token_s, int(timings["prompt_n"]), prompt_s, decode_s, tokens)

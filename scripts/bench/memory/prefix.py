@@ -32,7 +32,7 @@ from luce.protocol import GenerateOk, Token
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from scripts.bench.decode.bare_loop import BarePrefill
+from scripts.bench.decode.bare_loop import BareLoop
 from scripts.bench.harness import (
     in_turns,
     llama_server_arguments,
@@ -71,7 +71,7 @@ class Sample:
 @dataclass
 class Sides:
     luced: DaemonDriver
-    bare: BarePrefill | None
+    bare: BareLoop | None
     server: LlamaServer | None
     n_answer: int
 
@@ -88,7 +88,7 @@ def ask_luced(daemon: DaemonDriver, conversation: Conversation, n: int) -> tuple
     return first_token_s, daemon.next_ok(), tokens
 
 
-def ask_bare(bare: BarePrefill, sent: Sequence[int], n_known: int, *, goes_on: bool) -> float:
+def ask_bare(bare: BareLoop, sent: Sequence[int], n_known: int, *, goes_on: bool) -> float:
     bare.fill_to(sent, n_known, is_extended=goes_on)
     return bare.fill(sent, n_known, len(sent))
 
@@ -139,8 +139,7 @@ def run_model(args: argparse.Namespace, model: Path, console: Console) -> list[l
         daemon = stack.enter_context(DaemonDriver(args.luced, model, *arguments, *more))
         bare = None
         if args.bare.exists():
-            sizes = (n_ctx, args.ubatch, args.threads)
-            bare = stack.enter_context(BarePrefill(args.bare, model, *sizes, args.cache_type, args.gpu_layers))
+            bare = stack.enter_context(BareLoop(args, model, 1, n_ctx))
         server = None
         if args.vs is not None:
             server = stack.enter_context(LlamaServer(args.vs, model, *llama_server_arguments(args, 4, args.pool)))
@@ -220,7 +219,7 @@ def show_model(console: Console, model: str, pairs: list[list[Sample]]) -> dict[
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, model=None, bare="bare_prefill", has_peer=True)
+    parser = parser_of(__doc__, model=None, bare="bare", has_peer=True)
     parser.add_argument("--models", nargs="+", default=list(MODELS), metavar="MODEL",
                         help="GGUF files, luce-tiny, or shapes of make_test_models.py")  # fmt: skip
     parser.add_argument("--pairs", type=int, default=5)
