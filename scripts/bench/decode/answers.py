@@ -46,11 +46,6 @@ class Answers:
         """Tokens a second of all lanes, while all of them decode."""
         return self._rate(self.begin_s, self.end_s)
 
-    @property
-    def everything(self) -> float:
-        """Tokens of the answers by the time for prompts and answers."""
-        return sum(map(len, self.times_s)) / max(times_s[-1] for times_s in self.times_s)
-
     def early(self, n: int) -> float:
         """The same up to the n-th token of the lane that began last."""
         return self._rate(self.begin_s, self._split_s(n))

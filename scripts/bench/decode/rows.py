@@ -7,7 +7,7 @@ in turns in one run. Chosen with --rows:
   lanes     each of --lanes, against llama-batched-bench (lanes of one length) or the bare loop (others): the better of
             its two modes, cells that all lanes share and cells for each
   bare      each of --lanes against the bare loop with shared cells; with one lane the first token; memory
-  server    each of --lanes against llama-server; with one lane against its own timing (--vs)
+  server    each of --lanes, of one lane, against llama-server's own timing (--vs)
   sampled   each of --lanes, sampled (temperature 0.7, top-k 40, top-p 0.95) against greedy
   cached    a request beside each of --cached cells of idle texts, against the same beside none
   beside    a running lane's gaps beside a long prompt, in slices; that prompt beside it against alone
@@ -24,9 +24,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -205,37 +203,21 @@ def against_bare(args: argparse.Namespace, group: Group) -> Figures:
     yield Figure("bare", case, "memory, MB more", "", [grown_kb / 1024])
 
 
-def server_rate(server: LlamaServer, group: Group, n: int, pair: int) -> Rate:
-    """With one lane by its own clock."""
-    started_s = time.monotonic()
-    with ThreadPoolExecutor(len(group)) as threads:
-        all_of = list(threads.map(lambda prompt: server.complete(prompt, n), prompts_of(group, pair)))
-    if len(group) == 1:
-        return Rate(all_of[0].n_computed / all_of[0].prompt_s, (n - 1) / all_of[0].decode_s)
-    first_s = max(each.first_token_s for each in all_of)
-    return Rate(sum(group) / first_s, n * len(group) / (time.monotonic() - started_s))
-
-
 def against_server(args: argparse.Namespace, group: Group) -> Figures:
-    """Several lanes: all tokens of the answers by the time for everything, since lanes of a server begin apart."""
-    n_slots = len(group)
-    n_cells = n_slots * cells_of((max(group),), args.tokens)
-    arguments = llama_server_arguments(args, n_slots, n_cells)
+    """Of one lane, by its own clock. Several over HTTP: http/cost.py."""
+
+    def of_server(pair: int) -> Rate:
+        answer = server.complete(prompts_of(group, pair)[0], args.tokens)
+        return Rate(answer.n_computed / answer.prompt_s, (args.tokens - 1) / answer.decode_s)
+
+    arguments = llama_server_arguments(args, 1, cells_of(group, args.tokens))
     with luced(args, [group]) as daemon, LlamaServer(args.vs, args.model, *arguments) as server:
         warm_up(daemon, args, group)
-        server_rate(server, group, 32, 0)
+        of_server(0)
         ours, theirs = measure_pairs(
-            lambda pair: ask(daemon, prompts_of(group, pair), args.tokens),
-            lambda pair: server_rate(server, group, args.tokens, pair),
-            args.pairs,
+            lambda pair: ask(daemon, prompts_of(group, pair), args.tokens), of_server, args.pairs
         )
-    if n_slots == 1:
-        yield from answer_figures("server", name_of(group), "llama-server", args, ours, theirs)
-        return
-    rates = [rate.decode for rate in theirs]
-    yield Figure("server", name_of(group), "everything", "llama-server", [a.everything for a in ours], rates)
-    yield Figure("server", name_of(group), "last first token", "llama-server",
-                 [a.prefill for a in ours], [rate.prefill for rate in theirs])  # fmt: skip
+    yield from answer_figures("server", name_of(group), "llama-server", args, ours, theirs)
 
 
 def sampled(args: argparse.Namespace, group: Group) -> Figures:
