@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measure luced's decoding against a bare llama_decode loop on the same libllama, side by side in one run; or with
---sampling its sampled decoding against its own greedy one, to see what choosing tokens costs.
+--sampling its sampled decoding against its own greedy one, to see what choosing tokens costs: by itself, and with what
+requests with tools bring along, a grammar that waits for a tool call and a budget of thinking.
 
 Both programs load the same model with the same cache types, batch and threads and take turns, pair by pair, so that
 whatever else the machine does falls on both. Reported are medians over the pairs and their spread; the figures to
 look at are the ratios. Aims: decode speed at least 0.97 of the bare loop with one lane and with eight, time to the
 first token within 2 ms of it, resident memory within 30 MB. Sampled decoding: at least 0.97 of greedy in 1, 8 and 16
-lanes, on a vocabulary as large as models have now (--model bench-vocabulary).
+lanes, on a vocabulary as large as models have now (--model bench-vocabulary); with a constraint the same.
 """
 
 from __future__ import annotations
@@ -18,13 +19,20 @@ import tempfile
 import time
 from pathlib import Path
 
-from luce.protocol import Token
+from luce.protocol import Token, percent_encode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from scripts.bench.decode.bare_loop import BareLoop, Sample, n_cells
 from scripts.bench.harness import Ratio, in_turns, luced_arguments, parser_of, write_json
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt, to_bytes
+
+TOOL_GRAMMAR = percent_encode('root ::= "<tool_call>\\n{" [^}]* "}\\n</tool_call>"')
+# Of ids that a random model hardly writes in this order: the grammar waits and the budget is not spent.
+CONSTRAINT = (
+    f"grammar={TOOL_GRAMMAR} grammar_lazy=1 triggers=word:{percent_encode('<tool_call>')}"
+    " think_budget=100000 think_start=10,11,12 think_end=13,14,15"
+)
 
 
 def measure_luced(
@@ -73,24 +81,29 @@ def run_pairs(args: argparse.Namespace, prompt: Path, n_lanes: int) -> tuple[lis
     return ours[1:], theirs[1:]  # the first pair warms up and does not count
 
 
-def run_sampled_pairs(args: argparse.Namespace, prompt: Path, n_lanes: int) -> tuple[list[Sample], list[Sample]]:
-    """Both sides are requests to one daemon."""
-    sampled: list[Sample] = []
-    greedy: list[Sample] = []
+def run_sampled_turns(args: argparse.Namespace, prompt: Path, n_lanes: int) -> dict[str, list[Sample]]:
+    """All sides are requests to one daemon."""
+    keys = {"sampled": args.sampling, "greedy": "", "constrained": f"{args.sampling} {CONSTRAINT}"}
+    sides: dict[str, list[Sample]] = {name: [] for name in keys}
     with DaemonDriver(args.luced, args.model, *luced_arguments(args, n_lanes, n_cells(args, n_lanes))) as daemon:
         for i in range(args.pairs + 1):
-            for samples, sampling in in_turns(((sampled, args.sampling), (greedy, "")), i):
-                samples.append(measure_luced(daemon, args, prompt, n_lanes, sampling))
-    return sampled[1:], greedy[1:]
+            for name, samples in in_turns(tuple(sides.items()), i):
+                samples.append(measure_luced(daemon, args, prompt, n_lanes, keys[name]))
+    return {name: samples[1:] for name, samples in sides.items()}
 
 
 def ratio_of(ours: list[Sample], theirs: list[Sample]) -> Ratio:
     return Ratio.of([a.tokens_per_s / b.tokens_per_s for a, b in zip(ours, theirs, strict=True)])
 
 
-def report_sampled(n_lanes: int, sampled: list[Sample], greedy: list[Sample]) -> None:
-    rates = [statistics.median(s.tokens_per_s for s in side) for side in (sampled, greedy)]
-    print(f"| {n_lanes} | {rates[0]:.1f} | {rates[1]:.1f} | {ratio_of(sampled, greedy)} |", flush=True)
+def report_sampled(n_lanes: int, sides: dict[str, list[Sample]]) -> None:
+    rates = {name: statistics.median(s.tokens_per_s for s in samples) for name, samples in sides.items()}
+    ratios = [ratio_of(sides[name], sides["greedy"]) for name in ("sampled", "constrained")]
+    print(
+        f"| {n_lanes} | {rates['greedy']:.1f} | {rates['sampled']:.1f} | {ratios[0]} | {rates['constrained']:.1f} "
+        f"| {ratios[1]} |",
+        flush=True,
+    )
 
 
 def report(n_lanes: int, ours: list[Sample], theirs: list[Sample]) -> None:
@@ -119,8 +132,8 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     args = parse_arguments()
     if args.sampling:
-        print("| lanes | sampled tok/s | greedy tok/s | ratio, median (range) |")
-        print("|---|---|---|---|")
+        print("| lanes | greedy tok/s | sampled tok/s | ratio, median (range) | constrained tok/s | ratio |")
+        print("|---|---|---|---|---|---|")
     else:
         print("| lanes | luced tok/s | bare tok/s | ratio, median (range) | first token, ms later | memory, MB more |")
         print("|---|---|---|---|---|---|")
@@ -130,9 +143,8 @@ def main() -> None:
         figures = []
         for n_lanes in args.lanes:
             if args.sampling:
-                sampled, greedy = run_sampled_pairs(args, Path(file.name), n_lanes)
-                report_sampled(n_lanes, sampled, greedy)
-                sides = {"sampled": sampled, "greedy": greedy}
+                sides = run_sampled_turns(args, Path(file.name), n_lanes)
+                report_sampled(n_lanes, sides)
             else:
                 ours, theirs = run_pairs(args, Path(file.name), n_lanes)
                 report(n_lanes, ours, theirs)
