@@ -39,7 +39,7 @@ class Sizes:
     window: int = 128
     n_ctx: int = 8192
     has_vocab: bool = True
-    n_ids: int = 512  # of a model without a vocabulary
+    n_ids: int = 512  # of a model without a vocabulary; of others at least so many, words of no meaning at the end
     swaps_tokens: bool = False  # a vocabulary of the same size with other texts
     seed: str = ""  # the model whose weights are drawn (the prefix of); none: its own
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import ExpertGatingFuncType, GGUFReader, GGUFValueType, GGUFWriter
+from gguf import ExpertGatingFuncType, GGUFReader, GGUFValueType, GGUFWriter, TokenType
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -48,7 +48,7 @@ from scripts.gguf_weights import (  # noqa: E402
 
 # Raise it with any change of what is written, here or in draft_models.py and gguf_weights.py: files of other versions
 # are written anew, and the tests look at this file alone to see whether there are any.
-GENERATOR_VERSION = 4
+GENERATOR_VERSION = 5
 DEFAULT_TOKENIZER = ROOT / "models" / "luce-tiny-Q8_0.gguf"
 
 
@@ -223,11 +223,8 @@ BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
     # One small layer of attention, so that a token costs little late in an answer, too.
     "bench-answers": (build_qwen35, Sizes("qwen35", 64, 4, 256, n_head=1, n_head_kv=1, n_ctx=65536)),
     "bench-150m": (build_qwen3, Sizes("qwen3", n_embd=768, n_layer=16, n_ff=3072, n_head=12, n_head_kv=4)),
-    # Its tokens cost what they cost of a large vocabulary: ids without texts.
-    "bench-vocabulary": (
-        build_qwen3,
-        Sizes("qwen3", 768, 16, 3072, n_head=12, n_head_kv=4, has_vocab=False, n_ids=248320),
-    ),
+    # Its tokens cost what they cost of a large vocabulary.
+    "bench-vocabulary": (build_qwen3, Sizes("qwen3", 768, 16, 3072, n_head=12, n_head_kv=4, n_ids=248320)),
     "bench-hybrid-150m": (
         build_qwen35,
         Sizes("qwen35", 768, 16, 2560, n_head=12, n_head_kv=4, state_heads_k=8, state_heads_v=16, state=64),
@@ -306,9 +303,13 @@ def write_model(path: Path, name: str, tokenizer: Path) -> None:
         if sizes.has_vocab:
             for key, value, kind, element in read_tokenizer(tokenizer):
                 if key == "tokenizer.ggml.tokens":
-                    n_vocab = len(value)
                     texts = [*value[:300], value[301], value[300], *value[302:]] if sizes.swaps_tokens else value
+                    texts = [*texts, *(f"word{i}" for i in range(len(texts), sizes.n_ids))]
+                    n_vocab = len(texts)
                     writer.add_array(key, texts)
+                elif key == "tokenizer.ggml.token_type":
+                    added = [TokenType.NORMAL] * (sizes.n_ids - len(value))
+                    writer.add_token_types([*value, *added])
                 else:
                     writer.add_key_value(key, value, kind, element)
         else:

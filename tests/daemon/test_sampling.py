@@ -51,6 +51,32 @@ def test_a_seed_gives_the_same_tokens_alone_and_among_others(start: Start, golde
     comparison.finish(SHARE_SHORT)
 
 
+@pytest.mark.usefixtures("exact_logits")
+def test_constrained_tokens_are_the_same_alone_and_among_others(
+    start: Start, golden: list[GoldenCase], text: TextModel
+) -> None:
+    """As agents send them: a grammar that waits for its word, a budget of thinking, both, and a grammar at once."""
+    [think] = text.tokenize("<think>", parse_special=True)
+    [end] = text.tokenize("</think>", parse_special=True)
+    lazy = f"grammar={encode('root ::= [^.]* [.] [a-z]+')} grammar_lazy=1 triggers=word:{encode('e ')},word:never"
+    budget = f"think_start={think} think_end={end} think_message=70,71 gen_prompt={encode('<think>')} think_budget="
+    constraints = (lazy, f"{budget}5", f"{lazy} {budget}9", f"grammar={encode('root ::= [a-z ]+')}")
+    samplings = ("temp=0.8 top_k=40 top_p=0.95", "temp=1", "temp=1.1 top_p=0.9 repeat=1.1", "")
+    asked = [
+        (case.prompt_ids, f"{constraint} {sampling} seed={i} logprobs=4")
+        for i, case in enumerate(golden[:2])
+        for constraint in constraints
+        for sampling in samplings
+    ]
+    one_lane = start("--lanes", "1")
+    alone = [one_lane.generate(prompt, 40, extra) for prompt, extra in asked]
+    assert all(isinstance(answer.reply, GenerateOk) for answer in alone)
+    comparison = SampledComparison(NOISE_BATCHING)
+    for i, answer in enumerate(all_answers(start("--lanes", "4"), asked, 40)):
+        compare_drawn(comparison, f"text {i} among others", answer, alone[i])
+    comparison.finish(SHARE_SHORT)
+
+
 def test_without_a_seed_requests_differ_and_the_daemons_seed_makes_them_equal(
     start: Start, golden: list[GoldenCase]
 ) -> None:

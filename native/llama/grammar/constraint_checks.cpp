@@ -42,19 +42,6 @@ Result<void> check_tokens(const ConstraintParams& constraint, std::int32_t n_voc
     return {};
 }
 
-// What common_sampler_init feeds a grammar that applies from the start.
-Tokens prefill_of(const ConstraintParams& constraint, const llama_vocab* vocab) {
-    const std::string& text = constraint.generation_prompt;
-    if (text.empty() || constraint.grammar_is_lazy) return {};
-    Tokens tokens = common_tokenize(vocab, text, false, true);
-    const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
-    if (tokens.empty()) return tokens;
-    // The space that some tokenizers put before the first special token is none of the prompt's.
-    const std::string first = common_token_to_piece(vocab, tokens.front(), true);
-    if (!first.empty() && is_space(first.front()) && !is_space(text.front())) tokens.erase(tokens.begin());
-    return tokens;
-}
-
 }  // namespace
 
 Error to_grammar_error() {
@@ -67,6 +54,17 @@ Error to_grammar_error() {
     } catch (const std::exception& e) {
         return {ErrorCode::bad_grammar, std::string(e.what()).substr(0, kMaxReasonBytes)};
     }
+}
+
+Tokens generation_prompt_tokens(const std::string& text, const llama_vocab* vocab) {
+    if (text.empty()) return {};
+    Tokens tokens = common_tokenize(vocab, text, false, true);
+    const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+    if (tokens.empty()) return tokens;
+    // The space that some tokenizers put before the first special token is none of the prompt's.
+    const std::string first = common_token_to_piece(vocab, tokens.front(), true);
+    if (!first.empty() && is_space(first.front()) && !is_space(text.front())) tokens.erase(tokens.begin());
+    return tokens;
 }
 
 Result<void> check_grammar(const std::string& grammar, std::span<const Token> prefill, const llama_vocab* vocab) try {
@@ -93,7 +91,9 @@ Result<void> check_constraint(const ConstraintParams& constraint, const Model& m
         return Error{ErrorCode::bad_args, "gen_prompt= has more than 64 KiB"};
     }
     if (constraint.grammar.empty()) return {};
-    return check_grammar(constraint.grammar, prefill_of(constraint, model.vocab()), model.vocab());
+    const Tokens prefill =
+        constraint.grammar_is_lazy ? Tokens() : generation_prompt_tokens(constraint.generation_prompt, model.vocab());
+    return check_grammar(constraint.grammar, prefill, model.vocab());
 }
 
 }  // namespace luce::llama

@@ -17,6 +17,9 @@ namespace luce::llama {
 // limits. Errors: token_out_of_range, bad_args, bad_grammar, out_of_memory, unsupported.
 Result<void> check_constraint(const engine::ConstraintParams& constraint, const Model& model);
 
+// What llama.cpp feeds the grammars that apply from the start, and the reasoning budget, before the first token.
+Tokens generation_prompt_tokens(const std::string& text, const llama_vocab* vocab);
+
 // Parses the grammar and feeds it these tokens, as common_sampler_init will, which leaks when a grammar throws. The
 // vocabulary is for grammars that name tokens by their text (<think>); without one they are refused. Errors: bad_args,
 // bad_grammar, out_of_memory.

@@ -126,11 +126,6 @@ void take_above(std::span<const float> logits, std::span<const Token> touched, F
     scan_above(logits, next, logits.size(), floor, take);
 }
 
-void take_all(std::span<const float> logits, std::vector<llama_token_data>& tokens) {
-    tokens.resize(logits.size());
-    for (std::size_t i = 0; i < logits.size(); ++i) tokens[i] = {static_cast<Token>(i), logits[i], 0.0F};
-}
-
 }  // namespace
 
 // Returns whether the first of all are enough. The sum of a flat row is soon so large that they cannot be.
@@ -159,6 +154,14 @@ bool Candidates::take_top_p(std::span<const float> logits, float peak, float top
     return false;
 }
 
+llama_token_data_array& Candidates::take_all(std::span<const float> logits) {
+    is_cut_ = false;
+    tokens_.resize(logits.size());
+    for (std::size_t i = 0; i < logits.size(); ++i) tokens_[i] = {static_cast<Token>(i), logits[i], 0.0F};
+    array_ = {tokens_.data(), tokens_.size(), -1, false};
+    return array_;
+}
+
 Result<void> Candidates::take(std::span<const float> logits, const FirstCut& cut, std::span<const Token> touched) {
     tokens_.clear();
     is_cut_ = false;
@@ -167,25 +170,24 @@ Result<void> Candidates::take(std::span<const float> logits, const FirstCut& cut
         if (!peak) return peak.error();
         is_cut_ = take_top_p(logits, logits[static_cast<std::size_t>(peak.value())], cut.top_p);
         if (is_cut_) return {};
-        take_all(logits, tokens_);
-        array_ = {tokens_.data(), tokens_.size(), -1, false};
+        take_all(logits);
         return {};
     }
     const auto k = static_cast<std::size_t>(cut.kind == FirstCut::Kind::top_k ? cut.top_k : 1);
     const bool wants_all = cut.kind == FirstCut::Kind::none || cut.kind == FirstCut::Kind::top_p;
     if (wants_all || k + touched.size() > logits.size() / kMostShare) {
         if (const Result<Token> checked = argmax(logits); !checked) return checked.error();
-        take_all(logits, tokens_);
-    } else {
-        if (cut.kind == FirstCut::Kind::min_p) {
-            take_above(logits, touched, MinPFloor(cut.min_p), tokens_);
-        } else {
-            take_above(logits, touched, TopKFloor(k), tokens_);
-        }
-        float peak = -kInfinity;
-        for (const llama_token_data& token : tokens_) peak = std::max(peak, token.logit);
-        if (!std::isfinite(peak)) return no_finite_logits();
+        take_all(logits);
+        return {};
     }
+    if (cut.kind == FirstCut::Kind::min_p) {
+        take_above(logits, touched, MinPFloor(cut.min_p), tokens_);
+    } else {
+        take_above(logits, touched, TopKFloor(k), tokens_);
+    }
+    float peak = -kInfinity;
+    for (const llama_token_data& token : tokens_) peak = std::max(peak, token.logit);
+    if (!std::isfinite(peak)) return no_finite_logits();
     array_ = {tokens_.data(), tokens_.size(), -1, false};
     return {};
 }

@@ -37,6 +37,9 @@ public:
     // ascend, each once; none for top_p. Errors: internal (no logit is finite).
     Result<void> take(std::span<const float> logits, const FirstCut& cut, std::span<const Token> touched);
 
+    // The whole vocabulary, NaNs included. Valid until the next take().
+    llama_token_data_array& take_all(std::span<const float> logits);
+
     // For a chain to be applied to; it may change them. Valid until the next take().
     llama_token_data_array& array() { return array_; }
 

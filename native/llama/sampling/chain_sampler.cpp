@@ -7,16 +7,14 @@
 
 #include <time.h>
 
-#include "common.h"
+#include "llama/decoding/logit_choice.h"
 #include "llama/grammar/constraint_checks.h"
 #include "llama/sampling/temperature_draw.h"
 
 namespace luce::llama {
 namespace {
 
-using engine::ConstraintParams;
 using engine::Request;
-using engine::Trigger;
 
 // SplitMix64 (Steele, Lea, Flood 2014): neighbouring inputs give unrelated outputs.
 std::uint32_t draw_seed(std::uint64_t seed, std::uint64_t index) {
@@ -38,20 +36,6 @@ double thread_cpu_s() {
 constexpr double kMaxSampleCpu_s = 2.0;
 constexpr double kMaxResumeCpu_s = 10.0;
 
-// std::regex recurses once a character of the text that a lazy grammar has waited through, about 200 bytes a character;
-// a main thread has 8 MiB. Longer texts get a stack of their own (a thread start a token: far less than the match).
-constexpr std::size_t kMaxModerateText_bytes = std::size_t{8} << 10;
-constexpr std::size_t kMaxText_bytes = std::size_t{512} << 10;
-constexpr std::size_t kBaseStack_bytes = std::size_t{16} << 20;
-constexpr std::size_t kStackPerByte_bytes = 1024;  // sanitizers multiply it
-
-bool has_trigger_patterns(const ConstraintParams& constraint) {
-    return constraint.grammar_is_lazy &&
-           std::any_of(constraint.triggers.begin(), constraint.triggers.end(), [](const Trigger& trigger) {
-               return trigger.kind == Trigger::Kind::pattern || trigger.kind == Trigger::Kind::pattern_full;
-           });
-}
-
 // What the chain has picked of the candidates. Errors: bad_grammar, bad_args (nothing that it could pick).
 Result<Token> picked(const llama_token_data_array& candidates) {
     const float logit = candidates.selected < 0 ? -INFINITY : candidates.data[candidates.selected].logit;
@@ -64,15 +48,14 @@ Result<Token> picked(const llama_token_data_array& candidates) {
 
 }  // namespace
 
-ChainSampler::ChainSampler(common_sampler_ptr sampler, ChainShape shape, const Model& model,
-                           const LlamaDecoder& decoder, const Request& request)
+ChainSampler::ChainSampler(common_sampler_ptr chain, ChainShape shape, std::unique_ptr<TokenConstraint> constraint,
+                           const LlamaDecoder& decoder, const engine::SamplingParams& sampling)
     : RowSampler(decoder),
-      sampler_(std::move(sampler)),
+      sampler_(std::move(chain)),
       shape_(std::move(shape)),
-      model_(model),
-      seed_(request.sampling.seed),
-      draws_(!request.sampling.is_greedy()),
-      matches_patterns_(has_trigger_patterns(request.constraint)) {}
+      constraint_(std::move(constraint)),
+      seed_(sampling.seed),
+      draws_(!sampling.is_greedy()) {}
 
 Result<void> ChainSampler::accept_prompt(const Request& request, std::int32_t n_remembered) {
     const auto n_prompt = static_cast<std::int32_t>(request.prompt.size());
@@ -90,22 +73,28 @@ Result<void> ChainSampler::accept_prompt(const Request& request, std::int32_t n_
     return {};
 }
 
+std::uint32_t ChainSampler::seed_of_draw() const { return draw_seed(seed_, n_drawn_); }
+
 // The draw is the chain's last link: put one with this token's own seed in its place.
 void ChainSampler::reseed() {
     llama_sampler* chain = common_sampler_get(sampler_.get());
     llama_sampler_free(llama_sampler_chain_remove(chain, llama_sampler_chain_n(chain) - 1));
-    llama_sampler_chain_add(chain, llama_sampler_init_dist(draw_seed(seed_, n_drawn_)));
+    llama_sampler_chain_add(chain, llama_sampler_init_dist(seed_of_draw()));
 }
 
-Result<Token> ChainSampler::choose(std::span<const float> logits, std::size_t row) {
+// Each choice takes one random number of the link, however many tokens there are.
+void ChainSampler::skip_draw() {
+    llama_sampler* chain = common_sampler_get(sampler_.get());
+    llama_token_data any = {0, 0.0F, 0.0F};
+    llama_token_data_array tokens = {&any, 1, -1, false};
+    llama_sampler_apply(llama_sampler_chain_get(chain, llama_sampler_chain_n(chain) - 1), &tokens);
+}
+
+Result<Token> ChainSampler::choose(std::span<const float> logits) {
     try {
-        if (shape_.temperature_alone) {
-            cpu_s_ = 0;  // no grammar takes any
-            return draw_by_temperature(logits, *shape_.temperature_alone, draw_seed(seed_, n_drawn_), terms_);
-        }
+        if (!constraint_) return choose_freely(logits);
         cpu_s_ = -thread_cpu_s();
-        if (draws_) reseed();
-        Result<Token> chosen = shape_.is_constrained ? choose_constrained(logits, row) : choose_from_candidates(logits);
+        Result<Token> chosen = choose_constrained(logits);
         cpu_s_ += thread_cpu_s();
         return chosen;
     } catch (...) {
@@ -113,20 +102,50 @@ Result<Token> ChainSampler::choose(std::span<const float> logits, std::size_t ro
     }
 }
 
-// Only `common` has the grammar and the budget, and it samples from whole rows alone.
-Result<Token> ChainSampler::choose_constrained(std::span<const float> logits, std::size_t row) {
-    if (Result<Token> checked = argmax(logits); !checked) return checked;
-    common_sampler_sample(sampler_.get(), model_.context(), decoder().batch_index(row));
-    return picked(*common_sampler_get_candidates(sampler_.get(), false));
+Result<Token> ChainSampler::choose_freely(std::span<const float> logits) {
+    if (shape_.temperature_alone) return draw_by_temperature(logits, *shape_.temperature_alone, seed_of_draw(), terms_);
+    if (draws_) reseed();
+    if (const Result<void> taken = candidates_.take(logits, shape_.cut, find_touched()); !taken) return taken.error();
+    return apply_chain(candidates_.array(), candidates_.is_cut() ? 1 : 0);
 }
 
-Result<Token> ChainSampler::choose_from_candidates(std::span<const float> logits) {
-    if (const Result<void> taken = candidates_.take(logits, shape_.cut, find_touched()); !taken) return taken.error();
-    llama_sampler* chain = common_sampler_get(sampler_.get());
-    for (int i = candidates_.is_cut() ? 1 : 0; i < llama_sampler_chain_n(chain); ++i) {
-        llama_sampler_apply(llama_sampler_chain_get(chain, i), &candidates_.array());
+// In the order of common_sampler_sample: the token that the budget forces; else what would be chosen without a grammar,
+// if the grammar takes it (always, while it waits for its trigger); else a choice from all that it takes.
+Result<Token> ChainSampler::choose_constrained(std::span<const float> logits) {
+    if (const std::optional<Token> forced = constraint_->forced()) {
+        if (Result<Token> checked = argmax(logits); !checked) return checked;
+        return choose_forced(*forced, logits[static_cast<std::size_t>(*forced)]);
     }
-    return picked(candidates_.array());
+    Result<Token> chosen = choose_freely(logits);
+    if (!chosen || constraint_->allows(chosen.value())) return chosen;
+    return choose_from_masked(logits);
+}
+
+// No other token is left. The grammar or a bias may forbid this one too.
+Result<Token> ChainSampler::choose_forced(Token forced, float logit) {
+    llama_token_data only = {forced, logit, 0.0F};
+    llama_token_data_array tokens = {&only, 1, -1, false};
+    constraint_->mask(tokens);
+    return apply_chain(tokens, 0);
+}
+
+// Seldom: a model that knows what is wanted of it is seldom refused a token. Draws a second time with the same seed.
+Result<Token> ChainSampler::choose_from_masked(std::span<const float> logits) {
+    if (shape_.temperature_alone) {
+        reseed();
+        skip_draw();
+    }
+    llama_token_data_array& tokens = candidates_.take_all(logits);
+    constraint_->mask(tokens);
+    return apply_chain(tokens, 0);
+}
+
+Result<Token> ChainSampler::apply_chain(llama_token_data_array& tokens, int first_link) {
+    llama_sampler* chain = common_sampler_get(sampler_.get());
+    for (int i = first_link; i < llama_sampler_chain_n(chain); ++i) {
+        llama_sampler_apply(llama_sampler_chain_get(chain, i), &tokens);
+    }
+    return picked(tokens);
 }
 
 // In order, each once.
@@ -150,33 +169,18 @@ Result<Token> ChainSampler::accept(Token token) {
     }
 }
 
-// Adds the time that it takes to cpu_s_.
 Result<void> ChainSampler::accept(Token token, bool is_generated) {
     if (last_.size() < shape_.n_penalized) {
         last_.push_back(token);
     } else if (!last_.empty()) {
         last_[next_last_++ % last_.size()] = token;
     }
-    const auto body = [&] {
-        cpu_s_ -= thread_cpu_s();
-        common_sampler_accept(sampler_.get(), token, is_generated);
-        cpu_s_ += thread_cpu_s();
-    };
-    if (!matches_patterns_ || !is_generated) {
-        body();
-        return {};
-    }
-    // Its whole answer bounds what a grammar waits through; only common_sampler knows when it stopped waiting.
-    n_text_bytes_ += common_token_to_piece(model_.vocab(), token, true).size();
-    if (n_text_bytes_ > kMaxText_bytes) {
-        return Error{ErrorCode::bad_grammar,
-                     "an answer whose grammar waits for a trigger pattern cannot be longer than 512 KiB"};
-    }
-    if (n_text_bytes_ <= kMaxModerateText_bytes)
-        body();
-    else
-        stack_.run(kBaseStack_bytes + n_text_bytes_ * kStackPerByte_bytes, body);
-    return {};
+    common_sampler_accept(sampler_.get(), token, is_generated);
+    if (!constraint_ || !is_generated) return {};
+    cpu_s_ -= thread_cpu_s();
+    Result<void> accepted = constraint_->accept(token);
+    cpu_s_ += thread_cpu_s();
+    return accepted;
 }
 
 }  // namespace luce::llama

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "common.h"
 #include "llama/decoding/logit_choice.h"
 #include "llama/grammar/constraint_checks.h"
 #include "llama/sampling/chain_sampler.h"
@@ -16,34 +15,17 @@
 namespace luce::llama {
 namespace {
 
-using engine::ConstraintParams;
 using engine::Request;
 using engine::SamplingParams;
-using engine::Trigger;
 
 // Greedy decoding with nothing in the way: the largest logit, the first of equal ones.
 class GreedySampler final : public RowSampler {
 public:
     using RowSampler::RowSampler;
 
-    bool can_choose_ahead() const override { return true; }
-
 protected:
-    Result<Token> choose(std::span<const float> logits, std::size_t) override { return argmax(logits); }
+    Result<Token> choose(std::span<const float> logits) override { return argmax(logits); }
 };
-
-common_grammar_trigger to_common(const Trigger& trigger) {
-    common_grammar_trigger common;
-    switch (trigger.kind) {
-        case Trigger::Kind::word: common.type = COMMON_GRAMMAR_TRIGGER_TYPE_WORD; break;
-        case Trigger::Kind::pattern: common.type = COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN; break;
-        case Trigger::Kind::pattern_full: common.type = COMMON_GRAMMAR_TRIGGER_TYPE_PATTERN_FULL; break;
-        case Trigger::Kind::token: common.type = COMMON_GRAMMAR_TRIGGER_TYPE_TOKEN; break;
-    }
-    common.value = trigger.text;
-    common.token = trigger.token;
-    return common;
-}
 
 // Beyond any logit, and far from overflowing when divided by a temperature, or in the int that llama.cpp's top-k makes
 // of 6.4 times a logit.
@@ -88,7 +70,6 @@ ChainShape shape_of(const Request& request, const common_params_sampling& params
                     std::int32_t n_vocab) {
     ChainShape shape;
     shape.cut = first_cut(request.sampling);
-    shape.is_constrained = request.constraint.any() || request.constraint.grammar_is_lazy;
     if (request.sampling.has_penalties()) shape.n_penalized = static_cast<std::size_t>(params.penalty_last_n);
     for (const auto& [token, bias] : request.sampling.logit_bias) shape.biased.push_back(token);
     std::copy_if(suppressed.begin(), suppressed.end(), std::back_inserter(shape.biased),
@@ -99,32 +80,11 @@ ChainShape shape_of(const Request& request, const common_params_sampling& params
     const bool cuts = request.sampling.top_k > 0 || request.sampling.top_p < 1.0F || request.sampling.min_p > 0.0F;
     const bool is_late = shape.n_penalized > 0 || !shape.biased.empty();
     if (shape.cut.kind == FirstCut::Kind::top_p && is_late) shape.cut = {};
-    if (!request.sampling.is_greedy() && !cuts && !is_late && !shape.is_constrained) {
+    if (!request.sampling.is_greedy() && !cuts && !is_late) {
         shape.temperature_alone = request.sampling.temperature;
     }
     if (is_any_twice || shape.biased.size() > kMostBiased) shape.cut = {};
     return shape;
-}
-
-void apply_constraint(const ConstraintParams& from, common_params_sampling& to) {
-    if (!from.grammar.empty()) {
-        // llama.cpp feeds the generation prompt to all grammars but the user's own.
-        const common_grammar_type type =
-            from.generation_prompt.empty() ? COMMON_GRAMMAR_TYPE_USER : COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT;
-        to.grammar = common_grammar(type, from.grammar);
-    }
-    to.grammar_lazy = from.grammar_is_lazy;
-    for (const Trigger& trigger : from.triggers) to.grammar_triggers.push_back(to_common(trigger));
-    to.preserved_tokens.insert(from.preserved.begin(), from.preserved.end());
-    to.generation_prompt = from.generation_prompt;
-    to.reasoning_budget_start = from.think_start;
-    to.reasoning_budget_end = from.think_end;
-    if (from.think_budget) {
-        to.reasoning_budget_tokens = *from.think_budget;
-        to.reasoning_budget_forced = from.think_message;
-        const Tokens& end = from.think_end.front();
-        to.reasoning_budget_forced.insert(to.reasoning_budget_forced.end(), end.begin(), end.end());
-    }
 }
 
 // llama.cpp adds up the biases of an id named twice, in an order of its own; and a sum that overflows bans everything.
@@ -157,15 +117,19 @@ Result<std::unique_ptr<engine::TokenSampler>> LlamaSamplerFactory::create(const 
 
     common_params_sampling params;
     apply_sampling(sampling, params);
-    apply_constraint(request.constraint, params);
     try {
-        // It leaks what it has made when it throws. After check_constraint only a lack of memory is left for that.
-        common_sampler_ptr sampler(common_sampler_init(model_.model(), params));
+        // Both leak what they have made when they throw. After the checks only a lack of memory is left for that.
+        std::unique_ptr<TokenConstraint> constraint;
+        if (request.constraint.any()) {
+            constraint = std::make_unique<TokenConstraint>(request.constraint, model_.vocab());
+        }
+        common_sampler_ptr chain(common_sampler_init(model_.model(), params));
         ChainShape shape = shape_of(request, params, suppressed, info.n_vocab);
-        auto chain = std::make_unique<ChainSampler>(std::move(sampler), std::move(shape), model_, decoder_, request);
-        const Result<void> accepted = chain->accept_prompt(request, std::max(params.n_prev, params.penalty_last_n));
+        auto sampler = std::make_unique<ChainSampler>(std::move(chain), std::move(shape), std::move(constraint),
+                                                      decoder_, sampling);
+        const Result<void> accepted = sampler->accept_prompt(request, std::max(params.n_prev, params.penalty_last_n));
         if (!accepted) return accepted.error();
-        return std::unique_ptr<engine::TokenSampler>(std::move(chain));
+        return std::unique_ptr<engine::TokenSampler>(std::move(sampler));
     } catch (...) {
         return to_grammar_error();
     }
@@ -182,7 +146,6 @@ void LlamaSamplerFactory::choose_ahead(std::span<const engine::PendingSample> pe
     std::size_t n_logits = 0;
     for (const engine::PendingSample& sample : pending) {
         auto& sampler = static_cast<RowSampler&>(*sample.sampler);  // create() makes no others
-        if (!sampler.can_choose_ahead()) continue;
         rows.push_back({&sampler, sample.row, decoder_.logits(sample.row)});
         n_logits += rows.back().logits.size();
     }

@@ -1,102 +1,147 @@
 // Tests of whole samplers against llama.cpp's common_sampler_sample on the same logits: the same tokens for the same
-// seed, chosen when they are asked for or ahead on other threads.
+// seed, chosen when they are asked for or ahead on other threads, within a grammar or a reasoning budget and without;
+// and of what a lazy grammar is shown of the text that it waits through.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "llama/sampling/llama_sampler.h"
-#include "sampling.h"
+#include "llama/sampling/trigger_window.h"
 #include "tests/llama/llama_memory.h"
+#include "tests/llama/sampler_reference.h"
 
 TEST_SUITE_BEGIN("llama");
 
 using namespace luce;
 using namespace luce::memory_tests;
+using luce::llama::TriggerWindow;
 
 namespace {
 
-// As the protocol says it: the i-th token's draw has a seed of its own. SplitMix64.
-std::uint32_t seed_of_draw(std::uint64_t seed, std::uint64_t index) {
-    std::uint64_t x = seed + 0x9e3779b97f4a7c15ULL * (index + 1);
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-    return static_cast<std::uint32_t>((x ^ (x >> 31)) >> 16);
-}
+constexpr int kMostTokens = 40;
 
-// A table of the whole vocabulary for each token, which is what common_sampler_sample makes.
-class Reference {
+// Random constraints, and rows in which what they wait for is likely.
+class Constraints {
 public:
-    Reference(Setup& setup, const Request& request) : setup_(setup), seed_(request.sampling.seed) {
-        const SamplingParams& from = request.sampling;
-        draws_ = from.temperature > 0;
-        common_params_sampling params;
-        params.temp = from.temperature;
-        params.top_k = from.top_k;
-        params.top_p = from.top_p;
-        params.min_p = from.min_p;
-        params.penalty_repeat = from.repeat_penalty;
-        params.penalty_present = from.presence_penalty;
-        params.penalty_freq = from.frequency_penalty;
-        for (const auto& [token, bias] : from.logit_bias) params.logit_bias.push_back({token, bias});
-        params.samplers = {COMMON_SAMPLER_TYPE_PENALTIES, COMMON_SAMPLER_TYPE_TOP_K, COMMON_SAMPLER_TYPE_TOP_P,
-                           COMMON_SAMPLER_TYPE_MIN_P, COMMON_SAMPLER_TYPE_TEMPERATURE};
-        sampler_.reset(common_sampler_init(setup.model.model(), params));
-        for (const Token token : request.prompt) common_sampler_accept(sampler_.get(), token, false);
+    Constraints(const llama::Model& model, std::uint32_t seed) : model_(model), random_(seed) {
+        think_ = tokens_of(model, "<think>");
+        end_ = tokens_of(model, "</think>");
+        REQUIRE(think_.size() == 1);
+        REQUIRE(end_.size() == 1);
+        for (Token token = 0; token < model.info().n_vocab; ++token) {
+            const std::string text = piece(token);
+            const bool is_ab = !text.empty() && text.find_first_not_of("ab") == std::string::npos;
+            if (is_ab || text == "(" || text == " a" || text == "\n" || text == "." || text == "{") {
+                likely_.push_back(token);
+            }
+        }
+        REQUIRE(likely_.size() > 5);
+        likely_.push_back(think_[0]);
+        likely_.push_back(end_[0]);
+        likely_.push_back(llama_vocab_eos(model.vocab()));
     }
 
-    Token sample() {
-        if (draws_) {
-            llama_sampler* chain = common_sampler_get(sampler_.get());
-            llama_sampler_free(llama_sampler_chain_remove(chain, llama_sampler_chain_n(chain) - 1));
-            llama_sampler_chain_add(chain, llama_sampler_init_dist(seed_of_draw(seed_, n_drawn_++)));
+    std::mt19937& random() { return random_; }
+
+    ConstraintParams any() {
+        ConstraintParams params;
+        const std::uint32_t kind = random_() % 4;
+        if (kind > 0) params.grammar = grammar();
+        params.grammar_is_lazy = kind > 1;
+        if (params.grammar_is_lazy) add_triggers(params);
+        if (kind == 0 || random_() % 2 == 0) add_budget(params);
+        const bool opens = random_() % 3 == 0;  // a grammar that applies from the start would have to take it
+        if (opens && (params.grammar.empty() || params.grammar_is_lazy)) params.generation_prompt = "<think>";
+        return params;
+    }
+
+    Logits row() {
+        Logits logits = random_row(random_, model_.info().n_vocab);
+        for (std::uint32_t i = random_() % 4; i > 0; --i) {
+            logits[static_cast<std::size_t>(one_of(likely_))] += 10 + static_cast<float>(random_() % 20);
         }
-        const Token token = common_sampler_sample(sampler_.get(), setup_.model.context(), 0);
-        common_sampler_accept(sampler_.get(), token, true);
-        return token;
+        return logits;
     }
 
 private:
-    Setup& setup_;
-    std::uint64_t seed_;
-    bool draws_ = false;
-    std::uint64_t n_drawn_ = 0;
-    common_sampler_ptr sampler_;
-};
+    template <typename T>
+    const T& one_of(const std::vector<T>& values) {
+        return values[random_() % values.size()];
+    }
 
-Request random_request(std::mt19937& random, std::int32_t n_vocab) {
-    const auto one_of = [&](std::initializer_list<float> values) { return values.begin()[random() % values.size()]; };
-    Request request;
-    request.prompt = some_tokens(static_cast<int>(1 + random() % 90), static_cast<int>(random() % 100));
-    SamplingParams& sampling = request.sampling;
-    sampling.seed = random();
-    sampling.temperature = one_of({0, 0.7F, 1, 3});
-    sampling.top_k = static_cast<std::int32_t>(one_of({0, 1, 20, 40, 40, 200, 9000}));
-    sampling.top_p = one_of({1, 0.95F});
-    sampling.min_p = one_of({0, 0, 0.05F});
-    sampling.repeat_penalty = one_of({1, 1, 1.1F, 2});
-    sampling.presence_penalty = one_of({0, 0, 0.5F});
-    sampling.frequency_penalty = one_of({0, 0, 0.3F});
-    if (random() % 3 == 0) {
-        const auto first = static_cast<Token>(random() % 8);
-        for (Token i = 0; i < 10; ++i) {
-            const float bias = i == 3 ? -std::numeric_limits<float>::infinity() : one_of({-3, 3, 8});
-            sampling.logit_bias.emplace_back((first + i * 811) % n_vocab, bias);
+    std::string piece(Token token) const {
+        std::string text(256, '\0');
+        const int n = llama_token_to_piece(model_.vocab(), token, text.data(), 256, 0, true);
+        text.resize(static_cast<std::size_t>(std::max(0, n)));
+        return text;
+    }
+
+    std::string grammar() {
+        return one_of<std::string>({"root ::= [ab]+", "root ::= [ab]+ \"(\" .*", "root ::= .*", "root ::= [a-z ]{3}",
+                                    "root ::= (\"ab\" | \"b\") ([^(] | \"(\" [a-z])*",
+                                    "root ::= \"{\" ws [a-z\"]+ \"}\"\nws ::= \" \"?"});
+    }
+
+    std::string word() {
+        std::string text;
+        for (std::uint32_t i = 1 + random_() % 5; i > 0; --i) text += random_() % 2 == 0 ? 'a' : 'b';
+        if (random_() % 4 == 0) text += one_of<std::string>({"(", " a", "\n", ".", "{"});
+        return text;
+    }
+
+    void add_triggers(ConstraintParams& params) {
+        for (std::uint32_t i = 1 + random_() % 3; i > 0; --i) {
+            const std::uint32_t kind = random_() % 8;
+            if (kind < 4) params.triggers.push_back({Trigger::Kind::word, word(), 0});
+            if (kind == 4 || kind == 5) params.triggers.push_back({Trigger::Kind::token, "", one_of(likely_)});
+            if (kind == 6)
+                params.triggers.push_back(
+                    {Trigger::Kind::pattern, one_of<std::string>({"a+(b)", "[.]\\s", "^[^(]*$"}), 0});
+            if (kind == 7)
+                params.triggers.push_back(
+                    {Trigger::Kind::pattern_full, one_of<std::string>({"[^b]*(b+)", "[ab]*(\n)$"}), 0});
         }
     }
+
+    void add_budget(ConstraintParams& params) {
+        params.think_start = random_() % 2 == 0 ? think_ : Tokens{one_of(likely_)};
+        params.think_end = {end_};
+        if (random_() % 3 == 0) params.think_end.push_back({one_of(likely_), one_of(likely_)});
+        if (random_() % 4 == 0) std::swap(params.think_end.front(), params.think_end.back());
+        if (params.grammar_is_lazy && random_() % 3 == 0)
+            return;  // the grammar still has to know when the model thinks
+        params.think_budget = static_cast<std::int32_t>(random_() % 6);
+        if (random_() % 2 == 0) params.think_message = {one_of(likely_), end_[0], one_of(likely_), one_of(likely_)};
+    }
+
+    const llama::Model& model_;
+    std::mt19937 random_;
+    Tokens think_;
+    Tokens end_;
+    Tokens likely_;
+};
+
+Request random_constrained(Constraints& constraints, std::int32_t n_vocab) {
+    std::mt19937& random = constraints.random();
+    Request request = random_request(random, n_vocab);
+    if (random() % 4 == 0) {
+        request.sampling = SamplingParams();
+        request.sampling.temperature = 0.3F + static_cast<float>(random() % 20) / 10;
+        request.sampling.seed = random();
+    }
+    request.constraint = constraints.any();
     return request;
 }
 
-Logits random_row(std::mt19937& random, std::int32_t n_vocab) {
-    std::normal_distribution<float> normal(0, 1 + static_cast<float>(random() % 5));
-    Logits logits(static_cast<std::size_t>(n_vocab));
-    for (float& logit : logits) logit = normal(random);
-    return logits;
-}
+const std::vector<Trigger> kTriggers = {{Trigger::Kind::word, "<call>\n", 0}, {Trigger::Kind::token, "", 99}};
 
 }  // namespace
 
@@ -164,6 +209,95 @@ TEST_CASE("tokens chosen ahead, on several threads, are the same") {
         }
         for (const Slice& slice : slices) s.decoder.forget(slice.lane);
     }
+}
+
+TEST_CASE("constrained tokens are those of common_sampler_sample for the same seed") {
+    Setup s;
+    const std::int32_t n_vocab = s.model.info().n_vocab;
+    llama::LlamaSamplerFactory factory(s.model, s.decoder);
+    Constraints constraints(s.model, 21);
+    int n_ended = 0;
+    for (int round = 0; round < 200; ++round) {
+        CAPTURE(round);
+        const Request request = random_constrained(constraints, n_vocab);
+        CAPTURE(request.constraint.grammar);
+        auto created = factory.create(request);
+        REQUIRE_MESSAGE(created.ok(), (created ? "" : created.error().text));
+        Reference reference(s, request);
+        for (int i = 0; i < kMostTokens; ++i) {
+            REQUIRE(s.decoder.recall(constraints.row()));
+            const Result<Token> token = created.value()->sample(0);
+            const std::optional<Token> expected = reference.sample();
+            REQUIRE(token.ok() == expected.has_value());
+            if (!token) {
+                ++n_ended;
+                CHECK((token.error().code == ErrorCode::bad_grammar || token.error().code == ErrorCode::bad_args));
+                break;
+            }
+            REQUIRE(token.value() == *expected);
+        }
+    }
+    CHECK(n_ended > 10);
+    CHECK(n_ended < 150);
+}
+
+TEST_CASE("constrained tokens chosen ahead, on several threads, are the same") {
+    Setup s;
+    const Tokens text = some_tokens(8, 1);
+    llama::LlamaSamplerFactory alone(s.model, s.decoder, 0, 1);
+    llama::LlamaSamplerFactory beside(s.model, s.decoder, 0, 3);
+    Constraints constraints(s.model, 22);
+    const std::vector<Slice> slices = {Slice{kFirst, 0, text, 1}, Slice{kSecond, 0, std::span(text).first(5), 1},
+                                       Slice{kThird, 0, std::span(text).first(3), 1}};
+    for (int round = 0; round < 40; ++round) {
+        REQUIRE(s.decoder.decode(slices));
+        std::vector<std::unique_ptr<TokenSampler>> ours, theirs;
+        std::vector<PendingSample> pending;
+        for (std::size_t row = 0; row < slices.size(); ++row) {
+            const Request request = random_constrained(constraints, s.model.info().n_vocab);
+            ours.push_back(std::move(beside.create(request)).value());
+            theirs.push_back(std::move(alone.create(request)).value());
+            pending.push_back({ours.back().get(), row});
+        }
+        for (int i = 0; i < 5; ++i) {
+            beside.choose_ahead(pending);
+            std::erase_if(pending, [&](const PendingSample& sample) {
+                const Result<Token> ahead = sample.sampler->sample(sample.row);
+                const Result<Token> expected = theirs[sample.row]->sample(sample.row);
+                REQUIRE(ahead.ok() == expected.ok());
+                if (ahead) CHECK(ahead.value() == expected.value());
+                if (!ahead) CHECK(ahead.error().text == expected.error().text);
+                return !ahead.ok();  // the request ends
+            });
+        }
+        for (const Slice& slice : slices) s.decoder.forget(slice.lane);
+    }
+}
+
+TEST_CASE("a lazy grammar is shown the tokens that its trigger word lies in, however long it waited") {
+    std::optional<TriggerWindow> window = TriggerWindow::of(kTriggers);
+    REQUIRE(window);
+    for (int i = 0; i < 10000; ++i) CHECK(window->add(1, "no <call> here ").empty());
+    CHECK(window->add(2, "then <ca").empty());
+    CHECK(window->add(3, "").empty());
+    CHECK(window->add(4, "ll").empty());
+    CHECK(window->add(5, ">\nname") == Tokens{2, 3, 4, 5});
+}
+
+TEST_CASE("a trigger token is all that a lazy grammar is shown") {
+    std::optional<TriggerWindow> window = TriggerWindow::of(kTriggers);
+    CHECK(window->add(2, "then <call").empty());
+    CHECK(window->add(99, "") == Tokens{99});
+}
+
+TEST_CASE("a trigger that may match a text of any length has no window") {
+    for (const Trigger::Kind kind : {Trigger::Kind::pattern, Trigger::Kind::pattern_full}) {
+        std::vector<Trigger> triggers = kTriggers;
+        triggers.push_back({kind, "a.*b", 0});
+        CHECK(!TriggerWindow::of(triggers));
+    }
+    const std::vector<Trigger> empty = {{Trigger::Kind::word, std::string(1, '\0') + "word", 0}};
+    CHECK(!TriggerWindow::of(empty));
 }
 
 TEST_SUITE_END();

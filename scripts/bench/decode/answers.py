@@ -11,10 +11,18 @@ from dataclasses import dataclass
 from itertools import pairwise
 from time import monotonic
 
-from luce.protocol import End, Token
+from luce.protocol import End, Token, percent_encode
 from tests.daemon_driver import DaemonDriver, gen_line
 
 GREEDY, SAMPLED = "temp=0", "temp=0.7 top_k=40 top_p=0.95 seed=1"
+
+TOOL_GRAMMAR = percent_encode('root ::= "<tool_call>\\n{" [^}]* "}\\n</tool_call>"')
+CONSTRAINED = (
+    f"{SAMPLED} grammar={TOOL_GRAMMAR} grammar_lazy=1 triggers=word:{percent_encode('<tool_call>')}"
+    " think_budget=100000 think_start=10,11,12 think_end=13,14,15"
+)
+"""What requests with tools bring along. A random model hardly writes these ids: the grammar waits, the budget lasts."""
+
 TOKEN_DEADLINE_S = 600.0
 
 

@@ -9,12 +9,13 @@ in turns in one run. Chosen with --rows:
   bare      each of --lanes against the bare loop with shared cells; with one lane the first token; memory
   server    each of --lanes, of one lane, against llama-server's own timing (--vs)
   sampled   each of --lanes, sampled (temperature 0.7, top-k 40, top-p 0.95) against greedy
+  constrained  the same with what requests with tools bring along, a grammar that waits for a call and a thinking budget
   cached    a request beside each of --cached cells of idle texts, against the same beside none
   beside    a running lane's gaps beside a long prompt, in slices; that prompt beside it against alone
 
 The figures are tokens a second, as ratios, pair by pair: the whole answer, its first --early tokens and the rest. The
 longest gap after the third token is in medians of a gap. The aims are in docs/benchmarks. The model needs no vocabulary
-but in `server`. Nothing but Python's own library is needed, so that it runs on a GPU machine as it is:
+but in `server` and `constrained`. Nothing but Python's own library is needed, so that it runs on a GPU machine as it is:
 
     rows.py --luced L --llama-bench B --llama-batched-bench C --model M --gpu-layers 99 --rows decode,prefill --json OUT
 """
@@ -33,7 +34,7 @@ from luce.protocol import StatusLine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from scripts.bench.decode.answers import GREEDY, SAMPLED, Answers, ask, ask_beside
+from scripts.bench.decode.answers import CONSTRAINED, GREEDY, SAMPLED, Answers, ask, ask_beside
 from scripts.bench.decode.bare_loop import BareLoop
 from scripts.bench.decode.peers import (
     Rate,
@@ -220,15 +221,15 @@ def against_server(args: argparse.Namespace, group: Group) -> Figures:
     yield from answer_figures("server", name_of(group), "llama-server", args, ours, theirs)
 
 
-def sampled(args: argparse.Namespace, group: Group) -> Figures:
+def sampled(args: argparse.Namespace, group: Group, row: str, sampling: str) -> Figures:
     with luced(args, [group]) as daemon:
         warm_up(daemon, args, group)
         ours, theirs = measure_pairs(
-            lambda pair: ask(daemon, prompts_of(group, pair), args.tokens, SAMPLED),
+            lambda pair: ask(daemon, prompts_of(group, pair), args.tokens, sampling),
             lambda pair: ask(daemon, prompts_of(group, pair), args.tokens, GREEDY),
             args.pairs,
         )
-    yield Figure("sampled", name_of(group), "decode", "greedy", [a.decode for a in ours], [a.decode for a in theirs])
+    yield Figure(row, name_of(group), "decode", "greedy", [a.decode for a in ours], [a.decode for a in theirs])
 
 
 def cached(args: argparse.Namespace) -> Figures:
@@ -285,7 +286,9 @@ def each_of(measure: Callable[[argparse.Namespace, Group], Figures]) -> Callable
 ROWS: dict[str, Callable[[argparse.Namespace], Figures]] = {
     "decode": partial(by_depth, row="decode"), "prefill": partial(by_depth, row="prefill"),
     "lanes": each_of(by_lanes), "bare": each_of(against_bare), "server": each_of(against_server),
-    "sampled": each_of(sampled), "cached": cached, "beside": beside,
+    "sampled": each_of(partial(sampled, row="sampled", sampling=SAMPLED)),
+    "constrained": each_of(partial(sampled, row="constrained", sampling=CONSTRAINED)),
+    "cached": cached, "beside": beside,
 }  # fmt: skip
 
 
