@@ -15,7 +15,7 @@ in turns in one run. Chosen with --rows:
 
 The figures are tokens a second, as ratios, pair by pair: the whole answer, its first --early tokens and the rest. The
 longest gap after the third token is in medians of a gap. The aims are in docs/benchmarks. The model needs no vocabulary
-but in `server` and `constrained`. Nothing but Python's own library is needed, so that it runs on a GPU machine as it is:
+but in `server` and `constrained`. Nothing but Python's own library is needed: it runs on a GPU machine as it is:
 
     rows.py --luced L --llama-bench B --llama-batched-bench C --model M --gpu-layers 99 --rows decode,prefill --json OUT
 """
