@@ -115,6 +115,33 @@ def test_what_a_drafter_computes_is_drafting(start: Start, packaged_draft: Path,
     assert parents == {"speculate", "step"}, "it is asked, and it reads what was computed, the prompt too"
 
 
+def test_pages_are_copied_when_nobody_computes_and_not_on_a_steps_time(
+    start: Start, test_models: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    daemon = start("--ctx", "1024", "--lanes", "2", "--host-cache", "64M", "--trace", str(path),
+                   model=test_models / "qwen3.gguf")  # fmt: skip
+    for id_ in (1, 2):
+        daemon.send(gen_line(id_, 140, random_prompt(320, seed=id_), LONG))
+    daemon.collect(2)
+    # Each page that the two have filled; their last tokens were not computed.
+    n_pages = 2 * ((320 + 139) // 64)
+    while int((status := status_of(daemon))["pages_host"]) < n_pages:
+        pass
+    assert int(status["pages_host"]) == int(status["pages_resident"]) == n_pages
+    daemon.generate(random_prompt(70, seed=3), 8, LONG)  # beside them
+    assert daemon.close() == 0
+    spans = spans_of(json.loads(path.read_text()))
+    (engine,) = {span["tid"] for span in spans if span["name"] == "step"}
+    copies: dict[str, int] = {}
+    for span, within in children([span for span in spans if span["tid"] == engine]):
+        assert span["name"] != "step" or "write_back" not in {part["name"] for part in within}
+        bytes_within = sum(part["args"]["bytes"] for part in within if part["name"] == "copy")
+        copies[span["name"]] = copies.get(span["name"], 0) + bytes_within
+    page_bytes = int(status["host_bytes"]) // n_pages
+    assert copies["write_back"] >= n_pages * page_bytes * 0.9, "the rest of the host's bytes is checkpoints"
+
+
 def test_a_trace_that_a_kill_cut_off_can_be_read_and_is_continued(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     arguments = ("--ctx", "1024", "--trace", str(path))

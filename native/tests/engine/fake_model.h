@@ -200,6 +200,7 @@ public:
         for (std::size_t i = 0; i < cells.size(); ++i) {
             std::memcpy(rows.data() + i * sizeof(Row), &cells_.at(cells[i]).row, sizeof(Row));
         }
+        if (on_read) on_read(cells.size());
         send(std::move(rows), out, std::move(owner));
         return {};
     }
@@ -209,6 +210,8 @@ public:
         for (const UnderWay& copy : under_way_) std::copy(copy.bytes.begin(), copy.bytes.end(), copy.out);
         under_way_.clear();
     }
+
+    std::size_t n_bytes_under_way() const override { return n_under_way; }
 
     memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t, std::size_t n) override {
         settle();
@@ -249,6 +252,7 @@ public:
         if (cannot_save) return Error{ErrorCode::out_of_memory, "no memory to save into"};
         std::vector<std::uint8_t> bytes(sizeof(State));
         std::memcpy(bytes.data(), &states_[lane], sizeof(State));
+        ++n_saved;
         state.resize(bytes.size());
         send(std::move(bytes), state, std::move(owner));
         return {};
@@ -317,6 +321,7 @@ public:
     std::vector<engine::Slice> last_call;   // the spans in it are not to be read
     std::vector<std::uint64_t> row_hashes;  // of the text up to each token of the last call: what drafts would read
     std::function<void(std::int32_t n_tokens)> on_decode;  // such a call has been computed
+    std::function<void(std::size_t n_rows)> on_read;       // so many have been copied out
     std::optional<Error> fail_next;
     std::size_t n_most_lanes = 1000;  // in one call; with more the device says that it has no room
     bool may_have_holes = false;      // a lane need not see all of its text
@@ -326,6 +331,8 @@ public:
     bool cannot_read = false;
     bool cannot_write = false;
     std::optional<std::string> misuse;
+    std::size_t n_under_way = 0;  // what it says of copies out, whatever it has been given
+    int n_saved = 0;              // states
     int n_calls = 0;
     std::int64_t n_computed = 0;
     std::int64_t n_dropped = 0;
