@@ -19,26 +19,9 @@
 #include "engine/decoder.h"
 #include "memory/manager/kv_device.h"
 #include "tests/engine/fake_cells.h"
+#include "tests/engine/fake_text.h"
 
 namespace luce::tests {
-
-inline constexpr std::int32_t kVocab = 1000;
-inline constexpr Token kEndToken = 999;
-inline constexpr std::uint64_t kHashStart = 1469598103934665603ULL;
-
-inline std::uint64_t hash_on(std::uint64_t h, Token token) {
-    return (h ^ static_cast<std::uint64_t>(token)) * 1099511628211ULL;
-}
-
-inline std::uint64_t hash_text(const Tokens& text) {
-    std::uint64_t h = kHashStart;
-    for (const Token token : text) h = hash_on(h, token);
-    return h;
-}
-
-// What the fake model says after a text of this hash, never the end token.
-inline Token next_of(std::uint64_t hash) { return static_cast<Token>(hash % (kVocab - 1)); }
-inline Token next_token(const Tokens& text) { return next_of(hash_text(text)); }
 
 // A row of the cache: token, position, and the hash of the text up to there. The state: hash and length of the text.
 class FakeModel final : public engine::Decoder, public memory::KvDevice {
