@@ -82,7 +82,7 @@ def test_a_trace_holds_whole_nested_spans_of_every_step(start: Start, tmp_path: 
 
 
 def test_the_parts_add_up_to_all_of_the_engines_time(start: Start) -> None:
-    daemon = start("--ctx", "1024")
+    daemon = start("--ctx", "1024", "--draft-max", "0")  # a step for each token
     before = status_of(daemon)
     daemon.generate(random_prompt(200), 8, LONG)
     after = status_of(daemon)
