@@ -13,10 +13,7 @@ namespace {
 
 constexpr std::size_t kMaxStopTokens = 4096;  // each is looked at for every token
 
-// Copied to host and disk with a step: little beside lanes that wait for their next token, more when nobody does; but a
-// request that comes overlapped waits for it.
-constexpr std::size_t kBehindBusyBytes = std::size_t{8} << 20;
-constexpr std::size_t kBehindIdleBytes = std::size_t{16} << 20;
+constexpr std::size_t kIdleBytes = std::size_t{4} << 20;  // copied at once; a request that comes meanwhile waits for it
 
 // Of logits, as Decoder::decode() leaves them.
 std::size_t n_rows(const Slice& slice) { return static_cast<std::size_t>(std::max(1, slice.n_logits)); }
@@ -102,13 +99,8 @@ std::vector<Event> Engine::step() {
     Span whole(Part::step);
     std::vector<Event> events;
     admit(events);
-    const bool is_busy = n_busy() > 0;
-    {
-        // Of what earlier steps left, so that this one's tokens do not wait for it.
-        const Span span(Part::write_back);
-        memory_.work_behind(is_busy ? kBehindBusyBytes : kBehindIdleBytes);
-    }
-    if (is_busy) {
+    if (n_busy() > 0) {
+        copy_beside_lanes();
         propose();
         const StepPlan step_plan = plan();
         for (const LaneId lane : step_plan.suspend) suspend(lane);
@@ -121,6 +113,31 @@ std::vector<Event> Engine::step() {
         if (const std::optional<Error> shortage = relief_.take_shortage()) relieve({}, *shortage, events);
     }
     return events;
+}
+
+// Of what earlier steps left, so that this one's tokens do not wait for it.
+void Engine::copy_beside_lanes() {
+    double now_s = clock_.now_s();
+    copy_budget_.begin_step(now_s);
+    if (!copy_budget_.has_time() || !memory_.has_to_copy(false)) return;
+    const Span span(Part::write_back);
+    while (copy_budget_.has_time()) {
+        const std::size_t n_bytes = memory_.copy_next(false);
+        const double begun_s = std::exchange(now_s, clock_.now_s());
+        copy_budget_.spend(now_s - begun_s, n_bytes);
+        if (n_bytes == 0) return;
+    }
+}
+
+void Engine::use_idle_time() {
+    const Span span(Part::write_back);
+    copy_budget_.rest();
+    std::size_t n_copied = 0;
+    while (n_copied < kIdleBytes) {
+        const std::size_t n_bytes = memory_.copy_next(true);
+        if (n_bytes == 0) return;
+        n_copied += n_bytes;
+    }
 }
 
 void Engine::admit(std::vector<Event>& events) {

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "engine/admission.h"
+#include "engine/copy_budget.h"
 #include "engine/decoder.h"
 #include "engine/events.h"
 #include "engine/generation.h"
@@ -66,10 +67,18 @@ public:
     bool is_idle() const { return lanes_.n_busy() == 0 && admission_.is_empty(); }
 
     // Whether a step would do anything: not while all that is there waits for the disk.
-    bool wants_step() const { return lanes_.n_busy() > 0 || admission_.wants_step() || memory_.has_work_behind(); }
+    bool wants_step() const { return lanes_.n_busy() > 0 || admission_.wants_step(); }
 
-    // One step: computes for the lanes, and copies what they have filled to where it is safe.
+    // One step: computes for the lanes, and copies what must not wait for their end.
     std::vector<Event> step();
+
+    // What can wait for that: a little at a time, so that a request which comes meanwhile does not wait. Where copies
+    // have been sent and are not there yet it does nothing: call again soon.
+    bool has_idle_work() const { return !wants_step() && memory_.has_to_copy(true); }
+    void use_idle_time();
+
+    // Before the end: what the disk is owed, however long it takes.
+    void copy_owed() { memory_.copy_owed(); }
 
     // Keep in a slot what a request has computed: of a running one as far as it is, of an ended one all; none: of the
     // one that ended last. Returns the position. Errors: bad_slot, unknown_id, empty_prompt, unsupported, no_room.
@@ -102,6 +111,7 @@ private:
     std::unique_ptr<Generation>& at(LaneId lane) { return lanes_.at(lane); }
 
     void admit(std::vector<Event>& events);
+    void copy_beside_lanes();
     void begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& events);
     void remember(LaneId lane, std::span<const float> logits, std::vector<Event>& events);
     void suspend(LaneId lane, bool is_sound = true);
@@ -142,6 +152,7 @@ private:
     LaneTable lanes_;
     Admission admission_;
     PoolReliever relief_;
+    CopyBudget copy_budget_;
     static constexpr int kMaxFailedCalls = 3;
     int n_failed_calls_ = 0;        // in a row
     bool is_withdrawn_ = false;     // the device had no room for drafts of late: none in the next step

@@ -82,7 +82,7 @@ def test_a_trace_holds_whole_nested_spans_of_every_step(start: Start, tmp_path: 
 
 
 def test_the_parts_add_up_to_all_of_the_engines_time(start: Start) -> None:
-    daemon = start("--ctx", "1024")
+    daemon = start("--ctx", "1024", "--draft-max", "0")  # a step for each token
     before = status_of(daemon)
     daemon.generate(random_prompt(200), 8, LONG)
     after = status_of(daemon)
@@ -113,6 +113,34 @@ def test_what_a_drafter_computes_is_drafting(start: Start, packaged_draft: Path,
     engine = [span for span in spans if span["tid"] == next(s["tid"] for s in spans if s["name"] == "step")]
     parents = {span["name"] for span, within in children(engine) if any(part["name"] == "draft" for part in within)}
     assert parents == {"speculate", "step"}, "it is asked, and it reads what was computed, the prompt too"
+
+
+def test_pages_are_copied_when_nobody_computes_and_not_on_a_steps_time(
+    start: Start, test_models: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    daemon = start("--ctx", "1024", "--host-cache", "64M", "--trace", str(path), model=test_models / "qwen3.gguf")
+    daemon.generate(random_prompt(320), 140, LONG)
+    n_pages = (320 + 139) // 64  # filled; the last token was not computed
+    while int((status := status_of(daemon))["pages_host"]) < n_pages:
+        pass
+    assert int(status["pages_host"]) == int(status["pages_resident"]) == n_pages
+    daemon.generate(random_prompt(20, seed=3), 8, LONG)
+    assert daemon.close() == 0
+    spans = spans_of(json.loads(path.read_text()))
+    (engine,) = {span["tid"] for span in spans if span["name"] == "step"}
+    spans = [span for span in spans if span["tid"] == engine]
+    for span, within in children(spans):
+        assert span["name"] != "step" or "write_back" not in {part["name"] for part in within}
+    written_back = [span for span in spans if span["name"] == "write_back"]
+    n_bytes: dict[bool, list[int]] = {True: [], False: []}
+    for copy in spans:
+        if copy["name"] == "copy" and copy["args"]["bytes"] > 0:
+            is_page = any(span["ts"] <= copy["ts"] <= end_of(span) for span in written_back)
+            n_bytes[is_page].append(copy["args"]["bytes"])
+    page_bytes = int(dict(daemon.ready.fields)["page_bytes"])
+    assert n_bytes[True] == [page_bytes] * n_pages
+    assert all(n < page_bytes for n in n_bytes[False]), "checkpoints, with the rows behind the last page"
 
 
 def test_a_trace_that_a_kill_cut_off_can_be_read_and_is_continued(start: Start, tmp_path: Path) -> None:

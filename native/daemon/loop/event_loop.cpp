@@ -21,6 +21,7 @@ namespace {
 constexpr std::size_t kReadBytes = 1 << 16;
 // Lines served between two steps: enough that none waits long, few enough that a flood of them stalls no stream.
 constexpr int kLinesPerTurn = 64;
+constexpr int kIdleWorkEvery_ms = 1;  // copies that it has sent take about as long
 // After quit, how long readers may take to fetch what was written for them.
 constexpr std::chrono::seconds kQuitGrace{5};
 constexpr short kGone = POLLERR | POLLHUP | POLLNVAL;
@@ -69,6 +70,7 @@ int EventLoop::run() {
             output_.flush();
         } else {
             output_.flush();
+            if (engine_.has_idle_work()) engine_.use_idle_time();
         }
         if (engine_.is_broken()) {
             log_error("the engine cannot compute any more; giving up");
@@ -85,7 +87,7 @@ int EventLoop::run() {
 
 // What was promised is answered; what is being written behind gets a moment more.
 void EventLoop::finish_files() {
-    while (engine_.is_idle() && engine_.wants_step()) dispatcher_.on_events(engine_.step());
+    if (engine_.is_idle()) engine_.copy_owed();
     files_.drain(std::chrono::duration_cast<std::chrono::milliseconds>(kQuitGrace));
 }
 
@@ -109,8 +111,9 @@ void EventLoop::wait() {
     entries[kReplies] = {fd_of(output_.replies()), interest(output_.replies()), 0};
     entries[kTokens] = tokens != nullptr ? pollfd{fd_of(*tokens), interest(*tokens), 0} : pollfd{-1, 0, 0};
     const bool has_work = engine_.wants_step() || (lines_.has_next() && dispatcher_.wants_lines());
+    const int longest_ms = has_work ? 0 : engine_.has_idle_work() ? kIdleWorkEvery_ms : -1;
     Span span(has_work ? Part::commands : Part::idle);
-    const int n_ready = ::poll(entries.data(), entries.size(), has_work ? 0 : -1);
+    const int n_ready = ::poll(entries.data(), entries.size(), longest_ms);
     span.end();
     if (n_ready < 0) {
         if (errno == EINTR) return;

@@ -12,7 +12,8 @@
 namespace luce::llama {
 namespace {
 
-constexpr std::size_t kPinnedHalf_bytes = std::size_t{8} << 20;
+// Each half is one copy over the bus: a step's own, of its logits, waits for one of them at most.
+constexpr std::size_t kPinnedHalf_bytes = std::size_t{2} << 20;
 constexpr std::size_t kGatherFrom = 8;  // runs of neighbouring rows, from which one kernel is faster than a copy each
 constexpr std::size_t kMaxGathered = 4096;  // rows of one piece
 constexpr std::size_t kAlignment = 256;
@@ -80,9 +81,21 @@ DeviceCopies::~DeviceCopies() {
     thread_.join();
 }
 
+std::size_t DeviceCopies::Job::n_bytes() const {
+    std::size_t n = 0;
+    for (const Part& part : parts) n += part.n_bytes;
+    return n;
+}
+
+std::size_t DeviceCopies::n_bytes_under_way() const {
+    const std::lock_guard lock(mutex_);
+    return n_bytes_;
+}
+
 void DeviceCopies::add(Job job) {
     {
         const std::lock_guard lock(mutex_);
+        n_bytes_ += job.n_bytes();
         jobs_.push_back(std::move(job));
         ++n_started_;
     }
@@ -327,6 +340,7 @@ void DeviceCopies::run() {
         lock.lock();
         std::shared_ptr<const void> owner = std::move(jobs_.front().owner);
         if (jobs_.front().read != nullptr) idle_events_.push_back(std::move(jobs_.front().read));
+        n_bytes_ -= jobs_.front().n_bytes();
         jobs_.pop_front();
         ++n_arrived_;
         lock.unlock();
@@ -337,9 +351,7 @@ void DeviceCopies::run() {
 }
 
 void DeviceCopies::complete(const Job& job) {
-    std::size_t n_bytes = 0;
-    for (const Part& part : job.parts) n_bytes += part.n_bytes;
-    const BackgroundSpan span(luce::Part::copies_out, static_cast<std::int64_t>(n_bytes));
+    const BackgroundSpan span(luce::Part::copies_out, static_cast<std::int64_t>(job.n_bytes()));
     if (job.read != nullptr) {
         ggml_backend_event_synchronize(job.read.get());
     } else {

@@ -70,6 +70,8 @@ public:
     // Until everything that has been started by now has arrived. From any thread.
     void wait();
 
+    std::size_t n_bytes_under_way() const;
+
     // Until nothing is on its way to these bytes. From the thread that starts copies.
     void wait_for(std::span<const std::uint8_t> bytes);
 
@@ -89,6 +91,8 @@ private:
         std::size_t begin = 0, end = 0;  // of what it occupies in the staging buffer
         std::vector<Part> parts;
         std::shared_ptr<const void> owner;
+
+        std::size_t n_bytes() const;
     };
 
     DeviceCopies(ggml_backend_dev_t device, std::size_t n_staged_bytes);
@@ -114,12 +118,13 @@ private:
     BufferPtr indices_;     // on the device: rows to gather; made when first needed
     std::size_t next_ = 0;  // where in the ring the next job begins
 
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
     std::condition_variable changed_;
     std::deque<Job> jobs_;  // the first one is under way
     std::vector<EventPtr> idle_events_;
     std::uint64_t n_started_ = 0;
     std::uint64_t n_arrived_ = 0;
+    std::size_t n_bytes_ = 0;  // of the jobs
     bool is_closing_ = false;
     std::thread thread_;
 };

@@ -116,6 +116,12 @@ void OutboundCopies::wait() {
     for (const auto& device : devices()) device->wait();
 }
 
+std::size_t OutboundCopies::n_bytes_under_way() const {
+    std::size_t n_bytes = 0;
+    for (const auto& device : devices()) n_bytes += device->n_bytes_under_way();
+    return n_bytes;
+}
+
 void OutboundCopies::wait_for(std::span<const std::uint8_t> bytes) {
     const Span span(Part::copy_wait);
     for (const auto& device : devices_) device->wait_for(bytes);

@@ -38,6 +38,9 @@ public:
     // Until everything that was started has arrived. From any thread, also beside close().
     void wait();
 
+    // That have been started and have not arrived.
+    std::size_t n_bytes_under_way() const;
+
     // Until nothing is on its way to these bytes. From the thread that starts copies.
     void wait_for(std::span<const std::uint8_t> bytes);
 

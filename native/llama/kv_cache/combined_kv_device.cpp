@@ -102,6 +102,10 @@ void CombinedKvDevice::settle() {
     draft_.device().settle();
 }
 
+std::size_t CombinedKvDevice::n_bytes_under_way() const {
+    return target_.n_bytes_under_way() + draft_.device().n_bytes_under_way();
+}
+
 Bytes CombinedKvDevice::first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) {
     const std::size_t n_target = n_rows * target_.traits().row_bytes;
     Bytes first = target_.first_rows(rows.first(n_target), n_rows, n);

@@ -55,6 +55,7 @@ public:
     Result<void> read(std::span<const memory::Cell> cells, std::span<std::uint8_t> out,
                       std::shared_ptr<const void> owner) override;
     void settle() override { copies_.wait(); }
+    std::size_t n_bytes_under_way() const override { return copies_.n_bytes_under_way(); }
     memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) override;
     Result<void> write(LaneId lane, Position begin, std::span<const Token> tokens, std::span<const std::uint8_t> rows,
                        std::int32_t n_rows, std::span<memory::Cell> cells) override;

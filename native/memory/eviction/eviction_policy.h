@@ -43,7 +43,7 @@ struct Conversation {
         Page* first = nullptr;
         std::size_t place = 0;
     };
-    Candidates candidates[2];
+    Candidates candidates[3];
 };
 
 // Holds a conversation; may be empty. REQUIRES: the policy outlives it.

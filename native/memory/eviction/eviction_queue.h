@@ -1,5 +1,6 @@
-// The queues of what could be evicted: pages that nothing needs (one queue for the pool, one for the host) and
-// checkpoints. They say which is worth least; PageCache decides what could be evicted at all, and evicts.
+// The queues of what could be evicted: pages that nothing needs (one queue for the pool, one for the host, one of those
+// that would have to be copied first) and checkpoints. They say which is worth least; PageCache decides what could be
+// evicted at all, and evicts.
 //
 // Pages wait by conversation, so that choosing looks at conversations, not at pages: the one that is worth least gives
 // its pages, from the ends of its texts up, until it has no more. Where there are very many, some are drawn by lot and
@@ -20,7 +21,7 @@ struct Checkpoint;
 
 inline constexpr std::size_t kMaxCompared = 256;
 
-enum class QueueKind : std::uint8_t { pool, host };
+enum class QueueKind : std::uint8_t { pool, host, uncopied };
 
 // A page's place in one queue.
 struct QueueLink {
@@ -38,6 +39,9 @@ public:
         if (link(page).of != of) move(page, of);
     }
     const Conversation* conversation_of(const Page& page) const;
+
+    // The first of its conversation's. REQUIRES: queued.
+    void set_first(Page& page) { move(page, link(page).of); }
 
     bool empty() const { return size_ == 0; }
     std::size_t size() const { return size_; }

@@ -31,7 +31,7 @@ KvCacheManager::KvCacheManager(KvDevice& device, DiskStore* disk, MemoryConfig c
       n_pool_(device.traits().n_cells),
       policy_(clock, eviction),
       tree_(config_.identity),
-      cache_(tree_, device, disk, config_.host_budget, policy_),
+      cache_(tree_, device, disk, config_.host_budget, policy_, residency() != nullptr),
       slots_(cache_, config_.n_slots),
       pins_(residency()),
       pool_(device, cache_, lanes_, residency(), clock),

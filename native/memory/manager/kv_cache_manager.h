@@ -122,9 +122,11 @@ public:
     }
     TierLimits limits() const { return transfer_.limits(); }
 
-    // Copies to host and disk while there is time: up to n_bytes. Whether more is left.
-    bool work_behind(std::size_t n_bytes) { return cache_.write_behind(n_bytes); }
-    bool has_work_behind() const { return cache_.has_unsaved(); }
+    // Copies to host and disk ahead of need, a page at a time: its bytes, or 0. Whether lanes run makes a difference
+    // (page_cache.h).
+    bool has_to_copy(bool is_idle) const { return cache_.has_to_copy(is_idle); }
+    std::size_t copy_next(bool is_idle) { return cache_.copy_next(is_idle); }
+    void copy_owed() { cache_.copy_owed(); }
 
     // Everything leaves the device. REQUIRES: no lane. Errors: no_room, internal.
     Result<void> leave_device() { return cache_.empty_pool(); }

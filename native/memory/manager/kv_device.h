@@ -83,6 +83,9 @@ public:
     // Until all bytes that were read and saved before have come. From any thread.
     virtual void settle() = 0;
 
+    // That have not come yet.
+    virtual std::size_t n_bytes_under_way() const = 0;
+
     // The first n of n_rows rows that read() gave, as if only they had been read.
     virtual Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t n_rows, std::size_t n) = 0;
 

@@ -30,10 +30,8 @@ void PrefixPlacer::clear_the_way(const PrefixMatch& match, std::int32_t n_text) 
     for (const Page* page : match.pages) n_own += page->place.kind == PlaceInPool::Kind::low ? kPageSize : 0;
     const auto n_low = static_cast<std::int32_t>(cache_.n_low_idle_pages()) * kPageSize;
     if (!is_in_the_way(n_low - n_own, n_text)) return;
-    // Nothing is lost by it, or it is not done. Of pages for which there was no room in the host before, has_unsaved()
-    // says nothing any more.
-    const std::size_t n_host = cache_.usage().host_bytes + cache_.n_low_idle_pages() * cache_.page_bytes();
-    if (!cache_.has_room_for_unsaved() || n_host > cache_.host_budget()) return;
+    // Nothing is lost by it, or it is not done.
+    if (!cache_.has_room_for_uncopied()) return;
     if (const Result<void> evicted = cache_.evict_idle(); !evicted) log_warn(evicted.error().text);
 }
 

@@ -17,12 +17,20 @@ public:
 
     virtual bool owns(const void* pointer) const = 0;
 
+    // Asked where getting more would disturb nobody: whether there is a block, or never will be one more. False: one is
+    // being got.
+    virtual bool is_ready() = 0;
+
     // REQUIRES: owns(block).
     virtual void give_back(void* block) = 0;
 };
 
 // For the whole process, from now on; null: the usual memory alone. REQUIRES: no block of the one before is in use.
 void use_blocks_of(BlockSource* source);
+
+// Whether so many bytes may be asked for now, when getting more blocks would disturb nobody: they would lie in a block
+// soon, if not.
+bool prepare_block(std::size_t n_bytes);
 
 // Whether the bytes lie in a block of it.
 bool lies_in_block(const void* pointer);

@@ -15,7 +15,7 @@ constexpr std::size_t kPageCells = kPageSize;
 }  // namespace
 
 PageCache::PageCache(PrefixTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget,
-                     EvictionPolicy& policy)
+                     EvictionPolicy& policy, bool lanes_give_up_pages)
     : tree_(tree),
       device_(device),
       disk_(disk),
@@ -23,9 +23,11 @@ PageCache::PageCache(PrefixTree& tree, KvDevice& device, DiskStore* disk, std::s
       page_bytes_(device.traits().row_bytes * kPageCells),
       policy_(policy),
       needs_checkpoints_(device.traits().has_state() && policy.learns()),
+      lanes_give_up_pages_(lanes_give_up_pages),
       in_pool_(policy, QueueKind::pool),
       in_host_(policy, QueueKind::host),
-      checkpoints_(policy, page_bytes_, device.traits().has_state()) {}
+      checkpoints_(policy, page_bytes_, device.traits().has_state()),
+      uncopied_(policy, QueueKind::uncopied) {}
 
 std::int32_t PageCache::n_available_cells() const {
     return device_.n_free_cells() + static_cast<std::int32_t>(n_idle_) * kPageSize;
@@ -49,8 +51,8 @@ Result<void> PageCache::evict(Page& page) {
         Result<Blob> rows = rows_of(page);
         if (!rows && page.n_pins > 0) return rows.error();
         if (rows) {
-            set_host(page, std::move(rows).value());
-            save_to_disk(page);
+            set_host(page, rows.value());
+            save_to_disk(page, std::move(rows).value());
         }
     }
     if (page.n_pins > 0 && page.host == nullptr) {
@@ -66,12 +68,13 @@ void PageCache::set_cells(Page& page, std::span<const Cell> cells, bool are_held
     const bool was_kept = page.is_kept();
     idle_.note(page, IdlePages::Kind::none);
     page.is_aside = false;
+    page.is_unreadable = false;
     if (page.is_resident()) {
         device_.release(page.cells);
         --usage_.n_resident;
         --page.parent->n_resident;
         if (page.n_lanes == 0) --n_idle_;
-        unsaved_.erase({page.index, &page});
+        owed_.erase({page.index, &page});
     }
     page.cells.assign(cells.begin(), cells.end());
     if (page.is_resident()) {
@@ -79,7 +82,7 @@ void PageCache::set_cells(Page& page, std::span<const Cell> cells, bool are_held
         ++usage_.n_resident;
         ++page.parent->n_resident;
         if (page.n_lanes == 0) ++n_idle_;
-        if (page.host == nullptr) unsaved_.insert({page.index, &page});
+        if (page.host == nullptr && disk_ != nullptr) owed_.insert({page.index, &page});
     }
     after_change(page, was_kept);
 }
@@ -94,7 +97,7 @@ void PageCache::set_host(Page& page, Blob rows) {
     if (page.host != nullptr) {
         usage_.host_bytes += page_bytes_;
         ++usage_.n_host;
-        unsaved_.erase({page.index, &page});
+        owed_.erase({page.index, &page});
     }
     after_change(page, was_kept);
 }
@@ -113,6 +116,11 @@ bool PageCache::leaves_pool(const Page& page) const {
 bool PageCache::leaves_host(const Page& page) const {
     return page.host != nullptr && !page.is_resident() && page.n_kept == 0 && page.n_lanes == 0 && page.n_pins == 0 &&
            page.n_waiting == 0 && (!needs_checkpoints_ || page.checkpoints.empty());
+}
+
+bool PageCache::needs_copy(const Page& page) const {
+    return page.is_resident() && page.host == nullptr && (page.n_lanes == 0 || lanes_give_up_pages_) &&
+           !is_hopeless(page) && !page.is_unreadable;
 }
 
 bool PageCache::is_awaited(const Page& page) {
@@ -143,6 +151,7 @@ void PageCache::update(Page& page) {
     note_place(page);
     in_pool_.set(page, leaves_pool(page) ? &conversation_of(page) : nullptr);
     in_host_.set(page, leaves_host(page) ? &conversation_of(page) : nullptr);
+    uncopied_.set(page, needs_copy(page) ? &conversation_of(page) : nullptr);
     if (is_awaited(page)) {
         awaited_.insert(&page);
     } else {
@@ -306,7 +315,7 @@ bool PageCache::keep(Page& page, Blob rows) {
     assert(rows->size() == page_bytes_);
     if (!make_host_room(page_bytes_, priority_per_byte(page, policy_.now_s()), claim_of(page))) return false;
     set_host(page, std::move(rows));
-    save_to_disk(page);  // from a file: what is read from disk is there already
+    save_to_disk(page, page.host);  // from a file: what is read from disk is there already
     return true;
 }
 
@@ -398,40 +407,16 @@ void PageCache::unpin(Checkpoint& checkpoint) {
 
 bool PageCache::is_on_disk(const Page& page) const { return disk_ != nullptr && disk_->has_page(page.name); }
 
-void PageCache::save_to_disk(Page& page) {
+void PageCache::save_to_disk(Page& page, Blob rows) {
     if (disk_ == nullptr || disk_->has_page(page.name)) return;
     wait_for(page);
-    disk_->write_page(page.name, page.parent->name, page.tokens, page.host,
+    disk_->write_page(page.name, page.parent->name, page.tokens, std::move(rows),
                       [this, &page](bool) { stop_waiting_for(page); });
 }
 
 void PageCache::save_checkpoint(Page& page, std::span<const Token> rest, CheckpointBlob data) {
     if (disk_ == nullptr) return;
     disk_->write_checkpoint(page.name, rest, {std::move(data), scores_of(path_to(page))}, [](bool) {});
-}
-
-bool PageCache::write_behind(std::size_t n_bytes) {
-    std::size_t n_left = n_bytes;
-    while (!unsaved_.empty() && n_left > 0) {
-        Page& page = *unsaved_.begin()->second;
-        unsaved_.erase(unsaved_.begin());
-        const bool has_room = usage_.host_bytes + page_bytes_ <= host_budget_;
-        const bool wants_disk = disk_ != nullptr && !disk_->has_page(page.name);
-        if (!has_room && !wants_disk) continue;
-        Result<Blob> rows = rows_of(page);
-        if (!rows) {
-            log_warn("a page could not be copied out of the pool: " + rows.error().text);
-            break;
-        }
-        n_left -= std::min(n_left, page_bytes_);
-        if (wants_disk) {
-            wait_for(page);
-            disk_->write_page(page.name, page.parent->name, page.tokens, rows.value(),
-                              [this, &page](bool) { stop_waiting_for(page); });
-        }
-        if (has_room) set_host(page, std::move(rows).value());
-    }
-    return has_unsaved();
 }
 
 Result<void> PageCache::evict_idle() {

@@ -6,10 +6,11 @@
 // does not need them (kv_device.h): in the pool, but high up in it and out of the computations' sight.
 //
 // The pool gives up pages that no lane uses, those first whose texts end there; a page without a copy in the host is
-// copied first, if it is worth what has to make way for it there. The host gives up what is neither in the pool nor
-// needed by a page behind it. What is pinned stays in one of the two. Which of them goes first, and what is worth more
-// than what, is the policy's choice (eviction_policy.h); where a model has state, pages without a checkpoint at or
-// behind them go before all others, since no text can begin with them.
+// copied first, if it is worth what has to make way for it there. So that this seldom happens, pages are copied ahead:
+// when nobody computes, and beside running lanes when room gets short or a disk wants them. The host gives up what is
+// neither in the pool nor needed by a page behind it. What is pinned stays in one of the two. Which of them goes first,
+// and what is worth more than what, is the policy's choice (eviction_policy.h); where a model has state, pages without
+// a checkpoint at or behind them go before all others, since no text can begin with them.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,9 @@ struct CacheUsage {
 class PageCache {
 public:
     // All must outlive the cache. `disk` may be null.
-    PageCache(PrefixTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget, EvictionPolicy& policy);
+    // lanes_give_up_pages: a page may leave the pool while the lane runs whose text it is.
+    PageCache(PrefixTree& tree, KvDevice& device, DiskStore* disk, std::size_t host_budget, EvictionPolicy& policy,
+              bool lanes_give_up_pages = false);
 
     std::size_t page_bytes() const { return page_bytes_; }
     const CacheUsage& usage() const { return usage_; }
@@ -128,9 +131,16 @@ public:
     // out_of_memory.
     Result<Blob> rows_of(Page& page);
 
-    // Copy up to n_bytes of pages that have no copy yet to the host (and to disk). Whether more is left to do.
-    bool write_behind(std::size_t n_bytes);
-    bool has_unsaved() const { return !unsaved_.empty(); }
+    // Whether pages are to be copied out of the pool ahead of need: those that the disk is owed, from the beginnings of
+    // texts on; then, as long as the host has room, those that are worth least and so will leave first. With lanes
+    // running (not is_idle) these only if room is short.
+    bool has_to_copy(bool is_idle) const;
+
+    // Copy one of them: its bytes. 0: none, or as much is under way as should be, or a block for it is being got.
+    std::size_t copy_next(bool is_idle);
+
+    // Copy all that the disk is owed.
+    void copy_owed();
 
     // Rises whenever a lane begins or ceases to see a page.
     std::uint64_t n_lane_changes() const { return n_lane_changes_; }
@@ -138,8 +148,8 @@ public:
     // Cells of pages that no lane uses.
     std::int32_t n_idle_cells() const { return static_cast<std::int32_t>(n_idle_) * kPageSize; }
 
-    // Whether the host has room for all that has no copy there, without giving anything up.
-    bool has_room_for_unsaved() const { return usage_.host_bytes + unsaved_.size() * page_bytes_ <= host_budget_; }
+    // Whether the host has room for all that is worth a copy and has none, without giving anything up.
+    bool has_room_for_uncopied() const { return usage_.host_bytes + uncopied_.size() * page_bytes_ <= host_budget_; }
 
     // All pages that no lane uses leave the pool, as they do in make_room(). Errors: no_room, internal.
     Result<void> evict_idle();
@@ -169,6 +179,7 @@ private:
     void update(Checkpoint& checkpoint);
     bool leaves_pool(const Page& page) const;
     bool leaves_host(const Page& page) const;
+    bool needs_copy(const Page& page) const;
     bool is_hopeless(const Page& page) const;
     Conversation& conversation_of(const Page& page) const;
     double priority_per_byte(const Page& page, double now_s) const;
@@ -177,7 +188,12 @@ private:
     bool make_host_room(std::size_t n_bytes, double priority_per_byte, Claim claim);
     void drop_host(Page& page);
     void after_drop(Page& page);
-    void save_to_disk(Page& page);
+    void save_to_disk(Page& page, Blob rows);
+    bool has_host_room() const { return usage_.host_bytes + page_bytes_ <= host_budget_; }
+    bool is_room_short() const;
+    Page& first_to_leave();
+    Page* take_owed();
+    bool copy_out(Page& page);
 
     PrefixTree& tree_;
     KvDevice& device_;
@@ -186,13 +202,15 @@ private:
     std::size_t page_bytes_;
     CacheUsage usage_;
     EvictionPolicy& policy_;
-    bool needs_checkpoints_;                            // pages are of use only before a checkpoint
-    PageQueue in_pool_;                                 // resident, unused, no resident child
-    PageQueue in_host_;                                 // host copy only, unpinned, no kept child
-    CheckpointQueue checkpoints_;                       // host copy, unpinned
-    std::set<Page*> awaited_;                           // host copy only, unpinned, but a request or a write waits
-    std::set<Page*> doubles_;                           // in pool and host: their host copy is the first to go
-    std::set<std::pair<std::int32_t, Page*>> unsaved_;  // resident, no host copy yet; by index
+    bool needs_checkpoints_;  // pages are of use only before a checkpoint
+    bool lanes_give_up_pages_;
+    PageQueue in_pool_;                              // resident, unused, no resident child
+    PageQueue in_host_;                              // host copy only, unpinned, no kept child
+    CheckpointQueue checkpoints_;                    // host copy, unpinned
+    std::set<Page*> awaited_;                        // host copy only, unpinned, but a request or a write waits
+    std::set<Page*> doubles_;                        // in pool and host: their host copy is the first to go
+    PageQueue uncopied_;                             // could leave the pool, but would have to be copied first
+    std::set<std::pair<std::int32_t, Page*>> owed_;  // resident, for the disk, if there is one; by index
     IdlePages idle_;
     std::int64_t n_idle_ = 0;  // resident pages that no lane uses
     std::uint64_t n_lane_changes_ = 0;

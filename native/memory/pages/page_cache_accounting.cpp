@@ -16,6 +16,7 @@ std::optional<std::string> PageCache::check_integrity() const {
     std::size_t n_checkpoints = 0;
     std::size_t n_in_pool = 0;
     std::size_t n_in_host = 0;
+    std::size_t n_uncopied = 0;
     tree_.for_each([&](Page& page) {
         std::int32_t n_resident = 0;
         std::int32_t n_kept = 0;
@@ -62,14 +63,17 @@ std::optional<std::string> PageCache::check_integrity() const {
         };
         expect(queues_right(in_pool_, leaves_pool(page)), "the pool's queue is wrong");
         expect(queues_right(in_host_, leaves_host(page)), "the host's queue is wrong");
+        expect(queues_right(uncopied_, needs_copy(page)), "the queue of pages without a copy is wrong");
         n_in_pool += leaves_pool(page) ? 1 : 0;
         n_in_host += leaves_host(page) ? 1 : 0;
+        n_uncopied += needs_copy(page) ? 1 : 0;
         expect((page.is_resident() && page.host != nullptr) == doubles_.contains(&page), "the doubles are wrong");
         expect(is_awaited(page) == awaited_.contains(&page), "the awaited pages are wrong");
     });
     expect(n_checkpoints == checkpoints_.size(), "the checkpoints' queue is miscounted");
     expect(n_in_pool == in_pool_.size(), "the pool's queue is miscounted");
     expect(n_in_host == in_host_.size(), "the host's queue is miscounted");
+    expect(n_uncopied == uncopied_.size(), "the pages without a copy are miscounted");
     expect(seen.n_resident == usage_.n_resident, "the resident pages are miscounted");
     expect(seen.n_host == usage_.n_host, "the host's pages are miscounted");
     expect(seen.n_host_checkpoints == usage_.n_host_checkpoints, "the host's checkpoints are miscounted");

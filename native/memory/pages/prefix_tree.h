@@ -78,6 +78,7 @@ struct Page {
 
     std::int32_t n_handles = 0;  // who remembers this object; its rows may go
     bool is_double = false;      // in pool and host, as PageCache has noted
+    bool is_unreadable = false;  // the device did not give its rows: it is not asked again before it needs the room
     PlaceInPool place;           // IdlePages'
 
     PageKeys keys;               // for a scorer; null: not made
@@ -85,7 +86,7 @@ struct Page {
 
     ConversationRef owner;              // that used it last
     ConversationRef ended;              // whose last request ended behind this page
-    std::array<QueueLink, 2> queued{};  // for eviction, by QueueKind
+    std::array<QueueLink, 3> queued{};  // for eviction, by QueueKind
 
     bool is_root() const { return parent == nullptr; }
     bool is_resident() const { return !cells.empty(); }

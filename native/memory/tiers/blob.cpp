@@ -20,6 +20,8 @@ bool is_block(std::size_t n_bytes) { return block_source != nullptr && n_bytes =
 
 void use_blocks_of(BlockSource* source) { block_source = source; }
 
+bool prepare_block(std::size_t n_bytes) { return !is_block(n_bytes) || block_source->is_ready(); }
+
 bool lies_in_block(const void* pointer) { return block_source != nullptr && block_source->owns(pointer); }
 
 void* allocate_bytes(std::size_t n_bytes) {

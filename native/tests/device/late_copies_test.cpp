@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "llama/device_copy/device_lines.h"
@@ -315,6 +316,50 @@ TEST_CASE("pages that leave and come back at random through pinned memory are th
             CHECK((in_pool[i].empty() ? *host[i] : rows) == snapshot.pages[i]);
         }
     }
+}
+
+TEST_CASE("bytes are under way until they have come") {
+    Direct s({test_model("qwen3"), "q8_0"});
+    s.compute(kFirst, some_tokens(2 * kPageSize, 3));
+    const Cells cells = s.find(kFirst, 0, 2 * kPageSize);
+    CHECK(s.device.n_bytes_under_way() == 0);
+    HoldUp hold_up;
+    const std::shared_ptr<Bytes> pinned = s.pinned_page();
+    REQUIRE(s.device.read(std::span(cells).first(kPageSize), *pinned, pinned));
+    CHECK(s.device.n_bytes_under_way() == s.page_bytes);
+    const std::shared_ptr<Bytes> other = std::make_shared<Bytes>(2 * s.page_bytes);  // aside first
+    REQUIRE(s.device.read(cells, *other, other));
+    CHECK(s.device.n_bytes_under_way() == 3 * s.page_bytes);
+    hold_up.end();
+    s.device.settle();
+    CHECK(s.device.n_bytes_under_way() == 0);
+}
+
+TEST_CASE("pinned memory comes ahead up to a bound, and at once where it is asked for") {
+    constexpr std::size_t kAhead = std::size_t{64} << 20;
+    const auto pinned = llama::PinnedMemory::create(LateDevice::install().device(), 1 << 20, kAhead + (8 << 20));
+    REQUIRE(pinned != nullptr);
+    while (pinned->n_bytes() < kAhead) std::this_thread::yield();
+    CHECK(pinned->is_ready());
+    CHECK(pinned->n_bytes() == kAhead);  // no more than that before any is taken
+    std::vector<void*> taken;
+    const auto take_all = [&] {
+        while (void* block = pinned->take()) {
+            CHECK(pinned->owns(block));
+            CHECK(pinned->owns(static_cast<std::uint8_t*>(block) + (1 << 20) - 1));
+            taken.push_back(block);
+        }
+    };
+    take_all();
+    while (!pinned->is_ready()) std::this_thread::yield();
+    CHECK(pinned->n_bytes() > kAhead);
+    while (pinned->n_bytes() < kAhead + (8 << 20) || !pinned->is_ready()) take_all();
+    take_all();
+    while (!pinned->is_ready()) std::this_thread::yield();  // there will be no more
+    CHECK(pinned->take() == nullptr);
+    CHECK(taken.size() == 72);
+    CHECK_FALSE(pinned->owns(&taken));
+    for (void* block : taken) pinned->give_back(block);
 }
 
 // Each page goes up and down, to the host and back, with computations in between that take the lowest cells.

@@ -19,26 +19,9 @@
 #include "engine/decoder.h"
 #include "memory/manager/kv_device.h"
 #include "tests/engine/fake_cells.h"
+#include "tests/engine/fake_text.h"
 
 namespace luce::tests {
-
-inline constexpr std::int32_t kVocab = 1000;
-inline constexpr Token kEndToken = 999;
-inline constexpr std::uint64_t kHashStart = 1469598103934665603ULL;
-
-inline std::uint64_t hash_on(std::uint64_t h, Token token) {
-    return (h ^ static_cast<std::uint64_t>(token)) * 1099511628211ULL;
-}
-
-inline std::uint64_t hash_text(const Tokens& text) {
-    std::uint64_t h = kHashStart;
-    for (const Token token : text) h = hash_on(h, token);
-    return h;
-}
-
-// What the fake model says after a text of this hash, never the end token.
-inline Token next_of(std::uint64_t hash) { return static_cast<Token>(hash % (kVocab - 1)); }
-inline Token next_token(const Tokens& text) { return next_of(hash_text(text)); }
 
 // A row of the cache: token, position, and the hash of the text up to there. The state: hash and length of the text.
 class FakeModel final : public engine::Decoder, public memory::KvDevice {
@@ -204,6 +187,7 @@ public:
         for (std::size_t i = 0; i < cells.size(); ++i) {
             std::memcpy(rows.data() + i * sizeof(Row), &cells_.at(cells[i]).row, sizeof(Row));
         }
+        if (on_read) on_read(cells.size());
         send(std::move(rows), out, std::move(owner));
         return {};
     }
@@ -213,6 +197,8 @@ public:
         for (const UnderWay& copy : under_way_) std::copy(copy.bytes.begin(), copy.bytes.end(), copy.out);
         under_way_.clear();
     }
+
+    std::size_t n_bytes_under_way() const override { return n_under_way; }
 
     memory::Bytes first_rows(std::span<const std::uint8_t> rows, std::size_t, std::size_t n) override {
         settle();
@@ -253,6 +239,7 @@ public:
         if (cannot_save) return Error{ErrorCode::out_of_memory, "no memory to save into"};
         std::vector<std::uint8_t> bytes(sizeof(State));
         std::memcpy(bytes.data(), &states_[lane], sizeof(State));
+        ++n_saved;
         state.resize(bytes.size());
         send(std::move(bytes), state, std::move(owner));
         return {};
@@ -321,12 +308,15 @@ public:
     std::vector<engine::Slice> last_call;   // the spans in it are not to be read
     std::vector<std::uint64_t> row_hashes;  // of the text up to each token of the last call: what drafts would read
     std::function<void(std::int32_t n_tokens)> on_decode;  // such a call has been computed
+    std::function<void(std::size_t n_rows)> on_read;       // so many have been copied out
     std::optional<Error> fail_next;
     std::size_t n_most_lanes = 1000;  // in one call; with more the device says that it has no room
     bool may_have_holes = false;      // a lane need not see all of its text
     std::size_t n_logits = 4;         // the hash fills four; what checks files expects as many as the vocabulary has
     bool cannot_save = false, cannot_load = false, cannot_read = false, cannot_write = false;
     std::optional<std::string> misuse;
+    std::size_t n_under_way = 0;  // what it says of copies out, whatever it has been given
+    int n_saved = 0;              // states
     int n_calls = 0;
     int n_waits = 0;            // for calls that were under way
     bool is_under_way = false;  // the last call

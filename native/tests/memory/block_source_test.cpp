@@ -43,6 +43,7 @@ public:
         }
         return false;
     }
+    bool is_ready() override { return true; }
     void give_back(void* block) override {
         const std::lock_guard lock(mutex_);
         if (!free_.insert(block).second) is_misused = true;

@@ -98,6 +98,9 @@ private:
             case 12:
                 if (worker_) drain();
                 break;
+            case 13:
+                for (std::size_t n = pick(6); n > 0 && engine_->has_idle_work(); --n) engine_->use_idle_time();
+                break;
             default:
                 for (std::size_t n = 1 + pick(12); n > 0; --n) step();
         }
@@ -236,6 +239,7 @@ private:
     }
 
     void step() {
+        clock_.advance(1e-6 * static_cast<double>(pick(3)));  // time for a page or two, or none
         for (const Event& event : engine_->step()) take(event);
     }
 

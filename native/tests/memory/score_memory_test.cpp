@@ -85,7 +85,7 @@ struct World {
         memory.emplace(model, disk.get(), config, clock);
     }
     ~World() {
-        while (memory->work_behind(1 << 20)) wait();
+        while (memory->copy_next(true) > 0) wait();
         wait();
         CHECK(memory->check_integrity() == std::nullopt);
         CHECK(!model.misuse);

@@ -140,6 +140,7 @@ public:
         return {};
     }
     void settle() override {}
+    std::size_t n_bytes_under_way() const override { return 0; }
     Bytes first_rows(std::span<const std::uint8_t>, std::size_t, std::size_t n) override { return Bytes(n); }
     Result<void> write(LaneId, Position begin, std::span<const Token>, std::span<const std::uint8_t>, std::int32_t,
                        std::span<Cell> cells) override {
