@@ -366,6 +366,7 @@ void Speculator::begin(LaneId lane, std::span<const Token> text, std::int32_t n_
 
 void Speculator::end(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_answer) {
     for (Source& source : sources_) {
+        source.drafts->answered(text, n_computed - n_answer);
         if (!source.was_asked[static_cast<std::size_t>(lane)])
             source.drafts->leave_out(lane, text, n_computed, n_answer);
     }

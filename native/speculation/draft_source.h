@@ -99,6 +99,9 @@ public:
     // The lane's text is another one now: `text` of which n_computed tokens were put back from memory, or none.
     virtual void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) = 0;
 
+    // A text has ended: what comes after n_prompt tokens was generated.
+    virtual void answered(std::span<const Token> /*text*/, std::int32_t /*n_prompt*/) {}
+
     // The lane is empty.
     virtual void forget(LaneId lane) = 0;
 };
