@@ -88,6 +88,9 @@ public:
         follow(lane, text, n_computed, n_new, rows);
     }
 
+    // Whether skip() saves anything: of a prompt, too, in whose answer no draft will be asked for.
+    virtual bool can_skip() const { return false; }
+
     // The lane's text ends here, and of its last n_new tokens, which follow() was told of, none was ever drafted from:
     // what they still have to compute may be left out as well.
     virtual void leave_out(LaneId, std::span<const Token> /*text*/, std::int32_t /*n_computed*/,
