@@ -1,14 +1,22 @@
-# luce_build_llama_lean(): llama.cpp's library `common` without what nothing of ours can reach, and in larger pieces.
+# luce_build_llama_lean(): llama.cpp's library `common` without what nothing of ours can reach, and both of its libraries
+# in larger pieces.
 #
-# It holds the command lines of llama.cpp's own programs, downloads and an HTTP library as well: none of that is linked
-# into anything of ours, and all of it would be compiled. Its parsers and templates, which luce_text uses all of, are many
-# small files behind the same large headers: eight at a time they take a fraction. What luced links stays in files of its
-# own, so that it gets no more than it needs. -O2 is enough for what parses and renders: with -O3 its templates take twice
-# as long to compile. All this fits the pinned build: a tree of the user's own is built as it is.
+# `common` holds the command lines of llama.cpp's own programs, downloads and an HTTP library as well: none of that is
+# linked into anything of ours, and all of it would be compiled. Its parsers and templates, which luce_text uses all of,
+# are many small files behind the same large headers: eight at a time they take a fraction. What luced links stays in
+# files of its own, so that it gets no more than it needs. -O2 is enough for what parses and renders: with -O3 its
+# templates take twice as long to compile. Of `llama`, small files and the kinds of memory are joined, and what only
+# loads a file is compiled with -O1: each saves a third to a half. All this fits the pinned build: a tree of the user's
+# own is built as it is.
 
 set(LUCE_COMMON_UNUSED arg console debug download hf-cache imatrix-loader llguidance preset subproc)
 set(LUCE_COMMON_OF_LUCED
     common fit json log ngram-cache ngram-map ngram-mod reasoning-budget sampling speculative trie unicode)
+set(LUCE_LLAMA_JOINED
+    llama-adapter llama-arch llama-batch llama-chat llama-cparams llama-hparams llama-impl llama-io llama-kv-cache-dsa
+    llama-kv-cache-dsa-iswa llama-kv-cache-dsv4 llama-kv-cache-iswa llama-kv-cache-msa llama-memory llama-memory-hybrid
+    llama-memory-hybrid-idx llama-memory-hybrid-iswa llama-memory-recurrent llama-mmap)
+set(LUCE_LLAMA_LOADING llama-model llama-model-loader llama-model-saver llama-quant)
 
 function(luce_build_llama_lean)
     if(LLAMA_CPP_DIR)
@@ -24,6 +32,14 @@ function(luce_build_llama_lean)
     foreach(name IN LISTS LUCE_COMMON_OF_LUCED)
         set_source_files_properties("${LLAMA_CPP_SOURCE}/common/${name}.cpp" TARGET_DIRECTORY llama-common
             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endforeach()
+    foreach(name IN LISTS LUCE_LLAMA_JOINED)
+        set_source_files_properties("${LLAMA_CPP_SOURCE}/src/${name}.cpp" TARGET_DIRECTORY llama
+            PROPERTIES SKIP_UNITY_BUILD_INCLUSION OFF)
+    endforeach()
+    foreach(name IN LISTS LUCE_LLAMA_LOADING)
+        set_source_files_properties("${LLAMA_CPP_SOURCE}/src/${name}.cpp" TARGET_DIRECTORY llama
+            PROPERTIES COMPILE_OPTIONS "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU,Clang>>:-O1>")
     endforeach()
     foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
         get_target_property(libraries llama-common ${property})

@@ -45,9 +45,13 @@ public:
 
     // Compute the slices in one call; `overlapped` is called once when the work has been handed out, as devices compute
     // behind the caller's back: nothing of the call may be used in it. After it the rows of logits stand in the slices'
-    // order until the next call: as many for a slice as it wanted, but one at least (empty where it wanted none).
+    // order until the next call: as many for a slice as it wanted, but one at least (empty where it wanted none). A
+    // call that wanted none at all may still be under way, if the device computes by itself.
     // Errors: no_room (nothing has changed: free some cells and call again), internal.
     virtual Result<void> decode(std::span<const Slice> slices, const std::function<void()>& overlapped = {}) = 0;
+
+    // Until the last call has been computed. Whoever reads what it left on the device does this by themselves.
+    virtual void wait() {}
 
     // The last call did what later ones like it need not do again: what it took says little of them.
     virtual bool was_first() const { return false; }

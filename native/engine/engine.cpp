@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 #include "base/step_profile.h"
@@ -38,7 +39,7 @@ Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::KvCacheManage
       clock_(clock),
       speculator_(speculator),
       config_(config),
-      sizer_(std::min(decoder.limits().n_ubatch, decoder.limits().n_batch)),
+      sizer_(std::min(decoder.limits().n_ubatch, decoder.limits().n_batch), decoder.limits().waits_for_device ? 2 : 1),
       lanes_(config.n_lanes),
       admission_(lanes_, memory, decoder, config.n_queue),
       relief_(config.pool_relief, decoder, memory, admission_) {
@@ -108,7 +109,6 @@ std::vector<Event> Engine::step() {
         memory_.work_behind(is_busy ? kBehindBusyBytes : kBehindIdleBytes);
     }
     if (is_busy) {
-        ++n_steps_;
         propose();
         const StepPlan step_plan = plan();
         for (const LaneId lane : step_plan.suspend) suspend(lane);
@@ -149,6 +149,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
         return;
     }
     g.begin(start.value());
+    g.n_read_before = n_read_;
     if (speculator_ != nullptr) speculator_->begin(lane, g.text(), g.n_computed());
     totals_.n_reused_tokens += static_cast<std::uint64_t>(g.n_computed());
     const memory::CheckpointBlob& known = start.value().logits;
@@ -198,7 +199,7 @@ LaneView Engine::view_of(LaneId lane, bool is_tight) const {
     view.is_prefilling = g.is_prefilling();
     view.priority = g.request().priority;
     view.arrival = g.arrival();
-    view.last_served = g.last_served;
+    view.due = g.n_read_before + static_cast<std::uint64_t>(g.n_pending());
     return view;
 }
 
@@ -233,6 +234,11 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
         n_tokens += planned.n_tokens;
         has_drafts = has_drafts || (!planned.is_prefill && planned.n_tokens > 1);
     }
+    if (is_under_way_ && lanes_.has_decoding()) {
+        decoder_.wait();
+        is_under_way_ = false;
+    }
+    const bool follows = std::exchange(is_under_way_, false);
     const double started_s = clock_.now_s();
     Span room(Part::make_room, {n_tokens});
     if (!keep_states(call)) return false;
@@ -245,7 +251,11 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     }
     if (decoded) {
         n_failed_calls_ = 0;
-        return after_call(call, slices, clock_.now_s() - started_s, events);
+        is_under_way_ = may_run_on(slices);
+        if (!is_under_way_) decoder_.wait();
+        // Of slices that follow one another each waits for the one before: that takes as long as computing one. Of the
+        // first and the last the time says nothing.
+        return after_call(call, slices, clock_.now_s() - started_s, follows == is_under_way_, events);
     }
     // By our accounts it fits, the device disagrees (a sliding window's cells, say): make room and plan anew.
     if (decoded.error().code == ErrorCode::no_room && (has_drafts || n_busy() > 1)) {
@@ -264,7 +274,16 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
     return false;
 }
 
-bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds,
+// While only prompts are read, the next slice is made ready beside this one's computation. Decoding lanes are not kept
+// waiting by what they do not see, and drafters read what was computed.
+bool Engine::may_run_on(std::span<const Slice> slices) const {
+    const bool wants_logits =
+        std::any_of(slices.begin(), slices.end(), [](const Slice& slice) { return slice.n_logits > 0; });
+    const bool has_readers = speculator_ != nullptr && speculator_->has_models();
+    return decoder_.limits().waits_for_device && !wants_logits && !has_readers && !lanes_.has_decoding();
+}
+
+bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, bool is_timed,
                         std::vector<Event>& events) {
     std::int32_t n_tokens = 0;
     bool is_whole_slice = false;
@@ -275,7 +294,7 @@ bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
         const std::int32_t n_most = std::min(g.n_pending(), memory_.n_until_cut(planned.lane, g.n_computed()));
         is_whole_slice = is_whole_slice || (planned.is_prefill && planned.n_tokens < n_most);
     }
-    if (is_whole_slice) sizer_.observe(n_tokens, seconds);
+    if (is_whole_slice) sizer_.observe(n_tokens, is_timed ? seconds : 0);
     const std::optional<speculation::StepCost> cost = cost_of(call, seconds);
     choose_ahead(call, slices);
     CalledSlice called;
@@ -314,7 +333,7 @@ void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
     const LaneId lane = called.planned.lane;
     Generation& g = *at(lane);
     g.mark_computed(called.planned.n_tokens);
-    g.last_served = n_steps_;
+    n_read_ += static_cast<std::uint64_t>(called.planned.n_tokens);
     if (!g.is_redoing()) totals_.n_prompt_tokens += static_cast<std::uint64_t>(called.planned.n_tokens);
     if (g.n_generated() == 0) events.push_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
     if (speculator_ != nullptr) {

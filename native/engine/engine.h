@@ -109,7 +109,9 @@ private:
     bool relieve(const PlannedCall& call, const Error& why, std::vector<Event>& events);
     StepPlan plan() const;
     bool run_call(const PlannedCall& call, std::vector<Event>& events);
-    bool after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, std::vector<Event>& events);
+    bool may_run_on(std::span<const Slice> slices) const;
+    bool after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, bool is_timed,
+                    std::vector<Event>& events);
     void choose_ahead(const PlannedCall& call, std::span<const Slice> slices);
     void advance(const CalledSlice& called, std::vector<Event>& events);
     Result<Token> sample(std::size_t row, LaneId lane, std::vector<Event>& events);
@@ -151,7 +153,8 @@ private:
     std::int32_t n_back_ = 0;    // by so many lanes
     double going_back_s_ = 0;
     std::vector<std::pair<LaneId, Finish>> ended_short_;  // they are not, and no token follows
-    std::uint64_t n_steps_ = 0;
+    std::uint64_t n_read_ = 0;                            // tokens of all prompts
+    bool is_under_way_ = false;                           // the last call, on a device that computes by itself
     std::uint64_t n_arrivals_ = 0;
     EngineStatus totals_;
 };

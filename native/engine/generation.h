@@ -98,7 +98,7 @@ public:
         return stats;
     }
 
-    std::uint64_t last_served = 0;
+    std::uint64_t n_read_before = 0;  // of all prompts, when it came
 
 private:
     Request request_;

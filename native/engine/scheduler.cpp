@@ -13,8 +13,8 @@ bool outranks(const LaneView& a, const LaneView& b) {
 }
 
 bool is_served_before(const LaneView& a, const LaneView& b) {
-    return std::tuple(-std::int64_t{a.priority}, a.last_served, a.arrival) <
-           std::tuple(-std::int64_t{b.priority}, b.last_served, b.arrival);
+    return std::tuple(-std::int64_t{a.priority}, a.due, a.arrival) <
+           std::tuple(-std::int64_t{b.priority}, b.due, b.arrival);
 }
 
 // Suspend from the bottom of the ranking until the others' memory and one more token each fit.

@@ -4,8 +4,11 @@
 // with one pending token that has finished its prompt decodes; any other is prefilling. A step serves
 //   - every decoding lane with its one token, always, and the tokens drafted after it where there is room for them and
 //     for some of a prompt's, and
-//   - up to a budget of pending prompt tokens: highest priority first, then the lane that was served longest ago, so
-//     that a short prompt waits for one slice of a long one and not for its end.
+//   - up to a budget of pending prompt tokens: highest priority first, then whoever has the least left to read
+//   (shortest
+//     remaining time first; Schrage, 1968), where what was read of prompts since a lane came counts as read of its own:
+//     a short prompt waits for one slice of a long one and not for its end, and no stream of them makes that one wait
+//     for ever.
 // When the pool cannot hold what the step adds, the youngest lane of the lowest priority is suspended.
 #pragma once
 
@@ -25,8 +28,8 @@ struct LaneView {
     std::int32_t n_draft = 0;    // of a decoding lane: tokens that were drafted to come after the pending one
     bool is_prefilling = false;
     std::int32_t priority = 0;
-    std::uint64_t arrival = 0;      // order of admission; smaller is older
-    std::uint64_t last_served = 0;  // step number of the last prefill slice
+    std::uint64_t arrival = 0;  // order of admission; smaller is older
+    std::uint64_t due = 0;      // of a prompt: tokens read of all prompts before it came, and what it has left itself
 };
 
 struct StepBudget {

@@ -17,7 +17,7 @@ std::int32_t SliceSizer::next(bool lanes_are_waiting) const {
     const std::int32_t ceiling = std::max(kFirstSlice, 2 * largest_seen_);
     std::int32_t n = ceiling;
     if (token_price_s_ > 0) {
-        const double target_s = lanes_are_waiting ? kSharedTarget_s : kAloneTarget_s;
+        const double target_s = lanes_are_waiting ? kSharedTarget_s : kAloneTarget_s / n_at_once_;
         const double affordable = std::min(target_s / token_price_s_, static_cast<double>(max_tokens_));
         n = std::min(ceiling, static_cast<std::int32_t>(affordable));
     }
@@ -28,10 +28,11 @@ std::int32_t SliceSizer::next(bool lanes_are_waiting) const {
 
 void SliceSizer::observe(std::int32_t n_tokens, double seconds) {
     // Calls of a few tokens pay for reading the weights, not for the tokens.
-    if (n_tokens < std::min(kMinTokens, max_tokens_) || seconds <= 0) return;
+    if (n_tokens < std::min(kMinTokens, max_tokens_)) return;
+    largest_seen_ = std::max(largest_seen_, n_tokens);
+    if (seconds <= 0) return;
     const double price_s = seconds / n_tokens;
     token_price_s_ = token_price_s_ > 0 ? (1 - kNewestShare) * token_price_s_ + kNewestShare * price_s : price_s;
-    largest_seen_ = std::max(largest_seen_, n_tokens);
 }
 
 }  // namespace luce::engine

@@ -96,7 +96,7 @@ Result<void> check_residency(const Options& options, std::span<const std::string
     const std::int64_t n_least = n_least_pool(options);
     if (n < n_least) {
         return bad_args("--kv-offload " + std::to_string(n) + " is too small: " + std::to_string(options.n_lanes) +
-                        " lanes and slices of --ubatch " + std::to_string(options.n_ubatch) + " need at least " +
+                        " lanes and slices of --ubatch " + std::to_string(options.ubatch()) + " need at least " +
                         std::to_string(n_least) + "; fewer --lanes or a smaller --ubatch need less");
     }
     if (n % memory::kPageSize != 0) {
@@ -118,7 +118,7 @@ Result<void> check_together(const Options& options, std::span<const std::string_
         return bad_args("--pool " + std::to_string(*options.n_pool) + " is smaller than --ctx " +
                         std::to_string(*options.n_ctx) + ": a lane's text has to fit the pool");
     }
-    const std::int32_t n_call = std::min(options.n_ubatch, options.n_batch.value_or(options.n_ubatch));
+    const std::int32_t n_call = options.call();
     if (options.n_lanes > n_call) {
         return bad_args("--lanes " + std::to_string(options.n_lanes) + " needs --ubatch and --batch of at least that");
     }
@@ -127,7 +127,7 @@ Result<void> check_together(const Options& options, std::span<const std::string_
 
 std::int64_t n_least_pool(const Options& options) {
     const std::int32_t n_block = 1 + options.n_draft_most.value_or(kDraftMost);
-    const std::int32_t n_call = std::min(options.n_ubatch, options.n_batch.value_or(options.n_ubatch));
+    const std::int32_t n_call = options.call();
     const std::int64_t n_pinned = n_pinned_pages(options) * memory::kPageSize;
     const std::int64_t n_cells =
         std::int64_t{options.n_lanes} * (memory::least_cells(memory::ResidencyRules{}, n_block) + n_pinned) + n_call;

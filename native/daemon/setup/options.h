@@ -1,6 +1,7 @@
 // Options: luced's command line as data. Checks what needs no model; main acts on it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -22,6 +23,8 @@ enum class FlashAttentionChoice { automatic, on, off };
 // Drafted tokens a lane and step where nobody says otherwise: what a block of 16 holds beside the lane's own token.
 inline constexpr std::int32_t kDraftMost = 15;
 
+inline constexpr std::int32_t kUbatch = 512;
+
 struct Options {
     std::string model;
     std::optional<std::int32_t> n_ctx;
@@ -36,8 +39,8 @@ struct Options {
     std::optional<std::int32_t> kvflash_layer;  // whose queries `query` goes by; unset: by architecture
     std::int32_t n_lanes = 4;
     std::int32_t n_queue = 256;
-    std::optional<std::int32_t> n_batch;  // unset: n_ubatch
-    std::int32_t n_ubatch = 512;
+    std::optional<std::int32_t> n_batch;   // unset: n_ubatch
+    std::optional<std::int32_t> n_ubatch;  // unset: kUbatch, or more where a GPU has room (ModelOptions::may_widen)
     std::optional<std::int32_t> n_threads;
     std::optional<std::int32_t> n_gpu_layers;
     std::optional<std::string> cache_type_k;
@@ -68,6 +71,10 @@ struct Options {
     bool dies_with_parent = false;
     bool wants_version = false;
     bool wants_help = false;
+
+    // Most tokens of one pass over the weights, and of a call, at the least.
+    std::int32_t ubatch() const { return n_ubatch.value_or(kUbatch); }
+    std::int32_t call() const { return std::min(ubatch(), n_batch.value_or(ubatch())); }
 };
 
 // `arguments`: without the program's name. Errors: bad_args, naming the option and what it takes.

@@ -73,7 +73,7 @@ Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const m
     memory::ResidencyConfig residency;
     residency.pins = options.kvflash_pins;
     residency.rules.tau = options.kvflash_tau;
-    residency.n_least = memory::least_cells(residency.rules, options.n_ubatch);
+    residency.n_least = memory::least_cells(residency.rules, options.ubatch());
     config.residency = residency;
     if (std::int64_t{*options.n_kvflash} >= std::int64_t{n_ctx} * options.n_lanes) {
         log_info("--kv-offload " + std::to_string(*options.n_kvflash) + ": " + std::to_string(options.n_lanes) +

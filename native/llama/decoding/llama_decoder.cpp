@@ -58,6 +58,10 @@ Error decode_error(int code) {
     }
 }
 
+bool wants_logits(std::span<const engine::Slice> slices) {
+    return std::any_of(slices.begin(), slices.end(), [](const engine::Slice& slice) { return slice.n_logits > 0; });
+}
+
 }  // namespace
 
 LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
@@ -174,9 +178,7 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
         if (const int code = llama_decode(model_.context(), batch_); code != 0) done = decode_error(code);
         end_submit(slices.size(), submit);
         if (done && overlapped) overlapped();
-        // The engine measures what a step costs.
-        const Span wait(Part::wait);
-        if (done) llama_synchronize(model_.context());
+        if (done && wants_logits(slices)) wait();
     } catch (const std::bad_alloc&) {
         is_torn_ = true;
         done = decode_error(-2);
@@ -188,6 +190,11 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     params.n_seq_max = n_sequences;
     contention_.note(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
     return done;
+}
+
+void LlamaDecoder::wait() {
+    const Span span(Part::wait);
+    llama_synchronize(model_.context());
 }
 
 void LlamaDecoder::end_submit(std::size_t n_slices, Span& submit) const {

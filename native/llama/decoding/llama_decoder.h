@@ -43,6 +43,7 @@ public:
     const engine::DecoderLimits& limits() const override { return limits_; }
     Result<void> decode(std::span<const engine::Slice> slices, const std::function<void()>& overlapped = {}) override;
     Result<void> keep(LaneId lane, std::span<const std::int32_t> path) override;
+    void wait() override;
     bool was_first() const override { return was_first_; }
     void forget(LaneId lane) override;
     bool is_end_of_generation(Token token) const override;

@@ -222,6 +222,7 @@ Result<void> LlamaKvDevice::append_state(LaneId lane, Bytes& state, std::shared_
 
 Result<void> LlamaKvDevice::load_state(LaneId lane, std::span<const std::uint8_t> state) {
     settle();
+    llama_synchronize(owner_.context());  // a computation that runs may be of a lane whose cells these become
     return checkpoint_.load(sequence(lane), state);
 }
 

@@ -73,6 +73,19 @@ std::string free_memory() {
     return text;
 }
 
+// An eighth of each GPU's.
+bool has_spare_memory() {
+    for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_GPU) continue;
+        std::size_t free = 0;
+        std::size_t total = 0;
+        ggml_backend_dev_memory(device, &free, &total);
+        if (free < total / 8) return false;
+    }
+    return true;
+}
+
 Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions& options, bool on_gpu) {
     KvCacheTypes types = default_kv_cache_types(model, on_gpu);
     const bool flash_attention_off = options.flash_attention == FlashAttention::off;
@@ -241,7 +254,23 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     params.kv_unified = true;  // lanes share the pool's cells
     params.swa_full = false;
     params.no_perf = true;
+    if (options.may_widen && uses_gpu && open_wide_context()) return {};
     return open_context();
+}
+
+// Its buffers for computing are larger, and others want memory as well.
+bool Model::open_wide_context() {
+    const std::uint32_t n_batch = params_->n_batch;
+    const std::uint32_t n_ubatch = params_->n_ubatch;
+    params_->n_batch = params_->n_ubatch = static_cast<std::uint32_t>(kWideUbatch);
+    if (open_context() && has_spare_memory()) return true;
+    log_info("prompts are read " + std::to_string(n_ubatch) + " tokens at a time: for " + std::to_string(kWideUbatch) +
+             " (--ubatch) a GPU lacks memory (" + free_memory() + ")");
+    graphs_.reset();
+    context_.reset();
+    params_->n_batch = n_batch;
+    params_->n_ubatch = n_ubatch;
+    return false;
 }
 
 Result<void> Model::resize_pool(std::int32_t n_pool) {

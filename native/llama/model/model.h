@@ -29,6 +29,9 @@ struct ModelOptions {
     std::int32_t n_lanes = 1;
     std::int32_t n_batch = 512;
     std::int32_t n_ubatch = 512;
+    // On a GPU with memory to spare prompts are read kWideUbatch tokens at a time: each pass reads the weights once, of
+    // a mixture all of them.
+    bool may_widen = false;
     std::optional<std::int32_t> n_threads;     // unset: one a physical core
     std::optional<std::int32_t> n_gpu_layers;  // unset: all, where there is a GPU
     std::optional<std::string> cache_type_k;   // unset: see kv_cache_type.h
@@ -43,6 +46,7 @@ struct ModelOptions {
 };
 
 inline constexpr std::int32_t kDefaultMaxCtx = 32768;
+inline constexpr std::int32_t kWideUbatch = 2048;
 
 // What was made of the options and the file.
 struct ModelInfo {
@@ -96,6 +100,7 @@ public:
 private:
     Model() = default;
     Result<void> create_context(const ModelOptions& options, bool uses_gpu);
+    bool open_wide_context();
     Result<void> open_context();
     Result<void> check_context(bool outgrows_pool) const;
     Result<void> warm_up();

@@ -6,7 +6,8 @@
 //
 // A computation looks at all cells up to the highest used one, whoever's they are. So held rows that no lane sees can
 // be set aside: they lie in the highest cells, and there they are not used. What is computed takes the lowest cells.
-// All calls come from the one thread that runs the engine, never during a computation.
+// All calls come from the one thread that runs the engine. A computation may be under way on the device: who reads or
+// changes what it uses waits for it, or follows it on its stream.
 #pragma once
 
 #include <cstddef>

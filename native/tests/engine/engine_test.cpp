@@ -308,4 +308,33 @@ TEST_CASE("a long prompt does not keep a running lane waiting: each step brings 
     CHECK(n_steps >= 1500 / 32);
 }
 
+TEST_CASE(
+    "on a device that computes by itself slices of prompts follow one another unawaited, beside nobody's tokens") {
+    for (const bool separate : {false, true}) {
+        DecoderLimits async = limits(4096, separate);
+        async.waits_for_device = true;
+        Setup s(async, {2048, 2, 8});
+        std::mt19937 random(3);
+        const Tokens first = random_prompt(random, 640);
+        const Tokens second = random_prompt(random, 640);
+        REQUIRE(s.engine.submit(request(1, first, 60)));
+        Outcome outcome;
+        int n_under_way = 0;
+        while (outcome.tokens.empty()) {
+            outcome.take(s.engine.step());
+            n_under_way += s.decoder.is_under_way ? 1 : 0;
+        }
+        CHECK(n_under_way >= 640 / 32 - 1);
+        CHECK(s.decoder.n_waits == 0);
+        REQUIRE(s.engine.submit(request(2, second, 5)));
+        while (!outcome.tokens.contains(RequestKey{2})) {
+            outcome.take(s.engine.step());
+            REQUIRE(!s.decoder.is_under_way);
+        }
+        while (!s.engine.is_idle()) outcome.take(s.engine.step());
+        CHECK(outcome.tokens.at(RequestKey{1}) == expected_answer(first, 60, 2048));
+        CHECK(outcome.tokens.at(RequestKey{2}) == expected_answer(second, 5, 2048));
+    }
+}
+
 TEST_SUITE_END();

@@ -93,12 +93,16 @@ public:
             }
         }
         last_call.assign(slices.begin(), slices.end());
+        is_under_way = limits_.waits_for_device &&
+                       std::all_of(slices.begin(), slices.end(), [](const auto& slice) { return slice.n_logits == 0; });
         if (on_decode) on_decode(n_new);
         n_computed += n_new;
         n_most_spanned = std::max(n_most_spanned, n_spanned_cells(0));
         max_cells = std::max(max_cells, traits_.n_cells - n_free_cells());
         return {};
     }
+
+    void wait() override { n_waits += std::exchange(is_under_way, false) ? 1 : 0; }
 
     // Of a tree's cells only those on the path stay.
     Result<void> keep(LaneId lane, std::span<const std::int32_t> path) override {
@@ -321,17 +325,13 @@ public:
     std::size_t n_most_lanes = 1000;  // in one call; with more the device says that it has no room
     bool may_have_holes = false;      // a lane need not see all of its text
     std::size_t n_logits = 4;         // the hash fills four; what checks files expects as many as the vocabulary has
-    bool cannot_save = false;
-    bool cannot_load = false;
-    bool cannot_read = false;
-    bool cannot_write = false;
+    bool cannot_save = false, cannot_load = false, cannot_read = false, cannot_write = false;
     std::optional<std::string> misuse;
     int n_calls = 0;
-    std::int64_t n_computed = 0;
-    std::int64_t n_dropped = 0;
-    int n_points = 0;
-    int n_returns = 0;
-    std::int64_t n_trees = 0;
+    int n_waits = 0;            // for calls that were under way
+    bool is_under_way = false;  // the last call
+    std::int64_t n_computed = 0, n_dropped = 0;
+    int n_points = 0, n_returns = 0, n_trees = 0;
     std::int64_t n_kept_others = 0;  // tokens of trees that stayed although a sibling was likelier
     std::int32_t most_branches = 0;  // in a call
     std::int32_t max_cells = 0;

@@ -18,9 +18,10 @@ LaneView decoding(int lane, int n_computed, std::uint64_t arrival, int priority 
     return {static_cast<LaneId>(lane), n_computed, 1, 1, 0, false, priority, arrival, 0};
 }
 
-LaneView prefilling(int lane, int n_computed, int n_pending, std::uint64_t arrival, std::uint64_t last_served = 0,
+LaneView prefilling(int lane, int n_computed, int n_pending, std::uint64_t arrival, std::uint64_t n_read_before = 0,
                     int priority = 0) {
-    return {static_cast<LaneId>(lane), n_computed, n_pending, n_pending, 0, true, priority, arrival, last_served};
+    const std::uint64_t due = n_read_before + static_cast<std::uint64_t>(n_pending);
+    return {static_cast<LaneId>(lane), n_computed, n_pending, n_pending, 0, true, priority, arrival, due};
 }
 
 int n_tokens(const StepPlan& plan) {
@@ -69,14 +70,37 @@ TEST_CASE("drafts go before a prompt gets nothing of the call") {
     CHECK(separate.calls[1][0].n_tokens == 64);
 }
 
-TEST_CASE("prompts take turns: the one served longest ago is next, a short one waits for one slice") {
-    const std::vector<LaneView> lanes = {prefilling(0, 64, 1000, 0, 7), prefilling(1, 0, 10, 1, 0)};
+TEST_CASE("the shortest prompt goes first: it waits for one slice of a long one") {
+    const std::vector<LaneView> lanes = {prefilling(0, 64, 1000, 0, 0), prefilling(1, 0, 10, 1, 64)};
     const StepPlan plan = plan_step(lanes, {10000, 64, 64, true});
     REQUIRE(plan.calls.size() == 1);
     REQUIRE(plan.calls[0].size() == 2);
     CHECK(plan.calls[0][0].lane == LaneId{1});
     CHECK(plan.calls[0][0].n_tokens == 10);
     CHECK(plan.calls[0][1].n_tokens == 54);
+}
+
+TEST_CASE(
+    "of equal prompts the first one is read to its end, and no stream of short ones holds a long one up for ever") {
+    const int kSlice = 64;
+    std::vector<LaneView> equal = {prefilling(0, 0, 640, 0), prefilling(1, 0, 640, 1)};
+    for (int left = 640; left > 0; left -= kSlice) {
+        const StepPlan plan = plan_step(equal, {10000, kSlice, kSlice, true});
+        REQUIRE(plan.calls.at(0).at(0).lane == LaneId{0});
+        equal[0] = prefilling(0, 640 - left + kSlice, std::max(1, left - kSlice), 0);
+    }
+
+    // Short prompts come one after the other, as fast as they are read.
+    const int kShort = 100;
+    int n_left = 1000, n_read = 0;
+    for (std::uint64_t arrival = 1; n_left == 1000; ++arrival) {
+        REQUIRE(n_read <= 1000);
+        const std::vector<LaneView> lanes = {prefilling(0, 0, n_left, 0),
+                                             prefilling(1, 0, kShort, arrival, static_cast<std::uint64_t>(n_read))};
+        const StepPlan plan = plan_step(lanes, {10000, kShort, kShort, true});
+        if (plan.calls.at(0).at(0).lane == LaneId{0}) n_left -= kShort;
+        n_read += kShort;
+    }
 }
 
 TEST_CASE("a higher priority's prompt goes first") {
@@ -146,6 +170,13 @@ TEST_CASE("slices are sized to the time that waiting lanes may wait") {
     for (int i = 0; i < 20; ++i) sizer.observe(224, 22.4);  // 0.1 s a token
     CHECK(sizer.next(true) == SliceSizer::kMinTokens);
     CHECK(sizer.token_price_s() == doctest::Approx(0.1).epsilon(0.01));
+}
+
+TEST_CASE("slices of which a device has two at once take half as long each") {
+    SliceSizer sizer(4096, 2);
+    for (int n = 128; n <= 4096; n *= 2) sizer.observe(n, n * 1e-3);
+    CHECK(sizer.next(false) == 480);
+    CHECK(sizer.next(true) == 224);
 }
 
 TEST_CASE("a slice is never larger than the largest allowed, and never empty") {
