@@ -352,7 +352,7 @@ void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
     g.mark_computed(called.planned.n_tokens);
     n_read_ += static_cast<std::uint64_t>(called.planned.n_tokens);
     if (!g.is_redoing()) totals_.n_prompt_tokens += static_cast<std::uint64_t>(called.planned.n_tokens);
-    if (g.n_generated() == 0) events.push_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
+    if (g.n_generated() == 0) events.emplace_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
     if (speculator_ != nullptr) {
         speculator_->follow(lane, g.text(), g.n_computed(), called.planned.n_tokens, called.batch_row,
                             g.n_generated() > 0);
@@ -372,7 +372,7 @@ void Engine::remember(LaneId lane, std::span<const float> logits, std::vector<Ev
     const Span span(Part::remember, {static_cast<std::int64_t>(lane)});
     const Generation& g = *at(lane);
     for (memory::SnapshotOutcome& outcome : memory_.advance(lane, g.text(), g.n_computed(), logits)) {
-        events.push_back(SnapshotEvent{g.request().key, std::move(outcome)});
+        events.emplace_back(SnapshotEvent{g.request().key, std::move(outcome)});
     }
 }
 

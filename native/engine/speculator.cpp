@@ -87,7 +87,8 @@ Speculator::Speculator(SpeculationConfig config, std::int32_t n_lanes, const Clo
       controller_(controller_config(config, n_lanes)),
       plans_(static_cast<std::size_t>(n_lanes)) {
     for (auto& drafts : config.sources) {
-        sources_.push_back({std::move(drafts), 0, 0, true, std::vector<bool>(static_cast<std::size_t>(n_lanes))});
+        const std::vector<bool> none(static_cast<std::size_t>(n_lanes));
+        sources_.push_back({std::move(drafts), 0, 0, true, none, none});
     }
 }
 
@@ -314,12 +315,15 @@ void Speculator::judge_unused(LaneId lane, std::span<const Token> got) {
 void Speculator::follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                         speculation::BatchRows rows, bool is_answer) {
     const Span span(Part::draft);  // a drafter may read the text with it
-    for (Source& source : sources_) {
-        if (is_answer && !source.can_pay) {
+    for (SourceIndex i = 0; i < sources_.size(); ++i) {
+        Source& source = sources_[i];
+        if ((is_answer && !source.can_pay) || source.is_unread[static_cast<std::size_t>(lane)]) {
             source.drafts->skip(lane, text, n_computed, n_new, rows);
-        } else {
-            source.drafts->follow(lane, text, n_computed, n_new, rows);
+            continue;
         }
+        const double started_s = clock_.now_s();
+        source.drafts->follow(lane, text, n_computed, n_new, rows);
+        if (!is_answer) controller_.observe_reading(i, n_new, clock_.now_s() - started_s);
     }
 }
 
@@ -358,14 +362,20 @@ void Speculator::overlapped() {
 
 void Speculator::begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) {
     controller_.begin(lane);
-    for (Source& source : sources_) {
+    for (SourceIndex i = 0; i < sources_.size(); ++i) {
+        Source& source = sources_[i];
+        const auto n_new = static_cast<std::int32_t>(text.size()) - n_computed;
         source.was_asked[static_cast<std::size_t>(lane)] = false;
+        source.is_unread[static_cast<std::size_t>(lane)] =
+            source.drafts->can_skip() && !controller_.should_read(lane, i, n_new);
         source.drafts->begin(lane, text, n_computed);
     }
 }
 
 void Speculator::end(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_answer) {
+    controller_.observe_answer(n_answer);
     for (Source& source : sources_) {
+        source.drafts->answered(text, n_computed - n_answer);
         if (!source.was_asked[static_cast<std::size_t>(lane)])
             source.drafts->leave_out(lane, text, n_computed, n_answer);
     }

@@ -88,6 +88,7 @@ private:
         double out_until_s = 0;       // by the clock: not asked before
         bool can_pay = true;          // as the lanes are now
         std::vector<bool> was_asked;  // by lane: in its text
+        std::vector<bool> is_unread;  // by lane: reading its text is not worth it
     };
     struct Plan {
         Tokens tokens;                      // the next one, the drafted ones, padding up to the others' width

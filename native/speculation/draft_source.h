@@ -88,6 +88,9 @@ public:
         follow(lane, text, n_computed, n_new, rows);
     }
 
+    // Whether skip() saves anything: of a prompt, too, in whose answer no draft will be asked for.
+    virtual bool can_skip() const { return false; }
+
     // The lane's text ends here, and of its last n_new tokens, which follow() was told of, none was ever drafted from:
     // what they still have to compute may be left out as well.
     virtual void leave_out(LaneId, std::span<const Token> /*text*/, std::int32_t /*n_computed*/,
@@ -98,6 +101,9 @@ public:
 
     // The lane's text is another one now: `text` of which n_computed tokens were put back from memory, or none.
     virtual void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) = 0;
+
+    // A text has ended: what comes after n_prompt tokens was generated.
+    virtual void answered(std::span<const Token> /*text*/, std::int32_t /*n_prompt*/) {}
 
     // The lane is empty.
     virtual void forget(LaneId lane) = 0;

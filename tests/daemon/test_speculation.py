@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.protocol import Err, GenerateOk
+from luce.protocol import Err, GenerateOk, Speculation
 from luce.supervisor.text import TextModel
 from scripts.bench.speculation.prompts import load_rendered
 from tests.conftest import GoldenCase
@@ -32,6 +32,7 @@ from tests.daemon.exactness import (
 )
 from tests.daemon.same_tokens import (
     NOISE_BATCHING,
+    NOISE_GOLDEN,
     NOISE_GPU,
     NOISE_RANDOM,
     NOISE_RANDOM_MOE,
@@ -391,3 +392,24 @@ def check_refusal(daemon: DaemonDriver, reason: str, status: int = 2) -> None:
     assert reason in refusal.text
     assert daemon.wait() == status
     daemon.close()
+
+
+def test_short_answers_are_drafted_from_earlier_ones(start: Start, golden: list[GoldenCase]) -> None:
+    """Tool calls have a frame that no prompt shows: where one was made, little is verified in vain."""
+    calls = [case for case in golden if case.kind == "tools"]
+    daemon = start("--lanes", "1", "--draft-adaptive", "off", "--draft-max", "8")
+    found: list[Speculation] = []
+    comparison = Comparison(NOISE_GOLDEN)
+    for turn in range(2):
+        total = Speculation()
+        for i, case in enumerate(calls):
+            answer = daemon.generate(case.prompt_ids, len(case.tokens), "reuse=0")
+            comparison.check(f"turn {turn}, {i}", answer.tokens, case.tokens, case.margins)
+            assert isinstance(answer.reply, GenerateOk)
+            assert answer.reply.speculation is not None
+            total += answer.reply.speculation
+        found.append(total)
+    comparison.finish()
+    first, again = found
+    assert again.n_steps < first.n_steps
+    assert again.n_drafted - again.n_accepted < (first.n_drafted - first.n_accepted) / 2

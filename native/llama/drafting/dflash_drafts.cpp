@@ -105,7 +105,7 @@ void DflashDrafts::follow(LaneId lane, std::span<const Token>, std::int32_t n_co
 // A window's cells, which are state, are libllama's own to fill.
 void DflashDrafts::skip(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                         speculation::BatchRows rows) {
-    if (device_->traits().has_state()) return follow(lane, text, n_computed, n_new, rows);
+    if (!can_skip()) return follow(lane, text, n_computed, n_new, rows);
     Pending& pending = pending_[static_cast<std::size_t>(lane)];
     if (pending.rows.empty() && pending.skipped.empty()) pending.begin = n_computed - n_new;
     const std::span<const Token> skipped =

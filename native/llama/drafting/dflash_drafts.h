@@ -37,6 +37,7 @@ public:
                 speculation::BatchRows rows) override;
     void skip(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
               speculation::BatchRows rows) override;
+    bool can_skip() const override { return !device_->traits().has_state(); }
     void leave_out(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new) override;
     void overlapped() override;
     void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) override;

@@ -13,8 +13,11 @@ constexpr double kLeastGain = 0.02;    // tokens a lane: asking for less is not 
 constexpr double kMostTrial = 3.8;     // plain steps: buys any trial; what it really cost is taken afterwards
 constexpr double kKnownPrice = 1.25;   // the worst of it in what is expected
 constexpr double kBestModel = 0.95;    // a model's drafts are right no more often, token for token
-constexpr double kDraftGrant = 3;      // plain steps that may go into finding out what they are worth
-constexpr double kLikelyGain = 0.15;   // of a plain step a token, where drafts turn out to pay
+// What may go into finding out what drafts are worth at first: so many of them, and plain steps at the most.
+constexpr double kFirstTrials = 4;
+constexpr double kDraftGrant = 3;
+constexpr double kLikelyGain = 0.15;  // of a plain step a token, where drafts turn out to pay
+constexpr double kLikelyAsks = 2;     // drafts that this counts for beside those that were asked for
 constexpr std::int32_t kProspectTokens = 32;
 // Of plain decoding's speed: where less is to be gained at best, drafts are left alone. A model's texts are seldom the
 // best, and it takes time to find out.
@@ -207,6 +210,30 @@ std::vector<DraftRequest> SpeculationController::book(std::span<const LaneState>
     return requests;
 }
 
+// Where a draft is cheap a few of them tell enough.
+double SpeculationController::first_trials_s(SourceIndex source, std::size_t n_lanes, const Situation& now) const {
+    const std::int32_t n_tokens = config_.sources[source].n_most;
+    const auto draft_s = draft_costs_[source].cost_s(static_cast<std::int32_t>(n_lanes), n_tokens, n_longest_);
+    const double most_s = kDraftGrant * now.costs.plain_s();
+    return std::min(most_s, kFirstTrials * draft_s.value_or(most_s));
+}
+
+// By what drafts have brought in the average text; before there were many, what is likely.
+double SpeculationController::gain_s(SourceIndex source) {
+    const CostCurve& costs = call_costs_.curve(1, n_longest_);
+    const Taken taken = draft_value_.average(source);
+    const double n_asks = draft_value_.n_asks(source), plain_s = costs.plain_s();
+    const double step_s = costs.expected_s(taken.share * taken.width) + draft_s(source, 1, 1, {costs, costs, 0});
+    const double measured_s = std::max(plain_s - step_s / (1 + taken.n_right), 0.0);
+    return (n_asks * measured_s + kLikelyAsks * kLikelyGain * plain_s) / (n_asks + kLikelyAsks);
+}
+
+bool SpeculationController::should_read(LaneId lane, SourceIndex source, std::int32_t n_tokens) {
+    if (!config_.is_adaptive || !is_lane(lane) || source >= config_.sources.size()) return true;
+    const bool is_known = call_costs_.curve(1, n_longest_).is_known();
+    return readings_.should_read(lane, source, n_tokens, is_known ? gain_s(source) : kLongest_s);
+}
+
 std::vector<DraftRequest> SpeculationController::first_requests(std::span<const LaneState> lanes,
                                                                 std::span<const Proposal> free) const {
     std::vector<bool> has_draft(lanes.size());
@@ -245,7 +272,7 @@ std::vector<DraftRequest> SpeculationController::requests(std::span<const LaneSt
         if (!config_.sources[s].is_free && can_pay(lanes, s)) models.push_back(s);
     }
     if (models.empty()) return {};
-    if (!std::exchange(was_granted_drafts_, true)) budget_.grant(kDraftGrant * now.costs.plain_s());
+    if (!std::exchange(was_granted_drafts_, true)) budget_.grant(first_trials_s(models.front(), lanes.size(), now));
     weigh(lanes, free_proposals, now, false);
     settle_free(lanes, now);
     ++n_turns_;

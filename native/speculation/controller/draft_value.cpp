@@ -52,9 +52,18 @@ void DraftValue::Mean::blend(const Taken& newest, std::span<const float> newest_
 Taken DraftValue::expected(LaneId lane, SourceIndex source, std::int32_t n_tokens) const {
     const Record& own = of(lane, source);
     const Mean& mean = own.n_asks > 0 ? own.mean : averages_[source].mean;
-    const double correction = std::clamp(right_[source] / expected_[source], kLeastCorrection, 1.0);
-    return {correction * mean.taken.n_right * mean.share(n_tokens), mean.taken.share,
+    return {correction(source) * mean.taken.n_right * mean.share(n_tokens), mean.taken.share,
             std::min(mean.taken.width, static_cast<double>(n_tokens))};
+}
+
+Taken DraftValue::average(SourceIndex source) const {
+    Taken taken = averages_[source].mean.taken;
+    taken.n_right *= correction(source);
+    return taken;
+}
+
+double DraftValue::correction(SourceIndex source) const {
+    return std::clamp(right_[source] / expected_[source], kLeastCorrection, 1.0);
 }
 
 bool DraftValue::is_due(LaneId lane, SourceIndex source, std::int32_t n_text) const {

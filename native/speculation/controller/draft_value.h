@@ -27,6 +27,9 @@ public:
 
     // To be expected of a draft of n_tokens >= 1.
     Taken expected(LaneId lane, SourceIndex source, std::int32_t n_tokens) const;
+    // Of a full draft, over all texts.
+    Taken average(SourceIndex source) const;
+    std::int32_t n_asks(SourceIndex source) const { return averages_[source].n_asks; }
     bool is_due(LaneId lane, SourceIndex source, std::int32_t n_text) const;  // long enough since it was asked
 
     // It will be asked for so many tokens; a draft worth more than `needed` tokens would have paid.
@@ -54,6 +57,7 @@ private:
         double n_expected = 0;  // right tokens, before correction
     };
 
+    double correction(SourceIndex source) const;
     const Record& of(LaneId lane, SourceIndex source) const {
         return records_[static_cast<std::size_t>(lane) * averages_.size() + source];
     }

@@ -51,6 +51,7 @@ SpeculationController::SpeculationController(ControllerConfig config)
       acceptance_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
       tree_chances_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
       draft_value_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size(), config_.n_most),
+      readings_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
       speeds_(static_cast<std::size_t>(config_.n_lanes)),
       long_speeds_(static_cast<std::size_t>(config_.n_lanes)),
       last_drafted_(static_cast<std::size_t>(config_.n_lanes) + 1),

@@ -31,6 +31,7 @@
 #include "speculation/controller/cost_model.h"
 #include "speculation/controller/draft_value.h"
 #include "speculation/controller/exploration_budget.h"
+#include "speculation/controller/reading_value.h"
 #include "speculation/controller/step_options.h"
 #include "speculation/draft_source.h"
 #include "speculation/trees/tree_chances.h"
@@ -130,7 +131,15 @@ public:
     // The same of a tree, as verdicts_of() makes them, whatever part of it was verified.
     void observe_verdicts(const Proposal& proposal, std::span<const TreeVerdict> verdicts);
 
-    void begin(LaneId lane);  // the lane serves another text now
+    // The lane serves another text now, which the sources read.
+    void begin(LaneId lane);
+    // Whether the source should read n_tokens of the lane's text that come now: that takes time, which only an answer
+    // that is likely to be long enough earns back. If not it is not asked for drafts of this text.
+    bool should_read(LaneId lane, SourceIndex source, std::int32_t n_tokens);
+    void observe_reading(SourceIndex source, std::int32_t n_tokens, double seconds) {
+        if (source < config_.sources.size()) readings_.observe(source, n_tokens, seconds);
+    }
+    void observe_answer(std::int32_t n_tokens) { readings_.observe_answer(n_tokens); }  // it had so many
 
     // For status and logs: what a call of n_tokens costs relative to a plain step of as many lanes; unset: not known.
     std::optional<double> relative_cost(std::int32_t n_lanes, std::int32_t n_tokens);
@@ -190,7 +199,8 @@ private:
     bool is_lane(LaneId lane) const { return static_cast<std::int32_t>(lane) >= 0 && lane < LaneId{config_.n_lanes}; }
     std::int32_t n_most_of(const LaneState& lane) const { return std::clamp(lane.n_most, 0, config_.n_most); }
     std::int32_t n_most_of(const LaneState& lane, SourceIndex source) const {
-        return std::min(n_most_of(lane), config_.sources[source].n_most);
+        const bool is_unread = is_lane(lane.lane) && readings_.is_unread(lane.lane, source);
+        return is_unread ? 0 : std::min(n_most_of(lane), config_.sources[source].n_most);
     }
     std::int32_t n_equal_most(std::span<const LaneState> lanes) const;
     Situation begin_step(std::span<const LaneState> lanes);
@@ -200,6 +210,7 @@ private:
     bool could_pay(SourceIndex source, std::int32_t n_lanes, const Situation& now) const;
     double draft_s(SourceIndex source, std::size_t n_lanes, std::int32_t n_tokens, const Situation& now) const;
     bool can_afford(SourceIndex source, std::size_t n_lanes, std::int32_t n_tokens, const Situation& now) const;
+    double first_trials_s(SourceIndex source, std::size_t n_lanes, const Situation& now) const;
     bool is_price_known(SourceIndex source, std::size_t n_lanes, std::int32_t n_tokens) const;
     void settle_free(std::span<const LaneState> lanes, const Situation& now);
     std::vector<std::int32_t> lengths(SourceIndex source, std::int32_t n_most) const;
@@ -208,6 +219,9 @@ private:
     void try_others(std::span<const LaneState> lanes, Group& group, const Situation& now);
     std::vector<DraftRequest> book(std::span<const LaneState> lanes, const Group& group, const Situation& now);
     std::vector<DraftRequest> first_requests(std::span<const LaneState> lanes, std::span<const Proposal> free) const;
+
+    // What a token of an answer gains by the source's drafts.
+    double gain_s(SourceIndex source);
 
     // How far to verify.
     std::pair<Weighed, Weighed> weigh_one(std::size_t index, const Proposal& proposal, std::span<float> room,
@@ -240,6 +254,7 @@ private:
     AcceptanceEstimator acceptance_;
     TreeChances tree_chances_;
     DraftValue draft_value_;
+    ReadingValue readings_;
     ExplorationBudget budget_;
     std::vector<Speed> speeds_;       // by lanes of the step
     std::vector<Speed> long_speeds_;  // of all texts

@@ -66,8 +66,12 @@ void NgramIndex::extend(std::span<const Token> text, std::size_t n) {
 
 Place NgramIndex::latest(std::span<const Token> text) const {
     if (text.size() < ngram_size_ || heads_.empty()) return 0;
-    if (text.size() < links_.size()) return links_[text.size()];
-    return heads_[bucket_of(hash_of(text, text.size()))];
+    return text.size() < links_.size() ? links_[text.size()] : latest_like(text);
+}
+
+Place NgramIndex::latest_like(std::span<const Token> other) const {
+    if (other.size() < ngram_size_ || heads_.empty()) return 0;
+    return heads_[bucket_of(hash_of(other, other.size()))];
 }
 
 }  // namespace luce::speculation

@@ -29,6 +29,8 @@ public:
 
     // The latest place, known and before the text's end, that may end like the text.
     Place latest(std::span<const Token> text) const;
+    // The same where the text is another one than the index is of.
+    Place latest_like(std::span<const Token> other) const;
     // The one before it. REQUIRES: the place came from this index
     Place before(Place place) const { return links_[place]; }
 

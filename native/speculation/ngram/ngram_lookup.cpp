@@ -4,9 +4,11 @@
 #include <array>
 #include <cassert>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
+#include "speculation/ngram/answer_memory.h"
 #include "speculation/ngram/ngram_index.h"
 
 namespace luce::speculation {
@@ -84,11 +86,11 @@ private:
     std::array<std::array<Count, kLengths.size()>, kEvidences> counts_{};
 };
 
-// How many tokens before the two places are equal.
-std::size_t n_equal_before(std::span<const Token> text, std::size_t a, std::size_t b) {
-    const std::size_t n_most = std::min({a, b, kLongest});
+// How many tokens before the place are equal to those at the text's end.
+std::size_t n_equal_before(std::span<const Token> source, std::size_t place, std::span<const Token> text) {
+    const std::size_t n_most = std::min({place, text.size(), kLongest});
     std::size_t n = 0;
-    while (n < n_most && text[a - 1 - n] == text[b - 1 - n]) ++n;
+    while (n < n_most && source[place - 1 - n] == text[text.size() - 1 - n]) ++n;
     return n;
 }
 
@@ -105,12 +107,12 @@ struct Vote {
 };
 
 // What most of the places go on with, n_after tokens later; of as many, what the latest does. REQUIRES: all do go on
-Vote vote_of(std::span<const Token> text, const std::vector<std::size_t>& places, std::size_t n_after) {
+Vote vote_of(std::span<const Token> source, const std::vector<std::size_t>& places, std::size_t n_after) {
     Vote vote;
     std::size_t n_for = 0;
     for (const std::size_t candidate : places) {
-        const Token token = text[candidate + n_after];
-        const auto agrees = [&](std::size_t place) { return text[place + n_after] == token; };
+        const Token token = source[candidate + n_after];
+        const auto agrees = [&](std::size_t place) { return source[place + n_after] == token; };
         const auto n = static_cast<std::size_t>(std::count_if(places.begin(), places.end(), agrees));
         if (n <= n_for) continue;
         n_for = n;
@@ -127,6 +129,7 @@ Vote vote_of(std::span<const Token> text, const std::vector<std::size_t>& places
 // What was proposed, until the text shows what was right of it.
 struct Pending {
     std::size_t n_text = 0;  // of the text that it was proposed for
+    bool of_answers = false;
     Tokens tokens;
     std::vector<HitRates::Cell> cells;
 };
@@ -143,14 +146,14 @@ struct Lane {
     NgramIndex shorter;
     NgramIndex longer;
     std::size_t n_text = 0;
-    std::vector<Pending> pending;  // each of another n_text, so no more than a draft can be long
+    std::vector<Pending> pending;  // two of each n_text at the most, so no more than twice what a draft can be long
     std::optional<Path> path;
 };
 
-void search(const NgramIndex& index, std::span<const Token> text, std::size_t n_least, std::size_t n_places,
-            Found& found) {
-    for (Place place = index.latest(text); place != 0 && n_places > 0; place = index.before(place), --n_places) {
-        const std::size_t n_equal = n_equal_before(text, place, text.size());
+void search(const NgramIndex& index, Place place, std::span<const Token> source, std::span<const Token> text,
+            std::size_t n_least, std::size_t n_places, Found& found) {
+    for (; place != 0 && n_places > 0; place = index.before(place), --n_places) {
+        const std::size_t n_equal = n_equal_before(source, place, text);
         if (n_equal < n_least || n_equal < found.n_equal) continue;
         if (n_equal > found.n_equal) found.places.clear();
         found.n_equal = n_equal;
@@ -163,7 +166,7 @@ Found search_path(std::span<const Token> text, const Path& path) {
     Found found;
     const auto consider = [&](std::size_t place, Evidence evidence, std::size_t n_least) {
         if (place == 0 || place >= text.size()) return;
-        const std::size_t n_equal = n_equal_before(text, place, text.size());
+        const std::size_t n_equal = n_equal_before(text, place, text);
         if (n_equal >= n_least && n_equal > found.n_equal) found = {{place}, n_equal, evidence};
     };
     const std::size_t expected = text.size() - path.n_back;
@@ -175,10 +178,22 @@ Found search_path(std::span<const Token> text, const Path& path) {
     return found;
 }
 
+Found find_in(const AnswerMemory& answers, std::span<const Token> text, std::size_t n_least) {
+    Found found;
+    const auto [shorter, longer] = std::tie(answers.shorter(), answers.longer());
+    search(longer, longer.latest_like(text), answers.text(), text, std::max(n_least, kLongNgram), kMostLongPlaces,
+           found);
+    if (!found.places.empty()) return found;
+    search(shorter, shorter.latest_like(text), answers.text(), text, n_least, kMostShortPlaces, found);
+    return found;
+}
+
 Found find(const Lane& lane, std::span<const Token> text, std::size_t n_least, std::size_t n_most) {
     Found found;
-    search(lane.longer, text, std::max(n_least, kLongNgram), kMostLongPlaces, found);
-    if (found.places.empty()) search(lane.shorter, text, n_least, kMostShortPlaces, found);
+    search(lane.longer, lane.longer.latest(text), text, text, std::max(n_least, kLongNgram), kMostLongPlaces, found);
+    if (found.places.empty()) {
+        search(lane.shorter, lane.shorter.latest(text), text, text, n_least, kMostShortPlaces, found);
+    }
     if (!lane.path || text.size() - lane.path->n_text > kReturn) return found;
     Found on_path = search_path(text, *lane.path);
     if (on_path.n_equal != found.n_equal) return on_path.n_equal > found.n_equal ? on_path : found;
@@ -186,19 +201,36 @@ Found find(const Lane& lane, std::span<const Token> text, std::size_t n_least, s
     return !on_path.places.empty() && on_path.places.front() + n_most <= text.size() ? on_path : found;
 }
 
+// What is proposed of one text.
+struct Copied {
+    Pending pending;
+    std::vector<float> confidence;
+    std::size_t place = 0;  // that it was copied from to its end
+
+    double n_expected() const {  // tokens that are right
+        double n_right = 0, chance = 1;
+        for (const float one : confidence) n_right += chance *= static_cast<double>(one);
+        return n_right;
+    }
+};
+
 }  // namespace
 
 struct NgramLookup::State {
-    explicit State(std::size_t n_least) : n_least(n_least) {}
+    explicit State(std::size_t n_least) : n_least(n_least), answers(n_least, kLongNgram) {}
 
     Lane& lane_of(LaneId id) { return lanes.try_emplace(static_cast<std::int32_t>(id), n_least).first->second; }
+    HitRates& rates_of(const Pending& pending) { return pending.of_answers ? rates_of_answers : rates; }
     void advance(Lane& lane, std::span<const Token> text, std::size_t n_known);
     void learn(const Lane& lane, Pending& pending, std::span<const Token> text);
+    Copied copy(std::span<const Token> source, Found found, std::size_t n_text, std::size_t n_most);
     Draft propose(Lane& lane, const DraftAsk& ask, std::size_t n_most);
 
     std::size_t n_least;
     std::unordered_map<std::int32_t, Lane> lanes;
-    HitRates rates;
+    AnswerMemory answers;
+    HitRates rates;  // of a lane's own text
+    HitRates rates_of_answers;
 };
 
 // The lane's text goes on as `text`: learns what was right of the drafts, and makes its ngrams known up to n_known.
@@ -217,38 +249,49 @@ void NgramLookup::State::learn(const Lane& lane, Pending& pending, std::span<con
     for (std::size_t i = lane.n_text; i < text.size(); ++i) {
         const std::size_t at = i - pending.n_text;
         const bool is_hit = pending.tokens[at] == text[i];
-        rates.learn(pending.cells[at], is_hit);
+        rates_of(pending).learn(pending.cells[at], is_hit);
         if (is_hit && at + 1 < pending.tokens.size()) continue;
         pending.tokens.clear();
         return;
     }
 }
 
-Draft NgramLookup::State::propose(Lane& lane, const DraftAsk& ask, std::size_t n_most) {
-    Draft draft{ask.lane, {}, {}};
-    const std::span<const Token> text = ask.text;
-    Found found = find(lane, text, n_least, n_most);
-    Pending pending{text.size(), {}, {}};
+// What the places go on with, as far as that is a text. `source`: the lane's own, or the answers.
+Copied NgramLookup::State::copy(std::span<const Token> source, Found found, std::size_t n_text, std::size_t n_most) {
+    Copied copied{{n_text, source.data() == answers.text().data(), {}, {}}, {}};
     std::vector<std::size_t>& places = found.places;
-    while (draft.tokens.size() < n_most) {
-        const std::size_t n = draft.tokens.size();
-        std::erase_if(places, [&](std::size_t place) { return place + n >= text.size(); });
+    while (copied.confidence.size() < n_most) {
+        const std::size_t n = copied.confidence.size();
+        const auto ends = [&](std::size_t place) {
+            if (place + n >= source.size()) return true;
+            return copied.pending.of_answers && source[place + n] == AnswerMemory::kEnd;
+        };
+        std::erase_if(places, ends);
         if (places.empty()) break;
-        const Vote vote = vote_of(text, places, n);
-        std::erase_if(places, [&](std::size_t place) { return text[place + n] != vote.token; });
-        if (found.n_equal >= kOnPath) lane.path = Path{text.size() - places.front(), text.size()};
-        pending.cells.push_back(HitRates::cell_of(found.evidence.value_or(vote.evidence), found.n_equal + n));
-        draft.tokens.push_back(vote.token);
-        draft.confidence.push_back(rates.of(pending.cells.back()));
+        const Vote vote = vote_of(source, places, n);
+        std::erase_if(places, [&](std::size_t place) { return source[place + n] != vote.token; });
+        copied.place = places.front();
+        copied.pending.tokens.push_back(vote.token);
+        copied.pending.cells.push_back(HitRates::cell_of(found.evidence.value_or(vote.evidence), found.n_equal + n));
+        copied.confidence.push_back(rates_of(copied.pending).of(copied.pending.cells.back()));
     }
-    if (draft.tokens.empty()) return draft;
-    if (lane.pending.empty() || lane.pending.back().n_text != text.size()) {
-        pending.tokens = draft.tokens;
-        lane.pending.push_back(std::move(pending));
+    return copied;
+}
+
+Draft NgramLookup::State::propose(Lane& lane, const DraftAsk& ask, std::size_t n_most) {
+    const std::span<const Token> text = ask.text;
+    const Found found = find(lane, text, n_least, n_most);
+    const Copied own = copy(text, found, text.size(), n_most);
+    const Copied other = copy(answers.text(), find_in(answers, text, n_least), text.size(), n_most);
+    if (found.n_equal >= kOnPath && own.place > 0) lane.path = Path{text.size() - own.place, text.size()};
+    const bool is_new = lane.pending.empty() || lane.pending.back().n_text != text.size();
+    for (const Copied* copied : {&own, &other}) {
+        if (is_new && !copied->confidence.empty()) lane.pending.push_back(copied->pending);
     }
+    const Copied& best = other.n_expected() > own.n_expected() ? other : own;
     // Learnt from all the same, so that it can become worth something again.
-    if (draft.confidence.front() < kLeastWorth) return {ask.lane, {}, {}};
-    return draft;
+    if (best.confidence.empty() || best.confidence.front() < kLeastWorth) return {ask.lane, {}, {}};
+    return {ask.lane, best.pending.tokens, best.confidence};
 }
 
 NgramLookup::NgramLookup(std::int32_t n_most, std::int32_t n_least)
@@ -279,6 +322,8 @@ void NgramLookup::follow(LaneId lane, std::span<const Token> text, std::int32_t 
 void NgramLookup::begin(LaneId lane, std::span<const Token> /*text*/, std::int32_t /*n_computed*/) {
     state_->lane_of(lane) = Lane(state_->n_least);
 }
+
+void NgramLookup::answered(std::span<const Token> text, std::int32_t n_prompt) { state_->answers.add(text, n_prompt); }
 
 void NgramLookup::forget(LaneId lane) { state_->lanes.erase(static_cast<std::int32_t>(lane)); }
 

@@ -5,10 +5,13 @@
 // For a draft the longest end of the text that occurred before is looked up, and what followed is proposed: of several
 // occurrences what most of them went on with, then what the latest one did. A lane also remembers where it was copying
 // from: after a departure (a changed name, an inserted line) one or two equal tokens near that place are enough to go
-// on there. What a proposal is worth is learnt, over all lanes, from what really followed: by how much is equal, how
-// many occurrences agree, and whether the place is where the lane was copying from.
+// on there. The latest answers of all lanes are looked up as well: tool calls have the same frame each time, which no
+// prompt shows. What a proposal is worth is learnt, over all lanes, from what really followed: by how much is equal,
+// how many occurrences agree, whether the place is where the lane was copying from, and whether it is in an earlier
+// answer. Of both drafts the one that is expected to be right for longer is proposed.
 //
-// Sources: "Prompt Lookup Decoding" (Saxena, 2023); chains of places by hash as in LZ77 compressors.
+// Sources: "Prompt Lookup Decoding" (Saxena, 2023); earlier answers as in "SuffixDecoding" (Oliaro et al., 2024);
+// chains of places by hash as in LZ77 compressors.
 //
 // Costs: a token of text 16 bytes at most and amortised O(1) time; a draft some microseconds, however long the text is.
 #pragma once
@@ -37,6 +40,7 @@ public:
     void follow(LaneId lane, std::span<const Token> text, std::int32_t n_computed, std::int32_t n_new,
                 BatchRows rows) override;
     void begin(LaneId lane, std::span<const Token> text, std::int32_t n_computed) override;
+    void answered(std::span<const Token> text, std::int32_t n_prompt) override;
     void forget(LaneId lane) override;
 
     // Held for what is known of the lane's text.
