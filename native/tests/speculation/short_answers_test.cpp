@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "speculation/controller/speculation_controller.h"
-#include "speculation_world.h"
+#include "tests/speculation/speculation_world.h"
 
 using namespace luce;
 using namespace luce::speculation;

@@ -16,6 +16,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
 from scripts.bench.harness import ROOT, Ratio, in_turns, luced_arguments, options_of, parser_of, write_json
 from tests.daemon_driver import DaemonDriver
 
