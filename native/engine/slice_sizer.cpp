@@ -6,8 +6,10 @@ namespace luce::engine {
 namespace {
 
 constexpr std::int32_t kFirstSlice = 128;
-// Sizes are whole multiples of this where they can be: matrix kernels work in tiles.
+// Sizes are whole multiples of this where they can be: matrix kernels work in tiles. Large ones are multiples of a quarter of
+// a checkpoint's interval: prompts are cut there anyway, and equal pieces make equal passes.
 constexpr std::int32_t kTile = 32;
+constexpr std::int32_t kLargeTile = 512;
 constexpr double kNewestShare = 0.5;
 
 }  // namespace
@@ -22,7 +24,8 @@ std::int32_t SliceSizer::next(bool lanes_are_waiting) const {
         n = std::min(ceiling, static_cast<std::int32_t>(affordable));
     }
     n = std::max(n, kMinTokens);
-    if (n > kTile && n < max_tokens_) n -= n % kTile;
+    const std::int32_t tile = n > kLargeTile ? kLargeTile : kTile;
+    if (n > tile && n < max_tokens_) n -= n % tile;
     return std::min(n, max_tokens_);
 }
 

@@ -177,6 +177,9 @@ TEST_CASE("slices of which a device has two at once take half as long each") {
     for (int n = 128; n <= 4096; n *= 2) sizer.observe(n, n * 1e-3);
     CHECK(sizer.next(false) == 480);
     CHECK(sizer.next(true) == 224);
+    for (int i = 0; i < 20; ++i) sizer.observe(1024, 0.4);
+    CHECK(sizer.next(false) == 1024);  // of 1280
+    CHECK(sizer.next(true) == 512);    // of 640
 }
 
 TEST_CASE("a slice is never larger than the largest allowed, and never empty") {
