@@ -6,8 +6,8 @@ namespace luce::engine {
 namespace {
 
 constexpr std::int32_t kFirstSlice = 128;
-// Sizes are whole multiples of this where they can be: matrix kernels work in tiles. Large ones are multiples of a quarter of
-// a checkpoint's interval: prompts are cut there anyway, and equal pieces make equal passes.
+// Sizes are whole multiples of this where they can be: matrix kernels work in tiles. Large ones are multiples of a
+// quarter of a checkpoint's interval: prompts are cut there anyway, and equal pieces make equal passes.
 constexpr std::int32_t kTile = 32;
 constexpr std::int32_t kLargeTile = 512;
 constexpr double kNewestShare = 0.5;
