@@ -47,7 +47,9 @@ Result<Drafting> open_drafting(const Options& options, const llama::Model& model
         return drafting;
     }
     if (options.draft_ngram) {
-        config.sources.push_back(std::make_unique<speculation::NgramLookup>(config.n_most));
+        constexpr std::int32_t kLeast = 2;
+        config.sources.push_back(
+            std::make_unique<speculation::NgramLookup>(config.n_most, kLeast, options.draft_answers));
     }
     if (options.draft || options.mtp) {
         Result<llama::OpenedDraft> opened = load_draft(options, model, reply_fd);

@@ -18,8 +18,9 @@ from luce.supervisor.cli.model_files import NO_DRAFT, read_model, read_packaged_
 from luce.supervisor.cli.numbers import Seconds
 from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
 from luce.supervisor.cli.output import write_output
-from luce.supervisor.config import ConfigError
+from luce.supervisor.config import ConfigError, OnOff
 from luce.supervisor.config.loading import Configuration, Flag, known_options, read_configuration
+from luce.supervisor.http.settings import ServeSettings
 
 _EPILOG = """\b
 Each option can stand in the environment as LUCE_<OPTION> (LUCE_HOST_CACHE=8G, LUCE_SHARED_PREFIXES=off; lists with
@@ -133,7 +134,9 @@ def command(context: click.Context, /, config_file: Path | None, print_config: b
             return _print(configuration)
         settings = configuration.serve_settings()
         model = read_model(configuration["model"])
-        config = configuration.supervisor_config(model=model, draft=_draft(configuration))
+        config = configuration.supervisor_config(
+            model=model, draft=_draft(configuration), draft_answers=draft_answers(configuration, settings)
+        )
     except ConfigError as error:
         raise Failure(str(error), EXIT_BAD_ARGS) from error
     from luce.supervisor.cli.serve_start import check_settings, serve_until_stopped
@@ -149,6 +152,12 @@ def _draft(configuration: Configuration) -> Path | None:
     is_wanted = wants_packaged_draft(mtp=configuration["mtp"], draft_max=configuration["draft_max"])
     draft: Path | None = read_packaged_draft() if is_packaged and is_silent and is_wanted else configuration["draft"]
     return draft
+
+
+def draft_answers(configuration: Configuration, settings: ServeSettings) -> OnOff | None:
+    """Clients that are kept apart could tell by the speed of a draft what others were answered."""
+    asked: OnOff | None = configuration["draft_answers"]
+    return "off" if asked is None and not settings.shares_prefixes else asked
 
 
 def known_flags() -> dict[str, Flag]:

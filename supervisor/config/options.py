@@ -75,6 +75,7 @@ class DaemonConfig:
     draft_max: int | None = None
     draft_gate: OnOff | None = None
     draft_accept: DraftAccept | None = None
+    draft_answers: OnOff | None = None
     draft_ngram: OnOff | None = None
     draft_tree: int | None = None
     spec_memory: ByteCount | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.cli.serve import known_flags
+from luce.supervisor.cli.serve import draft_answers, known_flags
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.config.loading import Configuration, known_options, read_configuration
 from luce.supervisor.config.text import configuration_text
@@ -351,6 +351,17 @@ def test_keys_come_from_a_file_too_and_are_shown_nowhere(tmp_path: Path) -> None
     (tmp_path / "keys").unlink()
     with pytest.raises(ConfigError, match="No such file"):
         configuration.serve_settings()
+
+
+def test_clients_that_are_kept_apart_are_not_drafted_from_each_other_s_answers() -> None:
+    for given, answers in (
+        ({}, None),
+        ({"shares_prefixes": False}, "off"),
+        ({"shares_prefixes": False, "draft_answers": "on"}, "on"),
+        ({"draft_answers": "off"}, "off"),
+    ):
+        configuration = read(given=dict(given))
+        assert draft_answers(configuration, configuration.serve_settings()) == answers
 
 
 def test_what_is_shown_is_a_file_that_says_the_same(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ struct Options {
     std::optional<std::int32_t> n_draft_most;  // 0: never speculate; unset: as each source does best
     bool draft_gate = true;
     bool draft_ngram = true;
+    bool draft_answers = true;
     std::optional<std::int32_t> draft_tree;          // nodes a step; 0: no tree
     std::optional<std::uint64_t> spec_memory_bytes;  // most that the states of a rollback may take; unset: a share
     std::optional<std::string> draft_cache_type_k;

@@ -294,8 +294,10 @@ Draft NgramLookup::State::propose(Lane& lane, const DraftAsk& ask, std::size_t n
     return {ask.lane, best.pending.tokens, best.confidence};
 }
 
-NgramLookup::NgramLookup(std::int32_t n_most, std::int32_t n_least)
-    : traits_{"ngram", n_most, true}, state_(std::make_unique<State>(static_cast<std::size_t>(n_least))) {
+NgramLookup::NgramLookup(std::int32_t n_most, std::int32_t n_least, bool keeps_answers)
+    : traits_{"ngram", n_most, true},
+      keeps_answers_(keeps_answers),
+      state_(std::make_unique<State>(static_cast<std::size_t>(n_least))) {
     assert(n_most >= 1 && n_least >= 1);
 }
 
@@ -323,7 +325,9 @@ void NgramLookup::begin(LaneId lane, std::span<const Token> /*text*/, std::int32
     state_->lane_of(lane) = Lane(state_->n_least);
 }
 
-void NgramLookup::answered(std::span<const Token> text, std::int32_t n_prompt) { state_->answers.add(text, n_prompt); }
+void NgramLookup::answered(std::span<const Token> text, std::int32_t n_prompt) {
+    if (keeps_answers_) state_->answers.add(text, n_prompt);
+}
 
 void NgramLookup::forget(LaneId lane) { state_->lanes.erase(static_cast<std::int32_t>(lane)); }
 

@@ -30,7 +30,8 @@ class NgramLookup final : public DraftSource {
 public:
     // REQUIRES: both >= 1. At most n_most tokens a draft; an end of the text shorter than n_least tokens is not looked
     // up. Two are enough: how little so short a match is worth shows in its confidence.
-    explicit NgramLookup(std::int32_t n_most, std::int32_t n_least = 2);
+    // `keeps_answers`: all lanes' drafts are copied from the latest answers as well.
+    explicit NgramLookup(std::int32_t n_most, std::int32_t n_least = 2, bool keeps_answers = true);
     ~NgramLookup() override;
     NgramLookup(const NgramLookup&) = delete;
     NgramLookup& operator=(const NgramLookup&) = delete;
@@ -49,6 +50,7 @@ public:
 private:
     struct State;
     SourceTraits traits_;
+    bool keeps_answers_;
     std::unique_ptr<State> state_;
 };
 

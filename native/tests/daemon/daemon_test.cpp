@@ -90,6 +90,7 @@ TEST_CASE("options: speculation") {
     CHECK_FALSE(plain.value().n_draft_most);
     CHECK(plain.value().draft_gate);
     CHECK(plain.value().draft_ngram);
+    CHECK(plain.value().draft_answers);
     CHECK_FALSE(plain.value().draft_tree);
     CHECK_FALSE(plain.value().spec_memory_bytes);
 
@@ -104,6 +105,8 @@ TEST_CASE("options: speculation") {
                                        "--draft-accept",
                                        "match",
                                        "--draft-ngram",
+                                       "off",
+                                       "--draft-answers",
                                        "off",
                                        "--draft-tree",
                                        "12",
@@ -123,6 +126,7 @@ TEST_CASE("options: speculation") {
     CHECK(all.value().n_draft_most == 64);
     CHECK_FALSE(all.value().draft_gate);
     CHECK_FALSE(all.value().draft_ngram);
+    CHECK_FALSE(all.value().draft_answers);
     CHECK(all.value().draft_tree == 12);
     CHECK(all.value().spec_memory_bytes == std::uint64_t{2} << 30);
     CHECK(all.value().draft_cache_type_k == "f16");

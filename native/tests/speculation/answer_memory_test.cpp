@@ -59,6 +59,12 @@ TEST_CASE("an answer is drafted from earlier ones, up to their end and no furthe
     }
 }
 
+TEST_CASE("who keeps no answers drafts from none") {
+    NgramLookup lookup(kMost, 2, false);
+    lookup.answered(joined({kTurn, {100, 101, 102}}), static_cast<std::int32_t>(kTurn.size()));
+    CHECK(draft_of(lookup, joined({kTurn, {100}})).empty());
+}
+
 TEST_CASE("answers are forgotten, the oldest first, and memory has an end") {
     AnswerMemory answers(2, 8);
     std::size_t n_most = 0;
