@@ -49,13 +49,14 @@ def said(message: Message, content: str | None = None) -> bytes:
     """What an assistant's message says, apart from its reasoning and from the ids of its calls. `content` in place of
     the message's own."""
     text = message.get("content") or "" if content is None else content
-    calls = [[call["function"]["name"], canonical_json(arguments_of(call))] for call in message.get("tool_calls") or ()]
-    return _encoded(["assistant", message.get("name"), canonical_text(text), calls])
+    calls = message.get("tool_calls") or ()
+    parts = [part for call in calls for part in (call["function"]["name"], canonical_json(arguments_of(call)))]
+    return _encoded("assistant", message.get("name"), canonical_text(text), len(calls), *parts)
 
 
 def heard(message: Message, call: int | str | None) -> bytes:
     """Anybody else's message. `call`: which one it answers, by its number in the conversation where that is known."""
-    return _encoded([message.get("role"), message.get("name"), call, message.get("content")])
+    return _encoded(message.get("role"), message.get("name"), call, message.get("content"))
 
 
 def reasoning_of(message: Message) -> str:
@@ -68,9 +69,16 @@ def arguments_of(call: Mapping[str, Any]) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments)
 
 
-def _encoded(parts: Sequence[Any]) -> bytes:
-    """JSON texts of lists end where they end: one behind another they stay apart."""
-    return json.dumps(parts).encode()
+def _encoded(*parts: str | int | None) -> bytes:
+    """No two lists of parts give the same, nor do several such behind one another: each says where it ends."""
+    pieces = [b"%d " % len(parts)]
+    for part in parts:
+        if isinstance(part, str):
+            text = part.encode("utf-8", "surrogatepass")
+            pieces += (b"s%d " % len(text), text)
+        else:
+            pieces.append(b"- " if part is None else b"n%d " % part)
+    return b"".join(pieces)
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
