@@ -188,19 +188,25 @@ class TokenReplayCache:
         n_tokens, n_bytes = len(chat.tokens), len(prompt)
         if number + 1 < len(chat.marks):
             n_tokens, n_bytes = chat.marks[number + 1].token, chat.marks[number + 1].byte
-        end = n_tokens
-        while end > mark.token and (end == n_tokens or chat.tokens[end] not in self._model.info.eog):
-            end -= 1
-            piece = self._model.piece(chat.tokens[end], special=True)
-            n_bytes -= len(piece)
-            if chat.tokens[end] not in self._model.info.eog and not piece.isspace():
-                return None
-        text = prompt[mark.byte : n_bytes]
-        special = [token for token in chat.tokens[mark.token : end] if token in self._special]
+        tokens, text = chat.tokens[mark.token : n_tokens], prompt[mark.byte : n_bytes]
+        end = self._end_of_turn(tokens)
+        if end is None:
+            return None
+        special = [token for token in tokens[:end] if token in self._special]
+        shown = text.removesuffix(b"".join(self._pieces(tokens[end:])))
         for answer in reversed(here):
             is_same = special == [token for token in answer.ids if token in self._special]
-            if is_same and text.startswith(answer.head) and _shows(text, answer):
-                return answer.ids, end - mark.token
+            if is_same and shown.startswith(answer.head) and _shows(shown, answer):
+                return answer.ids, end
+        return None
+
+    def _end_of_turn(self, tokens: Sequence[int]) -> int | None:
+        """Where the token is that ends it, with nothing but white space behind it."""
+        for end in reversed(range(len(tokens))):
+            if tokens[end] in self._model.info.eog:
+                return end
+            if not self._model.piece(tokens[end], special=True).isspace():
+                break
         return None
 
     def _n_replaced(self, tokens: Sequence[int], begin: int, answer: _Answer) -> int | None:
