@@ -79,6 +79,13 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     " by the time it takes whether somebody has sent the same. Default: they may.",
 )
 @click.option(
+    "--restore-answers/--no-restore-answers",
+    "restores_answers",
+    default=None,
+    help="Whether an earlier answer that a client sends back in another spelling, or without its reasoning, is read as"
+    " the model wrote it. Default: it is.",
+)
+@click.option(
     "--cors-origin",
     "cors_origins",
     multiple=True,

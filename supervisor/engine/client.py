@@ -48,7 +48,7 @@ from luce.supervisor.engine.pipes import PipeClosedError
 from luce.supervisor.engine.process import EngineProcess, describe_exit
 from luce.supervisor.engine.prompt_file import PromptFile
 
-MAX_INLINE_IDS = 1 << 17  # of a prompt that goes on the line itself: 1 MiB or so of it
+MAX_INLINE_IDS = 1 << 12  # of a prompt that goes on the line itself: numbers of more take longer to write than a file
 
 _MAX_REQUEST_ID = 2**31 - 1
 _WRITE_TIMEOUT_S = 10.0

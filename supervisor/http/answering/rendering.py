@@ -15,9 +15,9 @@ from typing import Any
 
 from luce.protocol import ConstraintArgs, GrammarTrigger, TriggerKind
 from luce.supervisor.http.answering.answer_request import ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.answer_spellings import AnswerSpellings, SpelledConversation
 from luce.supervisor.http.answering.message_normalizer import (
     UnreadableContentError,
-    normalise_messages,
     normalise_schema,
     normalise_tools,
 )
@@ -51,6 +51,10 @@ class Rendered:
     """None: a text, whose answer has no format."""
     turn: Turn | None = None
     """Under which the answer is to be known."""
+    place: bytes | None = None
+    """The same for the answer as a message."""
+    n_restored: int = 0
+    """Earlier answers that the client spelled otherwise, and that are in the prompt as the model wrote them."""
 
     def close(self) -> None:
         if self.chat is not None:
@@ -70,18 +74,24 @@ def prompt_text(model: TextModel, prompt: ChatPrompt) -> str:
 class Renderer:
     """For one model. Any thread may use it."""
 
-    def __init__(self, model: TextModel, known: TokenReplayCache | None = None) -> None:
+    def __init__(
+        self, model: TextModel, known: TokenReplayCache | None = None, spellings: AnswerSpellings | None = None
+    ) -> None:
         self._model = model
         self._known = TokenReplayCache(model, 0) if known is None else known
+        self._spellings = AnswerSpellings(0) if spellings is None else spellings
         self._roles = RoleFallbacks(model)
         self._said: set[str] = set()
 
-    def render(self, prompt: ChatPrompt | TextPrompt, owner: str = "") -> Rendered:
-        """`owner`: whose earlier answers may be put in. Raises ApiError, or TextError."""
+    def render(self, prompt: ChatPrompt | TextPrompt, owner: str = "", client: str = "") -> Rendered:
+        """`owner`: whose earlier answers may be put in where they spell what is there; `client`: whose may where they
+        say it. Raises ApiError, or TextError."""
         if isinstance(prompt, TextPrompt):
             return self._text(prompt)
-        chat = self._chat(prompt)
-        spliced = self._known.splice(chat, owner)
+        spoken = self._spoken(prompt, client)
+        chat = self._chat(prompt, spoken)
+        spliced = self._known.splice(chat, owner, [answer for answer, _ in spoken.answers])
+        differing = {number for number, (_, differs) in enumerate(spoken.answers) if differs}
         return Rendered(
             ids=spliced.ids,
             boundaries=spliced.boundaries,
@@ -89,6 +99,8 @@ class Renderer:
             constraint=self._constraint(prompt, chat),
             chat=chat,
             turn=spliced.turn,
+            place=None if prompt.continues_last else spoken.place,
+            n_restored=len(spliced.respelled | (spliced.replaced & differing)),
         )
 
     def _text(self, prompt: TextPrompt) -> Rendered:
@@ -106,17 +118,19 @@ class Renderer:
             raise ApiError(ErrorKind.INVALID, "token_out_of_range", text, param="prompt")
         return Rendered(ids, constraint=_constraint_of_text(prompt))
 
-    def _chat(self, prompt: ChatPrompt) -> RenderedChat:
+    def _spoken(self, prompt: ChatPrompt, client: str) -> SpelledConversation:
         try:
-            messages = normalise_messages(prompt.messages)
+            return self._spellings.read(prompt.messages, client, keeps_last=prompt.continues_last)
         except UnreadableContentError as error:
             raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
+
+    def _chat(self, prompt: ChatPrompt, spoken: SpelledConversation) -> RenderedChat:
         choice: str | Mapping[str, Any] = prompt.tool_choice
         if prompt.tool_choice.startswith("function:"):
             name = prompt.tool_choice.removeprefix("function:")
             choice = {"type": "function", "function": {"name": name}}
         return self._roles.render(
-            messages,
+            spoken.messages,
             tools=normalise_tools(prompt.tools) or None,
             tool_choice=choice,
             parallel_tool_calls=prompt.parallel_tool_calls,
