@@ -16,10 +16,24 @@ constexpr std::size_t kCheckpointsShare = 16;
 
 constexpr Position kLeastDistance = 32;  // about what reading the weights once more costs, in prompt tokens
 
+// Where texts depart it is saved again and again.
+constexpr Position kLeastDistanceOfDeparture = 8;
+
+// What is planned shortly before the departure stands for it: what it is good for is kept, and the other is spared.
+void add_departure(std::vector<PlannedCheckpoint>& planned, Position departure) {
+    for (PlannedCheckpoint& checkpoint : planned) {
+        if (checkpoint.position > departure || checkpoint.position <= departure - kLeastDistanceOfDeparture) continue;
+        checkpoint.kind = CheckpointKind::departure;
+        return;
+    }
+    planned.push_back({departure, CheckpointKind::departure});
+}
+
 }  // namespace
 
-void CheckpointTaker::plan(Lane& lane, Position n_known, const MemoryRequest& request) const {
+void CheckpointTaker::plan(Lane& lane, const PrefixMatch& prefix_match, const MemoryRequest& request) const {
     if (!device_.traits().has_state()) return;
+    const Position n_known = prefix_match.n;
     lane.checkpoints = plan_checkpoints(n_known, lane.n_prompt, request.marks);
     // An answer's end most often has its mark a token or two behind the checkpoint that was taken there: another
     // checkpoint would cost a computation of its own and save those few tokens.
@@ -28,6 +42,9 @@ void CheckpointTaker::plan(Lane& lane, Position n_known, const MemoryRequest& re
             return checkpoint.position < n_known + kLeastDistance;
         });
     }
+    const Position departure = prefix_match.n_known;
+    const Position least = n_known > 0 ? n_known + kLeastDistanceOfDeparture : kLeastDistance;
+    if (departure >= least && departure < lane.n_prompt) add_departure(lane.checkpoints, departure);
     for (const SnapshotPoint& point : request.snapshots) {
         if (point.position > n_known) lane.checkpoints.push_back({point.position, CheckpointKind::mark});
     }
@@ -115,12 +132,14 @@ void CheckpointTaker::thin(Page& last, Position end) {
     std::vector<ExistingCheckpoint> standing;
     const std::vector<Page*> path = path_to(last);
     const auto collect = [&](Page& page) {
-        // Where texts branch, more than one will come back.
+        // Where texts branch, more than one will come back: to what stands there, or else to the last before.
         const bool is_fork = page.children.size() > 1;
+        if (is_fork && page.checkpoints.empty() && !standing.empty()) standing.back().is_fixed = true;
         for (Checkpoint& checkpoint : page.checkpoints) {
             if (checkpoint.position() > end) continue;
+            const bool is_fixed = checkpoint.n_pins > 0 || is_fork || checkpoint.kind == CheckpointKind::departure;
             checkpoints.push_back(&checkpoint);
-            standing.push_back({checkpoint.position(), checkpoint.kind, checkpoint.n_pins > 0 || is_fork});
+            standing.push_back({checkpoint.position(), checkpoint.kind, is_fixed});
         }
     };
     collect(tree_.root());

@@ -34,7 +34,12 @@ void PrefixFetcher::clear_disk() {
 void PrefixFetcher::touch(Page& last) {
     if (disk_ == nullptr) return;
     std::vector<PageName> chain;
-    for (const Page* page : path_to(last)) chain.push_back(page->name);
+    for (const Page* page : path_to(last)) {
+        chain.push_back(page->name);
+        if (page == &last || page->children.size() < 2) continue;
+        // Where texts have branched, the next one goes on from there.
+        for (const Checkpoint& checkpoint : page->checkpoints) chain.push_back(checkpoint.name);
+    }
     for (const Checkpoint& checkpoint : last.checkpoints) chain.push_back(checkpoint.name);
     disk_->touch(chain);
 }
