@@ -7,7 +7,7 @@
 namespace luce::memory {
 namespace {
 
-constexpr std::size_t kFirstMarks = 8;            // of a prompt, always taken: the next conversation departs at one
+constexpr std::size_t kFirstMarks = 12;           // of a prompt, always taken: the next conversation departs at one
 constexpr std::size_t kRecentMarks = 3;           // and of its last: the next turn does
 constexpr std::size_t kCheckpointsPerOctave = 2;  // of distance from the end
 

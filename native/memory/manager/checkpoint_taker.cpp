@@ -32,7 +32,8 @@ void add_departure(std::vector<PlannedCheckpoint>& planned, Position departure) 
 }  // namespace
 
 void CheckpointTaker::plan(Lane& lane, const PrefixMatch& prefix_match, const MemoryRequest& request) const {
-    if (!device_.traits().has_state()) return;
+    const bool has_state = device_.traits().has_state();
+    if (!has_state && !has_disk_) return;
     const Position n_known = prefix_match.n;
     lane.checkpoints = plan_checkpoints(n_known, lane.n_prompt, request.marks);
     // An answer's end most often has its mark a token or two behind the checkpoint that was taken there: another
@@ -45,8 +46,13 @@ void CheckpointTaker::plan(Lane& lane, const PrefixMatch& prefix_match, const Me
     const Position departure = prefix_match.n_known;
     const Position least = n_known > 0 ? n_known + kLeastDistanceOfDeparture : kLeastDistance;
     if (departure >= least && departure < lane.n_prompt) add_departure(lane.checkpoints, departure);
+    if (!has_state) {
+        std::erase_if(lane.checkpoints, [](const PlannedCheckpoint& checkpoint) {
+            return checkpoint.kind == CheckpointKind::interval || checkpoint.position % kPageSize == 0;
+        });
+    }
     for (const SnapshotPoint& point : request.snapshots) {
-        if (point.position > n_known) lane.checkpoints.push_back({point.position, CheckpointKind::mark});
+        if (has_state && point.position > n_known) lane.checkpoints.push_back({point.position, CheckpointKind::mark});
     }
     std::sort(lane.checkpoints.begin(), lane.checkpoints.end(),
               [](const PlannedCheckpoint& a, const PlannedCheckpoint& b) { return a.position < b.position; });
@@ -58,11 +64,33 @@ void CheckpointTaker::advance(LaneId id, std::span<const Token> text, Position n
     while (!lane.checkpoints.empty() && lane.checkpoints.front().position <= n_computed) {
         const PlannedCheckpoint planned = lane.checkpoints.front();
         lane.checkpoints.erase(lane.checkpoints.begin());
-        if (planned.position == n_computed) take_here(id, text, n_computed, planned.kind, {});
+        if (planned.position == n_computed) {
+            take_here(id, text, n_computed, planned.kind, {});
+        } else if (!device_.traits().has_state()) {
+            take_rows(id, text, n_computed, planned);
+        }
     }
     if (n_computed == lane.n_prompt && !logits.empty()) {
         take_here(id, text, n_computed, CheckpointKind::prompt_end, logits);
     }
+}
+
+// Of a position that has been passed: the rows between the last whole page and it. A text that departs there needs no
+// more, and after a restart nobody knows how far it agrees with a page that it departs from.
+void CheckpointTaker::take_rows(LaneId id, std::span<const Token> text, Position n_computed,
+                                const PlannedCheckpoint& planned) {
+    const Lane& lane = lanes_.at(id);
+    const auto n_pages = static_cast<std::size_t>(planned.position / kPageSize);
+    if (lane.is_lost || lane.n_out > 0 || n_pages > lane.pages.size()) return;
+    Page& page = n_pages == 0 ? tree_.root() : *lane.pages[n_pages - 1].page;
+    keep_or_warn(take(id, page, text, n_computed, planned.position, planned.kind, {}));
+}
+
+bool CheckpointTaker::keep_or_warn(const Result<Checkpoint*>& checkpoint) {
+    if (checkpoint) return true;
+    if (!has_warned_) log_warn("a checkpoint was not kept: " + checkpoint.error().text + " (said once)");
+    has_warned_ = true;
+    return false;
 }
 
 void CheckpointTaker::save_late(Lane& lane) {
@@ -117,13 +145,7 @@ void CheckpointTaker::take_here(LaneId id, std::span<const Token> text, Position
     // What was reused may end where its checkpoint still stands: the same state need not be copied again.
     const Checkpoint* known = tree_.find_checkpoint(*lane.page, part(text, lane.page->end(), n_computed));
     if (known != nullptr && (logits.empty() || !known->data->logits.empty())) return;
-    if (const Result<Checkpoint*> checkpoint = take(id, *lane.page, text, n_computed, n_computed, kind, logits);
-        !checkpoint) {
-        if (!has_warned_) log_warn("a checkpoint was not kept: " + checkpoint.error().text + " (said once)");
-        has_warned_ = true;
-        return;
-    }
-    thin(*lane.page, n_computed);
+    if (keep_or_warn(take(id, *lane.page, text, n_computed, n_computed, kind, logits))) thin(*lane.page, n_computed);
 }
 
 // Along the text that ends at `last`, give up the checkpoints that stand too close for their distance from the end.

@@ -37,6 +37,8 @@ public:
     void save_late(Lane& lane);
 
 private:
+    void take_rows(LaneId id, std::span<const Token> text, Position n_computed, const PlannedCheckpoint& planned);
+    bool keep_or_warn(const Result<Checkpoint*>& checkpoint);
     void thin(Page& last, Position end);
 
     KvDevice& device_;

@@ -152,7 +152,7 @@ Position KvCacheManager::n_until_cut(LaneId id, Position n_computed) const {
     const Lane& lane = lanes_.at(id);
     Position cut = selector_.next_choice(lane, n_computed);
     for (const PlannedCheckpoint& checkpoint : lane.checkpoints) {
-        if (checkpoint.position > n_computed) cut = std::min(cut, checkpoint.position);
+        if (device_.traits().has_state() && checkpoint.position > n_computed) cut = std::min(cut, checkpoint.position);
     }
     return cut == std::numeric_limits<Position>::max() ? cut : cut - n_computed;
 }

@@ -33,11 +33,12 @@ Tokens session(Position n_head, int number, Position n = kSession) {
     return text;
 }
 
-// A model with state over a memory that may have a disk.
+// A model over a memory that may have a disk.
 class Machine {
 public:
-    explicit Machine(std::size_t host_budget = std::size_t{1} << 24, const std::filesystem::path& folder = {})
-        : model_({kVocab, kPool, kSlice, kSlice, false}, true) {
+    explicit Machine(std::size_t host_budget = std::size_t{1} << 24, const std::filesystem::path& folder = {},
+                     bool has_state = true)
+        : model_({kVocab, kPool, kSlice, kSlice, false}, has_state) {
         model_.n_logits = kVocab;
         if (!folder.empty()) {
             worker_ = std::move(IoWorker::start(1 << 20)).value();
@@ -203,6 +204,19 @@ TEST_CASE("after a restart the third text begins where two have departed, and th
     }
     Machine machine(std::size_t{1} << 24, folder.path);
     CHECK(machine.run(session(kHead, 6)) == kHead);
+}
+
+TEST_CASE("a mark within a page is where a text on pure attention goes on after a restart, and cuts no slice") {
+    const TemporaryFolder folder;
+    {
+        Machine machine(std::size_t{1} << 24, folder.path, false);
+        CHECK(machine.run(session(kHead, 1), {kHead - 3, kHead + 100}) == 0);
+        CHECK(machine.n_cuts == 0);
+        machine.write_all();
+    }
+    Machine machine(std::size_t{1} << 24, folder.path, false);
+    CHECK(machine.run(session(kHead, 2)) == kHead - 3);
+    CHECK(machine.run(session(kHead, 3)) == kHead);
 }
 
 TEST_SUITE_END();
