@@ -45,7 +45,7 @@ KvCacheManager::KvCacheManager(KvDevice& device, DiskStore* disk, MemoryConfig c
 std::shared_ptr<KvCacheManager::Fetch> KvCacheManager::fetch(std::span<const Token> text,
                                                              const MemoryRequest& request) {
     if (refusal() || request.restore_slot || !reuses(request)) return nullptr;
-    return fetcher_.fetch(text);
+    return fetcher_.fetch(text, request.snapshots);
 }
 
 Result<void> KvCacheManager::check(const MemoryRequest& request, Position n_prompt) const {

@@ -53,9 +53,10 @@ public:
     }
 
     // How much of the text was there already.
-    Position run(const Tokens& text, std::vector<Position> marks = {}) {
+    Position run(const Tokens& text, std::vector<Position> marks = {}, std::vector<SnapshotPoint> snapshots = {}) {
         MemoryRequest request;
         request.marks = std::move(marks);
+        request.snapshots = std::move(snapshots);
         const auto fetch = memory_->fetch(text, request);
         if (fetch) drain();
         const Result<PrefillStart> begun = memory_->begin(kLane, text, request, true, fetch.get());
@@ -204,6 +205,26 @@ TEST_CASE("after a restart the third text begins where two have departed, and th
     }
     Machine machine(std::size_t{1} << 24, folder.path);
     CHECK(machine.run(session(kHead, 6)) == kHead);
+}
+
+TEST_CASE("after a restart a text that is to fill slots again begins where it can all the same") {
+    const TemporaryFolder folder;
+    const std::vector<SnapshotPoint> slots = {{700, 0}, {kHead + kSession - 5, 1}};
+    const auto last = [&] {
+        Machine machine(std::size_t{1} << 24, folder.path);
+        const Position n = machine.run(session(kHead, 3), {700, kHead - 5}, slots);
+        machine.write_all();
+        return n;
+    };
+    {
+        Machine machine(std::size_t{1} << 24, folder.path);
+        machine.run(session(kHead, 1), {300, kHead - 5});
+        machine.write_all();
+    }
+    CHECK(last() == 300);  // nothing stands where a slot is to be: from the last place before
+    CHECK(last() == kHead + kSession - 5);
+    Machine machine(std::size_t{1} << 24, folder.path);
+    CHECK(machine.run(session(kHead, 4), {}, {slots.begin(), slots.begin() + 1}) >= kHead - 5);
 }
 
 TEST_CASE("a mark within a page is where a text on pure attention goes on after a restart, and cuts no slice") {
