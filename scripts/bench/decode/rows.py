@@ -181,9 +181,13 @@ def by_lanes(args: argparse.Namespace, group: Group) -> Figures:
             lambda pair: better([of_mode(pair, is_unified=mode) for mode in (False, True)]),
             args.pairs,
         )
-    yield from answer_figures(
-        "lanes", name_of(group), "llama-batched-bench" if is_equal else "bare loop", args, ours, theirs
-    )
+    peer = "llama-batched-bench" if is_equal else "bare loop"
+    yield from answer_figures("lanes", name_of(group), peer, args, ours, theirs)
+    # luced's first lanes answer while it reads the last ones' prompts, which the peers do one after the other.
+    n_made = args.tokens * len(group)
+    their_s = [sum(group) / rate.prefill + n_made / rate.decode for rate in theirs]
+    yield Figure("lanes", name_of(group), "all tokens", peer, [(sum(group) + n_made) / a.whole_s for a in ours],
+                 [(sum(group) + n_made) / s for s in their_s])  # fmt: skip
 
 
 def against_bare(args: argparse.Namespace, group: Group) -> Figures:
