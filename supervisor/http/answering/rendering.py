@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from luce.protocol import ConstraintArgs, GrammarTrigger, TriggerKind
@@ -21,6 +22,7 @@ from luce.supervisor.http.answering.message_normalizer import (
     normalise_schema,
     normalise_tools,
 )
+from luce.supervisor.http.answering.prompt_marks import PromptMarks
 from luce.supervisor.http.answering.role_fallbacks import RoleFallbacks
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache, Turn
 from luce.supervisor.http.errors import ApiError, ErrorKind
@@ -44,6 +46,8 @@ _TRIGGER_KINDS = {
 class Rendered:
     ids: tuple[int, ...]
     boundaries: tuple[int, ...] = ()
+    marks: tuple[int, ...] = ()
+    """Where other prompts may part from this one within its messages."""
     turns: tuple[tuple[MessageMark, int | None], ...] = ()
     """The template's messages, and where they begin in the ids; None: within an answer that was put in."""
     constraint: ConstraintArgs = field(default_factory=ConstraintArgs)
@@ -81,6 +85,7 @@ class Renderer:
         self._known = TokenReplayCache(model, 0) if known is None else known
         self._spellings = AnswerSpellings(0) if spellings is None else spellings
         self._roles = RoleFallbacks(model)
+        self._marks = PromptMarks(partial(model.piece, special=True))
         self._said: set[str] = set()
 
     def render(self, prompt: ChatPrompt | TextPrompt, owner: str = "", client: str = "") -> Rendered:
@@ -92,9 +97,11 @@ class Renderer:
         chat = self._chat(prompt, spoken)
         spliced = self._known.splice(chat, owner, [answer for answer, _ in spoken.answers])
         differing = {number for number, (_, differs) in enumerate(spoken.answers) if differs}
+        found = ((spliced.places[mark.message], mark.offset) for mark in self._marks.find(chat, prompt.messages))
         return Rendered(
             ids=spliced.ids,
             boundaries=spliced.boundaries,
+            marks=tuple(place + offset for place, offset in found if place is not None),
             turns=tuple(zip(chat.marks, spliced.places, strict=True)),
             constraint=self._constraint(prompt, chat),
             chat=chat,
