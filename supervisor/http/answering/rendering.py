@@ -131,7 +131,7 @@ class Renderer:
     def _constraint(self, prompt: ChatPrompt, chat: RenderedChat) -> ConstraintArgs:
         budget = self._thinking_budget(prompt, chat)
         grammar = chat.grammar
-        if prompt.tool_choice not in {"auto", "none"}:
+        if prompt.tool_choice not in {"auto", "none"} or prompt.json_schema is not None:
             grammar = call_at_once(grammar, chat.thinking.start)
         # What stands before the answer, for those who have to know: a grammar of the template's, and the budget.
         before = "" if _is_of_the_answer_only(prompt, chat) else chat.generation_prompt
@@ -221,7 +221,7 @@ def call_at_once(grammar: str, thinking_start: str) -> str:
     """`grammar` without the free text before its tool call, where that is found; reasoning stays."""
     lines = grammar.split("\n")
     for number, line in enumerate(lines):
-        if line.startswith("root ::="):
+        if line.startswith(("root ::=", "calls-root ::=")):  # native/llama/text/grammar_choice.h has the second
             lines[number] = _WORDS_BEFORE_CALL.sub(lambda match: _left_of(match, thinking_start), line)
     return "\n".join(lines)
 
