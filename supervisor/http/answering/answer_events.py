@@ -94,11 +94,13 @@ class ChoiceFinished:
     reasoning: str
     tool_calls: Sequence[FinishedToolCall]
     logprobs: Sequence[TokenLogprob]
+    usage: Usage | None = None
+    """What it took by itself; None: nobody has counted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What all choices together took. Times in seconds."""
+    """What one choice took, or all of an answer together. Times in seconds."""
 
     n_prompt: int
     n_cached: int

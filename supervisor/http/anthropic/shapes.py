@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed, record
+from luce.supervisor.http.sampling_fields import SamplingFields
 
 MAX_INT32 = 2**31 - 1
 
@@ -91,7 +92,11 @@ class CountTokensRequest(Shape):
     chat_template_kwargs: dict[str, Any] | None = None  # not Anthropic's: handed to the template as they are
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(CountTokensRequest, SamplingFields):
+    """The further fields of SamplingFields are not Anthropic's."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
     max_tokens: Count
     stream: bool | None = None
     stop_sequences: list[str] | None = None
