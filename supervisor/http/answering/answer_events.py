@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from luce.protocol import Speculation
+from luce.supervisor.http.answering.context_edits import AppliedEdit
 
 
 class FinishReason(StrEnum):
@@ -119,6 +120,8 @@ class Usage:
     """Engines that were lost under it."""
     speculation: Speculation | None = None
     """None: the engine does not speculate, or had no step to take."""
+    edits: Sequence[AppliedEdit] = ()
+    """What was cleared of the prompt's older messages."""
 
     def extension(self) -> dict[str, Any]:
         """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from luce.protocol import SamplingArgs
+from luce.supervisor.http.answering.context_edits import ContextEdit
 
 ToolChoice = Literal["auto", "none", "required"]
 Pin = Literal["system"] | int | tuple[int, int]
@@ -45,6 +46,8 @@ class ChatPrompt:
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     continues_last: bool = False
     """The last message is the assistant's and the answer goes on from it."""
+    edits: Sequence[ContextEdit] = ()
+    """What is cleared of older messages where it is long."""
     drops_oldest: bool = False
     """Where it is longer than the context, what came first is left out."""
     opens_answer: bool = True

@@ -34,6 +34,7 @@ from luce.supervisor.http.answering.choice_decoder import (
     PlainReading,
 )
 from luce.supervisor.http.answering.choice_requests import engine_request
+from luce.supervisor.http.answering.context_edits import AppliedEdit, cleared, is_triggered
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
@@ -114,7 +115,8 @@ class ChatAnswerer:
                 choices.append(choice)
             if answer_request.prompt.grammar is not None or answer_request.pins:
                 await self._await_consent(submissions[0])
-            answering = ChatAnswering(submissions, choices, self._metrics, asked_s, answer_request.max_predict_s)
+            limit_s, edits = answer_request.max_predict_s, rendered.edits
+            answering = ChatAnswering(submissions, choices, self._metrics, asked_s, limit_s, edits)
             stack.callback(answering.close)
             yield answering
 
@@ -130,10 +132,38 @@ class ChatAnswerer:
 
     async def _render(self, answer_request: AnswerRequest) -> Rendered:
         rendered = await self._render_whole(answer_request)
-        prompt, n_ctx = answer_request.prompt, self._supervisor.n_ctx
+        if isinstance(answer_request.prompt, TextPrompt):
+            return rendered
+        if answer_request.prompt.edits:
+            answer_request, rendered = await self._edit(answer_request, answer_request.prompt, rendered)
+        return await self._truncate(answer_request, rendered)
+
+    async def _edit(
+        self, asked: AnswerRequest, prompt: ChatPrompt, rendered: Rendered
+    ) -> tuple[AnswerRequest, Rendered]:
+        """With what the client wants cleared of a long prompt."""
+        for edit in prompt.edits:
+            n_before = len(rendered.ids)
+            messages, n_cleared = cleared(edit, prompt.messages)
+            if n_cleared == 0 or not is_triggered(edit, prompt.messages, n_before):
+                continue
+            shorter = replace(prompt, messages=messages)
+            edited = await self._render_whole(replace(asked, prompt=shorter))
+            n_saved = n_before - len(edited.ids)
+            if n_saved < edit.at_least_tokens:
+                edited.close()
+                continue
+            rendered.close()
+            applied = (*rendered.edits, AppliedEdit(edit, n_cleared, n_saved))
+            prompt, rendered = shorter, replace(edited, edits=applied)
+        return replace(asked, prompt=prompt), rendered
+
+    async def _truncate(self, asked: AnswerRequest, rendered: Rendered) -> Rendered:
+        """Without what came first, if it does not fit and the client wants it so."""
+        prompt, n_ctx = asked.prompt, self._supervisor.n_ctx
         if isinstance(prompt, TextPrompt) or not prompt.drops_oldest or n_ctx is None:
             return rendered
-        n_fitting = n_ctx - min(answer_request.max_tokens or n_ctx, n_ctx // 8)
+        n_fitting = n_ctx - min(asked.max_tokens or n_ctx, n_ctx // 8)
         for n_steps in range(1, MAX_STEPS):
             if len(rendered.ids) <= n_fitting:
                 break
@@ -141,7 +171,7 @@ class ChatAnswerer:
             if messages is None:
                 break
             rendered.close()
-            rendered = await self._render_whole(replace(answer_request, prompt=replace(prompt, messages=messages)))
+            rendered = await self._render_whole(replace(asked, prompt=replace(prompt, messages=messages)))
         return rendered
 
     async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
@@ -223,7 +253,9 @@ class ChatAnswering:
         metrics: Metrics,
         asked_s: float,
         max_predict_s: float | None = None,
+        edits: Sequence[AppliedEdit] = (),
     ) -> None:
+        self._edits = edits
         pairs = zip(submissions, choices, strict=True)
         self._streams = [_Stream(submission, choice, max_predict_s) for submission, choice in pairs]
         self._metrics = metrics
@@ -316,6 +348,7 @@ class ChatAnswering:
         usages = [stream.usage() for stream in self._streams]
         usage = replace(
             usages[0],
+            edits=self._edits,
             n_generated=sum(usage.n_generated for usage in usages),
             n_reasoning=sum(usage.n_reasoning for usage in usages),
             decode_s=max(usage.decode_s for usage in usages),

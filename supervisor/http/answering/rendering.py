@@ -15,6 +15,7 @@ from typing import Any
 
 from luce.protocol import ConstraintArgs, GrammarTrigger, TriggerKind
 from luce.supervisor.http.answering.answer_request import ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.context_edits import AppliedEdit
 from luce.supervisor.http.answering.message_normalizer import (
     UnreadableContentError,
     normalise_messages,
@@ -51,6 +52,8 @@ class Rendered:
     """None: a text, whose answer has no format."""
     turn: Turn | None = None
     """Under which the answer is to be known."""
+    edits: tuple[AppliedEdit, ...] = ()
+    """What was cleared of its messages."""
 
     def close(self) -> None:
         if self.chat is not None:

@@ -12,13 +12,22 @@ from typing import Any
 
 from luce.protocol import SamplingArgs
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
+from luce.supervisor.http.answering.context_edits import ContextEdit
 from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.anthropic.content import invalid, log_left_out
 from luce.supervisor.http.anthropic.conversation import Conversation, read_conversation
-from luce.supervisor.http.anthropic.shapes import CountTokensRequest, MessagesRequest, Tool
+from luce.supervisor.http.anthropic.shapes import (
+    ContextManagement,
+    CountTokensRequest,
+    EditAmount,
+    MessagesRequest,
+    Tool,
+)
 from luce.supervisor.http.sampling_fields import add_links, note_ignored, read_ending
 
 MAX_STOPS = 256
+DEFAULT_TRIGGER_TOKENS = 100_000
+DEFAULT_KEPT_USES = 3
 _MAX_SESSION = 256
 
 
@@ -63,7 +72,35 @@ def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
         effort=output.effort if output is not None else None,
         template_arguments=body.chat_template_kwargs or {},
         continues_last=conversation.continues_last,
+        edits=_edits(body.context_management),
     )
+
+
+def _edits(management: ContextManagement | None) -> list[ContextEdit]:
+    """Anthropic's defaults where the client does not say. Edits of other kinds are theirs alone."""
+    edits = []
+    for edit in (management.edits if management is not None else None) or ():
+        kept = edit.keep.value if isinstance(edit.keep, EditAmount) else None
+        if edit.type.startswith("clear_thinking") and edit.keep != "all":
+            edits.append(ContextEdit(clears="thinking", keep=1 if kept is None else kept))
+        elif edit.type.startswith("clear_tool_uses"):
+            trigger = edit.trigger
+            counts_uses = trigger is not None and trigger.type == "tool_uses"
+            value = trigger.value if trigger is not None else DEFAULT_TRIGGER_TOKENS
+            edits.append(
+                ContextEdit(
+                    clears="tool_uses",
+                    keep=DEFAULT_KEPT_USES if kept is None else kept,
+                    trigger_tokens=None if counts_uses else value,
+                    trigger_tool_uses=value if counts_uses else None,
+                    at_least_tokens=edit.clear_at_least.value if edit.clear_at_least is not None else 0,
+                    excluded_tools=frozenset(edit.exclude_tools or ()),
+                    clears_inputs=edit.clear_tool_inputs is True,
+                )
+            )
+        elif not edit.type.startswith("clear_thinking"):
+            log_left_out("context edits", edit.type)
+    return edits
 
 
 def hides_thinking(body: CountTokensRequest) -> bool:

@@ -78,6 +78,24 @@ class Metadata(Shape):
     user_id: str | None = None
 
 
+class EditAmount(Shape):
+    type: str
+    value: Count
+
+
+class Edit(Shape):
+    type: str
+    trigger: EditAmount | None = None
+    keep: EditAmount | Literal["all"] | None = None
+    clear_at_least: EditAmount | None = None
+    exclude_tools: list[str] | None = None
+    clear_tool_inputs: bool | None = None
+
+
+class ContextManagement(Shape):
+    edits: list[Edit] | None = None
+
+
 class CountTokensRequest(Shape):
     """What a prompt is made of."""
 
@@ -89,6 +107,7 @@ class CountTokensRequest(Shape):
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # where output_config.format was before
+    context_management: ContextManagement | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # not Anthropic's: handed to the template as they are
 
 
