@@ -29,7 +29,14 @@ _FILE_KEYS = {
     "xtc_threshold": "xtc_threshold",
 }
 """What GGUF files call them, behind general.sampling."""
-_MOST = {"temperature": 100.0, "force_temperature": 100.0, "top_p": 1.0, "min_p": 1.0, "xtc_probability": 1.0}
+_MOST = {
+    "temperature": 100.0,
+    "force_temperature": 100.0,
+    "top_p": 1.0,
+    "min_p": 1.0,
+    "xtc_probability": 1.0,
+    "xtc_threshold": 1.0,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,9 @@ class AnswerDefaults:
             value = getattr(self, name)
             if value is not None and not 0 <= value <= most:
                 raise ConfigError(f"{name}={value}: it must be from 0 to {most:g}")
+        for name in ("top_k", "repeat_last_n"):
+            if getattr(self, name) is not None and getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name)}: it must be 0 or more")
         for name in ("top_p", "repeat_penalty"):
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: it must be above 0")
@@ -77,6 +87,8 @@ class AnswerDefaults:
             metadata = read_gguf_header(model).metadata
             found = {name: metadata.get(f"general.sampling.{key}") for name, key in _FILE_KEYS.items()}
             values: dict[str, Any] = {name: value for name, value in found.items() if isinstance(value, int | float)}
+            if values.get("repeat_last_n", 0) < 0:
+                values["repeat_last_n"] = 2**31 - 1  # llama.cpp's word for the whole context
             return cls(**values)
         except (GgufError, ConfigError):
             return cls()

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from gguf import GGUFWriter
 
 from luce.protocol import SamplingArgs
 from luce.supervisor import ConfigError
@@ -65,6 +66,26 @@ def test_reasoning() -> None:
     made = apply(defaults, "think", prompt={"thinking_budget": 3, "template_arguments": {"b": 2}}).prompt
     assert isinstance(made, ChatPrompt)
     assert (made.thinking_budget, made.effort, made.template_arguments) == (3, "high", {"a": 1, "b": 2})
+
+
+def test_what_a_models_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+
+    def found(**values: float) -> AnswerDefaults:
+        writer = GGUFWriter(path, "llama")
+        for key, value in values.items():
+            add = writer.add_int32 if isinstance(value, int) else writer.add_float32
+            add(f"general.sampling.{key}", value)  # type: ignore[operator]
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.close()
+        return AnswerDefaults.of_file(path)
+
+    said = found(temp=0.5, top_k=20, penalty_last_n=-1)
+    assert said == AnswerDefaults(temperature=0.5, top_k=20, repeat_last_n=2**31 - 1)
+    assert found() == found(temp=-1.0) == found(top_k=-5) == AnswerDefaults(), "nonsense is nobody's default"
+    path.write_bytes(b"GGUF")
+    assert AnswerDefaults.of_file(path) == AnswerDefaults()
 
 
 @pytest.mark.parametrize("fields", [{"temperature": -1}, {"top_p": 0}, {"repeat_penalty": 0}, {"min_p": 2}])
