@@ -281,7 +281,7 @@ class ChatAnswering:
             speculation=added_speculation(end.speculation for end in ends),
         )
         self._metrics.queued(usage.queue_s)
-        self._metrics.prompt(usage.n_prompt, usage.n_cached)
+        self._metrics.prompt(usage.n_prompt, usage.n_cached, tier=usage.cache_tier, miss=usage.cache_miss)
         self._metrics.generated(usage.n_generated)
         if usage.speculation is not None:
             self._metrics.speculated(usage.speculation)
