@@ -107,6 +107,20 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     help="Seconds that a request may wait for a lane, or none for as long as it takes. Default: 600.",
 )
 @click.option(
+    "--sleep-idle",
+    "sleep_idle_s",
+    type=Seconds(or_none=True),
+    metavar="S",
+    help="Seconds without requests after which the model's memory is given back; conversations are kept in the host,"
+    " and the next request loads the model again. Default: none, it is kept.",
+)
+@click.option(
+    "--slot-save-path",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of the files that POST /slots/{id} saves and restores. Default: it does not.",
+)
+@click.option(
     "--shutdown-grace",
     "shutdown_grace_s",
     type=Seconds(),

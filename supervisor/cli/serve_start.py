@@ -51,6 +51,8 @@ def check_settings(settings: ServeSettings) -> None:
     """What can be found wrong before a model is loaded for minutes. Raises Failure."""
     if settings.chat_template is not None:
         utf8(read_file(settings.chat_template), f"--chat-template {settings.chat_template}")
+    if settings.slot_save_path is not None and not settings.slot_save_path.is_dir():
+        raise Failure(f"--slot-save-path {settings.slot_save_path} is no folder: make it first", EXIT_BAD_ARGS)
     _check_address(settings)
 
 

@@ -227,6 +227,11 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
         ),
     ):
         yield GaugeMetricFamily(name, text, value=value)
+    yield GaugeMetricFamily(
+        "luce_supervisor_parked_engines",
+        "Engines that have given their memory back until the next request",
+        value=sum(engine.is_parked for engine in engines),
+    )
     states = GaugeMetricFamily("luce_supervisor_engines", "Engines by state", labels=["state"])
     for state in EngineState:
         states.add_metric([state.value], sum(engine.state is state for engine in engines))

@@ -17,6 +17,7 @@ class ServeSettings:
     api_keys: tuple[str, ...] = ()  # any of them lets a request in; none: everybody who reaches the address
     aliases: tuple[str, ...] = ()  # names under which /v1/models lists the model; any name is accepted
     chat_template: Path | None = None  # in place of the model's own
+    slot_save_path: Path | None = None  # folder of the files that POST /slots/{id} saves and restores; None: none
     shares_prefixes: bool = True  # whether clients with other keys may be served from each other's cached prefixes
     cors_origins: tuple[str, ...] = ()  # "*" for all; none: no CORS headers
     max_body_bytes: ByteCount = 32 * MIB
