@@ -44,9 +44,27 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
 @click.option(
     "--host",
     metavar="HOST",
-    help="Address to listen at. Others than this machine's own need --api-key. Default: 127.0.0.1.",
+    help="Address to listen at. Others than this machine's own need --api-key. unix:PATH, or a path that ends in"
+    " .sock, is a Unix socket. Default: 127.0.0.1.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port; 0 takes a free one. Default: 8080.")
+@click.option(
+    "--socket-mode",
+    metavar="MODE",
+    help="Who may use a Unix socket, as chmod takes it (660: its group too). Default: 600, its owner.",
+)
+@click.option(
+    "--ssl-cert-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Certificate in PEM, with those that lead to a known authority: serves https. Default: http.",
+)
+@click.option(
+    "--ssl-key-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Its key in PEM, without a password. Default: it is in the certificate's file.",
+)
 @click.option(
     "--api-key",
     "api_keys",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,11 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # or unix:PATH, or a path that ends in .sock
     port: int = 8080
+    socket_mode: str = "600"  # who may use a Unix socket, as chmod takes it
+    ssl_cert_file: Path | None = None  # PEM, with what leads from it to a known authority; None: no TLS
+    ssl_key_file: Path | None = None  # PEM; None: the key is in the certificate's file
     api_keys: tuple[str, ...] = ()  # any of them lets a request in; none: everybody who reaches the address
     aliases: tuple[str, ...] = ()  # names under which /v1/models lists the model; any name is accepted
     chat_template: Path | None = None  # in place of the model's own
@@ -38,7 +42,20 @@ class ServeSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port}: it must be from 0 to 65535")
+        if not re.fullmatch(r"[0-7]{3}", self.socket_mode):
+            raise ConfigError(f"socket_mode={self.socket_mode}: it must be three digits as chmod takes them, 660 say")
+        if self.ssl_key_file is not None and self.ssl_cert_file is None:
+            raise ConfigError("ssl_key_file is of no use without ssl_cert_file: name both")
+        if self.socket_path is not None and self.ssl_cert_file is not None:
+            raise ConfigError("ssl_cert_file: a Unix socket needs no TLS: leave it out")
         if not 0 < self.keep_alive_s <= 10:
             raise ConfigError(f"keep_alive_s={self.keep_alive_s}: it must be above 0 and at most 10")
         if any(not key for key in self.api_keys):
             raise ConfigError("an API key is empty: leave it out, or name one")
+
+    @property
+    def socket_path(self) -> Path | None:
+        """Of the Unix socket to listen at; None: it is TCP."""
+        if self.host.startswith("unix:") and len(self.host) > len("unix:"):
+            return Path(self.host.removeprefix("unix:"))
+        return Path(self.host) if self.host.endswith(".sock") else None
