@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from luce.protocol import SamplingArgs
+from luce.supervisor.http.answering.infill import Infill
 
 ToolChoice = Literal["auto", "none", "required"]
 Pin = Literal["system"] | int | tuple[int, int]
@@ -50,7 +51,8 @@ class TextPrompt:
     """A text or ids that the model goes on from, without a template."""
 
     content: str | Sequence[int]
-    suffix: str | None = None
+    infill: Infill | None = None
+    """What comes is to stand between `content` and another text."""
     echo: bool = False
     json_schema: Mapping[str, Any] | None = None
     """What comes is JSON of this schema; {} is any JSON object."""

@@ -13,6 +13,7 @@ from pydantic import StrictBool, WithJsonSchema
 
 from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed
 from luce.supervisor.http.answering.answer_request import AnswerRequest, TextPrompt
+from luce.supervisor.http.answering.infill import Infill
 from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.openai_shared.fields import (
     MAX_TOP_LOGPROBS,
@@ -85,11 +86,12 @@ def read_completion(
     limit = read_max_tokens({"max_tokens": body.max_tokens, "n_predict": body.n_predict})
     has_limit = body.max_tokens is not None or body.n_predict is not None
     sampling, stops, session = read_sampling(body, text), read_stops(body.stop), read_session(body, headers)
+    infill = Infill(after=body.suffix) if body.suffix else None
     prompts, pins = read_prompts(body.prompt, text), read_pins(body.pin, "span")
     answer_requests = [
         AnswerRequest(
             prompt=TextPrompt(
-                content=prompt, suffix=body.suffix, echo=body.echo is True, json_schema=schema, grammar=grammar
+                content=prompt, infill=infill, echo=body.echo is True, json_schema=schema, grammar=grammar
             ),
             max_tokens=limit if has_limit else DEFAULT_MAX_TOKENS,
             stops=stops,
