@@ -5,8 +5,9 @@
 # linked into anything of ours, and all of it would be compiled. Its parsers and templates, which luce_text uses all of,
 # are many small files behind the same large headers: eight at a time they take a fraction. What luced links stays in
 # files of its own, so that it gets no more than it needs. -O2 is enough for what parses and renders: with -O3 its
-# templates take twice as long to compile. Of `llama`, small files and the kinds of memory are joined, and what only
-# loads a file is compiled with -O1: each saves a third to a half. All this fits the pinned build: a tree of the user's
+# templates take twice as long to compile. Of `llama`, small files and the kinds of memory are joined, and what does not
+# run for each token or text (loading, and the 180 descriptions of graphs) is compiled with -O1: each saves a third to a
+# half. All this fits the pinned build: a tree of the user's
 # own is built as it is.
 #
 # With LUCE_BUILD_BENCH, llama-bench, llama-batched-bench and llama-server can be built (nothing builds them unasked): on
@@ -19,7 +20,8 @@ set(LUCE_LLAMA_JOINED
     llama-adapter llama-arch llama-batch llama-chat llama-cparams llama-hparams llama-impl llama-io llama-kv-cache-dsa
     llama-kv-cache-dsa-iswa llama-kv-cache-dsv4 llama-kv-cache-iswa llama-kv-cache-msa llama-memory llama-memory-hybrid
     llama-memory-hybrid-idx llama-memory-hybrid-iswa llama-memory-recurrent llama-mmap)
-set(LUCE_LLAMA_LOADING llama-model llama-model-loader llama-model-saver llama-quant)
+set(LUCE_LLAMA_HOT
+    llama llama-context llama-grammar llama-graph llama-kv-cache llama-sampler llama-vocab unicode unicode-data)
 
 function(luce_build_llama_lean)
     if(LLAMA_CPP_DIR)
@@ -40,9 +42,10 @@ function(luce_build_llama_lean)
         set_source_files_properties("${LLAMA_CPP_SOURCE}/src/${name}.cpp" TARGET_DIRECTORY llama
             PROPERTIES SKIP_UNITY_BUILD_INCLUSION OFF)
     endforeach()
-    foreach(name IN LISTS LUCE_LLAMA_LOADING)
+    target_compile_options(llama PRIVATE $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU,Clang>>:-O1>)
+    foreach(name IN LISTS LUCE_LLAMA_HOT)
         set_source_files_properties("${LLAMA_CPP_SOURCE}/src/${name}.cpp" TARGET_DIRECTORY llama
-            PROPERTIES COMPILE_OPTIONS "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU,Clang>>:-O1>")
+            PROPERTIES COMPILE_OPTIONS "$<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU,Clang>>:-O3>")
     endforeach()
     foreach(property LINK_LIBRARIES INTERFACE_LINK_LIBRARIES)
         get_target_property(libraries llama-common ${property})
