@@ -97,6 +97,13 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     " by the time it takes whether somebody has sent the same. Default: they may.",
 )
 @click.option(
+    "--repair-calls/--no-repair-calls",
+    "repairs_calls",
+    default=None,
+    help="Whether a tool call that the model spells beside its format, so that it comes as text at an answer's end, is"
+    " read as a call. Default: it is.",
+)
+@click.option(
     "--cors-origin",
     "cors_origins",
     multiple=True,

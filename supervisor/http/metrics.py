@@ -67,6 +67,7 @@ class Metrics:
         self._n_prompt_tokens = 0
         self._n_cached_tokens = 0
         self._n_generated_tokens = 0
+        self._n_repaired_calls = 0
         self._n_hits: Counter[str] = Counter()
         self._n_hit_tokens: Counter[str] = Counter()
         self._n_misses: Counter[str] = Counter()
@@ -123,6 +124,9 @@ class Metrics:
     def generated(self, n_tokens: int) -> None:
         self._n_generated_tokens += n_tokens
 
+    def calls_repaired(self, n_calls: int) -> None:
+        self._n_repaired_calls += n_calls
+
     def speculated(self, speculation: Speculation) -> None:
         if speculation.acceptance is not None:
             self._acceptance.add(speculation.acceptance)
@@ -157,6 +161,9 @@ class Metrics:
             "luce_http_cached_tokens", "Tokens of prompts that did not have to be computed", value=self._n_cached_tokens
         )
         yield CounterMetricFamily("luce_http_generated_tokens", "Tokens of answers", value=self._n_generated_tokens)
+        yield CounterMetricFamily(
+            "luce_http_repaired_calls", "Tool calls that came as text", value=self._n_repaired_calls
+        )
         for name, text, label, counts in (
             ("luce_http_prefix_requests", "Answers by where their prompt's known prefix lay", "tier", self._n_hits),
             ("luce_http_prefix_tokens", "Cached tokens by where they lay", "tier", self._n_hit_tokens),

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, StrictStr
 
-from luce.supervisor.http.admin.openapi import NUMBER, TEXT, Operation, record
+from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.http.transport.body import read_body
@@ -30,24 +30,7 @@ class SlotFileBody(BaseModel):
     filename: StrictStr
 
 
-OPERATIONS = (
-    Operation(
-        "post",
-        "/slots/{id}",
-        "Save (?action=save) what a lane computed last to a file, restore such a file, or erase",
-        request=SlotFileBody,
-        response=record(
-            {"id_slot": NUMBER},
-            filename=TEXT,
-            n_saved=NUMBER,
-            n_written=NUMBER,
-            n_restored=NUMBER,
-            n_read=NUMBER,
-            n_erased=NUMBER,
-            timings={"type": "object"},
-        ),
-    ),
-)
+OPERATIONS: tuple[Operation, ...] = ()  # as with llama-server's other routes: its own document has them
 
 
 def add_routes(router: web.UrlDispatcher) -> None:

@@ -17,6 +17,7 @@ from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFinished, Progress, Usage, added_speculation
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, LogprobReader, PlainReading
 from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
@@ -168,6 +169,7 @@ class ChatAnswerer:
             logprobs=None
             if answer_request.n_logprobs is None
             else LogprobReader(self._text, answer_request.n_logprobs),
+            hold=call_hold(answer_request.prompt) if self._settings.repairs_calls else None,
         )
 
 
@@ -283,6 +285,7 @@ class ChatAnswering:
         self._metrics.queued(usage.queue_s)
         self._metrics.prompt(usage.n_prompt, usage.n_cached, tier=usage.cache_tier, miss=usage.cache_miss)
         self._metrics.generated(usage.n_generated)
+        self._metrics.calls_repaired(sum(stream.choice.n_repaired for stream in self._streams))
         if usage.speculation is not None:
             self._metrics.speculated(usage.speculation)
         return usage
@@ -319,6 +322,13 @@ def _max_calls(prompt: ChatPrompt | TextPrompt) -> int | None:
     if isinstance(prompt, TextPrompt) or not prompt.tools:
         return None
     return 1 if not prompt.parallel_tool_calls or prompt.tool_choice.startswith("function:") else None
+
+
+def call_hold(prompt: ChatPrompt | TextPrompt) -> CallHold | None:
+    """Where calls may come, and nothing but the model keeps them in their format."""
+    if isinstance(prompt, TextPrompt) or not prompt.tools or prompt.tool_choice != "auto":
+        return None
+    return CallHold(prompt.tools) if prompt.json_schema is None and prompt.grammar is None else None
 
 
 def _take(stream: _Stream) -> asyncio.Task[Sequence[Item]]:

@@ -22,6 +22,7 @@ from luce.supervisor.http.answering.answer_events import (
     TokenLogprob,
     ToolCallPiece,
 )
+from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.text import (
     AnswerFormatError,
     AnswerParser,
@@ -139,9 +140,11 @@ class ChoiceDecoder:
         max_calls: int | None = None,
         ends: frozenset[int],
         logprobs: LogprobReader | None,
+        hold: CallHold | None = None,
     ) -> None:
         """`own_stops` are the template's: they end an answer as an end token does. `max_calls`: so many tool calls, and
-        a further one ends it. `ends`: tokens that are no text."""
+        a further one ends it. `ends`: tokens that are no text. `hold`: reads calls that come as text; None: they are
+        shown."""
         self._index = index
         self._reading = reading
         self._ends = ends
@@ -154,6 +157,9 @@ class ChoiceDecoder:
         self._reasoning: list[str] = []
         self._calls: list[_Call] = []
         self._max_calls = max_calls
+        self._hold = hold
+        self.n_repaired = 0
+        """Calls that had come as text."""
         self._has_called = False
         self._reasons = False
         self.n_reasoning = 0
@@ -211,7 +217,8 @@ class ChoiceDecoder:
         if not has_stopped:
             self._show(self._reading.finish(truncated=truncated), pieces)
             if self._stops is not None and not self.has_stopped and (held := self._stops.finish()):
-                self._add_content(held, pieces)
+                self._show_text(held, pieces)
+        self._end_hold(pieces, reads_calls=not (self.has_stopped or truncated))
         has_stopped = self.has_stopped
         if self._pending and not has_stopped:
             self._add_content("", pieces)
@@ -244,10 +251,12 @@ class ChoiceDecoder:
             if isinstance(delta, ContentDelta):
                 text = delta.text if self._stops is None else self._stops.feed(delta.text)
                 if text:
-                    self._add_content(text, pieces)
+                    self._show_text(text, pieces)
                 if self._stops is not None and self.has_stopped:
                     return
-            elif isinstance(delta, ReasoningDelta):
+                continue
+            self._end_hold(pieces, reads_calls=False)
+            if isinstance(delta, ReasoningDelta):
                 self._reasoning.append(delta.text)
                 _append(pieces, ReasoningPiece(self._index, delta.text, self._take_logprobs(shown=False)))
             else:
@@ -255,6 +264,25 @@ class ChoiceDecoder:
                     self._has_called = True
                     return
                 self._add_call(delta, pieces)
+
+    def _show_text(self, text: str, pieces: list[Piece]) -> None:
+        if self._hold is not None:
+            text = self._hold.feed(text)
+        if text:
+            self._add_content(text, pieces)
+
+    def _end_hold(self, pieces: list[Piece], *, reads_calls: bool) -> None:
+        """What is held back is shown, or made the calls that it is."""
+        hold, self._hold = self._hold, None
+        if hold is None:
+            return
+        text, calls = hold.finish() if reads_calls and not self._calls else (hold.release(), [])
+        if text:
+            self._add_content(text, pieces)
+        for call in calls[: self._max_calls]:
+            logger.info("a call of %s came as text, beside the model's format: it is read as a call", call.name)
+            self._add_call(ToolCallDelta(len(self._calls), "", call.name, call.arguments), pieces)
+            self.n_repaired += 1
 
     def _add_content(self, text: str, pieces: list[Piece]) -> None:
         self._content.append(text)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from luce.supervisor.http.admin.openapi import TEXT, Operation, record
+from luce.supervisor.http.admin.openapi import TEXT, Operation
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, Usage
 from luce.supervisor.http.answering.answer_request import AnswerRequest, TextPrompt
 from luce.supervisor.http.answering.infill import NoInfillError, gap_tokens
@@ -50,14 +50,6 @@ OPERATIONS = (
         summary="Go on from a text (OpenAI legacy completions)",
         request=CompletionBody,
         response=answer_schema({"text": TEXT}),
-        streams=True,
-    ),
-    Operation(
-        method="post",
-        path="/infill",
-        summary="Fill in what stands between two texts (llama-server)",
-        request=InfillBody,
-        response=record({"content": TEXT, "stop": {"const": True}}),
         streams=True,
     ),
 )
