@@ -104,6 +104,13 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     " read as a call. Default: it is.",
 )
 @click.option(
+    "--loop-guard/--no-loop-guard",
+    "guards_loops",
+    default=None,
+    help="Whether an answer is ended, as by its limit, that repeats one token or phrase for hundreds of tokens;"
+    " usage.luce says so (loop). Default: it is not.",
+)
+@click.option(
     "--cors-origin",
     "cors_origins",
     multiple=True,

@@ -68,6 +68,7 @@ class Metrics:
         self._n_cached_tokens = 0
         self._n_generated_tokens = 0
         self._n_repaired_calls = 0
+        self._n_loops = 0
         self._n_hits: Counter[str] = Counter()
         self._n_hit_tokens: Counter[str] = Counter()
         self._n_misses: Counter[str] = Counter()
@@ -127,6 +128,9 @@ class Metrics:
     def calls_repaired(self, n_calls: int) -> None:
         self._n_repaired_calls += n_calls
 
+    def looped(self, n_choices: int) -> None:
+        self._n_loops += n_choices
+
     def speculated(self, speculation: Speculation) -> None:
         if speculation.acceptance is not None:
             self._acceptance.add(speculation.acceptance)
@@ -163,6 +167,9 @@ class Metrics:
         yield CounterMetricFamily("luce_http_generated_tokens", "Tokens of answers", value=self._n_generated_tokens)
         yield CounterMetricFamily(
             "luce_http_repaired_calls", "Tool calls that came as text", value=self._n_repaired_calls
+        )
+        yield CounterMetricFamily(
+            "luce_http_loops", "Answers ended because they repeated themselves", value=self._n_loops
         )
         for name, text, label, counts in (
             ("luce_http_prefix_requests", "Answers by where their prompt's known prefix lay", "tier", self._n_hits),

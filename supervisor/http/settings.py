@@ -24,6 +24,7 @@ class ServeSettings:
     slot_save_path: Path | None = None  # folder of the files that POST /slots/{id} saves and restores; None: none
     shares_prefixes: bool = True  # whether clients with other keys may be served from each other's cached prefixes
     repairs_calls: bool = True  # whether tool calls that come as text, beside the model's format, are read as calls
+    guards_loops: bool = False  # whether an answer that says the same for hundreds of tokens is ended
     cors_origins: tuple[str, ...] = ()  # "*" for all; none: no CORS headers
     max_body_bytes: ByteCount = 32 * MIB
     max_choices: int = 16  # of one request (`n`)

@@ -20,6 +20,7 @@ from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPro
 from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, LogprobReader, PlainReading
 from luce.supervisor.http.answering.choice_requests import engine_request
+from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
@@ -169,6 +170,7 @@ class ChatAnswerer:
             logprobs=None
             if answer_request.n_logprobs is None
             else LogprobReader(self._text, answer_request.n_logprobs),
+            guard=LoopGuard() if self._settings.guards_loops else None,
             hold=call_hold(answer_request.prompt) if self._settings.repairs_calls else None,
         )
 
@@ -281,10 +283,12 @@ class ChatAnswering:
             decode_s=max(end.decode_s for end in ends),
             n_resumes=sum(end.n_resumes for end in ends),
             speculation=added_speculation(end.speculation for end in ends),
+            n_loops=sum(stream.choice.has_looped for stream in self._streams),
         )
         self._metrics.queued(usage.queue_s)
         self._metrics.prompt(usage.n_prompt, usage.n_cached, tier=usage.cache_tier, miss=usage.cache_miss)
         self._metrics.generated(usage.n_generated)
+        self._metrics.looped(usage.n_loops)
         self._metrics.calls_repaired(sum(stream.choice.n_repaired for stream in self._streams))
         if usage.speculation is not None:
             self._metrics.speculated(usage.speculation)
@@ -306,7 +310,7 @@ class _Stream:
 
     def feed(self, tokens: Sequence[int | TokenEvent]) -> Sequence[AnswerEvent]:
         pieces = self.choice.feed(tokens)
-        if self.choice.has_stopped and not self._is_told:
+        if (self.choice.has_stopped or self.choice.has_looped) and not self._is_told:
             self._is_told = True
             self.submission.end()
         return pieces

@@ -23,6 +23,7 @@ from luce.supervisor.http.answering.answer_events import (
     ToolCallPiece,
 )
 from luce.supervisor.http.answering.call_repair import CallHold
+from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.text import (
     AnswerFormatError,
     AnswerParser,
@@ -141,10 +142,11 @@ class ChoiceDecoder:
         ends: frozenset[int],
         logprobs: LogprobReader | None,
         hold: CallHold | None = None,
+        guard: LoopGuard | None = None,
     ) -> None:
         """`own_stops` are the template's: they end an answer as an end token does. `max_calls`: so many tool calls, and
         a further one ends it. `ends`: tokens that are no text. `hold`: reads calls that come as text; None: they are
-        shown."""
+        shown. `guard`: ends an answer that goes round in circles, as a limit would."""
         self._index = index
         self._reading = reading
         self._ends = ends
@@ -158,6 +160,7 @@ class ChoiceDecoder:
         self._calls: list[_Call] = []
         self._max_calls = max_calls
         self._hold = hold
+        self._guard = guard
         self.n_repaired = 0
         """Calls that had come as text."""
         self._has_called = False
@@ -171,6 +174,10 @@ class ChoiceDecoder:
         return self._has_called or (self._stops is not None and self._stops.match is not None)
 
     @property
+    def has_looped(self) -> bool:
+        return self._guard is not None and self._guard.has_looped
+
+    @property
     def stop(self) -> str | None:
         """The stop string that came, the template's own too."""
         return None if self._stops is None or self._stops.match is None else self._stops.match.stop
@@ -178,11 +185,11 @@ class ChoiceDecoder:
     def feed(self, items: Sequence[int | TokenEvent]) -> list[Piece]:
         """Pieces of what has come; neighbours of a kind are one."""
         pieces: list[Piece] = []
-        can_stop = self._stops is not None or self._max_calls is not None
+        can_stop = self._stops is not None or self._max_calls is not None or self._guard is not None
         if len(items) > 1 and not can_stop and self._logprobs is None and self._feed_plain(items, pieces):
             return pieces
         for item in items:
-            if can_stop and self.has_stopped:
+            if can_stop and (self.has_stopped or self.has_looped):
                 break  # what came before the engine heard of it
             token = item if isinstance(item, int) else item.token
             self.tokens.append(token)
@@ -195,6 +202,8 @@ class ChoiceDecoder:
                 self._reasons = isinstance(deltas[-1], ReasoningDelta)
                 self._show(deltas, pieces)
             self.n_reasoning += self._reasons
+            if self._guard is not None and self._guard.feed(token):
+                logger.warning("an answer goes round in circles: it is ended after %d tokens", len(self.tokens))
         return pieces
 
     def _feed_plain(self, items: Sequence[int | TokenEvent], pieces: list[Piece]) -> bool:
@@ -214,6 +223,7 @@ class ChoiceDecoder:
         """`truncated`: a limit cut it off. The pieces that are still missing, and the whole."""
         pieces: list[Piece] = []
         has_stopped = self.has_stopped
+        truncated = truncated or self.has_looped
         if not has_stopped:
             self._show(self._reading.finish(truncated=truncated), pieces)
             if self._stops is not None and not self.has_stopped and (held := self._stops.finish()):
