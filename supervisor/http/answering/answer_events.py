@@ -124,6 +124,8 @@ class Usage:
     """None: the engine does not speculate, or had no step to take."""
     edits: Sequence[AppliedEdit] = ()
     """What was cleared of the prompt's older messages."""
+    n_loops: int = 0
+    """Choices that were ended because they went round in circles."""
 
     def extension(self) -> dict[str, Any]:
         """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not
@@ -136,6 +138,7 @@ class Usage:
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),
             "resumes": self.n_resumes,
+            "loop": self.n_loops > 0,
             "speculation": None if self.speculation is None else speculation_fields(self.speculation),
         }
 

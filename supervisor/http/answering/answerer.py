@@ -27,6 +27,7 @@ from luce.supervisor.http.answering.answer_events import (
 )
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
 from luce.supervisor.http.answering.answer_spellings import AnswerSpellings
+from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.choice_decoder import (
     ChatReading,
     ChoiceDecoder,
@@ -36,6 +37,7 @@ from luce.supervisor.http.answering.choice_decoder import (
 )
 from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.context_edits import AppliedEdit, cleared, is_triggered
+from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
@@ -248,6 +250,8 @@ class ChatAnswerer:
             logprobs=None
             if answer_request.n_logprobs is None
             else LogprobReader(self._text, answer_request.n_logprobs),
+            guard=LoopGuard() if self._settings.guards_loops else None,
+            hold=call_hold(answer_request.prompt) if self._settings.repairs_calls else None,
         )
 
 
@@ -365,10 +369,13 @@ class ChatAnswering:
             decode_s=max(usage.decode_s for usage in usages),
             n_resumes=sum(usage.n_resumes for usage in usages),
             speculation=added_speculation(usage.speculation for usage in usages),
+            n_loops=sum(usage.n_loops for usage in usages),
         )
         self._metrics.queued(usage.queue_s)
-        self._metrics.prompt(usage.n_prompt, usage.n_cached)
+        self._metrics.prompt(usage.n_prompt, usage.n_cached, tier=usage.cache_tier, miss=usage.cache_miss)
         self._metrics.generated(usage.n_generated)
+        self._metrics.looped(usage.n_loops)
+        self._metrics.calls_repaired(sum(stream.choice.n_repaired for stream in self._streams))
         if usage.speculation is not None:
             self._metrics.speculated(usage.speculation)
         return usage
@@ -394,7 +401,7 @@ class _Stream:
     def feed(self, tokens: Sequence[int | TokenEvent]) -> Sequence[AnswerEvent]:
         pieces = self.choice.feed(tokens)
         self._is_late = self._is_late or (self._max_predict_s is not None and self._is_over(pieces))
-        if (self.choice.has_stopped or self._is_late) and not self._is_told:
+        if (self.choice.has_stopped or self.choice.has_looped or self._is_late) and not self._is_told:
             self._is_told = True
             self.submission.end()
         return pieces
@@ -432,6 +439,7 @@ class _Stream:
             decode_s=end.decode_s,
             n_resumes=end.n_resumes,
             speculation=end.speculation,
+            n_loops=int(self.choice.has_looped),
         )
 
 
@@ -442,6 +450,13 @@ def _max_calls(prompt: ChatPrompt | TextPrompt) -> int | None:
     if not prompt.parallel_tool_calls or prompt.tool_choice.startswith("function:"):
         return 1
     return prompt.max_tool_calls
+
+
+def call_hold(prompt: ChatPrompt | TextPrompt) -> CallHold | None:
+    """Where calls may come, and nothing but the model keeps them in their format."""
+    if isinstance(prompt, TextPrompt) or not prompt.tools or prompt.tool_choice != "auto":
+        return None
+    return CallHold(prompt.tools) if prompt.json_schema is None and prompt.grammar is None else None
 
 
 def _take(stream: _Stream) -> asyncio.Task[Sequence[Item]]:

@@ -22,6 +22,8 @@ from luce.supervisor.http.answering.answer_events import (
     TokenLogprob,
     ToolCallPiece,
 )
+from luce.supervisor.http.answering.call_repair import CallHold
+from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.text import (
     AnswerFormatError,
     AnswerParser,
@@ -145,9 +147,12 @@ class ChoiceDecoder:
         max_calls: int | None = None,
         ends: frozenset[int],
         logprobs: LogprobReader | None,
+        hold: CallHold | None = None,
+        guard: LoopGuard | None = None,
     ) -> None:
         """`own_stops` are the template's: they end an answer as an end token does. `max_calls`: so many tool calls, and
-        a further one ends it. `ends`: tokens that are no text."""
+        a further one ends it. `ends`: tokens that are no text. `hold`: reads calls that come as text; None: they are
+        shown. `guard`: ends an answer that goes round in circles, as a limit would."""
         self._index = index
         self._reading = reading
         self._ends = ends
@@ -160,6 +165,10 @@ class ChoiceDecoder:
         self._reasoning: list[str] = []
         self._calls: list[_Call] = []
         self._max_calls = max_calls
+        self._hold = hold
+        self._guard = guard
+        self.n_repaired = 0
+        """Calls that had come as text."""
         self._has_called = False
         self._is_whole = False
         self._reasons = False
@@ -172,6 +181,10 @@ class ChoiceDecoder:
         return self._has_called or (self._stops is not None and self._stops.match is not None)
 
     @property
+    def has_looped(self) -> bool:
+        return self._guard is not None and self._guard.has_looped
+
+    @property
     def stop(self) -> str | None:
         """The stop string that came, the template's own too."""
         return None if self._stops is None or self._stops.match is None else self._stops.match.stop
@@ -179,11 +192,11 @@ class ChoiceDecoder:
     def feed(self, items: Sequence[int | TokenEvent]) -> list[Piece]:
         """Pieces of what has come; neighbours of a kind are one."""
         pieces: list[Piece] = []
-        can_stop = self._stops is not None or self._max_calls is not None
+        can_stop = self._stops is not None or self._max_calls is not None or self._guard is not None
         if len(items) > 1 and not can_stop and self._logprobs is None and self._feed_plain(items, pieces):
             return pieces
         for item in items:
-            if can_stop and self.has_stopped:
+            if can_stop and (self.has_stopped or self.has_looped):
                 break  # what came before the engine heard of it
             token = item if isinstance(item, int) else item.token
             self.tokens.append(token)
@@ -196,6 +209,8 @@ class ChoiceDecoder:
                 self._reasons = isinstance(deltas[-1], ReasoningDelta)
                 self._show(deltas, pieces)
             self.n_reasoning += self._reasons
+            if self._guard is not None and self._guard.feed(token):
+                logger.warning("an answer goes round in circles: it is ended after %d tokens", len(self.tokens))
         return pieces
 
     def _feed_plain(self, items: Sequence[int | TokenEvent], pieces: list[Piece]) -> bool:
@@ -216,10 +231,12 @@ class ChoiceDecoder:
         pieces: list[Piece] = []
         self._is_whole = not truncated
         has_stopped = self.has_stopped
+        truncated = truncated or self.has_looped
         if not has_stopped:
             self._show(self._reading.finish(truncated=truncated), pieces)
             if self._stops is not None and not self.has_stopped and (held := self._stops.finish()):
-                self._add_content(held, pieces)
+                self._show_text(held, pieces)
+        self._end_hold(pieces, reads_calls=not (self.has_stopped or truncated))
         has_stopped = self.has_stopped
         if self._pending and not has_stopped:
             self._add_content("", pieces)
@@ -266,10 +283,12 @@ class ChoiceDecoder:
             if isinstance(delta, ContentDelta):
                 text = delta.text if self._stops is None else self._stops.feed(delta.text)
                 if text:
-                    self._add_content(text, pieces)
+                    self._show_text(text, pieces)
                 if self._stops is not None and self.has_stopped:
                     return
-            elif isinstance(delta, ReasoningDelta):
+                continue
+            self._end_hold(pieces, reads_calls=False)
+            if isinstance(delta, ReasoningDelta):
                 self._reasoning.append(delta.text)
                 _append(pieces, ReasoningPiece(self._index, delta.text, self._take_logprobs(shown=False)))
             else:
@@ -277,6 +296,25 @@ class ChoiceDecoder:
                     self._has_called = True
                     return
                 self._add_call(delta, pieces)
+
+    def _show_text(self, text: str, pieces: list[Piece]) -> None:
+        if self._hold is not None:
+            text = self._hold.feed(text)
+        if text:
+            self._add_content(text, pieces)
+
+    def _end_hold(self, pieces: list[Piece], *, reads_calls: bool) -> None:
+        """What is held back is shown, or made the calls that it is."""
+        hold, self._hold = self._hold, None
+        if hold is None:
+            return
+        text, calls = hold.finish() if reads_calls and not self._calls else (hold.release(), [])
+        if text:
+            self._add_content(text, pieces)
+        for call in calls[: self._max_calls]:
+            logger.info("a call of %s came as text, beside the model's format: it is read as a call", call.name)
+            self._add_call(ToolCallDelta(len(self._calls), "", call.name, call.arguments), pieces)
+            self.n_repaired += 1
 
     def _add_content(self, text: str, pieces: list[Piece]) -> None:
         self._content.append(text)

@@ -18,6 +18,7 @@ from luce.protocol import ConstraintArgs, GrammarTrigger, TriggerKind
 from luce.supervisor.http.answering.answer_request import ChatPrompt, TextPrompt
 from luce.supervisor.http.answering.answer_spellings import AnswerSpellings, SpelledConversation
 from luce.supervisor.http.answering.context_edits import AppliedEdit
+from luce.supervisor.http.answering.infill import Infill, NoInfillError, infill_prompt
 from luce.supervisor.http.answering.message_normalizer import (
     UnreadableContentError,
     normalise_schema,
@@ -114,19 +115,31 @@ class Renderer:
         )
 
     def _text(self, prompt: TextPrompt) -> Rendered:
-        if prompt.suffix:
-            text = "this model has no way to fill in what stands between two texts: leave suffix out"
-            raise ApiError(ErrorKind.INVALID, "no_suffix", text, param="suffix")
+        if prompt.infill is not None:
+            return self._infill(prompt, prompt.infill)
         if isinstance(prompt.content, str):
             # Who writes all of the prompt writes its special tokens too.
             ids = tuple(self._model.tokenize(prompt.content, add_special=True, parse_special=True))
             bos = self._model.info.bos
             return Rendered(ids if ids or bos is None else (bos,), constraint=_constraint_of_text(prompt))
         ids = tuple(prompt.content)
+        self._check_ids(ids)
+        return Rendered(ids, constraint=_constraint_of_text(prompt))
+
+    def _infill(self, prompt: TextPrompt, infill: Infill) -> Rendered:
+        if not isinstance(prompt.content, str):
+            self._check_ids(prompt.content)
+        try:
+            ids, ends = infill_prompt(self._model, prompt.content, infill)
+        except NoInfillError as error:
+            text = f"this model has no way to fill in what stands between two texts ({error}): leave suffix out"
+            raise ApiError(ErrorKind.INVALID, "no_suffix", text, param="suffix") from error
+        return Rendered(tuple(ids), boundaries=tuple(ends), constraint=_constraint_of_text(prompt))
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
         if any(not 0 <= token < self._model.n_vocab for token in ids):
             text = f"a prompt's token ids are whole numbers from 0 to {self._model.n_vocab - 1}"
             raise ApiError(ErrorKind.INVALID, "token_out_of_range", text, param="prompt")
-        return Rendered(ids, constraint=_constraint_of_text(prompt))
 
     def _spoken(self, prompt: ChatPrompt, client: str) -> SpelledConversation:
         try:
