@@ -318,7 +318,7 @@ def test_wounded_transcripts_are_read(full: bool) -> None:
     rng = random.Random(3)
     files = [path.read_bytes().splitlines() for path in sorted(FOLDER.glob("*.jsonl"))]
     n_turns = 0
-    for _ in range(3000 if full else 150):
+    for _ in range(3000 if full else 80):
         lines = [line for line in rng.choice(files) if rng.random() < 0.95]
         for _ in range(rng.randrange(1, 8)):
             index = rng.randrange(len(lines))

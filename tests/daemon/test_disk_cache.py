@@ -39,7 +39,7 @@ def test_kill_minus_nine_at_any_moment(start: Start, test_models: Path, tmp_path
     checked = make_references(start, model)
     rng = random.Random(3)
     n_from_disk = 0
-    for round_number in range(300 if full else 20):
+    for round_number in range(300 if full else 10):
         daemon = start(*ARGUMENTS, "--disk-cache", str(tmp_path), model=model)
         assert status_of(daemon)["disk_corrupt"] == "0"
         for prompt in rng.sample(PROMPTS, rng.randrange(1, 4)):
@@ -86,7 +86,7 @@ def test_damaged_files_are_skipped_counted_and_removed(
     rng = random.Random(4)
     folder = tmp_path / "cache"
     n_corrupt = 0
-    for round_number in range(200 if full else 12):
+    for round_number in range(200 if full else 8):
         daemon = start(*ARGUMENTS, "--disk-cache", str(folder), model=model)
         for prompt in PROMPTS:
             checked.generate(f"round {round_number}", daemon, prompt)
@@ -157,7 +157,7 @@ def test_hostile_snapshot_files(start: Start, test_models: Path, tmp_path: Path,
     data = good.read_bytes()
     bad = tmp_path / "bad.snap"
     rng = random.Random(6)
-    for _ in range(2000 if full else 150):
+    for _ in range(2000 if full else 80):
         bad.write_bytes(data)
         damage(rng, bad, good)
         if bad.read_bytes() == data:

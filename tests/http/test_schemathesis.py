@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from tests.http.serving import Server
 
-N_SHORT, N_FULL = 24, 1000
+N_SHORT, N_FULL = 14, 1000
 BOUNDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 BOUNDED = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
 MESSAGES = {"messages": [{"role": "user", "content": "Hi"}]}

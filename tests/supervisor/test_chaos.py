@@ -85,7 +85,7 @@ async def test_nothing_is_lost_repeated_or_changed(faulty: FaultyEngine, full: b
     async with Supervisor(config) as supervisor:
         asked = list(all_streams())
         references = await asyncio.gather(*(collect(supervisor, one) for one in asked))
-        disturbance = Disturbance(supervisor, 200 if full else 12)
+        disturbance = Disturbance(supervisor, 200 if full else 8)
         async with asyncio.TaskGroup() as group:
             group.create_task(disturbance.run())
             tasks = [group.create_task(stream(supervisor, one, disturbance)) for one in asked]

@@ -217,7 +217,7 @@ def rendered(open_with: OpenWith, name: str) -> Iterator[tuple[TextModel, Render
 
 def test_every_template(open_with: OpenWith, llama_templates_dir: Path, full: bool) -> None:
     """In short form a part of them, and of the places to cut at."""
-    names = template_names(llama_templates_dir)[:: 1 if full else 7]
+    names = template_names(llama_templates_dir)[:: 1 if full else 11]
     n_read = 0
     for name in names:
         for index, (model, chat) in enumerate(rendered(open_with, name)):

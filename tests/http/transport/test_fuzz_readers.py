@@ -20,7 +20,7 @@ from tests.http.conftest import MakeServer
 from tests.http.raw_client import RawClient, post, raw_client
 from tests.http.serving import Server
 
-N_SHORT, N_FULL = 60, 1500
+N_SHORT, N_FULL = 30, 1500
 N_AT_ONCE = 12
 N_WARM_UP = 24
 GROWTH_BYTES = 64 << 20
