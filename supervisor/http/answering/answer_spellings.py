@@ -134,6 +134,9 @@ class _Walk:
 
     def say(self, message: dict[str, Any], answer: GivenAnswer | None) -> None:
         shown = message if answer is None else dict(answer.message)
+        if message.get("reasoning_content") == "":  # cleared, not left out
+            message.pop("reasoning_content")
+            shown.pop("reasoning_content", None)
         self._digest.update(said(message) if answer is None else answer.said)
         for theirs, ours in zip(message.get("tool_calls", ()), shown.get("tool_calls", ()), strict=True):
             self._ids[theirs["id"]] = ours["id"]

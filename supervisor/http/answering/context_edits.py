@@ -49,10 +49,8 @@ def cleared(edit: ContextEdit, messages: Sequence[Mapping[str, Any]]) -> tuple[l
 def _without_thinking(edit: ContextEdit, messages: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], int]:
     thoughtful = [index for index, message in enumerate(messages) if message.get("reasoning_content")]
     old = frozenset(thoughtful[: max(len(thoughtful) - edit.keep, 0)])
-    left = [
-        {key: value for key, value in message.items() if key != "reasoning_content"} if index in old else message
-        for index, message in enumerate(messages)
-    ]
+    # Empty, not absent: what a client leaves out may come back from the answer that it was (answer_spellings.py).
+    left = [{**message, "reasoning_content": ""} if index in old else message for index, message in enumerate(messages)]
     return left, len(old)
 
 

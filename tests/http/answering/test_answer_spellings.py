@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from luce.supervisor.http.answering.answer_spellings import AnswerSpellings, SpelledConversation
+from luce.supervisor.http.answering.context_edits import ContextEdit, cleared
 
 Message = dict[str, Any]
 
@@ -134,6 +135,17 @@ def test_the_latest_of_answers_that_say_the_same() -> None:
     spelled = assistant("Yes. ", reasoning="Thought 30.")
     assert spellings.read([HELLO, spelled]).messages[1] == assistant("Yes.", reasoning="Thought 30.")
     assert n_found(spellings.read([HELLO, assistant("Yes.", reasoning="Thought 1.")])) == 0, "16 are kept"
+
+
+def test_reasoning_that_was_cleared_does_not_come_back() -> None:
+    """Unlike one that the client left out."""
+    spelled = assistant("I look.", *GIVEN["tool_calls"], reasoning="Hm. A file.")
+    left, n_cleared = cleared(ContextEdit(clears="thinking", keep=0), [HELLO, spelled, MORE])
+    assert n_cleared == 1
+    bare = {key: value for key, value in GIVEN.items() if key != "reasoning_content"}
+    assert after(HELLO).read(left).messages == [HELLO, bare, MORE]
+    unknown = AnswerSpellings(0).read(left).messages[1]
+    assert unknown == {**bare, "content": "I look."}
 
 
 def test_the_last_one_stays_if_the_answer_goes_on_from_it() -> None:
