@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
 from luce.supervisor.cli.model_files import NO_DRAFT, read_model, read_packaged_draft
-from luce.supervisor.cli.numbers import Seconds
+from luce.supervisor.cli.numbers import JsonObject, Real, Seconds
 from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
 from luce.supervisor.cli.output import write_output
 from luce.supervisor.config import ConfigError, OnOff
@@ -44,9 +44,27 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
 @click.option(
     "--host",
     metavar="HOST",
-    help="Address to listen at. Others than this machine's own need --api-key. Default: 127.0.0.1.",
+    help="Address to listen at. Others than this machine's own need --api-key. unix:PATH, or a path that ends in"
+    " .sock, is a Unix socket. Default: 127.0.0.1.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port; 0 takes a free one. Default: 8080.")
+@click.option(
+    "--socket-mode",
+    metavar="MODE",
+    help="Who may use a Unix socket, as chmod takes it (660: its group too). Default: 600, its owner.",
+)
+@click.option(
+    "--ssl-cert-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Certificate in PEM, with those that lead to a known authority: serves https. Default: http.",
+)
+@click.option(
+    "--ssl-key-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Its key in PEM, without a password. Default: it is in the certificate's file.",
+)
 @click.option(
     "--api-key",
     "api_keys",
@@ -66,6 +84,36 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     help="Name under which the model is listed; may be given several times. Requests may name any model.",
 )
 @click.option(
+    "--reasoning",
+    type=click.Choice(["on", "off", "auto"]),
+    help="Whether models that can reason do so where a request does not say; auto leaves it to the template."
+    " Default: auto.",
+)
+@click.option(
+    "--reasoning-budget",
+    type=NOT_NEGATIVE,
+    metavar="N",
+    help="Tokens of reasoning after which its end is forced, where a request does not say. Default: without bounds.",
+)
+@click.option(
+    "--reasoning-effort",
+    metavar="WORD",
+    help="low, medium, high or another word that the model's template knows, where a request does not say.",
+)
+@click.option(
+    "--chat-template-kwargs",
+    "template_arguments",
+    type=JsonObject(),
+    metavar="JSON",
+    help="Arguments for the chat template as a JSON object; those of a request come first.",
+)
+@click.option(
+    "--force-temperature",
+    type=Real(min=0, max=100),
+    metavar="T",
+    help="Temperature of all answers, whatever requests say: for agents that send one which does not suit the model.",
+)
+@click.option(
     "--chat-template",
     type=click.Path(path_type=Path),
     metavar="FILE",
@@ -77,6 +125,27 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     default=None,
     help="Whether clients with other keys may be served from each other's cached prefixes, which lets them find out"
     " by the time it takes whether somebody has sent the same. Default: they may.",
+)
+@click.option(
+    "--restore-answers/--no-restore-answers",
+    "restores_answers",
+    default=None,
+    help="Whether an earlier answer that a client sends back in another spelling, or without its reasoning, is read as"
+    " the model wrote it. Default: it is.",
+)
+@click.option(
+    "--repair-calls/--no-repair-calls",
+    "repairs_calls",
+    default=None,
+    help="Whether a tool call that the model spells beside its format, so that it comes as text at an answer's end, is"
+    " read as a call. Default: it is.",
+)
+@click.option(
+    "--loop-guard/--no-loop-guard",
+    "guards_loops",
+    default=None,
+    help="Whether an answer is ended, as by its limit, that repeats one token or phrase for hundreds of tokens;"
+    " usage.luce says so (loop). Default: it is not.",
 )
 @click.option(
     "--cors-origin",
@@ -105,6 +174,20 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     type=Seconds(or_none=True),
     metavar="S",
     help="Seconds that a request may wait for a lane, or none for as long as it takes. Default: 600.",
+)
+@click.option(
+    "--sleep-idle",
+    "sleep_idle_s",
+    type=Seconds(or_none=True),
+    metavar="S",
+    help="Seconds without requests after which the model's memory is given back; conversations are kept in the host,"
+    " and the next request loads the model again. Default: none, it is kept.",
+)
+@click.option(
+    "--slot-save-path",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of the files that POST /slots/{id} saves and restores. Default: it does not.",
 )
 @click.option(
     "--shutdown-grace",

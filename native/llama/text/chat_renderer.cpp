@@ -9,6 +9,7 @@
 
 #include "llama/text/chat_request.h"
 #include "llama/text/failure.h"
+#include "llama/text/grammar_choice.h"
 #include "llama/text/message_marks.h"
 #include "llama/text/schema_grammar.h"
 
@@ -24,12 +25,12 @@ common_chat_params apply(const ChatTemplate& chat_template, const common_chat_te
     }
 }
 
-SpecialText special_text(const ChatTemplate& chat_template, const common_chat_params& params) {
+std::shared_ptr<const SpecialText> special_text(const ChatTemplate& chat_template, const common_chat_params& params) {
     std::vector<std::string> frame = {chat_template.source(), params.thinking_start_tag};
     frame.push_back(common_chat_templates_source(chat_template.templates(), "tool_use"));
     frame.insert(frame.end(), params.thinking_end_tags.begin(), params.thinking_end_tags.end());
     frame.insert(frame.end(), params.preserved_tokens.begin(), params.preserved_tokens.end());
-    return SpecialText(chat_template.vocabulary(), frame);
+    return chat_template.special_text(frame);
 }
 
 void tokenize(const common_chat_templates_inputs& inputs, RenderedChat& chat) {
@@ -40,8 +41,8 @@ void tokenize(const common_chat_templates_inputs& inputs, RenderedChat& chat) {
     // The text changes under us only when the template prints the time and a second or a day has just ended.
     for (int attempts_left = 3;; --attempts_left) {
         chat.params = apply(chat_template, inputs);
-        const SpecialText special = special_text(chat_template, chat.params);
-        auto marks = mark_text(inputs, chat.params.prompt, special, render);
+        const std::shared_ptr<const SpecialText> special = special_text(chat_template, chat.params);
+        auto marks = mark_text(inputs, chat.params.prompt, *special, render);
         if (!marks && attempts_left > 0) {
             continue;
         }
@@ -49,9 +50,9 @@ void tokenize(const common_chat_templates_inputs& inputs, RenderedChat& chat) {
             throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, "the chat template gives another prompt each time");
         }
         chat.text = std::move(*marks);
-        PromptTokens tokens =
-            tokenize_prompt(chat_template.vocabulary(), special, chat.params.prompt, chat.text.spans, true);
-        chat.marks = find_message_marks(chat_template.vocabulary(), special, chat.params.prompt, tokens,
+        PromptTokens tokens = tokenize_prompt(chat_template.vocabulary(), chat_template.texts(), *special,
+                                              chat.params.prompt, chat.text.spans, true);
+        chat.marks = find_message_marks(chat_template.vocabulary(), *special, chat.params.prompt, tokens,
                                         chat.params.message_delimiters);
         chat.ids = std::move(tokens.ids);
         return;
@@ -64,6 +65,34 @@ std::string own_grammar(const common_chat_templates_inputs& inputs) {
         return inputs.grammar;
     }
     return schema_to_grammar(parse_json(inputs.json_schema, "json_schema"));
+}
+
+common_chat_parser_params parser_of(const common_chat_params& params, const Vocabulary& vocabulary) {
+    common_chat_parser_params parser(params);
+    parser.generation_prompt = common_chat_input_tokenize(vocabulary.text(), params.generation_prompt);
+    parser.parser = params.parser;
+    return parser;
+}
+
+// `inputs` has tools and a schema. llama.cpp's handlers take notice of one of the two: so the grammars of both are put
+// together, and an answer is read as one or the other. `own` is the schema's grammar without anything around it.
+void constrain_to_call_or_schema(const common_chat_templates_inputs& inputs, const std::string& own,
+                                 RenderedChat& chat) {
+    common_chat_templates_inputs calling = inputs;
+    calling.json_schema.clear();
+    calling.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    common_chat_templates_inputs answering = inputs;
+    answering.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
+    const std::string calls = apply(*chat.chat_template, calling).grammar;
+    const common_chat_params answer = apply(*chat.chat_template, answering);
+    std::string by_schema = answer.grammar;
+    if (by_schema.empty()) {
+        by_schema = grammar_after(chat.params.generation_prompt, own);
+    } else {
+        chat.by_schema = parser_of(answer, chat.chat_template->vocabulary());
+    }
+    chat.params.grammar = calls.empty() ? by_schema : grammar_choice(calls, by_schema);
+    chat.params.grammar_lazy = false;
 }
 
 void resolve_sampling(RenderedChat& chat) {
@@ -117,19 +146,24 @@ std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTempla
                                                 std::string_view request_json) {
     const common_chat_templates_inputs inputs = parse_chat_request(request_json);
     const std::string constraint = own_grammar(inputs);
+    const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
+    const bool must_call = may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    common_chat_templates_inputs rendered = inputs;
+    if (may_call) {
+        rendered.json_schema.clear();
+    }
     auto chat = std::make_shared<RenderedChat>();
     chat->chat_template = std::move(chat_template);
-    tokenize(inputs, *chat);
-    if (chat->params.grammar.empty() && !constraint.empty()) {
+    tokenize(rendered, *chat);
+    if (may_call && !must_call && !inputs.json_schema.empty()) {
+        constrain_to_call_or_schema(inputs, constraint, *chat);
+    } else if (chat->params.grammar.empty() && !constraint.empty()) {
         // llama.cpp's handlers leave a grammar, and some of them a schema, to the caller.
         chat->params.grammar = constraint;
         chat->params.grammar_lazy = false;
     }
     resolve_sampling(*chat);
-    chat->parser = common_chat_parser_params(chat->params);
-    chat->parser.generation_prompt =
-        common_chat_input_tokenize(chat->chat_template->vocabulary().text(), chat->params.generation_prompt);
-    chat->parser.parser = chat->params.parser;
+    chat->parser = parser_of(chat->params, chat->chat_template->vocabulary());
     chat->continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
     return chat;
 }
@@ -149,7 +183,6 @@ common_json to_json(const RenderedChat& chat) {
     }
     return common_json{
         {"prompt", chat.params.prompt},
-        {"tokens", chat.ids},
         {"format", common_chat_format_name(chat.params.format)},
         {"grammar", chat.params.grammar},
         {"grammar_lazy", chat.params.grammar_lazy},

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from luce.protocol import Speculation
+from luce.supervisor.http.answering.context_edits import AppliedEdit
 
 
 class FinishReason(StrEnum):
@@ -94,11 +95,13 @@ class ChoiceFinished:
     reasoning: str
     tool_calls: Sequence[FinishedToolCall]
     logprobs: Sequence[TokenLogprob]
+    usage: Usage | None = None
+    """What it took by itself; None: nobody has counted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What all choices together took. Times in seconds."""
+    """What one choice took, or all of an answer together. Times in seconds."""
 
     n_prompt: int
     n_cached: int
@@ -115,8 +118,14 @@ class Usage:
     decode_s: float
     n_resumes: int
     """Engines that were lost under it."""
+    n_restored: int = 0
+    """Earlier answers that the client spelled otherwise, and that were in the prompt as the model wrote them."""
     speculation: Speculation | None = None
     """None: the engine does not speculate, or had no step to take."""
+    edits: Sequence[AppliedEdit] = ()
+    """What was cleared of the prompt's older messages."""
+    n_loops: int = 0
+    """Choices that were ended because they went round in circles."""
 
     def extension(self) -> dict[str, Any]:
         """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not
@@ -124,10 +133,12 @@ class Usage:
         return {
             "cache_tier": self.cache_tier,
             "cache_miss": self.cache_miss,
+            "restored_answers": self.n_restored,
             "queue_s": round(self.queue_s, 6),
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),
             "resumes": self.n_resumes,
+            "loop": self.n_loops > 0,
             "speculation": None if self.speculation is None else speculation_fields(self.speculation),
         }
 
