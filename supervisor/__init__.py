@@ -23,6 +23,7 @@ from luce.supervisor.requests import (
     RequestRefusedError,
     SupervisorClosedError,
 )
+from luce.supervisor.scheduling.text_files import SavedText
 from luce.supervisor.supervisor import EngineStatus, LaneStatus, Supervisor, SupervisorStatus
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "RequestError",
     "RequestEvent",
     "RequestRefusedError",
+    "SavedText",
     "StartError",
     "StopDeadlines",
     "Supervisor",

@@ -6,25 +6,34 @@ Owns everything that runs; leaving it leaves nothing behind. Knows no policy.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
+from luce.protocol import ErrorCode, LocalProtocolError
 from luce.supervisor.config import ConfigError, EngineConfig, SupervisorConfig
+from luce.supervisor.engine.generation import EngineDied, EngineError
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.locate import find_luced
 from luce.supervisor.engine.monitor import EngineMonitor
 from luce.supervisor.engine.process import StartError
 from luce.supervisor.engine.watchdog import EngineState
-from luce.supervisor.requests import GenerateRequest, RequestEvent
+from luce.supervisor.prefix_cache.prefix_index import pack, unpack
+from luce.supervisor.requests import EngineFailedError, GenerateRequest, RequestEvent, RequestRefusedError
+from luce.supervisor.scheduling.engine_handle import LastText
+from luce.supervisor.scheduling.idle_sleep import IdleSleep
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.multiplexer import Multiplexer
+from luce.supervisor.scheduling.text_files import SavedText
 from luce.supervisor.service import Service, Submission
 
 if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +62,7 @@ class EngineStatus:
     load_percent: int | None  # while it starts: how much of the model it has read
     log_tail: tuple[str, ...]
     info: EngineInfo | None  # what it said of itself when it was ready; the last one's, while there is none
+    is_parked: bool = False  # it has given its memory back until the next request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +116,9 @@ class Supervisor:
             self._tasks = [
                 self._group.create_task(monitor.run(self._multiplexer), name=monitor.name) for monitor in self._monitors
             ]
+            if self.config.sleep_idle_s is not None:
+                sleep = IdleSleep(self._multiplexer.handles, self.config.sleep_idle_s)
+                self._tasks.append(self._group.create_task(sleep.run(), name="who sleeps"))
             await self._wait_until_ready()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -138,6 +151,64 @@ class Supervisor:
         """The same in two steps: when this returns the request has its place in the queue, or RequestError was raised.
         The submission has to be closed."""
         return await self._service.submit(request)
+
+    async def park(self) -> None:
+        """Every engine gives the device's memory back, weights included, until `unpark` or the next request; texts
+        stay in host memory. Raises RequestRefusedError: `busy` while requests run."""
+        for handle in self._multiplexer.handles:
+            with suppress(EngineDied):  # then it has none
+                await _told(handle.park())
+
+    async def unpark(self) -> None:
+        """Take it again. A request does so by itself. Raises RequestRefusedError: `out_of_memory`."""
+        for handle in self._multiplexer.handles:
+            with suppress(EngineDied):
+                if (answered := handle.unpark()) is not None:
+                    await _told(answered)
+
+    async def save(self, tokens: Sequence[int], path: Path) -> SavedText:
+        """Write what an engine has computed of a text into a file, which appears whole or not at all; what it does not
+        know of it is computed first. Raises RequestRefusedError, EngineFailedError."""
+        key = pack(tokens)
+        handles = [handle for handle in self._multiplexer.handles if handle.is_open]
+        if not handles:
+            raise EngineFailedError("there is no engine now")
+        try:
+            return await _told(max(handles, key=lambda handle: handle.n_held(key)).save_text(tokens, _absolute(path)))
+        except EngineDied as error:
+            raise EngineFailedError(str(error)) from error
+
+    async def load(self, path: Path) -> int:
+        """Read such a file into every engine: a prompt that begins with its text goes on from there, until its memory
+        is needed for others. Returns the length of the text. Raises RequestRefusedError, EngineFailedError."""
+        lengths = []
+        for handle in self._multiplexer.handles:
+            with suppress(EngineDied):
+                lengths.append(await _told(handle.load_text(_absolute(path))))
+        if not lengths:
+            raise EngineFailedError("there is no engine now")
+        return lengths[0]
+
+    def lane_text(self, lane: int) -> Sequence[int]:
+        """The tokens that a lane computed last, counted through all engines; none if nobody waited for them. The last
+        token of an answer is sampled, and not computed."""
+        last = self._last_texts(lane)
+        return () if last is None else (*unpack(last[0].key), *last[0].answer[:-1])
+
+    def forget_lane(self, lane: int) -> int:
+        """Its text is no lane's any more, and keeps its memory only until that is needed. Returns the text's length."""
+        n_tokens = len(self.lane_text(lane))
+        if (last := self._last_texts(lane)) is not None:
+            del last[1][last[2]]
+        return n_tokens
+
+    def _last_texts(self, lane: int) -> tuple[LastText, dict[int, LastText], int] | None:
+        for handle in self._multiplexer.handles:
+            if lane < handle.n_lanes:
+                last = handle.last_texts.get(lane)
+                return None if last is None else (last, handle.last_texts, lane)
+            lane -= handle.n_lanes
+        return None
 
     @property
     def n_ctx(self) -> int | None:
@@ -190,6 +261,7 @@ class Supervisor:
             load_percent=monitor.load_percent,
             log_tail=tuple(monitor.log_tail()[-20:]),
             info=handle.info,
+            is_parked=handle.is_parked,
         )
 
     async def engine_status(self, timeout_s: float = 1.0) -> list[dict[str, str]]:
@@ -234,6 +306,20 @@ class Supervisor:
         from luce.supervisor.text import TextModel
 
         return TextModel(self.model)
+
+
+async def _told(answer: Awaitable[_Answer]) -> _Answer:
+    """What an engine refuses, as embedders hear of it."""
+    try:
+        return await answer
+    except EngineError as error:
+        raise RequestRefusedError(error.code, error.text) from error
+    except LocalProtocolError as error:
+        raise RequestRefusedError(ErrorCode.BAD_ARGS, str(error)) from error
+
+
+def _absolute(path: Path) -> str:
+    return str(path.absolute())
 
 
 def _lane_status(attempt: Attempt, in_flight: InFlightRequest) -> LaneStatus:

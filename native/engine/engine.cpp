@@ -95,10 +95,12 @@ std::optional<FinishedStats> Engine::cancel(RequestKey key) {
     return stats;
 }
 
-std::vector<Event> Engine::step() {
+std::vector<Event> Engine::compute_step() {
+    assert(ended_.empty());
     Span whole(Part::step);
     std::vector<Event> events;
     admit(events);
+    release_ended();  // those that were known to their end are not in the plan
     if (n_busy() > 0) {
         copy_beside_lanes();
         propose();
@@ -113,6 +115,10 @@ std::vector<Event> Engine::step() {
         if (const std::optional<Error> shortage = relief_.take_shortage()) relieve({}, *shortage, events);
     }
     return events;
+}
+
+void Engine::release_ended() {
+    for (const EndedLane& ended : std::exchange(ended_, {})) release(ended.lane, ended.logits, true);
 }
 
 // Of what earlier steps left, so that this one's tokens do not wait for it.
@@ -176,6 +182,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
     // All of the prompt is known, and with it what comes next.
     if (!generates) {
         finish(lane, Finish::limit, logits, events);
+        release_ended();  // while `known` holds the logits
         return;
     }
     if (const Result<void> recalled = decoder_.recall(logits); !recalled) {
@@ -193,6 +200,7 @@ void Engine::suspend(LaneId lane, bool is_sound) {
 
 // Whether the call has been dealt with: its requests go on, or have failed.
 bool Engine::relieve(const PlannedCall& call, const Error& why, std::vector<Event>& events) {
+    release_ended();
     if (!relief_.can_help()) return false;
     const auto is_called = [&](LaneId lane) {
         return std::any_of(call.begin(), call.end(), [&](const PlannedSlice& planned) { return planned.lane == lane; });
@@ -242,6 +250,7 @@ StepPlan Engine::plan() const {
 
 // Returns whether the plan still holds: not when lanes had to be suspended or have failed.
 bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
+    release_ended();  // of the call before: this one takes its logits' place
     std::vector<Slice> slices;
     slices.reserve(call.size());
     std::int32_t n_tokens = 0;
@@ -409,7 +418,7 @@ void Engine::sample_first(std::size_t row, LaneId lane, std::vector<Event>& even
 
 void Engine::finish(LaneId lane, Finish reason, std::span<const float> logits, std::vector<Event>& events) {
     events.push_back(FinishedEvent{at(lane)->request().key, at(lane)->stats(reason, clock_.now_s())});
-    release(lane, logits, true);
+    ended_.push_back({lane, logits});
 }
 
 void Engine::fail(LaneId lane, const Error& error, std::vector<Event>& events) {
@@ -418,12 +427,12 @@ void Engine::fail(LaneId lane, const Error& error, std::vector<Event>& events) {
 }
 
 void Engine::release(LaneId lane, std::span<const float> logits, bool is_valid) {
+    Span span(Part::remember, {static_cast<std::int64_t>(lane)});
     const Generation& g = *at(lane);
     if (speculator_ != nullptr) {
         const auto n_prompt = static_cast<std::int32_t>(g.request().prompt.size());
         speculator_->end(lane, g.text(), g.n_computed(), g.n_computed() - n_prompt);
     }
-    Span span(Part::remember, {static_cast<std::int64_t>(lane)});
     memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.text(), g.n_computed(), logits, is_valid);
     span.end();
     forget(lane);

@@ -69,8 +69,18 @@ public:
     // Whether a step would do anything: not while all that is there waits for the disk.
     bool wants_step() const { return lanes_.n_busy() > 0 || admission_.wants_step(); }
 
-    // One step: computes for the lanes, and copies what must not wait for their end.
-    std::vector<Event> step();
+    // One step: computes for the lanes, and copies what must not wait for their end. What has ended is still to be let
+    // go of: with long texts that takes longer than a token, and who waits for its last one need not wait for it.
+    // REQUIRES: release_ended() before anything else.
+    std::vector<Event> compute_step();
+    void release_ended();
+
+    // Both, for those who tell nobody.
+    std::vector<Event> step() {
+        std::vector<Event> events = compute_step();
+        release_ended();
+        return events;
+    }
 
     // What can wait for that: a little at a time, so that a request which comes meanwhile does not wait. Where copies
     // have been sent and are not there yet it does nothing: call again soon.
@@ -102,6 +112,12 @@ private:
         std::size_t row = 0;                    // its first row of logits
         std::int32_t batch_row = 0;             // the place of its first token in the call
         double seconds = 0;                     // its share of what the call took
+    };
+
+    // A lane whose last event is out. The logits are those of the decoder's last call, which the next one overwrites.
+    struct EndedLane {
+        LaneId lane{};
+        std::span<const float> logits;
     };
 
     Result<void> check(const Request& request) const;
@@ -153,6 +169,7 @@ private:
     Admission admission_;
     PoolReliever relief_;
     CopyBudget copy_budget_;
+    std::vector<EndedLane> ended_;
     static constexpr int kMaxFailedCalls = 3;
     int n_failed_calls_ = 0;        // in a row
     bool is_withdrawn_ = false;     // the device had no room for drafts of late: none in the next step

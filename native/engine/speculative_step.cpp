@@ -116,6 +116,7 @@ bool Engine::finish_short_ones(std::vector<Event>& events) {
         Generation& g = *at(lane);
         const std::int32_t n = g.n_pending() - 1;  // the last token is nobody's to compute
         const Slice slice{lane, g.n_computed(), g.pending(n), 1};
+        release_ended();  // before their logits are overwritten
         const Result<void> decoded = decoder_.decode(std::span(&slice, 1));
         std::span<const float> logits;
         if (decoded) {

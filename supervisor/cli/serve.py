@@ -44,9 +44,27 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
 @click.option(
     "--host",
     metavar="HOST",
-    help="Address to listen at. Others than this machine's own need --api-key. Default: 127.0.0.1.",
+    help="Address to listen at. Others than this machine's own need --api-key. unix:PATH, or a path that ends in"
+    " .sock, is a Unix socket. Default: 127.0.0.1.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port; 0 takes a free one. Default: 8080.")
+@click.option(
+    "--socket-mode",
+    metavar="MODE",
+    help="Who may use a Unix socket, as chmod takes it (660: its group too). Default: 600, its owner.",
+)
+@click.option(
+    "--ssl-cert-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Certificate in PEM, with those that lead to a known authority: serves https. Default: http.",
+)
+@click.option(
+    "--ssl-key-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Its key in PEM, without a password. Default: it is in the certificate's file.",
+)
 @click.option(
     "--api-key",
     "api_keys",
@@ -109,6 +127,27 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     " by the time it takes whether somebody has sent the same. Default: they may.",
 )
 @click.option(
+    "--restore-answers/--no-restore-answers",
+    "restores_answers",
+    default=None,
+    help="Whether an earlier answer that a client sends back in another spelling, or without its reasoning, is read as"
+    " the model wrote it. Default: it is.",
+)
+@click.option(
+    "--repair-calls/--no-repair-calls",
+    "repairs_calls",
+    default=None,
+    help="Whether a tool call that the model spells beside its format, so that it comes as text at an answer's end, is"
+    " read as a call. Default: it is.",
+)
+@click.option(
+    "--loop-guard/--no-loop-guard",
+    "guards_loops",
+    default=None,
+    help="Whether an answer is ended, as by its limit, that repeats one token or phrase for hundreds of tokens;"
+    " usage.luce says so (loop). Default: it is not.",
+)
+@click.option(
     "--cors-origin",
     "cors_origins",
     multiple=True,
@@ -135,6 +174,20 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     type=Seconds(or_none=True),
     metavar="S",
     help="Seconds that a request may wait for a lane, or none for as long as it takes. Default: 600.",
+)
+@click.option(
+    "--sleep-idle",
+    "sleep_idle_s",
+    type=Seconds(or_none=True),
+    metavar="S",
+    help="Seconds without requests after which the model's memory is given back; conversations are kept in the host,"
+    " and the next request loads the model again. Default: none, it is kept.",
+)
+@click.option(
+    "--slot-save-path",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder of the files that POST /slots/{id} saves and restores. Default: it does not.",
 )
 @click.option(
     "--shutdown-grace",

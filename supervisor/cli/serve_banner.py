@@ -6,6 +6,7 @@ The formats are the clients' own (scripts/clients/ runs each of them).
 from __future__ import annotations
 
 import json
+import shlex
 from textwrap import indent
 
 NO_KEY = "none"  # clients insist on some key; without keys of ours any will do
@@ -13,6 +14,13 @@ NO_KEY = "none"  # clients insist on some key; without keys of ours any will do
 
 def start_banner(url: str, model: str, key: str | None, *, n_ctx: int) -> str:
     """`key`: None where nobody needs one; `n_ctx`: tokens that a conversation may have."""
+    if url.startswith("unix:"):
+        header = "" if key is None else f" -H 'Authorization: Bearer {key}'"
+        return (
+            f"\nluce serve is ready: {model} at {url}\n\n"
+            f"curl\n    curl --unix-socket {shlex.quote(url.removeprefix('unix:'))}{header} http://localhost/v1/models\n\n"
+            "Ctrl-C ends the server.\n"
+        )
     return (
         f"\nluce serve is ready: {model} at {url}   (status page: {url}/)\n\n"
         + "".join(

@@ -32,6 +32,7 @@ from luce.supervisor.engine.process import StartError
 from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.http.server import require_keys_if_exposed, serve
 from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.http.sockets import refuse_taken, tls_context
 from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.text import TextError
 
@@ -51,6 +52,8 @@ def check_settings(settings: ServeSettings) -> None:
     """What can be found wrong before a model is loaded for minutes. Raises Failure."""
     if settings.chat_template is not None:
         utf8(read_file(settings.chat_template), f"--chat-template {settings.chat_template}")
+    if settings.slot_save_path is not None and not settings.slot_save_path.is_dir():
+        raise Failure(f"--slot-save-path {settings.slot_save_path} is no folder: make it first", EXIT_BAD_ARGS)
     _check_address(settings)
 
 
@@ -60,12 +63,19 @@ def _check_address(settings: ServeSettings) -> None:
         raise Failure("--host is empty: 127.0.0.1 is this machine alone, 0.0.0.0 everybody", EXIT_BAD_ARGS)
     try:
         require_keys_if_exposed(settings)
+        tls_context(settings)
+        if settings.socket_path is not None:
+            refuse_taken(settings.socket_path)
+            return
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except ConfigError as error:
-        hint = "; set LUCE_API_KEY, or name a file with --api-key-file"
+        is_open = "others can reach" in str(error)
+        hint = "; set LUCE_API_KEY, or name a file with --api-key-file" if is_open else ""
         raise Failure(f"{error}{hint}", EXIT_BAD_ARGS) from None
     except (socket.gaierror, UnicodeError):
         raise Failure(f"--host {host}: there is no such address", EXIT_BAD_ARGS) from None
+    except OSError as error:
+        raise Failure(f"--host {host}: {error.filename}: {error.strerror}", EXIT_START_FAILED) from None
     for family, _, _, _, address in found:
         try:
             _try_to_bind(family, address)
@@ -194,8 +204,9 @@ def _announce(url: str, model: str, supervisor: Supervisor, settings: ServeSetti
 
 def _reachable(url: str) -> str:
     """An address that stands for all of them is no address to give away."""
-    host, _, port = url.removeprefix("http://").rpartition(":")
-    return f"http://{socket.gethostname()}:{port}" if host in {"0.0.0.0", "[::]"} else url  # noqa: S104
+    scheme, _, rest = url.partition("://")
+    host, _, port = rest.rpartition(":")
+    return f"{scheme}://{socket.gethostname()}:{port}" if host in {"0.0.0.0", "[::]"} else url  # noqa: S104
 
 
 def _start_logging(level: str | None) -> None:

@@ -164,6 +164,7 @@ class SupervisorConfig(DaemonConfig):
     pin_half_life_s: float = 600.0  # of a slot's worth while nobody uses it
     slot_budget: ByteCount | None = None  # bytes of pages and tails that slots may hold; None: what the engine has
     share_min_tokens: int = 256  # a request waits for another that is reading so much of the same prefix
+    sleep_idle_s: float | None = None  # without requests, after which an engine gives its memory back; None: never
 
     def __post_init__(self) -> None:
         if self.max_queue < 0:
@@ -172,6 +173,8 @@ class SupervisorConfig(DaemonConfig):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be above 0")
 
+        if self.sleep_idle_s is not None and self.sleep_idle_s <= 0:
+            raise ConfigError("sleep_idle_s must be above 0; leave it out, and engines keep their memory")
         for accept in (self.draft_accept, *(engine.options.get("draft_accept") for engine in self.engine_configs())):
             if accept == "rejection":
                 raise ConfigError("draft_accept: rejection was removed: leave it out, and drafts are matched")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from luce.protocol import (
     MAX_LINE_BYTES,
@@ -30,17 +30,24 @@ from luce.protocol import (
     InlineSnapshotFailed,
     LocalProtocolError,
     Logprobs,
+    MemoryCommand,
     OutOfMemory,
+    Parked,
     Ping,
+    PlainOk,
     Pong,
     PoolSize,
     PrefillProgress,
     ProtocolError,
     RemoteProtocolError,
     Reply,
+    SlotFreed,
+    SlotSaved,
+    SnapshotTaken,
     Status,
     StatusLine,
     UnknownLine,
+    Unparked,
     format_command,
 )
 from luce.supervisor.engine.generation import DeathCause, EngineDied, EngineError, Generation, Receiver
@@ -48,7 +55,9 @@ from luce.supervisor.engine.pipes import PipeClosedError
 from luce.supervisor.engine.process import EngineProcess, describe_exit
 from luce.supervisor.engine.prompt_file import PromptFile
 
-MAX_INLINE_IDS = 1 << 17  # of a prompt that goes on the line itself: 1 MiB or so of it
+MemoryReply = Parked | Unparked | SnapshotTaken | SlotSaved | SlotFreed | PlainOk
+
+MAX_INLINE_IDS = 1 << 12  # of a prompt that goes on the line itself: numbers of more take longer to write than a file
 
 _MAX_REQUEST_ID = 2**31 - 1
 _WRITE_TIMEOUT_S = 10.0
@@ -80,6 +89,7 @@ class EngineClient:
         self._prompt_files: dict[int, PromptFile] = {}  # of generations that have not ended
         self._pings: dict[str, asyncio.Future[None]] = {}
         self._statuses: deque[asyncio.Future[StatusLine]] = deque()  # answered in the order they were asked
+        self._calls: dict[int, asyncio.Future[MemoryReply]] = {}
         self._counter = itertools.count(1)
         self._readers: list[asyncio.Task[None]] = []
         self._n_ended_channels = 0
@@ -169,6 +179,21 @@ class EngineClient:
             await self.send(Status())
             return await answered
 
+    def post_call(self, command: MemoryCommand) -> asyncio.Future[MemoryReply]:
+        """Send a command about slots, weights or caches without waiting; its id is given here. Done with the reply, or
+        with EngineError or EngineDied. Raises as `send` does."""
+        request_id = self._free_id()
+        line = replace(command, id=request_id)
+        answered: asyncio.Future[MemoryReply] = asyncio.get_running_loop().create_future()
+        self._calls[request_id] = answered
+        answered.add_done_callback(_note_failure)
+        try:
+            self.post(line)
+        except BaseException:
+            del self._calls[request_id]
+            raise
+        return answered
+
     async def send(self, command: Command) -> None:
         """Send one command. Raises EngineDied, or LocalProtocolError for one that the protocol cannot express."""
         line = self._line_of(command)
@@ -207,7 +232,8 @@ class EngineClient:
     def _free_id(self) -> int:
         while True:
             request_id = next(self._counter) % _MAX_REQUEST_ID
-            if request_id != 0 and request_id not in self._receivers:  # 0 is the positional commands' id
+            # 0 is the positional commands' id.
+            if request_id != 0 and request_id not in self._receivers and request_id not in self._calls:
                 self._last_id = max(self._last_id, request_id)
                 return request_id
 
@@ -299,18 +325,28 @@ class EngineClient:
                 answered = self._pings.pop(reply.word, None)
                 if answered is not None and not answered.done():
                     answered.set_result(None)
+            case Parked() | Unparked() | SnapshotTaken() | SlotSaved() | SlotFreed() | PlainOk():
+                self._end_call(reply)
             case PoolSize() | OutOfMemory():
                 self._note_memory(reply)
             case StatusLine():
-                if self._statuses:
-                    waiting = self._statuses.popleft()
-                    if not waiting.done():
-                        waiting.set_result(reply)
+                self._note_status(reply)
             case UnknownLine():
                 if _NEW_LINE.match(reply.text) is None:
                     raise RemoteProtocolError(f"reply line {reply.text[:80]!r}")
             case _:
                 pass  # `[cancel]` and the like: the request's own last event says how it ended
+
+    def _end_call(self, reply: MemoryReply) -> None:
+        called = self._calls.pop(reply.id, None) if reply.id is not None else None
+        if called is not None and not called.done():
+            called.set_result(reply)
+
+    def _note_status(self, reply: StatusLine) -> None:
+        if self._statuses:
+            waiting = self._statuses.popleft()
+            if not waiting.done():
+                waiting.set_result(reply)
 
     def _note_memory(self, reply: PoolSize | OutOfMemory) -> None:
         if isinstance(reply, PoolSize):
@@ -325,6 +361,9 @@ class EngineClient:
         if reply.code is ErrorCode.UNKNOWN_ID:
             return  # the answer to a cancel that came too late
         # The request's last tokens are not waited for: whether a sentinel follows depends on where it was refused.
+        called = self._calls.pop(reply.id, None)
+        if called is not None and not called.done():
+            called.set_exception(EngineError(reply.code, reply.text))
         receiver = self._forget(reply.id)
         if receiver is not None:
             self.n_moved += 1
@@ -353,14 +392,18 @@ class EngineClient:
                 receiver = self._forget(request_id)
                 assert receiver is not None
                 receiver.fail(EngineDied(text, cause))
-            waiters: list[asyncio.Future[None] | asyncio.Future[StatusLine]] = [
-                *self._pings.values(),
-                *self._statuses,
-            ]
+            waiters: list[asyncio.Future[Any]] = [*self._pings.values(), *self._statuses, *self._calls.values()]
             for waiting in waiters:
                 if not waiting.done():
                     waiting.set_exception(EngineDied(text, cause))
-                    waiting.exception()  # whoever gave up waiting leaves nothing to complain about
+                    _note_failure(waiting)
             self._statuses.clear()
             self._pings.clear()
+            self._calls.clear()
         return self.death
+
+
+def _note_failure(waiting: asyncio.Future[Any]) -> None:
+    """Whoever gave up waiting leaves nothing to complain about."""
+    if not waiting.cancelled():
+        waiting.exception()

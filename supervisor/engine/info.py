@@ -23,6 +23,7 @@ class EngineInfo:
     pool: int  # cells
     slots: int
     host_bytes: int
+    disk_bytes: int = 0  # that files may take
     page_tokens: int
     page_bytes: int | None  # said by engines that keep pages: only they take marks
     tail_bytes: int
@@ -48,6 +49,7 @@ class EngineInfo:
             pool=number("pool") or 0,
             slots=number("slots") or 0,
             host_bytes=number("host") or 0,
+            disk_bytes=number("disk") or 0,
             page_tokens=max(number("page") or 64, 1),
             page_bytes=number("page_bytes"),
             tail_bytes=number("tail_bytes") or 0,

@@ -12,7 +12,7 @@ from types import ModuleType
 from aiohttp import web
 
 from luce.supervisor.http.admin import endpoints as admin
-from luce.supervisor.http.admin import status_page, text_endpoints
+from luce.supervisor.http.admin import slot_endpoints, status_page, text_endpoints
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.answer_defaults import AnswerDefaults, ModelDefaults
 from luce.supervisor.http.answering.answerer import ChatAnswerer
@@ -32,6 +32,7 @@ from luce.supervisor.text import TextModel
 SHUTDOWN_GATE = web.AppKey("gate", ShutdownGate)
 _MODULES: tuple[ModuleType, ...] = (
     admin,
+    slot_endpoints,
     text_endpoints,
     openai_chat,
     openai_completions,

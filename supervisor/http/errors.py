@@ -87,7 +87,7 @@ def api_error(error: RequestError | TextError) -> ApiError:
         case EngineFailedError() | SupervisorClosedError():
             return ApiError(ErrorKind.UNAVAILABLE, error.code, str(error), retry_after_s=10.0)
         case RequestRefusedError():
-            is_ours = error.code in {"internal", "out_of_memory", "no_room", "queue_full", "busy"}
+            is_ours = error.code in {"internal", "out_of_memory", "no_room", "queue_full", "busy", "parked", "io_error"}
             return ApiError(ErrorKind.SERVER if is_ours else ErrorKind.INVALID, error.code, str(error))
         case NoVocabularyError():
             return ApiError(ErrorKind.UNSUPPORTED, "no_vocabulary", str(error))

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from luce.protocol import Speculation
 from luce.supervisor.engine.watchdog import EngineState
-from luce.supervisor.http.engine_metrics import LANE_TIERS, lane_pages, step_seconds
+from luce.supervisor.http.engine_families import engine_families
 
 if TYPE_CHECKING:
     from luce.supervisor.http.engine_metrics import EngineMetrics
@@ -77,6 +77,11 @@ class Metrics:
         self._n_prompt_tokens = 0
         self._n_cached_tokens = 0
         self._n_generated_tokens = 0
+        self._n_repaired_calls = 0
+        self._n_loops = 0
+        self._n_hits: Counter[str] = Counter()
+        self._n_hit_tokens: Counter[str] = Counter()
+        self._n_misses: Counter[str] = Counter()
         self._first_token = Distribution(
             "luce_http_time_to_first_token_seconds", "From a request's arrival to its first token", _SECONDS
         )
@@ -117,7 +122,11 @@ class Metrics:
     def queued(self, seconds: float) -> None:
         self._queue.add(seconds)
 
-    def prompt(self, n_prompt: int, n_cached: int) -> None:
+    def prompt(self, n_prompt: int, n_cached: int, *, tier: str = "none", miss: str = "none") -> None:
+        """`tier` and `miss` as in luce.protocol's GenerateOk: where the cached part lay, and why it was not more."""
+        self._n_hits[tier] += 1
+        self._n_hit_tokens[tier] += n_cached
+        self._n_misses[miss.partition(":")[0]] += 1
         self._prompt.add(n_prompt)
         self._n_prompt_tokens += n_prompt
         self._n_cached_tokens += n_cached
@@ -126,6 +135,12 @@ class Metrics:
 
     def generated(self, n_tokens: int) -> None:
         self._n_generated_tokens += n_tokens
+
+    def calls_repaired(self, n_calls: int) -> None:
+        self._n_repaired_calls += n_calls
+
+    def looped(self, n_choices: int) -> None:
+        self._n_loops += n_choices
 
     def speculated(self, speculation: Speculation) -> None:
         if speculation.acceptance is not None:
@@ -166,14 +181,23 @@ class Metrics:
             "luce_http_cached_tokens", "Tokens of prompts that did not have to be computed", value=self._n_cached_tokens
         )
         yield CounterMetricFamily("luce_http_generated_tokens", "Tokens of answers", value=self._n_generated_tokens)
+        yield CounterMetricFamily(
+            "luce_http_repaired_calls", "Tool calls that came as text", value=self._n_repaired_calls
+        )
+        yield CounterMetricFamily(
+            "luce_http_loops", "Answers ended because they repeated themselves", value=self._n_loops
+        )
+        for name, text, label, counts in (
+            ("luce_http_prefix_requests", "Answers by where their prompt's known prefix lay", "tier", self._n_hits),
+            ("luce_http_prefix_tokens", "Cached tokens by where they lay", "tier", self._n_hit_tokens),
+            ("luce_http_prefix_misses", "Answers by why no more was known", "reason", self._n_misses),
+        ):
+            yield _counted(name, text, label, counts)
         yield from _speculation_families(self._speculation)
         yield InfoMetricFamily("luce_build", "What is running", value=self._info)
         if self._status is not None:
             yield from _supervisor_families(self._status)
-            names = [engine.name for engine in self._status.engines]
-            engines = list(zip(names, self._engine_metrics, strict=False))
-            yield from _time_families(engines)
-            yield from _page_families(engines)
+            yield from engine_families(list(zip(self._status.engines, self._engine_metrics, strict=False)))
 
     def _requests(self) -> Iterator[Metric]:
         ended = CounterMetricFamily("luce_http_requests", "Requests that have ended", labels=["api", "outcome"])
@@ -186,6 +210,13 @@ class Metrics:
             running.add_metric([api], count - n_ended[api])
         yield ended
         yield running
+
+
+def _counted(name: str, text: str, label: str, counts: Counter[str]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in sorted(counts.items()):
+        family.add_metric([value], count)
+    return family
 
 
 class _Families(Collector):
@@ -226,6 +257,11 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
         ),
     ):
         yield GaugeMetricFamily(name, text, value=value)
+    yield GaugeMetricFamily(
+        "luce_supervisor_parked_engines",
+        "Engines that have given their memory back until the next request",
+        value=sum(engine.is_parked for engine in engines),
+    )
     states = GaugeMetricFamily("luce_supervisor_engines", "Engines by state", labels=["state"])
     for state in EngineState:
         states.add_metric([state.value], sum(engine.state is state for engine in engines))
@@ -240,63 +276,6 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
     answers.add_metric(["cancelled"], status.n_cancelled)
     yield answers
     yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)
-
-
-def _time_families(engines: Sequence[tuple[str, EngineMetrics]]) -> Iterator[Metric]:
-    """What engines spend their time on. Those too old to say have no values."""
-    steps = CounterMetricFamily("luce_engine_steps", "Steps of the engine", labels=["engine"])
-    parts = CounterMetricFamily(
-        "luce_engine_step_seconds", "Time of the thread that computes, by what it did", labels=["engine", "part"]
-    )
-    seconds = CounterMetricFamily(
-        "luce_engine_copies_seconds", "Time of the threads that copy beside it", labels=["engine", "direction"]
-    )
-    n_bytes = CounterMetricFamily("luce_engine_copies_bytes", "Bytes that they copied", labels=["engine", "direction"])
-    for engine, engine_metrics in engines:
-        for part, value in step_seconds(engine_metrics).items():
-            parts.add_metric([engine, part], value)
-        if isinstance(n_steps := engine_metrics.get("steps"), int):
-            steps.add_metric([engine], n_steps)
-        for direction in ("in", "out"):
-            for family, unit in ((seconds, "s"), (n_bytes, "bytes")):
-                if isinstance(n := engine_metrics.get(f"copies_{direction}_{unit}"), int | float):
-                    family.add_metric([engine, direction], n)
-    yield from (steps, parts, seconds, n_bytes)
-
-
-def _page_families(engines: Sequence[tuple[str, EngineMetrics]]) -> Iterator[Metric]:
-    """Names without numbers for engines whose texts have to fit the pool. Each engine counts for itself, from its own
-    start: a sum over engines would fall by a part when one of them is started again."""
-    engines = [(engine, engine_metrics) for engine, engine_metrics in engines if "pages_out" in engine_metrics]
-    for kind, name, text, key in (
-        (GaugeMetricFamily, "luce_engine_pool_tokens", "Tokens of the pool that texts may outgrow", "pool"),
-        (GaugeMetricFamily, "luce_engine_pages_out", "Pages of running texts that are out of the pool", "pages_out"),
-        (CounterMetricFamily, "luce_engine_pages_moved_out", "Pages that left it for lack of room", "pages_moved_out"),
-        (CounterMetricFamily, "luce_engine_pages_moved_in", "Pages that came back to it", "pages_moved_in"),
-        (CounterMetricFamily, "luce_engine_page_bytes_in", "Bytes of pages copied into it", "page_bytes_in"),
-        (CounterMetricFamily, "luce_engine_page_bytes_out", "Bytes of pages copied out of it", "page_bytes_out"),
-        (CounterMetricFamily, "luce_engine_page_choices", "Times that pages were chosen by scores", "page_choices"),
-        (CounterMetricFamily, "luce_engine_page_choices_cut", "Of these, cut short", "page_choices_cut"),
-        (CounterMetricFamily, "luce_engine_pages_wanted", "Pages that were chosen", "pages_wanted"),
-        (CounterMetricFamily, "luce_engine_pages_found", "Chosen pages that were in the pool", "pages_found"),
-        (GaugeMetricFamily, "luce_engine_page_keys_bytes", "Memory of what pages are scored by", "page_keys_bytes"),
-        (GaugeMetricFamily, "luce_engine_scorer_bytes", "Memory of the model that scores them", "scorer_bytes"),
-        (CounterMetricFamily, "luce_engine_page_stall_seconds", "Time that computing waited for pages", "page_stall_s"),
-    ):
-        family = kind(name, text, labels=["engine"])
-        for engine, engine_metrics in engines:
-            value = engine_metrics.get(key)
-            if isinstance(value, int | float):
-                family.add_metric([engine], value)
-        yield family
-    lanes = GaugeMetricFamily(
-        "luce_engine_lane_pages", "Pages of a running text by where they lie", labels=["engine", "lane", "tier"]
-    )
-    for engine, engine_metrics in engines:
-        for lane, counts in lane_pages(engine_metrics).items():
-            for tier, count in zip(LANE_TIERS, counts, strict=True):
-                lanes.add_metric([engine, str(lane), tier], count)
-    yield lanes
 
 
 def _isolation_families(isolation: Isolation | None) -> Iterator[Metric]:

@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import logging
 import signal
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Self
@@ -20,6 +21,7 @@ from luce.supervisor.config import ConfigError
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.app import SHUTDOWN_GATE, create_app
 from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.http.sockets import BACKLOG, tls_context, unix_socket
 from luce.supervisor.http.transport.access_control import refuse_foreign_names
 from luce.supervisor.http.transport.slow_client_reaper import SlowClientReaper
 from luce.supervisor.supervisor import Supervisor
@@ -32,7 +34,10 @@ _LOG = logging.getLogger("luce.http.server")
 
 def require_keys_if_exposed(settings: ServeSettings) -> None:
     """Raises ConfigError for an address that others can reach without a key."""
-    if not settings.api_keys and not is_loopback(settings.host):
+    is_closed = is_loopback(settings.host)
+    if settings.socket_path is not None:
+        is_closed = int(settings.socket_mode, 8) & 0o007 == 0
+    if not settings.api_keys and not is_closed:
         raise ConfigError(f"others can reach {settings.host}: name an API key, or serve 127.0.0.1 only")
 
 
@@ -64,19 +69,37 @@ async def listening(app: web.Application, settings: ServeSettings) -> AsyncItera
         max_headers=MAX_HEADERS,
         shutdown_timeout=LAST_EVENTS_S,
     )
+    tls = tls_context(settings)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, settings.host, settings.port, backlog=512)
-        await site.start()
-        assert runner.server is not None
-        watch = asyncio.create_task(SlowClientReaper(runner.server, settings.stalled_reader_s).run())
-        try:
-            yield runner, _url(runner)
-        finally:
-            watch.cancel()
-            await asyncio.wait([watch])
+        async with _site(runner, settings, tls) as url:
+            assert runner.server is not None
+            watch = asyncio.create_task(SlowClientReaper(runner.server, settings.stalled_reader_s).run())
+            try:
+                yield runner, url
+            finally:
+                watch.cancel()
+                await asyncio.wait([watch])
     finally:
         await runner.cleanup()
+
+
+@asynccontextmanager
+async def _site(runner: web.AppRunner, settings: ServeSettings, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
+    """Listening; what to put into a client. Raises OSError."""
+    path = settings.socket_path
+    if path is None:
+        await web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG, ssl_context=tls).start()
+        yield _url(runner, "http" if tls is None else "https")
+        return
+    with unix_socket(path, int(settings.socket_mode, 8)) as listener:
+        site = web.SockSite(runner, listener, backlog=BACKLOG)
+        await site.start()
+        try:
+            yield f"unix:{path}"
+        finally:
+            if site in runner.sites:
+                await site.stop()  # the loop lets go of the socket before it is closed
 
 
 async def serve(supervisor: Supervisor, settings: ServeSettings, *, on_ready: Callable[[str], None]) -> None:
@@ -157,7 +180,7 @@ class _Signals:
         (self.second if self.first.is_set() else self.first).set()
 
 
-def _url(runner: web.AppRunner) -> str:
+def _url(runner: web.AppRunner, scheme: str) -> str:
     address = runner.addresses[0]
     host, port = address[0], address[1]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +17,18 @@ MIB = 1 << 20
 class ServeSettings(AnswerDefaults):
     """The defaults are those of all answers; `profiles` have some of their own."""
 
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # or unix:PATH, or a path that ends in .sock
     port: int = 8080
+    socket_mode: str = "600"  # who may use a Unix socket, as chmod takes it
+    ssl_cert_file: Path | None = None  # PEM, with what leads from it to a known authority; None: no TLS
+    ssl_key_file: Path | None = None  # PEM; None: the key is in the certificate's file
     api_keys: tuple[str, ...] = ()  # any of them lets a request in; none: everybody who reaches the address
     aliases: tuple[str, ...] = ()  # names under which /v1/models lists the model; any name is accepted
     chat_template: Path | None = None  # in place of the model's own
+    slot_save_path: Path | None = None  # folder of the files that POST /slots/{id} saves and restores; None: none
     shares_prefixes: bool = True  # whether clients with other keys may be served from each other's cached prefixes
+    repairs_calls: bool = True  # whether tool calls that come as text, beside the model's format, are read as calls
+    guards_loops: bool = False  # whether an answer that says the same for hundreds of tokens is ended
     cors_origins: tuple[str, ...] = ()  # "*" for all; none: no CORS headers
     max_body_bytes: ByteCount = 32 * MIB
     max_choices: int = 16  # of one request (`n`)
@@ -34,13 +41,27 @@ class ServeSettings(AnswerDefaults):
     profiles: Mapping[str, AnswerDefaults] = field(default_factory=dict)
     """Further names of the model, and what is different for those who ask for it by them."""
     answers_kept_bytes: ByteCount = 64 * MIB  # ids of answers, so that they come back as they were generated
+    restores_answers: bool = True  # whether answers that a client spells otherwise are rendered as the model wrote them
     responses_kept_bytes: ByteCount = 64 * MIB  # of /v1/responses, in memory, for previous_response_id; 0: none
 
     def __post_init__(self) -> None:
         AnswerDefaults.__post_init__(self)
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port}: it must be from 0 to 65535")
+        if not re.fullmatch(r"[0-7]{3}", self.socket_mode):
+            raise ConfigError(f"socket_mode={self.socket_mode}: it must be three digits as chmod takes them, 660 say")
+        if self.ssl_key_file is not None and self.ssl_cert_file is None:
+            raise ConfigError("ssl_key_file is of no use without ssl_cert_file: name both")
+        if self.socket_path is not None and self.ssl_cert_file is not None:
+            raise ConfigError("ssl_cert_file: a Unix socket needs no TLS: leave it out")
         if not 0 < self.keep_alive_s <= 10:
             raise ConfigError(f"keep_alive_s={self.keep_alive_s}: it must be above 0 and at most 10")
         if any(not key for key in self.api_keys):
             raise ConfigError("an API key is empty: leave it out, or name one")
+
+    @property
+    def socket_path(self) -> Path | None:
+        """Of the Unix socket to listen at; None: it is TCP."""
+        if self.host.startswith("unix:") and len(self.host) > len("unix:"):
+            return Path(self.host.removeprefix("unix:"))
+        return Path(self.host) if self.host.endswith(".sock") else None

@@ -6,19 +6,34 @@ Open while there is an engine; what an engine knew is gone with it. It decides w
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
-from luce.protocol import MAX_MARKS, Command, MemoryArgs, PinSpan, SnapshotPoint
+from luce.protocol import MAX_MARKS, Command, ErrorCode, MemoryArgs, Park, PinSpan, SnapshotPoint, Unpark
 from luce.supervisor.config import SupervisorConfig
-from luce.supervisor.engine.client import EngineClient
-from luce.supervisor.engine.generation import EngineDied
+from luce.supervisor.engine.client import EngineClient, MemoryReply
+from luce.supervisor.engine.generation import EngineDied, EngineError
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.monitor import EngineMonitor
 from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, common_tokens
 from luce.supervisor.prefix_cache.slots import Reservation, SlotBudget, SlotTable
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.router import RecentTexts
+from luce.supervisor.scheduling.text_files import SavedText, load_text, save_text
+
+_LOG = logging.getLogger("luce.scheduling")
+
+
+@dataclass(frozen=True, slots=True)
+class LastText:
+    key: bytes
+    """The prompt, four bytes a token."""
+    answer: tuple[int, ...]
 
 
 class EngineHandle:
@@ -35,6 +50,14 @@ class EngineHandle:
         self._reservations: dict[int, dict[int, Reservation]] = {}  # request id -> slot -> what is on its way
         self.is_reserved = False
         """It is to become empty: nothing new starts."""
+        self.is_parked = False
+        """It has given its memory back; the next request takes it again."""
+        self.idle_since_s = time.monotonic()
+        self._file_slot: int | None = None
+        self._file_lock = asyncio.Lock()
+        self._lanes: dict[Attempt, int] = {}
+        self.last_texts: dict[int, LastText] = {}
+        """By lane: what ran there last. Of requests that nobody waited for to their end there is nothing."""
 
     @property
     def is_open(self) -> bool:
@@ -63,11 +86,13 @@ class EngineHandle:
         self._client = client
         self.info = info
         self.slots = None
+        self.note_use()
+        self._file_slot = info.slots - 1 if info.slots > 1 else None  # texts go to files and come back through it
         if info.slots > 0 and info.page_bytes is not None:
             limit = self._config.slot_budget
             self.slots = SlotTable(
                 SlotBudget(
-                    n_slots=info.slots,
+                    n_slots=info.slots if self._file_slot is None else self._file_slot,
                     n_bytes=info.slot_bytes if limit is None else min(limit, info.slot_bytes),
                     page_tokens=info.page_tokens,
                     page_bytes=info.page_bytes,
@@ -80,8 +105,10 @@ class EngineHandle:
         """The engine is gone; returns what ran on it."""
         attempts = list(self.attempts)
         self.attempts.clear()
+        self._lanes.clear()
         self._reservations.clear()
         self._client = None
+        self.is_parked = False
         self.slots = None
         self.is_reserved = False
         if self._texts is not None:
@@ -92,6 +119,7 @@ class EngineHandle:
         """Raises EngineDied, LocalProtocolError or OSError."""
         if self._client is None:
             raise EngineDied("there is no engine")
+        self.unpark()
         memory, reservations = self._memory_args(in_flight)
         try:
             attempt.id = self._client.start(in_flight.command(memory), attempt)
@@ -99,6 +127,8 @@ class EngineHandle:
             self._abort(reservations)
             raise
         self.attempts.add(attempt)
+        taken = set(self._lanes.values())
+        self._lanes[attempt] = next(lane for lane in itertools.count() if lane not in taken)
         if reservations:
             self._reservations[attempt.id] = reservations
         if self._texts is not None:
@@ -109,6 +139,10 @@ class EngineHandle:
         """The engine has ended it."""
         if attempt in self.attempts:
             self.attempts.remove(attempt)
+            self.note_use()
+            lane = self._lanes.pop(attempt)
+            if attempt.in_flight is not None:
+                self.last_texts[lane] = LastText(attempt.in_flight.key, tuple(attempt.in_flight.tokens))
             self._abort(self._reservations.pop(attempt.id, {}))
 
     def post(self, command: Command) -> None:
@@ -116,6 +150,57 @@ class EngineHandle:
         if self._client is not None:
             with suppress(EngineDied):
                 self._client.post(command)
+
+    def note_use(self) -> None:
+        self.idle_since_s = time.monotonic()
+
+    async def park(self) -> None:
+        """Give its memory back, weights included; texts are kept in the host. Raises EngineDied, EngineError."""
+        if self._client is None:
+            raise EngineDied("there is no engine")
+        if self.is_parked:
+            return
+        self.is_parked = True
+        try:
+            await self._client.post_call(Park())
+        except EngineError:
+            self.is_parked = False
+            raise
+
+    def unpark(self) -> asyncio.Future[MemoryReply] | None:
+        """Take the memory again, without waiting: the engine does as it is told in its order, so that a request may
+        follow at once. Nothing, if it has it. Raises EngineDied."""
+        if not self.is_parked or self._client is None:
+            return None
+        self.is_parked = False
+        answered = self._client.post_call(Unpark())
+        answered.add_done_callback(self._note_unparked)
+        return answered
+
+    def _note_unparked(self, answered: asyncio.Future[MemoryReply]) -> None:
+        error = None if answered.cancelled() else answered.exception()
+        if isinstance(error, EngineError):
+            self.is_parked = True  # the next request tries again
+            _LOG.warning("%s cannot take its memory again: %s", self.monitor.name, error.text)
+
+    async def save_text(self, tokens: Sequence[int], path: str) -> SavedText:
+        """Raises EngineDied, EngineError, LocalProtocolError."""
+        async with self._file_lock:
+            self.unpark()
+            return await save_text(*self._for_files(), tokens, path)
+
+    async def load_text(self, path: str) -> int:
+        """Raises EngineDied, EngineError, LocalProtocolError."""
+        async with self._file_lock:
+            return await load_text(*self._for_files(), path)
+
+    def _for_files(self) -> tuple[EngineClient, int]:
+        self.note_use()
+        if self._client is None:
+            raise EngineDied("there is no engine")
+        if self._file_slot is None:
+            raise EngineError(ErrorCode.UNSUPPORTED, "texts need two slots at least to become files (--slots)")
+        return self._client, self._file_slot
 
     def n_held(self, key: bytes) -> int:
         """How many tokens of a text's start this engine has read."""
@@ -146,7 +231,8 @@ class EngineHandle:
         if self.info is None or self.info.tail_bytes == 0:
             return n_common
         # A model with state goes on from its tails only: where the one that reads marks them.
-        return max((mark for mark in in_flight.request.boundaries if mark <= n_common), default=0)
+        request = in_flight.request
+        return max((mark for mark in (*request.boundaries, *request.marks) if mark <= n_common), default=0)
 
     # The engine's memory
 
@@ -161,13 +247,16 @@ class EngineHandle:
             self.slots.abort(reservation)
 
     def _memory_args(self, in_flight: InFlightRequest) -> tuple[MemoryArgs, dict[int, Reservation]]:
-        """Marks where later prompts may part from this one, and a slot for the first and the last of them: what all
-        conversations share, and what this one goes on from."""
+        """Marks where later prompts may part from this one, and a slot for the first and the last beginning of a
+        message: what all conversations share, and what this one goes on from."""
         pins = tuple(PinSpan(begin, end) for begin, end in in_flight.request.pin)
         if self.info is None or self.info.page_bytes is None:
             return MemoryArgs(pins=pins), {}  # it knows neither
-        marks = sorted({mark for mark in in_flight.request.boundaries if 0 < mark <= in_flight.n_prompt})[-MAX_MARKS:]
-        reservations = self._reserve(in_flight, set(marks[:1] + marks[-1:]))
+        request = in_flight.request
+        bounds = sorted({mark for mark in request.boundaries if 0 < mark <= in_flight.n_prompt})
+        within = {mark for mark in request.marks if 0 < mark < in_flight.n_prompt}
+        marks = sorted(within.union(bounds))[-MAX_MARKS:]
+        reservations = self._reserve(in_flight, set(bounds[:1] + bounds[-1:]))
         points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
         reuse = None if in_flight.request.reuse else False
         return MemoryArgs(marks=tuple(marks), snapshots=points, pins=pins, reuse=reuse), reservations

@@ -139,6 +139,11 @@ class Multiplexer:
     def handle(self, monitor: EngineMonitor) -> EngineHandle:
         return self._handles[monitor]
 
+    @property
+    def handles(self) -> Sequence[EngineHandle]:
+        """In the order of the monitors."""
+        return tuple(self._handles.values())
+
     def close(self) -> None:
         """Every request fails, and no further one is taken."""
         self._closed = True

@@ -49,6 +49,12 @@ class VocabularyInfo:
     add_eos: bool
     has_template: bool
     special: tuple[SpecialToken, ...]
+    # Of fill-in-the-middle: before, after and at the gap; at the start of a project and of a file.
+    fim_pre: int | None = None
+    fim_suf: int | None = None
+    fim_mid: int | None = None
+    fim_rep: int | None = None
+    fim_sep: int | None = None
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> VocabularyInfo:

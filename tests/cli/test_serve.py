@@ -127,6 +127,20 @@ def test_a_hangup_stops_it_too(serving: Serving) -> None:
         assert not psutil.pid_exists(engine.pid)
 
 
+def test_a_unix_socket_is_served_and_goes(serving: Serving, tmp_path: Path) -> None:
+    path = tmp_path / "luce.sock"
+    with serving("--host", f"unix:{path}", "--socket-mode", "660") as process:
+        assert process.url == f"unix:{path}"
+        assert f"curl --unix-socket {path} http://localhost/v1/models" in process.banner
+        assert path.stat().st_mode & 0o777 == 0o660
+        with closing(socket.socket(socket.AF_UNIX)) as client:
+            client.connect(str(path))
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        assert process.end(signal.SIGTERM) == 0
+    assert not path.exists()
+
+
 def test_without_any_engine_it_ends_and_says_so(bin_dir: Path, luced: Path, tmp_path: Path) -> None:
     once = tmp_path / "luced-once"  # starts well the first time, and never again
     once.write_text(f'#!/bin/sh\nmkdir "{tmp_path}/started" 2>/dev/null || exit 3\nexec "{luced}" "$@"\n')
@@ -270,6 +284,15 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(run: Run) -> None:
         (["--host", "0.0.0.0"], 64, "LUCE_API_KEY"),  # noqa: S104
         (["--host", "::"], 64, "LUCE_API_KEY"),
         (["--host", "192.0.2.1", "--api-key", "k"], 2, "this machine has no such address"),
+        (["--host", "unix:/etc/hostname"], 2, "is no socket"),
+        (["--host", "/no/such/luce.sock"], 2, "there is no such folder"),
+        (["--host", "unix:luce", "--socket-mode", "666"], 64, "LUCE_API_KEY"),
+        (["--socket-mode", "rw"], 64, "--socket-mode"),
+        (["--ssl-cert-file", "/no/such.pem"], 64, "/no/such.pem: No such file"),
+        (["--ssl-cert-file", "/etc/hostname"], 64, "no certificate and its key"),
+        (["--ssl-key-file", "/etc/hostname"], 64, "--ssl-key-file"),
+        (["--slot-save-path", "/no/such"], 64, "make it first"),
+        (["--sleep-idle", "0"], 64, "--sleep-idle"),
         (["--port", "65536"], 64, "--port"),
         (["--keep-alive", "0"], 64, "--keep-alive"),
         (["--keep-alive", "11"], 64, "--keep-alive"),

@@ -55,6 +55,24 @@ def children(spans: list[Event]) -> Iterator[tuple[Event, list[Event]]]:
     yield from stack
 
 
+def test_the_last_token_is_written_before_its_text_is_let_go_of(start: Start, tmp_path: Path) -> None:
+    """With long texts that takes longer than a token."""
+    path = tmp_path / "trace.json"
+    daemon = start("--ctx", "1024", "--trace", str(path))
+    for id_, n in ((1, 5), (2, 1)):
+        daemon.send(gen_line(id_, n, random_prompt(500, seed=id_), f"{LONG} temp=0"))
+        daemon.collect(1)
+    assert daemon.close() == 0
+    names = [span["name"] for span in sorted(spans_of(json.loads(path.read_text())), key=lambda span: span["ts"])]
+    begins = [at for at, name in enumerate(names) if name == "admit"]
+    assert len(begins) >= 2
+    requests = " ".join(names).split("idle")  # what was done for each
+    ends = [request.rpartition("sample")[2].split() for request in requests if "sample" in request]
+    assert len(ends) == 2
+    for after in ends:
+        assert after.index("output") < len(after) - 1 - after[::-1].index("remember")
+
+
 def test_a_trace_holds_whole_nested_spans_of_every_step(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     daemon = start("--ctx", "1024", "--lanes", "3", "--trace", str(path))

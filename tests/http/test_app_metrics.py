@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,13 +42,26 @@ def samples(client: httpx.Client) -> dict[Sample, float]:
     return found
 
 
+def told(*said: EngineMetrics) -> str:
+    """What is rendered of engines that say this."""
+    engines = tuple(engine_status(name=f"engine {number}") for number in range(len(said)))
+    status = SupervisorStatus(
+        engines=engines, n_waiting=0, n_requests=0, n_finished=0, n_failed=0, n_cancelled=0, n_resumes=0, n_tokens=0
+    )
+    return Metrics().render(status, said).decode()
+
+
+def document_rows() -> list[tuple[str, str, str, str]]:
+    return ROW.findall((ROOT / "docs" / "metrics.md").read_text())
+
+
 def test_the_document_names_what_is_there(client: httpx.Client) -> None:
     client.post(CHAT, json=HELLO)
     answer = client.get("/metrics")
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
     told = dict(re.findall(r"^# TYPE (\w+) (\w+)$", answer.text, re.MULTILINE))
     told["luce_build_info"] = "info"  # a gauge in this format
-    rows = ROW.findall((ROOT / "docs" / "metrics.md").read_text())
+    rows = document_rows()
     assert {name: kind for name, kind, *_ in rows} == told
     labels = {name: set(re.findall(r"`(\w+)`", column)) for name, _, column, _ in rows}
     for sample in (line for line in answer.text.splitlines() if not line.startswith("#")):
@@ -85,8 +100,73 @@ def test_what_a_request_counts(client: httpx.Client) -> None:
 
 
 def test_an_engine_whose_texts_have_to_fit_has_no_figures_of_pages_out(client: httpx.Client) -> None:
-    of_all = ("luce_engine_step", "luce_engine_copies_")
-    assert not [name for name, _ in samples(client) if name.startswith("luce_engine_") and not name.startswith(of_all)]
+    named = {name for name, _ in samples(client)}
+    assert not named & {"luce_engine_pages_out", "luce_engine_pages_moved_out_total", "luce_engine_scorer_bytes"}
+
+
+def test_what_an_engine_keeps_is_counted_though_its_texts_have_to_fit(client: httpx.Client) -> None:
+    def figures() -> dict[str, float]:
+        of_engine = (("engine", "engine 0"),)
+        return {name: value for (name, labels), value in samples(client).items() if labels == of_engine}
+
+    before = figures()
+    prompt = [3 + i * 11 % 8000 for i in range(200)]
+    for _ in range(2):
+        answer = client.post("/v1/completions", json={"model": "any", "max_tokens": 1, "prompt": prompt})
+        assert answer.status_code == 200, answer.text
+    after = figures()
+    assert after["luce_engine_pool_tokens"] == 16384
+    assert after["luce_engine_pool_used_tokens"] == after["luce_engine_lanes_busy"] == after["luce_engine_queued"] == 0
+    computed = after["luce_engine_computed_prompt_tokens_total"] - before["luce_engine_computed_prompt_tokens_total"]
+    reused = after["luce_engine_reused_prompt_tokens_total"] - before["luce_engine_reused_prompt_tokens_total"]
+    assert (computed + reused, computed >= 200, reused > 0) == (400, True, True)
+    assert 0 < after["luce_engine_host_bytes"] <= after["luce_engine_host_limit_bytes"]
+    assert after["luce_engine_disk_limit_bytes"] == after["luce_engine_disk_trouble"] == 0
+
+
+def test_where_prompts_came_from_is_counted(client: httpx.Client) -> None:
+    def counts() -> dict[Sample, float]:
+        return {key: value for key, value in samples(client).items() if key[0].startswith("luce_http_prefix_")}
+
+    before = counts()
+    prompt = [5 + i * 13 % 8000 for i in range(300)]
+    usages = [
+        client.post("/v1/completions", json={"model": "any", "max_tokens": 1, "prompt": prompt}).json()["usage"]
+        for _ in range(2)
+    ]
+    expected: Counter[Sample] = Counter()
+    for usage in usages:
+        tier, miss = usage["luce"]["cache_tier"], usage["luce"]["cache_miss"].partition(":")[0]
+        expected["luce_http_prefix_requests_total", (("tier", tier),)] += 1
+        expected["luce_http_prefix_misses_total", (("reason", miss),)] += 1
+        expected["luce_http_prefix_tokens_total", (("tier", tier),)] += usage["prompt_tokens_details"]["cached_tokens"]
+    assert len({usage["luce"]["cache_tier"] for usage in usages}) == 2, "the second is known"
+    after = counts()
+    assert Counter({key: int(after[key] - before.get(key, 0.0)) for key in expected}) == expected
+
+
+def test_a_disk_that_cannot_be_written_to_shows() -> None:
+    said: EngineMetrics = {"disk_trouble": "/cache: No space left on device", "disk_corrupt": 2, "pool": 640}
+    text = told(said)
+    assert 'luce_engine_disk_trouble{engine="engine 0"} 1.0' in text
+    assert 'luce_engine_disk_corrupt_files_total{engine="engine 0"} 2.0' in text
+    assert "No space" not in text, "a label for each reason would be a series for each"
+
+
+def test_the_dashboard_asks_for_what_is_there() -> None:
+    dashboard = json.loads((ROOT / "docs" / "grafana.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    assert len(asked) > 30
+    known = {name: set(re.findall(r"`(\w+)`", column)) for name, _, column, _ in document_rows()}
+    for query in asked:
+        names = {re.sub(r"_bucket$", "", name) for name in re.findall(r"luce_\w+", query)}
+        assert names, query
+        assert names <= set(known), query
+        labels = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")}
+        labels |= set(re.findall(r"(\w+)(?:=~|!=|=)\"", query)) - {"instance"}
+        assert labels - {"le"} <= set.union(*(known[name] for name in names)), query
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
 
 
 def test_what_an_engine_spends_its_time_on_is_counted_by_part(client: httpx.Client) -> None:
@@ -193,16 +273,14 @@ def test_speculation_has_no_numbers_before_it_was_measured() -> None:
 
 
 def test_engines_that_say_nothing_are_left_out() -> None:
-    told = SupervisorStatus(
-        engines=(engine_status(name="engine 0"), engine_status(name="engine 1")),
-        n_waiting=0, n_requests=0, n_finished=0, n_failed=0, n_cancelled=0, n_resumes=0, n_tokens=0,
-    )  # fmt: skip
     said: EngineMetrics = {"steps": 7, "time_s": 2.5, "time_submit_s": 1.5, "pages_out": 3, "page_stall_s": 0.5}
-    text = Metrics().render(told, [{}, said]).decode()
+    text = told({}, said)
     seen = [line for line in text.splitlines() if line.startswith("luce_engine_")]
     assert seen == [
         'luce_engine_steps_total{engine="engine 1"} 7.0',
         'luce_engine_step_seconds_total{engine="engine 1",part="submit"} 1.5',
+        'luce_engine_host_limit_bytes{engine="engine 1"} 10000.0',
+        'luce_engine_disk_limit_bytes{engine="engine 1"} 0.0',
         'luce_engine_pages_out{engine="engine 1"} 3.0',
         'luce_engine_page_stall_seconds_total{engine="engine 1"} 0.5',
     ]

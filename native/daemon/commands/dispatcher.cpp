@@ -341,7 +341,6 @@ void Dispatcher::on_events(std::vector<engine::Event> events) {
             },
             event);
     }
-    take_turns();
 }
 
 void Dispatcher::on_token(const engine::TokenEvent& event) {

@@ -36,7 +36,9 @@ public:
                RequestBuilder& requests, std::size_t n_max_turns, std::function<StatusFields()> describe);
 
     void on_line(const wire::DecodedLine& line);
+    // take_turns() has to follow, once the engine has let go of what has ended.
     void on_events(std::vector<engine::Event> events);
+    void take_turns();
 
     // A reader is gone: end what was written for it.
     void on_reader_gone();
@@ -91,7 +93,6 @@ private:
     void on_snapshot(const engine::SnapshotEvent& event);
     void report_missing_snapshots(const Running& running);
     void wait_for_turn(Turn turn);
-    void take_turns();
     void start(const wire::Generate& command, bool takes_turns);
     Result<void> submit(const wire::Generate& command, engine::RequestKey key);
     void end_before_start(const wire::Generate& command);

@@ -64,10 +64,7 @@ int EventLoop::run() {
         wait();
         serve();
         if (engine_.wants_step()) {
-            std::vector<engine::Event> events = engine_.step();
-            const Span span(Part::output);
-            dispatcher_.on_events(std::move(events));
-            output_.flush();
+            step();
         } else {
             output_.flush();
             if (engine_.has_idle_work()) engine_.use_idle_time();
@@ -83,6 +80,21 @@ int EventLoop::run() {
     dispatcher_.take_leave();
     drain();
     return 0;
+}
+
+// What has come goes out before what has ended is let go of: with a long text that takes longer than a token. What
+// follows an end, the next turn of the plain dialect, comes after both.
+void EventLoop::step() {
+    std::vector<engine::Event> events = engine_.compute_step();
+    {
+        const Span span(Part::output);
+        dispatcher_.on_events(std::move(events));
+        output_.flush();
+    }
+    engine_.release_ended();
+    const Span span(Part::output);
+    dispatcher_.take_turns();
+    output_.flush();
 }
 
 // What was promised is answered; what is being written behind gets a moment more.

@@ -27,6 +27,7 @@ private:
     void wait();
     void read_input();
     void serve();
+    void step();
     bool is_done() const;
     void finish_files();
     void drain();

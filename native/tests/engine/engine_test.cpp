@@ -71,6 +71,28 @@ TEST_CASE("one request: prompt in slices, then token by token up to its limit") 
     CHECK(!s.decoder.misuse);
 }
 
+TEST_CASE("a text is let go of after its last event is out") {
+    Setup s(limits(256), {64, 2, 8});
+    std::mt19937 random(1);
+    const Tokens prompt = random_prompt(random, 20);
+    Outcome outcome;
+    for (int i = 1; i <= 2; ++i) {
+        const RequestKey key{static_cast<std::uint64_t>(i)};
+        // The second is known to its end: its only token comes without a call.
+        REQUIRE(s.engine.submit(request(i, prompt, 1)));
+        while (!outcome.finished.contains(key)) {
+            outcome.take(s.engine.compute_step());
+            if (i == 1 && outcome.finished.contains(key)) CHECK(s.decoder.n_lanes_in_use() == 1);
+            s.engine.release_ended();
+            REQUIRE(s.engine.check_integrity() == std::nullopt);
+        }
+        CHECK(s.decoder.n_lanes_in_use() == 0);
+        CHECK(s.engine.is_idle());
+        CHECK(outcome.tokens.at(key) == expected_answer(prompt, 1, 64));
+    }
+    CHECK(!s.decoder.misuse);
+}
+
 TEST_CASE("all lanes of a call may choose their tokens before the first is reported") {
     Setup s(limits(256), {64, 3, 8});
     std::mt19937 random(2);

@@ -101,6 +101,7 @@ async def get_props(request: web.Request) -> web.Response:
             **template,
             "kvflash": await _bounded_pool(context.supervisor),
             "speculation": next((e.info.speculation for e in status.engines if e.info is not None), "none"),
+            "is_sleeping": all(engine.is_parked for engine in status.engines),
             "build_info": f"luce-daemon {metadata.version('luce-daemon')}",
         }
     )

@@ -104,6 +104,7 @@ PROPS = record(
         "chat_template_caps": {"type": "object"},
         "kvflash": {"anyOf": [_BOUNDED_POOL, {"type": "null"}]},
         "speculation": TEXT,
+        "is_sleeping": {"type": "boolean"},
         "build_info": TEXT,
     }
 )

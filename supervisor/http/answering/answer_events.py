@@ -118,10 +118,14 @@ class Usage:
     decode_s: float
     n_resumes: int
     """Engines that were lost under it."""
+    n_restored: int = 0
+    """Earlier answers that the client spelled otherwise, and that were in the prompt as the model wrote them."""
     speculation: Speculation | None = None
     """None: the engine does not speculate, or had no step to take."""
     edits: Sequence[AppliedEdit] = ()
     """What was cleared of the prompt's older messages."""
+    n_loops: int = 0
+    """Choices that were ended because they went round in circles."""
 
     def extension(self) -> dict[str, Any]:
         """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not
@@ -129,10 +133,12 @@ class Usage:
         return {
             "cache_tier": self.cache_tier,
             "cache_miss": self.cache_miss,
+            "restored_answers": self.n_restored,
             "queue_s": round(self.queue_s, 6),
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),
             "resumes": self.n_resumes,
+            "loop": self.n_loops > 0,
             "speculation": None if self.speculation is None else speculation_fields(self.speculation),
         }
 

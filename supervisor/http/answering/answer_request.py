@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from luce.protocol import SamplingArgs
 from luce.supervisor.http.answering.context_edits import ContextEdit
+from luce.supervisor.http.answering.infill import Infill
 
 ToolChoice = Literal["auto", "none", "required"]
 Pin = Literal["system"] | int | tuple[int, int]
@@ -59,7 +60,8 @@ class TextPrompt:
     """A text or ids that the model goes on from, without a template."""
 
     content: str | Sequence[int]
-    suffix: str | None = None
+    infill: Infill | None = None
+    """What comes is to stand between `content` and another text."""
     echo: bool = False
     json_schema: Mapping[str, Any] | None = None
     """What comes is JSON of this schema; {} is any JSON object."""

@@ -26,6 +26,8 @@ from luce.supervisor.http.answering.answer_events import (
     added_speculation,
 )
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.answer_spellings import AnswerSpellings
+from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.choice_decoder import (
     ChatReading,
     ChoiceDecoder,
@@ -35,6 +37,7 @@ from luce.supervisor.http.answering.choice_decoder import (
 )
 from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.context_edits import AppliedEdit, cleared, is_triggered
+from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
@@ -76,7 +79,8 @@ class ChatAnswerer:
         self._metrics = metrics
         self._defaults = ModelDefaults(settings, settings.profiles) if defaults is None else defaults
         self._known = TokenReplayCache(text, settings.answers_kept_bytes)
-        self._renderer = Renderer(text, self._known)
+        self._spellings = AnswerSpellings(settings.answers_kept_bytes if settings.restores_answers else 0)
+        self._renderer = Renderer(text, self._known, self._spellings)
         self._client_texts = None if settings.shares_prefixes else TenantIsolation()
         if self._client_texts is not None:
             _require_no_disk(supervisor.config)
@@ -116,7 +120,7 @@ class ChatAnswerer:
             if answer_request.prompt.grammar is not None or answer_request.pins:
                 await self._await_consent(submissions[0])
             limit_s, edits = answer_request.max_predict_s, rendered.edits
-            answering = ChatAnswering(submissions, choices, self._metrics, asked_s, limit_s, edits)
+            answering = ChatAnswering(submissions, choices, self._metrics, asked_s, limit_s, edits, rendered.n_restored)
             stack.callback(answering.close)
             yield answering
 
@@ -177,7 +181,9 @@ class ChatAnswerer:
     async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
         try:
             owner = "" if self._settings.shares_prefixes else answer_request.client
-            rendered = await asyncio.to_thread(self._renderer.render, answer_request.prompt, owner)
+            rendered = await asyncio.to_thread(
+                self._renderer.render, answer_request.prompt, owner, answer_request.client
+            )
         except TextError as error:
             raise api_error(error) from error
         if not rendered.ids:
@@ -224,9 +230,13 @@ class ChatAnswerer:
         return reuse
 
     def _note_answers(self, rendered: Rendered, choices: Sequence[ChoiceDecoder]) -> None:
-        if rendered.turn is not None:
-            for choice in choices:
-                self._known.keep(rendered.turn, choice.tokens, choice.stop)
+        if rendered.turn is None:
+            return
+        for choice in choices:
+            given = None
+            if rendered.place is not None and (message := choice.message()) is not None:
+                given = self._spellings.keep(rendered.place, message)
+            self._known.keep(rendered.turn, choice.tokens, choice.stop, given)
 
     def _choice(self, answer_request: AnswerRequest, rendered: Rendered, index: int) -> ChoiceDecoder:
         chat = rendered.chat
@@ -240,6 +250,8 @@ class ChatAnswerer:
             logprobs=None
             if answer_request.n_logprobs is None
             else LogprobReader(self._text, answer_request.n_logprobs),
+            guard=LoopGuard() if self._settings.guards_loops else None,
+            hold=call_hold(answer_request.prompt) if self._settings.repairs_calls else None,
         )
 
 
@@ -254,12 +266,14 @@ class ChatAnswering:
         asked_s: float,
         max_predict_s: float | None = None,
         edits: Sequence[AppliedEdit] = (),
+        n_restored: int = 0,
     ) -> None:
         self._edits = edits
         pairs = zip(submissions, choices, strict=True)
         self._streams = [_Stream(submission, choice, max_predict_s) for submission, choice in pairs]
         self._metrics = metrics
         self._asked_s = asked_s
+        self._n_restored = n_restored
         self._last_s: float | None = None
         self._n_read = 0  # of the prompt, as far as has been told
         self._waits: dict[asyncio.Task[Sequence[Item]], _Stream] = {}  # of several choices, for what comes next
@@ -349,15 +363,19 @@ class ChatAnswering:
         usage = replace(
             usages[0],
             edits=self._edits,
+            n_restored=self._n_restored,
             n_generated=sum(usage.n_generated for usage in usages),
             n_reasoning=sum(usage.n_reasoning for usage in usages),
             decode_s=max(usage.decode_s for usage in usages),
             n_resumes=sum(usage.n_resumes for usage in usages),
             speculation=added_speculation(usage.speculation for usage in usages),
+            n_loops=sum(usage.n_loops for usage in usages),
         )
         self._metrics.queued(usage.queue_s)
-        self._metrics.prompt(usage.n_prompt, usage.n_cached)
+        self._metrics.prompt(usage.n_prompt, usage.n_cached, tier=usage.cache_tier, miss=usage.cache_miss)
         self._metrics.generated(usage.n_generated)
+        self._metrics.looped(usage.n_loops)
+        self._metrics.calls_repaired(sum(stream.choice.n_repaired for stream in self._streams))
         if usage.speculation is not None:
             self._metrics.speculated(usage.speculation)
         return usage
@@ -383,7 +401,7 @@ class _Stream:
     def feed(self, tokens: Sequence[int | TokenEvent]) -> Sequence[AnswerEvent]:
         pieces = self.choice.feed(tokens)
         self._is_late = self._is_late or (self._max_predict_s is not None and self._is_over(pieces))
-        if (self.choice.has_stopped or self._is_late) and not self._is_told:
+        if (self.choice.has_stopped or self.choice.has_looped or self._is_late) and not self._is_told:
             self._is_told = True
             self.submission.end()
         return pieces
@@ -421,6 +439,7 @@ class _Stream:
             decode_s=end.decode_s,
             n_resumes=end.n_resumes,
             speculation=end.speculation,
+            n_loops=int(self.choice.has_looped),
         )
 
 
@@ -431,6 +450,13 @@ def _max_calls(prompt: ChatPrompt | TextPrompt) -> int | None:
     if not prompt.parallel_tool_calls or prompt.tool_choice.startswith("function:"):
         return 1
     return prompt.max_tool_calls
+
+
+def call_hold(prompt: ChatPrompt | TextPrompt) -> CallHold | None:
+    """Where calls may come, and nothing but the model keeps them in their format."""
+    if isinstance(prompt, TextPrompt) or not prompt.tools or prompt.tool_choice != "auto":
+        return None
+    return CallHold(prompt.tools) if prompt.json_schema is None and prompt.grammar is None else None
 
 
 def _take(stream: _Stream) -> asyncio.Task[Sequence[Item]]:

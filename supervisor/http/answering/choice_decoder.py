@@ -9,7 +9,7 @@ import json
 import logging
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answering.answer_events import (
@@ -22,6 +22,8 @@ from luce.supervisor.http.answering.answer_events import (
     TokenLogprob,
     ToolCallPiece,
 )
+from luce.supervisor.http.answering.call_repair import CallHold
+from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.text import (
     AnswerFormatError,
     AnswerParser,
@@ -42,6 +44,9 @@ logger = logging.getLogger("luce.http.answering")
 class Reading(Protocol):
     """What a format makes of tokens. One for each choice."""
 
+    is_readable: bool
+    """Whether the tokens are in the format, so that what is shown is all that they say."""
+
     def feed(self, token: int) -> Sequence[Delta]: ...
 
     def feed_many(self, tokens: Sequence[int]) -> Sequence[tuple[int, Sequence[Delta]]]:
@@ -58,6 +63,7 @@ class PlainReading:
 
     def __init__(self, model: TextModel) -> None:
         self._detokenizer = model.detokenizer()
+        self.is_readable = True
 
     def feed(self, token: int) -> Sequence[Delta]:
         text = self._detokenizer.feed(token)
@@ -83,6 +89,7 @@ class ChatReading:
         self._parser = AnswerParser(chat)
         self._raw: list[int] = []
         self._has_shown = False
+        self.is_readable = True
 
     def feed(self, token: int) -> Sequence[Delta]:
         self._raw.append(token)
@@ -103,6 +110,7 @@ class ChatReading:
             return self._parser.finish(truncated=truncated).deltas
         except AnswerFormatError as error:
             logger.warning("an answer is not in the format of the model's template: %s", error)
+        self.is_readable = False
         if self._has_shown:
             return ()
         text = b"".join(map(self._piece, self._raw)).decode(errors="replace")
@@ -139,9 +147,12 @@ class ChoiceDecoder:
         max_calls: int | None = None,
         ends: frozenset[int],
         logprobs: LogprobReader | None,
+        hold: CallHold | None = None,
+        guard: LoopGuard | None = None,
     ) -> None:
         """`own_stops` are the template's: they end an answer as an end token does. `max_calls`: so many tool calls, and
-        a further one ends it. `ends`: tokens that are no text."""
+        a further one ends it. `ends`: tokens that are no text. `hold`: reads calls that come as text; None: they are
+        shown. `guard`: ends an answer that goes round in circles, as a limit would."""
         self._index = index
         self._reading = reading
         self._ends = ends
@@ -154,7 +165,12 @@ class ChoiceDecoder:
         self._reasoning: list[str] = []
         self._calls: list[_Call] = []
         self._max_calls = max_calls
+        self._hold = hold
+        self._guard = guard
+        self.n_repaired = 0
+        """Calls that had come as text."""
         self._has_called = False
+        self._is_whole = False
         self._reasons = False
         self.n_reasoning = 0
         self.tokens: list[int] = []
@@ -165,6 +181,10 @@ class ChoiceDecoder:
         return self._has_called or (self._stops is not None and self._stops.match is not None)
 
     @property
+    def has_looped(self) -> bool:
+        return self._guard is not None and self._guard.has_looped
+
+    @property
     def stop(self) -> str | None:
         """The stop string that came, the template's own too."""
         return None if self._stops is None or self._stops.match is None else self._stops.match.stop
@@ -172,11 +192,11 @@ class ChoiceDecoder:
     def feed(self, items: Sequence[int | TokenEvent]) -> list[Piece]:
         """Pieces of what has come; neighbours of a kind are one."""
         pieces: list[Piece] = []
-        can_stop = self._stops is not None or self._max_calls is not None
+        can_stop = self._stops is not None or self._max_calls is not None or self._guard is not None
         if len(items) > 1 and not can_stop and self._logprobs is None and self._feed_plain(items, pieces):
             return pieces
         for item in items:
-            if can_stop and self.has_stopped:
+            if can_stop and (self.has_stopped or self.has_looped):
                 break  # what came before the engine heard of it
             token = item if isinstance(item, int) else item.token
             self.tokens.append(token)
@@ -189,6 +209,8 @@ class ChoiceDecoder:
                 self._reasons = isinstance(deltas[-1], ReasoningDelta)
                 self._show(deltas, pieces)
             self.n_reasoning += self._reasons
+            if self._guard is not None and self._guard.feed(token):
+                logger.warning("an answer goes round in circles: it is ended after %d tokens", len(self.tokens))
         return pieces
 
     def _feed_plain(self, items: Sequence[int | TokenEvent], pieces: list[Piece]) -> bool:
@@ -207,11 +229,14 @@ class ChoiceDecoder:
     def finish(self, *, truncated: bool) -> tuple[list[Piece], ChoiceFinished]:
         """`truncated`: a limit cut it off. The pieces that are still missing, and the whole."""
         pieces: list[Piece] = []
+        self._is_whole = not truncated
         has_stopped = self.has_stopped
+        truncated = truncated or self.has_looped
         if not has_stopped:
             self._show(self._reading.finish(truncated=truncated), pieces)
             if self._stops is not None and not self.has_stopped and (held := self._stops.finish()):
-                self._add_content(held, pieces)
+                self._show_text(held, pieces)
+        self._end_hold(pieces, reads_calls=not (self.has_stopped or truncated))
         has_stopped = self.has_stopped
         if self._pending and not has_stopped:
             self._add_content("", pieces)
@@ -226,6 +251,20 @@ class ChoiceDecoder:
             logprobs=tuple(self._shown_logprobs),
         )
         return pieces, finished
+
+    def message(self) -> dict[str, Any] | None:
+        """As a client would send it back that changes nothing; as far as it went, if nobody reads it any more. None
+        where a message says less than the tokens, or nothing."""
+        content = "".join(self._content)
+        has_parts = self._has_called or not self._reading.is_readable or (self._calls and not self._is_whole)
+        if has_parts or not (content.strip() or self._calls) or not all(call.is_whole() for call in self._calls):
+            return None
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = [call.part() for call in self._calls]
+        return message
 
     def close(self) -> None:
         self._reading.close()
@@ -244,10 +283,12 @@ class ChoiceDecoder:
             if isinstance(delta, ContentDelta):
                 text = delta.text if self._stops is None else self._stops.feed(delta.text)
                 if text:
-                    self._add_content(text, pieces)
+                    self._show_text(text, pieces)
                 if self._stops is not None and self.has_stopped:
                     return
-            elif isinstance(delta, ReasoningDelta):
+                continue
+            self._end_hold(pieces, reads_calls=False)
+            if isinstance(delta, ReasoningDelta):
                 self._reasoning.append(delta.text)
                 _append(pieces, ReasoningPiece(self._index, delta.text, self._take_logprobs(shown=False)))
             else:
@@ -255,6 +296,25 @@ class ChoiceDecoder:
                     self._has_called = True
                     return
                 self._add_call(delta, pieces)
+
+    def _show_text(self, text: str, pieces: list[Piece]) -> None:
+        if self._hold is not None:
+            text = self._hold.feed(text)
+        if text:
+            self._add_content(text, pieces)
+
+    def _end_hold(self, pieces: list[Piece], *, reads_calls: bool) -> None:
+        """What is held back is shown, or made the calls that it is."""
+        hold, self._hold = self._hold, None
+        if hold is None:
+            return
+        text, calls = hold.finish() if reads_calls and not self._calls else (hold.release(), [])
+        if text:
+            self._add_content(text, pieces)
+        for call in calls[: self._max_calls]:
+            logger.info("a call of %s came as text, beside the model's format: it is read as a call", call.name)
+            self._add_call(ToolCallDelta(len(self._calls), "", call.name, call.arguments), pieces)
+            self.n_repaired += 1
 
     def _add_content(self, text: str, pieces: list[Piece]) -> None:
         self._content.append(text)
@@ -293,6 +353,11 @@ class _Call:
         except ValueError:
             return False
         return True
+
+    def part(self) -> dict[str, Any]:
+        """Of a message."""
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
 
     def finished(self) -> FinishedToolCall:
         return FinishedToolCall(self.id, self.name, "".join(self.arguments))

@@ -50,6 +50,7 @@ def engine_request(
             n_logprobs=_n_logprobs(answer_request.n_logprobs),
             constraint=rendered.constraint,
             boundaries=rendered.boundaries,
+            marks=rendered.marks,
             pin=pins,
             reuse=reuse and answer_request.reuse,
             client=answer_request.client,

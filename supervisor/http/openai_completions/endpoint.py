@@ -1,5 +1,5 @@
 """POST /v1/completions: OpenAI's legacy completions, of texts or token ids, without a template. Beside them /completion
-and /completions, which are the same in llama-server's words, as there.
+and /completions, which are the same in llama-server's words, as there, and /infill.
 
 Must not know chats. Several prompts are answered beside each other, a few at a time.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -15,11 +16,13 @@ from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import TEXT, Operation
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, Usage
-from luce.supervisor.http.answering.answer_request import AnswerRequest
+from luce.supervisor.http.answering.answer_request import AnswerRequest, TextPrompt
+from luce.supervisor.http.answering.infill import NoInfillError, gap_tokens
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, Answerer, Answering, AppContext
-from luce.supervisor.http.errors import ApiError
+from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_completions.emit import CompletionStream, whole_completion
 from luce.supervisor.http.openai_completions.llama_server import (
+    InfillBody,
     LlamaCompletionBody,
     LlamaStream,
     read_llama,
@@ -66,6 +69,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
     router.add_post("/v1/completions", post_completion)
     router.add_post("/completion", post_llama_completion)
     router.add_post("/completions", post_llama_completion)
+    router.add_post("/infill", post_infill)
 
 
 async def post_completion(request: web.Request) -> web.StreamResponse:
@@ -80,15 +84,39 @@ async def post_completion(request: web.Request) -> web.StreamResponse:
 
 
 async def post_llama_completion(request: web.Request) -> web.StreamResponse:
-    context = request.app[APP_CONTEXT]
     body = await read_body(request, LlamaCompletionBody)
-    parsed = _read(request, context, body.as_openai())
+    return await _answer_llama(request, body, _read(request, request.app[APP_CONTEXT], body.as_openai()))
+
+
+async def _answer_llama(
+    request: web.Request, body: LlamaCompletionBody, parsed: ParsedCompletion
+) -> web.StreamResponse:
+    context = request.app[APP_CONTEXT]
     prompts = [prompt_text(answer_request, context.text) for answer_request in parsed.answer_requests]
     llama = read_llama(body, parsed, context.served_name(body.model), prompts, context.supervisor.n_ctx)
     if parsed.streams:
         return await _stream(request, context, parsed.answer_requests, LlamaStream(llama))
     answers = await while_connected(request, _take_all(context.answerer, parsed.answer_requests))
     return json_response(whole_llama(answers, llama))
+
+
+async def post_infill(request: web.Request) -> web.StreamResponse:
+    """What stands between two texts, in llama-server's words."""
+    context = request.app[APP_CONTEXT]
+    try:
+        gap_tokens(context.text.info)
+    except NoInfillError as error:
+        text = f"Infill is not supported by this model: {error}."
+        raise ApiError(ErrorKind.UNSUPPORTED, "not_supported", text) from error
+    body = await read_body(request, InfillBody)
+    parsed = _read(request, context, body.as_openai())
+    n_ctx = context.supervisor.n_ctx
+    answer_requests = []
+    for answer_request in parsed.answer_requests:
+        assert isinstance(answer_request.prompt, TextPrompt)
+        prompt = replace(answer_request.prompt, infill=body.infill(n_ctx, answer_request.max_tokens))
+        answer_requests.append(replace(answer_request, prompt=prompt))
+    return await _answer_llama(request, body, replace(parsed, answer_requests=answer_requests))
 
 
 def _read(request: web.Request, context: AppContext, body: CompletionBody) -> ParsedCompletion:

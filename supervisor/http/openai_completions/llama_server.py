@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pydantic import StrictBool
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
 from luce.supervisor.http.answering.answer_events import (
     AnswerEvent,
@@ -28,11 +28,14 @@ from luce.supervisor.http.answering.answer_events import (
     TokenLogprob,
     Usage,
 )
+from luce.supervisor.http.answering.infill import Infill
 from luce.supervisor.http.openai_completions.parse import CompletionBody, ParsedCompletion
 from luce.supervisor.http.openai_shared.fields import MAX_TOP_LOGPROBS, refusal, whole
 from luce.supervisor.http.openai_shared.shapes import TokenClock, chat_logprobs, encode, timing_fields
 from luce.supervisor.http.sampling_fields import Whole
 from luce.supervisor.http.transport.sse import COMMENT
+
+MAX_EXTRA_FILES = 1024
 
 STOP_TYPES = {
     FinishReason.STOP: "eos",
@@ -67,6 +70,39 @@ class LlamaCompletionBody(CompletionBody):
         asked = self.model_copy(update=words)
         asked.logprobs = asked.logprobs or 0
         return asked
+
+
+class ExtraFile(BaseModel):
+    """A further file, which tells the model more."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text: StrictStr
+    filename: StrictStr = "tmp"
+
+
+class InfillBody(LlamaCompletionBody):
+    """What stands before a gap and behind it. `prompt` is what is in it already."""
+
+    prompt: StrictStr = ""
+    input_prefix: StrictStr
+    input_suffix: StrictStr
+    input_extra: list[ExtraFile] = Field(default_factory=list, max_length=MAX_EXTRA_FILES)
+
+    def as_openai(self) -> CompletionBody:
+        asked = super().as_openai()
+        asked.prompt, asked.suffix = self.input_prefix, None
+        return asked
+
+    def infill(self, n_ctx: int | None, n_answer: int | None) -> Infill:
+        """`n_ctx`: of prompt and answer. An answer without a limit gets a quarter of it."""
+        kept = None if n_ctx is None else min(n_ctx // 4 if n_answer is None else n_answer, n_ctx // 2)
+        return Infill(
+            after=self.input_suffix,
+            middle=self.prompt,
+            files=[(file.filename, file.text) for file in self.input_extra],
+            n_most=None if n_ctx is None or kept is None else n_ctx - max(kept, 1),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from pydantic import StrictBool, WithJsonSchema
 
 from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed
 from luce.supervisor.http.answering.answer_request import AnswerRequest, TextPrompt
+from luce.supervisor.http.answering.infill import Infill
 from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.openai_shared.constraints import ConstrainedFields, read_constraint
 from luce.supervisor.http.openai_shared.fields import (
@@ -87,12 +88,13 @@ def read_completion(
     has_limit = body.max_tokens is not None or body.n_predict is not None
     sampling, stops, session = read_sampling(body, text), read_stops(body.stop), read_session(body, headers)
     ending = read_ending(body, text.n_vocab)
+    infill = Infill(after=body.suffix) if body.suffix else None
     prompts, pins = read_prompts(body.prompt, text), read_pins(body.pin, "span")
     answer_requests = [
         AnswerRequest(
             prompt=TextPrompt(
                 content=prompt,
-                suffix=body.suffix,
+                infill=infill,
                 echo=body.echo is True,
                 json_schema=constraint.schema,
                 grammar=constraint.grammar,

@@ -30,6 +30,7 @@ _APIS = (
     ("/chat/completions", "chat_completions"),
     ("/completions", "completions"),
     ("/completion", "completions"),
+    ("/infill", "completions"),
     ("/responses", "responses"),
     ("/messages/count_tokens", "count_tokens"),
     ("/input_tokens", "count_tokens"),

@@ -17,6 +17,7 @@ import pytest_asyncio
 from luce.protocol import SamplingArgs
 from luce.supervisor.http.answering.answer_events import ContentPiece, FinishReason, Progress, ToolCallPiece
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.infill import Infill
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.settings import ServeSettings
 from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_CUTS, Comparison, SampledComparison
@@ -227,7 +228,7 @@ async def test_what_would_be_refused_later_is_refused_at_once(shared: Answering)
         {"n_logprobs": 101},
         {"prompt": TextPrompt(content=[10**6])},
         {"prompt": TextPrompt(content=[-1])},
-        {"prompt": TextPrompt(content="a", suffix="b")},
+        {"prompt": TextPrompt(content="a", infill=Infill(after="b"))},
         {"prompt": ChatPrompt(messages=[])},
         {"prompt": ChatPrompt(messages=[{"role": "user", "content": "a"}], grammar='root ::= "\0"')},
         {"prompt": ChatPrompt(messages=[{"role": "user", "content": [{"type": "image_url"}]}])},

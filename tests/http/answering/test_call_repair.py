@@ -1,0 +1,205 @@
+"""Tool calls that come as text are read as calls, and nothing else is: prose, code and JSON stay what they are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from luce.supervisor.http.answering.answer_events import ChoiceFinished, ContentPiece, FinishReason, ToolCallPiece
+from luce.supervisor.http.answering.answer_request import ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.answerer import call_hold
+from luce.supervisor.http.answering.call_repair import CallHold, lenient_json
+from luce.supervisor.http.answering.choice_decoder import ChoiceDecoder, Piece, PlainReading
+from luce.supervisor.text import TextModel
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "read",
+            "parameters": {
+                "type": "object",
+                "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}},
+                "required": ["path"],
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "list", "parameters": {"type": "object", "properties": {}}}},
+]
+XML = "<function=read>\n<parameter=path>\na.py\n</parameter>\n<parameter=limit>\n5\n</parameter>\n</function>"
+READ = ("read", {"path": "a.py", "limit": 5})
+
+CALLS: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
+    (XML, "", [READ]),
+    (f"I look.\n{XML}\n</tool_call>\n", "I look.\n", [READ]),
+    (f"{XML}\n{XML}", "", [READ, READ]),
+    ("<function=read>\n<parameter=path>\na\n\nb\n</parameter>\n</function>", "", [("read", {"path": "a\n\nb"})]),
+    ("<function=read>\n<parameter=path>\na.py", "", [("read", {"path": "a.py"})]),
+    ("<function=list>\n</function>", "", [("list", {})]),
+    ('{"name": "read", "arguments": {"path": "a.py", "limit": 5}}', "", [READ]),
+    ('{"name": "read", "parameters": {"path": "a.py", "limit": 5}}\n', "", [READ]),
+    ('{"name": "read", "arguments": "{\\"path\\": \\"a.py\\", \\"limit\\": 5}"}', "", [READ]),
+    ('{"function": {"name": "read", "arguments": {"path": "a.py", "limit": 5}}}', "", [READ]),
+    ('{"name": "read", "arguments": {"path": "a.py", "limit": 5}', "", [READ]),
+    ('{"name": "read", "arguments": {"path": "a.py", "limit": 5,},}', "", [READ]),
+    ('{"name": "read", "arguments": {"path": "a.py", "limit": 5}}}', "", [READ]),
+    ("{'name': 'read', 'arguments': {'path': 'a.py', 'limit': 5}}", "", [READ]),
+    ('Hm.\n<tool_call>\n{"name": "read", "arguments": {"path": "a.py", "limit": 5}}', "Hm.\n", [READ]),
+    ('{"name": "read", "arguments": {"path": "a {b\n", "limit": 5}}', "", [("read", {"path": "a {b\n", "limit": 5})]),
+]
+
+TEXTS = [
+    "",
+    "Just words.",
+    f"Call it like this: {XML}",
+    f"```xml\n{XML}\n```",
+    f"An example:\n~~~\n{XML}\n~~~\nand so on",
+    f"{XML}\nThat is how it is done.",
+    "<function=unknown>\n<parameter=path>\na\n</parameter>\n</function>",
+    "<function=read>\n</function>",  # without what it requires
+    "<function=read>\nsome text\n</function>",
+    "<functional programming is fun>",
+    "<tool_call> is the tag that begins a call.",
+    "<tool_call>",
+    "<tool",
+    "<",
+    "{",
+    "{}",
+    '{"name": "read"}',
+    '{"name": "Ann", "arguments": {"path": "a"}}',
+    '{"name": "read", "arguments": ["a"]}',
+    '{"name": "read", "arguments": {"path": "a"}} and more',
+    '{"name": "read", "arguments": {"path": "a cut tex',
+    'Words. {"name": "read", "arguments": {"path": "a"}}',
+    'Words.\n{"name": "read", "arguments": {"path": "a"}}',
+    '```json\n{"name": "read", "arguments": {"path": "a"}}\n```',
+    '{"name": "read", "arguments": {"path": "a"}]',
+    '{"answer": 42, "name": "read"}',
+    "{'name': __import__('os'), 'arguments': {}}",
+    '[{"name": "read", "arguments": {"path": "a"}}]',
+    "if (x) {\n  y();\n}\n",
+]
+
+
+def pieces_of(text: str, size: int) -> Iterator[str]:
+    for at in range(0, len(text), size):
+        yield text[at : at + size]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10_000])
+@pytest.mark.parametrize(("text", "shown", "calls"), CALLS)
+def test_what_can_only_be_a_call_is_one(
+    text: str, shown: str, calls: list[tuple[str, dict[str, Any]]], size: int
+) -> None:
+    hold = CallHold(TOOLS)
+    before = "".join(hold.feed(piece) for piece in pieces_of(text, size))
+    rest, read = hold.finish()
+    assert before + rest == shown
+    assert [(call.name, json.loads(call.arguments)) for call in read] == calls
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10_000])
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_may_be_anything_else_stays_as_it_is(text: str, size: int) -> None:
+    hold = CallHold(TOOLS)
+    before = "".join(hold.feed(piece) for piece in pieces_of(text, size))
+    assert (before + hold.finish()[0], hold.finish()) == (text, ("", []))
+
+
+def test_prose_is_not_held_back() -> None:
+    hold = CallHold(TOOLS)
+    for piece in (
+        "Words",
+        " and\n",
+        "more <function=read> ",
+        "words\n",
+        "```\n",
+        "<function=read>",
+        "\n```\n",
+        "x < y\n",
+    ):
+        assert hold.feed(piece) == piece
+    assert hold.feed("<fun") == ""
+    assert hold.feed("ny>") == "<funny>"
+    assert hold.feed(" and on") == " and on"
+
+
+def test_an_answer_that_is_json_is_shown_once_it_is_no_call() -> None:
+    hold = CallHold(TOOLS)
+    text = '{"items": [' + "1, " * 40
+    assert "".join(hold.feed(piece) for piece in pieces_of(text, 1)) == text
+
+
+@pytest.mark.parametrize("text", ["{" * 100_000, "[" * 100_000 + '"name"', '{"a":' * 50_000, "(" * 10_000])
+def test_deep_nesting_ends_in_order(text: str) -> None:
+    assert lenient_json(text) is None or isinstance(lenient_json(text), list | dict)
+
+
+def test_calls_are_looked_for_where_they_may_come() -> None:
+    messages = [{"role": "user", "content": "a"}]
+    assert call_hold(ChatPrompt(messages=messages, tools=TOOLS)) is not None
+    for prompt in (
+        TextPrompt(content="a"),
+        ChatPrompt(messages=messages),
+        ChatPrompt(messages=messages, tools=TOOLS, tool_choice="none"),
+        ChatPrompt(messages=messages, tools=TOOLS, tool_choice="required"),
+        ChatPrompt(messages=messages, tools=TOOLS, tool_choice="function:read"),
+        ChatPrompt(messages=messages, tools=TOOLS, json_schema={}),
+        ChatPrompt(messages=messages, tools=TOOLS, grammar='root ::= "a"'),
+    ):
+        assert call_hold(prompt) is None
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model: Path) -> Iterator[TextModel]:
+    with TextModel(tiny_model) as opened:
+        yield opened
+
+
+def decoded(
+    model: TextModel, text: str, *, stops: tuple[str, ...] = (), truncated: bool = False, max_calls: int | None = None
+) -> tuple[list[Piece], ChoiceFinished, int]:
+    choice = ChoiceDecoder(
+        0,
+        PlainReading(model),
+        stops=stops,
+        ends=model.info.eog,
+        logprobs=None,
+        max_calls=max_calls,
+        hold=CallHold(TOOLS),
+    )
+    pieces: list[Piece] = []
+    for token in model.tokenize(text):
+        pieces += choice.feed([token])
+    rest, finished = choice.finish(truncated=truncated)
+    return [*pieces, *rest], finished, choice.n_repaired
+
+
+def test_an_answer_ends_with_the_call(model: TextModel) -> None:
+    pieces, finished, n_repaired = decoded(model, f"I look.\n{XML}")
+    assert (finished.content, finished.reason, n_repaired) == ("I look.\n", FinishReason.TOOL_CALLS, 1)
+    (call,) = finished.tool_calls
+    assert (call.name, json.loads(call.arguments)) == READ
+    assert call.id.startswith("call_")
+    assert "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece)) == "I look.\n"
+    (shown,) = [piece for piece in pieces if isinstance(piece, ToolCallPiece)]
+    assert (shown.id, shown.name, shown.arguments) == (call.id, call.name, call.arguments)
+
+
+def test_an_answer_that_was_cut_off_or_stopped_is_text(model: TextModel) -> None:
+    for options, reason in (
+        ({"truncated": True}, FinishReason.LENGTH),
+        ({"stops": ("</function>",)}, FinishReason.STOP_TEXT),
+    ):
+        _, finished, n_repaired = decoded(model, f"I look.\n{XML}", **options)
+        assert (finished.reason, finished.tool_calls, n_repaired) == (reason, (), 0)
+        assert finished.content == f"I look.\n{XML}".removesuffix("</function>" if "stops" in options else "")
+
+
+def test_no_more_calls_than_were_asked_for(model: TextModel) -> None:
+    _, finished, n_repaired = decoded(model, f"{XML}\n{XML}", max_calls=1)
+    assert (len(finished.tool_calls), n_repaired) == (1, 1)
