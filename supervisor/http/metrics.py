@@ -163,8 +163,7 @@ class Metrics:
 
     def families(self) -> Iterator[Metric]:
         yield from self._requests()
-        if self._isolation is not None:
-            yield from _isolation_families(self._isolation)
+        yield from _isolation_families(self._isolation)
         for distribution in (
             self._first_token,
             self._gaps,
@@ -279,8 +278,11 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
     yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)
 
 
-def _isolation_families(isolation: Isolation) -> Iterator[Metric]:
+def _isolation_families(isolation: Isolation | None) -> Iterator[Metric]:
+    """Zeros, where nobody is kept apart."""
     name, text = "luce_http_isolation", "Clients that are kept apart"
-    yield GaugeMetricFamily(f"{name}_tokens", f"{text}: tokens of their texts that are known", isolation.n_tokens)
-    yield CounterMetricFamily(f"{name}_shortened", f"{text}: texts that were shortened", isolation.n_shortened)
-    yield GaugeMetricFamily(f"{name}_full", f"{text}: 1 if none is served from memory any more", isolation.is_full)
+    n_tokens, n_shortened = (0, 0) if isolation is None else (isolation.n_tokens, isolation.n_shortened)
+    is_full = isolation is not None and isolation.is_full
+    yield GaugeMetricFamily(f"{name}_tokens", f"{text}: tokens of their texts that are known", n_tokens)
+    yield CounterMetricFamily(f"{name}_shortened", f"{text}: texts that were shortened", n_shortened)
+    yield GaugeMetricFamily(f"{name}_full", f"{text}: 1 if none is served from memory any more", is_full)

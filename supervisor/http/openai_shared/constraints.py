@@ -49,9 +49,12 @@ def read_constraint(schema: Any, param: str, body: ConstrainedFields) -> Constra
     if outputs is not None:
         outputs = expect(outputs, dict, "structured_outputs", "an object")
     for kind in ("json", "regex", "choice", "grammar"):
-        asked[f"guided_{kind}"] = getattr(body, f"guided_{kind}")
-        asked[f"structured_outputs.{kind}"] = (outputs or {}).get(kind)
-    given = {name: value for name, value in asked.items() if value is not None and value not in ("", [])}
+        for name, value in (
+            (f"guided_{kind}", getattr(body, f"guided_{kind}")),
+            (f"structured_outputs.{kind}", (outputs or {}).get(kind)),
+        ):
+            asked[name] = None if value in ("", []) else value
+    given = {name: value for name, value in asked.items() if value is not None}
     if not given:
         return Constraint()
     (name, value), *others = given.items()
