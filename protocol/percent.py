@@ -7,15 +7,16 @@ from urllib.parse import unquote_to_bytes
 
 _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _PLAIN = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/:,@+="
-_ESCAPES = {byte: chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in range(256)}
 
 
 def percent_encode(text: str) -> str:
     """Letters, digits and `-._~/:,@+=` stay; every other byte of the UTF-8 becomes %XX."""
     data = text.encode("utf-8", "replace")
-    if not data.translate(None, _PLAIN):
-        return data.decode("ascii")
-    return data.decode("latin-1").translate(_ESCAPES)
+    escaped = set(data.translate(None, _PLAIN))
+    # A byte's kind at a time: grammars of a megabyte come by, with few kinds of them. "%" first, since it is put in.
+    for byte in sorted(escaped, key=lambda byte: byte != ord("%")):
+        data = data.replace(bytes([byte]), b"%%%02X" % byte)
+    return data.decode("ascii")
 
 
 def percent_decode(text: bytes) -> bytes | None:

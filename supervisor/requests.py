@@ -41,6 +41,8 @@ class GenerateRequest:
     boundaries: Sequence[int] = ()
     """Positions in the prompt at which messages begin, ascending: where later prompts may part from this one. The text
     layer's `RenderedChat.marks` has them."""
+    marks: Sequence[int] = ()
+    """Further positions at which later prompts may part from this one: within messages, in any order."""
     pin: Sequence[tuple[int, int]] = ()
     """Positions of the prompt, from the first up to before the second, that the engine's bounded pool (`kvflash`) is to
     hold all the time: a system prompt, a file. Elsewhere all of a running text is there anyway."""

@@ -50,7 +50,7 @@ rows() {
     for one in ${MODELS:-$model}; do
         # shellcheck disable=SC2086
         python3 scripts/bench/decode/rows.py --luced "$luced" --bare $programs/bare --model "$one" --threads 8 \
-            --llama-bench $programs/llama-bench --llama-batched-bench $programs/llama-batched-bench --gpu-layers 99 \
+            --llama-bench $programs/llama-bench --llama-batched-bench $programs/llama-batched-bench --gpu-layers 99 --ubatch 0 \
             --rows "${ROWS:-decode,prefill}" ${ROW_OPTIONS:-} --json "$out/rows-$(basename "$one" .gguf).json" |
             tee -a "$out/rows.md"
     done

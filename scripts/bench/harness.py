@@ -65,7 +65,7 @@ def parser_of(
     program of scripts/bench/decode that is the other side; `has_peer`: llama-server is one."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--luced", type=Path, default=BUILD / "native" / "luced")
-    parser.add_argument("--ubatch", type=int, default=ubatch)
+    parser.add_argument("--ubatch", type=int, default=ubatch, help="0: luced chooses; others take 512")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--gpu-layers", type=int, default=0)
     parser.add_argument("--cache-type", default="q8_0")
@@ -90,7 +90,8 @@ def make_quick(parser: argparse.ArgumentParser, args: argparse.Namespace, small:
 def luced_arguments(args: argparse.Namespace, n_lanes: int, n_ctx: int, n_pool: int | None = None) -> list[str]:
     return [
         "--lanes", str(n_lanes), "--ctx", str(n_ctx), *(["--pool", str(n_pool)] if n_pool is not None else []),
-        "--ubatch", str(args.ubatch), "--threads", str(args.threads), "--gpu-layers", str(args.gpu_layers),
+        *(["--ubatch", str(args.ubatch)] if args.ubatch else []),
+        "--threads", str(args.threads), "--gpu-layers", str(args.gpu_layers),
         "--cache-type-k", args.cache_type, "--cache-type-v", args.cache_type,
     ]  # fmt: skip
 
@@ -99,7 +100,7 @@ def llama_server_arguments(args: argparse.Namespace, n_slots: int, n_cells: int)
     """The same for llama.cpp's own server. The packaged model's training context is longer than its file says."""
     return [
         "--parallel", str(n_slots), "--ctx-size", str(n_cells),
-        "--batch-size", str(args.ubatch), "--ubatch-size", str(args.ubatch),
+        "--batch-size", str(args.ubatch or 512), "--ubatch-size", str(args.ubatch or 512),
         "--threads", str(args.threads), "--threads-batch", str(args.threads), "--gpu-layers", str(args.gpu_layers),
         "--cache-type-k", args.cache_type, "--cache-type-v", args.cache_type, "-fa", "on",
         "--override-kv", "qwen35.context_length=int:65536",

@@ -111,6 +111,13 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     " usage.luce says so (loop). Default: it is not.",
 )
 @click.option(
+    "--restore-answers/--no-restore-answers",
+    "restores_answers",
+    default=None,
+    help="Whether an earlier answer that a client sends back in another spelling, or without its reasoning, is read as"
+    " the model wrote it. Default: it is.",
+)
+@click.option(
     "--cors-origin",
     "cors_origins",
     multiple=True,

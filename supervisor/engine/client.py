@@ -57,7 +57,7 @@ from luce.supervisor.engine.prompt_file import PromptFile
 
 MemoryReply = Parked | Unparked | SnapshotTaken | SlotSaved | SlotFreed | PlainOk
 
-MAX_INLINE_IDS = 1 << 17  # of a prompt that goes on the line itself: 1 MiB or so of it
+MAX_INLINE_IDS = 1 << 12  # of a prompt that goes on the line itself: numbers of more take longer to write than a file
 
 _MAX_REQUEST_ID = 2**31 - 1
 _WRITE_TIMEOUT_S = 10.0

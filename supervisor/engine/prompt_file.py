@@ -15,7 +15,7 @@ from typing import Self
 
 from luce.protocol import LocalProtocolError
 
-_MAX_INT32 = 2**31 - 1
+_OUTSIDE = "a token id of the prompt is outside 0 .. 2^31-1"
 
 
 class PromptFile:
@@ -28,9 +28,12 @@ class PromptFile:
     @classmethod
     def write(cls, prompt: Sequence[int]) -> Self:
         """Raises LocalProtocolError for what is no token id, OSError where there is no memory for it."""
-        if min(prompt, default=0) < 0 or max(prompt, default=0) > _MAX_INT32:
-            raise LocalProtocolError("a token id of the prompt is outside 0 .. 2^31-1")
-        ids = array("i", prompt)
+        try:
+            ids = array("i", prompt)
+        except OverflowError:
+            raise LocalProtocolError(_OUTSIDE) from None
+        if min(ids, default=0) < 0:
+            raise LocalProtocolError(_OUTSIDE)
         if sys.byteorder == "big":
             ids.byteswap()
         fd = os.memfd_create("luce-prompt")

@@ -39,6 +39,7 @@ class ServeSettings:
     top_k: int = 40
     min_p: float = 0.05
     answers_kept_bytes: ByteCount = 64 * MIB  # ids of answers, so that they come back as they were generated
+    restores_answers: bool = True  # whether answers that a client spells otherwise are rendered as the model wrote them
     responses_kept_bytes: ByteCount = 64 * MIB  # of /v1/responses, in memory, for previous_response_id; 0: none
 
     def __post_init__(self) -> None:

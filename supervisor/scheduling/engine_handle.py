@@ -231,7 +231,8 @@ class EngineHandle:
         if self.info is None or self.info.tail_bytes == 0:
             return n_common
         # A model with state goes on from its tails only: where the one that reads marks them.
-        return max((mark for mark in in_flight.request.boundaries if mark <= n_common), default=0)
+        request = in_flight.request
+        return max((mark for mark in (*request.boundaries, *request.marks) if mark <= n_common), default=0)
 
     # The engine's memory
 
@@ -246,13 +247,16 @@ class EngineHandle:
             self.slots.abort(reservation)
 
     def _memory_args(self, in_flight: InFlightRequest) -> tuple[MemoryArgs, dict[int, Reservation]]:
-        """Marks where later prompts may part from this one, and a slot for the first and the last of them: what all
-        conversations share, and what this one goes on from."""
+        """Marks where later prompts may part from this one, and a slot for the first and the last beginning of a
+        message: what all conversations share, and what this one goes on from."""
         pins = tuple(PinSpan(begin, end) for begin, end in in_flight.request.pin)
         if self.info is None or self.info.page_bytes is None:
             return MemoryArgs(pins=pins), {}  # it knows neither
-        marks = sorted({mark for mark in in_flight.request.boundaries if 0 < mark <= in_flight.n_prompt})[-MAX_MARKS:]
-        reservations = self._reserve(in_flight, set(marks[:1] + marks[-1:]))
+        request = in_flight.request
+        bounds = sorted({mark for mark in request.boundaries if 0 < mark <= in_flight.n_prompt})
+        within = {mark for mark in request.marks if 0 < mark < in_flight.n_prompt}
+        marks = sorted(within.union(bounds))[-MAX_MARKS:]
+        reservations = self._reserve(in_flight, set(bounds[:1] + bounds[-1:]))
         points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
         reuse = None if in_flight.request.reuse else False
         return MemoryArgs(marks=tuple(marks), snapshots=points, pins=pins, reuse=reuse), reservations

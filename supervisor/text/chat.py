@@ -74,11 +74,11 @@ class RenderedChat:
     handle: ChatHandle = field(repr=False, compare=False)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], handle: ChatHandle) -> RenderedChat:
+    def from_json(cls, values: Mapping[str, Any], tokens: Sequence[int], handle: ChatHandle) -> RenderedChat:
         thinking = values["thinking"]
         return cls(
             prompt=values["prompt"],
-            tokens=tuple(values["tokens"]),
+            tokens=tuple(tokens),
             format=values["format"],
             grammar=values["grammar"],
             grammar_lazy=values["grammar_lazy"],

@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import threading
+from array import array
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -28,7 +29,7 @@ from luce.supervisor.text.errors import (
 )
 
 LIBRARY_VARIABLE = "LUCE_TEXT_LIBRARY"
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 _ERRORS: dict[int, type[TextError]] = {
     1: BadRequestError,
@@ -59,6 +60,7 @@ _CALLS: dict[str, list[Any]] = {
     "piece": [_HANDLE, ctypes.c_int32, ctypes.c_int, _OUT, _OUT_SIZE],
     "detokenize": [_HANDLE, ctypes.POINTER(ctypes.c_int32), _SIZE, ctypes.c_int, ctypes.c_int, _OUT, _OUT_SIZE],
     "render": [_HANDLE, _TEXT, _SIZE, _OUT, _OUT],
+    "chat_tokens": [_HANDLE, _OUT, _OUT_SIZE],
     "schema_to_grammar": [_TEXT, _SIZE, _OUT],
     "parser_open": [_HANDLE, _OUT],
     "parser_feed_token": [_HANDLE, ctypes.c_int32, _OUT],
@@ -149,7 +151,9 @@ class Library:
         out, size = ctypes.c_void_p(), ctypes.c_size_t()
         self.call(name, *arguments, ctypes.byref(out), ctypes.byref(size))
         try:
-            return list(ctypes.cast(out, ctypes.POINTER(ctypes.c_int32))[: size.value])
+            ids = array("i")
+            ids.frombytes(ctypes.string_at(out, size.value * ids.itemsize))
+            return ids.tolist()
         finally:
             self._library.luce_text_free(out)
 

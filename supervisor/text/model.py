@@ -141,4 +141,7 @@ class TextModel:
         """The same for a request that is JSON already (luce_text.h describes it)."""
         with self._model as handle:
             chat, values = self._library.render(handle, request)
-        return RenderedChat.from_json(values, ChatHandle(self._library, chat))
+        rendered = ChatHandle(self._library, chat)
+        with rendered as handle:
+            tokens = self._library.ids_of("chat_tokens", handle)
+        return RenderedChat.from_json(values, tokens, rendered)

@@ -88,10 +88,11 @@ def test_a_request_beside_idle_texts_looks_at_its_own_cells(luced: Path, tiny_mo
 
 
 def test_rows_of_luced_alone_come_to_their_end(luced: Path, tiny_model: Path, tmp_path: Path) -> None:
-    figures = run(luced, tiny_model, tmp_path, "--rows", "sampled,beside", "--lanes", "1x20,1x40+1x20", "--pairs", "2")
+    more = ("--rows", "sampled,beside", "--lanes", "1x20,1x40+1x20", "--beside", "700", "--pairs", "2")
+    figures = run(luced, tiny_model, tmp_path, *more)
     assert list(figures) == [
-        ("sampled", "1x20", "decode"), ("sampled", "1x40+1x20", "decode"), ("beside", "4000", "longest gap, slices"),
-        ("beside", "4000", "prompt's time"),
+        ("sampled", "1x20", "decode"), ("sampled", "1x40+1x20", "decode"), ("beside", "700", "longest gap, slices"),
+        ("beside", "700", "prompt's time"),
     ]  # fmt: skip
     assert all(len(figure["ours"]) == 2 for figure in figures.values())
 

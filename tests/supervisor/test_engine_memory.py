@@ -62,6 +62,14 @@ async def test_boundaries_become_marks_and_the_first_and_last_get_slots(faulty: 
     ]
 
 
+async def test_marks_within_messages_get_no_slots(faulty: FaultyEngine, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with Supervisor(faulty(SLOTS=8, LOG=log)) as supervisor:
+        asked = request(prompt_ids=conversation(0, 300), boundaries=(300, 590), marks=(595, 280, 300, 0, 600, 700))
+        await collect(supervisor, asked)
+    assert asked_for(log) == [("300:0,590:1", "280,300,590,595")]
+
+
 async def test_snapshots_that_fail_leave_their_slots_free(faulty: FaultyEngine, tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with Supervisor(faulty(SLOTS=2, REFUSE=1, LOG=log)) as supervisor:

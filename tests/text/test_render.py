@@ -108,6 +108,42 @@ def test_a_longer_conversation_keeps_the_ids_of_its_beginning(model: TextModel) 
     assert second.tokens[: len(first.tokens)] == first.tokens
 
 
+def random_turn(rng: random.Random) -> list[dict[str, Any]]:
+    words = ["<|im_end|>", "</think>", "<", "|", "hello", " world", "    ", "\n", "é", "日", "<b>", ">", "'s", "12"]
+    texts = ["".join(rng.choice(words) for _ in range(rng.randrange(40))) for _ in range(2)]
+    return [{"role": "user", "content": texts[0]}, {"role": "assistant", "content": texts[1]}]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "sentencepiece"])
+def test_what_was_tokenised_before_changes_no_ids(tiny_model: Path, tmp_path: Path, kind: str) -> None:
+    """A conversation grows, is edited and cut; each prompt is compared with one of a model that knows nothing yet."""
+    path, template = tiny_model, None
+    if kind == "sentencepiece":
+        path, template = tmp_path / "spm.gguf", CHATML
+        write_sentencepiece_model(path)
+    rng = random.Random(12)
+    messages: list[dict[str, Any]] = []
+    with TextModel(path, chat_template=template) as warm:
+        for _ in range(80):
+            action = rng.random()
+            if action < 0.7 or not messages:
+                messages += random_turn(rng)
+            elif action < 0.85:
+                messages[rng.randrange(len(messages))]["content"] += rng.choice([" ", "<", "x", "<|im_end|>"])
+            else:
+                del messages[2 * rng.randrange(len(messages) // 2) :]
+            asked = [*messages, {"role": "user", "content": rng.choice(["", "Go on."])}]
+            with TextModel(path, chat_template=template) as cold:
+                expected = cold.render(asked)
+                found = warm.render(asked)
+                assert found.tokens == expected.tokens
+                assert (found.prompt, found.marks, found.text_spans) == (
+                    expected.prompt,
+                    expected.marks,
+                    expected.text_spans,
+                )
+
+
 def test_content_in_parts(model: TextModel) -> None:
     parts = [{"type": "text", "text": "One"}, {"type": "text", "text": "Two"}]
     as_parts = model.render([{"role": "user", "content": parts}])

@@ -9,11 +9,7 @@ namespace luce::llama {
 ggml_backend_t CopiesWithin::stream_of(const ggml_tensor* tensor) const {
     const ggml_backend_dev_t device = device_holding(tensor);
     if (device == nullptr || !is_plain_memory(tensor, device)) return nullptr;
-    for (int i = 0; i < ggml_backend_sched_get_n_backends(scheduler_); ++i) {
-        ggml_backend_t backend = ggml_backend_sched_get_backend(scheduler_, i);
-        if (ggml_backend_get_device(backend) == device) return backend;
-    }
-    return nullptr;
+    return llama::stream_of(scheduler_, device);
 }
 
 void CopiesWithin::settle_once() {

@@ -102,31 +102,63 @@ void DeviceCopies::add(Job job) {
     changed_.notify_all();
 }
 
-bool DeviceCopies::start(std::span<const Piece> pieces, std::shared_ptr<const void> owner) {
+// A job with room in the staging buffer for all its pieces, one after the other; none: it is too small.
+std::optional<DeviceCopies::Job> DeviceCopies::stage(std::span<const Piece> pieces, std::shared_ptr<const void> owner) {
     std::size_t n_bytes = 0;
     for (const Piece& piece : pieces) n_bytes += piece.tensor == nullptr ? 0 : aligned(piece.size());
-    if (!can_stage() || n_bytes > ggml_backend_buffer_get_size(staging_.get())) return false;
+    if (!can_stage() || n_bytes > ggml_backend_buffer_get_size(staging_.get())) return std::nullopt;
     Job job;
     job.begin = reserve(n_bytes);
     job.end = job.begin + n_bytes;
     job.owner = std::move(owner);
-    std::vector<Piece> gathered;
-    std::vector<std::size_t> gathered_to;
     std::size_t staged = job.begin;
     for (const Piece& piece : pieces) {
         add_part(job.parts, piece, staged);
+        if (piece.tensor != nullptr) staged += aligned(piece.size());
+    }
+    return job;
+}
+
+bool DeviceCopies::start(std::span<const Piece> pieces, std::shared_ptr<const void> owner) {
+    std::optional<Job> job = stage(pieces, std::move(owner));
+    if (!job) return false;
+    std::vector<Piece> gathered;
+    std::vector<std::size_t> gathered_to;
+    std::size_t staged = job->begin;
+    for (const Piece& piece : pieces) {
         if (piece.tensor == nullptr) continue;
         if (is_gathered(piece)) {
             gathered.push_back(piece);
             gathered_to.push_back(staged);
         } else {
-            copy_aside(piece, staged);
+            copy_aside(aside_.get(), piece, staged);
         }
         staged += aligned(piece.size());
     }
     if (!gathered.empty()) gather(gathered, gathered_to);
     ggml_backend_synchronize(aside_.get());
-    add(std::move(job));
+    add(std::move(*job));
+    return true;
+}
+
+bool DeviceCopies::start_behind(ggml_backend_t stream, std::span<const Piece> pieces,
+                                std::shared_ptr<const void> owner) {
+    EventPtr event = can_hold_back() ? take_event() : nullptr;
+    if (event == nullptr) return false;
+    std::optional<Job> job = stage(pieces, std::move(owner));
+    if (!job) {
+        give_back(std::move(event));
+        return false;
+    }
+    std::size_t staged = job->begin;
+    for (const Piece& piece : pieces) {
+        if (piece.tensor == nullptr) continue;
+        copy_aside(stream, piece, staged);
+        staged += aligned(piece.size());
+    }
+    ggml_backend_event_record(event.get(), stream);
+    job->staged = std::move(event);
+    add(std::move(*job));
     return true;
 }
 
@@ -165,11 +197,11 @@ std::size_t DeviceCopies::reserve(std::size_t n_bytes) {
     return begin;
 }
 
-void DeviceCopies::copy_aside(const Piece& piece, std::size_t staged) {
+void DeviceCopies::copy_aside(ggml_backend_t stream, const Piece& piece, std::size_t staged) {
     const auto copy = [&](std::size_t from, std::size_t to, std::size_t n_bytes) {
         ggml_tensor source = bytes_at(buffer_of(piece.tensor), data_of(piece.tensor) + from, n_bytes);
         ggml_tensor target = bytes_at(staging_.get(), data_of(staging_.get()) + to, n_bytes);
-        ggml_backend_tensor_copy_async(aside_.get(), aside_.get(), &source, &target);
+        ggml_backend_tensor_copy_async(stream, stream, &source, &target);
     };
     if (piece.rows.empty()) return copy(piece.offset, staged, piece.n_bytes);
     for_each_run(piece.rows, [&](std::size_t begin, std::size_t n) {
@@ -181,7 +213,7 @@ void DeviceCopies::copy_aside(const Piece& piece, std::size_t staged) {
 // integers, which ggml copies as they are whatever they stand for.
 void DeviceCopies::gather(std::span<const Piece> pieces, std::span<const std::size_t> staged) {
     const auto copy_all_aside = [&] {
-        for (std::size_t i = 0; i < pieces.size(); ++i) copy_aside(pieces[i], staged[i]);
+        for (std::size_t i = 0; i < pieces.size(); ++i) copy_aside(aside_.get(), pieces[i], staged[i]);
     };
     if (!indices_) {
         indices_.reset(
@@ -207,7 +239,7 @@ void DeviceCopies::gather(std::span<const Piece> pieces, std::span<const std::si
         // All pieces of a page have the same rows.
         if (piece.rows.data() != uploaded.data() || piece.rows.size() != uploaded.size()) {
             if (!uploaded.empty()) {
-                copy_aside(piece, staged[i]);
+                copy_aside(aside_.get(), piece, staged[i]);
                 continue;
             }
             ggml_backend_tensor_set_async(aside_.get(), rows, piece.rows.data(), 0, piece.rows.size_bytes());
@@ -267,6 +299,11 @@ EventPtr DeviceCopies::take_event() {
         }
     }
     return EventPtr(ggml_backend_event_new(device_));
+}
+
+void DeviceCopies::give_back(EventPtr event) {
+    const std::lock_guard lock(mutex_);
+    idle_events_.push_back(std::move(event));
 }
 
 // Run by run, in each tensor by tensor: so the lines of a run lie at equal distances.
@@ -339,7 +376,9 @@ void DeviceCopies::run() {
         complete(job);
         lock.lock();
         std::shared_ptr<const void> owner = std::move(jobs_.front().owner);
-        if (jobs_.front().read != nullptr) idle_events_.push_back(std::move(jobs_.front().read));
+        for (EventPtr* event : {&jobs_.front().read, &jobs_.front().staged}) {
+            if (*event != nullptr) idle_events_.push_back(std::move(*event));
+        }
         n_bytes_ -= jobs_.front().n_bytes();
         jobs_.pop_front();
         ++n_arrived_;
@@ -355,6 +394,7 @@ void DeviceCopies::complete(const Job& job) {
     if (job.read != nullptr) {
         ggml_backend_event_synchronize(job.read.get());
     } else {
+        if (job.staged != nullptr) ggml_backend_event_synchronize(job.staged.get());
         bring_over(job);
     }
 }

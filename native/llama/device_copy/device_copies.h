@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -56,6 +57,11 @@ public:
     // nothing has happened. REQUIRES: nobody computes into the tensors overlapped.
     bool start(std::span<const Piece> pieces, std::shared_ptr<const void> owner);
 
+    // The same behind what `stream`, one of the device's, has been given: the caller does not wait for that, and may
+    // give it more at once. False, too: without events. REQUIRES: pieces in plain memory, without rows, and nobody else
+    // computes into them before wait().
+    bool start_behind(ggml_backend_t stream, std::span<const Piece> pieces, std::shared_ptr<const void> owner);
+
     // Of these pieces the ones that go straight: on its device, of few rows that lie apart, on their way to pinned
     // memory (memory/block_source.h).
     std::vector<bool> goes_straight(std::span<const Piece> pieces) const;
@@ -87,7 +93,8 @@ private:
         }
     };
     struct Job {
-        EventPtr read;                   // when the device has come so far; null: it lies aside
+        EventPtr read;                   // when the device has come so far; null: it lies aside, or will
+        EventPtr staged;                 // when it lies aside; null: it does
         std::size_t begin = 0, end = 0;  // of what it occupies in the staging buffer
         std::vector<Part> parts;
         std::shared_ptr<const void> owner;
@@ -99,10 +106,12 @@ private:
 
     void open_staging(std::size_t n_bytes);
     std::size_t reserve(std::size_t n_bytes);
-    void copy_aside(const Piece& piece, std::size_t staged);
+    std::optional<Job> stage(std::span<const Piece> pieces, std::shared_ptr<const void> owner);
+    void copy_aside(ggml_backend_t stream, const Piece& piece, std::size_t staged);
     void gather(std::span<const Piece> pieces, std::span<const std::size_t> staged);
     void send(std::span<const Piece> pieces);
     EventPtr take_event();
+    void give_back(EventPtr event);
     void add(Job job);
     void run();
     void complete(const Job& job);

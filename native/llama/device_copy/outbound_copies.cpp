@@ -82,6 +82,20 @@ void OutboundCopies::start(std::span<const Piece> pieces, const std::shared_ptr<
     }
 }
 
+bool OutboundCopies::start_behind(ggml_backend_sched_t scheduler, std::span<const Piece> pieces,
+                                  const std::shared_ptr<const void>& owner) {
+    if (devices_.size() != 1) return false;
+    DeviceCopies& device = *devices_.front();
+    ggml_backend_t stream = stream_of(scheduler, device.device());
+    const bool can_follow = std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+        return piece.tensor == nullptr ||
+               (device_holding(piece.tensor) == device.device() && is_plain_memory(piece.tensor, device.device()));
+    });
+    if (stream == nullptr || !can_follow) return false;
+    const Span span(Part::copy, bytes_of(pieces));
+    return device.start_behind(stream, pieces, owner);
+}
+
 void OutboundCopies::start_lasting(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner) {
     Span span(Part::copy);
     std::vector<Piece> left(pieces.begin(), pieces.end());
@@ -99,10 +113,7 @@ void OutboundCopies::start_lasting(std::span<const Piece> pieces, const std::sha
 
 void OutboundCopies::hold_back(ggml_backend_sched_t scheduler) {
     for (const auto& device : devices_) {
-        for (int i = 0; i < ggml_backend_sched_get_n_backends(scheduler); ++i) {
-            ggml_backend_t backend = ggml_backend_sched_get_backend(scheduler, i);
-            if (ggml_backend_get_device(backend) == device->device()) device->hold_back(backend);
-        }
+        if (ggml_backend_t stream = stream_of(scheduler, device->device())) device->hold_back(stream);
     }
 }
 

@@ -27,6 +27,12 @@ public:
     // wait(). REQUIRES: nobody computes into the tensors overlapped.
     void start(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner);
 
+    // The same behind the computations that the scheduler's backends have been given: the caller does not wait for
+    // them, and may compute on. False, and nothing has happened: not all tensors' devices can. REQUIRES: pieces without
+    // rows.
+    bool start_behind(ggml_backend_sched_t scheduler, std::span<const Piece> pieces,
+                      const std::shared_ptr<const void>& owner);
+
     // The same of bytes that stay as they are until hold_back() is called: they go straight into pinned memory, where
     // `out` lies in it.
     void start_lasting(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner);

@@ -184,7 +184,6 @@ std::size_t CheckpointState::n_bytes() const {
 Result<CheckpointState::Saving> CheckpointState::save(std::int32_t sequence, memory::Bytes& state) const {
     StateWriter writer;
     try {
-        llama_synchronize(context_);
         writer.write(&kMagic, sizeof kMagic);
         writer.write(&sequence, sizeof sequence);
         llama_get_memory(context_)->state_write(writer, sequence, kPartial);

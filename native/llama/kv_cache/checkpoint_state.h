@@ -31,7 +31,8 @@ public:
         std::shared_ptr<const std::vector<std::uint8_t>> heads;
     };
 
-    // Gives `state` its size. Errors: internal, out_of_memory.
+    // Gives `state` its size; what was computed last need not have ended, and the pieces are to be copied behind it.
+    // Errors: internal, out_of_memory.
     Result<Saving> save(std::int32_t sequence, memory::Bytes& state) const;
     // Errors: internal. Before libllama is asked nothing has changed; after its failure the lane has to be forgotten.
     Result<void> load(std::int32_t sequence, std::span<const std::uint8_t> state) const;

@@ -216,7 +216,10 @@ Result<void> LlamaKvDevice::append_state(LaneId lane, Bytes& state, std::shared_
     const Result<CheckpointState::Saving> saving = checkpoint_.save(sequence(lane), state);
     if (!saving) return saving.error();
     using Kept = std::pair<std::shared_ptr<const void>, std::shared_ptr<const std::vector<std::uint8_t>>>;
-    copies_.start(saving.value().pieces, std::make_shared<const Kept>(std::move(owner), saving.value().heads));
+    const auto kept = std::make_shared<const Kept>(std::move(owner), saving.value().heads);
+    if (copies_.start_behind(owner_.context()->get_sched(), saving.value().pieces, kept)) return {};
+    llama_synchronize(owner_.context());
+    copies_.start(saving.value().pieces, kept);
     return {};
 }
 

@@ -24,12 +24,12 @@ common_chat_params apply(const ChatTemplate& chat_template, const common_chat_te
     }
 }
 
-SpecialText special_text(const ChatTemplate& chat_template, const common_chat_params& params) {
+std::shared_ptr<const SpecialText> special_text(const ChatTemplate& chat_template, const common_chat_params& params) {
     std::vector<std::string> frame = {chat_template.source(), params.thinking_start_tag};
     frame.push_back(common_chat_templates_source(chat_template.templates(), "tool_use"));
     frame.insert(frame.end(), params.thinking_end_tags.begin(), params.thinking_end_tags.end());
     frame.insert(frame.end(), params.preserved_tokens.begin(), params.preserved_tokens.end());
-    return SpecialText(chat_template.vocabulary(), frame);
+    return chat_template.special_text(frame);
 }
 
 void tokenize(const common_chat_templates_inputs& inputs, RenderedChat& chat) {
@@ -40,8 +40,8 @@ void tokenize(const common_chat_templates_inputs& inputs, RenderedChat& chat) {
     // The text changes under us only when the template prints the time and a second or a day has just ended.
     for (int attempts_left = 3;; --attempts_left) {
         chat.params = apply(chat_template, inputs);
-        const SpecialText special = special_text(chat_template, chat.params);
-        auto marks = mark_text(inputs, chat.params.prompt, special, render);
+        const std::shared_ptr<const SpecialText> special = special_text(chat_template, chat.params);
+        auto marks = mark_text(inputs, chat.params.prompt, *special, render);
         if (!marks && attempts_left > 0) {
             continue;
         }
@@ -49,9 +49,9 @@ void tokenize(const common_chat_templates_inputs& inputs, RenderedChat& chat) {
             throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, "the chat template gives another prompt each time");
         }
         chat.text = std::move(*marks);
-        PromptTokens tokens =
-            tokenize_prompt(chat_template.vocabulary(), special, chat.params.prompt, chat.text.spans, true);
-        chat.marks = find_message_marks(chat_template.vocabulary(), special, chat.params.prompt, tokens,
+        PromptTokens tokens = tokenize_prompt(chat_template.vocabulary(), chat_template.texts(), *special,
+                                              chat.params.prompt, chat.text.spans, true);
+        chat.marks = find_message_marks(chat_template.vocabulary(), *special, chat.params.prompt, tokens,
                                         chat.params.message_delimiters);
         chat.ids = std::move(tokens.ids);
         return;
@@ -149,7 +149,6 @@ common_json to_json(const RenderedChat& chat) {
     }
     return common_json{
         {"prompt", chat.params.prompt},
-        {"tokens", chat.ids},
         {"format", common_chat_format_name(chat.params.format)},
         {"grammar", chat.params.grammar},
         {"grammar_lazy", chat.params.grammar_lazy},

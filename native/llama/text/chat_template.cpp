@@ -23,6 +23,9 @@ constexpr size_t kMaxTagCodeBytes = 16384;
 constexpr int kMaxTemplateDepth = 100;
 constexpr int kMaxElifs = 1000;
 
+// Some dozens of long conversations.
+constexpr size_t kMaxCachedBytes = size_t{64} << 20;
+
 // One {{ }} or {% %}: what of it is not inside string literals.
 std::string code_of(std::string_view tag) {
     std::string code;
@@ -103,7 +106,8 @@ void check_parses(const char* source) {
 }  // namespace
 
 ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source)
-    : vocabulary_(std::move(vocabulary)) {
+    : vocabulary_(std::move(vocabulary)),
+      texts_([this](std::string_view text) { return vocabulary_->tokenize(text, false, false); }, kMaxCachedBytes) {
     vocabulary_->text();
     if (override_source.empty()) {
         check_parses(llama_model_chat_template(vocabulary_->model(), nullptr));
@@ -119,6 +123,15 @@ ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const s
 }
 
 std::string ChatTemplate::source() const { return common_chat_templates_source(templates_.get()); }
+
+std::shared_ptr<const SpecialText> ChatTemplate::special_text(const std::vector<std::string>& frame) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!special_text_ || frame != frame_) {
+        special_text_ = std::make_shared<const SpecialText>(*vocabulary_, frame);
+        frame_ = frame;
+    }
+    return special_text_;
+}
 
 common_json ChatTemplate::info() const {
     common_json capabilities = common_json::object();

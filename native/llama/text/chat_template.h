@@ -1,13 +1,16 @@
 // ChatTemplate: a model's chat template as llama.cpp analysed it, and what follows from it for the vocabulary. Made
-// once for a model. Immutable: any thread may use it.
+// once for a model, with what its prompts have in common. Any thread may use it.
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
 #include <chat.h>
 
 #include "llama/text/special_text.h"
+#include "llama/text/token_cache.h"
 #include "llama/text/vocabulary.h"
 
 namespace luce::llama {
@@ -20,6 +23,9 @@ public:
     const Vocabulary& vocabulary() const { return *vocabulary_; }
     const common_chat_templates* templates() const { return templates_.get(); }
     std::string source() const;
+    TokenCache& texts() const { return texts_; }
+    // As the requests' frames are mostly the same, the last one's is kept: the whole vocabulary is looked through.
+    std::shared_ptr<const SpecialText> special_text(const std::vector<std::string>& frame) const;
 
     // {"source", "capabilities", "supports_thinking"}
     common_json info() const;
@@ -27,6 +33,10 @@ public:
 private:
     std::shared_ptr<const Vocabulary> vocabulary_;
     common_chat_templates_ptr templates_;
+    mutable TokenCache texts_;
+    mutable std::mutex mutex_;
+    mutable std::vector<std::string> frame_;
+    mutable std::shared_ptr<const SpecialText> special_text_;  // of frame_
 };
 
 }  // namespace luce::llama

@@ -208,6 +208,14 @@ luce_text_status luce_text_render(const luce_text_model* model, const char* json
     });
 }
 
+luce_text_status luce_text_chat_tokens(const luce_text_chat* chat, int32_t** ids, size_t* n_ids, char** error) {
+    return guarded(error, [&] {
+        require(chat, ids, n_ids);
+        *ids = copy_out(chat->chat->ids.data(), chat->chat->ids.size());
+        *n_ids = chat->chat->ids.size();
+    });
+}
+
 void luce_text_chat_close(luce_text_chat* chat) { delete chat; }
 
 luce_text_status luce_text_schema_to_grammar(const char* json, size_t n_json, char** grammar, char** error) {

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LUCE_TEXT_ABI_VERSION 2
+#define LUCE_TEXT_ABI_VERSION 3
 
 #if defined(_WIN32)
 #define LUCE_TEXT_API __declspec(dllexport)
@@ -78,7 +78,7 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
 /* In: {"messages", "tools", "tool_choice", "parallel_tool_calls", "json_schema", "grammar", "enable_thinking",
  *      "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "reasoning_format"}, as OpenAI's
  *      chat completions spell them; only "messages" is required.
- * Out: {"prompt", "tokens": [id], "format", "grammar", "grammar_lazy",
+ * Out: {"prompt", "format", "grammar", "grammar_lazy",
  *       "triggers": [{"type": "word" | "pattern" | "full" | "token", "value", "token"}], "preserved": [id],
  *       "generation_prompt", "additional_stops": [text],
  *       "thinking": {"supported", "start", "ends": [text], "start_tokens": [id], "ends_tokens": [[id]]},
@@ -86,6 +86,9 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
  *       "text_spans": [[begin, end]] (bytes of the prompt that spell a special token but came from a message)} */
 LUCE_TEXT_API luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json,
                                                 luce_text_chat** chat, char** rendered, char** error);
+/* The prompt's ids. */
+LUCE_TEXT_API luce_text_status luce_text_chat_tokens(const luce_text_chat* chat, int32_t** ids, size_t* n_ids,
+                                                     char** error);
 LUCE_TEXT_API void luce_text_chat_close(luce_text_chat* chat);
 
 LUCE_TEXT_API luce_text_status luce_text_schema_to_grammar(const char* json, size_t n_json, char** grammar,

@@ -39,13 +39,12 @@ size_t halving_place(const Vocabulary& vocabulary, std::string_view text, const 
 
 // Even with parse_special = false llama_tokenize recognises user-defined tokens. A spelling of one that has to stay
 // text is therefore given to it in two halves.
-void append_raw(const Vocabulary& vocabulary, const SpecialText& special, std::string_view text,
+void append_raw(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special, std::string_view text,
                 std::vector<llama_token>& ids) {
     size_t begin = 0;
     const auto append = [&](size_t end) {
         const std::string_view part = text.substr(begin, end - begin);
-        const auto more =
-            begin == 0 ? vocabulary.tokenize(part, false, false) : tokenize_continuation(vocabulary, part);
+        const auto more = begin == 0 ? texts.tokenize(part) : tokenize_continuation(vocabulary, part);
         ids.insert(ids.end(), more.begin(), more.end());
         begin = end;
     };
@@ -57,8 +56,8 @@ void append_raw(const Vocabulary& vocabulary, const SpecialText& special, std::s
 
 }  // namespace
 
-PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const SpecialText& special, std::string_view prompt,
-                             const std::vector<ByteSpan>& kept_as_text, bool add_special) {
+PromptTokens tokenize_prompt(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special,
+                             std::string_view prompt, const std::vector<ByteSpan>& kept_as_text, bool add_special) {
     PromptTokens tokens;
     const llama_vocab* vocab = vocabulary.text();
     const std::vector<llama_token> around =
@@ -71,7 +70,8 @@ PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const SpecialText& sp
         if (fragment.is_token()) {
             tokens.ids.push_back(fragment.id);
         } else {
-            append_raw(vocabulary, special, prompt.substr(fragment.begin, fragment.end - fragment.begin), tokens.ids);
+            append_raw(vocabulary, texts, special, prompt.substr(fragment.begin, fragment.end - fragment.begin),
+                       tokens.ids);
         }
     }
     tokens.ids.insert(tokens.ids.end(), around.begin() + static_cast<std::ptrdiff_t>(n_before), around.end());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "llama/text/special_text.h"
+#include "llama/text/token_cache.h"
 #include "llama/text/vocabulary.h"
 
 namespace luce::llama {
@@ -25,7 +26,8 @@ struct PromptTokens {
 };
 
 // kept_as_text: in order, without overlaps. add_special: what the vocabulary puts around a text (BOS and so on).
-PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const SpecialText& special, std::string_view prompt,
-                             const std::vector<ByteSpan>& kept_as_text, bool add_special);
+// texts: of vocabulary.tokenize(text, false, false).
+PromptTokens tokenize_prompt(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special,
+                             std::string_view prompt, const std::vector<ByteSpan>& kept_as_text, bool add_special);
 
 }  // namespace luce::llama

@@ -7,7 +7,8 @@
 namespace luce::memory {
 namespace {
 
-constexpr std::size_t kRecentMarks = 3;           // of a prompt, always taken: the next turn departs at one of them
+constexpr std::size_t kFirstMarks = 12;           // of a prompt, always taken: the next conversation departs at one
+constexpr std::size_t kRecentMarks = 3;           // and of its last: the next turn does
 constexpr std::size_t kCheckpointsPerOctave = 2;  // of distance from the end
 
 // Distances up to one interval are octave 0, up to two 1, up to four 2, …
@@ -37,7 +38,8 @@ std::vector<PlannedCheckpoint> plan_checkpoints(Position begin, Position end, st
     inside.erase(std::unique(inside.begin(), inside.end()), inside.end());
 
     std::map<Position, CheckpointKind> chosen;
-    if (!inside.empty()) chosen[inside.front()] = CheckpointKind::mark;  // the system prompt's end, most often
+    const std::size_t n_first = std::min(kFirstMarks, inside.size());
+    for (std::size_t i = 0; i < n_first; ++i) chosen[inside[i]] = CheckpointKind::mark;
     const std::size_t n_recent = std::min(kRecentMarks, inside.size());
     for (std::size_t i = inside.size() - n_recent; i < inside.size(); ++i) chosen[inside[i]] = CheckpointKind::mark;
     for (const std::size_t i : spread(inside, end)) chosen[inside[i]] = CheckpointKind::mark;

@@ -15,6 +15,16 @@ constexpr double kChoiceHolds_s = 0.5;  // the order of conversations changes sl
 // there.
 constexpr double kMiddleUse = 0.08;
 
+// Whether texts have gone on differently from it: what stands behind the page where they branch, and what stands behind
+// the one before if nothing does. Another text is as likely to come back to it as a text's own next turn to its end.
+bool is_shared(const Checkpoint& checkpoint) {
+    const Page* page = checkpoint.page;
+    if (checkpoint.kind == CheckpointKind::departure || page->n_kept > 1) return true;
+    if (page->children.size() != 1) return false;
+    const Page& next = *page->children.begin()->second;
+    return next.n_kept > 1 && next.checkpoints.empty();
+}
+
 std::size_t draw(std::uint64_t& lot, std::size_t n) {
     lot = lot * 6364136223846793005ULL + 1442695040888963407ULL;
     return static_cast<std::size_t>((lot >> 33) % n);
@@ -170,12 +180,13 @@ double CheckpointQueue::priority_per_byte(const Checkpoint& checkpoint, double u
 
 double CheckpointQueue::priority_per_byte(const Checkpoint& checkpoint, double now_s) const {
     const bool is_last = checkpoint.page->n_kept == 0 && &checkpoint == &checkpoint.page->checkpoints.back();
-    return priority_per_byte(checkpoint, is_last ? 1 : kMiddleUse, now_s);
+    return priority_per_byte(checkpoint, is_last || is_shared(checkpoint) ? 1 : kMiddleUse, now_s);
 }
 
 double CheckpointQueue::priority_of_new(const Checkpoint& checkpoint, double now_s) const {
     const bool is_end = checkpoint.kind == CheckpointKind::prompt_end || checkpoint.kind == CheckpointKind::answer_end;
-    return priority_per_byte(checkpoint, is_end ? 1 : kMiddleUse, now_s);
+    return priority_per_byte(checkpoint, is_end || checkpoint.kind == CheckpointKind::departure ? 1 : kMiddleUse,
+                             now_s);
 }
 
 std::optional<CheckpointQueue::Lowest> CheckpointQueue::lowest(double now_s) {

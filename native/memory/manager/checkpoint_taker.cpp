@@ -16,10 +16,25 @@ constexpr std::size_t kCheckpointsShare = 16;
 
 constexpr Position kLeastDistance = 32;  // about what reading the weights once more costs, in prompt tokens
 
+// Where texts depart it is saved again and again.
+constexpr Position kLeastDistanceOfDeparture = 8;
+
+// What is planned shortly before the departure stands for it: what it is good for is kept, and the other is spared.
+void add_departure(std::vector<PlannedCheckpoint>& planned, Position departure) {
+    for (PlannedCheckpoint& checkpoint : planned) {
+        if (checkpoint.position > departure || checkpoint.position <= departure - kLeastDistanceOfDeparture) continue;
+        checkpoint.kind = CheckpointKind::departure;
+        return;
+    }
+    planned.push_back({departure, CheckpointKind::departure});
+}
+
 }  // namespace
 
-void CheckpointTaker::plan(Lane& lane, Position n_known, const MemoryRequest& request) const {
-    if (!device_.traits().has_state()) return;
+void CheckpointTaker::plan(Lane& lane, const PrefixMatch& prefix_match, const MemoryRequest& request) const {
+    const bool has_state = device_.traits().has_state();
+    if (!has_state && !has_disk_) return;
+    const Position n_known = prefix_match.n;
     lane.checkpoints = plan_checkpoints(n_known, lane.n_prompt, request.marks);
     // An answer's end most often has its mark a token or two behind the checkpoint that was taken there: another
     // checkpoint would cost a computation of its own and save those few tokens.
@@ -28,8 +43,16 @@ void CheckpointTaker::plan(Lane& lane, Position n_known, const MemoryRequest& re
             return checkpoint.position < n_known + kLeastDistance;
         });
     }
+    const Position departure = prefix_match.n_known;
+    const Position least = n_known > 0 ? n_known + kLeastDistanceOfDeparture : kLeastDistance;
+    if (departure >= least && departure < lane.n_prompt) add_departure(lane.checkpoints, departure);
+    if (!has_state) {
+        std::erase_if(lane.checkpoints, [](const PlannedCheckpoint& checkpoint) {
+            return checkpoint.kind == CheckpointKind::interval || checkpoint.position % kPageSize == 0;
+        });
+    }
     for (const SnapshotPoint& point : request.snapshots) {
-        if (point.position > n_known) lane.checkpoints.push_back({point.position, CheckpointKind::mark});
+        if (has_state && point.position > n_known) lane.checkpoints.push_back({point.position, CheckpointKind::mark});
     }
     std::sort(lane.checkpoints.begin(), lane.checkpoints.end(),
               [](const PlannedCheckpoint& a, const PlannedCheckpoint& b) { return a.position < b.position; });
@@ -41,11 +64,33 @@ void CheckpointTaker::advance(LaneId id, std::span<const Token> text, Position n
     while (!lane.checkpoints.empty() && lane.checkpoints.front().position <= n_computed) {
         const PlannedCheckpoint planned = lane.checkpoints.front();
         lane.checkpoints.erase(lane.checkpoints.begin());
-        if (planned.position == n_computed) take_here(id, text, n_computed, planned.kind, {});
+        if (planned.position == n_computed) {
+            take_here(id, text, n_computed, planned.kind, {});
+        } else if (!device_.traits().has_state()) {
+            take_rows(id, text, n_computed, planned);
+        }
     }
     if (n_computed == lane.n_prompt && !logits.empty()) {
         take_here(id, text, n_computed, CheckpointKind::prompt_end, logits);
     }
+}
+
+// Of a position that has been passed: the rows between the last whole page and it. A text that departs there needs no
+// more, and after a restart nobody knows how far it agrees with a page that it departs from.
+void CheckpointTaker::take_rows(LaneId id, std::span<const Token> text, Position n_computed,
+                                const PlannedCheckpoint& planned) {
+    const Lane& lane = lanes_.at(id);
+    const auto n_pages = static_cast<std::size_t>(planned.position / kPageSize);
+    if (lane.is_lost || lane.n_out > 0 || n_pages > lane.pages.size()) return;
+    Page& page = n_pages == 0 ? tree_.root() : *lane.pages[n_pages - 1].page;
+    keep_or_warn(take(id, page, text, n_computed, planned.position, planned.kind, {}));
+}
+
+bool CheckpointTaker::keep_or_warn(const Result<Checkpoint*>& checkpoint) {
+    if (checkpoint) return true;
+    if (!has_warned_) log_warn("a checkpoint was not kept: " + checkpoint.error().text + " (said once)");
+    has_warned_ = true;
+    return false;
 }
 
 void CheckpointTaker::save_late(Lane& lane) {
@@ -100,13 +145,7 @@ void CheckpointTaker::take_here(LaneId id, std::span<const Token> text, Position
     // What was reused may end where its checkpoint still stands: the same state need not be copied again.
     const Checkpoint* known = tree_.find_checkpoint(*lane.page, part(text, lane.page->end(), n_computed));
     if (known != nullptr && (logits.empty() || !known->data->logits.empty())) return;
-    if (const Result<Checkpoint*> checkpoint = take(id, *lane.page, text, n_computed, n_computed, kind, logits);
-        !checkpoint) {
-        if (!has_warned_) log_warn("a checkpoint was not kept: " + checkpoint.error().text + " (said once)");
-        has_warned_ = true;
-        return;
-    }
-    thin(*lane.page, n_computed);
+    if (keep_or_warn(take(id, *lane.page, text, n_computed, n_computed, kind, logits))) thin(*lane.page, n_computed);
 }
 
 // Along the text that ends at `last`, give up the checkpoints that stand too close for their distance from the end.
@@ -115,12 +154,14 @@ void CheckpointTaker::thin(Page& last, Position end) {
     std::vector<ExistingCheckpoint> standing;
     const std::vector<Page*> path = path_to(last);
     const auto collect = [&](Page& page) {
-        // Where texts branch, more than one will come back.
+        // Where texts branch, more than one will come back: to what stands there, or else to the last before.
         const bool is_fork = page.children.size() > 1;
+        if (is_fork && page.checkpoints.empty() && !standing.empty()) standing.back().is_fixed = true;
         for (Checkpoint& checkpoint : page.checkpoints) {
             if (checkpoint.position() > end) continue;
+            const bool is_fixed = checkpoint.n_pins > 0 || is_fork || checkpoint.kind == CheckpointKind::departure;
             checkpoints.push_back(&checkpoint);
-            standing.push_back({checkpoint.position(), checkpoint.kind, checkpoint.n_pins > 0 || is_fork});
+            standing.push_back({checkpoint.position(), checkpoint.kind, is_fixed});
         }
     };
     collect(tree_.root());

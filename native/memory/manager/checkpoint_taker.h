@@ -18,8 +18,8 @@ public:
                     bool has_disk)
         : device_(device), tree_(tree), cache_(cache), lanes_(lanes), selector_(selector), has_disk_(has_disk) {}
 
-    // The lane's plan, whose first n_known positions need not be computed.
-    void plan(Lane& lane, Position n_known, const MemoryRequest& request) const;
+    // The lane's plan: what of its text need not be computed, and how far it is known beyond that.
+    void plan(Lane& lane, const PrefixMatch& prefix_match, const MemoryRequest& request) const;
 
     // The lane has computed its text up to n_computed: what was planned there is taken.
     void advance(LaneId id, std::span<const Token> text, Position n_computed, std::span<const float> logits);
@@ -37,6 +37,8 @@ public:
     void save_late(Lane& lane);
 
 private:
+    void take_rows(LaneId id, std::span<const Token> text, Position n_computed, const PlannedCheckpoint& planned);
+    bool keep_or_warn(const Result<Checkpoint*>& checkpoint);
     void thin(Page& last, Position end);
 
     KvDevice& device_;

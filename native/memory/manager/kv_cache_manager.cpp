@@ -45,7 +45,7 @@ KvCacheManager::KvCacheManager(KvDevice& device, DiskStore* disk, MemoryConfig c
 std::shared_ptr<KvCacheManager::Fetch> KvCacheManager::fetch(std::span<const Token> text,
                                                              const MemoryRequest& request) {
     if (refusal() || request.restore_slot || !reuses(request)) return nullptr;
-    return fetcher_.fetch(text);
+    return fetcher_.fetch(text, request.snapshots);
 }
 
 Result<void> KvCacheManager::check(const MemoryRequest& request, Position n_prompt) const {
@@ -135,7 +135,7 @@ void KvCacheManager::open(LaneId id, const PrefixMatch& prefix_match, std::span<
     lane.pins = pins_.of(request);
     lane.conversation = std::move(conversation);
     policy_.on_run(*lane.conversation);
-    checkpoints_.plan(lane, prefix_match.n, request);
+    checkpoints_.plan(lane, prefix_match, request);
     lanes_.open(id, std::move(lane));
     pool_.note_lanes_changed();
     selector_.advance(id, text, prefix_match.n);
@@ -152,7 +152,7 @@ Position KvCacheManager::n_until_cut(LaneId id, Position n_computed) const {
     const Lane& lane = lanes_.at(id);
     Position cut = selector_.next_choice(lane, n_computed);
     for (const PlannedCheckpoint& checkpoint : lane.checkpoints) {
-        if (checkpoint.position > n_computed) cut = std::min(cut, checkpoint.position);
+        if (device_.traits().has_state() && checkpoint.position > n_computed) cut = std::min(cut, checkpoint.position);
     }
     return cut == std::numeric_limits<Position>::max() ? cut : cut - n_computed;
 }

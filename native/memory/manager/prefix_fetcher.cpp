@@ -34,7 +34,12 @@ void PrefixFetcher::clear_disk() {
 void PrefixFetcher::touch(Page& last) {
     if (disk_ == nullptr) return;
     std::vector<PageName> chain;
-    for (const Page* page : path_to(last)) chain.push_back(page->name);
+    for (const Page* page : path_to(last)) {
+        chain.push_back(page->name);
+        if (page == &last || page->children.size() < 2) continue;
+        // Where texts have branched, the next one goes on from there.
+        for (const Checkpoint& checkpoint : page->checkpoints) chain.push_back(checkpoint.name);
+    }
     for (const Checkpoint& checkpoint : last.checkpoints) chain.push_back(checkpoint.name);
     disk_->touch(chain);
 }
@@ -76,19 +81,42 @@ std::optional<PrefixFetcher::Wanted> PrefixFetcher::find_checkpoint(const Known&
     const bool looks_further = device_.traits().has_state() || lacks_scores;
     for (std::size_t n = n_pages + 1; n-- > 0;) {
         Page& page = n == 0 ? tree_.root() : *known.pages[n - 1];
+        if (page.end() > static_cast<Position>(text.size())) continue;
         std::optional<Wanted> wanted = longest_behind(page, text.subspan(static_cast<std::size_t>(page.end())));
         if (wanted || !looks_further) return wanted;
     }
     return std::nullopt;
 }
 
-std::shared_ptr<PrefixFetch> PrefixFetcher::fetch(std::span<const Token> text) {
+std::optional<PrefixFetcher::Wanted> PrefixFetcher::checkpoint_at(const Known& known, std::size_t n_pages,
+                                                                  std::span<const Token> text, Position position) {
+    const auto n = static_cast<std::size_t>(position / kPageSize);
+    if (n > n_pages) return std::nullopt;
+    Page& page = n == 0 ? tree_.root() : *known.pages[n - 1];
+    const auto rest = text.subspan(n * kPageSize, static_cast<std::size_t>(position % kPageSize));
+    if (tree_.find_checkpoint(page, rest) != nullptr) return Wanted{&page, rest, false};
+    const auto on_disk = disk_->checkpoints_after(page.name);
+    const bool is_there = std::any_of(on_disk.begin(), on_disk.end(), [&](const CheckpointOnDisk& checkpoint) {
+        return checkpoint.name == checkpoint_name(page.name, rest);
+    });
+    return is_there ? std::optional(Wanted{&page, rest, true}) : std::nullopt;
+}
+
+std::shared_ptr<PrefixFetch> PrefixFetcher::fetch(std::span<const Token> text,
+                                                  std::span<const SnapshotPoint> snapshots) {
     if (disk_ == nullptr) return nullptr;
     const Known known = walk(text);
     const auto gone = std::find_if(known.pages.begin(), known.pages.end(),
                                    [&](const Page* page) { return !page->is_kept() && !cache_.is_on_disk(*page); });
     auto n_pages = static_cast<std::size_t>(gone - known.pages.begin());
-    const std::optional<Wanted> wanted = find_checkpoint(known, n_pages, text);
+    std::vector<Wanted> of_snapshots;
+    std::size_t n_most = text.size();
+    for (const SnapshotPoint& point : device_.traits().has_state() ? snapshots : std::span<const SnapshotPoint>{}) {
+        const std::optional<Wanted> at = checkpoint_at(known, n_pages, text, point.position);
+        if (!at) n_most = std::min(n_most, static_cast<std::size_t>(point.position));
+        if (at && at->is_on_disk) of_snapshots.push_back(*at);
+    }
+    const std::optional<Wanted> wanted = find_checkpoint(known, n_pages, text.first(n_most));
     if (device_.traits().has_state()) {
         if (!wanted) {
             if (!known.pages.empty()) tree_.retire(*known.pages.back());
@@ -103,6 +131,10 @@ std::shared_ptr<PrefixFetch> PrefixFetcher::fetch(std::span<const Token> text) {
         if (!known.pages[i]->is_kept()) read_page(fetch, *known.pages[i]);
     }
     if (wanted && wanted->is_on_disk) read_checkpoint(fetch, *wanted);
+    for (const Wanted& other : of_snapshots) {
+        const bool is_read = wanted->page == other.page && wanted->rest.size() == other.rest.size();
+        if (!is_read && other.page->index <= wanted->page->index) read_checkpoint(fetch, other);
+    }
     return fetch->is_done() ? nullptr : fetch;
 }
 

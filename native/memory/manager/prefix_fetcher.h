@@ -50,8 +50,9 @@ public:
     // How far the text is known, in memory or on disk.
     Known walk(std::span<const Token> text);
 
-    // Null: nothing to wait for.
-    std::shared_ptr<PrefixFetch> fetch(std::span<const Token> text);
+    // `snapshots` need checkpoints where they stand: those on disk are read as well, and where there is none the text
+    // is of use only up to there. Null: nothing to wait for.
+    std::shared_ptr<PrefixFetch> fetch(std::span<const Token> text, std::span<const SnapshotPoint> snapshots);
 
     // The text that ends behind this page was used: on disk it is among the newest.
     void touch(Page& last);
@@ -68,6 +69,8 @@ private:
     };
 
     std::optional<Wanted> find_checkpoint(const Known& known, std::size_t n_pages, std::span<const Token> text);
+    std::optional<Wanted> checkpoint_at(const Known& known, std::size_t n_pages, std::span<const Token> text,
+                                        Position position);
     std::optional<Wanted> longest_behind(Page& page, std::span<const Token> left);
     void read_page(const std::shared_ptr<PrefixFetch>& fetch, Page& page);
     void read_checkpoint(const std::shared_ptr<PrefixFetch>& fetch, const Wanted& wanted);

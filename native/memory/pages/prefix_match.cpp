@@ -137,6 +137,7 @@ std::string_view to_string(Tier tier) {
 PrefixMatch match_prefix(const Known& known, Page& root, std::span<const Token> text, const PrefixMatchLimits& limits) {
     PrefixMatch chosen =
         limits.has_state ? choose_checkpoint(known, root, text, limits) : choose_rows(known, root, text, limits);
+    chosen.n_known = known.n_matched;
     chosen.miss = why_not_more(chosen, known, root, text);
     chosen.tier = tier_of(chosen);
     return chosen;

@@ -29,6 +29,7 @@ std::string_view to_string(Tier tier);
 
 struct PrefixMatch {
     Position n = 0;                    // positions that need not be computed
+    Position n_known = 0;              // up to which some known text agrees
     std::vector<Page*> pages;          // the full pages of them
     std::vector<bool> seen;            // which of those the lane is to see; empty: all
     Checkpoint* checkpoint = nullptr;  // where the rest, the state and the logits are taken from

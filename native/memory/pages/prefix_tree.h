@@ -34,8 +34,9 @@ struct PlaceInPool {
     Cell lowest = 0;  // of its cells
 };
 
-// Why a checkpoint was taken, in rising worth: texts depart at marks and ends more often than anywhere else.
-enum class CheckpointKind : std::uint8_t { interval, mark, prompt_end, answer_end };
+// Why a checkpoint was taken: texts depart at marks and ends more often than anywhere else, and where one has departed
+// from another (departure) the next is likely to.
+enum class CheckpointKind : std::uint8_t { interval, mark, departure, prompt_end, answer_end };
 
 // The state of a text at one position, in host memory. Owned by the page it stands behind.
 struct Checkpoint {

@@ -185,6 +185,30 @@ TEST_CASE("cells that are computed into or filled before they have been read kee
     }
 }
 
+TEST_CASE("a state that is saved behind a computation is the lane's of then, whatever is computed next") {
+    for (const char* name : {"", "qwen35", "gemma4"}) {
+        CAPTURE(name);
+        const Variant variant{*name == '\0' ? LUCE_TINY_MODEL : test_model(name), "q8_0"};
+        Direct s(variant, 256);
+        s.compute(kFirst, some_tokens(150, 3));
+        Bytes expected;
+        REQUIRE(s.device.save_state(kFirst, expected, nullptr));
+        s.device.settle();
+
+        HoldUp hold_up;  // nobody but a computation makes the copies happen: who waited for them would wait for good
+        const auto state = std::make_shared<Bytes>();
+        REQUIRE(s.device.save_state(kFirst, *state, state));
+        CHECK(s.device.n_bytes_under_way() > 0);
+        s.decode(kFirst, 150, some_tokens(20, 91));
+        hold_up.end();
+        s.device.settle();
+        CHECK(*state == expected);
+
+        s.device.forget(kFirst);
+        CHECK(s.device.n_bytes_under_way() == 0);
+    }
+}
+
 TEST_CASE("what comes in is there when a lane computes with it, also if it was still on its way out") {
     for (const bool is_placed : {true, false}) {
         CAPTURE(is_placed);

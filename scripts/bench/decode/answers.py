@@ -45,6 +45,11 @@ class Answers:
         return min(times_s[-1] for times_s in self.times_s)
 
     @property
+    def whole_s(self) -> float:
+        """Here the last lane has its last one."""
+        return max(times_s[-1] for times_s in self.times_s)
+
+    @property
     def prefill(self) -> float:
         """Tokens a second of the prompts."""
         return self.n_prompt / self.begin_s

@@ -181,9 +181,13 @@ def by_lanes(args: argparse.Namespace, group: Group) -> Figures:
             lambda pair: better([of_mode(pair, is_unified=mode) for mode in (False, True)]),
             args.pairs,
         )
-    yield from answer_figures(
-        "lanes", name_of(group), "llama-batched-bench" if is_equal else "bare loop", args, ours, theirs
-    )
+    peer = "llama-batched-bench" if is_equal else "bare loop"
+    yield from answer_figures("lanes", name_of(group), peer, args, ours, theirs)
+    # luced's first lanes answer while it reads the last ones' prompts, which the peers do one after the other.
+    n_made = args.tokens * len(group)
+    their_s = [sum(group) / rate.prefill + n_made / rate.decode for rate in theirs]
+    yield Figure("lanes", name_of(group), "all tokens", peer, [(sum(group) + n_made) / a.whole_s for a in ours],
+                 [(sum(group) + n_made) / s for s in their_s])  # fmt: skip
 
 
 def against_bare(args: argparse.Namespace, group: Group) -> Figures:
@@ -267,8 +271,9 @@ def spanned_cells(daemon: DaemonDriver) -> int:
     return int(dict(reply.fields)["cells_spanned"])
 
 
-def beside(args: argparse.Namespace, length: int = 4000) -> Figures:
+def beside(args: argparse.Namespace) -> Figures:
     """Each slice lets the running lane have one token: what a slice and its step take together is the mean gap."""
+    length = args.beside
     alone, together = [], []
     with luced(args, [(16, length)], n_pool=4 * length) as daemon:
         warm_up(daemon, args, (16, length))
@@ -308,6 +313,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cached", type=numbers, default=[0, 65536], metavar="N,…", help="cells of idle texts")
     parser.add_argument("--cached-text", type=int, default=8192, help="tokens of each of these texts")
     parser.add_argument("--cached-prompt", type=int, default=8192, help="tokens of the request beside them")
+    parser.add_argument("--beside", type=int, default=4000, help="tokens of the prompt that a running lane notices")
     parser.add_argument("--host-cache", default="0", help="as luced's option; 0: all that stays is in the pool")
     parser.add_argument("--peer-ubatches", type=numbers, default=[512, 2048], metavar="N,…")
     parser.add_argument("--tokens", type=int, default=300, help="of each answer")

@@ -115,6 +115,8 @@ class Usage:
     decode_s: float
     n_resumes: int
     """Engines that were lost under it."""
+    n_restored: int = 0
+    """Earlier answers that the client spelled otherwise, and that were in the prompt as the model wrote them."""
     speculation: Speculation | None = None
     """None: the engine does not speculate, or had no step to take."""
     n_loops: int = 0
@@ -126,6 +128,7 @@ class Usage:
         return {
             "cache_tier": self.cache_tier,
             "cache_miss": self.cache_miss,
+            "restored_answers": self.n_restored,
             "queue_s": round(self.queue_s, 6),
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),

@@ -17,6 +17,7 @@ from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFinished, Progress, Usage, added_speculation
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.answer_spellings import AnswerSpellings
 from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, LogprobReader, PlainReading
 from luce.supervisor.http.answering.choice_requests import engine_request
@@ -53,7 +54,8 @@ class ChatAnswerer:
         self._settings = settings
         self._metrics = metrics
         self._known = TokenReplayCache(text, settings.answers_kept_bytes)
-        self._renderer = Renderer(text, self._known)
+        self._spellings = AnswerSpellings(settings.answers_kept_bytes if settings.restores_answers else 0)
+        self._renderer = Renderer(text, self._known, self._spellings)
         self._client_texts = None if settings.shares_prefixes else TenantIsolation()
         if not settings.shares_prefixes:
             _require_no_disk(supervisor.config)
@@ -90,7 +92,7 @@ class ChatAnswerer:
                 choices.append(choice)
             if answer_request.prompt.grammar is not None or answer_request.pins:
                 await self._await_consent(submissions[0])
-            answering = ChatAnswering(submissions, choices, self._metrics, asked_s)
+            answering = ChatAnswering(submissions, choices, self._metrics, asked_s, rendered.n_restored)
             stack.callback(answering.close)
             yield answering
 
@@ -107,7 +109,9 @@ class ChatAnswerer:
     async def _render(self, answer_request: AnswerRequest) -> Rendered:
         try:
             owner = "" if self._settings.shares_prefixes else answer_request.client
-            rendered = await asyncio.to_thread(self._renderer.render, answer_request.prompt, owner)
+            rendered = await asyncio.to_thread(
+                self._renderer.render, answer_request.prompt, owner, answer_request.client
+            )
         except TextError as error:
             raise api_error(error) from error
         if not rendered.ids:
@@ -154,9 +158,13 @@ class ChatAnswerer:
         return reuse
 
     def _note_answers(self, rendered: Rendered, choices: Sequence[ChoiceDecoder]) -> None:
-        if rendered.turn is not None:
-            for choice in choices:
-                self._known.keep(rendered.turn, choice.tokens, choice.stop)
+        if rendered.turn is None:
+            return
+        for choice in choices:
+            given = None
+            if rendered.place is not None and (message := choice.message()) is not None:
+                given = self._spellings.keep(rendered.place, message)
+            self._known.keep(rendered.turn, choice.tokens, choice.stop, given)
 
     def _choice(self, answer_request: AnswerRequest, rendered: Rendered, index: int) -> ChoiceDecoder:
         chat = rendered.chat
@@ -179,11 +187,17 @@ class ChatAnswering:
     """Implements app_context.Answering."""
 
     def __init__(
-        self, submissions: Sequence[Submission], choices: Sequence[ChoiceDecoder], metrics: Metrics, asked_s: float
+        self,
+        submissions: Sequence[Submission],
+        choices: Sequence[ChoiceDecoder],
+        metrics: Metrics,
+        asked_s: float,
+        n_restored: int = 0,
     ) -> None:
         self._streams = [_Stream(submission, choice) for submission, choice in zip(submissions, choices, strict=True)]
         self._metrics = metrics
         self._asked_s = asked_s
+        self._n_restored = n_restored
         self._last_s: float | None = None
         self._n_read = 0  # of the prompt, as far as has been told
         self._waits: dict[asyncio.Task[Sequence[Item]], _Stream] = {}  # of several choices, for what comes next
@@ -276,6 +290,7 @@ class ChatAnswering:
             n_cached=first.n_reused,
             cache_tier=first.tier,
             cache_miss=first.miss,
+            n_restored=self._n_restored,
             n_generated=sum(len(stream.choice.tokens) for stream in self._streams),
             n_reasoning=sum(stream.choice.n_reasoning for stream in self._streams),
             queue_s=first.queue_s,

@@ -9,7 +9,7 @@ import json
 import logging
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answering.answer_events import (
@@ -44,6 +44,9 @@ logger = logging.getLogger("luce.http.answering")
 class Reading(Protocol):
     """What a format makes of tokens. One for each choice."""
 
+    is_readable: bool
+    """Whether the tokens are in the format, so that what is shown is all that they say."""
+
     def feed(self, token: int) -> Sequence[Delta]: ...
 
     def feed_many(self, tokens: Sequence[int]) -> Sequence[tuple[int, Sequence[Delta]]]:
@@ -60,6 +63,7 @@ class PlainReading:
 
     def __init__(self, model: TextModel) -> None:
         self._detokenizer = model.detokenizer()
+        self.is_readable = True
 
     def feed(self, token: int) -> Sequence[Delta]:
         text = self._detokenizer.feed(token)
@@ -85,6 +89,7 @@ class ChatReading:
         self._parser = AnswerParser(chat)
         self._raw: list[int] = []
         self._has_shown = False
+        self.is_readable = True
 
     def feed(self, token: int) -> Sequence[Delta]:
         self._raw.append(token)
@@ -105,6 +110,7 @@ class ChatReading:
             return self._parser.finish(truncated=truncated).deltas
         except AnswerFormatError as error:
             logger.warning("an answer is not in the format of the model's template: %s", error)
+        self.is_readable = False
         if self._has_shown:
             return ()
         text = b"".join(map(self._piece, self._raw)).decode(errors="replace")
@@ -164,6 +170,7 @@ class ChoiceDecoder:
         self.n_repaired = 0
         """Calls that had come as text."""
         self._has_called = False
+        self._is_whole = False
         self._reasons = False
         self.n_reasoning = 0
         self.tokens: list[int] = []
@@ -222,6 +229,7 @@ class ChoiceDecoder:
     def finish(self, *, truncated: bool) -> tuple[list[Piece], ChoiceFinished]:
         """`truncated`: a limit cut it off. The pieces that are still missing, and the whole."""
         pieces: list[Piece] = []
+        self._is_whole = not truncated
         has_stopped = self.has_stopped
         truncated = truncated or self.has_looped
         if not has_stopped:
@@ -243,6 +251,20 @@ class ChoiceDecoder:
             logprobs=tuple(self._shown_logprobs),
         )
         return pieces, finished
+
+    def message(self) -> dict[str, Any] | None:
+        """As a client would send it back that changes nothing; as far as it went, if nobody reads it any more. None
+        where a message says less than the tokens, or nothing."""
+        content = "".join(self._content)
+        has_parts = self._has_called or not self._reading.is_readable or (self._calls and not self._is_whole)
+        if has_parts or not (content.strip() or self._calls) or not all(call.is_whole() for call in self._calls):
+            return None
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = [call.part() for call in self._calls]
+        return message
 
     def close(self) -> None:
         self._reading.close()
@@ -331,6 +353,11 @@ class _Call:
         except ValueError:
             return False
         return True
+
+    def part(self) -> dict[str, Any]:
+        """Of a message."""
+        function = {"name": self.name, "arguments": "".join(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
 
     def finished(self) -> FinishedToolCall:
         return FinishedToolCall(self.id, self.name, "".join(self.arguments))

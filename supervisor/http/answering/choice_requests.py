@@ -47,6 +47,7 @@ def engine_request(
             n_logprobs=_n_logprobs(answer_request.n_logprobs),
             constraint=rendered.constraint,
             boundaries=rendered.boundaries,
+            marks=rendered.marks,
             pin=pins,
             reuse=reuse,
             client=answer_request.client,

@@ -56,7 +56,7 @@ def _part_of_schema(key: str, value: Any) -> Any:
 def _message(message: Mapping[str, Any]) -> dict[str, Any] | None:
     kept = {key: message[key] for key in _KEPT if message.get(key) is not None}
     is_system = kept.get("role") in {"system", "developer"}
-    parts = _texts(kept.get("content"))
+    parts = content_texts(kept.get("content"))
     if is_system:
         shown = [_VOLATILE_LINE.sub("", part) for part in parts]
         if shown != parts:
@@ -72,7 +72,8 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any] | None:
     return kept
 
 
-def _texts(content: Any) -> list[str]:
+def content_texts(content: Any) -> list[str]:
+    """The parts of a message's content. Raises UnreadableContentError."""
     if content is None:
         return []
     if isinstance(content, str):

@@ -11,17 +11,19 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from luce.protocol import ConstraintArgs, GrammarTrigger, TriggerKind
 from luce.supervisor.http.answering.answer_request import ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.answer_spellings import AnswerSpellings, SpelledConversation
 from luce.supervisor.http.answering.infill import Infill, NoInfillError, infill_prompt
 from luce.supervisor.http.answering.message_normalizer import (
     UnreadableContentError,
-    normalise_messages,
     normalise_schema,
     normalise_tools,
 )
+from luce.supervisor.http.answering.prompt_marks import PromptMarks
 from luce.supervisor.http.answering.role_fallbacks import RoleFallbacks
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache, Turn
 from luce.supervisor.http.errors import ApiError, ErrorKind
@@ -45,6 +47,8 @@ _TRIGGER_KINDS = {
 class Rendered:
     ids: tuple[int, ...]
     boundaries: tuple[int, ...] = ()
+    marks: tuple[int, ...] = ()
+    """Where other prompts may part from this one within its messages."""
     turns: tuple[tuple[MessageMark, int | None], ...] = ()
     """The template's messages, and where they begin in the ids; None: within an answer that was put in."""
     constraint: ConstraintArgs = field(default_factory=ConstraintArgs)
@@ -52,6 +56,10 @@ class Rendered:
     """None: a text, whose answer has no format."""
     turn: Turn | None = None
     """Under which the answer is to be known."""
+    place: bytes | None = None
+    """The same for the answer as a message."""
+    n_restored: int = 0
+    """Earlier answers that the client spelled otherwise, and that are in the prompt as the model wrote them."""
 
     def close(self) -> None:
         if self.chat is not None:
@@ -71,25 +79,36 @@ def prompt_text(model: TextModel, prompt: ChatPrompt) -> str:
 class Renderer:
     """For one model. Any thread may use it."""
 
-    def __init__(self, model: TextModel, known: TokenReplayCache | None = None) -> None:
+    def __init__(
+        self, model: TextModel, known: TokenReplayCache | None = None, spellings: AnswerSpellings | None = None
+    ) -> None:
         self._model = model
         self._known = TokenReplayCache(model, 0) if known is None else known
+        self._spellings = AnswerSpellings(0) if spellings is None else spellings
         self._roles = RoleFallbacks(model)
+        self._marks = PromptMarks(partial(model.piece, special=True))
         self._said: set[str] = set()
 
-    def render(self, prompt: ChatPrompt | TextPrompt, owner: str = "") -> Rendered:
-        """`owner`: whose earlier answers may be put in. Raises ApiError, or TextError."""
+    def render(self, prompt: ChatPrompt | TextPrompt, owner: str = "", client: str = "") -> Rendered:
+        """`owner`: whose earlier answers may be put in where they spell what is there; `client`: whose may where they
+        say it. Raises ApiError, or TextError."""
         if isinstance(prompt, TextPrompt):
             return self._text(prompt)
-        chat = self._chat(prompt)
-        spliced = self._known.splice(chat, owner)
+        spoken = self._spoken(prompt, client)
+        chat = self._chat(prompt, spoken)
+        spliced = self._known.splice(chat, owner, [answer for answer, _ in spoken.answers])
+        differing = {number for number, (_, differs) in enumerate(spoken.answers) if differs}
+        found = ((spliced.places[mark.message], mark.offset) for mark in self._marks.find(chat, prompt.messages))
         return Rendered(
             ids=spliced.ids,
             boundaries=spliced.boundaries,
+            marks=tuple(place + offset for place, offset in found if place is not None),
             turns=tuple(zip(chat.marks, spliced.places, strict=True)),
             constraint=self._constraint(prompt, chat),
             chat=chat,
             turn=spliced.turn,
+            place=None if prompt.continues_last else spoken.place,
+            n_restored=len(spliced.respelled | (spliced.replaced & differing)),
         )
 
     def _text(self, prompt: TextPrompt) -> Rendered:
@@ -119,17 +138,19 @@ class Renderer:
             text = f"a prompt's token ids are whole numbers from 0 to {self._model.n_vocab - 1}"
             raise ApiError(ErrorKind.INVALID, "token_out_of_range", text, param="prompt")
 
-    def _chat(self, prompt: ChatPrompt) -> RenderedChat:
+    def _spoken(self, prompt: ChatPrompt, client: str) -> SpelledConversation:
         try:
-            messages = normalise_messages(prompt.messages)
+            return self._spellings.read(prompt.messages, client, keeps_last=prompt.continues_last)
         except UnreadableContentError as error:
             raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
+
+    def _chat(self, prompt: ChatPrompt, spoken: SpelledConversation) -> RenderedChat:
         choice: str | Mapping[str, Any] = prompt.tool_choice
         if prompt.tool_choice.startswith("function:"):
             name = prompt.tool_choice.removeprefix("function:")
             choice = {"type": "function", "function": {"name": name}}
         return self._roles.render(
-            messages,
+            spoken.messages,
             tools=normalise_tools(prompt.tools) or None,
             tool_choice=choice,
             parallel_tool_calls=prompt.parallel_tool_calls,

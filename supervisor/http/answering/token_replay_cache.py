@@ -2,7 +2,11 @@
 
 A model does not always write a text with the ids that its tokeniser gives it; a prompt with other ids is another text
 to the prefix cache, though it reads the same. What is put in spells exactly the bytes that it replaces, and special
-tokens stay where they are. Knows rendered prompts and ids; no engine.
+tokens stay where they are.
+
+Nor does a template write a message as the model did: it trims, and serialises arguments in its own way. A turn of which
+is known which answer it is (answer_spellings.py) gets that answer's ids even so, where the template has rendered all
+that the answer says between the same special tokens. Knows rendered prompts and ids; no engine.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from luce.supervisor.http.answering.answer_spellings import GivenAnswer
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel
 
 _ENTRY_BYTES = 600  # beside an answer's text and ids, about
@@ -39,6 +44,10 @@ class SplicedPrompt:
     turn: Turn | None
     n_spliced: int
     """Answers that were put in, whose ids are others than the tokeniser's."""
+    replaced: frozenset[int] = frozenset()
+    """Which of the assistant's messages, from 0, are answers that were put in."""
+    respelled: frozenset[int] = frozenset()
+    """Of these, those that read otherwise than the template has them."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,9 @@ class _Answer:
     text: bytes
     """With the head of its turn."""
     ids: array[int]
+    head: bytes
+    given: GivenAnswer | None
+    """The message that these ids are, and nothing else."""
 
     @property
     def n_bytes(self) -> int:
@@ -63,18 +75,24 @@ class TokenReplayCache:
         self._lock = threading.Lock()
         self.n_bytes = 0
 
-    def splice(self, chat: RenderedChat, client: str = "") -> SplicedPrompt:
-        """The prompt with the ids of answers that are known, for a turn of `client`'s: nobody else has it."""
+    def splice(self, chat: RenderedChat, client: str = "", answers: Sequence[GivenAnswer | None] = ()) -> SplicedPrompt:
+        """The prompt with the ids of answers that are known, for a turn of `client`'s: nobody else has it. `answers`:
+        what the assistant's messages are known to be, in their order."""
         prompt = chat.prompt.encode()
         digest = blake2b(client.encode(), digest_size=16)
         ids: list[int] = []
         boundaries: list[int] = []
         places: list[int | None] = []
-        n_taken, n_hashed, n_spliced = 0, 0, 0
+        replaced, respelled = set(), set()
+        n_taken, n_hashed, n_spliced, n_said = 0, 0, 0, 0
         turn = None
-        for mark in chat.marks:
+        for number, mark in enumerate(chat.marks):
             digest.update(prompt[n_hashed : mark.byte])
             n_hashed = mark.byte
+            given = None
+            if mark.role == "assistant":
+                given = answers[n_said] if n_said < len(answers) else None
+                n_said += 1
             if mark.token < n_taken:
                 places.append(None)
                 continue  # inside of an answer that was put in
@@ -83,9 +101,15 @@ class TokenReplayCache:
             boundaries.append(len(ids))
             places.append(len(ids))
             place = digest.digest()
-            found = self._at(chat, prompt, mark, place)
+            here = self._known_at(place)
+            found = self._spelled(chat, prompt, mark, here)
+            if found is None and given is not None:
+                found = self._respelled(chat, prompt, number, [known for known in here if known.given is given])
+                if found is not None:
+                    respelled.add(n_said - 1)
             if found is not None:
                 known_ids, n_replaced = found
+                replaced.add(n_said - 1)
                 n_spliced += tuple(known_ids) != chat.tokens[n_taken : n_taken + n_replaced]
                 ids += known_ids
                 n_taken += n_replaced
@@ -97,10 +121,15 @@ class TokenReplayCache:
             tuple(places),
             None if turn is None else Turn(turn[0], prompt[turn[1] :], tuple(ids[turn[2] :])),
             n_spliced,
+            frozenset(replaced),
+            frozenset(respelled),
         )
 
-    def keep(self, turn: Turn, tokens: Sequence[int], stop: str | None = None) -> None:
-        """An answer, or its prefix. `stop`: a text that ended it and is not part of it."""
+    def keep(
+        self, turn: Turn, tokens: Sequence[int], stop: str | None = None, given: GivenAnswer | None = None
+    ) -> None:
+        """An answer, or its prefix. `stop`: a text that ended it and is not part of it. `given`: the message that it
+        became."""
         ids = list(tokens)
         while ids and ids[-1] in self._model.info.eog:
             ids.pop()
@@ -112,7 +141,10 @@ class TokenReplayCache:
                 ids.pop()
         if not ids:
             return
-        answer = _Answer(turn.head + b"".join(pieces), array("i", [*turn.head_ids, *ids]))
+        text = b"".join(pieces)
+        if given is not None and not _ends_with_message(text, given):
+            given = None
+        answer = _Answer(turn.head + text, array("i", [*turn.head_ids, *ids]), turn.head, given)
         with self._lock:
             here = self._answers.setdefault(turn.place, [])
             for other in [other for other in here if other.text == answer.text]:
@@ -126,19 +158,55 @@ class TokenReplayCache:
                 _, oldest = self._answers.popitem(last=False)
                 self.n_bytes -= sum(other.n_bytes for other in oldest)
 
-    def _at(
-        self, chat: RenderedChat, prompt: bytes, mark: MessageMark, place: bytes
-    ) -> tuple[Sequence[int], int] | None:
-        """An answer whose turn began at the mark, and how many of the prompt's ids it takes the place of."""
+    def _known_at(self, place: bytes) -> list[_Answer]:
         with self._lock:
             here = list(self._answers.get(place, ()))
             if here:
                 self._answers.move_to_end(place)
+        return here
+
+    def _spelled(
+        self, chat: RenderedChat, prompt: bytes, mark: MessageMark, here: Sequence[_Answer]
+    ) -> tuple[Sequence[int], int] | None:
+        """An answer whose turn began at the mark, and how many of the prompt's ids it takes the place of."""
         fitting = [answer for answer in here if prompt.startswith(answer.text, mark.byte)]
         for answer in sorted(fitting, key=lambda answer: -len(answer.text)):
             n_replaced = self._n_replaced(chat.tokens, mark.token, answer)
             if n_replaced is not None:
                 return answer.ids, n_replaced
+        return None
+
+    def _respelled(
+        self, chat: RenderedChat, prompt: bytes, number: int, here: Sequence[_Answer]
+    ) -> tuple[Sequence[int], int] | None:
+        """The same for answers that are the message behind mark `number`, whatever the template has made of it: up to
+        the token that ends the turn, if the turn begins as theirs did, has the same special tokens in the same order
+        and shows all that they say. A template that strips the reasoning does not."""
+        if not here:
+            return None
+        mark = chat.marks[number]
+        n_tokens, n_bytes = len(chat.tokens), len(prompt)
+        if number + 1 < len(chat.marks):
+            n_tokens, n_bytes = chat.marks[number + 1].token, chat.marks[number + 1].byte
+        tokens, text = chat.tokens[mark.token : n_tokens], prompt[mark.byte : n_bytes]
+        end = self._end_of_turn(tokens)
+        if end is None:
+            return None
+        special = [token for token in tokens[:end] if token in self._special]
+        shown = text.removesuffix(b"".join(self._pieces(tokens[end:])))
+        for answer in reversed(here):
+            is_same = special == [token for token in answer.ids if token in self._special]
+            if is_same and shown.startswith(answer.head) and _shows(shown, answer):
+                return answer.ids, end
+        return None
+
+    def _end_of_turn(self, tokens: Sequence[int]) -> int | None:
+        """Where the token is that ends it, with nothing but white space behind it."""
+        for end in reversed(range(len(tokens))):
+            if tokens[end] in self._model.info.eog:
+                return end
+            if not self._model.piece(tokens[end], special=True).isspace():
+                break
         return None
 
     def _n_replaced(self, tokens: Sequence[int], begin: int, answer: _Answer) -> int | None:
@@ -168,3 +236,20 @@ class TokenReplayCache:
     def _drop(self, here: list[_Answer], answer: _Answer) -> None:
         here.remove(answer)
         self.n_bytes -= answer.n_bytes
+
+
+def _ends_with_message(text: bytes, given: GivenAnswer) -> bool:
+    """Whether a text that the model wrote has what the message says, and nothing behind it but calls."""
+    content = given.message["content"].strip().encode()
+    if content not in text or given.reasoning.encode() not in text:
+        return False
+    return "tool_calls" in given.message or text.rstrip().endswith(content)
+
+
+def _shows(turn: bytes, answer: _Answer) -> bool:
+    """Whether a rendered turn has all that the answer says. Arguments may be written in many ways: what the message
+    means has been compared."""
+    assert answer.given is not None
+    message = answer.given.message
+    names = [call["function"]["name"] for call in message.get("tool_calls", ())]
+    return all(text.encode() in turn for text in (message["content"].strip(), answer.given.reasoning, *names))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 from aiohttp import web
@@ -23,15 +23,24 @@ MAX_DEPTH = 100  # of arrays and objects in each other
 MAX_VALUES = 2_000_000  # a body of 32 MiB could hold eight times as many, each an object of ours
 MAX_DIGITS = 20  # of a whole number: all of 64 bits
 
+_LONG_BYTES = 1 << 18  # of a body; what is shorter is parsed in the time that a thread takes to begin
+
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
 
 _Model = TypeVar("_Model", bound=BaseModel)
+_Value = TypeVar("_Value")
 
 
 async def read_body(request: web.Request, model: type[_Model]) -> _Model:
     """The body, checked."""
-    return check(await read_json(request), model)
+    data = await read_bytes(request, request.app[APP_CONTEXT].settings)
+    return await parsed(data, lambda data: check(parse_object(data), model))
+
+
+async def parsed(data: bytes, parse: Callable[[bytes], _Value]) -> _Value:
+    """What `parse` makes of a body; of a long one in a thread, so that others are served meanwhile."""
+    return parse(data) if len(data) < _LONG_BYTES else await asyncio.to_thread(parse, data)
 
 
 def check(raw: Mapping[str, Any], model: type[_Model]) -> _Model:
@@ -51,7 +60,7 @@ def check(raw: Mapping[str, Any], model: type[_Model]) -> _Model:
 
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body as an object. Its Content-Type is not looked at: clients send all sorts."""
-    return parse_object(await read_bytes(request, request.app[APP_CONTEXT].settings))
+    return await parsed(await read_bytes(request, request.app[APP_CONTEXT].settings), parse_object)
 
 
 async def read_bytes(request: web.Request, settings: ServeSettings) -> bytes:

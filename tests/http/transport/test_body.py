@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from typing import Any
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.transport.body import MAX_DEPTH, MAX_VALUES, check, parse_object
+from luce.supervisor.http.transport.body import MAX_DEPTH, MAX_VALUES, check, parse_object, parsed
 
 
 class Body(BaseModel):
@@ -126,3 +127,17 @@ def test_many_mistakes_are_told_in_few_words() -> None:
 
 def test_unknown_fields_are_taken() -> None:
     assert check({"name": "a", "new": {"x": 1}}, Body).model_extra == {"new": {"x": 1}}
+
+
+@pytest.mark.asyncio
+async def test_others_are_served_while_a_long_body_is_parsed() -> None:
+    value = {"messages": [{"role": "user", "content": f"Number {n}"} for n in range(50_000)]}
+    reading = asyncio.create_task(parsed(json.dumps(value).encode(), parse_object))
+    n_turns = 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        n_turns += 1
+    assert reading.result() == value
+    assert n_turns > 10
+    with pytest.raises(ApiError):
+        await parsed(b"[" * (1 << 20), parse_object)

@@ -1,0 +1,76 @@
+// TokenCache with a vocabulary of bytes: what it gives is what the vocabulary would, and it stays within its bounds.
+#include "llama/text/token_cache.h"
+
+#include <random>
+#include <string>
+
+#include <doctest/doctest.h>
+
+using luce::llama::TokenCache;
+
+namespace {
+
+std::vector<llama_token> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+
+std::string text_of(unsigned number, size_t n_bytes) {
+    std::string text = std::to_string(number) + ":";
+    text.resize(n_bytes, 'x');
+    return text;
+}
+
+}  // namespace
+
+TEST_SUITE("llama") {
+    TEST_CASE("a text that comes again is not tokenised again") {
+        int n_calls = 0;
+        TokenCache cache(
+            [&](std::string_view text) {
+                ++n_calls;
+                return bytes_of(text);
+            },
+            1 << 20);
+        for (int round = 0; round < 3; ++round) {
+            for (unsigned number = 0; number < 10; ++number) {
+                const std::string text = text_of(number, 100 + number);
+                CHECK(cache.tokenize(text) == bytes_of(text));
+            }
+        }
+        CHECK(n_calls == 10);
+        CHECK(cache.tokenize("") == bytes_of(""));
+    }
+
+    TEST_CASE("the longest unused texts leave") {
+        std::vector<std::string> tokenised;
+        constexpr size_t kMaxBytes = 4 * 5 * 100;
+        TokenCache cache(
+            [&](std::string_view text) {
+                tokenised.emplace_back(text);
+                return bytes_of(text);
+            },
+            kMaxBytes);
+        for (unsigned number = 0; number < 4; ++number) {
+            cache.tokenize(text_of(number, 100));
+        }
+        CHECK(cache.n_bytes() == kMaxBytes);
+        cache.tokenize(text_of(0, 100));
+        cache.tokenize(text_of(4, 100));  // takes the place of 1
+        tokenised.clear();
+        for (const unsigned number : {0U, 2U, 3U, 4U, 1U}) {
+            cache.tokenize(text_of(number, 100));
+        }
+        CHECK(tokenised == std::vector<std::string>{text_of(1, 100)});
+        const std::string large = text_of(9, 10 * kMaxBytes);
+        CHECK(cache.tokenize(large) == bytes_of(large));
+        CHECK(cache.n_bytes() == 0);
+    }
+
+    TEST_CASE("random texts in little room") {
+        std::mt19937 random(3);
+        TokenCache cache(bytes_of, 5000);
+        for (int round = 0; round < 5000; ++round) {
+            const std::string text = text_of(random() % 40, random() % 300);
+            REQUIRE(cache.tokenize(text) == bytes_of(text));
+            REQUIRE(cache.n_bytes() <= 5000);
+        }
+    }
+}
