@@ -25,6 +25,7 @@ from .commands import Park as Park
 from .commands import Ping as Ping
 from .commands import PinSpan as PinSpan
 from .commands import Quit as Quit
+from .commands import SamplerKind as SamplerKind
 from .commands import SamplingArgs as SamplingArgs
 from .commands import SaveSlot as SaveSlot
 from .commands import Snapshot as Snapshot

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
-from .commands import MAX_LOGPROBS, MAX_MARKS, GrammarTrigger, PinSpan, SnapshotPoint, TriggerKind
+from .commands import MAX_LOGPROBS, MAX_MARKS, GrammarTrigger, PinSpan, SamplerKind, SnapshotPoint, TriggerKind
 from .percent import percent_encode
 from .scalar_values import (
     MAX_UINT64,
@@ -100,6 +100,11 @@ def _biased_token(pair: tuple[int, float]) -> str:
     return f"{write_count(token)}:{'-inf' if bias == -inf else _write_real(bias)}"
 
 
+def _item(text: str) -> str:
+    """A text in a list."""
+    return write_text(text).replace(",", "%2C")
+
+
 def _trigger(trigger: GrammarTrigger) -> str:
     if trigger.kind is TriggerKind.TOKEN:
         if trigger.text:
@@ -107,7 +112,13 @@ def _trigger(trigger: GrammarTrigger) -> str:
         return f"token:{write_count(trigger.token)}"
     if trigger.token or not trigger.text:
         raise RefusedError(f"a {trigger.kind} trigger has a text and no token")
-    return f"{trigger.kind}:" + write_text(trigger.text).replace(",", "%2C")
+    return f"{trigger.kind}:{_item(trigger.text)}"
+
+
+def _samplers(kinds: tuple[SamplerKind, ...]) -> str:
+    if len(set(kinds)) < len(kinds):
+        raise RefusedError("names a sampler twice")
+    return _list(kinds, lambda kind: SamplerKind(kind).value)
 
 
 def _snapshots(points: tuple[SnapshotPoint, ...]) -> str:
@@ -142,9 +153,11 @@ WRITERS: dict[str, Writer] = {
     "probability": _real(parse_probability),
     "prompt": _not_empty(_counts),
     "real": _write_real,
+    "samplers": _samplers,
     "slots": _counts,
     "snapshots": _snapshots,
     "text": write_text,
+    "texts": lambda texts: _list(texts, _not_empty(_item)),
     "token_alternatives": lambda ends: _list(ends, _not_empty(_counts), "|"),
     "tokens": _counts,
     "triggers": lambda triggers: _list(triggers, _trigger),

@@ -6,7 +6,7 @@ Knows token ids and the wire's words for sampling and constraints; knows nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from luce.protocol import MAX_LOGPROBS, MAX_MARKS, ConstraintArgs, ErrorCode, SamplingArgs, Speculation, StopReason
 from luce.supervisor.engine.generation import TokenEvent
@@ -34,7 +34,9 @@ class GenerateRequest:
     frequency_penalty: float | None = None
     seed: int | None = None  # without one the supervisor picks one, so that a restart does not change the text
     logit_bias: Sequence[tuple[int, float]] = ()
+    links: SamplingArgs = field(default_factory=SamplingArgs)  # DRY, XTC, the samplers' order, …: what is not above
     stop_tokens: Sequence[int] = ()
+    min_tokens: int = 0  # before so many, neither a stop token nor one of the model's end tokens is chosen
     ignore_eos: bool = False
     n_logprobs: int = 0  # above 0: token events carry the chosen token's logprob and those of so many others
     constraint: ConstraintArgs = field(default_factory=ConstraintArgs)  # grammar, triggers, reasoning budget
@@ -56,8 +58,9 @@ class GenerateRequest:
     def __post_init__(self) -> None:
         if (self.prompt_ids is None) == (self.prompt is None):
             raise ValueError("a request has either prompt_ids or prompt")
-        if self.max_tokens < 0:
-            raise ValueError(f"max_tokens={self.max_tokens}: it must be 0 or more")
+        for name in ("max_tokens", "min_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: it must be 0 or more")
         if not 0 <= self.n_logprobs <= MAX_LOGPROBS:
             raise ValueError(f"n_logprobs={self.n_logprobs}: it must be from 0 to {MAX_LOGPROBS}")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
@@ -69,7 +72,8 @@ class GenerateRequest:
             raise ValueError(f"pin has more than {MAX_MARKS} spans")
 
     def sampling(self, seed: int) -> SamplingArgs:
-        return SamplingArgs(
+        return replace(
+            self.links,
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,

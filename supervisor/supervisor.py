@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from luce.protocol import ErrorCode, LocalProtocolError
-from luce.supervisor.config import EngineConfig, SupervisorConfig
+from luce.supervisor.config import ConfigError, EngineConfig, SupervisorConfig
 from luce.supervisor.engine.generation import EngineDied, EngineError
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.locate import find_luced
@@ -86,11 +86,13 @@ class Supervisor:
     """One model behind one or more engines, for any asyncio program. Use as a context manager.
 
     Entering it waits until an engine is ready; raises StartError when none can be started, or a draft does not fit its
-    model, NotInstalledError when there is no luced. `on_log` gets each line of the engines' logs.
+    model, NotInstalledError when there is no luced, ConfigError when its engines have different models. `on_log` gets
+    each line of the engines' logs.
     """
 
     def __init__(self, config: SupervisorConfig, *, on_log: Callable[[str], None] | None = None) -> None:
         self.config = config
+        self.model = config.daemon_config(config.engine_configs()[0]).model  # of the first engine, and so of all
         self._on_log = on_log
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -275,7 +277,9 @@ class Supervisor:
             raise failures[0]
 
     def _engines_with_drafts(self, loop: asyncio.AbstractEventLoop) -> list[EngineConfig]:
-        """Each with the file of its draft, which may have to be converted first. In a thread; raises StartError."""
+        """Each with the file of its draft, which may have to be converted first. In a thread; raises StartError,
+        ConfigError."""
+        _require_one_model(self.config)
 
         def on_convert(text: str) -> None:
             if self._on_log is not None:
@@ -301,7 +305,7 @@ class Supervisor:
     def _open_text(self) -> TextModel:
         from luce.supervisor.text import TextModel
 
-        return TextModel(self._monitors[0].daemon_config.model)
+        return TextModel(self.model)
 
 
 async def _told(answer: Awaitable[_Answer]) -> _Answer:
@@ -322,6 +326,19 @@ def _lane_status(attempt: Attempt, in_flight: InFlightRequest) -> LaneStatus:
     n_prompt = in_flight.n_prompt
     n_read = min(attempt.n_read, n_prompt) if attempt.is_reading else n_prompt
     return LaneStatus(n_prompt=n_prompt, n_read=n_read, n_generated=len(in_flight.tokens))
+
+
+def _require_one_model(config: SupervisorConfig) -> None:
+    """A prompt's ids are made once, and any engine may get them, or go on with another's answer."""
+    from luce.supervisor.models.same_model import difference
+
+    first, *others = dict.fromkeys(config.daemon_config(engine).model for engine in config.engine_configs())
+    for other in others:
+        if (how := difference(first, other)) is not None:
+            raise ConfigError(
+                f"engines: {other} is another model than {first} ({how}): the engines of one server run one model;"
+                " start a server for each"
+            )
 
 
 def _draft_file(draft: Path, model: Path, on_convert: Callable[[str], None]) -> Path:

@@ -1,6 +1,7 @@
 // Request: one generation as the engine sees it: token ids in, token ids out. Knows no protocol; the daemon translates.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -17,6 +18,9 @@ namespace luce::engine {
 // Names a request for its whole life in the engine; never reused within a process.
 enum class RequestKey : std::uint64_t {};
 
+// The links of a sampler chain, in llama.cpp's order.
+enum class SamplerKind { penalties, dry, top_n_sigma, top_k, typ_p, top_p, min_p, xtc, temperature };
+
 // Neutral values switch a step off: the default is greedy decoding.
 struct SamplingParams {
     float temperature = 0.0F;
@@ -26,16 +30,34 @@ struct SamplingParams {
     float repeat_penalty = 1.0F;
     float presence_penalty = 0.0F;
     float frequency_penalty = 0.0F;
+    std::int32_t repeat_last_n = 64;  // tokens that the three look back on
+    float dry_multiplier = 0.0F;
+    float dry_base = 1.75F;
+    std::int32_t dry_allowed_length = 2;
+    std::int32_t dry_last_n = 64;
+    std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};
+    float typical_p = 1.0F;
+    float top_n_sigma = 0.0F;
+    float xtc_probability = 0.0F;
+    float xtc_threshold = 0.1F;
+    float dynatemp_range = 0.0F;
+    float dynatemp_exponent = 1.0F;
+    std::vector<SamplerKind> order = {SamplerKind::penalties, SamplerKind::dry,   SamplerKind::top_n_sigma,
+                                      SamplerKind::top_k,     SamplerKind::typ_p, SamplerKind::top_p,
+                                      SamplerKind::min_p,     SamplerKind::xtc,   SamplerKind::temperature};
     std::uint64_t seed = 0;
     std::vector<std::pair<Token, float>> logit_bias;
 
     // Below it, dividing by the temperature overflows; what is left there is the largest logit anyway.
     static constexpr float kMinTemperature = 1e-6F;
-    bool is_greedy() const { return temperature < kMinTemperature; }
+    bool is_greedy() const { return temperature < kMinTemperature && dynatemp_range <= 0.0F; }
 
     bool has_penalties() const {
-        return repeat_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F;
+        return (repeat_penalty != 1.0F || presence_penalty != 0.0F || frequency_penalty != 0.0F) && repeat_last_n > 0;
     }
+    bool has_dry() const { return dry_multiplier > 0.0F && dry_base >= 1.0F && dry_last_n > 0; }
+    bool has_xtc() const { return xtc_probability > 0.0F && xtc_threshold <= 0.5F; }
+    bool is_ordered(SamplerKind kind) const { return std::find(order.begin(), order.end(), kind) != order.end(); }
 };
 
 struct Trigger {
@@ -67,6 +89,7 @@ struct Request {
     SamplingParams sampling;
     ConstraintParams constraint;
     Tokens stop_tokens;
+    std::int32_t n_least = 0;  // before so many tokens none is chosen that would end it
     bool ignores_eos = false;
     std::int32_t n_logprobs = 0;
     std::int32_t n_generated_before = 0;  // trailing prompt tokens that this request generated earlier

@@ -88,6 +88,24 @@ Result<GrammarTrigger> parse_trigger(std::string_view text) {
     return trigger;
 }
 
+Result<std::string> parse_item(std::string_view text) {
+    if (text.empty()) return bad_args("has an empty text");
+    return parse_text(text);
+}
+
+constexpr std::pair<std::string_view, SamplerKind> kSamplers[] = {
+    {"penalties", SamplerKind::penalties}, {"dry", SamplerKind::dry},     {"top_n_sigma", SamplerKind::top_n_sigma},
+    {"top_k", SamplerKind::top_k},         {"typ_p", SamplerKind::typ_p}, {"top_p", SamplerKind::top_p},
+    {"min_p", SamplerKind::min_p},         {"xtc", SamplerKind::xtc},     {"temperature", SamplerKind::temperature},
+};
+
+Result<SamplerKind> parse_sampler(std::string_view text) {
+    for (const auto& [name, kind] : kSamplers) {
+        if (text == name) return kind;
+    }
+    return bad_args("'" + shortened(text) + "' is no sampler");
+}
+
 Result<std::vector<Token>> parse_alternative(std::string_view text) {
     if (text.empty()) return bad_args("has an empty alternative");
     return parse_tokens(text);
@@ -139,6 +157,17 @@ Result<std::vector<std::pair<Token, float>>> parse_logit_bias(std::string_view t
 
 Result<std::vector<GrammarTrigger>> parse_triggers(std::string_view text) {
     return parse_list<GrammarTrigger>(text, ',', parse_trigger);
+}
+
+Result<std::vector<std::string>> parse_texts(std::string_view text) { return parse_list(text, ',', parse_item); }
+
+Result<std::vector<SamplerKind>> parse_samplers(std::string_view text) {
+    Result<std::vector<SamplerKind>> kinds = parse_list(text, ',', parse_sampler);
+    if (!kinds) return kinds;
+    for (auto kind = kinds.value().begin(); kind != kinds.value().end(); ++kind) {
+        if (std::find(kinds.value().begin(), kind, *kind) != kind) return bad_args("names a sampler twice");
+    }
+    return kinds;
 }
 
 Result<std::vector<Position>> parse_marks(std::string_view text) {

@@ -2,6 +2,7 @@
 // afterwards, so that an encoded separator is text. An empty value is an empty list. Knows no key and no command.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,6 +23,12 @@ Result<std::vector<std::pair<Token, float>>> parse_logit_bias(std::string_view t
 
 // `word:<text>,pattern:<text>,full:<text>,token:<id>`
 Result<std::vector<GrammarTrigger>> parse_triggers(std::string_view text);
+
+// Texts, none of them empty
+Result<std::vector<std::string>> parse_texts(std::string_view text);
+
+// `top_k,temperature`, each at most once
+Result<std::vector<SamplerKind>> parse_samplers(std::string_view text);
 
 // `64,128`, at most kMaxMarks
 Result<std::vector<Position>> parse_marks(std::string_view text);

@@ -1,9 +1,10 @@
 """Numbers as the daemon takes them. Real: one with a fraction, finite, and within what a binary32 holds. Bytes: a count
 of them, 8G for short. NumberOrAuto: a whole one, or the word auto. PositionSpans:
-positions. Seconds: a time."""
+positions. Seconds: a time. JsonObject: no number, but read like one."""
 
 from __future__ import annotations
 
+import json
 import math
 import struct
 from typing import Any
@@ -54,6 +55,21 @@ class NumberOrAuto(click.IntRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value == "auto" else super().convert(value, param, ctx)
+
+
+class JsonObject(click.ParamType):  # type: ignore[type-arg]  # as Seconds
+    """An object, as JSON; a table of a configuration file is one already."""
+
+    name = "json"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            read = json.loads(value) if isinstance(value, str) else value
+        except (ValueError, RecursionError):
+            self.fail(f"{value} is not JSON", param, ctx)
+        if not isinstance(read, dict):
+            self.fail(f"{value} is no JSON object", param, ctx)
+        return read
 
 
 class PositionSpans(click.ParamType):  # type: ignore[type-arg]  # as Seconds

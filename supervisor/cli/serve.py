@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
 from luce.supervisor.cli.model_files import NO_DRAFT, read_model, read_packaged_draft
-from luce.supervisor.cli.numbers import Seconds
+from luce.supervisor.cli.numbers import JsonObject, Real, Seconds
 from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
 from luce.supervisor.cli.output import write_output
 from luce.supervisor.config import ConfigError, OnOff
@@ -82,6 +82,36 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     multiple=True,
     metavar="NAME",
     help="Name under which the model is listed; may be given several times. Requests may name any model.",
+)
+@click.option(
+    "--reasoning",
+    type=click.Choice(["on", "off", "auto"]),
+    help="Whether models that can reason do so where a request does not say; auto leaves it to the template."
+    " Default: auto.",
+)
+@click.option(
+    "--reasoning-budget",
+    type=NOT_NEGATIVE,
+    metavar="N",
+    help="Tokens of reasoning after which its end is forced, where a request does not say. Default: without bounds.",
+)
+@click.option(
+    "--reasoning-effort",
+    metavar="WORD",
+    help="low, medium, high or another word that the model's template knows, where a request does not say.",
+)
+@click.option(
+    "--chat-template-kwargs",
+    "template_arguments",
+    type=JsonObject(),
+    metavar="JSON",
+    help="Arguments for the chat template as a JSON object; those of a request come first.",
+)
+@click.option(
+    "--force-temperature",
+    type=Real(min=0, max=100),
+    metavar="T",
+    help="Temperature of all answers, whatever requests say: for agents that send one which does not suit the model.",
 )
 @click.option(
     "--chat-template",

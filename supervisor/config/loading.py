@@ -17,6 +17,7 @@ from typing import Any, TypeVar, get_origin, get_type_hints
 
 from luce.supervisor.config import ConfigError, DaemonConfig, EngineConfig, SupervisorConfig
 from luce.supervisor.config.values import read_environment_table, read_item, read_text
+from luce.supervisor.http.answer_defaults import AnswerDefaults
 from luce.supervisor.http.settings import ServeSettings
 
 PREFIX = "LUCE_"
@@ -29,6 +30,8 @@ _NOT_SETTABLE = frozenset({"stream_fd", "mux", "die_with_parent"})
 # Variables of ours that are no options.
 _OTHER_VARIABLES = frozenset({"LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY", CONFIG_VARIABLE})
 _ENGINES = "engines"
+_PROFILES = "profiles"
+_TABLES = frozenset({_ENGINES, _PROFILES})
 _SECRETS = frozenset({"api_keys"})
 _UNITS = re.compile(r"_(s|bytes)$")
 _NEAR = 0.8  # how alike a variable's name has to be for it to be taken for a slip of the pen
@@ -145,6 +148,8 @@ def _option(entry: Field[Any], annotation: Any, flag: Flag | None) -> Option:
     )
     # Only the model has no default of its own: without one, the packaged one is meant.
     default = None if entry.default is MISSING else entry.default
+    if entry.default_factory is not MISSING:
+        default = entry.default_factory()
     if entry.name == "model":
         annotation = Path | None
     check = (lambda value: value) if flag is None else flag.check
@@ -172,7 +177,7 @@ def read_configuration(
 
 
 def _from_environment(options: Mapping[str, Option], environ: Mapping[str, str]) -> dict[str, Setting]:
-    settable = (option for option in options.values() if option.field != _ENGINES)
+    settable = (option for option in options.values() if option.field not in _TABLES)
     by_variable = {variable: option for option in settable for variable in option.variables}
     settings: dict[str, Setting] = {}
     for variable, text in environ.items():
@@ -219,6 +224,8 @@ def _from_file(options: Mapping[str, Option], file: Path) -> dict[str, Setting]:
             raise ConfigError(f"{file}: {option.name} is given twice, under two of its names")
         if option.field == _ENGINES:
             value: object = _engines(options, item, file)
+        elif option.field == _PROFILES:
+            value = _profiles(options, item, file)
         else:
             value = _from_item(option, item, file, key)
         settings[option.field] = Setting(option, value, str(file))
@@ -287,6 +294,27 @@ def _engine(names: Mapping[str, Option], table: Mapping[str, Any], file: Path, p
         else:
             raise ConfigError(f"{file}: {place}: {_unknown(key, [*names, 'env'])}")
     return EngineConfig(**values)
+
+
+def _profiles(options: Mapping[str, Option], item: object, file: Path) -> dict[str, AnswerDefaults]:
+    if not isinstance(item, dict) or not all(isinstance(table, dict) for table in item.values()):
+        raise ConfigError(f"{file}: profiles: each profile is a table of its own, under [profiles.NAME]")
+    of_profile = {entry.name for entry in fields(AnswerDefaults)}
+    names = _names_in_files(option for option in options.values() if option.field in of_profile)
+    return {name: _profile(names, table, file, f"profiles.{name}") for name, table in item.items()}
+
+
+def _profile(names: Mapping[str, Option], table: Mapping[str, Any], file: Path, place: str) -> AnswerDefaults:
+    values: dict[str, Any] = {}
+    for key, item in table.items():
+        option = names.get(key.replace("-", "_"))
+        if option is None:
+            raise ConfigError(f"{file}: {place}: {_unknown(key, names)}")
+        values[option.field] = _from_item(option, item, file, f"{place}.{key}")
+    try:
+        return AnswerDefaults(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {place}: {error}") from None
 
 
 def _keys_in(file: Path | None) -> list[str]:

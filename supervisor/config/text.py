@@ -6,16 +6,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 
 from luce.supervisor.config import EngineConfig
 from luce.supervisor.config.loading import Configuration, Setting
+from luce.supervisor.http.answer_defaults import AnswerDefaults
+
+_TABLES = ("engines", "profiles")
 
 
 def configuration_text(configuration: Configuration) -> str:
-    lines = [_line(setting) for name, setting in configuration.settings.items() if name != "engines"]
+    lines = [_line(setting) for name, setting in configuration.settings.items() if name not in _TABLES]
     names = {field: setting.option.name for field, setting in configuration.settings.items()}
     tables = [line for engine in configuration["engines"] for line in _engine_lines(engine, names)]
+    profiles: Mapping[str, AnswerDefaults] = configuration["profiles"]
+    tables += [line for name, profile in profiles.items() for line in _profile_lines(name, profile, names)]
     return "\n".join([*lines, *tables]) + "\n"
 
 
@@ -40,6 +46,14 @@ def _engine_lines(engine: EngineConfig, names: Mapping[str, str]) -> Iterator[st
         yield f"{names[key]} = {_toml(value)}"
 
 
+def _profile_lines(name: str, profile: AnswerDefaults, names: Mapping[str, str]) -> Iterator[str]:
+    yield f"\n[profiles.{_toml(name)}]"
+    for entry in fields(AnswerDefaults):
+        value = getattr(profile, entry.name)
+        if value is not None:
+            yield f"{names[entry.name]} = {_toml(value)}"
+
+
 def _toml(value: object) -> str:
     match value:
         case None:
@@ -50,7 +64,9 @@ def _toml(value: object) -> str:
             return repr(value)
         case Path():
             return json.dumps(str(value), ensure_ascii=False)
-        case tuple():
+        case tuple() | list():
             return "[" + ", ".join(map(_toml, value)) + "]"
+        case dict():
+            return "{ " + ", ".join(f"{_toml(key)} = {_toml(item)}" for key, item in value.items()) + " }"
         case _:
             return json.dumps(value, ensure_ascii=False)

@@ -5,6 +5,7 @@ Raises ValueError with a text for people, which names neither the option nor whe
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import types
@@ -44,6 +45,8 @@ def read_item(annotation: Any, item: object, folder: Path) -> object:
         return _one_of(inner, {True: "on", False: "off"}[item] if isinstance(item, bool) else item)
     if get_origin(inner) is tuple:
         return _texts(item)
+    if get_origin(inner) is Mapping:
+        return _of_type(dict, item, "a table: { key = value }")
     if inner is bool:
         return _of_type(bool, item, "true or false")
     if inner is int:
@@ -70,9 +73,18 @@ def read_text(annotation: Any, text: str) -> object:
         return read_item(inner, _number(inner, text), Path())
     if inner == NumberOrAuto:
         return read_item(inner, text if text == _AUTO else _number(int, text), Path())
+    if get_origin(inner) is Mapping:
+        return read_item(inner, _object(text), Path())
     if get_origin(inner) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return read_item(inner, text, Path())
+
+
+def _object(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{text!r} is not JSON") from None
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:

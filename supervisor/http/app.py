@@ -14,6 +14,7 @@ from aiohttp import web
 from luce.supervisor.http.admin import endpoints as admin
 from luce.supervisor.http.admin import slot_endpoints, status_page, text_endpoints
 from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.answer_defaults import AnswerDefaults, ModelDefaults
 from luce.supervisor.http.answering.answerer import ChatAnswerer
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.anthropic import endpoint as anthropic
@@ -48,10 +49,14 @@ async def create_app(supervisor: Supervisor, settings: ServeSettings | None = No
     """
     chosen = ServeSettings() if settings is None else settings
     text = await _open_text(supervisor, chosen)
-    metrics = Metrics(version=metadata.version("luce-daemon"), model=supervisor.config.model.stem)
-    gate = ShutdownGate(ChatAnswerer(supervisor, text, chosen, metrics))
+    metrics = Metrics(version=metadata.version("luce-daemon"), model=supervisor.model.stem)
+    of_file = await asyncio.to_thread(AnswerDefaults.of_file, supervisor.model)
+    defaults = ModelDefaults(chosen, chosen.profiles, of_file)
+    gate = ShutdownGate(ChatAnswerer(supervisor, text, chosen, metrics, defaults))
     app = web.Application(middlewares=[account_request, check_access], client_max_size=chosen.max_body_bytes)
-    app[APP_CONTEXT] = AppContext(supervisor=supervisor, text=text, settings=chosen, answerer=gate, metrics=metrics)
+    app[APP_CONTEXT] = AppContext(
+        supervisor=supervisor, text=text, settings=chosen, answerer=gate, metrics=metrics, defaults=defaults
+    )
     app[SHUTDOWN_GATE] = gate
     app[API_KEYS] = ApiKeys(chosen.api_keys)
     app.on_response_prepare.append(add_headers)
@@ -73,4 +78,4 @@ async def _open_text(supervisor: Supervisor, settings: ServeSettings) -> TextMod
     if settings.chat_template is None:
         return await supervisor.text()
     template = await asyncio.to_thread(settings.chat_template.read_text, "utf-8")
-    return await asyncio.to_thread(TextModel, supervisor.config.model, chat_template=template)
+    return await asyncio.to_thread(TextModel, supervisor.model, chat_template=template)

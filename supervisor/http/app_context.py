@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
+from luce.supervisor.http.answer_defaults import ModelDefaults
 from luce.supervisor.http.answering.answer_events import AnswerEvent
 from luce.supervisor.http.answering.answer_request import AnswerRequest
 from luce.supervisor.http.settings import ServeSettings
@@ -62,11 +63,12 @@ class AppContext:
     settings: ServeSettings
     answerer: Answerer
     metrics: Metrics
+    defaults: ModelDefaults
 
     @property
     def model_names(self) -> list[str]:
-        """Under which the model is listed: its aliases, or its file's name."""
-        return list(dict.fromkeys(self.settings.aliases)) or [self.supervisor.config.model.stem]
+        """Under which the model is listed: its aliases, or its file's name; and its profiles."""
+        return list(dict.fromkeys([*(self.settings.aliases or [self.supervisor.model.stem]), *self.settings.profiles]))
 
     def served_name(self, asked: str | None) -> str:
         """The model's name in an answer: what the client calls it, whatever that is."""

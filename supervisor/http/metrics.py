@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import (
@@ -59,6 +59,16 @@ class Distribution:
         return HistogramMetricFamily(self.name, self.text, buckets=buckets, sum_value=self._sum)
 
 
+class Isolation(Protocol):
+    """What answering/tenant_isolation.py says of itself."""
+
+    n_shortened: int
+    is_full: bool
+
+    @property
+    def n_tokens(self) -> int: ...
+
+
 class Metrics:
     def __init__(self, *, version: str = "", model: str = "") -> None:
         self._info = {"version": version, "model": model}
@@ -90,6 +100,7 @@ class Metrics:
             "luce_http_tokens_per_step", "Tokens that a step of the model gave an answer", _STEP_TOKENS
         )
         self._speculation: Speculation | None = None
+        self._isolation: Isolation | None = None
         self._status: SupervisorStatus | None = None
         self._engine_metrics: Sequence[EngineMetrics] = ()
         self._registry = CollectorRegistry()
@@ -138,6 +149,10 @@ class Metrics:
             self._tokens_per_step.add(speculation.tokens_per_step)
         self._speculation = speculation if self._speculation is None else self._speculation + speculation
 
+    def watch_isolation(self, isolation: Isolation) -> None:
+        """Where clients are kept apart: how much has to be remembered for that is shown too."""
+        self._isolation = isolation
+
     def render(self, status: SupervisorStatus, engine_metrics: Sequence[EngineMetrics] = ()) -> bytes:
         """Prometheus' text format. `engine_metrics`: of the engines, in the order of `status.engines`, or nothing."""
         self._status, self._engine_metrics = status, engine_metrics
@@ -148,6 +163,8 @@ class Metrics:
 
     def families(self) -> Iterator[Metric]:
         yield from self._requests()
+        if self._isolation is not None:
+            yield from _isolation_families(self._isolation)
         for distribution in (
             self._first_token,
             self._gaps,
@@ -260,3 +277,10 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
     answers.add_metric(["cancelled"], status.n_cancelled)
     yield answers
     yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)
+
+
+def _isolation_families(isolation: Isolation) -> Iterator[Metric]:
+    name, text = "luce_http_isolation", "Clients that are kept apart"
+    yield GaugeMetricFamily(f"{name}_tokens", f"{text}: tokens of their texts that are known", isolation.n_tokens)
+    yield CounterMetricFamily(f"{name}_shortened", f"{text}: texts that were shortened", isolation.n_shortened)
+    yield GaugeMetricFamily(f"{name}_full", f"{text}: 1 if none is served from memory any more", isolation.is_full)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from luce.supervisor.config import ByteCount, ConfigError
+from luce.supervisor.http.answer_defaults import AnswerDefaults
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSettings:
+class ServeSettings(AnswerDefaults):
+    """The defaults are those of all answers; `profiles` have some of their own."""
+
     host: str = "127.0.0.1"  # or unix:PATH, or a path that ends in .sock
     port: int = 8080
     socket_mode: str = "600"  # who may use a Unix socket, as chmod takes it
@@ -34,15 +38,14 @@ class ServeSettings:
     idle_timeout_s: float = 120.0  # of a connection without a request; also for the head of one to arrive
     request_timeout_s: float | None = None  # for a whole request; None: as long as it takes
     shutdown_grace_s: float = 30.0  # for streams to end by themselves
-    temperature: float = 0.8  # of requests that do not say; so are the next three
-    top_p: float = 0.95
-    top_k: int = 40
-    min_p: float = 0.05
+    profiles: Mapping[str, AnswerDefaults] = field(default_factory=dict)
+    """Further names of the model, and what is different for those who ask for it by them."""
     answers_kept_bytes: ByteCount = 64 * MIB  # ids of answers, so that they come back as they were generated
     restores_answers: bool = True  # whether answers that a client spells otherwise are rendered as the model wrote them
     responses_kept_bytes: ByteCount = 64 * MIB  # of /v1/responses, in memory, for previous_response_id; 0: none
 
     def __post_init__(self) -> None:
+        AnswerDefaults.__post_init__(self)
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port}: it must be from 0 to 65535")
         if not re.fullmatch(r"[0-7]{3}", self.socket_mode):

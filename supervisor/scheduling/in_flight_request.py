@@ -157,6 +157,7 @@ class InFlightRequest:
             constraint=request.constraint,
             memory=memory,
             stop_tokens=tuple(request.stop_tokens),
+            n_least=request.min_tokens,
             ignore_eos=request.ignore_eos,
             n_logprobs=request.n_logprobs,
             n_generated_before=n_kept,

@@ -13,6 +13,7 @@ from luce.supervisor.cli.serve import draft_answers, known_flags
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.config.loading import Configuration, known_options, read_configuration
 from luce.supervisor.config.text import configuration_text
+from luce.supervisor.http.answer_defaults import AnswerDefaults
 from luce.supervisor.http.settings import ServeSettings
 
 MODEL = Path("/m.gguf")
@@ -372,11 +373,17 @@ def test_what_is_shown_is_a_file_that_says_the_same(tmp_path: Path) -> None:
         host_cache = "8G"
         disk_cache = "cache"
         shared_prefixes = false
+        reasoning = "on"
+        chat_template_kwargs = { a = 1, b = ["x", { c = "y" }] }
         [[engines]]
         env = { "A-B" = "0" }
         binary = "luced"
         lanes = 2
         [[engines]]
+        [profiles.luce-fast]
+        reasoning = "off"
+        temperature = 0.5
+        [profiles."a b"]
     """
     configuration = read(text, folder=tmp_path, LUCE_LANES="3")
     shown = tmp_path / "shown.toml"
@@ -388,3 +395,43 @@ def test_what_is_shown_is_a_file_that_says_the_same(tmp_path: Path) -> None:
     lines = shown.read_text().splitlines()
     assert any(line.startswith("lanes = 3 ") and line.endswith("# LUCE_LANES") for line in lines)
     assert any(line.startswith("port = 8080 ") and line.endswith("# default") for line in lines)
+
+
+def test_profiles_and_what_all_answers_are_made_with(tmp_path: Path) -> None:
+    text = """
+        temperature = 0.7
+        reasoning-effort = "low"
+        chat_template_kwargs = { preserve_thinking = true }
+        [profiles.luce-think]
+        reasoning = "on"
+        reasoning_budget = 4096
+        chat_template_kwargs = { b = 2 }
+        [profiles.luce-fast]
+        reasoning = "off"
+        force_temperature = 0
+    """
+    settings = read(text, folder=tmp_path, LUCE_TOP_K="7").serve_settings()
+    assert (settings.temperature, settings.top_k, settings.reasoning_effort) == (0.7, 7, "low")
+    assert settings.template_arguments == {"preserve_thinking": True}
+    assert settings.profiles == {
+        "luce-think": AnswerDefaults(reasoning="on", reasoning_budget=4096, template_arguments={"b": 2}),
+        "luce-fast": AnswerDefaults(reasoning="off", force_temperature=0),
+    }
+    assert read(LUCE_CHAT_TEMPLATE_KWARGS='{"a": [1]}').serve_settings().template_arguments == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("profiles = 1", "profiles: each profile is a table of its own"),
+        ("[profiles.a]\nport = 1", "profiles.a: there is no option port"),
+        ("[profiles.a]\nreasonin = 'on'", "did you mean reasoning?"),
+        ("[profiles.a]\nreasoning = 'maybe'", "profiles.a.reasoning: 'maybe' is none of"),
+        ("[profiles.a]\ntop_p = 2", "profiles.a: top_p=2.0: it must be from 0 to 1"),
+        ("chat_template_kwargs = 'x'", "chat_template_kwargs: 'x' is not a table"),
+    ],
+)
+def test_profiles_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        read(text, folder=tmp_path)
+    assert said in str(raised.value)

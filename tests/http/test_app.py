@@ -273,7 +273,7 @@ def test_props(client: httpx.Client, server: Server) -> None:
     props = client.get("/props").json()
     assert props["n_ctx"] == props["default_generation_settings"]["n_ctx"] == 4096
     assert props["total_slots"] == 4
-    assert props["default_generation_settings"]["params"]["top_k"] == server.settings.top_k
+    assert props["default_generation_settings"]["params"]["top_k"] == 40
     assert "<|im_start|>" in props["chat_template"]
     assert props["model_path"] == "luce-tiny-Q8_0.gguf"
     assert props["kvflash"] is None
@@ -283,6 +283,19 @@ def test_props(client: httpx.Client, server: Server) -> None:
 def test_lanes(client: httpx.Client) -> None:
     lanes = client.get("/slots").json()
     assert lanes == [{"id": number, "n_ctx": 4096, "is_processing": False} for number in range(4)]
+
+
+async def test_lanes_at_work_say_what_they_do(make_server: MakeServer) -> None:
+    body = {"prompt": "one two", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+    async with make_server(lanes=2) as server, aiohttp.ClientSession(server.url) as session:
+        async with session.post("/v1/completions", json=body) as answer:
+            for _ in range(5):
+                await answer.content.readuntil(b"\n\n")
+            lanes = await (await session.get("/slots")).json()
+        assert [lane["is_processing"] for lane in lanes] == [True, False]
+        assert lanes[0]["n_prompt_tokens"] == lanes[0]["n_prompt_tokens_processed"] > 0
+        assert lanes[0]["next_token"][0]["n_decoded"] >= 3
+        assert "next_token" not in lanes[1]
 
 
 @pytest.mark.parametrize("text", ["", "Hello world", "€ \U0001f600 日本", "\0\n\t", "<|im_start|>user"])

@@ -28,6 +28,7 @@ from luce.supervisor import (
     SupervisorConfig,
     TokenEvent,
 )
+from tests.daemon.other_tokenizer import write_with_other_tokenizer
 from tests.supervisor.streams import (
     DEADLINE_S,
     PROMPT,
@@ -301,3 +302,16 @@ async def test_events_carry_what_embedders_read(supervisor: Supervisor) -> None:
     assert all(isinstance(event.token, int) for event in events if isinstance(event, TokenEvent))
     assert isinstance(events[-1], FinishedEvent)
     assert SimpleNamespace(**dataclasses.asdict(events[-1])).tier == "none"
+
+
+async def test_engines_of_another_model_are_refused(settings: SupervisorConfig, tmp_path: Path) -> None:
+    """Their prompts would be another tokenizer's ids. A copy is the same model."""
+    other, copy = tmp_path / "other.gguf", tmp_path / "copy.gguf"
+    write_with_other_tokenizer(settings.model, other)
+    copy.write_bytes(settings.model.read_bytes())
+    with pytest.raises(ConfigError, match=r"other\.gguf is another model than .* \(another vocabulary\)"):
+        async with Supervisor(dataclasses.replace(settings, engines=[{}, {"model": other}])):
+            pass
+    async with Supervisor(dataclasses.replace(settings, engines=[{"model": copy}, {}])) as running:
+        assert running.model == copy
+        assert (await collect(running, request())).tokens

@@ -75,10 +75,20 @@ Result<void> ChainSampler::accept_prompt(const Request& request, std::int32_t n_
 
 std::uint32_t ChainSampler::seed_of_draw() const { return draw_seed(seed_, n_drawn_); }
 
-// The draw is the chain's last link: put one with this token's own seed in its place.
+// The draw is the chain's last link: put one with this token's own seed in its place. A link before it that draws gets
+// a seed too, which must be another one: with the same, the two would draw the same number.
 void ChainSampler::reseed() {
     llama_sampler* chain = common_sampler_get(sampler_.get());
-    llama_sampler_free(llama_sampler_chain_remove(chain, llama_sampler_chain_n(chain) - 1));
+    const auto take_last = [chain] { return llama_sampler_chain_remove(chain, llama_sampler_chain_n(chain) - 1); };
+    llama_sampler_free(take_last());
+    if (shape_.xtc) {
+        std::vector<llama_sampler*> behind;
+        while (llama_sampler_chain_n(chain) > shape_.xtc->link + 1) behind.push_back(take_last());
+        llama_sampler_free(take_last());
+        const std::uint32_t seed = draw_seed(~seed_, n_drawn_);
+        llama_sampler_chain_add(chain, llama_sampler_init_xtc(shape_.xtc->probability, shape_.xtc->threshold, 0, seed));
+        for (auto link = behind.rbegin(); link != behind.rend(); ++link) llama_sampler_chain_add(chain, *link);
+    }
     llama_sampler_chain_add(chain, llama_sampler_init_dist(seed_of_draw()));
 }
 
@@ -92,14 +102,26 @@ void ChainSampler::skip_draw() {
 
 Result<Token> ChainSampler::choose(std::span<const float> logits) {
     try {
-        if (!constraint_) return choose_freely(logits);
-        cpu_s_ = -thread_cpu_s();
-        Result<Token> chosen = choose_constrained(logits);
-        cpu_s_ += thread_cpu_s();
-        return chosen;
+        return n_drawn_ < shape_.n_least ? choose_other_than_ends(logits) : choose_any(logits);
     } catch (...) {
         return to_grammar_error();
     }
+}
+
+Result<Token> ChainSampler::choose_any(std::span<const float> logits) {
+    if (!constraint_) return choose_freely(logits);
+    cpu_s_ = -thread_cpu_s();
+    Result<Token> chosen = choose_constrained(logits);
+    cpu_s_ += thread_cpu_s();
+    return chosen;
+}
+
+// Where a grammar is at its end, there is no other.
+Result<Token> ChainSampler::choose_other_than_ends(std::span<const float> logits) {
+    without_ends_.assign(logits.begin(), logits.end());
+    for (const Token token : shape_.ends) without_ends_[static_cast<std::size_t>(token)] = -INFINITY;
+    Result<Token> chosen = choose_any(without_ends_);
+    return chosen || !constraint_ ? chosen : choose_any(logits);
 }
 
 Result<Token> ChainSampler::choose_freely(std::span<const float> logits) {

@@ -23,6 +23,17 @@ struct ChainShape {
     std::optional<float> temperature_alone;  // the chain has no other link than the draw
     Tokens biased;                           // by logit_bias or the vocabulary, each once
     std::size_t n_penalized = 0;             // the last so many tokens are; 0: no penalties
+
+    // The link before the last that draws too.
+    struct Xtc {
+        int link;
+        float probability;
+        float threshold;
+    };
+    std::optional<Xtc> xtc;
+
+    std::uint64_t n_least = 0;  // before so many tokens …
+    Tokens ends;                // … none of these is chosen, if there is another
 };
 
 class ChainSampler final : public RowSampler {
@@ -42,6 +53,8 @@ private:
     std::uint32_t seed_of_draw() const;
     void reseed();
     void skip_draw();
+    Result<Token> choose_any(std::span<const float> logits);
+    Result<Token> choose_other_than_ends(std::span<const float> logits);
     Result<Token> choose_freely(std::span<const float> logits);
     Result<Token> choose_constrained(std::span<const float> logits);
     Result<Token> choose_forced(Token forced, float logit);
@@ -60,6 +73,7 @@ private:
     std::size_t next_last_ = 0;
     Tokens touched_;  // of the choice that is made
     std::vector<float> terms_;
+    std::vector<float> without_ends_;  // a row, while the text may not end
     std::uint64_t n_drawn_ = 0;
     double cpu_s_ = 0;  // of the token that is chosen and accepted within a constraint
 };

@@ -41,7 +41,8 @@ AnswerParser::AnswerParser(std::shared_ptr<const RenderedChat> chat)
     : chat_(std::move(chat)),
       content_(chat_->parser.parser, AnswerDelta::Kind::content),
       reasoning_(chat_->parser.parser, AnswerDelta::Kind::reasoning),
-      n_bytes_affordable_(kParsedBytes) {
+      n_bytes_affordable_(kParsedBytes),
+      may_be_by_schema_(chat_->by_schema.has_value()) {
     if (chat_->continues) {
         try {
             prefill_ = parse({}, true);
@@ -52,11 +53,50 @@ AnswerParser::AnswerParser(std::shared_ptr<const RenderedChat> chat)
     }
 }
 
-common_chat_msg AnswerParser::parse(const common_chat_input& input, bool is_partial) {
+common_chat_msg AnswerParser::parse_as(const common_chat_parser_params& format, const common_chat_input& input,
+                                       bool is_partial) {
     n_bytes_parsed_ += input.size();
     common_chat_msg message;
-    run_nested(bracket_depth(input.text), [&] { message = common_chat_parse(input, is_partial, chat_->parser); });
+    run_nested(bracket_depth(input.text), [&] { message = common_chat_parse(input, is_partial, format); });
     return message;
+}
+
+// As far as it goes.
+bool AnswerParser::fits_schema(const common_chat_input& input) {
+    common_chat_input whole = input;
+    whole.prepend(chat_->by_schema->generation_prompt);
+    n_bytes_parsed_ += whole.size();
+    bool fits = false;
+    run_nested(bracket_depth(whole.text), [&] {
+        common_peg_parse_context context(std::move(whole.text), std::move(whole.tokens), COMMON_PEG_PARSE_FLAG_LENIENT);
+        fits = !chat_->by_schema->parser.parse(context).fail();
+    });
+    return fits;
+}
+
+common_chat_msg AnswerParser::parse(const common_chat_input& input, bool is_partial) {
+    may_be_by_schema_ = may_be_by_schema_ && fits_schema(input);
+    if (!may_be_by_schema_) {
+        return parse_as(chat_->parser, input, is_partial);
+    }
+    // It is JSON, if of whichever schema: in some formats calls are that too, and begin like an answer.
+    const std::optional<common_chat_msg> called = parse_call(input, is_partial);
+    if (called && !called->tool_calls.empty()) {
+        return *called;
+    }
+    common_chat_msg answer = parse_as(*chat_->by_schema, input, is_partial);
+    if (is_partial && (!called || called->content.empty())) {
+        answer.content.clear();
+    }
+    return answer;
+}
+
+std::optional<common_chat_msg> AnswerParser::parse_call(const common_chat_input& input, bool is_partial) {
+    try {
+        return parse_as(chat_->parser, input, is_partial);
+    } catch (const std::exception&) {
+        return std::nullopt;
+    }
 }
 
 common_chat_input AnswerParser::chunk_of(llama_token id) const {
@@ -151,6 +191,9 @@ std::vector<AnswerDelta> AnswerParser::parse_whole() {
 // Enters a text if the last parse has shown the output to its end as nothing but that.
 void AnswerParser::enter_text(const std::vector<AnswerDelta>& deltas) {
     if (deltas.size() != 1 || deltas[0].kind == AnswerDelta::Kind::tool_call) {
+        return;
+    }
+    if (may_be_by_schema_ && deltas[0].kind == AnswerDelta::Kind::content) {
         return;
     }
     const PlainText& text = text_of(deltas[0].kind);

@@ -52,6 +52,9 @@ public:
 
 private:
     common_chat_msg parse(const common_chat_input& input, bool is_partial);
+    common_chat_msg parse_as(const common_chat_parser_params& format, const common_chat_input& input, bool is_partial);
+    std::optional<common_chat_msg> parse_call(const common_chat_input& input, bool is_partial);
+    bool fits_schema(const common_chat_input& input);
     common_chat_input chunk_of(llama_token id) const;
     std::vector<AnswerDelta> feed(const common_chat_input& chunk);
     size_t take(const common_chat_input& chunk);
@@ -72,6 +75,7 @@ private:
     std::optional<AnswerDelta::Kind> text_;  // that the output is inside of
     size_t n_bytes_withheld_ = 0;            // of that text at its end: a delimiter may begin there
     uint64_t n_bytes_affordable_;            // that may be parsed
+    bool may_be_by_schema_;                  // the output so far, as JSON; if not, it calls tools
     bool is_finished_ = false;
 
     uint64_t n_bytes_fed_ = 0;

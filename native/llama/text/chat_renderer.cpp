@@ -9,6 +9,7 @@
 
 #include "llama/text/chat_request.h"
 #include "llama/text/failure.h"
+#include "llama/text/grammar_choice.h"
 #include "llama/text/message_marks.h"
 #include "llama/text/schema_grammar.h"
 
@@ -66,6 +67,34 @@ std::string own_grammar(const common_chat_templates_inputs& inputs) {
     return schema_to_grammar(parse_json(inputs.json_schema, "json_schema"));
 }
 
+common_chat_parser_params parser_of(const common_chat_params& params, const Vocabulary& vocabulary) {
+    common_chat_parser_params parser(params);
+    parser.generation_prompt = common_chat_input_tokenize(vocabulary.text(), params.generation_prompt);
+    parser.parser = params.parser;
+    return parser;
+}
+
+// `inputs` has tools and a schema. llama.cpp's handlers take notice of one of the two: so the grammars of both are put
+// together, and an answer is read as one or the other. `own` is the schema's grammar without anything around it.
+void constrain_to_call_or_schema(const common_chat_templates_inputs& inputs, const std::string& own,
+                                 RenderedChat& chat) {
+    common_chat_templates_inputs calling = inputs;
+    calling.json_schema.clear();
+    calling.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    common_chat_templates_inputs answering = inputs;
+    answering.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
+    const std::string calls = apply(*chat.chat_template, calling).grammar;
+    const common_chat_params answer = apply(*chat.chat_template, answering);
+    std::string by_schema = answer.grammar;
+    if (by_schema.empty()) {
+        by_schema = grammar_after(chat.params.generation_prompt, own);
+    } else {
+        chat.by_schema = parser_of(answer, chat.chat_template->vocabulary());
+    }
+    chat.params.grammar = calls.empty() ? by_schema : grammar_choice(calls, by_schema);
+    chat.params.grammar_lazy = false;
+}
+
 void resolve_sampling(RenderedChat& chat) {
     const llama_vocab* vocab = chat.chat_template->vocabulary().text();
     common_params_sampling sampling;
@@ -117,19 +146,24 @@ std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTempla
                                                 std::string_view request_json) {
     const common_chat_templates_inputs inputs = parse_chat_request(request_json);
     const std::string constraint = own_grammar(inputs);
+    const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
+    const bool must_call = may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    common_chat_templates_inputs rendered = inputs;
+    if (may_call) {
+        rendered.json_schema.clear();
+    }
     auto chat = std::make_shared<RenderedChat>();
     chat->chat_template = std::move(chat_template);
-    tokenize(inputs, *chat);
-    if (chat->params.grammar.empty() && !constraint.empty()) {
+    tokenize(rendered, *chat);
+    if (may_call && !must_call && !inputs.json_schema.empty()) {
+        constrain_to_call_or_schema(inputs, constraint, *chat);
+    } else if (chat->params.grammar.empty() && !constraint.empty()) {
         // llama.cpp's handlers leave a grammar, and some of them a schema, to the caller.
         chat->params.grammar = constraint;
         chat->params.grammar_lazy = false;
     }
     resolve_sampling(*chat);
-    chat->parser = common_chat_parser_params(chat->params);
-    chat->parser.generation_prompt =
-        common_chat_input_tokenize(chat->chat_template->vocabulary().text(), chat->params.generation_prompt);
-    chat->parser.parser = chat->params.parser;
+    chat->parser = parser_of(chat->params, chat->chat_template->vocabulary());
     chat->continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
     return chat;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -37,6 +38,9 @@ struct RenderedChat {
     std::set<llama_token> preserved;
 
     common_chat_parser_params parser;
+    // Of an answer by the request's schema, where the model may call tools instead: what fits it is none of their
+    // calls.
+    std::optional<common_chat_parser_params> by_schema;
     bool continues = false;  // the answer goes on with the last message
 };
 

@@ -167,6 +167,74 @@ TEST_CASE("tokens are those of common_sampler_sample for the same seed") {
     }
 }
 
+TEST_CASE("tokens of chains with links that few ask for are those of common_sampler_sample for the same seed") {
+    Setup s;
+    const std::int32_t n_vocab = s.model.info().n_vocab;
+    llama::LlamaSamplerFactory factory(s.model, s.decoder);
+    std::mt19937 random(21);
+    for (int round = 0; round < 200; ++round) {
+        CAPTURE(round);
+        Request request = random_request(random, n_vocab);
+        add_rare_links(random, request.sampling);
+        Reference reference(s, request);
+        const auto sampler = std::move(factory.create(request)).value();
+        for (int i = 0; i < 6; ++i) {
+            REQUIRE(s.decoder.recall(random_row(random, n_vocab)));
+            REQUIRE(sampler->sample(0).value() == reference.sample());
+        }
+    }
+}
+
+TEST_CASE("a request that is taken up again goes on with the same draws, whatever its links remember") {
+    Setup s;
+    const std::int32_t n_vocab = s.model.info().n_vocab;
+    llama::LlamaSamplerFactory factory(s.model, s.decoder);
+    std::mt19937 random(22);
+    for (int round = 0; round < 40; ++round) {
+        CAPTURE(round);
+        Request request = random_request(random, n_vocab);
+        add_rare_links(random, request.sampling);
+        const auto whole = std::move(factory.create(request)).value();
+        for (int i = 0; i < 4; ++i) {
+            REQUIRE(s.decoder.recall(random_row(random, n_vocab)));
+            const auto resumed = std::move(factory.create(request)).value();
+            const Token token = whole->sample(0).value();
+            CHECK(resumed->sample(0).value() == token);
+            request.prompt.push_back(token);
+            ++request.n_generated_before;
+        }
+    }
+}
+
+TEST_CASE("a text does not end before it has its least number of tokens, unless its grammar is at its end") {
+    Setup s;
+    const std::int32_t n_vocab = s.model.info().n_vocab;
+    llama::LlamaSamplerFactory factory(s.model, s.decoder);
+    std::mt19937 random(23);
+    Token end = 0;
+    while (!s.decoder.is_end_of_generation(end)) ++end;
+    for (const float temperature : {0.0F, 1.0F}) {
+        Logits row = random_row(random, n_vocab);
+        row[static_cast<std::size_t>(end)] = 50;
+        row[7] = 40;
+        REQUIRE(s.decoder.recall(row));
+        Request request;
+        request.prompt = some_tokens(3, 1);
+        request.sampling.temperature = temperature;
+        request.stop_tokens = {7};
+        request.n_least = 2;
+        const auto sampler = std::move(factory.create(request)).value();
+        for (int i = 0; i < 2; ++i) {
+            const Token token = sampler->sample(0).value();
+            CHECK(token != end);
+            CHECK(token != 7);
+        }
+        CHECK(sampler->sample(0).value() == end);
+        request.constraint.grammar = "root ::= \"\"";
+        CHECK(std::move(factory.create(request)).value()->sample(0).value() == end);
+    }
+}
+
 TEST_CASE("a bias beyond any logit forces its token, however many are kept") {
     Setup s;
     llama::LlamaSamplerFactory factory(s.model, s.decoder);

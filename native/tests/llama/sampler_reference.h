@@ -2,6 +2,7 @@
 // each token; and random requests and rows to compare them on.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -9,6 +10,8 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <string_view>
+#include <vector>
 
 #include "engine/request.h"
 #include "sampling.h"
@@ -29,7 +32,9 @@ class Reference {
 public:
     Reference(Setup& setup, const Request& request) : setup_(setup), seed_(request.sampling.seed) {
         const SamplingParams& from = request.sampling;
-        draws_ = from.temperature > 0;
+        draws_ = !from.is_greedy();
+        xtc_probability_ = from.xtc_probability;
+        xtc_threshold_ = from.xtc_threshold;
         common_params_sampling params;
         params.temp = from.temperature;
         params.top_k = from.top_k;
@@ -39,8 +44,31 @@ public:
         params.penalty_present = from.presence_penalty;
         params.penalty_freq = from.frequency_penalty;
         for (const auto& [token, bias] : from.logit_bias) params.logit_bias.push_back({token, bias});
-        params.samplers = {COMMON_SAMPLER_TYPE_PENALTIES, COMMON_SAMPLER_TYPE_TOP_K, COMMON_SAMPLER_TYPE_TOP_P,
-                           COMMON_SAMPLER_TYPE_MIN_P, COMMON_SAMPLER_TYPE_TEMPERATURE};
+        params.penalty_last_n = from.repeat_last_n;
+        params.dry_multiplier = from.dry_multiplier;
+        params.dry_base = from.dry_base;
+        params.dry_allowed_length = from.dry_allowed_length;
+        params.dry_penalty_last_n = from.dry_last_n;
+        params.dry_sequence_breakers = from.dry_breakers;
+        params.typ_p = from.typical_p;
+        params.top_n_sigma = from.top_n_sigma;
+        params.xtc_probability = from.xtc_probability;
+        params.xtc_threshold = from.xtc_threshold;
+        params.dynatemp_range = from.dynatemp_range;
+        params.dynatemp_exponent = from.dynatemp_exponent;
+        params.samplers.clear();
+        for (const SamplerKind kind : from.order) {
+            constexpr common_sampler_type kTypes[] = {
+                COMMON_SAMPLER_TYPE_PENALTIES, COMMON_SAMPLER_TYPE_DRY,       COMMON_SAMPLER_TYPE_TOP_N_SIGMA,
+                COMMON_SAMPLER_TYPE_TOP_K,     COMMON_SAMPLER_TYPE_TYPICAL_P, COMMON_SAMPLER_TYPE_TOP_P,
+                COMMON_SAMPLER_TYPE_MIN_P,     COMMON_SAMPLER_TYPE_XTC,       COMMON_SAMPLER_TYPE_TEMPERATURE};
+            const common_sampler_type type = kTypes[static_cast<int>(kind)];
+            // At a temperature of zero what cuts is left out: it would leave the largest logit in, or draw.
+            if (draws_ || type == COMMON_SAMPLER_TYPE_PENALTIES || type == COMMON_SAMPLER_TYPE_DRY) {
+                params.samplers.push_back(type);
+            }
+        }
+        if (!draws_) params.samplers.push_back(COMMON_SAMPLER_TYPE_TEMPERATURE);
         constrain(request.constraint, params);
         sampler_.reset(common_sampler_init(setup.model.model(), params));
         for (const Token token : request.prompt) common_sampler_accept(sampler_.get(), token, false);
@@ -48,11 +76,7 @@ public:
 
     // None: no token is left, or the grammar throws.
     std::optional<Token> sample() {
-        if (draws_) {
-            llama_sampler* chain = common_sampler_get(sampler_.get());
-            llama_sampler_free(llama_sampler_chain_remove(chain, llama_sampler_chain_n(chain) - 1));
-            llama_sampler_chain_add(chain, llama_sampler_init_dist(seed_of_draw(seed_, n_drawn_++)));
-        }
+        if (draws_) reseed();
         try {
             const Token token = common_sampler_sample(sampler_.get(), setup_.model.context(), 0);
             const llama_token_data_array& left = *common_sampler_get_candidates(sampler_.get(), false);
@@ -65,6 +89,24 @@ public:
     }
 
 private:
+    // The draw, and what draws before it, get this token's own seeds.
+    void reseed() {
+        llama_sampler* chain = common_sampler_get(sampler_.get());
+        std::vector<llama_sampler*> links;
+        while (llama_sampler_chain_n(chain) > 0) links.push_back(llama_sampler_chain_remove(chain, 0));
+        for (llama_sampler*& link : links) {
+            llama_sampler* fresh = nullptr;
+            if (std::string_view(llama_sampler_name(link)) == "xtc") {
+                fresh = llama_sampler_init_xtc(xtc_probability_, xtc_threshold_, 0, seed_of_draw(~seed_, n_drawn_));
+            } else if (link == links.back()) {
+                fresh = llama_sampler_init_dist(seed_of_draw(seed_, n_drawn_));
+            }
+            if (fresh != nullptr) llama_sampler_free(link);
+            llama_sampler_chain_add(chain, fresh != nullptr ? fresh : link);
+        }
+        ++n_drawn_;
+    }
+
     static void constrain(const ConstraintParams& from, common_params_sampling& to) {
         const bool is_users = from.generation_prompt.empty();
         to.grammar = {is_users ? COMMON_GRAMMAR_TYPE_USER : COMMON_GRAMMAR_TYPE_OUTPUT_FORMAT, from.grammar};
@@ -93,6 +135,8 @@ private:
     Setup& setup_;
     std::uint64_t seed_;
     bool draws_ = false;
+    float xtc_probability_ = 0;
+    float xtc_threshold_ = 0;
     std::uint64_t n_drawn_ = 0;
     common_sampler_ptr sampler_;
 };
@@ -118,6 +162,26 @@ inline Request random_request(std::mt19937& random, std::int32_t n_vocab) {
         }
     }
     return request;
+}
+
+// Of the links that few requests ask for, some, in llama.cpp's order or another.
+inline void add_rare_links(std::mt19937& random, SamplingParams& sampling) {
+    const auto one_of = [&](std::initializer_list<float> values) { return values.begin()[random() % values.size()]; };
+    sampling.repeat_last_n = static_cast<std::int32_t>(one_of({0, 8, 64, 64, 2000}));
+    sampling.dry_multiplier = one_of({0, 0.8F, 4});
+    sampling.dry_allowed_length = static_cast<std::int32_t>(one_of({1, 2}));
+    sampling.dry_last_n = static_cast<std::int32_t>(one_of({0, 32, 64, 500}));
+    if (random() % 2 == 0) sampling.dry_breakers = {"e", " the"};
+    sampling.typical_p = one_of({1, 1, 0.6F});
+    sampling.top_n_sigma = one_of({0, 0, 1.5F});
+    sampling.xtc_probability = one_of({0, 0.5F, 1});
+    sampling.xtc_threshold = one_of({0.01F, 0.1F});
+    sampling.dynatemp_range = one_of({0, 0, 0.4F});
+    sampling.dynatemp_exponent = one_of({1, 2});
+    if (random() % 3 == 0) {
+        std::shuffle(sampling.order.begin(), sampling.order.end(), random);
+        if (random() % 2 == 0) sampling.order.resize(1 + random() % sampling.order.size());
+    }
 }
 
 inline Logits random_row(std::mt19937& random, std::int32_t n_vocab) {

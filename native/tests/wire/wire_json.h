@@ -94,6 +94,13 @@ private:
         return {{"position", point.position}, {"slot", point.slot}};
     }
     static json as_json(const wire::PinSpan& span) { return {{"begin", span.begin}, {"end", span.end}}; }
+    static json as_json(const std::vector<wire::SamplerKind>& kinds) {
+        constexpr const char* kNames[] = {"penalties", "dry",   "top_n_sigma", "top_k",      "typ_p",
+                                          "top_p",     "min_p", "xtc",         "temperature"};
+        json names = json::array();
+        for (const wire::SamplerKind kind : kinds) names.push_back(kNames[static_cast<int>(kind)]);
+        return names;
+    }
     static json as_json(const wire::GrammarTrigger& trigger) {
         constexpr const char* kKinds[] = {"word", "pattern", "full", "token"};
         return JsonFields()
@@ -115,6 +122,19 @@ inline JsonFields fields_of(const wire::SamplingArgs& sampling) {
         .add("repeat_penalty", sampling.repeat_penalty)
         .add("presence_penalty", sampling.presence_penalty)
         .add("frequency_penalty", sampling.frequency_penalty)
+        .add("repeat_last_n", sampling.repeat_last_n)
+        .add("dry_multiplier", sampling.dry_multiplier)
+        .add("dry_base", sampling.dry_base)
+        .add("dry_allowed_length", sampling.dry_allowed_length)
+        .add("dry_last_n", sampling.dry_last_n)
+        .add("dry_breakers", sampling.dry_breakers)
+        .add("typical_p", sampling.typical_p)
+        .add("top_n_sigma", sampling.top_n_sigma)
+        .add("xtc_probability", sampling.xtc_probability)
+        .add("xtc_threshold", sampling.xtc_threshold)
+        .add("dynatemp_range", sampling.dynatemp_range)
+        .add("dynatemp_exponent", sampling.dynatemp_exponent)
+        .add("order", sampling.order)
         .add("seed", sampling.seed)
         .add("logit_bias", sampling.logit_bias);
 }
@@ -159,6 +179,7 @@ struct CommandToJson {
             .add_object("constraint", fields_of(command.constraint))
             .add_object("memory", fields_of(command.memory))
             .add("stop_tokens", command.stop_tokens)
+            .add("n_least", command.n_least)
             .add("ignore_eos", command.ignore_eos)
             .add("n_logprobs", command.n_logprobs)
             .add("n_generated_before", command.n_generated_before)

@@ -17,7 +17,7 @@ from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.admin.shapes import HEALTH, LANES, MODEL, MODELS, PROPS
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
 from luce.supervisor.http.engine_metrics import ask_engines
-from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.supervisor import LaneStatus, Supervisor
 
 OPERATIONS = (
     Operation("get", "/health", "Whether the server can answer; open without a key", response=HEALTH),
@@ -86,9 +86,9 @@ async def get_props(request: web.Request) -> web.Response:
     status = context.supervisor.status()
     return web.json_response(
         {
-            "model": context.supervisor.config.model.stem,
+            "model": context.supervisor.model.stem,
             "model_alias": context.model_names[0],
-            "model_path": context.supervisor.config.model.name,  # without its folder: that is nobody's business
+            "model_path": context.supervisor.model.name,  # without its folder: that is nobody's business
             "architecture": info.architecture,
             "n_ctx": context.supervisor.n_ctx,
             "n_ctx_train": info.n_ctx_train,
@@ -108,13 +108,23 @@ async def get_props(request: web.Request) -> web.Response:
 
 
 async def get_lanes(request: web.Request) -> web.Response:
-    """As llama-server's slots, without what is said in them."""
-    context = request.app[APP_CONTEXT]
-    n_ctx = context.supervisor.n_ctx
-    engines = context.supervisor.status().engines
-    busy = [number < engine.n_running for engine in engines for number in range(engine.lanes)]
-    lanes = [{"id": number, "n_ctx": n_ctx, "is_processing": is_busy} for number, is_busy in enumerate(busy)]
+    """As llama-server's slots, without what is said in them. The numbers count the lanes of all engines; those at work
+    come first, because which row of its batch an engine gave a request is not known here."""
+    lanes: list[dict[str, Any]] = []
+    for engine in request.app[APP_CONTEXT].supervisor.status().engines:
+        n_ctx = None if engine.info is None else engine.info.ctx
+        for number in range(engine.lanes):
+            lane = {"id": len(lanes), "n_ctx": n_ctx, "is_processing": number < engine.n_running}
+            lanes.append(lane | (_work_of(engine.running[number]) if number < len(engine.running) else {}))
     return web.json_response(lanes)
+
+
+def _work_of(lane: LaneStatus) -> dict[str, Any]:
+    return {
+        "n_prompt_tokens": lane.n_prompt,
+        "n_prompt_tokens_processed": lane.n_read,
+        "next_token": [{"n_decoded": lane.n_generated}],
+    }
 
 
 async def get_document(request: web.Request) -> web.Response:
@@ -142,12 +152,13 @@ async def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
 
 def set_up(app: web.Application, operations: list[Operation]) -> None:
     """What these routes need besides the context: when the model was made, the document of all routes."""
-    app[MODEL_CREATED] = int(app[APP_CONTEXT].supervisor.config.model.stat().st_mtime)
+    app[MODEL_CREATED] = int(app[APP_CONTEXT].supervisor.model.stat().st_mtime)
     app[_DOCUMENT] = openapi.document(operations, version=metadata.version("luce-daemon"))
 
 
 def _model(context: AppContext, name: str, created: int) -> dict[str, Any]:
-    """In the words of both APIs: neither minds the other's."""
+    """In the words of both APIs, and of vLLM, OpenRouter and LM Studio for the context, by which agents compact: none
+    minds the others'."""
     n_ctx = context.supervisor.n_ctx
     info = context.text.info
     return {
@@ -162,19 +173,23 @@ def _model(context: AppContext, name: str, created: int) -> dict[str, Any]:
         "lifecycle": "active",
         "max_input_tokens": n_ctx,
         "max_tokens": n_ctx,
+        "max_model_len": n_ctx,
+        "context_length": n_ctx,
+        "context_window": n_ctx,
+        "max_context_length": n_ctx,
         "meta": {"n_ctx": n_ctx, "n_ctx_train": info.n_ctx_train, "n_vocab": info.n_vocab},
     }
 
 
 def _sampled_with(context: AppContext) -> dict[str, Any]:
     """What requests that do not say are sampled with; a seed of null: each with its own."""
-    settings = context.settings
+    defaults = context.defaults.of(context.model_names[0])
     return {
         "seed": context.supervisor.config.seed,
-        "temperature": settings.temperature,
-        "top_k": settings.top_k,
-        "top_p": settings.top_p,
-        "min_p": settings.min_p,
+        "temperature": defaults.temperature,
+        "top_k": defaults.top_k,
+        "top_p": defaults.top_p,
+        "min_p": defaults.min_p,
     }
 
 

@@ -51,6 +51,10 @@ MODEL = record(
         "lifecycle": {"const": "active"},
         "max_input_tokens": _N_CTX,
         "max_tokens": _N_CTX,
+        "max_model_len": _N_CTX,
+        "context_length": _N_CTX,
+        "context_window": _N_CTX,
+        "max_context_length": _N_CTX,
         "meta": record({"n_ctx": _N_CTX, "n_ctx_train": NUMBER, "n_vocab": NUMBER}),
     }
 )
@@ -63,7 +67,14 @@ MODELS = record(
         "last_id": TEXT,
     }
 )
-LANES = listed(record({"id": NUMBER, "n_ctx": _N_CTX, "is_processing": {"type": "boolean"}}))
+LANES = listed(
+    record(
+        {"id": NUMBER, "n_ctx": _N_CTX, "is_processing": {"type": "boolean"}},
+        n_prompt_tokens=NUMBER,
+        n_prompt_tokens_processed=NUMBER,
+        next_token=listed(record({"n_decoded": NUMBER})),
+    )
+)
 _BOUNDED_POOL = record(
     {
         "asked": {"anyOf": [NUMBER, {"const": "auto"}]},

@@ -64,7 +64,8 @@ async def post_apply_template(request: web.Request) -> web.Response:
         client=request[CLIENT],
     )
     assert isinstance(parsed.answer_request.prompt, ChatPrompt)
-    prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, parsed.answer_request.prompt))
+    asked = context.defaults.complete(parsed.answer_request.prompt, parsed.answer_request.model)
+    prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, asked))
     return web.json_response({"prompt": prompt})
 
 

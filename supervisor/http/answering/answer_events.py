@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from luce.protocol import Speculation
+from luce.supervisor.http.answering.context_edits import AppliedEdit
 
 
 class FinishReason(StrEnum):
@@ -94,11 +95,13 @@ class ChoiceFinished:
     reasoning: str
     tool_calls: Sequence[FinishedToolCall]
     logprobs: Sequence[TokenLogprob]
+    usage: Usage | None = None
+    """What it took by itself; None: nobody has counted it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What all choices together took. Times in seconds."""
+    """What one choice took, or all of an answer together. Times in seconds."""
 
     n_prompt: int
     n_cached: int
@@ -121,6 +124,8 @@ class Usage:
     """None: the engine does not speculate, or had no step to take."""
     n_loops: int = 0
     """Choices that were ended because they went round in circles."""
+    edits: Sequence[AppliedEdit] = ()
+    """What was cleared of the prompt's older messages."""
 
     def extension(self) -> dict[str, Any]:
         """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not

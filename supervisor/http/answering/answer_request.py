@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from luce.protocol import SamplingArgs
+from luce.supervisor.http.answering.context_edits import ContextEdit
 from luce.supervisor.http.answering.infill import Infill
 
 ToolChoice = Literal["auto", "none", "required"]
@@ -30,11 +31,15 @@ class ChatPrompt:
     tool_choice: ToolChoice | str = "auto"
     """Or `function:NAME`: this tool has to be called."""
     parallel_tool_calls: bool = True
+    max_tool_calls: int | None = None
+    """So many, and a further one ends the answer."""
     json_schema: Mapping[str, Any] | None = None
-    """The answer is JSON of this schema; {} is any JSON object."""
+    """The answer is JSON of this schema; {} is any JSON object. Where tools may be called, it is that or calls."""
     grammar: str | None = None
     thinking: bool | None = None
     """Whether the model should reason first; None: as its template does by itself."""
+    thinking_is_optional: bool = False
+    """It is no more than the client's habit: the server's own default comes before it."""
     thinking_budget: int | None = None
     """Tokens of reasoning, at least 0, after which its end is forced; None: without bounds."""
     effort: str | None = None
@@ -42,6 +47,10 @@ class ChatPrompt:
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     continues_last: bool = False
     """The last message is the assistant's and the answer goes on from it."""
+    edits: Sequence[ContextEdit] = ()
+    """What is cleared of older messages where it is long."""
+    drops_oldest: bool = False
+    """Where it is longer than the context, what came first is left out."""
     opens_answer: bool = True
     """Whether the prompt ends with what the template puts before an answer."""
 
@@ -62,9 +71,16 @@ class TextPrompt:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRequest:
     prompt: ChatPrompt | TextPrompt
+    model: str = ""
+    """By which name the client asks for it: some have defaults of their own."""
     max_tokens: int | None = None
     """At least 0; None: as many as there is room for. Clamped to the room that the prompt leaves."""
+    min_tokens: int = 0
+    """Before so many, no token is chosen that would end the answer."""
+    max_predict_s: float | None = None
+    """From the first token to the end of a line after which the answer is cut off."""
     stops: Sequence[str] = ()
+    stop_tokens: Sequence[int] = ()
     sampling: SamplingArgs = field(default_factory=SamplingArgs)
     """How tokens are chosen; None in it: the server's default."""
     n: int = 1
@@ -72,6 +88,8 @@ class AnswerRequest:
     n_logprobs: int | None = None
     """None: no logprobs; 0: the chosen token's only; above: so many of the likeliest beside it."""
     ignore_eos: bool = False
+    reuse: bool = True
+    """Whether the prompt's prefix may come from memory."""
     pins: Sequence[Pin] = ()
     """What the model is to see all the time, where texts may outgrow the engine's pool; elsewhere it sees all."""
     session: str = ""

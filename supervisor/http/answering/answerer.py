@@ -9,22 +9,39 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from luce.protocol import StopReason
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.engine.generation import TokenEvent
-from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFinished, Progress, Usage, added_speculation
+from luce.supervisor.http.answer_defaults import ModelDefaults
+from luce.supervisor.http.answering.answer_events import (
+    AnswerEvent,
+    AnswerFinished,
+    ContentPiece,
+    Progress,
+    Usage,
+    added_speculation,
+)
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
 from luce.supervisor.http.answering.answer_spellings import AnswerSpellings
 from luce.supervisor.http.answering.call_repair import CallHold
-from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, LogprobReader, PlainReading
+from luce.supervisor.http.answering.choice_decoder import (
+    ChatReading,
+    ChoiceDecoder,
+    LogprobReader,
+    Piece,
+    PlainReading,
+)
 from luce.supervisor.http.answering.choice_requests import engine_request
+from luce.supervisor.http.answering.context_edits import AppliedEdit, cleared, is_triggered
 from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
+from luce.supervisor.http.answering.truncation import MAX_STEPS, without_oldest
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.requests import (
     FinishedEvent,
@@ -48,23 +65,33 @@ if TYPE_CHECKING:
 class ChatAnswerer:
     """For one supervisor and its model. Implements app_context.Answerer. Raises ConfigError."""
 
-    def __init__(self, supervisor: Supervisor, text: TextModel, settings: ServeSettings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        text: TextModel,
+        settings: ServeSettings,
+        metrics: Metrics,
+        defaults: ModelDefaults | None = None,
+    ) -> None:
         self._supervisor = supervisor
         self._text = text
         self._settings = settings
         self._metrics = metrics
+        self._defaults = ModelDefaults(settings, settings.profiles) if defaults is None else defaults
         self._known = TokenReplayCache(text, settings.answers_kept_bytes)
         self._spellings = AnswerSpellings(settings.answers_kept_bytes if settings.restores_answers else 0)
         self._renderer = Renderer(text, self._known, self._spellings)
         self._client_texts = None if settings.shares_prefixes else TenantIsolation()
-        if not settings.shares_prefixes:
+        if self._client_texts is not None:
             _require_no_disk(supervisor.config)
+            metrics.watch_isolation(self._client_texts)
 
     @asynccontextmanager
     async def open(self, answer_request: AnswerRequest) -> AsyncIterator[ChatAnswering]:
         """Raises ApiError where the request cannot be served."""
         asked_s = time.monotonic()
         self._check(answer_request)
+        answer_request = self._defaults.apply(answer_request)
         rendered = await self._render(answer_request)
         submissions: list[Submission] = []
         choices: list[ChoiceDecoder] = []
@@ -92,12 +119,13 @@ class ChatAnswerer:
                 choices.append(choice)
             if answer_request.prompt.grammar is not None or answer_request.pins:
                 await self._await_consent(submissions[0])
-            answering = ChatAnswering(submissions, choices, self._metrics, asked_s, rendered.n_restored)
+            limit_s, edits = answer_request.max_predict_s, rendered.edits
+            answering = ChatAnswering(submissions, choices, self._metrics, asked_s, limit_s, edits, rendered.n_restored)
             stack.callback(answering.close)
             yield answering
 
     async def count_tokens(self, answer_request: AnswerRequest) -> int:
-        rendered = await self._render(answer_request)
+        rendered = await self._render(self._defaults.apply(answer_request))
         rendered.close()
         return len(rendered.ids)
 
@@ -107,6 +135,50 @@ class ChatAnswerer:
             raise ApiError(ErrorKind.INVALID, "bad_n", text, param="n")
 
     async def _render(self, answer_request: AnswerRequest) -> Rendered:
+        rendered = await self._render_whole(answer_request)
+        if isinstance(answer_request.prompt, TextPrompt):
+            return rendered
+        if answer_request.prompt.edits:
+            answer_request, rendered = await self._edit(answer_request, answer_request.prompt, rendered)
+        return await self._truncate(answer_request, rendered)
+
+    async def _edit(
+        self, asked: AnswerRequest, prompt: ChatPrompt, rendered: Rendered
+    ) -> tuple[AnswerRequest, Rendered]:
+        """With what the client wants cleared of a long prompt."""
+        for edit in prompt.edits:
+            n_before = len(rendered.ids)
+            messages, n_cleared = cleared(edit, prompt.messages)
+            if n_cleared == 0 or not is_triggered(edit, prompt.messages, n_before):
+                continue
+            shorter = replace(prompt, messages=messages)
+            edited = await self._render_whole(replace(asked, prompt=shorter))
+            n_saved = n_before - len(edited.ids)
+            if n_saved < edit.at_least_tokens:
+                edited.close()
+                continue
+            rendered.close()
+            applied = (*rendered.edits, AppliedEdit(edit, n_cleared, n_saved))
+            prompt, rendered = shorter, replace(edited, edits=applied)
+        return replace(asked, prompt=prompt), rendered
+
+    async def _truncate(self, asked: AnswerRequest, rendered: Rendered) -> Rendered:
+        """Without what came first, if it does not fit and the client wants it so."""
+        prompt, n_ctx = asked.prompt, self._supervisor.n_ctx
+        if isinstance(prompt, TextPrompt) or not prompt.drops_oldest or n_ctx is None:
+            return rendered
+        n_fitting = n_ctx - min(asked.max_tokens or n_ctx, n_ctx // 8)
+        for n_steps in range(1, MAX_STEPS):
+            if len(rendered.ids) <= n_fitting:
+                break
+            messages = without_oldest(prompt.messages, n_steps, n_ctx)
+            if messages is None:
+                break
+            rendered.close()
+            rendered = await self._render_whole(replace(asked, prompt=replace(prompt, messages=messages)))
+        return rendered
+
+    async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
         try:
             owner = "" if self._settings.shares_prefixes else answer_request.client
             rendered = await asyncio.to_thread(
@@ -174,7 +246,7 @@ class ChatAnswerer:
             stops=answer_request.stops,
             own_stops=() if chat is None else chat.additional_stops,
             max_calls=_max_calls(answer_request.prompt),
-            ends=self._text.info.eog,
+            ends=self._text.info.eog | frozenset(answer_request.stop_tokens),
             logprobs=None
             if answer_request.n_logprobs is None
             else LogprobReader(self._text, answer_request.n_logprobs),
@@ -192,9 +264,13 @@ class ChatAnswering:
         choices: Sequence[ChoiceDecoder],
         metrics: Metrics,
         asked_s: float,
+        max_predict_s: float | None = None,
+        edits: Sequence[AppliedEdit] = (),
         n_restored: int = 0,
     ) -> None:
-        self._streams = [_Stream(submission, choice) for submission, choice in zip(submissions, choices, strict=True)]
+        self._edits = edits
+        pairs = zip(submissions, choices, strict=True)
+        self._streams = [_Stream(submission, choice, max_predict_s) for submission, choice in pairs]
         self._metrics = metrics
         self._asked_s = asked_s
         self._n_restored = n_restored
@@ -283,22 +359,17 @@ class ChatAnswering:
         self._last_s = now_s
 
     def _usage(self) -> Usage:
-        ends = [stream.finished for stream in self._streams if stream.finished is not None]
-        first = ends[0]
-        usage = Usage(
-            n_prompt=first.n_prompt,
-            n_cached=first.n_reused,
-            cache_tier=first.tier,
-            cache_miss=first.miss,
+        usages = [stream.usage() for stream in self._streams]
+        usage = replace(
+            usages[0],
+            edits=self._edits,
             n_restored=self._n_restored,
-            n_generated=sum(len(stream.choice.tokens) for stream in self._streams),
-            n_reasoning=sum(stream.choice.n_reasoning for stream in self._streams),
-            queue_s=first.queue_s,
-            prefill_s=first.prefill_s,
-            decode_s=max(end.decode_s for end in ends),
-            n_resumes=sum(end.n_resumes for end in ends),
-            speculation=added_speculation(end.speculation for end in ends),
-            n_loops=sum(stream.choice.has_looped for stream in self._streams),
+            n_generated=sum(usage.n_generated for usage in usages),
+            n_reasoning=sum(usage.n_reasoning for usage in usages),
+            decode_s=max(usage.decode_s for usage in usages),
+            n_resumes=sum(usage.n_resumes for usage in usages),
+            speculation=added_speculation(usage.speculation for usage in usages),
+            n_loops=sum(usage.n_loops for usage in usages),
         )
         self._metrics.queued(usage.queue_s)
         self._metrics.prompt(usage.n_prompt, usage.n_cached, tier=usage.cache_tier, miss=usage.cache_miss)
@@ -313,11 +384,15 @@ class ChatAnswering:
 class _Stream:
     """A submission and the choice that its tokens are."""
 
-    def __init__(self, submission: Submission, choice: ChoiceDecoder) -> None:
+    def __init__(self, submission: Submission, choice: ChoiceDecoder, max_predict_s: float | None = None) -> None:
         self.submission = submission
         self.choice = choice
         self.finished: FinishedEvent | None = None
         self._is_told = False
+        self._max_predict_s = max_predict_s
+        self._first_s: float | None = None
+        self._has_line = False
+        self._is_late = False
 
     @property
     def is_finished(self) -> bool:
@@ -325,22 +400,56 @@ class _Stream:
 
     def feed(self, tokens: Sequence[int | TokenEvent]) -> Sequence[AnswerEvent]:
         pieces = self.choice.feed(tokens)
-        if (self.choice.has_stopped or self.choice.has_looped) and not self._is_told:
+        self._is_late = self._is_late or (self._max_predict_s is not None and self._is_over(pieces))
+        if (self.choice.has_stopped or self.choice.has_looped or self._is_late) and not self._is_told:
             self._is_told = True
             self.submission.end()
         return pieces
 
+    def _is_over(self, pieces: Sequence[Piece]) -> bool:
+        """Whether its time is, and a line has ended by then, as llama-server has it."""
+        now_s = time.monotonic()
+        if self._first_s is None:
+            self._first_s = now_s
+        self._has_line = self._has_line or any(
+            "\n" in piece.text for piece in pieces if isinstance(piece, ContentPiece)
+        )
+        assert self._max_predict_s is not None
+        return self._has_line and now_s - self._first_s > self._max_predict_s
+
     def finish(self) -> Sequence[AnswerEvent]:
         assert self.finished is not None
-        pieces, finished = self.choice.finish(truncated=self.finished.reason is StopReason.LIMIT)
-        return [*pieces, finished]
+        is_cut_off = self.finished.reason is StopReason.LIMIT or self._is_late
+        pieces, finished = self.choice.finish(truncated=is_cut_off)
+        return [*pieces, replace(finished, usage=self.usage())]
+
+    def usage(self) -> Usage:
+        """REQUIRES: it is finished."""
+        end = self.finished
+        assert end is not None
+        return Usage(
+            n_prompt=end.n_prompt,
+            n_cached=end.n_reused,
+            cache_tier=end.tier,
+            cache_miss=end.miss,
+            n_generated=len(self.choice.tokens),
+            n_reasoning=self.choice.n_reasoning,
+            queue_s=end.queue_s,
+            prefill_s=end.prefill_s,
+            decode_s=end.decode_s,
+            n_resumes=end.n_resumes,
+            speculation=end.speculation,
+            n_loops=int(self.choice.has_looped),
+        )
 
 
 def _max_calls(prompt: ChatPrompt | TextPrompt) -> int | None:
     """Grammars do not see to that in every format."""
     if isinstance(prompt, TextPrompt) or not prompt.tools:
         return None
-    return 1 if not prompt.parallel_tool_calls or prompt.tool_choice.startswith("function:") else None
+    if not prompt.parallel_tool_calls or prompt.tool_choice.startswith("function:"):
+        return 1
+    return prompt.max_tool_calls
 
 
 def call_hold(prompt: ChatPrompt | TextPrompt) -> CallHold | None:

@@ -17,6 +17,7 @@ from typing import Any
 from luce.protocol import ConstraintArgs, GrammarTrigger, TriggerKind
 from luce.supervisor.http.answering.answer_request import ChatPrompt, TextPrompt
 from luce.supervisor.http.answering.answer_spellings import AnswerSpellings, SpelledConversation
+from luce.supervisor.http.answering.context_edits import AppliedEdit
 from luce.supervisor.http.answering.infill import Infill, NoInfillError, infill_prompt
 from luce.supervisor.http.answering.message_normalizer import (
     UnreadableContentError,
@@ -60,6 +61,8 @@ class Rendered:
     """The same for the answer as a message."""
     n_restored: int = 0
     """Earlier answers that the client spelled otherwise, and that are in the prompt as the model wrote them."""
+    edits: tuple[AppliedEdit, ...] = ()
+    """What was cleared of its messages."""
 
     def close(self) -> None:
         if self.chat is not None:
@@ -165,7 +168,7 @@ class Renderer:
     def _constraint(self, prompt: ChatPrompt, chat: RenderedChat) -> ConstraintArgs:
         budget = self._thinking_budget(prompt, chat)
         grammar = chat.grammar
-        if prompt.tool_choice not in {"auto", "none"}:
+        if prompt.tool_choice not in {"auto", "none"} or prompt.json_schema is not None:
             grammar = call_at_once(grammar, chat.thinking.start)
         # What stands before the answer, for those who have to know: a grammar of the template's, and the budget.
         before = "" if _is_of_the_answer_only(prompt, chat) else chat.generation_prompt
@@ -255,7 +258,7 @@ def call_at_once(grammar: str, thinking_start: str) -> str:
     """`grammar` without the free text before its tool call, where that is found; reasoning stays."""
     lines = grammar.split("\n")
     for number, line in enumerate(lines):
-        if line.startswith("root ::="):
+        if line.startswith(("root ::=", "calls-root ::=")):  # native/llama/text/grammar_choice.h has the second
             lines[number] = _WORDS_BEFORE_CALL.sub(lambda match: _left_of(match, thinking_start), line)
     return "\n".join(lines)
 

@@ -12,22 +12,36 @@ from typing import Any
 
 from luce.protocol import SamplingArgs
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
+from luce.supervisor.http.answering.context_edits import ContextEdit
 from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.anthropic.content import invalid, log_left_out
 from luce.supervisor.http.anthropic.conversation import Conversation, read_conversation
-from luce.supervisor.http.anthropic.shapes import CountTokensRequest, MessagesRequest, Tool
+from luce.supervisor.http.anthropic.shapes import (
+    ContextManagement,
+    CountTokensRequest,
+    EditAmount,
+    MessagesRequest,
+    Tool,
+)
+from luce.supervisor.http.sampling_fields import add_links, note_ignored, read_ending
 
 MAX_STOPS = 256
+DEFAULT_TRIGGER_TOKENS = 100_000
+DEFAULT_KEPT_USES = 3
 _MAX_SESSION = 256
 
 
-def request_of_messages(body: MessagesRequest, *, client: str = "", session: str = "") -> AnswerRequest:
+def request_of_messages(
+    body: MessagesRequest, *, client: str = "", session: str = "", n_vocab: int = 2**31
+) -> AnswerRequest:
     """`session` is a header's; what the body says of it goes first. Raises ApiError."""
     return AnswerRequest(
         prompt=chat_prompt(body),
+        model=body.model,
         max_tokens=body.max_tokens,
         stops=_stops(body.stop_sequences or ()),
         sampling=_sampling(body),
+        **read_ending(body, n_vocab),
         pins=read_pins(body.pin, "system"),
         session=_short(_session_in(body) or session),
         client=client,
@@ -36,7 +50,7 @@ def request_of_messages(body: MessagesRequest, *, client: str = "", session: str
 
 def request_of_count(body: CountTokensRequest, *, client: str = "") -> AnswerRequest:
     """Only its prompt counts. Raises ApiError."""
-    return AnswerRequest(prompt=chat_prompt(body), client=client)
+    return AnswerRequest(prompt=chat_prompt(body), model=body.model, client=client)
 
 
 def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
@@ -53,11 +67,40 @@ def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
         parallel_tool_calls=not (choice is not None and choice.disable_parallel_tool_use),
         json_schema=output_format.json_schema if output_format is not None else None,
         thinking=thinking,
+        thinking_is_optional=body.thinking is not None and body.thinking.type == "adaptive",
         thinking_budget=budget,
         effort=output.effort if output is not None else None,
         template_arguments=body.chat_template_kwargs or {},
         continues_last=conversation.continues_last,
+        edits=_edits(body.context_management),
     )
+
+
+def _edits(management: ContextManagement | None) -> list[ContextEdit]:
+    """Anthropic's defaults where the client does not say. Edits of other kinds are theirs alone."""
+    edits = []
+    for edit in (management.edits if management is not None else None) or ():
+        kept = edit.keep.value if isinstance(edit.keep, EditAmount) else None
+        if edit.type.startswith("clear_thinking") and edit.keep != "all":
+            edits.append(ContextEdit(clears="thinking", keep=1 if kept is None else kept))
+        elif edit.type.startswith("clear_tool_uses"):
+            trigger = edit.trigger
+            counts_uses = trigger is not None and trigger.type == "tool_uses"
+            value = trigger.value if trigger is not None else DEFAULT_TRIGGER_TOKENS
+            edits.append(
+                ContextEdit(
+                    clears="tool_uses",
+                    keep=DEFAULT_KEPT_USES if kept is None else kept,
+                    trigger_tokens=None if counts_uses else value,
+                    trigger_tool_uses=value if counts_uses else None,
+                    at_least_tokens=edit.clear_at_least.value if edit.clear_at_least is not None else 0,
+                    excluded_tools=frozenset(edit.exclude_tools or ()),
+                    clears_inputs=edit.clear_tool_inputs is True,
+                )
+            )
+        elif not edit.type.startswith("clear_thinking"):
+            log_left_out("context edits", edit.type)
+    return edits
 
 
 def hides_thinking(body: CountTokensRequest) -> bool:
@@ -123,10 +166,11 @@ def _stops(sequences: Sequence[str]) -> tuple[str, ...]:
 
 
 def _sampling(body: MessagesRequest) -> SamplingArgs:
-    # a share of nothing holds the likeliest token alone
-    if body.top_p == 0:
-        return SamplingArgs(temperature=body.temperature, top_k=1, seed=body.seed)
-    return SamplingArgs(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=body.seed)
+    note_ignored(body)
+    chosen = SamplingArgs(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k, seed=body.seed)
+    if body.top_p == 0:  # a share of nothing holds the likeliest token alone
+        chosen = SamplingArgs(temperature=body.temperature, top_k=1, seed=body.seed)
+    return add_links(chosen, body)
 
 
 def _session_in(body: MessagesRequest) -> str:

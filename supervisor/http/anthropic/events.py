@@ -52,7 +52,21 @@ def message_json(
         "stop_reason": _STOP_REASONS[finished.reason],
         "stop_sequence": finished.stop_text,
         "usage": usage_json(usage),
+        **_applied_edits(usage),
     }
+
+
+def _applied_edits(usage: Usage) -> dict[str, Any]:
+    if not usage.edits:
+        return {}
+    edits = [
+        {"type": "clear_thinking_20251015", "cleared_thinking_turns": applied.n_cleared}
+        if applied.edit.clears == "thinking"
+        else {"type": "clear_tool_uses_20250919", "cleared_tool_uses": applied.n_cleared}
+        for applied in usage.edits
+    ]
+    tokens = [{"cleared_input_tokens": applied.n_tokens} for applied in usage.edits]
+    return {"context_management": {"applied_edits": [edit | n for edit, n in zip(edits, tokens, strict=True)]}}
 
 
 def usage_json(usage: Usage) -> dict[str, Any]:
@@ -177,7 +191,8 @@ class MessageStream:
             held = self._held
             opened = self._open(_TextBlock(0)) + (self._delta(held) if held else b"")
         delta = {"stop_reason": _STOP_REASONS[finished.reason], "stop_sequence": finished.stop_text}
-        ended = _event("message_delta", {"type": "message_delta", "delta": delta, "usage": usage_json(usage)})
+        told = {"type": "message_delta", "delta": delta, "usage": usage_json(usage), **_applied_edits(usage)}
+        ended = _event("message_delta", told)
         return opened + self._close() + ended + _MESSAGE_STOP
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed, record
+from luce.supervisor.http.sampling_fields import SamplingFields
 
 MAX_INT32 = 2**31 - 1
 
@@ -77,6 +78,24 @@ class Metadata(Shape):
     user_id: str | None = None
 
 
+class EditAmount(Shape):
+    type: str
+    value: Count
+
+
+class Edit(Shape):
+    type: str
+    trigger: EditAmount | None = None
+    keep: EditAmount | Literal["all"] | None = None
+    clear_at_least: EditAmount | None = None
+    exclude_tools: list[str] | None = None
+    clear_tool_inputs: bool | None = None
+
+
+class ContextManagement(Shape):
+    edits: list[Edit] | None = None
+
+
 class CountTokensRequest(Shape):
     """What a prompt is made of."""
 
@@ -88,10 +107,15 @@ class CountTokensRequest(Shape):
     thinking: ThinkingConfig | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None  # where output_config.format was before
+    context_management: ContextManagement | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # not Anthropic's: handed to the template as they are
 
 
-class MessagesRequest(CountTokensRequest):
+class MessagesRequest(CountTokensRequest, SamplingFields):
+    """The further fields of SamplingFields are not Anthropic's."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+
     max_tokens: Count
     stream: bool | None = None
     stop_sequences: list[str] | None = None

@@ -12,7 +12,9 @@ from pydantic import StrictBool, WithJsonSchema
 
 from luce.supervisor.http.admin.openapi import NAME, TEXT, listed, record
 from luce.supervisor.http.openai_chat.messages import ROLES
-from luce.supervisor.http.openai_shared.fields import GeneratingBody, Whole
+from luce.supervisor.http.openai_shared.constraints import ConstrainedFields
+from luce.supervisor.http.openai_shared.fields import GeneratingBody
+from luce.supervisor.http.sampling_fields import Whole
 
 _PART = record({"type": {"const": "text"}, "text": TEXT})
 _CALLED = record({"name": TEXT, "arguments": TEXT})
@@ -39,7 +41,7 @@ ResponseFormat = Annotated[Any, WithJsonSchema(_RESPONSE_FORMAT)]
 Schema = Annotated[Any, WithJsonSchema({"type": "object"})]
 
 
-class ChatBody(GeneratingBody):
+class ChatBody(GeneratingBody, ConstrainedFields):
     messages: Messages
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
@@ -49,8 +51,7 @@ class ChatBody(GeneratingBody):
     response_format: ResponseFormat | None = None
     json_schema: Schema | None = None
     """llama-server's way to ask for JSON of a schema."""
-    grammar: str | None = None
-    """llama-server's: GBNF that the answer follows."""
+    max_tool_calls: Whole | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Whole | None = None
     max_completion_tokens: Whole | None = None

@@ -45,13 +45,16 @@ class ChatStream(ChunkStream):
 
     def __init__(self, parsed: ParsedRequest, model: str) -> None:
         envelope = Envelope(STREAM, model, new_id("chatcmpl"))
-        super().__init__(envelope, b"delta", b"{}", parsed.answer_request.n, counts=parsed.includes_usage)
+        n, times = parsed.answer_request.n, parsed.shows_timings
+        super().__init__(envelope, b"delta", b"{}", n, counts=parsed.includes_usage, times=times)
         self._wish = parsed
         self._content = [begin + b'{"content":' for begin in self._begins]
         self._n_first_read: int | None = None
 
-    def first(self, n_prompt: int) -> bytes:  # noqa: ARG002  other dialects tell it
+    def first(self, n_prompt: int) -> bytes:
         """The role."""
+        if self._clock is not None:
+            self._clock.n_prompt = n_prompt
         delta = b'{"role":"assistant","content":null}'
         return b"".join([begin + delta + self._goes_on for begin in self._begins])
 
@@ -65,15 +68,15 @@ class ChatStream(ChunkStream):
                 if not event.text and not event.logprobs:
                     return b""
                 begin = self._content[event.choice] + text_json(event.text) + b"}"
-                return begin + self._rest(event.logprobs)
+                return self._timed(begin + self._rest(event.logprobs))
             case ReasoningPiece():
                 # Without logprobs, as with OpenAI: those that are told add up to the content.
                 if not event.text:
                     return b""
                 delta = b'{"reasoning_content":%b}' % text_json(event.text)
-                return self._begins[event.choice] + delta + self._goes_on
+                return self._timed(self._begins[event.choice] + delta + self._goes_on)
             case ToolCallPiece():
-                return self._begins[event.choice] + self._call_delta(event) + self._rest(event.logprobs)
+                return self._timed(self._begins[event.choice] + self._call_delta(event) + self._rest(event.logprobs))
             case ChoiceFinished():
                 return self._finish_choice(event.choice, finish_reason(event, is_legacy=self._wish.is_legacy))
             case Progress():

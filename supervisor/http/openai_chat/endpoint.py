@@ -55,9 +55,8 @@ async def post_chat(request: web.Request) -> web.StreamResponse:
     answer = whole_chat(choices, usage, parsed, model)
     if parsed.shows_prompt:
         assert isinstance(parsed.answer_request.prompt, ChatPrompt)
-        prompt = await while_connected(
-            request, asyncio.to_thread(prompt_text, context.text, parsed.answer_request.prompt)
-        )
+        asked = context.defaults.complete(parsed.answer_request.prompt, parsed.answer_request.model)
+        prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, asked))
         answer["__verbose"] = {"prompt": prompt}
     return json_response(answer)
 

@@ -15,11 +15,11 @@ from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.messages import read_messages
 from luce.supervisor.http.openai_chat.thinking import read_thinking
 from luce.supervisor.http.openai_chat.tools import read_toolbox
+from luce.supervisor.http.openai_shared.constraints import read_constraint
 from luce.supervisor.http.openai_shared.fields import (
     MAX_TOP_LOGPROBS,
     Vocabulary,
     expect,
-    read_constraint,
     read_max_tokens,
     read_sampling,
     read_session,
@@ -27,6 +27,7 @@ from luce.supervisor.http.openai_shared.fields import (
     refusal,
     whole,
 )
+from luce.supervisor.http.sampling_fields import INT32_MAX, read_ending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,8 @@ class ParsedRequest:
     """Calls go back as `function_call`."""
     shows_progress: bool
     """llama-server's `return_progress`."""
+    shows_timings: bool = False
+    """Its `timings_per_token`."""
     shows_prompt: bool = False
     """Its `verbose`."""
 
@@ -49,10 +52,10 @@ def read_chat(
     _check_modalities(body.modalities)
     messages = read_messages(body.messages)
     toolbox = read_toolbox(body.tools, body.tool_choice, body.functions, body.function_call)
-    schema, grammar = read_constraint(*_read_schema(body), body.grammar)
-    if grammar is not None and toolbox.may_call:
-        why = "'grammar' cannot be used together with tools: their calls have a grammar of their own."
-        raise refusal("grammar", why)
+    constraint = read_constraint(*_read_schema(body), body)
+    if constraint.grammar is not None and toolbox.may_call:
+        why = f"'{constraint.param}' cannot be used together with tools: their calls have a grammar of their own."
+        raise refusal(constraint.param, why)
     thinking = read_thinking(body)
     continues_last = _continues_last(body, messages)
     prompt = ChatPrompt(
@@ -60,8 +63,9 @@ def read_chat(
         tools=toolbox.tools,
         tool_choice=toolbox.choice,
         parallel_tool_calls=body.parallel_tool_calls is not False and not toolbox.is_legacy,
-        json_schema=schema,
-        grammar=grammar,
+        max_tool_calls=whole(body.max_tool_calls, "max_tool_calls", 1, INT32_MAX),
+        json_schema=constraint.schema,
+        grammar=constraint.grammar,
         thinking=thinking.thinking,
         thinking_budget=thinking.budget,
         effort=thinking.effort,
@@ -71,6 +75,7 @@ def read_chat(
     )
     answer_request = AnswerRequest(
         prompt=prompt,
+        model=body.model or "",
         max_tokens=read_max_tokens(
             {
                 "max_completion_tokens": body.max_completion_tokens,
@@ -83,6 +88,7 @@ def read_chat(
         n=whole(body.n, "n", 1, max_choices) or 1,
         n_logprobs=_read_logprobs(body),
         ignore_eos=body.ignore_eos is True,
+        **read_ending(body, text.n_vocab),
         pins=read_pins(body.pin, "system", "message"),
         session=read_session(body, headers),
         client=client,
@@ -93,6 +99,7 @@ def read_chat(
         includes_usage=body.includes_usage,
         is_legacy=toolbox.is_legacy,
         shows_progress=body.return_progress is True,
+        shows_timings=body.timings_per_token is True,
         shows_prompt=body.verbose is True,
     )
 

@@ -40,7 +40,8 @@ class CompletionStream(ChunkStream):
     def __init__(self, parsed: ParsedCompletion, model: str) -> None:
         n_choices = len(parsed.answer_requests) * parsed.n_each
         envelope = Envelope(KIND, model, new_id("cmpl"))
-        super().__init__(envelope, b"text", b'""', n_choices, counts=parsed.includes_usage)
+        times = parsed.shows_timings
+        super().__init__(envelope, b"text", b'""', n_choices, counts=parsed.includes_usage, times=times)
         self._wish = parsed
         self._n_each = parsed.n_each
         self._offsets = [0] * n_choices
@@ -56,7 +57,7 @@ class CompletionStream(ChunkStream):
         """The chunks for an event of this prompt's answer; empty where it needs none."""
         match event:
             case ContentPiece():
-                return self._piece(prompt * self._n_each + event.choice, event.text, event.logprobs)
+                return self._timed(self._piece(prompt * self._n_each + event.choice, event.text, event.logprobs))
             case ChoiceFinished():
                 return self._finish_choice(prompt * self._n_each + event.choice, FINISH_REASONS[event.reason])
             case AnswerFinished():

@@ -30,8 +30,9 @@ from luce.supervisor.http.answering.answer_events import (
 )
 from luce.supervisor.http.answering.infill import Infill
 from luce.supervisor.http.openai_completions.parse import CompletionBody, ParsedCompletion
-from luce.supervisor.http.openai_shared.fields import MAX_TOP_LOGPROBS, Whole, refusal, whole
-from luce.supervisor.http.openai_shared.shapes import chat_logprobs, encode, timing_fields
+from luce.supervisor.http.openai_shared.fields import MAX_TOP_LOGPROBS, refusal, whole
+from luce.supervisor.http.openai_shared.shapes import TokenClock, chat_logprobs, encode, timing_fields
+from luce.supervisor.http.sampling_fields import Whole
 from luce.supervisor.http.transport.sse import COMMENT
 
 MAX_EXTRA_FILES = 1024
@@ -143,6 +144,7 @@ class LlamaStream:
         self._llama = llama
         self._n_generated = [0] * (len(llama.parsed.answer_requests) * llama.parsed.n_each)
         self._n_first_read: dict[int, int] = {}
+        self._clock = TokenClock()
         self._finished: dict[int, list[ChoiceFinished]] = {}
 
     def first(self) -> bytes:
@@ -190,6 +192,8 @@ class LlamaStream:
         }
         if self._llama.shows_probabilities:
             told["completion_probabilities"] = chat_logprobs(piece.logprobs)["content"]
+        if self._llama.parsed.shows_timings:
+            told["timings"] = self._clock.token()
         return told
 
 
@@ -204,6 +208,7 @@ def whole_llama(answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], llama
 
 
 def _object(llama: LlamaForm, prompt: int, choice: ChoiceFinished, usage: Usage, *, shows_text: bool) -> dict[str, Any]:
+    usage = choice.usage or usage
     told: dict[str, Any] = {
         "index": prompt * llama.parsed.n_each + choice.choice,
         "content": choice.content if shows_text else "",

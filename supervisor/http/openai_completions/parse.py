@@ -15,13 +15,12 @@ from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed
 from luce.supervisor.http.answering.answer_request import AnswerRequest, TextPrompt
 from luce.supervisor.http.answering.infill import Infill
 from luce.supervisor.http.answering.pinned_ranges import read_pins
+from luce.supervisor.http.openai_shared.constraints import ConstrainedFields, read_constraint
 from luce.supervisor.http.openai_shared.fields import (
     MAX_TOP_LOGPROBS,
     GeneratingBody,
     Vocabulary,
-    Whole,
     expect,
-    read_constraint,
     read_max_tokens,
     read_sampling,
     read_session,
@@ -29,6 +28,7 @@ from luce.supervisor.http.openai_shared.fields import (
     refusal,
     whole,
 )
+from luce.supervisor.http.sampling_fields import Whole, read_ending
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 MAX_PROMPTS = 128
@@ -37,13 +37,12 @@ _IDS = listed(NUMBER, minItems=1)
 _PROMPT = {"anyOf": [TEXT, listed(TEXT, minItems=1), _IDS, listed(_IDS, minItems=1)]}
 
 
-class CompletionBody(GeneratingBody):
+class CompletionBody(GeneratingBody, ConstrainedFields):
     prompt: Annotated[Any, WithJsonSchema(_PROMPT)]
     suffix: str | None = None
     echo: StrictBool | None = None
     logprobs: Whole | None = None
     best_of: Whole | None = None
-    grammar: str | None = None
     json_schema: Any = None
 
 
@@ -55,6 +54,8 @@ class ParsedCompletion:
     """Before each prompt's answers: its own text, if it was asked for, or nothing."""
     streams: bool
     includes_usage: bool
+    shows_timings: bool = False
+    """llama-server's `timings_per_token`."""
 
     @property
     def n_each(self) -> int:
@@ -82,23 +83,30 @@ def read_completion(
     if body.echo and n_logprobs is not None:
         why = "'echo' cannot be used together with 'logprobs': the prompt's own are not computed."
         raise refusal("echo", why, "unsupported_value")
-    schema, grammar = read_constraint(body.json_schema, "json_schema", body.grammar)
+    constraint = read_constraint(body.json_schema, "json_schema", body)
     limit = read_max_tokens({"max_tokens": body.max_tokens, "n_predict": body.n_predict})
     has_limit = body.max_tokens is not None or body.n_predict is not None
     sampling, stops, session = read_sampling(body, text), read_stops(body.stop), read_session(body, headers)
     infill = Infill(after=body.suffix) if body.suffix else None
+    ending = read_ending(body, text.n_vocab)
     prompts, pins = read_prompts(body.prompt, text), read_pins(body.pin, "span")
     answer_requests = [
         AnswerRequest(
             prompt=TextPrompt(
-                content=prompt, infill=infill, echo=body.echo is True, json_schema=schema, grammar=grammar
+                content=prompt,
+                infill=infill,
+                echo=body.echo is True,
+                json_schema=constraint.schema,
+                grammar=constraint.grammar,
             ),
+            model=body.model or "",
             max_tokens=limit if has_limit else DEFAULT_MAX_TOKENS,
             stops=stops,
             sampling=sampling,
             n=n,
             n_logprobs=n_logprobs,
             ignore_eos=body.ignore_eos is True,
+            **ending,
             pins=pins,
             session=session,
             client=client,
@@ -107,7 +115,11 @@ def read_completion(
     ]
     echoes = [prompt_text(answer_request, text) if body.echo else "" for answer_request in answer_requests]
     return ParsedCompletion(
-        answer_requests=answer_requests, echoes=echoes, streams=body.stream is True, includes_usage=body.includes_usage
+        answer_requests=answer_requests,
+        echoes=echoes,
+        streams=body.stream is True,
+        includes_usage=body.includes_usage,
+        shows_timings=body.timings_per_token is True,
     )
 
 

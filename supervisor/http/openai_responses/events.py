@@ -32,7 +32,7 @@ from luce.supervisor.http.openai_responses.output import (
     fields,
 )
 from luce.supervisor.http.openai_responses.tools import Tools
-from luce.supervisor.http.openai_shared.shapes import timing_fields, usage_fields
+from luce.supervisor.http.openai_shared.shapes import TokenClock, timing_fields, usage_fields
 
 COMPLETED, INCOMPLETE, FAILED, IN_PROGRESS = "completed", "incomplete", "failed", "in_progress"
 
@@ -73,7 +73,7 @@ class ResponseWriter:
         self._kind: object = None  # what the open item takes: a class of pieces, or a call's number
         self._reason = FinishReason.STOP
         self._n_cached: int | None = None
-        self._clock = _Clock()
+        self._clock = TokenClock()
         self.final = b""
         """The whole response, once it has been completed: what those get who do not stream."""
 
@@ -195,33 +195,6 @@ class ResponseWriter:
             lines.append(f'event: {name}\ndata: {{"type":"{name}","sequence_number":{self._n_events},{body}}}\n\n')
             self._n_events += 1
         return "".join(lines).encode("ascii")
-
-
-class _Clock:
-    """Times for llama-server's `timings_per_token`, as they are seen from here."""
-
-    def __init__(self) -> None:
-        self._started = time.monotonic()
-        self._first: float | None = None
-        self._n_tokens = 0
-        self.n_prompt = 0
-
-    def elapsed_ms(self) -> float:
-        return round((time.monotonic() - self._started) * 1e3, 3)
-
-    def token(self) -> dict[str, float]:
-        now = time.monotonic()
-        self._first = now if self._first is None else self._first
-        self._n_tokens += 1
-        prompt_s = max(self._first - self._started, 1e-6)
-        return {
-            "prompt_n": self.n_prompt,
-            "prompt_ms": round(prompt_s * 1e3, 3),
-            "prompt_per_second": round(self.n_prompt / prompt_s, 3),
-            "predicted_n": self._n_tokens,
-            "predicted_ms": round((now - self._first) * 1e3, 3),
-            "predicted_per_second": round((self._n_tokens - 1) / (now - self._first), 3) if now > self._first else 0.0,
-        }
 
 
 def response_usage(usage: Usage) -> dict[str, Any]:

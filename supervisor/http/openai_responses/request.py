@@ -1,8 +1,7 @@
 """A request body of the Responses API, as an AnswerRequest and as what its response says back. Pure.
 
 Unknown fields are tolerated; what cannot be had here (background, conversations, prompt templates, images) is refused
-in words. `truncation` is accepted and never done: cutting off a history loses its cached prefix, and agents compact
-better than a server that drops what came first.
+in words. With `truncation: auto` a conversation that is too long loses what came first; agents compact better.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.openai_responses.events import ResponseForm
 from luce.supervisor.http.openai_responses.items import messages_of
 from luce.supervisor.http.openai_responses.tools import Tools, choose, read_tools
+from luce.supervisor.http.openai_shared.constraints import ConstrainedFields, read_constraint
 from luce.supervisor.http.openai_shared.fields import (
-    INT32_MAX,
     MAX_TOP_LOGPROBS,
     GeneratingBody,
     Vocabulary,
-    Whole,
     read_sampling,
     read_session,
     read_stops,
     refusal,
     whole,
 )
+from luce.supervisor.http.sampling_fields import INT32_MAX, Whole, read_ending
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOGPROBS = "message.output_text.logprobs"
@@ -47,7 +46,7 @@ _ITEMS = listed({"anyOf": [_MESSAGE, _CALL, _OUTPUT]})
 _Input = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, _ITEMS]})]
 
 
-class ResponsesBody(GeneratingBody):
+class ResponsesBody(GeneratingBody, ConstrainedFields):
     input: _Input = None
     instructions: str | None = None
     tools: list[dict[str, Any]] | None = None
@@ -56,6 +55,7 @@ class ResponsesBody(GeneratingBody):
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
     max_output_tokens: Whole | None = None
+    max_tool_calls: Whole | None = None
     top_logprobs: Whole | None = None
     include: list[str] | None = None
     store: StrictBool | None = None
@@ -92,6 +92,10 @@ def read_request(
     items = _read_items(body)
     tools, choice = choose(read_tools(body.tools), body.tool_choice)
     n_logprobs = _read_logprobs(body)
+    constraint = read_constraint(_read_format(body.text), "text.format", body)
+    if constraint.grammar is not None and tools.definitions and choice != "none":
+        why = f"{constraint.param} cannot be used together with tools: their calls have a grammar of their own"
+        raise refusal(constraint.param, why)
     arguments = dict(body.chat_template_kwargs or {})
     thinking, budget, effort = _read_reasoning(body.reasoning, arguments.pop("enable_thinking", None))
     messages = messages_of([*earlier, *items])
@@ -104,19 +108,24 @@ def read_request(
         tools=tools.definitions,
         tool_choice=choice,
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        json_schema=_read_format(body.text),
+        max_tool_calls=whole(body.max_tool_calls, "max_tool_calls", 1, INT32_MAX),
+        json_schema=constraint.schema,
+        grammar=constraint.grammar,
         thinking=thinking,
         thinking_budget=budget,
         effort=effort,
         template_arguments=arguments,
+        drops_oldest=body.truncation == "auto",
     )
     answer_request = AnswerRequest(
         prompt=prompt,
+        model=body.model or "",
         max_tokens=whole(body.max_output_tokens, "max_output_tokens", 0, INT32_MAX),
         stops=read_stops(body.stop),
         sampling=read_sampling(body, vocabulary),
         n_logprobs=n_logprobs,
         ignore_eos=body.ignore_eos is True,
+        **read_ending(body, vocabulary.n_vocab),
         pins=read_pins(body.pin, "system"),
         session=read_session(body, caller.headers),
         client=caller.client,
@@ -214,7 +223,7 @@ def _echo(body: ResponsesBody, model: str) -> dict[str, Any]:
         "background": False,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
-        "max_tool_calls": None,
+        "max_tool_calls": body.max_tool_calls,
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "previous_response_id": body.previous_response_id,
@@ -229,7 +238,7 @@ def _echo(body: ResponsesBody, model: str) -> dict[str, Any]:
         "tools": [_echo_tool(tool) for tool in body.tools or ()],
         "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
-        "truncation": "disabled",
+        "truncation": body.truncation or "disabled",
         "user": _text(body.user),
     }
 

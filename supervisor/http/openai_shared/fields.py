@@ -10,32 +10,24 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Protocol, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
 
 from luce.protocol import SamplingArgs
 from luce.supervisor.http.admin.openapi import TEXT, listed
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.sampling_fields import INT32_MAX, Real, SamplingFields, Whole, add_links, note_ignored
 
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 4096
 MAX_BIASES = 1024
 MAX_TOP_LOGPROBS = 20
 MAX_SESSION_CHARACTERS = 512
-INT32_MAX = 2**31 - 1
 LEAST_TOP_P = 1e-6  # the engine's is above 0; OpenAI's 0 is the likeliest token only
 
 SESSION_FIELDS = ("prompt_cache_key", "session_id", "conversation_id", "chat_id")
 SESSION_HEADERS = ("X-Session-Id", "Session-Id", "session_id", "X-Conversation-Id", "X-OpenWebUI-Chat-Id")
 
 
-def _number(value: object) -> object:
-    if isinstance(value, (bool, str, bytes)):
-        raise ValueError("it must be a number")  # noqa: TRY004  pydantic takes ValueErrors
-    return value
-
-
-Whole = Annotated[int, BeforeValidator(_number), WithJsonSchema({"type": "integer"})]
-Real = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
 Texts = Annotated[Any, WithJsonSchema({"anyOf": [TEXT, listed(TEXT)]})]
 Biases = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "array"}]})
@@ -51,7 +43,7 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool | None = None
 
 
-class GeneratingBody(BaseModel):
+class GeneratingBody(SamplingFields):
     """What both bodies have. Unknown fields are tolerated; null is the same as absent."""
 
     model_config = ConfigDict(extra="allow")
@@ -66,11 +58,6 @@ class GeneratingBody(BaseModel):
     temperature: Real | None = None
     top_p: Real | None = None
     top_k: Whole | None = None
-    min_p: Real | None = None
-    repeat_penalty: Real | None = None
-    repetition_penalty: Real | None = None
-    presence_penalty: Real | None = None
-    frequency_penalty: Real | None = None
     logit_bias: Biases | None = None
     max_tokens: Whole | None = None
     n_predict: Whole | None = None
@@ -133,21 +120,15 @@ def read_sampling(body: GeneratingBody, text: Vocabulary) -> SamplingArgs:
     """A `temperature` that is not given stays None: what the server samples with is one decision for all dialects."""
     top_p = real(body.top_p, "top_p", 0, 1)
     top_k = whole(body.top_k, "top_k", -1, INT32_MAX)
-    penalty_name = "repeat_penalty" if body.repeat_penalty is not None else "repetition_penalty"
-    repeat_penalty = body.repeat_penalty if body.repeat_penalty is not None else body.repetition_penalty
-    if repeat_penalty is not None and not 0 < repeat_penalty <= 100:
-        raise refusal(penalty_name, f"Invalid '{penalty_name}': it must be above 0 and at most 100.")
-    return SamplingArgs(
+    chosen = SamplingArgs(
         temperature=real(body.temperature, "temperature", 0, body.most_temperature),
         top_p=None if top_p is None else max(top_p, LEAST_TOP_P),
         top_k=None if top_k is None else max(top_k, 0),  # -1 is vLLM's word for off
-        min_p=real(body.min_p, "min_p", 0, 1),
-        repeat_penalty=repeat_penalty,
-        presence_penalty=real(body.presence_penalty, "presence_penalty", -2, 2),
-        frequency_penalty=real(body.frequency_penalty, "frequency_penalty", -2, 2),
         seed=_read_seed(body.seed),
         logit_bias=_read_biases(body.logit_bias, text),
     )
+    note_ignored(body)
+    return add_links(chosen, body)
 
 
 def _read_seed(seed: int | None) -> int | None:
@@ -215,15 +196,6 @@ def read_stops(value: Any) -> tuple[str, ...]:
     if any(len(stop) > MAX_STOP_CHARACTERS for stop in stops):
         raise refusal("stop", f"Invalid 'stop': a stop string has at most {MAX_STOP_CHARACTERS} characters.")
     return tuple(stop for stop in stops if stop)
-
-
-def read_constraint(schema: Any, param: str, grammar: str | None) -> tuple[Mapping[str, Any] | None, str | None]:
-    """A JSON schema, which came as `param`, or a grammar. An empty grammar is none."""
-    if schema is not None and not isinstance(schema, dict):
-        raise refusal(param, f"Invalid type for '{param}': expected a JSON schema as an object.", "invalid_type")
-    if grammar and schema is not None:
-        raise refusal("grammar", "'grammar' cannot be used together with a JSON schema.")
-    return schema, grammar or None
 
 
 def read_max_tokens(limits: Mapping[str, int | None]) -> int | None:

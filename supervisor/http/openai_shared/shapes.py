@@ -79,13 +79,43 @@ def error_event(error: ApiError) -> bytes:
     return b"data: %b\n\n" % encode(openai_error(error))
 
 
+class TokenClock:
+    """Times for llama-server's `timings_per_token`, as they are seen from here."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._first: float | None = None
+        self._n_tokens = 0
+        self.n_prompt = 0
+
+    def elapsed_ms(self) -> float:
+        return round((time.monotonic() - self._started) * 1e3, 3)
+
+    def token(self) -> dict[str, float]:
+        now = time.monotonic()
+        self._first = now if self._first is None else self._first
+        self._n_tokens += 1
+        prompt_s = max(self._first - self._started, 1e-6)
+        return {
+            "prompt_n": self.n_prompt,
+            "prompt_ms": round(prompt_s * 1e3, 3),
+            "prompt_per_second": round(self.n_prompt / prompt_s, 3),
+            "predicted_n": self._n_tokens,
+            "predicted_ms": round((now - self._first) * 1e3, 3),
+            "predicted_per_second": round((self._n_tokens - 1) / (now - self._first), 3) if now > self._first else 0.0,
+        }
+
+
 class ChunkStream:
     """What the streams of both have in common. What is the same in all chunks is made once. The last finish waits for
     the counts that go with it; and an answer that fails has then no finish at all."""
 
-    def __init__(self, envelope: Envelope, content: bytes, empty: bytes, n_choices: int, *, counts: bool) -> None:
+    def __init__(
+        self, envelope: Envelope, content: bytes, empty: bytes, n_choices: int, *, counts: bool, times: bool = False
+    ) -> None:
         """`content`: the field of a choice that grows, and `empty` what it is where nothing has come; `counts`: the
-        client wants the usage, in a chunk of its own."""
+        client wants the usage, in a chunk of its own; `times`: and llama-server's timings in each piece's."""
+        self._clock = TokenClock() if times else None
         self._empty = empty
         self._counts = counts
         self._head = b"data: " + envelope.head()
@@ -98,6 +128,11 @@ class ChunkStream:
     def keep_alive(self) -> bytes:
         """A chunk of nothing: clients that pass over comments count it."""
         return self._begins[min(self._unfinished, default=0)] + self._empty + self._goes_on
+
+    def _timed(self, chunk: bytes) -> bytes:
+        if self._clock is None or not chunk:
+            return chunk
+        return chunk[: -len(b"}\n\n")] + b',"timings":%b}\n\n' % encode(self._clock.token())
 
     def _finish_choice(self, choice: int, reason: str) -> bytes:
         self._unfinished.discard(choice)

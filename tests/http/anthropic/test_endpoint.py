@@ -442,3 +442,42 @@ async def test_thinking_is_a_block_of_its_own_and_comes_back(
             (await client.messages.count_tokens(model="m", messages=messages)).input_tokens for messages in turns
         ]
         assert with_thought > without
+
+
+def _with_results(n: int) -> list[Any]:
+    turns: list[Any] = [*HELLO]
+    for number in range(n):
+        use = {"type": "tool_use", "id": f"toolu_{number}", "name": "weather", "input": {"city": "Graz"}}
+        result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": f"{number} " + "rain " * 30}
+        turns += [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    return turns
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_old_results_are_cleared_if_the_client_wants_it(server: Server, streams: bool) -> None:
+    """`context_management.edits` was read by nobody."""
+    trigger, keep = {"type": "input_tokens", "value": 200}, {"type": "tool_uses", "value": 2}
+    edit = {"type": "clear_tool_uses_20250919", "trigger": trigger, "keep": keep}
+    body = {"model": "m", "max_tokens": 2, "messages": _with_results(6), "tools": [WEATHER], "stream": streams}
+
+    def ask(**fields: Any) -> tuple[int, Any]:
+        status, _, data = post(server, body | fields)
+        assert status == 200, data
+        told = json.loads(data) if not streams else next(e for e in events_of(data) if e["type"] == "message_delta")
+        usage = told["usage"]
+        return usage["input_tokens"] + usage["cache_read_input_tokens"], told.get("context_management")
+
+    n_whole, told = ask()
+    assert told is None
+    n_edited, told = ask(context_management={"edits": [edit]})
+    (applied,) = told["applied_edits"]
+    assert applied["cleared_tool_uses"] == 4
+    assert applied["cleared_input_tokens"] == n_whole - n_edited > 80
+    for other in (
+        {**edit, "trigger": {"type": "input_tokens", "value": 100_000}},
+        {**edit, "trigger": {"type": "tool_uses", "value": 6}},
+        {**edit, "clear_at_least": {"type": "input_tokens", "value": 100_000}},
+        {**edit, "exclude_tools": ["weather"]},
+        {"type": "clear_thinking_20251015", "keep": "all"},
+    ):
+        assert ask(context_management={"edits": [other]}) == (n_whole, None), other

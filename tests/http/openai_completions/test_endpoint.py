@@ -267,3 +267,21 @@ def test_llama_servers_temperatures(server: Server) -> None:
     assert post(server, "/completion", asked)[0] == 200
     assert post(server, "/v1/completions", asked)[0] == 400
     assert post(server, "/completion", {**asked, "temperature": 101})[0] == 400
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_each_of_llama_servers_objects_has_its_own_counts(server: Server, streams: bool) -> None:
+    """What several choices took together stood in each of them."""
+    body = {"prompt": CODE, "n": 3, "n_predict": 7, "ignore_eos": True, "return_tokens": True, "stream": streams}
+    request = urllib.request.Request(server.url + "/completion", json.dumps(body).encode())  # noqa: S310
+    with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310
+        data = response.read()
+    if streams:
+        chunks = [json.loads(line[6:]) for line in data.decode().splitlines() if line.startswith("data: ")]
+        answers = [chunk for chunk in chunks if chunk["stop"]]
+    else:
+        answers = json.loads(data)
+    assert len(answers) == 3
+    for answer in answers:
+        assert answer["tokens_predicted"] == 7
+        assert answer["timings"]["predicted_n"] == 7

@@ -344,3 +344,32 @@ async def test_keys_have_their_own_responses(make_server: MakeServer) -> None:
             await other.responses.create(model="m", input="And?", previous_response_id=response.id)
         for client in clients:
             await client.close()
+
+
+async def test_a_conversation_that_is_too_long_loses_what_came_first(make_server: MakeServer) -> None:
+    """Only if it is asked for; and most next turns find what the one before has read."""
+    turns = [
+        {"role": role, "content": f"{number} " + "word " * 60}
+        for number in range(30)
+        for role in ("user", "assistant")
+    ]  # fmt: skip
+    body = {"instructions": "Be brief.", "max_output_tokens": 4, "store": False}
+    async with make_server(ctx=1024, pool=4096) as server, aiohttp.ClientSession(server.url) as session:
+
+        async def ask(turns: list[dict[str, str]], **fields: str) -> tuple[int, dict[str, Any]]:
+            asked = body | {"input": [*turns, {"role": "user", "content": "Well?"}]} | fields
+            async with session.post("/v1/responses", json=asked) as answer:
+                return answer.status, await answer.json()
+
+        status, refused = await ask(turns)
+        assert (status, refused["error"]["code"]) == (400, "context_length_exceeded")
+        status, first = await ask(turns, truncation="auto")
+        assert (status, first["truncation"]) == (200, "auto")
+        assert 256 < first["usage"]["input_tokens"] <= 1024
+        shares = []
+        for n_turns in range(50, 60, 2):
+            status, response = await ask(turns[:n_turns], truncation="auto")
+            assert status == 200
+            usage = response["usage"]
+            shares.append(usage["input_tokens_details"]["cached_tokens"] / usage["input_tokens"])
+        assert sum(share > 0.5 for share in shares[1:]) >= 2, shares

@@ -11,7 +11,15 @@ from itertools import pairwise
 from math import inf
 from typing import TypeVar
 
-from luce.protocol.commands import MAX_MARKS, GrammarTrigger, PinSpan, SamplingArgs, SnapshotPoint, TriggerKind
+from luce.protocol.commands import (
+    MAX_MARKS,
+    GrammarTrigger,
+    PinSpan,
+    SamplerKind,
+    SamplingArgs,
+    SnapshotPoint,
+    TriggerKind,
+)
 from luce.protocol.scalar_values import (
     MAX_UINT64,
     RefusedError,
@@ -108,6 +116,34 @@ def _parse_trigger(text: bytes) -> GrammarTrigger:
 def parse_triggers(text: bytes) -> tuple[GrammarTrigger, ...]:
     """`word:<text>,pattern:<text>,full:<text>,token:<id>`."""
     return _parse_list(text, b",", _parse_trigger)
+
+
+def parse_texts(text: bytes) -> tuple[str, ...]:
+    """Texts, none of them empty."""
+
+    def parse_item(piece: bytes) -> str:
+        if not piece:
+            raise RefusedError("has an empty text")
+        return parse_text(piece)
+
+    return _parse_list(text, b",", parse_item)
+
+
+_SAMPLERS = {kind.value.encode(): kind for kind in SamplerKind}
+
+
+def parse_samplers(text: bytes) -> tuple[SamplerKind, ...]:
+    """`top_k,temperature`, each at most once."""
+
+    def parse_sampler(piece: bytes) -> SamplerKind:
+        if piece not in _SAMPLERS:
+            raise RefusedError(f"'{shortened(piece)}' is no sampler")
+        return _SAMPLERS[piece]
+
+    kinds = _parse_list(text, b",", parse_sampler)
+    if len(set(kinds)) < len(kinds):
+        raise RefusedError("names a sampler twice")
+    return kinds
 
 
 def parse_marks(text: bytes) -> tuple[int, ...]:
