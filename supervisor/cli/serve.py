@@ -127,6 +127,13 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     " by the time it takes whether somebody has sent the same. Default: they may.",
 )
 @click.option(
+    "--restore-answers/--no-restore-answers",
+    "restores_answers",
+    default=None,
+    help="Whether an earlier answer that a client sends back in another spelling, or without its reasoning, is read as"
+    " the model wrote it. Default: it is.",
+)
+@click.option(
     "--repair-calls/--no-repair-calls",
     "repairs_calls",
     default=None,
@@ -139,13 +146,6 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     default=None,
     help="Whether an answer is ended, as by its limit, that repeats one token or phrase for hundreds of tokens;"
     " usage.luce says so (loop). Default: it is not.",
-)
-@click.option(
-    "--restore-answers/--no-restore-answers",
-    "restores_answers",
-    default=None,
-    help="Whether an earlier answer that a client sends back in another spelling, or without its reasoning, is read as"
-    " the model wrote it. Default: it is.",
 )
 @click.option(
     "--cors-origin",

@@ -122,10 +122,10 @@ class Usage:
     """Earlier answers that the client spelled otherwise, and that were in the prompt as the model wrote them."""
     speculation: Speculation | None = None
     """None: the engine does not speculate, or had no step to take."""
-    n_loops: int = 0
-    """Choices that were ended because they went round in circles."""
     edits: Sequence[AppliedEdit] = ()
     """What was cleared of the prompt's older messages."""
+    n_loops: int = 0
+    """Choices that were ended because they went round in circles."""
 
     def extension(self) -> dict[str, Any]:
         """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not

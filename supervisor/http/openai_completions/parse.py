@@ -87,8 +87,8 @@ def read_completion(
     limit = read_max_tokens({"max_tokens": body.max_tokens, "n_predict": body.n_predict})
     has_limit = body.max_tokens is not None or body.n_predict is not None
     sampling, stops, session = read_sampling(body, text), read_stops(body.stop), read_session(body, headers)
-    infill = Infill(after=body.suffix) if body.suffix else None
     ending = read_ending(body, text.n_vocab)
+    infill = Infill(after=body.suffix) if body.suffix else None
     prompts, pins = read_prompts(body.prompt, text), read_pins(body.pin, "span")
     answer_requests = [
         AnswerRequest(
