@@ -3,10 +3,10 @@ AnswerRequests, and what the answers look like.
 
 Pure. An answer is one object a choice, or a stream of them without [DONE]. Must not know where answers come from.
 
-What differs from llama-server: answers do not repeat the settings (generation_settings) and come with all of their
-fields (response_fields is refused); probabilities are those before sampling (post_sampling_probs is refused); a prompt
-comes back as the text that was sent, without the BOS before it; `cache` of prompt_progress is what had been read when
-it was first told, because what was in the cache is known at the end only.
+What differs from llama-server: answers do not repeat the settings (generation_settings); probabilities are those
+before sampling (post_sampling_probs is refused); a prompt comes back as the text that was sent, without the BOS before
+it; `cache` of prompt_progress is what had been read when it was first told, because what was in the cache is known at
+the end only; there is no sampler named infill, which would join tokens that spell the same.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from luce.supervisor.http.sampling_fields import Whole
 from luce.supervisor.http.transport.sse import COMMENT
 
 MAX_EXTRA_FILES = 1024
+MAX_RESPONSE_FIELDS = 64
 
 STOP_TYPES = {
     FinishReason.STOP: "eos",
@@ -52,7 +53,7 @@ class LlamaCompletionBody(CompletionBody):
     return_tokens: StrictBool | None = None
     return_progress: StrictBool | None = None
     post_sampling_probs: Any = None
-    response_fields: Any = None
+    response_fields: list[StrictStr] = Field(default_factory=list, max_length=MAX_RESPONSE_FIELDS)
 
     def as_openai(self) -> CompletionBody:
         """The same in OpenAI's words: no limit is as many as fit, and logprobs are how ids of tokens are learnt."""
@@ -87,11 +88,15 @@ class InfillBody(LlamaCompletionBody):
     prompt: StrictStr = ""
     input_prefix: StrictStr
     input_suffix: StrictStr
+    n_indent: Whole | None = None
+    """Editors' plugins send it with each request. It does nothing here."""
     input_extra: list[ExtraFile] = Field(default_factory=list, max_length=MAX_EXTRA_FILES)
 
     def as_openai(self) -> CompletionBody:
         asked = super().as_openai()
         asked.prompt, asked.suffix = self.input_prefix, None
+        if isinstance(self.samplers, list):
+            asked.samplers = [name for name in self.samplers if name != "infill"]
         return asked
 
     def infill(self, n_ctx: int | None, n_answer: int | None) -> Infill:
@@ -117,15 +122,14 @@ class LlamaForm:
     shows_probabilities: bool
     shows_tokens: bool
     shows_progress: bool
+    fields: Sequence[str] = ()
+    """Of the last object, as paths (`timings/prompt_n`); none: all."""
 
 
 def read_llama(
     body: LlamaCompletionBody, parsed: ParsedCompletion, model: str, prompts: Sequence[str], n_ctx: int | None
 ) -> LlamaForm:
     """`wish` is what `body.as_openai()` asks for. Raises ApiError."""
-    if body.response_fields:
-        why = "'response_fields' is not supported: answers have all of their fields."
-        raise refusal("response_fields", why, "unsupported_value")
     return LlamaForm(
         parsed=parsed,
         model=model,
@@ -134,6 +138,7 @@ def read_llama(
         shows_probabilities=bool(body.n_probs or body.logprobs),
         shows_tokens=body.return_tokens is True,
         shows_progress=body.return_progress is True,
+        fields=body.response_fields or (),
     )
 
 
@@ -228,7 +233,21 @@ def _object(llama: LlamaForm, prompt: int, choice: ChoiceFinished, usage: Usage,
     }
     if llama.shows_probabilities and shows_text:
         told["completion_probabilities"] = chat_logprobs(choice.logprobs)["content"]
-    return told
+    return _named(told, llama.fields) if llama.fields else told
+
+
+def _named(told: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """What is there of these, by their paths."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        value: Any = told
+        for name in path.split("/"):
+            if not isinstance(value, dict) or name not in value:
+                break
+            value = value[name]
+        else:
+            found[path] = value
+    return found
 
 
 def _is_full(usage: Usage, n_ctx: int | None) -> bool:

@@ -195,7 +195,10 @@ def test_llama_servers_lists_and_fields(server: Server) -> None:
     assert status == 200, answers
     assert [answer["content"] for answer in answers] == [answers[0]["content"]] * 3
     assert [answer["index"] for answer in answers] == [0, 1, 2]
-    status, error = post(server, "/completion", {"prompt": CODE, "response_fields": ["content"]})
+    named = ["content", "timings/predicted_n", "no/such", "content/more"]
+    status, answer = post(server, "/completion", {"prompt": CODE, "response_fields": named, **fields})
+    assert (status, answer) == (200, {"content": answers[0]["content"], "timings/predicted_n": 4})
+    status, error = post(server, "/completion", {"prompt": CODE, "response_fields": "content"})
     assert (status, error["error"]["param"]) == (400, "response_fields")
 
 

@@ -74,6 +74,20 @@ def test_what_is_too_long_for_the_context_is_cut(client: httpx.Client) -> None:
     assert ask(client, "/infill", {**long, "n_predict": 4000, "stop": ["\n"]})["tokens_evaluated"] == 512
 
 
+def test_what_an_editors_plugin_sends_is_taken(client: httpx.Client) -> None:
+    """llama.vim's request."""
+    body = {
+        "id_slot": 0, "input_prefix": BEFORE, "input_suffix": AFTER, "input_extra": [{"text": "x", "filename": "a.py"}],
+        "prompt": "return ", "n_predict": 6, "stop": [], "n_indent": 4, "top_k": 40, "top_p": 0.9, "stream": False,
+        "samplers": ["top_k", "top_p", "infill"], "cache_prompt": True, "t_max_prompt_ms": 500,
+        "t_max_predict_ms": 100_000,
+        "response_fields": ["content", "timings/prompt_n", "timings/predicted_n", "truncated", "tokens_cached"],
+    }  # fmt: skip
+    said = ask(client, "/infill", body)
+    assert set(said) == set(body["response_fields"])  # type: ignore[call-overload]
+    assert isinstance(said["content"], str)
+
+
 def test_suffix_is_the_same_without_files(client: httpx.Client) -> None:
     expected = ask(client, "/infill", ASKED)["content"]
     body = {"model": "any", "prompt": BEFORE, "suffix": AFTER, "max_tokens": 6, "temperature": 0}
