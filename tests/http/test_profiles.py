@@ -74,8 +74,11 @@ def test_what_a_models_file_says(tmp_path: Path) -> None:
     def found(**values: float) -> AnswerDefaults:
         writer = GGUFWriter(path, "llama")
         for key, value in values.items():
-            add = writer.add_int32 if isinstance(value, int) else writer.add_float32
-            add(f"general.sampling.{key}", value)  # type: ignore[operator]
+            name = f"general.sampling.{key}"
+            if isinstance(value, int):
+                writer.add_int32(name, value)
+            else:
+                writer.add_float32(name, value)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.close()
@@ -118,6 +121,6 @@ async def test_one_server_under_three_names(make_server: MakeServer, llama_templ
         assert lengths["luce"] == lengths["luce-think"]
         assert len(lengths["luce-fast"]) == 1
         assert lengths["luce-fast"] != lengths["luce"], "its prompt says that nothing is to be thought"
-        body = {"model": "luce-fast", "prompt": "def f(", "max_tokens": 12}
-        texts = [(await client.post("/v1/completions", json=body)).json()["choices"][0]["text"] for _ in range(2)]
+        prompt: dict[str, object] = {"model": "luce-fast", "prompt": "def f(", "max_tokens": 12}
+        texts = [(await client.post("/v1/completions", json=prompt)).json()["choices"][0]["text"] for _ in range(2)]
         assert texts[0] == texts[1], "greedy, without a word of the request"
