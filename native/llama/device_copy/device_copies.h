@@ -58,8 +58,8 @@ public:
     bool start(std::span<const Piece> pieces, std::shared_ptr<const void> owner);
 
     // The same behind what `stream`, one of the device's, has been given: the caller does not wait for that, and may
-    // give it more at once. False, too: without events. REQUIRES: pieces in plain memory, without rows, and nobody else
-    // computes into them before wait().
+    // give it more at once. False, too: without events. REQUIRES: pieces in plain memory, and whoever else
+    // changes them waits for the stream.
     bool start_behind(ggml_backend_t stream, std::span<const Piece> pieces, std::shared_ptr<const void> owner);
 
     // Of these pieces the ones that go straight: on its device, of few rows that lie apart, on their way to pinned

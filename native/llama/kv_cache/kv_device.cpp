@@ -155,9 +155,13 @@ Result<void> LlamaKvDevice::read(std::span<const Cell> cells, std::span<std::uin
                                  std::shared_ptr<const void> owner) {
     const std::size_t n_bytes = cells.size() * traits_.row_bytes;
     if (out.size() != n_bytes) return wrong_size(out.size(), n_bytes);
-    llama_synchronize(owner_.context());  // GPUs may still be computing the rows
     placed_.wait();
-    copies_.start_lasting(rows_.pieces(cells, out.data()), owner);
+    const std::vector<OutboundCopies::Piece> pieces = rows_.pieces(cells, out.data());
+    // Of less than a page while a prompt is read, at a checkpoint within it: the next slice need not wait.
+    const bool is_part = cells.size() < static_cast<std::size_t>(memory::kPageSize);
+    if (is_part && copies_.start_behind(owner_.context()->get_sched(), pieces, owner)) return {};
+    llama_synchronize(owner_.context());  // GPUs may still be computing the rows
+    copies_.start_lasting(pieces, owner);
     return {};
 }
 
