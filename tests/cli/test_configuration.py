@@ -340,7 +340,6 @@ def test_rejection_sampling_is_refused_and_says_what_to_do(tmp_path: Path) -> No
         SupervisorConfig(model=MODEL, engines=engines)
 
 
-
 def test_keys_come_from_a_file_too_and_are_shown_nowhere(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("# ours\nfirst-secret\n\n  second-secret \n")
     configuration = read("api_key_file = 'keys'\n", folder=tmp_path, LUCE_API_KEY="third-secret")

@@ -72,7 +72,7 @@ async def test_marks_within_messages_get_no_slots(faulty: FaultyEngine, tmp_path
 
 async def test_snapshots_that_fail_leave_their_slots_free(faulty: FaultyEngine, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    async with Supervisor(faulty(SLOTS=2, REFUSE=1, LOG=log)) as supervisor:
+    async with Supervisor(faulty(SLOTS=3, REFUSE=1, LOG=log)) as supervisor:
         for _ in range(3):
             await collect(supervisor, request(prompt_ids=conversation(0, 300), boundaries=(300, 590)))
         assert supervisor.status().engines[0].n_slots_used == 0
@@ -80,7 +80,7 @@ async def test_snapshots_that_fail_leave_their_slots_free(faulty: FaultyEngine, 
 
 
 async def test_a_cancelled_request_strands_no_slot(faulty: FaultyEngine) -> None:
-    async with Supervisor(faulty(SLOTS=2, changes=PATIENT)) as supervisor:
+    async with Supervisor(faulty(SLOTS=3, changes=PATIENT)) as supervisor:
         (pid,) = supervisor.engine_pids()
         os.kill(pid, signal.SIGSTOP)  # nothing is confirmed
         task = asyncio.create_task(collect(supervisor, request(prompt_ids=conversation(0, 300), boundaries=(300, 590))))

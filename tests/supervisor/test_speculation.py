@@ -109,8 +109,8 @@ async def test_each_engine_has_its_own_draft(
 async def test_a_draft_that_does_not_fit_one_of_two_engines_is_told_and_the_other_serves(
     tiny_model: Path, test_models: Path
 ) -> None:
-    draft = tiny_model.with_name(DRAFT)
-    config = SupervisorConfig(model=tiny_model, draft=draft, engines=[{}, {"model": test_models / "qwen3.gguf"}])
+    draft = test_models / "drafts" / "dflash-qwen3.gguf"
+    config = SupervisorConfig(model=tiny_model, draft=tiny_model.with_name(DRAFT), engines=[{}, {"draft": draft}])
     told = asyncio.Event()
 
     def read(line: str) -> None:

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Any
 
 from luce.supervisor.http.answering.canonical_message import heard, reasoning_of, said
-from luce.supervisor.http.answering.message_normalizer import content_texts, normalise_messages
+from luce.supervisor.http.answering.message_normalizer import CLEARED_REASONING, content_texts, normalise_messages
 
 _ENTRY_BYTES = 1500  # beside an answer's texts, about
 _MAX_AT_ONE_PLACE = 16
@@ -134,8 +134,7 @@ class _Walk:
 
     def say(self, message: dict[str, Any], answer: GivenAnswer | None) -> None:
         shown = message if answer is None else dict(answer.message)
-        if message.get("reasoning_content") == "":  # cleared, not left out
-            message.pop("reasoning_content")
+        if message.pop(CLEARED_REASONING, False):
             shown.pop("reasoning_content", None)
         self._digest.update(said(message) if answer is None else answer.said)
         for theirs, ours in zip(message.get("tool_calls", ()), shown.get("tool_calls", ()), strict=True):

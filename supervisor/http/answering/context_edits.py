@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from luce.supervisor.http.answering.message_normalizer import CLEARED_REASONING
+
 CLEARED = "[cleared to save context]"
 
 
@@ -49,8 +51,10 @@ def cleared(edit: ContextEdit, messages: Sequence[Mapping[str, Any]]) -> tuple[l
 def _without_thinking(edit: ContextEdit, messages: Sequence[Mapping[str, Any]]) -> tuple[list[Mapping[str, Any]], int]:
     thoughtful = [index for index, message in enumerate(messages) if message.get("reasoning_content")]
     old = frozenset(thoughtful[: max(len(thoughtful) - edit.keep, 0)])
-    # Empty, not absent: what a client leaves out may come back from the answer that it was (answer_spellings.py).
-    left = [{**message, "reasoning_content": ""} if index in old else message for index, message in enumerate(messages)]
+    left = [
+        {**message, "reasoning_content": None, CLEARED_REASONING: True} if index in old else message
+        for index, message in enumerate(messages)
+    ]
     return left, len(old)
 
 

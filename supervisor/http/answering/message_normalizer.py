@@ -10,7 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_KEPT = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name")
+CLEARED_REASONING = "has_cleared_reasoning"
+"""Key of a message whose reasoning is to stay away, unlike one that the client has only left out: that may come back
+from the answer that the message was."""
+
+_KEPT = ("role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name", CLEARED_REASONING)
 _VOLATILE_LINE = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*(\n|\Z)\s*")
 """Claude Code's first line of its system text: a part of it is new with each session, and no part of it is meant for
 the model."""

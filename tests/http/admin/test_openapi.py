@@ -17,6 +17,8 @@ UNLISTED = {
     "/",  # a page
     "/v1/responses/{response_id}/cancel",  # nothing runs in the background: it is refused
     "/completion",  # llama-server's own
+    "/infill",
+    "/slots/{id}",
     "/completions",
     # Second names of what is listed
     "/models",
