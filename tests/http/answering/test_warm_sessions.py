@@ -76,8 +76,10 @@ class Machine:
     ("family", "template"), [*((family, None) for family in FAMILIES), ("qwen35", TOOLS_FIRST), ("qwen3", TOOLS_FIRST)]
 )
 def test_a_new_session_reads_what_differs(
-    test_models: Path, tmp_path: Path, family: str, template: str | None, restarts: bool
+    test_models: Path, tmp_path: Path, family: str, template: str | None, restarts: bool, full: bool
 ) -> None:
+    if restarts == (template is not None) and not full:
+        pytest.skip("each prompt's order in one way; in both with --full")
     machine = Machine(test_models / f"{family}.gguf", tmp_path, template)
     told = []
     earlier: dict[str, list[tuple[int, ...]]] = {client: [] for client in SHAPES}
