@@ -134,6 +134,8 @@ class MemoryArgs:
     """No slot twice."""
     marks: tuple[int, ...] = ()
     """At most MAX_MARKS."""
+    turn: int | None = None
+    """Where the user's last message ends."""
     pins: tuple[PinSpan, ...] = ()
     """At most MAX_MARKS."""
     reuse: bool | None = None

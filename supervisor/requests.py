@@ -45,6 +45,9 @@ class GenerateRequest:
     layer's `RenderedChat.marks` has them."""
     marks: Sequence[int] = ()
     """Further positions at which later prompts may part from this one: within messages, in any order."""
+    turn: int | None = None
+    """Where the user's last message ends, if that is known: once the user writes again, a template may leave out of
+    what stands behind it what the model has reasoned."""
     pin: Sequence[tuple[int, int]] = ()
     """Positions of the prompt, from the first up to before the second, that the engine's bounded pool (`kvflash`) is to
     hold all the time: a system prompt, a file. Elsewhere all of a running text is there anyway."""

@@ -84,11 +84,12 @@ struct MemoryArgs {
     std::vector<std::int32_t> chain;       // thin slots that extend restore_slot, in order; only with it
     std::vector<SnapshotPoint> snapshots;  // no slot twice
     std::vector<Position> marks;           // at most kMaxMarks
+    std::optional<Position> turn;          // where the user's last message ends
     std::vector<PinSpan> pins;             // at most kMaxMarks
     std::optional<bool> reuse;             // look for a prefix that is still there, without being told a slot
 
     // Whether it asks for something that only a daemon that keeps pages can do. `reuse` is a wish, not a demand.
-    bool any() const { return restore_slot || !snapshots.empty() || !marks.empty() || !pins.empty(); }
+    bool any() const { return restore_slot || !snapshots.empty() || !marks.empty() || turn || !pins.empty(); }
 };
 
 // All generating forms: `<path> <n_gen> …` and with a slot `RESTORE …` and `RESTORE_CHAIN …`,

@@ -101,6 +101,12 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     help="low, medium, high or another word that the model's template knows, where a request does not say.",
 )
 @click.option(
+    "--preserve-thinking",
+    type=click.Choice(["on", "off", "auto"]),
+    help="Whether the reasoning of earlier turns stays in the prompt, with templates that can do either; auto: in"
+    " requests with tools, where the model's makers advise it. Default: auto.",
+)
+@click.option(
     "--chat-template-kwargs",
     "template_arguments",
     type=JsonObject(),

@@ -160,7 +160,7 @@ class SupervisorConfig(DaemonConfig):
     final_timeout_s: float = 5.0  # between the end of a request's tokens and its final reply
     acquittal_tokens: int = 16  # new ones, after which earlier deaths of engines are not held against a request
 
-    pin_min_tokens: int = 256  # shortest prefix that is worth a slot
+    pin_min_tokens: int = 1024  # shortest prefix that is worth a slot
     pin_half_life_s: float = 600.0  # of a slot's worth while nobody uses it
     slot_budget: ByteCount | None = None  # bytes of pages and tails that slots may hold; None: what the engine has
     share_min_tokens: int = 256  # a request waits for another that is reading so much of the same prefix

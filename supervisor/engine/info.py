@@ -61,15 +61,16 @@ class EngineInfo:
 
     @property
     def slot_bytes(self) -> int:
-        """What slots may hold: host memory, or half of the pool where there is none.
+        """What slots may hold: half of the host's memory, or of the pool where there is none. The engine needs the
+        other half to choose by itself: it knows better who comes back.
 
         Where running texts outgrow the pool they need host memory too, and fail where slots have all of it: slots leave
-        them half, and at least room for the longest text."""
+        them at least room for the longest text."""
         if self.kvflash is not None and self.page_bytes is not None:
             longest_bytes = -(-(self.ctx or 0) // self.page_tokens) * self.page_bytes
             return max(min(self.host_bytes // 2, self.host_bytes - longest_bytes), 0)
         if self.host_bytes > 0 or self.page_bytes is None:
-            return self.host_bytes
+            return self.host_bytes // 2
         return self.pool // self.page_tokens // 2 * self.page_bytes
 
     @property

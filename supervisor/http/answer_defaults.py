@@ -57,6 +57,7 @@ class AnswerDefaults:
     reasoning: Reasoning | None = None  # auto: as the template does it
     reasoning_budget: int | None = None  # tokens
     reasoning_effort: str | None = None
+    preserve_thinking: Reasoning | None = None  # of earlier turns; auto: where the template's makers advise it
     template_arguments: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -139,5 +140,6 @@ class ModelDefaults:
             thinking=thinking,
             thinking_budget=defaults.reasoning_budget if budget is None else budget,
             effort=defaults.reasoning_effort if effort is None else effort,
+            preserve_thinking=defaults.preserve_thinking or "auto",
             template_arguments={**(defaults.template_arguments or {}), **prompt.template_arguments},
         )

@@ -259,7 +259,8 @@ class EngineHandle:
         reservations = self._reserve(in_flight, set(bounds[:1] + bounds[-1:]))
         points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
         reuse = None if in_flight.request.reuse else False
-        return MemoryArgs(marks=tuple(marks), snapshots=points, pins=pins, reuse=reuse), reservations
+        turn = request.turn if request.turn is not None and 0 < request.turn < in_flight.n_prompt else None
+        return MemoryArgs(marks=tuple(marks), turn=turn, snapshots=points, pins=pins, reuse=reuse), reservations
 
     def _reserve(self, in_flight: InFlightRequest, positions: set[int]) -> dict[int, Reservation]:
         slots = self.slots  # gone from here if the engine dies while it is told what to free

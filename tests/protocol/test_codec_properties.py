@@ -149,6 +149,7 @@ memories = st.builds(
     chain=token_lists,
     snapshots=snapshot_points,
     marks=token_lists,
+    turn=maybe(counts),
     pins=st.lists(st.builds(PinSpan, st.integers(0, 99), st.integers(100, 200)), max_size=3).map(tuple),
     reuse=maybe(st.booleans()),
 ) | st.builds(MemoryArgs, snapshots=snapshot_points, reuse=maybe(st.booleans()))

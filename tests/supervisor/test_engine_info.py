@@ -20,8 +20,8 @@ def test_an_engine_whose_texts_have_to_fit_its_pool() -> None:
     assert info().kvflash is None, "an older one does not say"
 
 
-def test_slots_may_have_the_host_or_half_of_the_pool() -> None:
-    assert info(kvflash="off", host=100_000).slot_bytes == 100_000
+def test_slots_may_have_half_of_the_host_or_of_the_pool() -> None:
+    assert info(kvflash="off", host=100_000).slot_bytes == 50_000
     assert info(kvflash="off", host=0).slot_bytes == 5 * PAGE_BYTES
 
 

@@ -137,7 +137,7 @@ async def test_without_a_bounded_pool_nothing_is_said_of_what_is_out(supervisor:
     info = supervisor.status().engines[0].info
     assert info is not None
     assert info.kvflash is None
-    assert info.slot_bytes == info.host_bytes
+    assert info.slot_bytes == info.host_bytes // 2
     (figures,) = await supervisor.engine_status()
     assert not {"pages_out", "page_stall_s"} & set(figures)
 

@@ -77,6 +77,7 @@ memory::MemoryRequest to_memory(const wire::MemoryArgs& args) {
     request.chain = args.chain;
     for (const wire::SnapshotPoint& point : args.snapshots) request.snapshots.push_back({point.position, point.slot});
     request.marks = args.marks;
+    request.turn = args.turn;
     for (const wire::PinSpan& pin : args.pins) request.pins.push_back({pin.begin, pin.end});
     request.reuse = args.reuse;
     return request;

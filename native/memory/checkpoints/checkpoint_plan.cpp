@@ -29,7 +29,8 @@ std::vector<std::size_t> spread(std::span<const Position> positions, Position en
 
 }  // namespace
 
-std::vector<PlannedCheckpoint> plan_checkpoints(Position begin, Position end, std::span<const Position> marks) {
+std::vector<PlannedCheckpoint> plan_checkpoints(Position begin, Position end, std::span<const Position> marks,
+                                                std::optional<Position> turn) {
     std::vector<Position> inside;
     for (const Position mark : marks) {
         if (mark > begin && mark < end) inside.push_back(mark);
@@ -43,6 +44,7 @@ std::vector<PlannedCheckpoint> plan_checkpoints(Position begin, Position end, st
     const std::size_t n_recent = std::min(kRecentMarks, inside.size());
     for (std::size_t i = inside.size() - n_recent; i < inside.size(); ++i) chosen[inside[i]] = CheckpointKind::mark;
     for (const std::size_t i : spread(inside, end)) chosen[inside[i]] = CheckpointKind::mark;
+    if (turn && *turn > begin && *turn < end) chosen[*turn] = CheckpointKind::turn;
 
     std::vector<Position> grid;
     for (Position at = (begin / kCheckpointInterval + 1) * kCheckpointInterval; at < end; at += kCheckpointInterval)

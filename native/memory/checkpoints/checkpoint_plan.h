@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,13 +25,14 @@ struct PlannedCheckpoint {
 };
 
 // Where to cut the prompt's positions between `begin` (already there) and `end` (its own end), both excluded: in rising
-// order. `marks` need not be sorted.
-std::vector<PlannedCheckpoint> plan_checkpoints(Position begin, Position end, std::span<const Position> marks);
+// order. `marks` need not be sorted. `turn`: where the user's last message ends, if that is said.
+std::vector<PlannedCheckpoint> plan_checkpoints(Position begin, Position end, std::span<const Position> marks,
+                                                std::optional<Position> turn = std::nullopt);
 
 struct ExistingCheckpoint {
     Position position = 0;
     CheckpointKind kind = CheckpointKind::interval;
-    bool is_fixed = false;  // pinned, or where texts have departed already: stays
+    bool is_fixed = false;  // pinned, where texts have departed already, or the user's turn: stays
 };
 
 // Which of the checkpoints along one text to give up now that it has grown to `end`: indices into `checkpoints`, which

@@ -8,9 +8,7 @@ namespace {
 
 constexpr float kSmoothing = 0.4F;  // of the mean of log2(gap): about the last four gaps
 // Requests between two looks at what was counted: the curves move ever more slowly.
-constexpr std::uint64_t kRelearnEvery = 32;
-constexpr std::uint64_t kRelearnLateEvery = 128;
-constexpr std::uint64_t kLate = 1024;
+std::uint64_t relearn_every(std::uint64_t n_requests) { return n_requests < 256 ? 8 : n_requests < 1024 ? 32 : 128; }
 
 constexpr std::size_t kMaxWatched = 1 << 10;  // conversations that teach; older ones no longer count as idle
 
@@ -139,7 +137,7 @@ void EvictionPolicy::settle(Conversation& conversation, std::size_t n_buckets) {
 void EvictionPolicy::count_request() {
     if (kind_ == EvictionKind::lru) return;
     ++n_requests_;
-    if (n_requests_ % (n_requests_ < kLate ? kRelearnEvery : kRelearnLateEvery) != 0) return;
+    if (n_requests_ % relearn_every(n_requests_) != 0) return;
     const double now = now_s();
     for (Conversation* conversation : watched_) {
         if (conversation->n_running > 0) continue;

@@ -15,11 +15,14 @@ constexpr double kChoiceHolds_s = 0.5;  // the order of conversations changes sl
 // there.
 constexpr double kMiddleUse = 0.08;
 
+// Texts depart there, or did.
+bool is_fork(CheckpointKind kind) { return kind == CheckpointKind::departure || kind == CheckpointKind::turn; }
+
 // Whether texts have gone on differently from it: what stands behind the page where they branch, and what stands behind
 // the one before if nothing does. Another text is as likely to come back to it as a text's own next turn to its end.
 bool is_shared(const Checkpoint& checkpoint) {
     const Page* page = checkpoint.page;
-    if (checkpoint.kind == CheckpointKind::departure || page->n_kept > 1) return true;
+    if (is_fork(checkpoint.kind) || page->n_kept > 1) return true;
     if (page->children.size() != 1) return false;
     const Page& next = *page->children.begin()->second;
     return next.n_kept > 1 && next.checkpoints.empty();
@@ -185,8 +188,7 @@ double CheckpointQueue::priority_per_byte(const Checkpoint& checkpoint, double n
 
 double CheckpointQueue::priority_of_new(const Checkpoint& checkpoint, double now_s) const {
     const bool is_end = checkpoint.kind == CheckpointKind::prompt_end || checkpoint.kind == CheckpointKind::answer_end;
-    return priority_per_byte(checkpoint, is_end || checkpoint.kind == CheckpointKind::departure ? 1 : kMiddleUse,
-                             now_s);
+    return priority_per_byte(checkpoint, is_end || is_fork(checkpoint.kind) ? 1 : kMiddleUse, now_s);
 }
 
 std::optional<CheckpointQueue::Lowest> CheckpointQueue::lowest(double now_s) {

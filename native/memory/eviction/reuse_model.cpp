@@ -7,7 +7,10 @@
 namespace luce::memory {
 namespace {
 
-constexpr double kPriorWeight = 4;     // conversations that the first guess counts for
+constexpr double kPriorWeight = 4;  // conversations that the first guess counts for
+// Conversations without a second request that are taken to have stayed away before any is seen: agents send many a side
+// request (a title, a topic, a check) beside each conversation that they go on with.
+constexpr double kPriorNewcomers = 12;
 constexpr double kBorrow = 4;          // conversations' worth of the common curve in each interval's own
 constexpr double kOldQuantile = 0.98;  // of the returns seen: idle for longer counts as given up
 
@@ -51,6 +54,7 @@ ReuseModel::ReuseModel() {
         all_.reached[b] = kPriorWeight;
         all_.returned[b] = kPriorWeight * (1 - std::exp(-widths_s()[b] * 0.8 / (middle_s + 8)));
     }
+    of_interval_[static_cast<std::size_t>(ReuseInterval::unknown)].reached.fill(kPriorNewcomers);
     relearn();
 }
 

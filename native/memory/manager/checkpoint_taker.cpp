@@ -31,11 +31,13 @@ void add_departure(std::vector<PlannedCheckpoint>& planned, Position departure) 
 
 }  // namespace
 
-void CheckpointTaker::plan(Lane& lane, const PrefixMatch& prefix_match, const MemoryRequest& request) const {
+void CheckpointTaker::plan(Lane& lane, const PrefixMatch& prefix_match, std::span<const Token> text,
+                           const MemoryRequest& request) const {
     const bool has_state = device_.traits().has_state();
     if (!has_state && !has_disk_) return;
     const Position n_known = prefix_match.n;
-    lane.checkpoints = plan_checkpoints(n_known, lane.n_prompt, request.marks);
+    lane.checkpoints = plan_checkpoints(n_known, lane.n_prompt, request.marks, request.turn);
+    if (request.turn) keep_turn(*lane.page, text, *request.turn);
     // An answer's end most often has its mark a token or two behind the checkpoint that was taken there: another
     // checkpoint would cost a computation of its own and save those few tokens.
     if (n_known > 0) {
@@ -66,6 +68,7 @@ void CheckpointTaker::advance(LaneId id, std::span<const Token> text, Position n
         lane.checkpoints.erase(lane.checkpoints.begin());
         if (planned.position == n_computed) {
             take_here(id, text, n_computed, planned.kind, {});
+            if (planned.kind == CheckpointKind::turn) keep_turn(*lane.page, text, planned.position);
         } else if (!device_.traits().has_state()) {
             take_rows(id, text, n_computed, planned);
         }
@@ -73,6 +76,28 @@ void CheckpointTaker::advance(LaneId id, std::span<const Token> text, Position n
     if (n_computed == lane.n_prompt && !logits.empty()) {
         take_here(id, text, n_computed, CheckpointKind::prompt_end, logits);
     }
+}
+
+// What stands at the end of the user's last message, or so shortly before that nothing is planned there, stays while
+// the text goes on: once the user writes again, the template may leave out of it what the model has reasoned since, and
+// the next prompt departs there. Where the user had written before, it need not stay any longer.
+void CheckpointTaker::keep_turn(Page& last, std::span<const Token> text, Position turn) const {
+    if (!device_.traits().has_state()) return;
+    Checkpoint* found = nullptr;
+    const auto visit = [&](Page& page) {
+        for (Checkpoint& checkpoint : page.checkpoints) {
+            const Position position = checkpoint.position();
+            if (position > static_cast<Position>(text.size())) continue;
+            const auto here = part(text, page.end(), position);
+            if (!std::equal(here.begin(), here.end(), checkpoint.rest.begin())) continue;
+            if (checkpoint.kind == CheckpointKind::turn) checkpoint.kind = CheckpointKind::mark;
+            if (position <= turn && (found == nullptr || position > found->position())) found = &checkpoint;
+        }
+    };
+    visit(tree_.root());
+    for (Page* page : path_to(last)) visit(*page);
+    if (found == nullptr || found->position() <= turn - kLeastDistance) return;
+    if (found->kind != CheckpointKind::departure) found->kind = CheckpointKind::turn;
 }
 
 // Of a position that has been passed: the rows between the last whole page and it. A text that departs there needs no
@@ -159,7 +184,8 @@ void CheckpointTaker::thin(Page& last, Position end) {
         if (is_fork && page.checkpoints.empty() && !standing.empty()) standing.back().is_fixed = true;
         for (Checkpoint& checkpoint : page.checkpoints) {
             if (checkpoint.position() > end) continue;
-            const bool is_fixed = checkpoint.n_pins > 0 || is_fork || checkpoint.kind == CheckpointKind::departure;
+            const bool is_fixed = checkpoint.n_pins > 0 || is_fork || checkpoint.kind == CheckpointKind::departure ||
+                                  checkpoint.kind == CheckpointKind::turn;
             checkpoints.push_back(&checkpoint);
             standing.push_back({checkpoint.position(), checkpoint.kind, is_fixed});
         }

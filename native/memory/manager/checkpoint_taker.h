@@ -19,7 +19,8 @@ public:
         : device_(device), tree_(tree), cache_(cache), lanes_(lanes), selector_(selector), has_disk_(has_disk) {}
 
     // The lane's plan: what of its text need not be computed, and how far it is known beyond that.
-    void plan(Lane& lane, const PrefixMatch& prefix_match, const MemoryRequest& request) const;
+    void plan(Lane& lane, const PrefixMatch& prefix_match, std::span<const Token> text,
+              const MemoryRequest& request) const;
 
     // The lane has computed its text up to n_computed: what was planned there is taken.
     void advance(LaneId id, std::span<const Token> text, Position n_computed, std::span<const float> logits);
@@ -38,6 +39,7 @@ public:
 
 private:
     void take_rows(LaneId id, std::span<const Token> text, Position n_computed, const PlannedCheckpoint& planned);
+    void keep_turn(Page& last, std::span<const Token> text, Position turn) const;
     bool keep_or_warn(const Result<Checkpoint*>& checkpoint);
     void thin(Page& last, Position end);
 

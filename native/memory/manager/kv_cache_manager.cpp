@@ -135,7 +135,7 @@ void KvCacheManager::open(LaneId id, const PrefixMatch& prefix_match, std::span<
     lane.pins = pins_.of(request);
     lane.conversation = std::move(conversation);
     policy_.on_run(*lane.conversation);
-    checkpoints_.plan(lane, prefix_match, request);
+    checkpoints_.plan(lane, prefix_match, text, request);
     lanes_.open(id, std::move(lane));
     pool_.note_lanes_changed();
     selector_.advance(id, text, prefix_match.n);

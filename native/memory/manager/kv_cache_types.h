@@ -50,6 +50,7 @@ struct MemoryRequest {
     std::vector<std::int32_t> chain;     // thin slots that extend restore_slot, in order
     std::vector<SnapshotPoint> snapshots;
     std::vector<Position> marks;
+    std::optional<Position> turn;    // where the user's last message ends
     std::vector<PositionSpan> pins;  // what the lane is to see all the time
     std::optional<bool> reuse;
 };

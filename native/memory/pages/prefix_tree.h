@@ -35,8 +35,9 @@ struct PlaceInPool {
 };
 
 // Why a checkpoint was taken: texts depart at marks and ends more often than anywhere else, and where one has departed
-// from another (departure) the next is likely to.
-enum class CheckpointKind : std::uint8_t { interval, mark, departure, prompt_end, answer_end };
+// from another (departure) the next is likely to. Behind the user's last message (turn) stands what a template may
+// render anew once the user writes again: a text has one such checkpoint, the last.
+enum class CheckpointKind : std::uint8_t { interval, mark, turn, departure, prompt_end, answer_end };
 
 // The state of a text at one position, in host memory. Owned by the page it stands behind.
 struct Checkpoint {

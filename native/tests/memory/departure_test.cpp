@@ -53,8 +53,10 @@ public:
     }
 
     // How much of the text was there already.
-    Position run(const Tokens& text, std::vector<Position> marks = {}, std::vector<SnapshotPoint> snapshots = {}) {
+    Position run(const Tokens& text, std::vector<Position> marks = {}, std::vector<SnapshotPoint> snapshots = {},
+                 std::optional<Position> turn = std::nullopt) {
         MemoryRequest request;
+        request.turn = turn;
         request.marks = std::move(marks);
         request.snapshots = std::move(snapshots);
         const auto fetch = memory_->fetch(text, request);
@@ -181,6 +183,47 @@ TEST_CASE("long conversations neither thin nor evict the place where two have de
         }
         CHECK(machine.run(session(kHead, 3)) == kHead);
     }
+}
+
+TEST_CASE("a chain of calls neither thins nor evicts the end of the user's last message") {
+    // Once the user writes again, the template leaves what the model has reasoned out of the chain.
+    for (const std::size_t host_budget : {std::size_t{1} << 16, std::size_t{1} << 18}) {
+        CAPTURE(host_budget);
+        Machine machine(host_budget);
+        Position turn = kHead;
+        Tokens text = session(kHead, 1, 3);
+        for (int user = 0; user < 3; ++user) {
+            CAPTURE(user);
+            const Tokens begun = text;
+            for (int call = 0; call < 24; ++call) {
+                const auto n = static_cast<Position>(text.size());
+                machine.run(text, {turn, n - 60, n - 40, n - 10}, {}, turn);
+                const Tokens more = session(0, 10 + 30 * user + call, 90);
+                text.insert(text.end(), more.begin(), more.end());
+            }
+            text.assign(begun.begin(), begun.begin() + turn + 1);
+            const Tokens stripped = session(0, 300 + user, 700);
+            text.insert(text.end(), stripped.begin(), stripped.end());
+            const Position last = turn;
+            turn = static_cast<Position>(text.size()) - 3;
+            CHECK(machine.run(text, {last, turn}, {}, turn) == last);
+        }
+    }
+}
+
+TEST_CASE("of a text's turns the last is kept, and a checkpoint shortly before it stands for it") {
+    Machine machine;
+    Tokens text = session(kHead, 1);
+    machine.run(text, {}, {}, kHead);
+    const std::int64_t n_before = machine.n_checkpoints();
+    const Tokens more = session(0, 2, 20);
+    text.insert(text.end(), more.begin(), more.end());
+    machine.run(text, {}, {}, static_cast<Position>(text.size()) - 4);
+    CHECK(machine.n_cuts == 0);
+    CHECK(machine.n_checkpoints() == n_before + 1);
+    // Where nobody says that a message ends, or too late, nothing is planned.
+    machine.run(session(kHead, 4), {}, {}, 0);
+    machine.run(session(kHead, 5), {}, {}, 100000);
 }
 
 TEST_CASE("after a restart the third text begins where two have departed, and the second near there") {

@@ -160,6 +160,7 @@ inline JsonFields fields_of(const wire::MemoryArgs& memory) {
         .add("chain", memory.chain)
         .add("snapshots", memory.snapshots)
         .add("marks", memory.marks)
+        .add("turn", memory.turn)
         .add("pins", memory.pins)
         .add("reuse", memory.reuse);
 }

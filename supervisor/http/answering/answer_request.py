@@ -44,6 +44,8 @@ class ChatPrompt:
     """Tokens of reasoning, at least 0, after which its end is forced; None: without bounds."""
     effort: str | None = None
     """low, medium, high, …: handed to templates that know it (reasoning_effort)."""
+    preserve_thinking: Literal["on", "off", "auto"] = "auto"
+    """Whether a template that can do either shows the reasoning of earlier turns; auto: where its makers advise it."""
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     continues_last: bool = False
     """The last message is the assistant's and the answer goes on from it."""

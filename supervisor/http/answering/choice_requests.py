@@ -51,6 +51,7 @@ def engine_request(
             constraint=rendered.constraint,
             boundaries=rendered.boundaries,
             marks=rendered.marks,
+            turn=rendered.user_end,
             pin=pins,
             reuse=reuse and answer_request.reuse,
             client=answer_request.client,

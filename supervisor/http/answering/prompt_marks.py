@@ -96,7 +96,7 @@ class PromptMarks:
         if n_head >= len(chat.marks):
             return ()
         begin = chat.marks[n_head].byte
-        places = {match.start() for match in _INSERT.finditer(prompt, begin)}
+        places = {_before_space(prompt, match.start()) for match in _INSERT.finditer(prompt, begin)}
         places.update(_interruptions(prompt, begin, messages))
         latest = [(place, _MIN_TOKENS) for place in sorted(places)[-_MAX_INSERTS:]]
         return tuple(self._place(chat, len(chat.marks), prompt, latest))
@@ -164,14 +164,13 @@ def _head_places(head: bytes, messages: Sequence[Mapping[str, Any]]) -> list[tup
                 continue
             at = begin + len(text)
             if index > 0 or (is_first and role in _SYSTEM):
-                places.add(
-                    begin, 1, _MIN_BLOCK_TOKENS
-                )  # what a template puts before the first system text are the tools
+                # What a template puts before the first system text are the tools.
+                places.add(_before_space(head, begin), 1, _MIN_BLOCK_TOKENS)
             if role in _SYSTEM:
                 places.add(at, 1, _MIN_BLOCK_TOKENS)
             else:
                 for match in _INSERT.finditer(head, begin, at):
-                    places.add(match.start(), 1)
+                    places.add(_before_space(head, match.start()), 1)
             is_first = False
             _add_local(places, head, begin, at)
     return places.best()
@@ -204,10 +203,17 @@ def _interruptions(prompt: bytes, begin: int, messages: Sequence[Mapping[str, An
             if place < 0:
                 continue
             end = place
-            yield place
+            yield _before_space(prompt, place)
             n_left -= 1
         if n_left <= 0:
             return
+
+
+def _before_space(text: bytes, place: int) -> int:
+    """What is inserted goes together with the space that parts it from what stands before."""
+    while place > 0 and text[place - 1 : place].isspace():
+        place -= 1
+    return place
 
 
 def _texts(content: Any) -> list[bytes]:

@@ -25,6 +25,7 @@ from luce.supervisor.http.answering.message_normalizer import (
     normalise_tools,
 )
 from luce.supervisor.http.answering.prompt_marks import PromptMarks
+from luce.supervisor.http.answering.reasoning_history import ReasoningHistory
 from luce.supervisor.http.answering.role_fallbacks import RoleFallbacks
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache, Turn
 from luce.supervisor.http.errors import ApiError, ErrorKind
@@ -50,6 +51,8 @@ class Rendered:
     boundaries: tuple[int, ...] = ()
     marks: tuple[int, ...] = ()
     """Where other prompts may part from this one within its messages."""
+    user_end: int | None = None
+    """Where the user's last message ends and the assistant's begin that answer it."""
     turns: tuple[tuple[MessageMark, int | None], ...] = ()
     """The template's messages, and where they begin in the ids; None: within an answer that was put in."""
     constraint: ConstraintArgs = field(default_factory=ConstraintArgs)
@@ -90,6 +93,7 @@ class Renderer:
         self._spellings = AnswerSpellings(0) if spellings is None else spellings
         self._roles = RoleFallbacks(model)
         self._marks = PromptMarks(partial(model.piece, special=True))
+        self._history = ReasoningHistory(model)
         self._said: set[str] = set()
 
     def render(self, prompt: ChatPrompt | TextPrompt, owner: str = "", client: str = "") -> Rendered:
@@ -106,6 +110,7 @@ class Renderer:
             ids=spliced.ids,
             boundaries=spliced.boundaries,
             marks=tuple(place + offset for place, offset in found if place is not None),
+            user_end=_user_end(chat, spoken.messages, spliced.places),
             turns=tuple(zip(chat.marks, spliced.places, strict=True)),
             constraint=self._constraint(prompt, chat),
             chat=chat,
@@ -160,7 +165,7 @@ class Renderer:
             json_schema=_schema(prompt),
             grammar=prompt.grammar,
             enable_thinking=prompt.thinking is not False,
-            chat_template_kwargs=_template_arguments(prompt) or None,
+            chat_template_kwargs=self._template_arguments(prompt) or None,
             continue_final_message=prompt.continues_last,
             add_generation_prompt=None if prompt.opens_answer else False,
         )
@@ -204,6 +209,17 @@ class Renderer:
             return None
         return prompt.thinking_budget
 
+    def _template_arguments(self, prompt: ChatPrompt) -> dict[str, Any]:
+        """Templates take no notice of those that they do not know."""
+        arguments: dict[str, Any] = {}
+        if prompt.thinking is not None:
+            arguments["enable_thinking"] = arguments["thinking"] = prompt.thinking
+        if prompt.effort is not None:
+            arguments["reasoning_effort"] = prompt.effort
+        if prompt.preserve_thinking == "on" and not self._history.is_optional:
+            self._say_once("preserve_thinking is not used: the model's template has no such argument")
+        return {**arguments, **self._history.arguments(prompt), **prompt.template_arguments}
+
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
@@ -212,6 +228,16 @@ class Renderer:
 
 def _schema(prompt: ChatPrompt | TextPrompt) -> Mapping[str, Any] | None:
     return None if prompt.json_schema is None else normalise_schema(prompt.json_schema)
+
+
+def _user_end(chat: RenderedChat, messages: Sequence[Mapping[str, Any]], places: Sequence[int | None]) -> int | None:
+    """Found by counting the assistant's messages: templates may make the user's of results of tools."""
+    roles = [message.get("role") for message in messages]
+    if "user" not in roles:
+        return None
+    n_before = roles[: len(roles) - roles[::-1].index("user")].count("assistant")
+    begun = [place for mark, place in zip(chat.marks, places, strict=True) if mark.role == "assistant"]
+    return begun[n_before] if n_before < len(begun) else None
 
 
 def _begun_reasoning(chat: RenderedChat) -> str:
@@ -242,16 +268,6 @@ def _is_of_the_answer_only(prompt: ChatPrompt, chat: RenderedChat) -> bool:
 
 def _ends(ends: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     return tuple(end for end in ends if end)
-
-
-def _template_arguments(prompt: ChatPrompt) -> dict[str, Any]:
-    """Templates take no notice of those that they do not know."""
-    arguments: dict[str, Any] = {}
-    if prompt.thinking is not None:
-        arguments["enable_thinking"] = arguments["thinking"] = prompt.thinking
-    if prompt.effort is not None:
-        arguments["reasoning_effort"] = prompt.effort
-    return {**arguments, **prompt.template_arguments}
 
 
 def call_at_once(grammar: str, thinking_start: str) -> str:

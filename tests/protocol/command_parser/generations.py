@@ -155,6 +155,7 @@ NAMED_KEYS: dict[bytes, Key] = {
     b"reuse": ("memory", sets("reuse", parse_flag)),
     b"snap": ("memory", sets("snapshots", parse_snapshots)),
     b"marks": ("memory", sets("marks", parse_marks)),
+    b"turn": ("memory", sets("turn", parse_count)),
     b"pin": ("memory", sets("pins", parse_pins)),
     b"generated": ("", sets("n_generated_before", parse_count)),
     b"priority": ("", sets("priority", lambda value: parse_integer(value, MIN_INT32, MAX_INT32))),
