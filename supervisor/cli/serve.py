@@ -140,6 +140,13 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     " the model wrote it. Default: it is.",
 )
 @click.option(
+    "--compaction",
+    type=click.Choice(["live", "off"]),
+    help="live: a request that summarises a conversation in memory behind a system text of its own and without tools is"
+    " answered from that conversation, so that its messages are not read again; usage.luce says so (compaction)."
+    " The model then sees the conversation's own system text and tools. Default: off.",
+)
+@click.option(
     "--repair-calls/--no-repair-calls",
     "repairs_calls",
     default=None,

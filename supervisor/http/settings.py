@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from luce.supervisor.config import ByteCount, ConfigError
 from luce.supervisor.http.answer_defaults import AnswerDefaults
@@ -28,6 +29,7 @@ class ServeSettings(AnswerDefaults):
     slot_save_path: Path | None = None  # folder of the files that POST /slots/{id} saves and restores; None: none
     shares_prefixes: bool = True  # whether clients with other keys may be served from each other's cached prefixes
     repairs_calls: bool = True  # whether tool calls that come as text, beside the model's format, are read as calls
+    compaction: Literal["live", "off"] = "off"  # live: summaries are answered from the conversation in memory
     guards_loops: bool = False  # whether an answer that says the same for hundreds of tokens is ended
     cors_origins: tuple[str, ...] = ()  # "*" for all; none: no CORS headers
     max_body_bytes: ByteCount = 32 * MIB

@@ -55,6 +55,7 @@ def brisk(tiny_model: Path) -> SupervisorConfig:
         stopped_timeout_s=0.5,
         asleep_timeout_s=4.0,
         restart_delay_s=0.01,
+        pin_min_tokens=256,  # prompts are short here
     )
 
 

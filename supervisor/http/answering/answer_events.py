@@ -119,6 +119,8 @@ class Usage:
     n_resumes: int
     """Engines that were lost under it."""
     n_restored: int = 0
+    is_live_summary: bool = False
+    """Answered from the conversation that it summarises, behind that one's own head."""
     """Earlier answers that the client spelled otherwise, and that were in the prompt as the model wrote them."""
     speculation: Speculation | None = None
     """None: the engine does not speculate, or had no step to take."""
@@ -134,6 +136,7 @@ class Usage:
             "cache_tier": self.cache_tier,
             "cache_miss": self.cache_miss,
             "restored_answers": self.n_restored,
+            "compaction": "live" if self.is_live_summary else None,
             "queue_s": round(self.queue_s, 6),
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),

@@ -36,6 +36,7 @@ from luce.supervisor.http.answering.choice_decoder import (
     PlainReading,
 )
 from luce.supervisor.http.answering.choice_requests import engine_request
+from luce.supervisor.http.answering.compaction import LiveConversations
 from luce.supervisor.http.answering.context_edits import AppliedEdit, cleared, is_triggered
 from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
@@ -81,6 +82,7 @@ class ChatAnswerer:
         self._known = TokenReplayCache(text, settings.answers_kept_bytes)
         self._spellings = AnswerSpellings(settings.answers_kept_bytes if settings.restores_answers else 0)
         self._renderer = Renderer(text, self._known, self._spellings)
+        self._live = LiveConversations() if settings.compaction == "live" else None
         self._client_texts = None if settings.shares_prefixes else TenantIsolation()
         if self._client_texts is not None:
             _require_no_disk(supervisor.config)
@@ -117,10 +119,12 @@ class ChatAnswerer:
                 choice = self._choice(answer_request, rendered, index)
                 stack.callback(choice.close)
                 choices.append(choice)
+            await self._note_live(answer_request, rendered)
             if answer_request.prompt.grammar is not None or answer_request.pins:
                 await self._await_consent(submissions[0])
-            limit_s, edits = answer_request.max_predict_s, rendered.edits
-            answering = ChatAnswering(submissions, choices, self._metrics, asked_s, limit_s, edits, rendered.n_restored)
+            answering = ChatAnswering(
+                submissions, choices, self._metrics, asked_s, answer_request.max_predict_s, rendered
+            )
             stack.callback(answering.close)
             yield answering
 
@@ -135,12 +139,36 @@ class ChatAnswerer:
             raise ApiError(ErrorKind.INVALID, "bad_n", text, param="n")
 
     async def _render(self, answer_request: AnswerRequest) -> Rendered:
-        rendered = await self._render_whole(answer_request)
         if isinstance(answer_request.prompt, TextPrompt):
-            return rendered
+            return await self._render_whole(answer_request)
+        if (summary := await self._summarise_live(answer_request, answer_request.prompt)) is not None:
+            return summary
+        rendered = await self._render_whole(answer_request)
         if answer_request.prompt.edits:
             answer_request, rendered = await self._edit(answer_request, answer_request.prompt, rendered)
         return await self._truncate(answer_request, rendered)
+
+    async def _summarise_live(self, asked: AnswerRequest, prompt: ChatPrompt) -> Rendered | None:
+        """The conversation in memory that the request summarises, with what it asks for appended; None: there is none,
+        nobody wants that, or it leaves no room for an answer."""
+        if self._live is None:
+            return None
+        live = await asyncio.to_thread(self._live.find, asked.client, prompt)
+        if live is None:
+            return None
+        rendered = await self._render_whole(replace(asked, prompt=live))
+        if self._leaves_room(asked, rendered):
+            return replace(rendered, is_live_summary=True)
+        rendered.close()
+        return None
+
+    async def _note_live(self, asked: AnswerRequest, rendered: Rendered) -> None:
+        if self._live is not None and isinstance(asked.prompt, ChatPrompt) and not rendered.is_live_summary:
+            await asyncio.to_thread(self._live.note, asked.client, asked.prompt)
+
+    def _leaves_room(self, asked: AnswerRequest, rendered: Rendered) -> bool:
+        n_ctx = self._supervisor.n_ctx
+        return n_ctx is None or len(rendered.ids) <= n_ctx - min(asked.max_tokens or n_ctx, n_ctx // 8)
 
     async def _edit(
         self, asked: AnswerRequest, prompt: ChatPrompt, rendered: Rendered
@@ -167,9 +195,8 @@ class ChatAnswerer:
         prompt, n_ctx = asked.prompt, self._supervisor.n_ctx
         if isinstance(prompt, TextPrompt) or not prompt.drops_oldest or n_ctx is None:
             return rendered
-        n_fitting = n_ctx - min(asked.max_tokens or n_ctx, n_ctx // 8)
         for n_steps in range(1, MAX_STEPS):
-            if len(rendered.ids) <= n_fitting:
+            if self._leaves_room(asked, rendered):
                 break
             messages = without_oldest(prompt.messages, n_steps, n_ctx)
             if messages is None:
@@ -264,16 +291,14 @@ class ChatAnswering:
         choices: Sequence[ChoiceDecoder],
         metrics: Metrics,
         asked_s: float,
-        max_predict_s: float | None = None,
-        edits: Sequence[AppliedEdit] = (),
-        n_restored: int = 0,
+        max_predict_s: float | None,
+        rendered: Rendered,
     ) -> None:
-        self._edits = edits
         pairs = zip(submissions, choices, strict=True)
         self._streams = [_Stream(submission, choice, max_predict_s) for submission, choice in pairs]
         self._metrics = metrics
         self._asked_s = asked_s
-        self._n_restored = n_restored
+        self._rendered = rendered
         self._last_s: float | None = None
         self._n_read = 0  # of the prompt, as far as has been told
         self._waits: dict[asyncio.Task[Sequence[Item]], _Stream] = {}  # of several choices, for what comes next
@@ -362,8 +387,9 @@ class ChatAnswering:
         usages = [stream.usage() for stream in self._streams]
         usage = replace(
             usages[0],
-            edits=self._edits,
-            n_restored=self._n_restored,
+            edits=self._rendered.edits,
+            n_restored=self._rendered.n_restored,
+            is_live_summary=self._rendered.is_live_summary,
             n_generated=sum(usage.n_generated for usage in usages),
             n_reasoning=sum(usage.n_reasoning for usage in usages),
             decode_s=max(usage.decode_s for usage in usages),

@@ -64,6 +64,8 @@ class Rendered:
     """The same for the answer as a message."""
     n_restored: int = 0
     """Earlier answers that the client spelled otherwise, and that are in the prompt as the model wrote them."""
+    is_live_summary: bool = False
+    """Of the conversation that the request summarises, in place of the request's own."""
     edits: tuple[AppliedEdit, ...] = ()
     """What was cleared of its messages."""
 
