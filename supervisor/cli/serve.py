@@ -22,6 +22,7 @@ from luce.supervisor.config import ConfigError, OnOff
 from luce.supervisor.config.loading import Configuration, Flag, known_options, read_configuration
 from luce.supervisor.http.settings import ServeSettings
 
+_MAX_CTX = 1 << 28
 _EPILOG = """\b
 Each option can stand in the environment as LUCE_<OPTION> (LUCE_HOST_CACHE=8G, LUCE_SHARED_PREFIXES=off; lists with
 commas), and in a TOML file (host_cache = "8G", alias = ["a", "b"]). A flag comes before the environment, that before
@@ -182,6 +183,35 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     metavar="S",
     help="Seconds without requests after which the model's memory is given back; conversations are kept in the host,"
     " and the next request loads the model again. Default: none, it is kept.",
+)
+@click.option(
+    "--embedding-model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="GGUF file of an embedding model, which serves /v1/embeddings beside the model that answers. Default: none.",
+)
+@click.option(
+    "--embedding-pooling",
+    type=click.Choice(["mean", "cls", "last"]),
+    help="How its vector of a text is made from those of the tokens. Default: as its file says.",
+)
+@click.option(
+    "--rerank-model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="GGUF file of a reranker, which serves /v1/rerank. Default: none.",
+)
+@click.option(
+    "--embedding-ctx",
+    type=click.IntRange(1, _MAX_CTX),
+    metavar="N",
+    help="Tokens of the longest text that either reads. Default: what the model was trained for, at most 8192.",
+)
+@click.option(
+    "--embedding-gpu-layers",
+    type=NOT_NEGATIVE,
+    metavar="N",
+    help="Layers of either on the GPU; 0: none. Default: all, where there is a GPU.",
 )
 @click.option(
     "--slot-save-path",
