@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
-from luce.supervisor.cli.model_files import NO_DRAFT, read_model, read_packaged_draft
+from luce.supervisor.cli.model_files import NO_DRAFT, check_file, read_model, read_packaged_draft
 from luce.supervisor.cli.numbers import JsonObject, Real, Seconds
 from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
 from luce.supervisor.cli.output import write_output
@@ -247,6 +247,9 @@ def command(context: click.Context, /, config_file: Path | None, print_config: b
             return _print(configuration)
         settings = configuration.serve_settings()
         model = read_model(configuration["model"])
+        for field in ("embedding_model", "rerank_model"):
+            if configuration[field] is not None:
+                check_file(configuration[field], f"--{field.replace('_', '-')}")
         config = configuration.supervisor_config(
             model=model, draft=_draft(configuration), draft_answers=draft_answers(configuration, settings)
         )

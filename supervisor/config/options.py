@@ -207,6 +207,8 @@ class SupervisorConfig(DaemonConfig):
         of_process: dict[str, Any] = {name: getattr(self, name) for name in ("threads", "log_level", "load_timeout")}
         chosen: dict[str, Any] = {"model": model, "embedding": embedding, "engines": ()}
         chosen |= {"ctx": self.embedding_ctx, "gpu_layers": self.embedding_gpu_layers}
+        # A long text is one step, within which nothing is heard of the engine.
+        chosen |= {name: _LONG_STEP * getattr(self, name) for name in ("busy_timeout_s", "stalled_timeout_s")}
         return replace(self, **(plain | of_process | chosen))
 
     def _check_embedding(self) -> None:
@@ -246,6 +248,7 @@ class SupervisorConfig(DaemonConfig):
         return replace(config, **unsaid)
 
 
+_LONG_STEP = 10
 _OF_KVFLASH = frozenset(
     {"kvflash_tau", "kvflash_policy", "kvflash_pin", "kvflash_scorer", "kvflash_scorer_cache_type", "kvflash_layer"}
 )

@@ -258,10 +258,11 @@ Result<void> EmbeddingModel::compute_part(std::span<const Tokens> texts, bool ar
         }
     }
     if (batch.is_empty()) return {};
-    const int code = llama_decode(context_.get(), batch.get());  // of a model without memory: llama_encode
+    const bool is_t5 = llama_model_has_encoder(model_.get());  // alone: of the others that have one, none gets here
+    const int code = is_t5 ? llama_encode(context_.get(), batch.get()) : llama_decode(context_.get(), batch.get());
     if (code == 0) return {};
     if (code == -2) return Error{ErrorCode::out_of_memory, "no memory for the computation"};
-    return failed("the computation failed (llama_decode: " + std::to_string(code) + ")");
+    return failed("the computation failed (libllama: " + std::to_string(code) + ")");
 }
 
 Result<engine::Vector> EmbeddingModel::take_vector(std::int32_t sequence) const {
