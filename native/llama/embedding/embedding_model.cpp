@@ -22,10 +22,13 @@
 namespace luce::llama {
 namespace {
 
-constexpr std::int32_t kGroup = 512;         // tokens: more in one call make no device faster, and others wait longer
-constexpr std::int32_t kTexts = 64;          // of one call
-constexpr std::int32_t kRecurrentTexts = 8;  // each has a state of its own
-constexpr std::int32_t kExactAttention = 2048;  // tokens up to which a table of all pairs is affordable on a CPU
+constexpr std::int32_t kGroup = 512;     // tokens: more in one call make no device faster, and others wait longer
+constexpr std::int32_t kSequences = 64;  // texts of one call, and one more
+// ggml's CPU kernels compute this many rows at a time, and what is left over in another way, which rounds otherwise: a
+// call is filled up, so that a text's vector does not depend on what is computed beside it.
+constexpr std::int32_t kRows = 4;
+constexpr std::int32_t kRecurrentSequences = 8;  // each has a state of its own
+constexpr std::int32_t kExactAttention = 2048;   // tokens up to which a table of all pairs is affordable on a CPU
 constexpr std::size_t kOutputShare = 4;  // of the host's memory: a fourth for what libllama sets aside for logits
 
 Error refused(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
@@ -82,6 +85,12 @@ public:
         batch_.n_seq_id[i] = 1;
         batch_.seq_id[i][0] = sequence;
         batch_.logits[i] = static_cast<std::int8_t>(is_output);
+    }
+    // Up to whole blocks of rows, with positions of a sequence from `begin` on; returns how many.
+    Position fill_up(llama_seq_id sequence, Position begin, bool is_output) {
+        Position n = 0;
+        while (batch_.n_tokens % kRows != 0) add(0, begin + n++, sequence, is_output);
+        return n;
     }
     bool is_empty() const { return batch_.n_tokens == 0; }
     const llama_batch& get() const { return batch_; }
@@ -187,25 +196,29 @@ Result<void> EmbeddingModel::choose_length(const EmbeddingOptions& options) {
 Result<void> EmbeddingModel::open_context(const EmbeddingOptions& options, bool uses_gpu) {
     const llama_model* model = model_.get();
     const bool is_recurrent = llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
-    n_texts_ = is_recurrent ? kRecurrentTexts : kTexts;
-    const std::int32_t n_cells = std::max(info_.n_ctx, kGroup);
-    const std::int32_t n_slice = std::min(options.n_ubatch.value_or(kGroup), n_cells);
-    n_group_ = ends_suffice_ ? std::max(n_slice, n_texts_) : kGroup;
+    const std::int32_t n_sequences = is_recurrent ? kRecurrentSequences : kSequences;
+    n_texts_ = n_sequences - 1;  // and what fills a call up
+    const std::int32_t n_slice = std::max(std::min(options.n_ubatch.value_or(kGroup), info_.n_ctx), n_texts_);
+    n_group_ = ends_suffice_ ? n_slice : kGroup;
+    const std::int32_t n_call = std::max(info_.n_ctx, n_group_);
+    // libllama sets memory aside for graphs of as many tokens in each sequence.
+    const auto whole = [n_sequences](std::int32_t n) {
+        return static_cast<std::uint32_t>((n + kRows + n_sequences - 1) / n_sequences * n_sequences);
+    };
 
     llama_context_params params = llama_context_default_params();
     params.embeddings = true;
     params.pooling_type = static_cast<enum llama_pooling_type>(pooling_type_);
-    params.n_ctx = static_cast<std::uint32_t>(n_cells);
-    params.n_batch = params.n_ctx;
-    params.n_ubatch = ends_suffice_ ? static_cast<std::uint32_t>(std::max(n_slice, n_texts_)) : params.n_batch;
-    params.n_seq_max = static_cast<std::uint32_t>(n_texts_);
+    params.n_ctx = params.n_batch = whole(n_call + kRows);
+    params.n_ubatch = whole(ends_suffice_ ? n_slice : n_call + kRows);
+    params.n_seq_max = static_cast<std::uint32_t>(n_sequences);
     if (ends_suffice_) params.n_outputs_max = params.n_seq_max;
     params.kv_unified = true;  // texts share the cells
     params.n_threads = params.n_threads_batch = options.n_threads.value_or(common_cpu_get_num_physical_cores());
     params.offload_kqv = uses_gpu;
     params.no_perf = true;
     // On CPUs flash attention sums in half precision: a text's vector would depend on what is computed beside it.
-    const bool is_exact = !uses_gpu && (ends_suffice_ || n_cells <= kExactAttention);
+    const bool is_exact = !uses_gpu && (ends_suffice_ || n_call <= kExactAttention);
     params.flash_attn_type = is_exact ? LLAMA_FLASH_ATTN_TYPE_DISABLED : LLAMA_FLASH_ATTN_TYPE_AUTO;
     if (options.flash_attention == FlashAttention::on) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     if (options.flash_attention == FlashAttention::off) params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
@@ -239,25 +252,29 @@ Result<std::vector<engine::Vector>> EmbeddingModel::embed(std::span<const Tokens
 }
 
 Result<void> EmbeddingModel::compute(std::span<const Tokens> texts) {
-    if (!ends_suffice_) return compute_part(texts, true, true);
+    Position n_filled = 0;
+    if (!ends_suffice_) return compute_part(texts, TextPart::all, n_filled);
     llama_set_embeddings(context_.get(), false);
-    const Result<void> read = compute_part(texts, false, true);
+    const Result<void> read = compute_part(texts, TextPart::beginnings, n_filled);
     llama_set_embeddings(context_.get(), true);
-    return read ? compute_part(texts, true, false) : read;
+    return read ? compute_part(texts, TextPart::ends, n_filled) : read;
 }
 
-Result<void> EmbeddingModel::compute_part(std::span<const Tokens> texts, bool are_ends, bool are_beginnings) {
-    std::size_t n_tokens = 0;
+// `n_filled`: tokens that have filled calls up.
+Result<void> EmbeddingModel::compute_part(std::span<const Tokens> texts, TextPart part, Position& n_filled) {
+    std::size_t n_tokens = kRows;
     for (const Tokens& text : texts) n_tokens += text.size();
     Batch batch(n_tokens);
+    const bool has_output = part != TextPart::beginnings;
     for (std::size_t i = 0; i < texts.size(); ++i) {
         for (std::size_t k = 0; k < texts[i].size(); ++k) {
             const bool is_end = k + 1 == texts[i].size();
-            if (!(is_end ? are_ends : are_beginnings)) continue;
-            batch.add(texts[i][k], static_cast<Position>(k), static_cast<llama_seq_id>(i), are_ends);
+            if (part == (is_end ? TextPart::beginnings : TextPart::ends)) continue;
+            batch.add(texts[i][k], static_cast<Position>(k), static_cast<llama_seq_id>(i), has_output);
         }
     }
     if (batch.is_empty()) return {};
+    n_filled += batch.fill_up(n_texts_, n_filled, has_output);
     const bool is_t5 = llama_model_has_encoder(model_.get());  // alone: of the others that have one, none gets here
     const int code = is_t5 ? llama_encode(context_.get(), batch.get()) : llama_decode(context_.get(), batch.get());
     if (code == 0) return {};

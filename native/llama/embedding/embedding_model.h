@@ -64,7 +64,8 @@ private:
     Result<void> choose_length(const EmbeddingOptions& options);
     Result<void> open_context(const EmbeddingOptions& options, bool uses_gpu);
     Result<void> compute(std::span<const Tokens> texts);
-    Result<void> compute_part(std::span<const Tokens> texts, bool are_ends, bool are_beginnings);
+    enum class TextPart { all, beginnings, ends };
+    Result<void> compute_part(std::span<const Tokens> texts, TextPart part, Position& n_filled);
     Result<engine::Vector> take_vector(std::int32_t sequence) const;
 
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;
