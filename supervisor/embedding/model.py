@@ -124,8 +124,14 @@ class EmbeddingModel:
 def _ids_of(text: TextModel, inputs: Sequence[Input]) -> list[Sequence[int]]:
     """As llama-server: spellings of special tokens are these tokens, as in the models' own tokenizers."""
     return [
-        text.tokenize(item, add_special=True, parse_special=True) if isinstance(item, str) else item for item in inputs
+        packed(text.tokenize(item, add_special=True, parse_special=True)) if isinstance(item, str) else item
+        for item in inputs
     ]
+
+
+def packed(ids: Sequence[int]) -> array[int]:
+    """In a tenth of the memory that a list takes: there may be millions."""
+    return array("i", ids)
 
 
 def _pairs(text: TextModel, query: str, documents: Sequence[str]) -> list[Sequence[int]]:
@@ -136,14 +142,14 @@ def _pairs(text: TextModel, query: str, documents: Sequence[str]) -> list[Sequen
     if template is not None:
         before, _, after = template.partition("{document}")
         head, tail = before.replace("{query}", query), after.replace("{query}", query)
-        return [text.tokenize(head + document + tail, parse_special=True) for document in documents]
+        return [packed(text.tokenize(head + document + tail, parse_special=True)) for document in documents]
     is_bert = info.kind == "wpm"  # [CLS] query [SEP] document [SEP], whatever the file says of its tokens
     end = info.eos if info.eos is not None and not is_bert else info.sep
     first = [info.bos] if (info.add_bos or is_bert) and info.bos is not None else []
     last = [end] if (info.add_eos or is_bert) and end is not None else []
     between = [*last, *([info.sep] if info.add_sep and not is_bert and info.sep is not None else [])]
     head_ids = [*first, *text.tokenize(query), *between]
-    return [[*head_ids, *text.tokenize(document), *last] for document in documents]
+    return [packed([*head_ids, *text.tokenize(document), *last]) for document in documents]
 
 
 def _floats(values: bytes) -> array[float]:

@@ -213,7 +213,8 @@ async def test_what_is_refused(embedding: Make) -> None:
 async def test_a_model_of_another_kind_is_refused(
     brisk: SupervisorConfig, test_models: Path, field: str, name: str, says: str
 ) -> None:
-    config = dataclasses.replace(brisk, **{field: test_models / f"{name}.gguf"})
+    changes: dict[str, Any] = {field: test_models / f"{name}.gguf"}
+    config = dataclasses.replace(brisk, **changes)
     with pytest.raises(StartError, match=says):
         async with Supervisor(config):
             pass

@@ -5,8 +5,10 @@ Must not know what becomes of them.
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, Protocol
 
+from luce.supervisor.embedding.model import packed
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_shared.fields import refusal
 
@@ -21,7 +23,7 @@ class Tokenizer(Protocol):
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]: ...
 
 
-def read_inputs(value: Any, param: str, text: Tokenizer) -> list[list[int]]:
+def read_inputs(value: Any, param: str, text: Tokenizer) -> list[array[int]]:
     """The ids of each. Raises ApiError, and TextError where one cannot be tokenised."""
     inputs = value if _are_several(value) else [value]
     if not inputs:
@@ -44,7 +46,7 @@ def _are_several(value: Any) -> bool:
     return all(isinstance(item, str) for item in value) or any(isinstance(item, (list, dict)) for item in value)
 
 
-def _ids(value: Any, place: str, param: str, text: Tokenizer) -> list[int]:
+def _ids(value: Any, place: str, param: str, text: Tokenizer) -> array[int]:
     if isinstance(value, dict):
         value = _text_of(value, place, param)
     if isinstance(value, str):
@@ -55,7 +57,7 @@ def _ids(value: Any, place: str, param: str, text: Tokenizer) -> list[int]:
         raise refusal(param, f"Invalid type for '{place}': {_WHAT}.", "invalid_type")
     if not ids:
         raise refusal(param, f"Invalid '{place}': it is empty, so that there is nothing to read.", "empty_input")
-    return ids
+    return packed(ids)
 
 
 def _mixed(items: list[Any], place: str, param: str, text: Tokenizer) -> list[int]:
