@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "app/drafting.h"
+#include "app/embedding.h"
 #include "app/ending.h"
 #include "app/models.h"
 #include "app/status_lines.h"
@@ -20,6 +21,7 @@
 #include "daemon/commands/dispatcher.h"
 #include "daemon/commands/request_builder.h"
 #include "daemon/commands/slot_commands.h"
+#include "daemon/loop/channels.h"
 #include "daemon/loop/event_loop.h"
 #include "daemon/loop/output.h"
 #include "daemon/setup/options.h"
@@ -147,6 +149,9 @@ int run(int argc, char** argv) {
     StepProfile profile(clock, trace.value().get());  // outlives the threads that the model's memory has
     const UniqueFd replies = daemon::take_over_stdout();
     const llama::Backend backend;
+    if (options.embedding != daemon::EmbeddingPooling::none) {
+        return app::serve_embeddings(options, backend, replies.get());
+    }
     Result<llama::Model> model = app::load_model(options, backend, replies.get());
     if (!model) return refuse_to_start(replies.get(), model.error());
     if (options.sizes_kvflash) {

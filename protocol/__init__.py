@@ -13,6 +13,7 @@ from .commands import Cancel as Cancel
 from .commands import Clear as Clear
 from .commands import Command as Command
 from .commands import ConstraintArgs as ConstraintArgs
+from .commands import Embed as Embed
 from .commands import FreeSlot as FreeSlot
 from .commands import Generate as Generate
 from .commands import GenerateForm as GenerateForm
@@ -45,6 +46,7 @@ from .framing import LineDecoder as LineDecoder
 from .percent import percent_decode as percent_decode
 from .percent import percent_encode as percent_encode
 from .replies import Cancelled as Cancelled
+from .replies import Embedding as Embedding
 from .replies import Err as Err
 from .replies import GenerateOk as GenerateOk
 from .replies import InlineSnapshot as InlineSnapshot

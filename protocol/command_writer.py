@@ -18,6 +18,7 @@ from .commands import (
     Cancel,
     Clear,
     Command,
+    Embed,
     FreeSlot,
     Generate,
     GenerateForm,
@@ -43,8 +44,8 @@ _CONTROL_OR_BLANK = re.compile(r"[\x00-\x20\x7f]")
 _UNSET: dict[type, Any] = {
     type(command): command
     for command in (
-        Generate(), Cancel(0), Status(), Ping(), Quit(), Snapshot(0), ThinSnapshot(0, 0, 0), FreeSlot(0), ListSlots(),
-        SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(),
+        Generate(), Embed(), Cancel(0), Status(), Ping(), Quit(), Snapshot(0), ThinSnapshot(0, 0, 0), FreeSlot(0),
+        ListSlots(), SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(),
     )
 }  # fmt: skip
 _BY_NAME = {verb.command: verb for verb in reversed(VERBS) if verb.keys is not None}
@@ -189,7 +190,7 @@ def _line_of(command: Command) -> str:
             return _ping_line(command)
         case ThinSnapshot(begin=begin, end=end) if begin >= end:
             raise RefusedError("from must be before to")
-        case Cancel() | Status() | Quit():
+        case Embed() | Cancel() | Status() | Quit():
             return _named_line(command)
         case _:
             return _placed_line(command) if command.id is None else _named_line(command)

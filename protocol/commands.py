@@ -179,6 +179,17 @@ class Generate:
 
 
 @dataclass(frozen=True, slots=True)
+class Embed:
+    """The vector of a text, from a daemon that was started for that: `embed id= prompt=`."""
+
+    id: int = 0
+    prompt: tuple[int, ...] = ()
+    """Inline ids …"""
+    prompt_path: str | None = None
+    """… or a file: exactly one of the two is given."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     id: int
 
@@ -289,4 +300,4 @@ class Clear:
 
 
 MemoryCommand = Snapshot | ThinSnapshot | FreeSlot | ListSlots | SaveSlot | LoadSlot | Park | Unpark | Clear
-Command = Generate | Cancel | Status | Ping | Quit | MemoryCommand
+Command = Generate | Embed | Cancel | Status | Ping | Quit | MemoryCommand

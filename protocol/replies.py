@@ -117,6 +117,16 @@ class Unparked:
 
 
 @dataclass(frozen=True, slots=True)
+class Embedding:
+    """The reply to `embed`."""
+
+    id: int
+    n_tokens: int
+    values: bytes = b""
+    """Binary32, little endian."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cancelled:
     """The reply to `cancel`; the request itself still ends with its own."""
 
@@ -241,6 +251,7 @@ Reply = (
     | PlainOk
     | Parked
     | Unparked
+    | Embedding
     | Cancelled
     | PrefillProgress
     | Logprobs

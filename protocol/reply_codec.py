@@ -6,6 +6,7 @@ passed over; a known line that lacks what it must have is the daemon's fault and
 
 from __future__ import annotations
 
+import binascii
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -91,6 +92,21 @@ def _stop(text: str) -> r.StopReason:
     return r.StopReason(text)
 
 
+def _values(text: str) -> bytes:
+    """Binary32 values in base64."""
+    try:
+        values = binascii.a2b_base64(text, strict_mode=True)
+    except ValueError as error:
+        raise RefusedError(f"values= is not base64: {error}") from None
+    if len(values) % 4:
+        raise RefusedError("values= holds a part of a value")
+    return values
+
+
+def _base64(values: bytes) -> str:
+    return binascii.b2a_base64(values, newline=False).decode()
+
+
 def _error_code(name: str) -> ErrorCode | str:
     return ErrorCode(name) if name in set(ErrorCode) else name
 
@@ -150,6 +166,11 @@ _ROWS = (
     _Row(r.Parked, "ok", (_ID, "park", _Part("", "what", Weights))),
     _Row(r.Unparked, "ok", (_ID, "unpark", _Part("", "what", Weights))),
     _Row(r.Cancelled, "[cancel]", (_Part("id", "id", _count),)),
+    _Row(
+        r.Embedding,
+        "[embedding]",
+        (_Part("id", "id", _count), _Part("N", "n_tokens", _count), _Part("values", "values", _values, _base64)),
+    ),
     _Row(r.PrefillProgress, "[prefill]", (_ID, *_counts(("done", "n_done"), ("total", "n_total")))),
     _Row(r.SlotList, "[snap]", (_ID, _Part("slots", "slots", _slots, lambda slots: ",".join(map(str, slots))))),
     _Row(r.ThinTaken, "[snap]", (_ID, _SLOT, *_counts(("from", "begin"), ("to", "end")))),

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import ExpertGatingFuncType, GGUFReader, GGUFValueType, GGUFWriter, TokenType
+from gguf import ExpertGatingFuncType, GGUFReader, GGUFValueType, GGUFWriter, PoolingType, TokenType
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -36,6 +36,7 @@ from scripts.draft_models import (  # noqa: E402
     with_mtp_head,
     with_rope_base,
 )
+from scripts.embedding_models import bert, last_token, write_wordpieces, yes_or_no  # noqa: E402
 from scripts.gguf_weights import (  # noqa: E402
     Sizes,
     Weights,
@@ -46,9 +47,9 @@ from scripts.gguf_weights import (  # noqa: E402
     add_experts,
 )
 
-# Raise it with any change of what is written, here or in draft_models.py and gguf_weights.py: files of other versions
-# are written anew, and the tests look at this file alone to see whether there are any.
-GENERATOR_VERSION = 5
+# Raise it with any change of what is written, here or in draft_models.py, embedding_models.py and gguf_weights.py:
+# files of other versions are written anew, and the tests look at this file alone to see whether there are any.
+GENERATOR_VERSION = 6
 DEFAULT_TOKENIZER = ROOT / "models" / "luce-tiny-Q8_0.gguf"
 
 
@@ -183,6 +184,7 @@ def build_laguna(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
 QWEN3 = Sizes("qwen3")
 QWEN35 = Sizes("qwen35", n_layer=8)
 GEMMA4 = Sizes("gemma4", n_layer=6)
+BERT = Sizes("bert", n_embd=64, n_layer=2, n_ff=128, n_ctx=512)
 DRAFT = Sizes("dflash", n_layer=2)
 HEAD = Sizes("eagle3", n_layer=1)
 
@@ -194,6 +196,12 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "gemma4": (build_gemma4, GEMMA4),
     "laguna": (build_laguna, Sizes("laguna", n_layer=5, n_expert=8)),
     "no_vocab": (build_qwen3, Sizes("qwen3", has_vocab=False)),
+    # Embedding models and rerankers: encoders, and decoders whose last token says it all.
+    "embeddings/bert": (bert(PoolingType.MEAN), BERT),
+    "embeddings/bert-cls": (bert(PoolingType.CLS), replace(BERT, seed="embeddings/bert")),
+    "embeddings/bert-rank": (bert(PoolingType.RANK), replace(BERT, seed="embeddings/bert")),
+    "embeddings/qwen3": (last_token(build_qwen3), replace(QWEN3, seed="qwen3")),
+    "embeddings/qwen3-rank": (yes_or_no(build_qwen3), replace(QWEN3, seed="qwen3")),
     # qwen35 with a head that drafts.
     "qwen35_mtp": (with_mtp_head(build_qwen35), replace(QWEN35, seed="qwen35")),
     # Drafts, each with its target's name at the end.
@@ -300,7 +308,9 @@ def write_model(path: Path, name: str, tokenizer: Path) -> None:
         writer.add_name(name)
         writer.add_uint32("luce.generator_version", GENERATOR_VERSION)
         n_vocab = sizes.n_ids
-        if sizes.has_vocab:
+        if sizes.arch == "bert":
+            n_vocab = write_wordpieces(writer)
+        elif sizes.has_vocab:
             for key, value, kind, element in read_tokenizer(tokenizer):
                 if key == "tokenizer.ggml.tokens":
                     texts = [*value[:300], value[301], value[300], *value[302:]] if sizes.swaps_tokens else value

@@ -4,6 +4,7 @@ This module gives embedders their names and must stay cheap to import: it import
 """
 
 from luce.supervisor.config import ConfigError, DaemonConfig, EngineConfig, SupervisorConfig
+from luce.supervisor.embedding.model import EmbeddingStatus, Relevance, TextVector
 from luce.supervisor.engine.client import EngineClient
 from luce.supervisor.engine.generation import DeathCause, EngineDied, EngineError, Event, Generation, TokenEvent
 from luce.supervisor.engine.locate import NotInstalledError, find_luced, packaged_draft, packaged_model
@@ -31,6 +32,7 @@ __all__ = [
     "DaemonConfig",
     "DeadlineError",
     "DeathCause",
+    "EmbeddingStatus",
     "EngineClient",
     "EngineConfig",
     "EngineDied",
@@ -49,6 +51,7 @@ __all__ = [
     "PrefillEvent",
     "PromptTooLongError",
     "QueueFullError",
+    "Relevance",
     "RequestError",
     "RequestEvent",
     "RequestRefusedError",
@@ -59,6 +62,7 @@ __all__ = [
     "SupervisorClosedError",
     "SupervisorConfig",
     "SupervisorStatus",
+    "TextVector",
     "TokenEvent",
     "find_luced",
     "packaged_draft",

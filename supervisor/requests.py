@@ -176,5 +176,6 @@ class PromptTooLongError(RequestRefusedError):
     def __init__(self, n_prompt: int, n_ctx: int | None, text: str | None = None) -> None:
         said = f"the prompt has {n_prompt:,} tokens, but the context {n_ctx:,}" if text is None else text
         super().__init__(ErrorCode.PROMPT_TOO_LONG, said)
+        self.told = said
         self.n_prompt = n_prompt
         self.n_ctx = n_ctx

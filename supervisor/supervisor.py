@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from luce.protocol import ErrorCode, LocalProtocolError
 from luce.supervisor.config import ConfigError, EngineConfig, SupervisorConfig
+from luce.supervisor.embedding.model import EmbeddingModel, EmbeddingStatus, Input, Relevance, TextVector
 from luce.supervisor.engine.generation import EngineDied, EngineError
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.locate import find_luced
@@ -75,6 +76,7 @@ class SupervisorStatus:
     n_cancelled: int
     n_resumes: int
     n_tokens: int
+    embeddings: tuple[EmbeddingStatus, ...] = ()  # models that give vectors or rank documents
 
     @property
     def is_healthy(self) -> bool:
@@ -97,6 +99,8 @@ class Supervisor:
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._monitors: list[EngineMonitor] = []
+        self._embedding: EmbeddingModel | None = None
+        self._reranker: EmbeddingModel | None = None
         self._multiplexer = Multiplexer(config, [])
         self._service = Service(self._multiplexer, self._open_text)
 
@@ -110,12 +114,17 @@ class Supervisor:
         ]
         self._multiplexer = Multiplexer(self.config, self._monitors)
         self._service = Service(self._multiplexer, self._open_text)
+        self._embedding = self._open_embedding("embedding", self.config.embedding_config())
+        self._reranker = self._open_embedding("rerank", self.config.rerank_config())
         self._group = asyncio.TaskGroup()
         await self._group.__aenter__()
         try:
             self._tasks = [
                 self._group.create_task(monitor.run(self._multiplexer), name=monitor.name) for monitor in self._monitors
             ]
+            for model in self._embedding_models:
+                task = model.monitor.run(model.queue)
+                self._tasks.append(self._group.create_task(task, name=model.monitor.name))
             if self.config.sleep_idle_s is not None:
                 sleep = IdleSleep(self._multiplexer.handles, self.config.sleep_idle_s)
                 self._tasks.append(self._group.create_task(sleep.run(), name="who sleeps"))
@@ -131,6 +140,8 @@ class Supervisor:
         del kind, error, trace
         assert self._group is not None
         self._multiplexer.close()
+        for model in self._embedding_models:
+            model.queue.close()
         for task in self._tasks:
             task.cancel()
         try:
@@ -138,6 +149,8 @@ class Supervisor:
             await self._group.__aexit__(None, None, None)
         finally:
             self._service.close()
+            for model in self._embedding_models:
+                model.close()
 
     def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestEvent, None]:
         """The events of one request: TokenEvents (and PrefillEvents before), FinishedEvent last.
@@ -151,6 +164,27 @@ class Supervisor:
         """The same in two steps: when this returns the request has its place in the queue, or RequestError was raised.
         The submission has to be closed."""
         return await self._service.submit(request)
+
+    async def embed(self, inputs: Sequence[Input]) -> list[TextVector]:
+        """The vector of each text (or list of ids), in their order, by the embedding model. Raises RequestError,
+        TextError."""
+        return await self.embedding_model().embed(inputs)
+
+    async def rerank(self, query: str, documents: Sequence[str]) -> list[Relevance]:
+        """How well each document fits the query, in their order. Raises RequestError, TextError."""
+        return await self.reranker().rerank(query, documents)
+
+    def embedding_model(self) -> EmbeddingModel:
+        """Raises RequestRefusedError: `unsupported` without one."""
+        if self._embedding is None:
+            raise RequestRefusedError(ErrorCode.UNSUPPORTED, "there is no embedding model: give one (embedding_model)")
+        return self._embedding
+
+    def reranker(self) -> EmbeddingModel:
+        """Raises RequestRefusedError: `unsupported` without one."""
+        if self._reranker is None:
+            raise RequestRefusedError(ErrorCode.UNSUPPORTED, "there is no reranker: give one (rerank_model)")
+        return self._reranker
 
     async def park(self) -> None:
         """Every engine gives the device's memory back, weights included, until `unpark` or the next request; texts
@@ -236,6 +270,7 @@ class Supervisor:
             n_cancelled=totals.n_cancelled,
             n_resumes=totals.n_resumes,
             n_tokens=totals.n_tokens,
+            embeddings=tuple(model.status() for model in self._embedding_models),
         )
 
     def _engine_status(self, monitor: EngineMonitor) -> EngineStatus:
@@ -275,6 +310,20 @@ class Supervisor:
         failures = [error for error in errors if error is not None]
         if len(failures) == len(errors):
             raise failures[0]
+        for model in self._embedding_models:
+            error = await model.monitor.first_start
+            if error is not None:
+                raise StartError(f"{model.name}_model: {error}", error.exit_code)
+
+    @property
+    def _embedding_models(self) -> list[EmbeddingModel]:
+        return [model for model in (self._embedding, self._reranker) if model is not None]
+
+    def _open_embedding(self, name: str, config: SupervisorConfig | None) -> EmbeddingModel | None:
+        if config is None:
+            return None
+        monitor = EngineMonitor(name, self._binary(), config, EngineConfig(), on_log=self._on_log)
+        return EmbeddingModel(name, config, monitor)
 
     def _engines_with_drafts(self, loop: asyncio.AbstractEventLoop) -> list[EngineConfig]:
         """Each with the file of its draft, which may have to be converted first. In a thread; raises StartError,

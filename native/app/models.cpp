@@ -7,7 +7,7 @@
 
 #include "app/ending.h"
 #include "base/log.h"
-#include "daemon/loop/event_loop.h"
+#include "daemon/loop/channels.h"
 #include "daemon/setup/draft_widths.h"
 #include "daemon/setup/host_memory.h"
 #include "daemon/setup/residency_setup.h"
@@ -26,15 +26,6 @@ using llama::ModelInfo;
 
 // For recurrent states that a rollback may need: with a draft model more, since it is asked for speed.
 constexpr auto kRollback = std::uint64_t{256} << 20, kDraftRollback = std::uint64_t{2} << 30;
-
-llama::FlashAttention to_llama(daemon::FlashAttentionChoice choice) {
-    switch (choice) {
-        case daemon::FlashAttentionChoice::on: return llama::FlashAttention::on;
-        case daemon::FlashAttentionChoice::off: return llama::FlashAttention::off;
-        case daemon::FlashAttentionChoice::automatic: break;
-    }
-    return llama::FlashAttention::automatic;
-}
 
 llama::ModelOptions to_model_options(const Options& options) {
     llama::ModelOptions model;
@@ -87,20 +78,31 @@ llama::LoadGuardOptions to_guard_options(const Options& options, const std::stri
     return guard;
 }
 
+llama::FlashAttention to_llama(daemon::FlashAttentionChoice choice) {
+    switch (choice) {
+        case daemon::FlashAttentionChoice::on: return llama::FlashAttention::on;
+        case daemon::FlashAttentionChoice::off: return llama::FlashAttention::off;
+        case daemon::FlashAttentionChoice::automatic: break;
+    }
+    return llama::FlashAttention::automatic;
+}
+
+void go_on_loading(llama::LoadGuard& guard, int reply_fd) {
+    guard.progress();
+    if (!daemon::is_stop_pending()) return;
+    ::_exit(refuse_to_start(reply_fd, {ErrorCode::start_failed, "told to stop while loading"}, kStartFailed));
+}
+
+void tell_progress(int reply_fd, std::int32_t percent) {
+    (void)daemon::write_text(reply_fd, wire::format_reply(wire::LoadProgress{percent}));
+}
+
 Result<llama::Model> load_model(const Options& options, const llama::Backend& backend, int reply_fd) {
     llama::LoadGuard guard(to_guard_options(options, options.model, reply_fd));
-    const auto on_progress = [&guard, reply_fd] {
-        guard.progress();
-        if (!daemon::is_stop_pending()) return;
-        ::_exit(refuse_to_start(reply_fd, {ErrorCode::start_failed, "told to stop while loading"}, kStartFailed));
-    };
+    const auto on_progress = [&guard, reply_fd] { go_on_loading(guard, reply_fd); };
     llama::ModelOptions model = to_model_options(options);
     // In the plain dialect the ready line is the first one, as programs expect that know no other.
-    if (options.multiplexed) {
-        model.on_percent = [reply_fd](std::int32_t percent) {
-            (void)daemon::write_text(reply_fd, wire::format_reply(wire::LoadProgress{percent}));
-        };
-    }
+    if (options.multiplexed) model.on_percent = [reply_fd](std::int32_t percent) { tell_progress(reply_fd, percent); };
     return llama::Model::load(model, backend.has_gpu(), on_progress);
 }
 

@@ -16,6 +16,14 @@ namespace luce::app {
 // `file`: what is loaded. Kept, for a line that is written when nothing may be allocated any more.
 llama::LoadGuardOptions to_guard_options(const daemon::Options& options, const std::string& file, int reply_fd);
 
+// What loading does now and then: a signal that tells to stop ends the process.
+void go_on_loading(llama::LoadGuard& guard, int reply_fd);
+
+// Tells who reads `reply_fd` how much of the weights is read.
+void tell_progress(int reply_fd, std::int32_t percent);
+
+llama::FlashAttention to_llama(daemon::FlashAttentionChoice choice);
+
 // Guarded; a signal that tells to stop ends the process. Errors: those of Model::load().
 Result<llama::Model> load_model(const daemon::Options& options, const llama::Backend& backend, int reply_fd);
 

@@ -16,8 +16,6 @@ using daemon::Options;
 using llama::LayerChoice;
 using llama::ModelInfo;
 
-constexpr int kProtocolVersion = 2;
-
 daemon::StatusFields layer_fields(const std::optional<LayerChoice>& layer) {
     if (!layer) return {};
     std::string layers;

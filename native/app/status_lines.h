@@ -16,6 +16,8 @@
 
 namespace luce::app {
 
+inline constexpr int kProtocolVersion = 2;
+
 wire::ReadyLine ready_line(const llama::ModelInfo& info, const daemon::Options& options,
                            const memory::KvCacheManager& memory, std::uint64_t host_bytes,
                            const engine::Speculator* speculator, const std::optional<llama::LayerChoice>& layer);

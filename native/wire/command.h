@@ -113,6 +113,13 @@ struct Generate {
     std::int32_t priority = 0;            // higher first
 };
 
+// `embed id= prompt=`: the vector of a text, from a daemon that was started for that.
+struct Embed {
+    RequestId id = 0;
+    std::vector<Token> prompt;               // inline ids …
+    std::optional<std::string> prompt_path;  // … or a file: exactly one of the two is given
+};
+
 struct Cancel {
     RequestId id = 0;
 };
@@ -190,7 +197,7 @@ struct Clear {
     bool disk = false;  // the disk cache's too
 };
 
-using Command = std::variant<Generate, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot, ListSlots,
+using Command = std::variant<Generate, Embed, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot, ListSlots,
                              SaveSlot, LoadSlot, Park, Unpark, Clear>;
 
 inline constexpr std::int32_t kMaxLogprobs = 100;

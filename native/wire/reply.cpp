@@ -3,6 +3,7 @@
 #include "wire/reply.h"
 
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <concepts>
@@ -90,6 +91,28 @@ std::string speculation_fields(const Speculation& did) {
     return fields;
 }
 
+// Binary32, little endian, in base64 (RFC 4648).
+std::string base64(const std::vector<float>& values) {
+    constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    std::string bytes;
+    bytes.reserve(values.size() * 4 + 2);
+    for (const float value : values) {
+        const auto bits = std::bit_cast<std::uint32_t>(value);
+        for (int shift = 0; shift < 32; shift += 8) bytes += static_cast<char>(bits >> shift & 0xFF);
+    }
+    const std::size_t n_bytes = bytes.size();
+    bytes.append((3 - n_bytes % 3) % 3, '\0');
+    std::string text;
+    text.reserve(bytes.size() / 3 * 4);
+    for (std::size_t i = 0; i < bytes.size(); i += 3) {
+        const auto byte = [&](std::size_t k) { return std::uint32_t{static_cast<unsigned char>(bytes[i + k])}; };
+        const std::uint32_t group = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for (int shift = 18; shift >= 0; shift -= 6) text += kDigits[group >> shift & 63];
+    }
+    for (std::size_t i = n_bytes; i < bytes.size(); ++i) text[text.size() - (bytes.size() - i)] = '=';
+    return text;
+}
+
 // One line of UTF-8 for people: control characters become spaces, malformed bytes question marks.
 std::string clean_text(std::string_view text) {
     std::string clean;
@@ -133,6 +156,9 @@ struct Formatter {
     }
     std::string operator()(const Unparked& r) const {
         return line_of("ok", "id", r.id) + " unpark " + std::string(name_of(r.what));
+    }
+    std::string operator()(const Embedding& r) const {
+        return line_of("[embedding]", "id", r.id, "N", r.n_tokens, "values", base64(r.values));
     }
     std::string operator()(const Cancelled& r) const { return line_of("[cancel]", "id", r.id); }
     std::string operator()(const PrefillProgress& r) const {

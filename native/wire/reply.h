@@ -73,6 +73,13 @@ struct Unparked {
     Park::What what = Park::What::target;
 };
 
+// `[embedding] id= N= values=<base64>`: the reply to `embed`; the values are binary32, little endian.
+struct Embedding {
+    RequestId id = 0;
+    std::int32_t n_tokens = 0;
+    std::vector<float> values;
+};
+
 struct Cancelled {
     RequestId id = 0;
 };
@@ -163,7 +170,7 @@ struct OutOfMemory {
 
 using Reply = std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine,
                            Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot,
-                           InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory>;
+                           InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory, Embedding>;
 
 // Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
 // [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.

@@ -53,6 +53,7 @@ def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: b
     "luce-daemon", epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @engine_options
+@click_option("embedding")
 @click_option("stream_fd")
 @click_option("mux")
 @click_option("die_with_parent")
@@ -74,7 +75,7 @@ def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: b
 @click.option("--text-ids", is_flag=True, help="With --pipe: ids are decimal numbers, one a line on stdout.")
 @click.option("--ignore-eos", is_flag=True, help="With --pipe: go on to -n past an end-of-text token.")
 @sampling_options
-def command(stream_fd: int | None, mux: bool, die_with_parent: bool, **values: Any) -> int:
+def command(embedding: Any, stream_fd: int | None, mux: bool, die_with_parent: bool, **values: Any) -> int:
     """Run the native daemon: commands on stdin, replies on stdout, tokens on --stream-fd, the log on stderr.
 
     The commands are described in protocol/PROTOCOL.md; `ping hello` is a first one to try. The end of stdin lets what
@@ -83,6 +84,8 @@ def command(stream_fd: int | None, mux: bool, die_with_parent: bool, **values: A
     if values["pipe"]:
         if stream_fd is not None or mux:
             raise Failure("--pipe writes its tokens to stdout: leave --stream-fd and --mux out", EXIT_BAD_ARGS)
+        if embedding is not None:
+            raise Failure("--pipe writes tokens, and --embedding gives none: leave one of them out", EXIT_BAD_ARGS)
         return _run_pipe(values)
     given = [name for name in _PIPE_ONLY if values[name] not in (None, False)]
     if given:
@@ -92,7 +95,8 @@ def command(stream_fd: int | None, mux: bool, die_with_parent: bool, **values: A
         )
     if stream_fd is not None:
         _check_open(stream_fd)
-    config = replace(read_engine_config(values), stream_fd=stream_fd, mux=mux, die_with_parent=die_with_parent)
+    of_process: dict[str, Any] = {"stream_fd": stream_fd, "mux": mux, "die_with_parent": die_with_parent}
+    config = replace(read_engine_config(values), embedding=embedding, **of_process)
     binary = read_binary()
     try:
         os.execve(binary, [str(binary), *config.to_argv()], engine_environment(os.environ))

@@ -29,12 +29,17 @@ def read_model(model: Path | None) -> Path:
             return packaged_model()
         except NotInstalledError as error:
             raise Failure(str(error), EXIT_START_FAILED) from error
-    mode = _mode_of("--model", model)
-    if stat.S_ISDIR(mode):
-        raise Failure(f"--model {model} is a folder: name the .gguf file in it", EXIT_START_FAILED)
-    if not stat.S_ISREG(mode):
-        raise Failure(f"--model {model} is no regular file: name a GGUF file", EXIT_START_FAILED)
+    check_file(model, "--model")
     return model
+
+
+def check_file(model: Path, option: str) -> None:
+    """Raises Failure for what is no file."""
+    mode = _mode_of(option, model)
+    if stat.S_ISDIR(mode):
+        raise Failure(f"{option} {model} is a folder: name the .gguf file in it", EXIT_START_FAILED)
+    if not stat.S_ISREG(mode):
+        raise Failure(f"{option} {model} is no regular file: name a GGUF file", EXIT_START_FAILED)
 
 
 def read_packaged_draft() -> Path:

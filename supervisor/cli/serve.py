@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
-from luce.supervisor.cli.model_files import NO_DRAFT, read_model, read_packaged_draft
+from luce.supervisor.cli.model_files import NO_DRAFT, check_file, read_model, read_packaged_draft
 from luce.supervisor.cli.numbers import JsonObject, Real, Seconds
 from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
 from luce.supervisor.cli.output import write_output
@@ -22,6 +22,7 @@ from luce.supervisor.config import ConfigError, OnOff
 from luce.supervisor.config.loading import Configuration, Flag, known_options, read_configuration
 from luce.supervisor.http.settings import ServeSettings
 
+_MAX_CTX = 1 << 28
 _EPILOG = """\b
 Each option can stand in the environment as LUCE_<OPTION> (LUCE_HOST_CACHE=8G, LUCE_SHARED_PREFIXES=off; lists with
 commas), and in a TOML file (host_cache = "8G", alias = ["a", "b"]). A flag comes before the environment, that before
@@ -197,6 +198,35 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     " and the next request loads the model again. Default: none, it is kept.",
 )
 @click.option(
+    "--embedding-model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="GGUF file of an embedding model, which serves /v1/embeddings beside the model that answers. Default: none.",
+)
+@click.option(
+    "--embedding-pooling",
+    type=click.Choice(["mean", "cls", "last"]),
+    help="How its vector of a text is made from those of the tokens. Default: as its file says.",
+)
+@click.option(
+    "--rerank-model",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="GGUF file of a reranker, which serves /v1/rerank. Default: none.",
+)
+@click.option(
+    "--embedding-ctx",
+    type=click.IntRange(1, _MAX_CTX),
+    metavar="N",
+    help="Tokens of the longest text that either reads. Default: what the model was trained for, at most 8192.",
+)
+@click.option(
+    "--embedding-gpu-layers",
+    type=NOT_NEGATIVE,
+    metavar="N",
+    help="Layers of either on the GPU; 0: none. Default: all, where there is a GPU.",
+)
+@click.option(
     "--slot-save-path",
     type=click.Path(path_type=Path),
     metavar="DIR",
@@ -230,6 +260,9 @@ def command(context: click.Context, /, config_file: Path | None, print_config: b
             return _print(configuration)
         settings = configuration.serve_settings()
         model = read_model(configuration["model"])
+        for field in ("embedding_model", "rerank_model"):
+            if configuration[field] is not None:
+                check_file(configuration[field], f"--{field.replace('_', '-')}")
         config = configuration.supervisor_config(
             model=model, draft=_draft(configuration), draft_answers=draft_answers(configuration, settings)
         )

@@ -26,7 +26,7 @@ CONFIG_VARIABLE = "LUCE_CONFIG"
 _T = TypeVar("_T", SupervisorConfig, ServeSettings)
 
 # What the supervisor gives its engines itself.
-_NOT_SETTABLE = frozenset({"stream_fd", "mux", "die_with_parent"})
+_NOT_SETTABLE = frozenset({"embedding", "stream_fd", "mux", "die_with_parent"})
 # Variables of ours that are no options.
 _OTHER_VARIABLES = frozenset({"LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY", CONFIG_VARIABLE})
 _ENGINES = "engines"

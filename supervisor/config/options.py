@@ -20,6 +20,7 @@ FlashAttention = Literal["auto", "on", "off"]
 LogLevel = Literal["error", "warn", "info", "debug"]
 OnOff = Literal["on", "off"]
 DraftAccept = Literal["match", "rejection"]
+EmbeddingPooling = Literal["mean", "cls", "last"]
 KvflashPolicy = Literal["auto", "query", "draft", "lru"]
 ByteCount = Annotated[int, "bytes"]  # written 8G for short where people write it
 NumberOrAuto = Annotated[int | Literal["auto"], "number"]
@@ -87,6 +88,7 @@ class DaemonConfig:
     log_level: LogLevel | None = None
     load_timeout: int | None = None
     trace: Path | None = None
+    embedding: Literal["auto", "mean", "cls", "last", "rank"] | None = None
     stream_fd: int | None = None
     mux: bool = False
     die_with_parent: bool = False
@@ -166,6 +168,12 @@ class SupervisorConfig(DaemonConfig):
     share_min_tokens: int = 256  # a request waits for another that is reading so much of the same prefix
     sleep_idle_s: float | None = None  # without requests, after which an engine gives its memory back; None: never
 
+    embedding_model: Path | None = None  # a GGUF file: what /v1/embeddings is served with, by an engine of its own
+    embedding_pooling: EmbeddingPooling | None = None  # None: as the file says
+    rerank_model: Path | None = None  # the same for /v1/rerank
+    embedding_ctx: int | None = None  # tokens of the longest text of either; None: what they can, at most 8192
+    embedding_gpu_layers: int | None = None  # of either; None: all, where there is a GPU
+
     def __post_init__(self) -> None:
         if self.max_queue < 0:
             raise ConfigError(f"max_queue={self.max_queue}: it must be 0 or more")
@@ -182,6 +190,35 @@ class SupervisorConfig(DaemonConfig):
         if len(set(traces)) < len(traces):
             raise ConfigError("trace: each engine writes a file of its own: name it in the engine's options")
         self._check_kvflash()
+        self._check_embedding()
+
+    def embedding_config(self) -> SupervisorConfig | None:
+        """What the engine of the embedding model is started and watched with. None: there is none."""
+        if self.embedding_model is None:
+            return None
+        return self._beside(self.embedding_model, self.embedding_pooling or "auto")
+
+    def rerank_config(self) -> SupervisorConfig | None:
+        return None if self.rerank_model is None else self._beside(self.rerank_model, "rank")
+
+    def _beside(self, model: Path, embedding: Literal["auto", "mean", "cls", "last", "rank"]) -> SupervisorConfig:
+        """What is said of processes holds for this one as well; what is said of the model does not."""
+        plain: dict[str, Any] = {entry.name: entry.default for entry in fields(DaemonConfig) if entry.name != "model"}
+        of_process: dict[str, Any] = {name: getattr(self, name) for name in ("threads", "log_level", "load_timeout")}
+        chosen: dict[str, Any] = {"model": model, "embedding": embedding, "engines": ()}
+        chosen |= {"ctx": self.embedding_ctx, "gpu_layers": self.embedding_gpu_layers}
+        # A long text is one step, within which nothing is heard of the engine.
+        chosen |= {name: _LONG_STEP * getattr(self, name) for name in ("busy_timeout_s", "stalled_timeout_s")}
+        return replace(self, **(plain | of_process | chosen))
+
+    def _check_embedding(self) -> None:
+        if self.embedding_pooling is not None and self.embedding_model is None:
+            raise ConfigError("embedding_pooling is for an embedding model: name one with embedding_model")
+        for name in ("embedding_ctx", "embedding_gpu_layers"):
+            if getattr(self, name) is not None and self.embedding_model is None and self.rerank_model is None:
+                raise ConfigError(f"{name} is for an embedding model or a reranker: name one, or leave it out")
+        if self.embedding_ctx is not None and self.embedding_ctx < 1:
+            raise ConfigError("embedding_ctx must be 1 or more")
 
     def _check_kvflash(self) -> None:
         """How a bounded pool is used says nothing where there is none."""
@@ -211,8 +248,9 @@ class SupervisorConfig(DaemonConfig):
         return replace(config, **unsaid)
 
 
+_LONG_STEP = 10
 _OF_KVFLASH = frozenset(
     {"kvflash_tau", "kvflash_policy", "kvflash_pin", "kvflash_scorer", "kvflash_scorer_cache_type", "kvflash_layer"}
 )
 _DAEMON_FIELDS = frozenset(entry.name for entry in fields(DaemonConfig))
-_ENGINE_OPTIONS = _DAEMON_FIELDS - {"stream_fd", "mux", "die_with_parent"}
+_ENGINE_OPTIONS = _DAEMON_FIELDS - {"embedding", "stream_fd", "mux", "die_with_parent"}

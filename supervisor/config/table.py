@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-# What belongs to a process that is started by hand, and to luced alone.
-PROCESS_OPTIONS = frozenset({"stream_fd", "mux", "die_with_parent", "version", "help"})
+# What belongs to a process that is started by hand, and to luced alone; or what a process is for.
+PROCESS_OPTIONS = frozenset({"embedding", "stream_fd", "mux", "die_with_parent", "version", "help"})
 
 
 @dataclass(frozen=True, slots=True)

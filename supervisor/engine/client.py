@@ -21,6 +21,8 @@ from luce.protocol import (
     MAX_LINE_BYTES,
     SENTINEL,
     Command,
+    Embed,
+    Embedding,
     Err,
     ErrorCode,
     FreeSlot,
@@ -90,6 +92,7 @@ class EngineClient:
         self._pings: dict[str, asyncio.Future[None]] = {}
         self._statuses: deque[asyncio.Future[StatusLine]] = deque()  # answered in the order they were asked
         self._calls: dict[int, asyncio.Future[MemoryReply]] = {}
+        self._embeddings: dict[int, asyncio.Future[Embedding]] = {}
         self._counter = itertools.count(1)
         self._readers: list[asyncio.Task[None]] = []
         self._n_ended_channels = 0
@@ -179,6 +182,25 @@ class EngineClient:
             await self.send(Status())
             return await answered
 
+    def post_embed(self, command: Embed) -> tuple[int, asyncio.Future[Embedding]]:
+        """Send a text without waiting; its id is given here. Done with its vector, or with EngineError or EngineDied.
+        Raises as `send` does, or OSError where the file of a long text cannot be written."""
+        request_id = self._free_id()
+        answered: asyncio.Future[Embedding] = asyncio.get_running_loop().create_future()
+        if len(command.prompt) > MAX_INLINE_IDS:
+            file = PromptFile.write(command.prompt)
+            answered.add_done_callback(lambda _: file.remove())
+            command = replace(command, prompt=(), prompt_path=file.path)
+        self._embeddings[request_id] = answered
+        answered.add_done_callback(_note_failure)
+        try:
+            self.post(replace(command, id=request_id))
+        except BaseException:
+            del self._embeddings[request_id]
+            answered.cancel()
+            raise
+        return request_id, answered
+
     def post_call(self, command: MemoryCommand) -> asyncio.Future[MemoryReply]:
         """Send a command about slots, weights or caches without waiting; its id is given here. Done with the reply, or
         with EngineError or EngineDied. Raises as `send` does."""
@@ -233,7 +255,8 @@ class EngineClient:
         while True:
             request_id = next(self._counter) % _MAX_REQUEST_ID
             # 0 is the positional commands' id.
-            if request_id != 0 and request_id not in self._receivers and request_id not in self._calls:
+            taken = (self._receivers, self._calls, self._embeddings)
+            if request_id != 0 and not any(request_id in ids for ids in taken):
                 self._last_id = max(self._last_id, request_id)
                 return request_id
 
@@ -327,6 +350,8 @@ class EngineClient:
                     answered.set_result(None)
             case Parked() | Unparked() | SnapshotTaken() | SlotSaved() | SlotFreed() | PlainOk():
                 self._end_call(reply)
+            case Embedding():
+                self._end_embedding(reply)
             case PoolSize() | OutOfMemory():
                 self._note_memory(reply)
             case StatusLine():
@@ -341,6 +366,12 @@ class EngineClient:
         called = self._calls.pop(reply.id, None) if reply.id is not None else None
         if called is not None and not called.done():
             called.set_result(reply)
+
+    def _end_embedding(self, reply: Embedding) -> None:
+        self.n_moved += 1
+        answered = self._embeddings.pop(reply.id, None)
+        if answered is not None and not answered.done():
+            answered.set_result(reply)
 
     def _note_status(self, reply: StatusLine) -> None:
         if self._statuses:
@@ -361,7 +392,7 @@ class EngineClient:
         if reply.code is ErrorCode.UNKNOWN_ID:
             return  # the answer to a cancel that came too late
         # The request's last tokens are not waited for: whether a sentinel follows depends on where it was refused.
-        called = self._calls.pop(reply.id, None)
+        called = self._calls.pop(reply.id, None) or self._embeddings.pop(reply.id, None)
         if called is not None and not called.done():
             called.set_exception(EngineError(reply.code, reply.text))
         receiver = self._forget(reply.id)
@@ -393,6 +424,7 @@ class EngineClient:
                 assert receiver is not None
                 receiver.fail(EngineDied(text, cause))
             waiters: list[asyncio.Future[Any]] = [*self._pings.values(), *self._statuses, *self._calls.values()]
+            waiters += self._embeddings.values()
             for waiting in waiters:
                 if not waiting.done():
                     waiting.set_exception(EngineDied(text, cause))
@@ -400,6 +432,7 @@ class EngineClient:
             self._statuses.clear()
             self._pings.clear()
             self._calls.clear()
+            self._embeddings.clear()
         return self.death
 
 

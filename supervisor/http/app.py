@@ -19,6 +19,8 @@ from luce.supervisor.http.answering.answerer import ChatAnswerer
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.anthropic import endpoint as anthropic
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
+from luce.supervisor.http.embeddings import endpoint as embeddings
+from luce.supervisor.http.embeddings import rerank
 from luce.supervisor.http.metrics import Metrics
 from luce.supervisor.http.openai_chat import endpoint as openai_chat
 from luce.supervisor.http.openai_completions import endpoint as openai_completions
@@ -38,6 +40,8 @@ _MODULES: tuple[ModuleType, ...] = (
     openai_completions,
     openai_responses,
     anthropic,
+    embeddings,
+    rerank,
     status_page,
 )
 
@@ -55,7 +59,13 @@ async def create_app(supervisor: Supervisor, settings: ServeSettings | None = No
     gate = ShutdownGate(ChatAnswerer(supervisor, text, chosen, metrics, defaults))
     app = web.Application(middlewares=[account_request, check_access], client_max_size=chosen.max_body_bytes)
     app[APP_CONTEXT] = AppContext(
-        supervisor=supervisor, text=text, settings=chosen, answerer=gate, metrics=metrics, defaults=defaults
+        supervisor=supervisor,
+        text=text,
+        settings=chosen,
+        answerer=gate,
+        metrics=metrics,
+        defaults=defaults,
+        hold=gate.hold,
     )
     app[SHUTDOWN_GATE] = gate
     app[API_KEYS] = ApiKeys(chosen.api_keys)

@@ -5,7 +5,7 @@ The one thing that dialects and the rest of this package have in common.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -64,6 +64,8 @@ class AppContext:
     answerer: Answerer
     metrics: Metrics
     defaults: ModelDefaults
+    hold: Callable[[], AbstractAsyncContextManager[None]]
+    """Around work that is no answer: the server waits for it when it stops. Raises ApiError while it stops."""
 
     @property
     def model_names(self) -> list[str]:

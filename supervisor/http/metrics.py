@@ -275,7 +275,24 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
     answers.add_metric(["failed"], status.n_failed)
     answers.add_metric(["cancelled"], status.n_cancelled)
     yield answers
+    yield from _embedding_families(status)
     yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)
+
+
+def _embedding_families(status: SupervisorStatus) -> Iterator[Metric]:
+    """Without numbers where there is no such model."""
+    for kind, name, text, field in (
+        (GaugeMetricFamily, "ready", "1 while the engine of this model is ready", "is_ready"),
+        (GaugeMetricFamily, "waiting", "Requests of which nothing is computed yet", "n_waiting"),
+        (CounterMetricFamily, "texts", "Texts whose vector or score was computed", "n_texts"),
+        (CounterMetricFamily, "tokens", "Tokens of these texts", "n_tokens"),
+        (CounterMetricFamily, "engine_deaths", "Engines of this model that died", "n_deaths"),
+        (CounterMetricFamily, "retries", "Requests that were begun again because their engine died", "n_retries"),
+    ):
+        family = kind(f"luce_embedding_{name}", text, labels=["task"])
+        for model in status.embeddings:
+            family.add_metric([model.name], float(getattr(model, field)))
+        yield family
 
 
 def _isolation_families(isolation: Isolation | None) -> Iterator[Metric]:

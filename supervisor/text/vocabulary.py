@@ -55,6 +55,8 @@ class VocabularyInfo:
     fim_mid: int | None = None
     fim_rep: int | None = None
     fim_sep: int | None = None
+    add_sep: bool = False  # between two texts
+    rerank_template: str | None = None  # how a reranker reads {query} and {document}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> VocabularyInfo:

@@ -38,7 +38,7 @@ def test_nothing_given_is_the_classes_own_defaults() -> None:
 
 def test_every_field_is_an_option_but_those_that_are_not_people_s() -> None:
     fields = {entry.name for kind in (SupervisorConfig, ServeSettings) for entry in dataclasses.fields(kind)}
-    assert fields - set(known_options(known_flags())) == {"stream_fd", "mux", "die_with_parent"}
+    assert fields - set(known_options(known_flags())) == {"embedding", "stream_fd", "mux", "die_with_parent"}
 
 
 def test_the_flag_beats_the_environment_beats_the_file(tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_bad_arguments_exit_64(run: Run, arguments: list[str], text: bytes) -> N
     "arguments",
     [
         ["--mux"],
+        ["--embedding", "auto"],
         ["-n", "-1"],
         ["-n", "99999999999"],
         ["--top-k", "99999999999999"],

@@ -194,6 +194,14 @@ def test_flags_environment_and_file_together(serving: Serving, tmp_path: Path) -
         assert (engine["lanes"], engine["slots"]) == (3, 7)
 
 
+def test_an_embedding_model_by_a_variable(serving: Serving, test_models: Path) -> None:
+    path = str(test_models / "embeddings" / "bert.gguf")
+    with serving("--embedding-ctx", "200", LUCE_EMBEDDING_MODEL=path) as process:
+        listed = json.loads(process.get("/v1/models")[1])["data"]
+        assert [(model["id"], model["max_input_tokens"]) for model in listed][1:] == [("bert", 200)]
+        assert process.end(signal.SIGTERM) == 0
+
+
 def test_the_banner_is_for_every_client(serving: Serving) -> None:
     with serving("--alias", "m", LUCE_API_KEY="secret") as process:
         banner, url = process.banner, process.url
@@ -304,6 +312,11 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(run: Run) -> None:
         (["--draft", "/etc/hostname"], 2, "is no GGUF file"),
         (["--draft-max", "65"], 64, "--draft-max"),
         (["--model", "/no/such.gguf"], 2, "there is no such file"),
+        (["--embedding-model", "/no/such.gguf"], 2, "--embedding-model /no/such.gguf: there is no such file"),
+        (["--rerank-model", "/etc"], 2, "--rerank-model /etc is a folder"),
+        (["--embedding-pooling", "mean"], 64, "--embedding-pooling"),
+        (["--embedding-pooling", "rank", "--embedding-model", "/etc/hostname"], 64, "--embedding-pooling"),
+        (["--embedding-ctx", "100"], 64, "--embedding-ctx"),
         (["--model", "/etc/hostname"], 2, "/etc/hostname"),
         (["--config", "/no/such.toml"], 64, "/no/such.toml: No such file"),
         (["--chat-template", "/no/such.jinja"], 64, "/no/such.jinja"),

@@ -6,6 +6,8 @@ Only the prompts are held short: what is tested is the door, not the model.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -30,9 +32,23 @@ SOUND: dict[str, dict[str, Any]] = {
     "/apply-template": MESSAGES,
     "/v1/responses": {"input": "Hi"},
     "/v1/completions": {"prompt": "Hi"},
+    "/v1/embeddings": {"input": "Hi"},
+    "/v1/rerank": {"query": "Hi", "documents": ["Hi"]},
 }
 """What a body has to have that a schema does not tell in full: bodies made from it alone hardly ever hold a prompt."""
 CHECKS = [not_a_server_error, response_schema_conformance]
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path, test_models: Path) -> Iterator[Server]:
+    """One that serves every operation."""
+    folder = test_models / "embeddings"
+    models = {"embedding_model": folder / "bert.gguf", "rerank_model": folder / "bert-rank.gguf"}
+    running = Server(tiny_model, models)
+    try:
+        yield running.start()
+    finally:
+        running.stop()
 
 
 @pytest.fixture(scope="module")

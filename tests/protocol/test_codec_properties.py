@@ -3,6 +3,7 @@ documented errors, and how the bytes are cut does not matter."""
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
 from math import inf
 from typing import TypeVar
@@ -18,6 +19,8 @@ from luce.protocol import (
     ConstraintArgs,
     DecodedLine,
     Dialect,
+    Embed,
+    Embedding,
     End,
     Err,
     ErrorCode,
@@ -200,6 +203,8 @@ commands: st.SearchStrategy[Command] = st.one_of(
         memory=st.builds(MemoryArgs, snapshots=snapshot_points)
         | st.builds(MemoryArgs, restore_slot=counts, chain=token_lists, snapshots=snapshot_points),
     ),
+    st.builds(Embed, counts, token_lists.filter(bool)),
+    st.builds(Embed, counts, prompt_path=texts.filter(bool)),
     st.builds(Cancel, counts),
     st.builds(Status, maybe(counts), st.booleans()),
     st.builds(Ping, words),
@@ -210,6 +215,7 @@ careless_commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(Generate, prompt=token_lists, prompt_path=maybe(st.text()), output_path=maybe(st.text())),
     st.builds(Generate, form=st.sampled_from(GenerateForm), prompt_path=maybe(st.text()), output_path=maybe(st.text())),
     st.builds(Ping, st.text()),
+    st.builds(Embed, st.integers(), token_lists, maybe(st.text())),
     st.builds(Cancel, st.integers()),
     st.builds(Snapshot, st.integers(), maybe(st.integers()), maybe(st.integers())),
     st.builds(ThinSnapshot, st.integers(), st.integers(), st.integers(), maybe(st.integers()), maybe(st.integers())),
@@ -232,6 +238,10 @@ careless_commands: st.SearchStrategy[Command] = st.one_of(
 ids = maybe(counts)
 keys = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=8)
 status_fields = st.dictionaries(keys, texts, max_size=4).map(lambda fields: tuple(fields.items()))
+
+
+def binary32(values: list[float]) -> bytes:
+    return struct.pack(f"<{len(values)}f", *values)
 
 
 large_counts = st.integers(0, (1 << 63) - 1)
@@ -286,6 +296,7 @@ replies: st.SearchStrategy[Reply] = st.one_of(
     st.builds(SlotSaved, counts, st.integers(0, (1 << 64) - 1), ids),
     st.builds(InlineSnapshot, counts, counts, ids),
     st.builds(InlineSnapshotFailed, counts, st.sampled_from(ErrorCode), ids),
+    st.builds(Embedding, counts, counts, st.lists(st.floats(width=32)).map(binary32)),
     st.builds(Cancelled, counts),
     st.builds(PrefillProgress, counts, counts, ids),
     st.builds(

@@ -6,6 +6,7 @@ The JSON's shape is described in protocol/vectors/README.md. Knows the codec's d
 from __future__ import annotations
 
 import json
+import struct
 from dataclasses import MISSING, Field, fields, is_dataclass
 from math import inf, isinf
 from pathlib import Path
@@ -18,6 +19,7 @@ VECTORS_DIR = ROOT / "protocol" / "vectors"
 
 TYPE_NAMES: dict[str, type] = {
     "generate": protocol.Generate,
+    "embed": protocol.Embed,
     "cancel": protocol.Cancel,
     "status": protocol.Status,
     "ping": protocol.Ping,
@@ -39,6 +41,7 @@ REPLY_TYPE_NAMES: dict[str, type] = {
     "plain_ok": protocol.PlainOk,
     "parked": protocol.Parked,
     "unparked": protocol.Unparked,
+    "embedding": protocol.Embedding,
     "cancelled": protocol.Cancelled,
     "prefill_progress": protocol.PrefillProgress,
     "logprobs": protocol.Logprobs,
@@ -101,6 +104,8 @@ def reply_from_json(value: dict[str, Any]) -> protocol.Reply:
         arguments["what"] = protocol.Weights(arguments["what"])
     if "stop" in arguments:
         arguments["stop"] = protocol.StopReason(arguments["stop"])
+    if "values" in arguments:
+        arguments["values"] = struct.pack(f"<{len(arguments['values'])}f", *arguments["values"])
     if "speculation" in arguments:
         arguments["speculation"] = protocol.Speculation(**arguments["speculation"])
     reply: protocol.Reply = REPLY_TYPE_NAMES[value["type"]](**arguments)

@@ -94,6 +94,10 @@ void Dispatcher::on_command(wire::Command command, std::size_t n_bytes) {
         [&](auto& which) {
             using T = std::decay_t<decltype(which)>;
             if constexpr (std::is_same_v<T, wire::Generate>) on_generate(std::move(which), n_bytes);
+            if constexpr (std::is_same_v<T, wire::Embed>) {
+                output_.send_reply(wire::Err{
+                    which.id, {ErrorCode::unsupported, "this daemon gives no vectors: start one with --embedding"}});
+            }
             if constexpr (std::is_same_v<T, wire::Cancel>) on_cancel(which);
             if constexpr (std::is_same_v<T, wire::Status>) on_status(which);
             if constexpr (std::is_same_v<T, wire::Ping>) output_.send_reply(wire::Pong{which.word});

@@ -2,14 +2,11 @@
 // sleeps in poll when there is nothing to compute.
 #pragma once
 
-#include <csignal>
-
-#include "base/unique_fd.h"
 #include "daemon/commands/dispatcher.h"
+#include "daemon/loop/channels.h"
 #include "daemon/loop/output.h"
 #include "engine/engine.h"
 #include "memory/tiers/io_worker.h"
-#include "wire/line_decoder.h"
 
 namespace luce::daemon {
 
@@ -25,27 +22,17 @@ public:
 
 private:
     void wait();
-    void read_input();
     void serve();
     void step();
     bool is_done() const;
     void finish_files();
     void drain();
 
-    int input_fd_;
+    Channels channels_;
     engine::Engine& engine_;
     Dispatcher& dispatcher_;
     Output& output_;
     memory::IoWorker& files_;
-    wire::LineDecoder lines_;
-    UniqueFd signals_;
-    bool has_ended_ = false;  // stdin
 };
-
-// To be called before any thread is started.
-void block_stop_signals();
-
-// Whether one of them has come in and waits to be fetched.
-bool is_stop_pending();
 
 }  // namespace luce::daemon

@@ -107,11 +107,23 @@ Result<void> check_residency(const Options& options, std::span<const std::string
     return {};
 }
 
+// What says how answers are made, where none are.
+Result<void> check_embedding(std::span<const std::string_view> given) {
+    constexpr std::string_view kUsed[] = {
+        "--model", "--embedding", "--ctx", "--ubatch",    "--threads",      "--gpu-layers",     "--flash-attn",
+        "--queue", "--stream-fd", "--mux", "--log-level", "--load-timeout", "--die-with-parent"};
+    const auto needless = std::ranges::find_if(
+        given, [&](std::string_view name) { return std::ranges::find(kUsed, name) == std::end(kUsed); });
+    if (needless == given.end()) return {};
+    return bad_args(std::string(*needless) + " is of no use with --embedding: leave it out");
+}
+
 }  // namespace
 
 Result<void> check_together(const Options& options, std::span<const std::string_view> given) {
     if (options.wants_help || options.wants_version) return {};
     if (options.model.empty()) return bad_args("--model FILE is missing");
+    if (options.embedding != EmbeddingPooling::none) return check_embedding(given);
     if (Result<void> checked = check_residency(options, given); !checked) return checked;
     if (Result<void> checked = check_policy(options, given); !checked) return checked;
     if (options.n_pool && options.n_ctx && *options.n_pool < *options.n_ctx) {

@@ -23,6 +23,9 @@ enum class FlashAttentionChoice { automatic, on, off };
 // Drafted tokens a lane and step where nobody says otherwise: what a block of 16 holds beside the lane's own token.
 inline constexpr std::int32_t kDraftMost = 15;
 
+// How a vector is made of a text's tokens; none: the daemon gives tokens, no vectors.
+enum class EmbeddingPooling { none, automatic, mean, cls, last, rank };
+
 inline constexpr std::int32_t kUbatch = 512;
 
 struct Options {
@@ -46,6 +49,7 @@ struct Options {
     std::optional<std::string> cache_type_k;
     std::optional<std::string> cache_type_v;
     FlashAttentionChoice flash_attention = FlashAttentionChoice::automatic;
+    EmbeddingPooling embedding = EmbeddingPooling::none;
     std::optional<int> stream_fd;
     bool multiplexed = false;
     std::optional<std::uint64_t> seed;

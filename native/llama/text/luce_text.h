@@ -55,7 +55,8 @@ LUCE_TEXT_API void luce_text_model_close(luce_text_model* model);
 
 /* {"n_vocab", "has_text", "kind", "architecture", "name", "n_ctx_train", "bos", "eos", "eot", "sep", "nl", "pad",
  *  "mask", "fim_pre", "fim_suf", "fim_mid", "fim_rep", "fim_sep" (id or null), "eog": [id], "add_bos", "add_eos",
- *  "has_template", "special": [{"id", "text", "kind": "control" | "user_defined" | "unknown"}]} */
+ *  "add_sep", "rerank_template" (how a reranker reads {query} and {document}, or null), "has_template", "special":
+ * [{"id", "text", "kind": "control" | "user_defined" | "unknown"}]} */
 LUCE_TEXT_API luce_text_status luce_text_model_info(const luce_text_model* model, char** json, char** error);
 
 /* {"source", "capabilities": {name: bool}, "supports_thinking"}: analyses the template on first use. */

@@ -59,6 +59,8 @@ std::string metadata(const llama_model* model, const char* key) {
 
 common_json id_or_null(llama_token id) { return id == LLAMA_TOKEN_NULL ? common_json(nullptr) : common_json(id); }
 
+common_json text_or_null(const char* text) { return text == nullptr ? common_json(nullptr) : common_json(text); }
+
 }  // namespace
 
 std::shared_ptr<const Vocabulary> Vocabulary::open(const std::string& path) {
@@ -207,6 +209,8 @@ common_json Vocabulary::info() const {
         {"eog", eog},
         {"add_bos", has_text() && llama_vocab_get_add_bos(vocab)},
         {"add_eos", has_text() && llama_vocab_get_add_eos(vocab)},
+        {"add_sep", has_text() && llama_vocab_get_add_sep(vocab)},
+        {"rerank_template", text_or_null(llama_model_chat_template(model_.get(), "rerank"))},
         {"has_template", llama_model_chat_template(model_.get(), nullptr) != nullptr},
         {"special", special},
     };

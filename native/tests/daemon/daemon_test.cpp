@@ -66,6 +66,20 @@ TEST_CASE("options: values in both spellings, zero is a value") {
     CHECK(options.value().flash_attention == FlashAttentionChoice::off);
 }
 
+TEST_CASE("options: a daemon that gives vectors takes what it can use") {
+    const Result<Options> options =
+        parse({"--model", "m.gguf", "--embedding", "rank", "--ctx", "100", "--threads", "2"});
+    REQUIRE(options);
+    CHECK(options.value().embedding == EmbeddingPooling::rank);
+    CHECK(parse({"--model", "m.gguf"}).value().embedding == EmbeddingPooling::none);
+    CHECK_FALSE(parse({"--model", "m.gguf", "--embedding", "none"}));
+    for (const char* needless : {"--lanes", "--pool", "--slots", "--draft", "--kv-offload", "--seed"}) {
+        const auto refused = parse({"--model", "m.gguf", "--embedding", "auto", needless, "64"});
+        REQUIRE_FALSE(refused);
+        CHECK(refused.error().text.find(needless) != std::string::npos);
+    }
+}
+
 TEST_CASE("options: what is wrong is named") {
     const auto text_of = [](std::vector<std::string> words) { return parse(std::move(words)).error().text; };
     CHECK(text_of({"--modell", "x"}).find("--modell") != std::string::npos);

@@ -187,6 +187,14 @@ struct CommandToJson {
             .add("priority", command.priority)
             .object();
     }
+    json operator()(const wire::Embed& embed) const {
+        return JsonFields()
+            .add("type", std::string("embed"))
+            .add_always("id", embed.id)
+            .add("prompt", embed.prompt)
+            .add("prompt_path", embed.prompt_path)
+            .object();
+    }
     json operator()(const wire::Cancel& cancel) const { return {{"type", "cancel"}, {"id", cancel.id}}; }
     json operator()(const wire::Status& status) const {
         return JsonFields().add("type", std::string("status")).add("id", status.id).add("check", status.check).object();
@@ -332,6 +340,9 @@ inline wire::Reply reply_from(const json& object) {
     if (type == "parked") return wire::Parked{id, what_from(object)};
     if (type == "unparked") return wire::Unparked{id, what_from(object)};
     if (const std::optional<wire::Reply> reply = snap_reply_from(type, id, object)) return *reply;
+    if (type == "embedding") {
+        return wire::Embedding{object.at("id"), object.at("n_tokens"), object.value("values", std::vector<float>{})};
+    }
     if (type == "cancelled") return wire::Cancelled{object.at("id")};
     if (type == "prefill_progress") return wire::PrefillProgress{id, object.at("n_done"), object.at("n_total")};
     if (type == "logprobs") return logprobs_from(object);

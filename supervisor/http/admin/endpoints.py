@@ -12,6 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
+from luce.supervisor.embedding.model import EmbeddingStatus
 from luce.supervisor.http.admin import openapi
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.admin.shapes import HEALTH, LANES, MODEL, MODELS, PROPS
@@ -50,7 +51,12 @@ async def get_health(request: web.Request) -> web.Response:
     word = "ok" if all(state == "ready" for state in states) else "degraded"
     if all(state in {"failed", "stopping"} for state in states):
         word = "failed"
+    beside = {model.name: model.state.value for model in status.embeddings}
+    if word == "ok" and any(state != "ready" for state in beside.values()):
+        word = "degraded"
     body = {"status": word, "live": True, "ready": status.is_healthy, "engines": states}
+    if beside:
+        body["embeddings"] = beside
     headers = {"Retry-After": "10"} if word == "failed" else None
     return web.json_response(body, status=503 if word == "failed" else 200, headers=headers)
 
@@ -66,8 +72,9 @@ async def get_models(request: web.Request) -> web.Response:
     context = request.app[APP_CONTEXT]
     names = context.model_names
     data = [_model(context, name, request.app[MODEL_CREATED]) for name in names]
+    data += map(_embedding_model, context.supervisor.status().embeddings)
     return web.json_response(
-        {"object": "list", "data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}
+        {"object": "list", "data": data, "has_more": False, "first_id": names[0], "last_id": data[-1]["id"]}
     )
 
 
@@ -161,12 +168,19 @@ def _model(context: AppContext, name: str, created: int) -> dict[str, Any]:
     minds the others'."""
     n_ctx = context.supervisor.n_ctx
     info = context.text.info
+    return _listed(name, created, n_ctx) | {
+        "aliases": list(dict.fromkeys(context.settings.aliases)),
+        "meta": {"n_ctx": n_ctx, "n_ctx_train": info.n_ctx_train, "n_vocab": info.n_vocab},
+    }
+
+
+def _listed(name: str, created: int, n_ctx: int | None) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
         "created": created,
         "owned_by": "luce",
-        "aliases": list(dict.fromkeys(context.settings.aliases)),
+        "aliases": [],
         "type": "model",
         "display_name": name,
         "created_at": datetime.fromtimestamp(created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -177,7 +191,14 @@ def _model(context: AppContext, name: str, created: int) -> dict[str, Any]:
         "context_length": n_ctx,
         "context_window": n_ctx,
         "max_context_length": n_ctx,
-        "meta": {"n_ctx": n_ctx, "n_ctx_train": info.n_ctx_train, "n_vocab": info.n_vocab},
+    }
+
+
+def _embedding_model(model: EmbeddingStatus) -> dict[str, Any]:
+    """Of a model that writes no answers: behind those that do, since clients take the first one that they find."""
+    return _listed(model.model, model.created, model.n_ctx) | {
+        "task": model.name,
+        "meta": {"n_ctx": model.n_ctx, "n_embd": model.n_values if model.name == "embedding" else None},
     }
 
 

@@ -30,13 +30,15 @@ class DetokenizeBody(BaseModel):
 
 _N_CTX = {"type": ["integer", "null"]}
 
+_STATE = {"enum": ["starting", "ready", "backoff", "stopping", "failed"]}
 HEALTH = record(
     {
         "status": {"enum": ["ok", "degraded", "failed"]},
         "live": {"const": True},
         "ready": {"type": "boolean"},
-        "engines": listed({"enum": ["starting", "ready", "backoff", "stopping", "failed"]}),
-    }
+        "engines": listed(_STATE),
+    },
+    embeddings={"type": "object", "additionalProperties": _STATE},
 )
 MODEL = record(
     {
@@ -55,8 +57,9 @@ MODEL = record(
         "context_length": _N_CTX,
         "context_window": _N_CTX,
         "max_context_length": _N_CTX,
-        "meta": record({"n_ctx": _N_CTX, "n_ctx_train": NUMBER, "n_vocab": NUMBER}),
-    }
+        "meta": record({"n_ctx": _N_CTX}, n_ctx_train=NUMBER, n_vocab=NUMBER, n_embd=_N_CTX),
+    },
+    task={"enum": ["embedding", "rerank"]},
 )
 MODELS = record(
     {

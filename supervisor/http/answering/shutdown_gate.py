@@ -7,8 +7,8 @@ that a client understands. It must not know what is answered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
 from luce.supervisor.http.answering.answer_events import AnswerEvent
@@ -32,13 +32,35 @@ class ShutdownGate:
 
     @asynccontextmanager
     async def open(self, answer_request: AnswerRequest) -> AsyncIterator[Answering]:
+        with self._counted():
+            async with self._answerer.open(answer_request) as answering:
+                yield _Gated(self, answering)
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[None]:
+        """For work that is no answer: counted and refused like one, and ended with the others."""
+        task = asyncio.current_task()
+        assert task is not None
+        n_cancelled = task.cancelling()
+        with self._counted():
+            self._waiting.add(task)
+            try:
+                yield
+            except asyncio.CancelledError:
+                if self._interrupted.is_set() and task.uncancel() <= n_cancelled:
+                    raise _shutting_down() from None
+                raise
+            finally:
+                self._waiting.discard(task)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
         if self.is_closed:
             raise _shutting_down()
         self.n_open += 1
         self._idle.clear()
         try:
-            async with self._answerer.open(answer_request) as answering:
-                yield _Gated(self, answering)
+            yield
         finally:
             self.n_open -= 1
             if self.n_open == 0:

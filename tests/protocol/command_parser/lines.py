@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from luce.protocol.commands import Cancel, Command, Ping, Quit, Status
+from luce.protocol.commands import Cancel, Command, Embed, Ping, Quit, Status
 from luce.protocol.errors import ErrorCode, RemoteProtocolError
 from luce.protocol.scalar_values import RefusedError, parse_count, shortened
 
 from .generations import (
+    NAMED_KEYS,
     Key,
     is_positional_generate,
     parse_file_generate,
@@ -45,12 +46,14 @@ class CommandError(RemoteProtocolError):
 _FIRST_WORD = re.compile(rb"[ \t]*([^ \t]*)")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _ID_KEY: dict[bytes, Key] = {b"id": ("", sets("id", parse_count))}
+_EMBED_KEYS: dict[bytes, Key] = {name: NAMED_KEYS[name] for name in (b"id", b"prompt")}
 _STATUS_KEYS: dict[bytes, Key] = _ID_KEY | {b"check": ("", sets("check", parse_flag))}
 
 
 class _Form(Enum):
     GEN = auto()
     GENERATE = auto()
+    EMBED = auto()
     CANCEL = auto()
     STATUS = auto()
     PING = auto()
@@ -70,6 +73,7 @@ RESERVED_VERBS: dict[str, bool] = {"compress": True}
 _FORMS: dict[str, _Form] = {
     "gen": _Form.GEN,
     "generate": _Form.GENERATE,
+    "embed": _Form.EMBED,
     "cancel": _Form.CANCEL,
     "status": _Form.STATUS,
     "ping": _Form.PING,
@@ -139,6 +143,10 @@ def _parse_cancel(arguments: bytes) -> Cancel:
     return Cancel(**read_named_args(arguments, _ID_KEY, required=(b"id",))[""])
 
 
+def _parse_embed(arguments: bytes) -> Embed:
+    return Embed(**read_named_args(arguments, _EMBED_KEYS, required=(b"id", b"prompt"))[""])
+
+
 def _parse_status(arguments: bytes) -> Status:
     return Status(**read_named_args(arguments, _STATUS_KEYS, required=()).get("", {}))
 
@@ -165,6 +173,7 @@ _PARSERS: dict[_Form, Callable[[bytes], Command]] = {
     _Form.GENERATE: parse_file_generate,
     _Form.RESTORE: parse_restore,
     _Form.RESTORE_CHAIN: parse_restore_chain,
+    _Form.EMBED: _parse_embed,
     _Form.CANCEL: _parse_cancel,
     _Form.STATUS: _parse_status,
     _Form.PING: _parse_ping,
