@@ -245,7 +245,8 @@ class ChatAnswerer:
             PlainReading(self._text) if chat is None else ChatReading(self._text, chat),
             stops=answer_request.stops,
             own_stops=() if chat is None else chat.additional_stops,
-            max_calls=_max_calls(answer_request.prompt),
+            # Grammars do not see to that in every format.
+            max_calls=answer_request.prompt.max_calls if isinstance(answer_request.prompt, ChatPrompt) else None,
             ends=self._text.info.eog | frozenset(answer_request.stop_tokens),
             logprobs=None
             if answer_request.n_logprobs is None
@@ -441,15 +442,6 @@ class _Stream:
             speculation=end.speculation,
             n_loops=int(self.choice.has_looped),
         )
-
-
-def _max_calls(prompt: ChatPrompt | TextPrompt) -> int | None:
-    """Grammars do not see to that in every format."""
-    if isinstance(prompt, TextPrompt) or not prompt.tools:
-        return None
-    if not prompt.parallel_tool_calls or prompt.tool_choice.startswith("function:"):
-        return 1
-    return prompt.max_tool_calls
 
 
 def call_hold(prompt: ChatPrompt | TextPrompt) -> CallHold | None:

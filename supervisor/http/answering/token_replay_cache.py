@@ -192,13 +192,28 @@ class TokenReplayCache:
         end = self._end_of_turn(tokens)
         if end is None:
             return None
-        special = [token for token in tokens[:end] if token in self._special]
+        special = self._special_in(tokens[:end])
         shown = text.removesuffix(b"".join(self._pieces(tokens[end:])))
         for answer in reversed(here):
-            is_same = special == [token for token in answer.ids if token in self._special]
-            if is_same and shown.startswith(answer.head) and _shows(shown, answer):
+            is_shown = shown.startswith(answer.head) and _shows(shown, answer)
+            if is_shown and self._has_special(answer, special):
                 return answer.ids, end
         return None
+
+    def _has_special(self, answer: _Answer, wanted: Sequence[int]) -> bool:
+        """Whether these are the special tokens that it reads as. Under a grammar models spell some of them letter by
+        letter; what they have as tokens is never more than what is wanted."""
+        own = self._special_in(answer.ids)
+        if own == wanted:
+            return True
+        rest = iter(wanted)
+        if not all(token in rest for token in own):
+            return False
+        read = self._model.tokenize(answer.text.decode(errors="replace"), parse_special=True)
+        return self._special_in(read) == wanted
+
+    def _special_in(self, ids: Iterable[int]) -> list[int]:
+        return [token for token in ids if token in self._special]
 
     def _end_of_turn(self, tokens: Sequence[int]) -> int | None:
         """Where the token is that ends it, with nothing but white space behind it."""

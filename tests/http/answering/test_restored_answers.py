@@ -171,6 +171,36 @@ def test_special_tokens_come_from_the_template_only(models: dict[str, TextModel]
     assert after.ids.count(start[0]) == 4
 
 
+def test_special_tokens_that_the_model_spelled_by_letters_stay_so(models: dict[str, TextModel]) -> None:
+    """As it does under a grammar, which knows letters only: its ids are the ones in memory."""
+    model = models[OWN]
+    server = Server(model)
+    rendered = server.render(HELLO)
+    assert rendered.chat is not None
+    assert rendered.turn is not None
+    assert rendered.place is not None
+    opening, rest = model.tokenize("<tool_call>", parse_special=True), CALL.removeprefix("<tool_call>")
+    ids = [*opening, *model.tokenize(rest.removesuffix("</tool_call>")), *model.tokenize("</tool_call>")]
+    parser = AnswerParser(rendered.chat)
+    for token in ids:
+        parser.feed(token)
+    (call,) = parser.finish(truncated=False).message.tool_calls
+    function = {"name": call.name, "arguments": call.arguments}
+    message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "ours", "type": "function", "function": function}],
+    }
+    given = server.spellings.keep(rendered.place, message)
+    server.known.keep(rendered.turn, ids, None, given)
+    prompt = ChatPrompt(
+        messages=[HELLO, message, {"role": "tool", "tool_call_id": "ours", "content": "Text."}], tools=server.tools
+    )
+    after = server.renderer.render(prompt)
+    assert begins_with(after, (*rendered.ids, *ids))
+    assert after.n_restored == 1
+
+
 def test_ids_that_say_more_than_the_message_are_not_put_in(models: dict[str, TextModel]) -> None:
     model = models[OWN]
     server = Server(model)
