@@ -21,6 +21,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
@@ -140,9 +141,14 @@ class Conversation:
         return Conversation(self.player, self.head, self.spelling, self.messages)
 
 
-class Side:
+class Side(Protocol):
     """A server that can be started anew over the same disk."""
 
+    def url(self) -> str: ...
+    def restart(self) -> None: ...
+
+
+class ProcessSide:
     def __init__(self, start: Callable[[], ServerProcess]) -> None:
         self._start = start
         self._server = start().__enter__()
@@ -248,7 +254,7 @@ def _both(args: argparse.Namespace, template: Path | None, effects: Sequence[Eff
         if args.vs is not None:
             starts.append(lambda: LlamaServer(args.vs, args.model, *peers))
         for start in starts:
-            side = Side(start)
+            side = ProcessSide(start)
             try:
                 found.append(measure(side, model, effects, clients))
             finally:

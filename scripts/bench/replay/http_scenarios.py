@@ -33,7 +33,10 @@ def text(about: str, n: int = 24) -> str:
 
 
 def result(conversation: Conversation, about: str) -> None:
-    conversation.messages.append(Message("tool", [text(about)]))
+    """Of the call; where a server lets the model answer without one, as the user's words."""
+    last = conversation.messages[-1].said
+    role = "tool" if last is not None and last.calls else "user"
+    conversation.messages.append(Message(role, [text(about)]))
 
 
 def chain(player: Player, spelling: Spelling, name: str) -> Conversation:

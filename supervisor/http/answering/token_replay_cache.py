@@ -254,11 +254,13 @@ class TokenReplayCache:
 
 
 def _ends_with_message(text: bytes, given: GivenAnswer) -> bool:
-    """Whether a text that the model wrote has what the message says, and nothing behind it but calls."""
-    content = given.message["content"].strip().encode()
-    if content not in text or given.reasoning.encode() not in text:
+    """Whether a text that the model wrote has what the message says, and nothing behind it but calls. Clients are shown
+    a replacement where its bytes are no text."""
+    shown = text.decode(errors="replace")
+    content = given.message["content"].strip()
+    if content not in shown or given.reasoning not in shown:
         return False
-    return "tool_calls" in given.message or text.rstrip().endswith(content)
+    return "tool_calls" in given.message or shown.rstrip().endswith(content)
 
 
 def _shows(turn: bytes, answer: _Answer) -> bool:
