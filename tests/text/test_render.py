@@ -195,6 +195,18 @@ def test_tool_constraints(model: TextModel) -> None:
     assert "read_file" not in named.grammar
 
 
+@pytest.mark.parametrize("name", ["Qwen-Qwen3-0.6B", "Qwen3.5-4B", "openai-gpt-oss-120b", "deepseek-ai-DeepSeek-V3.1"])
+def test_tools_stay_in_the_prompt_whatever_has_to_be_called(open_with: OpenWith, name: str) -> None:
+    """A prompt without them would share nothing with the one in memory."""
+    tools = [READ, tool("other", x="string")]
+    model = open_with(name)
+    free = model.render(HELLO, tools=tools)
+    for choice in ("required", {"type": "function", "function": {"name": "other"}}):
+        bound = model.render(HELLO, tools=tools, tool_choice=choice)
+        assert bound.tokens == free.tokens
+        assert bound.generation_prompt == free.generation_prompt
+
+
 def test_a_trigger_that_is_one_token_is_a_token(open_with: OpenWith) -> None:
     chat = open_with("Qwen3.5-4B").render(HELLO, tools=[READ])
     trigger = chat.triggers[0]

@@ -95,6 +95,16 @@ void constrain_to_call_or_schema(const common_chat_templates_inputs& inputs, con
     chat.params.grammar_lazy = false;
 }
 
+// The prompt shows all tools, so that it stays the one in memory whatever has to be called; the answer can be no other
+// call than this one, once: what the model wrote behind it would be in memory and in no further prompt.
+void constrain_to_tool(common_chat_templates_inputs inputs, const std::string& name, RenderedChat& chat) {
+    std::erase_if(inputs.tools, [&](const common_chat_tool& tool) { return tool.name != name; });
+    inputs.parallel_tool_calls = false;
+    common_chat_params params = apply(*chat.chat_template, inputs);
+    params.prompt = std::move(chat.params.prompt);
+    chat.params = std::move(params);
+}
+
 void resolve_sampling(RenderedChat& chat) {
     const llama_vocab* vocab = chat.chat_template->vocabulary().text();
     common_params_sampling sampling;
@@ -144,7 +154,8 @@ common_json delimiters_json(const RenderedChat& chat) {
 
 std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
                                                 std::string_view request_json) {
-    const common_chat_templates_inputs inputs = parse_chat_request(request_json);
+    const ChatRequest request = parse_chat_request(request_json);
+    const common_chat_templates_inputs& inputs = request.inputs;
     const std::string constraint = own_grammar(inputs);
     const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     const bool must_call = may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
@@ -155,6 +166,9 @@ std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTempla
     auto chat = std::make_shared<RenderedChat>();
     chat->chat_template = std::move(chat_template);
     tokenize(rendered, *chat);
+    if (!request.chosen_tool.empty()) {
+        constrain_to_tool(rendered, request.chosen_tool, *chat);
+    }
     if (may_call && !must_call && !inputs.json_schema.empty()) {
         constrain_to_call_or_schema(inputs, constraint, *chat);
     } else if (chat->params.grammar.empty() && !constraint.empty()) {

@@ -89,26 +89,27 @@ common_json without_nulls(const common_json& messages) {
     return cleaned;
 }
 
-// {"type": "function", "function": {"name": ...}}: only that tool is offered, and it is required.
-void choose_one_tool(const common_json& choice, common_chat_templates_inputs& inputs) {
+// {"type": "function", "function": {"name": ...}}: that tool is required.
+std::string read_chosen_tool(const common_json& choice, const common_chat_templates_inputs& inputs) {
     if (!choice.contains("function") || !choice.at("function").is_object() || !choice.at("function").contains("name")) {
         refuse("tool_choice must be auto, none, required or name a function");
     }
     const std::string name = choice.at("function").at("name");
-    std::erase_if(inputs.tools, [&](const common_chat_tool& tool) { return tool.name != name; });
-    if (inputs.tools.empty()) {
+    if (std::ranges::none_of(inputs.tools, [&](const common_chat_tool& tool) { return tool.name == name; })) {
         refuse("tool_choice names a tool that is not offered: " + name);
     }
-    inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+    return name;
 }
 
-void read_tools(const common_json& body, common_chat_templates_inputs& inputs) {
+void read_tools(const common_json& body, ChatRequest& request) {
+    common_chat_templates_inputs& inputs = request.inputs;
     if (body.contains("tools") && !body.at("tools").is_null()) {
         inputs.tools = common_chat_tools_parse_oaicompat(body.at("tools"));
     }
     inputs.parallel_tool_calls = flag(body, "parallel_tool_calls", true);
     if (body.contains("tool_choice") && body.at("tool_choice").is_object()) {
-        choose_one_tool(body.at("tool_choice"), inputs);
+        request.chosen_tool = read_chosen_tool(body.at("tool_choice"), inputs);
+        inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
     } else {
         inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(text(body, "tool_choice", "auto"));
     }
@@ -185,16 +186,17 @@ common_json parse_json(std::string_view text, const char* what) {
     }
 }
 
-common_chat_templates_inputs parse_chat_request(std::string_view json) {
+ChatRequest parse_chat_request(std::string_view json) {
     const common_json body = parse_json(json, "the chat request");
     if (!body.is_object() || !body.contains("messages")) {
         refuse("the chat request must be an object with messages");
     }
     check_messages(body.at("messages"));
-    common_chat_templates_inputs inputs;
+    ChatRequest request;
+    common_chat_templates_inputs& inputs = request.inputs;
     try {
         inputs.messages = common_chat_msgs_parse_oaicompat(without_nulls(body.at("messages")));
-        read_tools(body, inputs);
+        read_tools(body, request);
         read_constraints(body, inputs);
         read_reasoning(body, inputs);
         read_ending(body, inputs);
@@ -210,7 +212,7 @@ common_chat_templates_inputs parse_chat_request(std::string_view json) {
     } catch (const std::exception& e) {
         refuse(e.what());
     }
-    return inputs;
+    return request;
 }
 
 }  // namespace luce::llama

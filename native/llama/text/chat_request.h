@@ -13,7 +13,12 @@ namespace luce::llama {
 // it recursively (there is much of that in llama.cpp) could exhaust the stack.
 common_json parse_json(std::string_view text, const char* what);
 
+struct ChatRequest {
+    common_chat_templates_inputs inputs;
+    std::string chosen_tool;  // the one that has to be called; empty: any, or none
+};
+
 // Throws TextFailure(BAD_ARGUMENT).
-common_chat_templates_inputs parse_chat_request(std::string_view json);
+ChatRequest parse_chat_request(std::string_view json);
 
 }  // namespace luce::llama

@@ -56,6 +56,15 @@ class ChatPrompt:
     opens_answer: bool = True
     """Whether the prompt ends with what the template puts before an answer."""
 
+    @property
+    def max_calls(self) -> int | None:
+        """Calls that the answer may have; None: any number."""
+        if not self.tools:
+            return None
+        if not self.parallel_tool_calls or self.tool_choice.startswith("function:"):
+            return 1
+        return self.max_tool_calls
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextPrompt:

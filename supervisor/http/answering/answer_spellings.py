@@ -6,6 +6,9 @@ another prompt of that, which shares nothing with the text in memory from there 
 an answer that this client got in the same conversation is replaced by that answer, whole: the template sees what it
 would see of a client that sends back what it got, and keeps or strips the reasoning by its own rules.
 
+An answer that nobody here gave (another server did, or an earlier one) is taken as the client spells it first, and
+stays so: what was read of it is in memory.
+
 The same conversation is the same messages before, in their canonical form, for the same client: no other client's
 answer is ever put in. Knows messages; no template, no ids and no engine.
 """
@@ -30,18 +33,21 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class GivenAnswer:
-    """One that a client was given."""
+    """One that a client was given, or that it brought along."""
 
     message: Message
     """As a client would send it back that changes nothing."""
     said: bytes
     reasoning: str
+    also_said: bytes = b""
+    """The same with nothing between the parts of its text."""
+    is_ours: bool = True
 
     @property
     def n_bytes(self) -> int:
         texts = [self.message["content"], self.message.get("reasoning_content") or ""]
         texts += [call["function"]["arguments"] for call in self.message.get("tool_calls") or ()]
-        return len(self.said) + sum(map(len, texts)) + _ENTRY_BYTES
+        return len(self.said) + len(self.also_said) + sum(map(len, texts)) + _ENTRY_BYTES
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,8 @@ class SpelledConversation:
     messages: Sequence[dict[str, Any]]
     """Normalised; answers that are known as they were given."""
     answers: Sequence[tuple[GivenAnswer | None, bool]]
-    """For each of the assistant's messages: the answer that it is, and whether the client spelled it otherwise."""
+    """For each of the assistant's messages: the answer of ours that it is, and whether the client spelled it
+    otherwise."""
     place: bytes
     """That of an answer to it."""
 
@@ -73,16 +80,27 @@ class AnswerSpellings:
                     walk.hear(message)
                     continue
                 is_kept = keeps_last and number == len(messages) - 1
-                answer = None if is_kept else self._find(walk.place, message, raw)
+                answer = (
+                    None if is_kept else self._find(walk.place, message, raw) or self._meet(walk.place, message, raw)
+                )
                 walk.say(message, answer)
         return SpelledConversation(walk.messages, walk.answers, walk.place)
 
     def keep(self, place: bytes, message: Message) -> GivenAnswer:
         """An answer that was given."""
-        answer = GivenAnswer(message, said(message), reasoning_of(message))
+        return self._keep(place, GivenAnswer(message, said(message), reasoning_of(message)))
+
+    def _meet(self, place: bytes, message: Message, raw: Message) -> GivenAnswer | None:
+        """An answer that the client has from elsewhere, for the first time."""
+        if self._max_bytes == 0 or CLEARED_REASONING in message:
+            return None
+        own, *others = (said(message, content) for content in _contents(message, raw))
+        return self._keep(place, GivenAnswer(dict(message), own, reasoning_of(message), b"".join(others), False))
+
+    def _keep(self, place: bytes, answer: GivenAnswer) -> GivenAnswer:
         with self._lock:
             here = self._given.setdefault(place, [])
-            leaving = [other for other in here if other.message == message]
+            leaving = [other for other in here if other.message == answer.message]
             if not leaving and len(here) >= _MAX_AT_ONE_PLACE:
                 leaving = here[:1]
             for other in leaving:
@@ -106,8 +124,11 @@ class AnswerSpellings:
             return None
         wanted = [said(message, content) for content in _contents(message, raw)]
         reasoning = reasoning_of(message)
-        fitting = (answer for answer in reversed(here) if answer.said in wanted and reasoning in ("", answer.reasoning))
-        return next(fitting, None)
+        for answer in reversed(here):
+            is_said = answer.said in wanted or answer.also_said in wanted
+            if is_said and reasoning in ("", answer.reasoning):
+                return answer
+        return None
 
 
 class _Walk:
@@ -142,7 +163,8 @@ class _Walk:
             self._numbers[theirs["id"]] = self._n_calls
             self._n_calls += 1
         self.messages.append(shown)
-        self.answers.append((answer, shown != message))
+        is_ours = answer is not None and answer.is_ours
+        self.answers.append((answer, shown != message) if is_ours else (None, False))
 
 
 def _contents(message: Message, raw: Message) -> Iterator[str]:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from luce.protocol import StopReason
@@ -25,6 +26,7 @@ from luce.supervisor.http.answering.answer_events import (
     Usage,
     added_speculation,
 )
+from luce.supervisor.http.answering.answer_log import AnswerLog, LoggedAnswer
 from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
 from luce.supervisor.http.answering.answer_spellings import AnswerSpellings
 from luce.supervisor.http.answering.call_repair import CallHold
@@ -55,6 +57,8 @@ from luce.supervisor.scheduling.in_flight_request import Item
 from luce.supervisor.service import Submission
 from luce.supervisor.text import TextError
 
+MAX_LOG_BYTES = 16 << 20  # read at the start: about a second
+
 if TYPE_CHECKING:
     from luce.supervisor.http.app_context import FastPath
     from luce.supervisor.http.metrics import Metrics
@@ -82,6 +86,9 @@ class ChatAnswerer:
         self._known = TokenReplayCache(text, settings.answers_kept_bytes)
         self._spellings = AnswerSpellings(settings.answers_kept_bytes if settings.restores_answers else 0)
         self._renderer = Renderer(text, self._known, self._spellings)
+        self._log = _answer_log(supervisor.config, text, settings.answers_kept_bytes)
+        for answer in self._log.read() if self._log is not None else ():
+            self._keep_answer(answer)
         self._live = LiveConversations() if settings.compaction == "live" else None
         self._client_texts = None if settings.shares_prefixes else TenantIsolation()
         if self._client_texts is not None:
@@ -260,10 +267,17 @@ class ChatAnswerer:
         if rendered.turn is None:
             return
         for choice in choices:
-            given = None
-            if rendered.place is not None and (message := choice.message()) is not None:
-                given = self._spellings.keep(rendered.place, message)
-            self._known.keep(rendered.turn, choice.tokens, choice.stop, given)
+            message = None if rendered.place is None else choice.message()
+            answer = LoggedAnswer(rendered.turn, tuple(choice.tokens), choice.stop, rendered.place, message)
+            self._keep_answer(answer)
+            if self._log is not None and answer.tokens:
+                self._log.append(answer)
+
+    def _keep_answer(self, answer: LoggedAnswer) -> None:
+        given = None
+        if answer.place is not None and answer.message is not None:
+            given = self._spellings.keep(answer.place, answer.message)
+        self._known.keep(answer.turn, answer.tokens, answer.stop, given)
 
     def _choice(self, answer_request: AnswerRequest, rendered: Rendered, index: int) -> ChoiceDecoder:
         chat = rendered.chat
@@ -272,7 +286,8 @@ class ChatAnswerer:
             PlainReading(self._text) if chat is None else ChatReading(self._text, chat),
             stops=answer_request.stops,
             own_stops=() if chat is None else chat.additional_stops,
-            max_calls=_max_calls(answer_request.prompt),
+            # Grammars do not see to that in every format.
+            max_calls=answer_request.prompt.max_calls if isinstance(answer_request.prompt, ChatPrompt) else None,
             ends=self._text.info.eog | frozenset(answer_request.stop_tokens),
             logprobs=None
             if answer_request.n_logprobs is None
@@ -469,15 +484,6 @@ class _Stream:
         )
 
 
-def _max_calls(prompt: ChatPrompt | TextPrompt) -> int | None:
-    """Grammars do not see to that in every format."""
-    if isinstance(prompt, TextPrompt) or not prompt.tools:
-        return None
-    if not prompt.parallel_tool_calls or prompt.tool_choice.startswith("function:"):
-        return 1
-    return prompt.max_tool_calls
-
-
 def call_hold(prompt: ChatPrompt | TextPrompt) -> CallHold | None:
     """Where calls may come, and nothing but the model keeps them in their format."""
     if isinstance(prompt, TextPrompt) or not prompt.tools or prompt.tool_choice != "auto":
@@ -487,6 +493,15 @@ def call_hold(prompt: ChatPrompt | TextPrompt) -> CallHold | None:
 
 def _take(stream: _Stream) -> asyncio.Task[Sequence[Item]]:
     return asyncio.ensure_future(stream.submission.take())
+
+
+def _answer_log(config: SupervisorConfig, text: TextModel, kept_bytes: int) -> AnswerLog | None:
+    """Beside the pages that the answers are good for."""
+    folders = (config.daemon_config(engine).disk_cache for engine in config.engine_configs())
+    folder = next((folder for folder in folders if folder is not None), None)
+    if folder is None or kept_bytes == 0:
+        return None
+    return AnswerLog(Path(folder), text, min(kept_bytes, MAX_LOG_BYTES))
 
 
 def _require_no_disk(config: SupervisorConfig) -> None:

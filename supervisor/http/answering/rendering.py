@@ -37,6 +37,10 @@ _WORDS_BEFORE_CALL = re.compile(r"until-\d+\??\s+(?=(?:space\s+)?[\w-]*tool-call
 """Where a call is required, llama.cpp's grammars let the model write as much as it likes before it. Both APIs mean more
 by it: the call itself, after no more than the reasoning."""
 
+_CALLS_WITHOUT_END = re.compile(r"^tool-calls ::= \(tool-call space\)\+$", re.MULTILINE)
+"""Of some formats, also where one call is all that is wanted: the model would go on writing what nobody gets to see,
+and the text in memory would be another one than the next prompt's."""
+
 _TRIGGER_KINDS = {
     "word": TriggerKind.WORD,
     "pattern": TriggerKind.PATTERN,
@@ -177,6 +181,8 @@ class Renderer:
         grammar = chat.grammar
         if prompt.tool_choice not in {"auto", "none"} or prompt.json_schema is not None:
             grammar = call_at_once(grammar, chat.thinking.start)
+        if prompt.max_calls == 1:
+            grammar = _CALLS_WITHOUT_END.sub("tool-calls ::= tool-call space", grammar)
         # What stands before the answer, for those who have to know: a grammar of the template's, and the budget.
         before = "" if _is_of_the_answer_only(prompt, chat) else chat.generation_prompt
         if budget is not None and (begun := _begun_reasoning(chat)):

@@ -192,13 +192,28 @@ class TokenReplayCache:
         end = self._end_of_turn(tokens)
         if end is None:
             return None
-        special = [token for token in tokens[:end] if token in self._special]
+        special = self._special_in(tokens[:end])
         shown = text.removesuffix(b"".join(self._pieces(tokens[end:])))
         for answer in reversed(here):
-            is_same = special == [token for token in answer.ids if token in self._special]
-            if is_same and shown.startswith(answer.head) and _shows(shown, answer):
+            is_shown = shown.startswith(answer.head) and _shows(shown, answer)
+            if is_shown and self._has_special(answer, special):
                 return answer.ids, end
         return None
+
+    def _has_special(self, answer: _Answer, wanted: Sequence[int]) -> bool:
+        """Whether these are the special tokens that it reads as. Under a grammar models spell some of them letter by
+        letter; what they have as tokens is never more than what is wanted."""
+        own = self._special_in(answer.ids)
+        if own == wanted:
+            return True
+        rest = iter(wanted)
+        if not all(token in rest for token in own):
+            return False
+        read = self._model.tokenize(answer.text.decode(errors="replace"), parse_special=True)
+        return self._special_in(read) == wanted
+
+    def _special_in(self, ids: Iterable[int]) -> list[int]:
+        return [token for token in ids if token in self._special]
 
     def _end_of_turn(self, tokens: Sequence[int]) -> int | None:
         """Where the token is that ends it, with nothing but white space behind it."""
@@ -239,11 +254,13 @@ class TokenReplayCache:
 
 
 def _ends_with_message(text: bytes, given: GivenAnswer) -> bool:
-    """Whether a text that the model wrote has what the message says, and nothing behind it but calls."""
-    content = given.message["content"].strip().encode()
-    if content not in text or given.reasoning.encode() not in text:
+    """Whether a text that the model wrote has what the message says, and nothing behind it but calls. Clients are shown
+    a replacement where its bytes are no text."""
+    shown = text.decode(errors="replace")
+    content = given.message["content"].strip()
+    if content not in shown or given.reasoning not in shown:
         return False
-    return "tool_calls" in given.message or text.rstrip().endswith(content)
+    return "tool_calls" in given.message or shown.rstrip().endswith(content)
 
 
 def _shows(turn: bytes, answer: _Answer) -> bool:

@@ -31,6 +31,7 @@ from tests.http.answering.answering_fixtures import (
     assistant,
     chat,
     entries_of,
+    read,
     running,
     serve,
     take,
@@ -91,6 +92,17 @@ async def test_one_call_where_several_are_not_wanted(shared: Answering) -> None:
     assert [(call.name, call.arguments) for call in one.choice.tool_calls] == [
         (call.name, call.arguments) for call in many.choice.tool_calls[:1]
     ]
+
+
+async def test_nothing_is_written_behind_the_one_call_that_is_wanted(shared: Answering) -> None:
+    """It would be in memory, and in no further prompt."""
+    prompt = {"tools": [READ, LIST], "tool_choice": "function:list_folder"}
+    async with shared.answerer.open(chat("Read the file README.md", prompt=prompt, max_tokens=400)) as opened:
+        answer = await read(opened)
+        tokens = opened._streams[0].choice.tokens
+    assert answer.choice.reason is FinishReason.TOOL_CALLS
+    assert len(answer.choice.tool_calls) == 1
+    assert tokens[-1] in shared.text.info.eog
 
 
 async def test_a_tool_call_that_is_cut_off_ends_with_length(shared: Answering) -> None:

@@ -145,6 +145,38 @@ def test_reasoning_comes_back_where_the_template_shows_it(models: dict[str, Text
     assert stripped.n_restored == 0
 
 
+def whole(message: Message) -> Message:
+    content = message["content"]
+    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+    return {**message, "content": "".join(texts)}
+
+
+@pytest.mark.parametrize("name", [OWN, QWEN3])
+def test_answers_from_elsewhere_stay_as_they_came_first(models: dict[str, TextModel], name: str) -> None:
+    """Of a conversation that another server has begun."""
+    rng = random.Random(3)
+    server = Server(models[name])
+    theirs: list[Message] = [HELLO]
+    memory: tuple[int, ...] = ()
+    for turn in range(6):
+        function = {"name": "read_file", "arguments": json.dumps({"path": f"{turn}é", "n": 1.0})}
+        call = {"id": f"t{turn}", "type": "function", "function": function}
+        content: Any = [{"type": "text", "text": text} for text in ("I look", f" at {turn}. ")]
+        answer: Message = {"role": "assistant", "content": content, "tool_calls": [call]}
+        theirs += [answer, {"role": "tool", "tool_call_id": call["id"], "content": "Text."}]
+        rendered = server.render(*theirs)
+        assert rendered.ids[: len(memory)] == memory
+        assert rendered.n_restored == 0
+        assert rendered.chat is not None
+        memory = rendered.ids[: rendered.boundaries[-1]]
+        held = [message if message["role"] != "assistant" else whole(message) for message in theirs]
+        theirs = [respelled(message, rng) if message["role"] == "assistant" else message for message in held]
+        ids = [message["tool_calls"][0]["id"] for message in theirs if message["role"] == "assistant"]
+        results = [message for message in theirs if message["role"] == "tool"]
+        for message, id_ in zip(results, ids, strict=True):
+            message["tool_call_id"] = id_
+
+
 def test_other_clients_get_nothing_of_it(models: dict[str, TextModel]) -> None:
     server = Server(models[QWEN3], ())
     message, memory = server.answer("<think>\nSecret.\n</think>\n\nYes.", HELLO, client="a")
@@ -169,6 +201,52 @@ def test_special_tokens_come_from_the_template_only(models: dict[str, TextModel]
     after = server.render(HELLO, {"role": "assistant", "content": "Yes."}, MORE)
     assert after.n_restored == 0
     assert after.ids.count(start[0]) == 4
+
+
+def test_special_tokens_that_the_model_spelled_by_letters_stay_so(models: dict[str, TextModel]) -> None:
+    """As it does under a grammar, which knows letters only: its ids are the ones in memory."""
+    model = models[OWN]
+    server = Server(model)
+    rendered = server.render(HELLO)
+    assert rendered.chat is not None
+    assert rendered.turn is not None
+    assert rendered.place is not None
+    opening, rest = model.tokenize("<tool_call>", parse_special=True), CALL.removeprefix("<tool_call>")
+    ids = [*opening, *model.tokenize(rest.removesuffix("</tool_call>")), *model.tokenize("</tool_call>")]
+    parser = AnswerParser(rendered.chat)
+    for token in ids:
+        parser.feed(token)
+    (call,) = parser.finish(truncated=False).message.tool_calls
+    function = {"name": call.name, "arguments": call.arguments}
+    message = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "ours", "type": "function", "function": function}],
+    }
+    given = server.spellings.keep(rendered.place, message)
+    server.known.keep(rendered.turn, ids, None, given)
+    prompt = ChatPrompt(
+        messages=[HELLO, message, {"role": "tool", "tool_call_id": "ours", "content": "Text."}], tools=server.tools
+    )
+    after = server.renderer.render(prompt)
+    assert begins_with(after, (*rendered.ids, *ids))
+    assert after.n_restored == 1
+
+
+def test_bytes_that_are_no_text_are_known_again(models: dict[str, TextModel]) -> None:
+    """An answer may be cut off within a character; the client has a replacement for it."""
+    model = models[OWN]
+    server = Server(model)
+    rendered = server.render(HELLO)
+    assert rendered.turn is not None
+    assert rendered.place is not None
+    ids = model.tokenize("So \U0001f40e")[:-1]
+    assert b"".join(model.piece(token) for token in ids).decode(errors="ignore") == "So "
+    message = {"role": "assistant", "content": "So \ufffd"}
+    given = server.spellings.keep(rendered.place, message)
+    server.known.keep(rendered.turn, ids, None, given)
+    after = server.render(HELLO, message, MORE)
+    assert begins_with(after, (*rendered.ids, *ids))
 
 
 def test_ids_that_say_more_than_the_message_are_not_put_in(models: dict[str, TextModel]) -> None:
