@@ -30,6 +30,7 @@ class EngineInfo:
     reuses: bool  # whether it goes on from prefixes that it knows
     kvflash: int | None = None  # tokens of a pool that texts may outgrow; None: a text has to fit the pool
     kvflash_least: int | None = None  # the smallest such pool that works
+    has_images: bool = False  # prompts may hold images
     speculation: str = "none"  # where its drafts come from: ngram, ngram+dflash, …
 
     @classmethod
@@ -56,6 +57,7 @@ class EngineInfo:
             reuses="page_bytes" in fields and fields.get("prefix_cache") != "off",
             kvflash=number("kvflash"),
             kvflash_least=number("kvflash_least"),
+            has_images=fields.get("images") == "1",
             speculation=fields.get("spec", "none"),
         )
 

@@ -52,8 +52,8 @@ bool is_stop_pending() {
 }
 
 EventLoop::EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, Output& output,
-                     memory::IoWorker& files)
-    : input_fd_(input_fd), engine_(engine), dispatcher_(dispatcher), output_(output), files_(files) {
+                     std::vector<memory::IoWorker*> workers)
+    : input_fd_(input_fd), engine_(engine), dispatcher_(dispatcher), output_(output), workers_(std::move(workers)) {
     const sigset_t set = stop_signals();
     signals_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
@@ -100,7 +100,7 @@ void EventLoop::step() {
 // What was promised is answered; what is being written behind gets a moment more.
 void EventLoop::finish_files() {
     if (engine_.is_idle()) engine_.copy_owed();
-    files_.drain(std::chrono::duration_cast<std::chrono::milliseconds>(kQuitGrace));
+    workers_.front()->drain(std::chrono::duration_cast<std::chrono::milliseconds>(kQuitGrace));
 }
 
 bool EventLoop::is_done() const {
@@ -115,13 +115,13 @@ void EventLoop::wait() {
     };
     FdWriter* tokens = output_.tokens();
     const auto fd_of = [](const FdWriter& writer) { return writer.is_closed() ? -1 : writer.fd(); };
-    enum { kInput, kSignals, kFiles, kReplies, kTokens, kEntries };
-    std::array<pollfd, kEntries> entries;
+    enum { kInput, kSignals, kReplies, kTokens, kEntries };
+    std::vector<pollfd> entries(kEntries);
     entries[kInput] = {reads ? input_fd_ : -1, POLLIN, 0};
     entries[kSignals] = {signals_.get(), POLLIN, 0};
-    entries[kFiles] = {files_.fd(), POLLIN, 0};
     entries[kReplies] = {fd_of(output_.replies()), interest(output_.replies()), 0};
     entries[kTokens] = tokens != nullptr ? pollfd{fd_of(*tokens), interest(*tokens), 0} : pollfd{-1, 0, 0};
+    for (const memory::IoWorker* worker : workers_) entries.push_back({worker->fd(), POLLIN, 0});
     const bool has_work = engine_.wants_step() || (lines_.has_next() && dispatcher_.wants_lines());
     const int longest_ms = has_work ? 0 : engine_.has_idle_work() ? kIdleWorkEvery_ms : -1;
     Span span(has_work ? Part::commands : Part::idle);
@@ -162,7 +162,7 @@ void EventLoop::read_input() {
 
 void EventLoop::serve() {
     const Span span(Part::commands);
-    files_.run_completions();
+    for (memory::IoWorker* worker : workers_) worker->run_completions();
     for (int i = 0; i < kLinesPerTurn && lines_.has_next() && dispatcher_.wants_lines(); ++i) {
         dispatcher_.on_line(*lines_.next());
     }

@@ -171,11 +171,15 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     const auto begun = std::chrono::steady_clock::now();
     try {
         std::vector<QueryProbe::Sequence> sequences = watched(slices);
-        const GraphCache::Lease graph = model_.graphs().lease(shape_of(slices, !sequences.empty()));
-        was_first_ = graph.is_new();
+        // A kept graph is one that begins with tokens.
+        const bool is_image = !slices.front().embeddings.empty();
+        std::optional<GraphCache::Lease> graph;
+        if (!is_image) graph.emplace(model_.graphs().lease(shape_of(slices, !sequences.empty())));
+        was_first_ = graph && graph->is_new();
         std::optional<QueryProbe::Watch> watch;  // ends before the lease
         if (!sequences.empty()) watch.emplace(*probe_, *model_.context(), std::move(sequences));
-        if (const int code = llama_decode(model_.context(), batch_); code != 0) done = decode_error(code);
+        const int code = is_image ? decode_rows(slices.front()) : llama_decode(model_.context(), batch_);
+        if (code != 0) done = decode_error(code);
         end_submit(slices.size(), submit);
         if (done && overlapped) overlapped();
         if (done && wants_logits(slices)) wait();
@@ -190,6 +194,17 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     params.n_seq_max = n_sequences;
     contention_.note(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
     return done;
+}
+
+// libllama computes rows of embeddings instead of tokens where the batch has some; the rest of the batch is the same.
+int LlamaDecoder::decode_rows(const engine::Slice& slice) {
+    llama_batch rows = batch_;
+    rows.token = nullptr;
+    rows.embd = const_cast<float*>(slice.embeddings.data());
+    if (slice.sees_all) llama_set_causal_attn(model_.context(), false);
+    const int code = llama_decode(model_.context(), rows);
+    if (slice.sees_all) llama_set_causal_attn(model_.context(), true);
+    return code;
 }
 
 void LlamaDecoder::wait() {

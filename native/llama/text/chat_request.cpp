@@ -154,6 +154,22 @@ void read_reasoning(const common_json& body, common_chat_templates_inputs& input
     inputs.enable_thinking = flag(kwargs, "enable_thinking", inputs.enable_thinking);
 }
 
+void read_markers(const common_json& body, ImageMarkers& markers) {
+    if (!body.contains("image_markers") || body.at("image_markers").is_null()) {
+        return;
+    }
+    const common_json& asked = body.at("image_markers");
+    if (!asked.is_object() || !asked.contains("bytes") || !asked.at("bytes").is_number_integer()) {
+        refuse("image_markers must be an object with prefix and bytes");
+    }
+    markers.prefix = text(asked, "prefix", "");
+    const auto n_bytes = asked.at("bytes").get<int64_t>();
+    markers.n_bytes = n_bytes < 0 ? 0 : static_cast<size_t>(n_bytes);
+    if (markers.prefix.empty() || markers.n_bytes < markers.prefix.size()) {
+        refuse("image_markers have a prefix, which is no longer than they are");
+    }
+}
+
 void read_ending(const common_json& body, common_chat_templates_inputs& inputs) {
     if (body.contains("continue_final_message")) {
         inputs.continue_final_message = common_chat_continuation_parse(body.at("continue_final_message"));
@@ -185,14 +201,15 @@ common_json parse_json(std::string_view text, const char* what) {
     }
 }
 
-common_chat_templates_inputs parse_chat_request(std::string_view json) {
+ChatRequest parse_chat_request(std::string_view json) {
     const common_json body = parse_json(json, "the chat request");
     if (!body.is_object() || !body.contains("messages")) {
         refuse("the chat request must be an object with messages");
     }
     check_messages(body.at("messages"));
-    common_chat_templates_inputs inputs;
+    ChatRequest inputs;
     try {
+        read_markers(body, inputs.markers);
         inputs.messages = common_chat_msgs_parse_oaicompat(without_nulls(body.at("messages")));
         read_tools(body, inputs);
         read_constraints(body, inputs);

@@ -7,13 +7,20 @@
 
 #include <chat.h>
 
+#include "llama/text/prompt_tokenizer.h"
+
 namespace luce::llama {
 
 // JSON text to a value. Throws TextFailure(BAD_ARGUMENT) when it is no JSON or nested so deeply that code which walks
 // it recursively (there is much of that in llama.cpp) could exhaust the stack.
 common_json parse_json(std::string_view text, const char* what);
 
+// What templates are given, and what only the prompt's tokenising needs.
+struct ChatRequest : common_chat_templates_inputs {
+    ImageMarkers markers;
+};
+
 // Throws TextFailure(BAD_ARGUMENT).
-common_chat_templates_inputs parse_chat_request(std::string_view json);
+ChatRequest parse_chat_request(std::string_view json);
 
 }  // namespace luce::llama

@@ -32,6 +32,7 @@ from luce.protocol.scalar_values import (
 from luce.protocol.tokens import MAX_INT32
 
 from .lists import (
+    parse_images,
     parse_logit_bias,
     parse_marks,
     parse_pins,
@@ -156,6 +157,7 @@ NAMED_KEYS: dict[bytes, Key] = {
     b"snap": ("memory", sets("snapshots", parse_snapshots)),
     b"marks": ("memory", sets("marks", parse_marks)),
     b"pin": ("memory", sets("pins", parse_pins)),
+    b"images": ("", sets("images", parse_images)),
     b"generated": ("", sets("n_generated_before", parse_count)),
     b"priority": ("", sets("priority", lambda value: parse_integer(value, MIN_INT32, MAX_INT32))),
 }
