@@ -16,6 +16,7 @@ READERS = {
     "count": "parse_count(v)",
     "flag": "parse_flag(v)",
     "grammar": "parse_grammar(v)",
+    "images": "parse_images(v)",
     "int32": "parse_int32(v, -kMaxInt32 - 1, kMaxInt32)",
     "logit_bias": "parse_logit_bias(v)",
     "logprobs": "parse_int32(v, 0, kMaxLogprobs)",

@@ -7,10 +7,12 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "app/drafting.h"
 #include "app/embedding.h"
 #include "app/ending.h"
+#include "app/images.h"
 #include "app/models.h"
 #include "app/status_lines.h"
 #include "app/text_store.h"
@@ -19,6 +21,7 @@
 #include "base/step_profile.h"
 #include "base/trace_file.h"
 #include "daemon/commands/dispatcher.h"
+#include "daemon/commands/image_commands.h"
 #include "daemon/commands/request_builder.h"
 #include "daemon/commands/slot_commands.h"
 #include "daemon/loop/channels.h"
@@ -83,6 +86,9 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
         return refuse_to_start(reply_fd, kept.error());
     }
     decoder.note_kv_device(&texts.target());
+    const Result<app::Images> opened_images = app::open_images(options, model, reply_fd);
+    if (!opened_images) return refuse_to_start(reply_fd, opened_images.error());
+    const app::Images& images = opened_images.value();
     llama::LlamaSamplerFactory samplers(model, decoder);
     llama::DeviceMemory device_memory(model, decoder, texts.target(), drafting.memory, texts.combined(),
                                       texts.scoring(), daemon::least_pool(options));
@@ -90,23 +96,33 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
                           to_engine_config(options, info.n_ctx, device_memory), drafting.speculator.get());
     daemon::Output output(reply_fd, options.stream_fd,
                           options.multiplexed ? wire::Dialect::multiplexed : wire::Dialect::plain);
-    daemon::RequestBuilder requests(info.n_ctx, options.seed);
+    daemon::ImageCommands image_commands(images.store.get());
+    daemon::RequestBuilder requests(info.n_ctx, options.seed, image_commands);
     const auto take_back = [&] {
         Result<void> back = device_memory.reload(
             [&](std::int32_t n_pool) { return load_again(options, backend, model_identity, n_pool, reply_fd); });
+        if (back && images.projector) back = images.projector->reload(model);
         if (back && texts.memory().note_pool()) output.send_reply(wire::PoolSize{model.info().n_pool});
         return back;
     };
-    const daemon::Parking parking = {[&] { device_memory.unload(); }, take_back, drafting.memory != nullptr};
+    const auto give_back = [&] {
+        if (images.projector) images.projector->unload();
+        device_memory.unload();
+    };
+    const daemon::Parking parking = {give_back, take_back, drafting.memory != nullptr};
     daemon::SlotCommands slots(engine, texts.memory(), texts.files(), info.identity, parking);
     const auto describe = [&] {
         info.n_pool = model.info().n_pool;
-        return app::describe(info, options, texts.memory(), texts.disk(), texts.scoring(), profile.sums(),
-                             clock.now_s() - started_s);
+        daemon::StatusFields fields = app::describe(info, options, texts.memory(), texts.disk(), texts.scoring(),
+                                                    profile.sums(), clock.now_s() - started_s);
+        app::describe(images, fields);
+        return fields;
     };
-    daemon::Dispatcher dispatcher(engine, slots, output, clock, requests, static_cast<std::size_t>(options.n_queue) + 1,
-                                  describe);
-    daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output, texts.files());
+    daemon::Dispatcher dispatcher(engine, slots, image_commands, output, clock, requests,
+                                  static_cast<std::size_t>(options.n_queue) + 1, describe);
+    std::vector<memory::IoWorker*> workers = {&texts.files()};
+    if (images.store) workers.insert(workers.end(), {images.reader.get(), images.encoder.get()});
+    daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output, workers);
     output.send_reply(app::ready_line(info, options, texts.memory(), texts.host_budget(), drafting.speculator.get(),
                                       texts.scoring().layer()));
     profile.begin();

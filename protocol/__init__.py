@@ -13,11 +13,13 @@ from .commands import Cancel as Cancel
 from .commands import Clear as Clear
 from .commands import Command as Command
 from .commands import ConstraintArgs as ConstraintArgs
+from .commands import DescribeImage as DescribeImage
 from .commands import Embed as Embed
 from .commands import FreeSlot as FreeSlot
 from .commands import Generate as Generate
 from .commands import GenerateForm as GenerateForm
 from .commands import GrammarTrigger as GrammarTrigger
+from .commands import ImageAt as ImageAt
 from .commands import ListSlots as ListSlots
 from .commands import LoadSlot as LoadSlot
 from .commands import MemoryArgs as MemoryArgs
@@ -49,6 +51,7 @@ from .replies import Cancelled as Cancelled
 from .replies import Embedding as Embedding
 from .replies import Err as Err
 from .replies import GenerateOk as GenerateOk
+from .replies import ImageDescribed as ImageDescribed
 from .replies import InlineSnapshot as InlineSnapshot
 from .replies import InlineSnapshotFailed as InlineSnapshotFailed
 from .replies import LoadProgress as LoadProgress

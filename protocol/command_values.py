@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from math import inf
 from typing import Any
 
-from .commands import MAX_LOGPROBS, MAX_MARKS, GrammarTrigger, PinSpan, SamplerKind, SnapshotPoint, TriggerKind
+from .commands import MAX_LOGPROBS, MAX_MARKS, GrammarTrigger, ImageAt, PinSpan, SamplerKind, SnapshotPoint, TriggerKind
 from .percent import percent_encode
 from .scalar_values import (
     MAX_UINT64,
@@ -133,6 +134,12 @@ def _pin(span: PinSpan) -> str:
     return f"{write_count(span.begin)}:{write_count(span.end)}"
 
 
+def _images(images: tuple[ImageAt, ...]) -> str:
+    if any(first.position >= second.position for first, second in pairwise(images)):
+        raise RefusedError("has positions that do not rise")
+    return _list(images, lambda image: f"{write_count(image.position)}:{_not_empty(_item)(image.path)}")
+
+
 def _flag(value: bool) -> str:
     return str(int(value))
 
@@ -141,6 +148,7 @@ WRITERS: dict[str, Writer] = {
     "count": write_count,
     "flag": _flag,
     "grammar": _not_empty(_text_or_file),
+    "images": _at_most(_images),
     "int32": _integer(MIN_INT32, MAX_INT32),
     "logit_bias": lambda pairs: _list(pairs, _biased_token),
     "logprobs": _integer(0, MAX_LOGPROBS),

@@ -18,6 +18,7 @@ from .commands import (
     Cancel,
     Clear,
     Command,
+    DescribeImage,
     Embed,
     FreeSlot,
     Generate,
@@ -45,7 +46,7 @@ _UNSET: dict[type, Any] = {
     type(command): command
     for command in (
         Generate(), Embed(), Cancel(0), Status(), Ping(), Quit(), Snapshot(0), ThinSnapshot(0, 0, 0), FreeSlot(0),
-        ListSlots(), SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(),
+        ListSlots(), SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(), DescribeImage("", 0),
     )
 }  # fmt: skip
 _BY_NAME = {verb.command: verb for verb in reversed(VERBS) if verb.keys is not None}

@@ -124,6 +124,14 @@ class PinSpan:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageAt:
+    """An image in the prompt: where its ids begin, and its file."""
+
+    position: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryArgs:
     restore_slot: int | None = None
     restore_at: int | None = None
@@ -166,6 +174,8 @@ class Generate:
     sampling: SamplingArgs = field(default_factory=SamplingArgs)
     constraint: ConstraintArgs = field(default_factory=ConstraintArgs)
     memory: MemoryArgs = field(default_factory=MemoryArgs)
+    images: tuple[ImageAt, ...] = ()
+    """Positions rise; at most MAX_MARKS."""
     stop_tokens: tuple[int, ...] = ()
     n_least: int = 0
     """Before so many tokens none is chosen that would end the generation."""
@@ -299,5 +309,14 @@ class Clear:
     id: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class DescribeImage:
+    """The ids that stand in a prompt for the image in a file: `image id= path=`."""
+
+    path: str
+    id: int | None = None
+    """Required on the line."""
+
+
 MemoryCommand = Snapshot | ThinSnapshot | FreeSlot | ListSlots | SaveSlot | LoadSlot | Park | Unpark | Clear
-Command = Generate | Embed | Cancel | Status | Ping | Quit | MemoryCommand
+Command = Generate | Embed | Cancel | Status | Ping | Quit | MemoryCommand | DescribeImage

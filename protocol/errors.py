@@ -35,6 +35,7 @@ class ErrorCode(StrEnum):
     NO_ROOM = "no_room"
     IO_ERROR = "io_error"
     BAD_SNAPSHOT = "bad_snapshot"
+    BAD_IMAGE = "bad_image"
     CANCELLED = "cancelled"
     START_FAILED = "start_failed"
     INTERNAL = "internal"

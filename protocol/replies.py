@@ -237,6 +237,14 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageDescribed:
+    """`[image] id= ids=1,2,…`: what stands in a prompt for an image."""
+
+    id: int
+    ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class UnknownLine:
     """A line that only a newer daemon knows: to be logged and passed over, never an error."""
 
@@ -261,5 +269,6 @@ Reply = (
     | PoolSize
     | LoadProgress
     | OutOfMemory
+    | ImageDescribed
     | UnknownLine
 )

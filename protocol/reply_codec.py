@@ -86,6 +86,10 @@ def _slots(text: str) -> tuple[int, ...]:
     return tuple(map(_count, text.split(","))) if text else ()
 
 
+def _joined_counts(counts: Iterable[int]) -> str:
+    return ",".join(map(str, counts))
+
+
 def _stop(text: str) -> r.StopReason:
     if text not in set(r.StopReason):
         raise RefusedError(f"stop={text} is no reason to stop")
@@ -172,7 +176,7 @@ _ROWS = (
         (_Part("id", "id", _count), _Part("N", "n_tokens", _count), _Part("values", "values", _values, _base64)),
     ),
     _Row(r.PrefillProgress, "[prefill]", (_ID, *_counts(("done", "n_done"), ("total", "n_total")))),
-    _Row(r.SlotList, "[snap]", (_ID, _Part("slots", "slots", _slots, lambda slots: ",".join(map(str, slots))))),
+    _Row(r.SlotList, "[snap]", (_ID, _Part("slots", "slots", _slots, _joined_counts))),
     _Row(r.ThinTaken, "[snap]", (_ID, _SLOT, *_counts(("from", "begin"), ("to", "end")))),
     _Row(r.SnapshotTaken, "[snap]", (_ID, _SLOT, _CUR_POS)),
     _Row(r.SlotFreed, "[snap]", (_ID, "freed", _SLOT)),
@@ -181,6 +185,7 @@ _ROWS = (
     _Row(r.InlineSnapshotFailed, "[snap]", ("failed", _ID, _SLOT, _Part("", "code", _error_code, _code))),
     _Row(r.PoolSize, "[pool]", (_Part("tokens", "n_tokens", _count),)),
     _Row(r.LoadProgress, "[daemon]", ("loading", _Part("percent", "percent", _count))),
+    _Row(r.ImageDescribed, "[image]", (_Part("id", "id", _count), _Part("ids", "ids", _slots, _joined_counts))),
     _Row(r.OutOfMemory, "[daemon]", ("out_of_memory", _Part("reason", "reason", _text, is_required=False))),
 )
 _ROW_OF = {row.reply: row for row in _ROWS}

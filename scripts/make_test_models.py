@@ -46,6 +46,7 @@ from scripts.gguf_weights import (  # noqa: E402
     add_ends,
     add_experts,
 )
+from scripts.projector_models import projector  # noqa: E402
 
 # Raise it with any change of what is written, here or in draft_models.py, embedding_models.py and gguf_weights.py:
 # files of other versions are written anew, and the tests look at this file alone to see whether there are any.
@@ -204,6 +205,9 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "embeddings/qwen3-rank": (yes_or_no(build_qwen3), replace(QWEN3, seed="qwen3")),
     # qwen35 with a head that drafts.
     "qwen35_mtp": (with_mtp_head(build_qwen35), replace(QWEN35, seed="qwen35")),
+    # Projectors, for models whose rows have the same number of values: qwen3's and gemma4's.
+    "mmproj/llava": (projector("mlp", image=80, n_text=QWEN3.n_embd), Sizes("clip", has_vocab=False)),
+    "mmproj/gemma3": (projector("gemma3", image=128, n_text=GEMMA4.n_embd), Sizes("clip", has_vocab=False)),
     # Drafts, each with its target's name at the end.
     "drafts/dflash-qwen3": (dflash([0, 2, 3]), DRAFT),
     "drafts/dflash-causal": (dflash([0, 2, 3], is_causal=True), replace(DRAFT, seed="drafts/dflash-qwen3")),

@@ -10,8 +10,18 @@ from dataclasses import dataclass, field, replace
 
 from luce.protocol import MAX_LOGPROBS, MAX_MARKS, ConstraintArgs, ErrorCode, SamplingArgs, Speculation, StopReason
 from luce.supervisor.engine.generation import TokenEvent
+from luce.supervisor.engine.image_file import ImageFile
 
 MAX_SEED = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class PromptImage:
+    """An image in a prompt."""
+
+    position: int
+    """Where its ids begin."""
+    file: ImageFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +61,8 @@ class GenerateRequest:
     pin: Sequence[tuple[int, int]] = ()
     """Positions of the prompt, from the first up to before the second, that the engine's bounded pool (`kvflash`) is to
     hold all the time: a system prompt, a file. Elsewhere all of a running text is there anyway."""
+    images: Sequence[PromptImage] = ()
+    """In the prompt, in the order of their positions; `Supervisor.image_ids` says which ids stand there for each."""
     reuse: bool = True  # False: no prefix of the prompt is taken from what the engine remembers
     client: str = ""  # who asks: the engine's time is shared fairly among clients
     session: str = ""  # what belongs together: with several engines, one that served it before is preferred

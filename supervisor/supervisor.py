@@ -17,6 +17,7 @@ from luce.protocol import ErrorCode, LocalProtocolError
 from luce.supervisor.config import ConfigError, EngineConfig, SupervisorConfig
 from luce.supervisor.embedding.model import EmbeddingModel, EmbeddingStatus, Input, Relevance, TextVector
 from luce.supervisor.engine.generation import EngineDied, EngineError
+from luce.supervisor.engine.image_file import ImageFile
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.locate import find_luced
 from luce.supervisor.engine.monitor import EngineMonitor
@@ -26,6 +27,7 @@ from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import EngineFailedError, GenerateRequest, RequestEvent, RequestRefusedError
 from luce.supervisor.scheduling.engine_handle import LastText
 from luce.supervisor.scheduling.idle_sleep import IdleSleep
+from luce.supervisor.scheduling.image_ids import ImageIds
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.multiplexer import Multiplexer
 from luce.supervisor.scheduling.text_files import SavedText
@@ -103,6 +105,8 @@ class Supervisor:
         self._reranker: EmbeddingModel | None = None
         self._multiplexer = Multiplexer(config, [])
         self._service = Service(self._multiplexer, self._open_text)
+        self._projector = config.daemon_config(config.engine_configs()[0]).mmproj
+        self._images = ImageIds()
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
@@ -199,6 +203,16 @@ class Supervisor:
             with suppress(EngineDied):
                 if (answered := handle.unpark()) is not None:
                     await _told(answered)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether prompts may hold images (`mmproj`)."""
+        return self._projector is not None
+
+    async def image_ids(self, file: ImageFile) -> tuple[int, ...]:
+        """What stands in a prompt for an image. Raises RequestRefusedError (`bad_image`, `unsupported`, …),
+        EngineFailedError."""
+        return await self._images.ids(file, self._multiplexer.handles)
 
     async def save(self, tokens: Sequence[int], path: Path) -> SavedText:
         """Write what an engine has computed of a text into a file, which appears whole or not at all; what it does not
@@ -329,6 +343,7 @@ class Supervisor:
         """Each with the file of its draft, which may have to be converted first. In a thread; raises StartError,
         ConfigError."""
         _require_one_model(self.config)
+        _require_one_projector(self.config)
 
         def on_convert(text: str) -> None:
             if self._on_log is not None:
@@ -388,6 +403,12 @@ def _require_one_model(config: SupervisorConfig) -> None:
                 f"engines: {other} is another model than {first} ({how}): the engines of one server run one model;"
                 " start a server for each"
             )
+
+
+def _require_one_projector(config: SupervisorConfig) -> None:
+    """The ids that stand for an image are its projector's."""
+    if len({config.daemon_config(engine).mmproj for engine in config.engine_configs()}) > 1:
+        raise ConfigError("engines: all engines of one server have the same mmproj, or none has one")
 
 
 def _draft_file(draft: Path, model: Path, on_convert: Callable[[str], None]) -> Path:

@@ -54,6 +54,7 @@ wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, const 
         add("tail_bytes", std::to_string(status.tail_bytes));
         add("prefix_cache", options.reuses_prefixes ? "on" : "off");
     }
+    if (options.mmproj) add("images", "1");
     add("spec", speculator == nullptr ? "none" : speculator->description());
     add("pid", std::to_string(::getpid()));
     return line;

@@ -30,7 +30,7 @@ Result<std::unique_ptr<memory::DiskStore>> open_disk(const Options& options, con
     disk.directory = *options.disk_cache;
     disk.budget_bytes = options.disk_budget_bytes;
     disk.identity = info.identity;
-    disk.limits = {traits.row_bytes, traits.max_state_bytes(), info.n_vocab};
+    disk.limits = {traits.row_bytes, traits.max_state_bytes(), info.n_vocab, options.mmproj.has_value()};
     disk.settle = [&device] { device.settle(); };
     return memory::DiskStore::open(std::move(disk), files, clock);
 }
@@ -49,6 +49,7 @@ memory::MemoryConfig to_memory_config(const Options& options, const ModelInfo& i
     config.host_budget = options.host_cache_bytes.value_or(daemon::default_host_cache_bytes());
     config.n_slots = options.n_slots;
     config.n_vocab = info.n_vocab;
+    config.has_images = options.mmproj.has_value();
     config.reuses = options.reuses_prefixes;
     return config;
 }

@@ -28,6 +28,7 @@ std::string_view name_of(ErrorCode code) {
         case ErrorCode::no_room: return "no_room";
         case ErrorCode::io_error: return "io_error";
         case ErrorCode::bad_snapshot: return "bad_snapshot";
+        case ErrorCode::bad_image: return "bad_image";
         case ErrorCode::cancelled: return "cancelled";
         case ErrorCode::start_failed: return "start_failed";
         case ErrorCode::internal: return "internal";

@@ -37,6 +37,7 @@ enum class ErrorCode {
     no_room,
     io_error,
     bad_snapshot,
+    bad_image,
     cancelled,
     start_failed,
     internal,

@@ -24,6 +24,10 @@ struct Slice {
     std::span<const Token> tokens;
     std::int32_t n_logits = 0;                   // wanted of so many tokens, the last ones
     std::span<const std::int32_t> parents = {};  // of a tree: of each token, the root's counts for nothing
+    // Of an image: rows that stand in for the tokens, and whether each of them sees all the others. REQUIRES: no other
+    // slice is in the call then.
+    std::span<const float> embeddings = {};
+    bool sees_all = false;
 };
 
 struct DecoderLimits {

@@ -56,12 +56,7 @@ Result<void> Engine::check(const Request& request) const {
     }
     const std::int32_t n_vocab = decoder_.limits().n_vocab;
     const auto outside = [n_vocab](Token token) { return token < 0 || token >= n_vocab; };
-    const auto bad = std::find_if(request.prompt.begin(), request.prompt.end(), outside);
-    if (bad != request.prompt.end()) {
-        return Error{ErrorCode::token_out_of_range, "prompt token " + std::to_string(*bad) + " at position " +
-                                                        std::to_string(bad - request.prompt.begin()) +
-                                                        " is outside the vocabulary of " + std::to_string(n_vocab)};
-    }
+    if (Result<void> checked = check_prompt(request); !checked) return checked;
     for (const auto& [token, bias] : request.sampling.logit_bias) {
         if (outside(token)) {
             return Error{ErrorCode::token_out_of_range, "logit_bias names token " + std::to_string(token) +
@@ -101,6 +96,7 @@ std::vector<Event> Engine::compute_step() {
     std::vector<Event> events;
     admit(events);
     release_ended();  // those that were known to their end are not in the plan
+    fail_images(events);
     if (n_busy() > 0) {
         copy_beside_lanes();
         propose();
@@ -150,6 +146,7 @@ void Engine::admit(std::vector<Event>& events) {
     if (!admission_.is_open()) return;
     const Span span(Part::admit);
     while (const std::optional<LaneId> lane = admission_.resume_next()) {
+        want_images(*lane);
         if (speculator_ != nullptr) speculator_->begin(*lane, at(*lane)->text(), at(*lane)->n_computed());
     }
     while (std::optional<Admission::Admitted> next = admission_.take_next()) {
@@ -173,6 +170,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
     }
     g.begin(start.value());
     g.n_read_before = n_read_;
+    want_images(lane);
     if (speculator_ != nullptr) speculator_->begin(lane, g.text(), g.n_computed());
     totals_.n_reused_tokens += static_cast<std::uint64_t>(g.n_computed());
     const memory::CheckpointBlob& known = start.value().logits;
@@ -219,7 +217,12 @@ LaneView Engine::view_of(LaneId lane, bool is_tight) const {
     view.lane = lane;
     view.n_cells = is_tight ? memory_.n_private_cells(lane, g.n_computed()) : 0;
     view.n_pending = g.n_pending();
-    view.n_slice = memory_.n_until_cut(lane, g.n_computed());
+    view.n_slice = n_slice_most(lane);
+    if (const ImageRun* image = g.image_at(g.n_computed())) {
+        view.is_image = true;
+        view.is_whole = image->sees_all;
+        view.is_waiting = !image->rows->is_done();
+    }
     view.n_draft = n_drafted(lane);
     view.is_prefilling = g.is_prefilling();
     view.priority = g.request().priority;
@@ -317,7 +320,7 @@ bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
         n_tokens += planned.n_tokens;
         // A slice that its prompt's end or a checkpoint's place cut short is dearer a token than the next one will be.
         const Generation& g = *at(planned.lane);
-        const std::int32_t n_most = std::min(g.n_pending(), memory_.n_until_cut(planned.lane, g.n_computed()));
+        const std::int32_t n_most = std::min(g.n_pending(), n_slice_most(planned.lane));
         is_whole_slice = is_whole_slice || (planned.is_prefill && planned.n_tokens < n_most);
     }
     if (is_whole_slice) sizer_.observe(n_tokens, is_timed ? seconds : 0);

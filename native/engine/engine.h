@@ -4,7 +4,7 @@
 // Life of a request: submit() checks it and queues it; a free lane takes it up; its prompt is computed in slices; each
 // further token is sampled, reported and computed; then it finishes, fails or is cancelled, which is its last event.
 // Who gets a lane is Admission's, what helps when memory is short PoolReliever's; speculative_step.cpp has the part
-// that drafts and verifies.
+// that drafts and verifies, image_lanes.cpp the one that images have.
 //
 // The text of a lane never exceeds n_ctx tokens, and n_pool >= n_ctx, so a lane that runs alone always fits the pool;
 // or residency is bounded, and the memory makes it fit. What lanes and slots remember is KvCacheManager's business; the
@@ -66,8 +66,8 @@ public:
 
     bool is_idle() const { return lanes_.n_busy() == 0 && admission_.is_empty(); }
 
-    // Whether a step would do anything: not while all that is there waits for the disk.
-    bool wants_step() const { return lanes_.n_busy() > 0 || admission_.wants_step(); }
+    // Whether a step would do anything: not while all that is there waits for the disk, or for images.
+    bool wants_step() const { return has_work() || admission_.wants_step(); }
 
     // One step: computes for the lanes, and copies what must not wait for their end. What has ended is still to be let
     // go of: with long texts that takes longer than a token, and who waits for its last one need not wait for it.
@@ -121,6 +121,13 @@ private:
     };
 
     Result<void> check(const Request& request) const;
+    Result<void> check_prompt(const Request& request) const;
+    void want_images(LaneId lane);
+    static bool is_waiting(const Generation& g);
+    bool has_work() const;
+    void fail_images(std::vector<Event>& events);
+    std::int32_t n_slice_most(LaneId lane) const;
+    static void add_rows(const Generation& g, Slice& slice);
     std::int32_t n_busy() const { return lanes_.n_busy(); }
     LaneView view_of(LaneId lane, bool is_tight) const;
     Result<std::uint64_t> ended_owner(std::optional<RequestKey> of) const;

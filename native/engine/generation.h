@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "engine/decoder.h"
 #include "engine/request.h"
@@ -40,6 +42,18 @@ public:
     }
 
     std::span<const Token> text() const { return text_; }
+
+    // The image that the position is of; null: a token's.
+    const ImageRun* image_at(Position position) const {
+        const auto run = first_image_behind(position);
+        return run != request_.images.end() && run->begin <= position ? &*run : nullptr;
+    }
+
+    // How far it is to the next image. REQUIRES: the position is no image's.
+    std::int32_t n_until_image(Position position) const {
+        const auto run = first_image_behind(position);
+        return run == request_.images.end() ? std::numeric_limits<std::int32_t>::max() : run->begin - position;
+    }
 
     void mark_computed(std::int32_t n) { n_computed_ += n; }
 
@@ -101,6 +115,12 @@ public:
     std::uint64_t n_read_before = 0;  // of all prompts, when it came
 
 private:
+    // The first image that ends behind the position.
+    std::vector<ImageRun>::const_iterator first_image_behind(Position position) const {
+        return std::find_if(request_.images.begin(), request_.images.end(),
+                            [position](const ImageRun& run) { return run.end > position; });
+    }
+
     Request request_;
     std::unique_ptr<TokenSampler> sampler_;
     std::uint64_t arrival_;

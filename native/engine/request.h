@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "base/token.h"
+#include "engine/image.h"
 #include "memory/manager/kv_cache_manager.h"
 
 namespace luce::engine {
@@ -85,6 +86,7 @@ struct ConstraintParams {
 struct Request {
     RequestKey key{};
     Tokens prompt;
+    std::vector<ImageRun> images;  // within the prompt, in order, without overlaps
     std::int32_t n_generate = 0;
     SamplingParams sampling;
     ConstraintParams constraint;

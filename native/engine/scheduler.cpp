@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <tuple>
 
 namespace luce::engine {
@@ -49,16 +50,31 @@ bool fits_with_drafts(std::span<const LaneView> lanes, const StepBudget& budget)
     return n_cells <= budget.n_pool && n_tokens <= budget.n_call;
 }
 
-std::vector<PlannedSlice> plan_prefill(std::vector<LaneView> lanes, std::int32_t budget) {
+struct PlannedPrefill {
+    PlannedCall text;
+    std::vector<PlannedCall> images;  // one each: rows and tokens are no one call's
+};
+
+// n_free: cells. An image that must be computed whole may exceed the budget, never the cells or n_call.
+PlannedPrefill plan_prefill(std::vector<LaneView> lanes, std::int32_t budget, std::int32_t n_free,
+                            std::int32_t n_call) {
     std::sort(lanes.begin(), lanes.end(), is_served_before);
-    std::vector<PlannedSlice> slices;
+    PlannedPrefill planned;
     for (const LaneView& lane : lanes) {
-        if (budget <= 0) break;
-        const std::int32_t n = std::min({lane.n_pending, lane.n_slice, budget});
-        slices.push_back({lane.lane, n, true});
-        budget -= n;
+        const std::int32_t n_most = std::min(n_free, lane.is_whole ? n_call : budget);
+        if (budget <= 0 || n_most <= 0) break;
+        const std::int32_t n_wanted = std::min(lane.n_pending, lane.n_slice);
+        if (lane.is_whole && n_wanted > n_most) continue;
+        const PlannedSlice slice{lane.lane, std::min(n_wanted, n_most), true};
+        if (lane.is_image) {
+            planned.images.push_back({slice});
+        } else {
+            planned.text.push_back(slice);
+        }
+        budget -= slice.n_tokens;
+        n_free -= slice.n_tokens;
     }
-    return slices;
+    return planned;
 }
 
 }  // namespace
@@ -76,6 +92,7 @@ StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget) {
     for (const LaneView& lane : kept) {
         assert(lane.n_pending >= 1 && lane.n_slice >= 1);
         n_used += lane.n_cells;
+        if (lane.is_waiting) continue;
         if (lane.is_prefilling) {
             prefilling.push_back(lane);
         } else {
@@ -87,15 +104,16 @@ StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget) {
     const auto n_free = static_cast<std::int32_t>(std::max<std::int64_t>(0, budget.n_pool - n_used));
     std::int32_t n_prefill = std::min(budget.n_prefill, n_free);
     n_prefill = std::min(n_prefill, budget.separate_prefill ? budget.n_call : budget.n_call - n_decoding);
-    std::vector<PlannedSlice> prefill = plan_prefill(std::move(prefilling), n_prefill);
+    PlannedPrefill prefill = plan_prefill(std::move(prefilling), n_prefill, n_free, budget.n_call);
 
     if (budget.separate_prefill) {
         if (!decoding.empty()) plan.calls.push_back(std::move(decoding));
-        if (!prefill.empty()) plan.calls.push_back(std::move(prefill));
-        return plan;
+        if (!prefill.text.empty()) plan.calls.push_back(std::move(prefill.text));
+    } else {
+        decoding.insert(decoding.end(), prefill.text.begin(), prefill.text.end());
+        if (!decoding.empty()) plan.calls.push_back(std::move(decoding));
     }
-    decoding.insert(decoding.end(), prefill.begin(), prefill.end());
-    if (!decoding.empty()) plan.calls.push_back(std::move(decoding));
+    std::move(prefill.images.begin(), prefill.images.end(), std::back_inserter(plan.calls));
     return plan;
 }
 

@@ -53,7 +53,9 @@ void Engine::propose() {
         candidate.n_most = std::max(0, n_share);
         candidate.n_deepest = std::max(0, std::min({n_left - 1, n_room - 1, n_cut - 1, n_back}));
         candidate.ends_with = [this, &g](Token token) {
-            return g.ends_with(token, decoder_.is_end_of_generation(token));
+            // What is no token stands for an image, which no text continues with.
+            const bool is_token = token < decoder_.limits().n_vocab;
+            return !is_token || g.ends_with(token, decoder_.is_end_of_generation(token));
         };
     }
     if (is_withdrawn_) {
@@ -76,7 +78,9 @@ Slice Engine::slice_of(const PlannedSlice& planned) {
                 speculator_->parents(planned.lane)};
     }
     const bool reaches_end = planned.n_tokens == g.n_pending();
-    return {planned.lane, g.n_computed(), g.pending(planned.n_tokens), reaches_end ? 1 : 0};
+    Slice slice{planned.lane, g.n_computed(), g.pending(planned.n_tokens), reaches_end ? 1 : 0};
+    add_rows(g, slice);
+    return slice;
 }
 
 // The state of each lane that the call may have to take back further than the model can. Returns whether it is kept.

@@ -78,6 +78,12 @@ struct PinSpan {
     Position end = 0;  // one past the last
 };
 
+// An image in the prompt: where its ids begin, and its file.
+struct ImageAt {
+    Position position = 0;
+    std::string path;  // not empty
+};
+
 struct MemoryArgs {
     std::optional<std::int32_t> restore_slot;
     std::optional<Position> restore_at;    // only with restore_slot
@@ -105,6 +111,7 @@ struct Generate {
     SamplingArgs sampling;
     ConstraintArgs constraint;
     MemoryArgs memory;
+    std::vector<ImageAt> images;  // positions rise; at most kMaxMarks
     std::vector<Token> stop_tokens;
     std::int32_t n_least = 0;  // before so many tokens none is chosen that would end the generation
     bool ignore_eos = false;
@@ -197,8 +204,14 @@ struct Clear {
     bool disk = false;  // the disk cache's too
 };
 
+// `image id= path=`: the ids that stand in a prompt for the image in a file.
+struct DescribeImage {
+    RequestId id = 0;
+    std::string path;  // not empty
+};
+
 using Command = std::variant<Generate, Embed, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot, ListSlots,
-                             SaveSlot, LoadSlot, Park, Unpark, Clear>;
+                             SaveSlot, LoadSlot, Park, Unpark, Clear, DescribeImage>;
 
 inline constexpr std::int32_t kMaxLogprobs = 100;
 inline constexpr std::size_t kMaxMarks = 4096;

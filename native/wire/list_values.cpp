@@ -134,6 +134,16 @@ Result<SnapshotPoint> parse_snapshot(std::string_view text) {
     return SnapshotPoint{.position = numbers.value().begin, .slot = numbers.value().end};
 }
 
+Result<ImageAt> parse_image(std::string_view text) {
+    const std::optional<Pair> pair = split_pair(text);
+    if (!pair) return bad_args("'" + shortened(text) + "' is not pos:path");
+    const Result<Position> position = parse_number(pair->left);
+    if (!position) return position.error();
+    Result<std::string> path = parse_item(pair->right);
+    if (!path) return path.error();
+    return ImageAt{position.value(), std::move(path).value()};
+}
+
 std::optional<std::int32_t> slot_given_twice(const std::vector<SnapshotPoint>& points) {
     std::vector<std::int32_t> slots;
     slots.reserve(points.size());
@@ -195,6 +205,16 @@ Result<std::vector<PinSpan>> parse_pins(std::string_view text) {
     if (pins && pins.value().size() > kMaxMarks)
         return bad_args("has more than " + std::to_string(kMaxMarks) + " spans");
     return pins;
+}
+
+Result<std::vector<ImageAt>> parse_images(std::string_view text) {
+    Result<std::vector<ImageAt>> images = parse_list<ImageAt>(text, ',', parse_image);
+    if (!images) return images;
+    if (images.value().size() > kMaxMarks) return bad_args("has more than " + std::to_string(kMaxMarks) + " images");
+    const auto falls = std::ranges::adjacent_find(
+        images.value(), [](const ImageAt& a, const ImageAt& b) { return a.position >= b.position; });
+    if (falls != images.value().end()) return bad_args("has positions that do not rise");
+    return images;
 }
 
 Result<SamplingArgs> parse_samp(std::string_view text) {

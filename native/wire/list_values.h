@@ -42,6 +42,9 @@ Result<std::vector<SnapshotPoint>> parse_snapshots(std::string_view text);
 // `begin:end,…`, each prefix before it ends, at most kMaxMarks
 Result<std::vector<PinSpan>> parse_pins(std::string_view text);
 
+// `pos:<path>,…`, positions rise, at most kMaxMarks
+Result<std::vector<ImageAt>> parse_images(std::string_view text);
+
 // `temperature,top_p,top_k,repeat[,seed]`
 Result<SamplingArgs> parse_samp(std::string_view text);
 

@@ -190,6 +190,11 @@ struct Formatter {
     std::string operator()(const SlotSaved& r) const {
         return line_of("[snap]", "id", r.id) + line_of(" saved", "slot", r.slot, "bytes", r.bytes);
     }
+    std::string operator()(const ImageDescribed& r) const {
+        std::string ids;
+        for (const Token id : r.ids) ids += (ids.empty() ? "" : ",") + std::to_string(id);
+        return line_of("[image]", "id", r.id, "ids", ids);
+    }
     std::string operator()(const InlineSnapshot& r) const {
         return line_of("[snap] inline", "id", r.id, "slot", r.slot, "cur_pos", r.cur_pos);
     }

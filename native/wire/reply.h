@@ -145,6 +145,12 @@ struct InlineSnapshotFailed {
     ErrorCode code = ErrorCode::internal;
 };
 
+// `[image] id= ids=1,2,…`: what stands in a prompt for an image.
+struct ImageDescribed {
+    RequestId id = 0;
+    std::vector<Token> ids;
+};
+
 // `[status] key=value …`, `[daemon] ready key=value …`: values are percent-encoded.
 struct StatusLine {
     std::vector<std::pair<std::string, std::string>> fields;
@@ -170,7 +176,7 @@ struct OutOfMemory {
 
 using Reply = std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine,
                            Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot,
-                           InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory, Embedding>;
+                           InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory, Embedding, ImageDescribed>;
 
 // Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
 // [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.

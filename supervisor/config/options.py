@@ -72,6 +72,7 @@ class DaemonConfig:
     kvflash_scorer_cache_type: CacheType | None = None
     kvflash_layer: NumberOrAuto | None = None
     draft: Path | None = None
+    mmproj: Path | None = None
     mtp: bool = False
     draft_max: int | None = None
     draft_gate: OnOff | None = None

@@ -21,6 +21,7 @@ from luce.protocol import (
     MAX_LINE_BYTES,
     SENTINEL,
     Command,
+    DescribeImage,
     Embed,
     Embedding,
     Err,
@@ -28,6 +29,7 @@ from luce.protocol import (
     FreeSlot,
     Generate,
     GenerateOk,
+    ImageDescribed,
     InlineSnapshot,
     InlineSnapshotFailed,
     LocalProtocolError,
@@ -57,7 +59,7 @@ from luce.supervisor.engine.pipes import PipeClosedError
 from luce.supervisor.engine.process import EngineProcess, describe_exit
 from luce.supervisor.engine.prompt_file import PromptFile
 
-MemoryReply = Parked | Unparked | SnapshotTaken | SlotSaved | SlotFreed | PlainOk
+MemoryReply = Parked | Unparked | SnapshotTaken | SlotSaved | SlotFreed | PlainOk | ImageDescribed
 
 MAX_INLINE_IDS = 1 << 12  # of a prompt that goes on the line itself: numbers of more take longer to write than a file
 
@@ -201,9 +203,9 @@ class EngineClient:
             raise
         return request_id, answered
 
-    def post_call(self, command: MemoryCommand) -> asyncio.Future[MemoryReply]:
-        """Send a command about slots, weights or caches without waiting; its id is given here. Done with the reply, or
-        with EngineError or EngineDied. Raises as `send` does."""
+    def post_call(self, command: MemoryCommand | DescribeImage) -> asyncio.Future[MemoryReply]:
+        """Send a command about slots, weights, caches or images without waiting; its id is given here. Done with the
+        reply, or with EngineError or EngineDied. Raises as `send` does."""
         request_id = self._free_id()
         line = replace(command, id=request_id)
         answered: asyncio.Future[MemoryReply] = asyncio.get_running_loop().create_future()
@@ -348,7 +350,7 @@ class EngineClient:
                 answered = self._pings.pop(reply.word, None)
                 if answered is not None and not answered.done():
                     answered.set_result(None)
-            case Parked() | Unparked() | SnapshotTaken() | SlotSaved() | SlotFreed() | PlainOk():
+            case Parked() | Unparked() | SnapshotTaken() | SlotSaved() | SlotFreed() | PlainOk() | ImageDescribed():
                 self._end_call(reply)
             case Embedding():
                 self._end_embedding(reply)

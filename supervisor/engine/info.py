@@ -30,6 +30,7 @@ class EngineInfo:
     reuses: bool  # whether it goes on from prefixes that it knows
     kvflash: int | None = None  # tokens of a pool that texts may outgrow; None: a text has to fit the pool
     kvflash_least: int | None = None  # the smallest such pool that works
+    has_images: bool = False  # prompts may hold images
     n_embedding: int | None = None  # values of a vector; None: it gives tokens, no vectors
     gives_logits: bool = False  # of a reranker: its scores are logits, not probabilities
     speculation: str = "none"  # where its drafts come from: ngram, ngram+dflash, …
@@ -58,6 +59,7 @@ class EngineInfo:
             reuses="page_bytes" in fields and fields.get("prefix_cache") != "off",
             kvflash=number("kvflash"),
             kvflash_least=number("kvflash_least"),
+            has_images=fields.get("images") == "1",
             n_embedding=number("embedding"),
             gives_logits=fields.get("scores") == "logit",
             speculation=fields.get("spec", "none"),

@@ -14,10 +14,22 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from luce.protocol import MAX_MARKS, Command, ErrorCode, MemoryArgs, Park, PinSpan, SnapshotPoint, Unpark
+from luce.protocol import (
+    MAX_MARKS,
+    Command,
+    DescribeImage,
+    ErrorCode,
+    ImageDescribed,
+    MemoryArgs,
+    Park,
+    PinSpan,
+    SnapshotPoint,
+    Unpark,
+)
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.client import EngineClient, MemoryReply
 from luce.supervisor.engine.generation import EngineDied, EngineError
+from luce.supervisor.engine.image_file import ImageFile
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.monitor import EngineMonitor
 from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, common_tokens
@@ -193,6 +205,15 @@ class EngineHandle:
         """Raises EngineDied, EngineError, LocalProtocolError."""
         async with self._file_lock:
             return await load_text(*self._for_files(), path)
+
+    async def image_ids(self, file: ImageFile) -> tuple[int, ...]:
+        """Raises EngineDied, EngineError."""
+        if self._client is None:
+            raise EngineDied("there is no engine")
+        self.unpark()
+        reply = await self._client.post_call(DescribeImage(file.path))
+        assert isinstance(reply, ImageDescribed)
+        return reply.ids
 
     def _for_files(self) -> tuple[EngineClient, int]:
         self.note_use()

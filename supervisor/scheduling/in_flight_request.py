@@ -17,6 +17,7 @@ from typing import Protocol
 from luce.protocol import (
     Generate,
     GenerateOk,
+    ImageAt,
     InlineSnapshot,
     InlineSnapshotFailed,
     Logprobs,
@@ -156,6 +157,7 @@ class InFlightRequest:
             sampling=request.sampling(self.seed),
             constraint=request.constraint,
             memory=memory,
+            images=tuple(ImageAt(image.position, image.file.path) for image in request.images),
             stop_tokens=tuple(request.stop_tokens),
             n_least=request.min_tokens,
             ignore_eos=request.ignore_eos,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from luce.supervisor.text.errors import BadRequestError
+from luce.supervisor.text.image_markers import MARKER_BYTES, MARKER_PREFIX
 from luce.supervisor.text.library import ChatHandle, load_library
 
 TriggerKind = Literal["word", "pattern", "full", "token"]
@@ -131,8 +132,10 @@ def request_json(
     add_generation_prompt: bool | None = None,
     continue_final_message: bool | Literal["content", "reasoning_content"] = False,
     reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] = "auto",
+    has_images: bool = False,
 ) -> bytes:
-    """A request for the native renderer. `messages` and `tools` have the shapes of OpenAI's chat completions."""
+    """A request for the native renderer. `messages` and `tools` have the shapes of OpenAI's chat completions.
+    `has_images`: markers in their texts (image_markers.py) stand for images."""
     return encode_json(
         {
             "messages": list(messages),
@@ -146,6 +149,7 @@ def request_json(
             "add_generation_prompt": add_generation_prompt,
             "continue_final_message": continue_final_message,
             "reasoning_format": reasoning_format,
+            "image_markers": {"prefix": MARKER_PREFIX, "bytes": MARKER_BYTES} if has_images else None,
         }
     )
 

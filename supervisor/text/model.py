@@ -14,6 +14,7 @@ from typing import Any, Literal, Self
 from luce.supervisor.text.chat import RenderedChat, request_json
 from luce.supervisor.text.detokenizer import Detokenizer
 from luce.supervisor.text.errors import ModelLoadError, TemplateError
+from luce.supervisor.text.image_markers import IMAGE_PIECE
 from luce.supervisor.text.library import ChatHandle, ModelHandle, c_id, c_ids, encode_text, load_library
 from luce.supervisor.text.vocabulary import TokenKind, VocabularyInfo, token_kind
 
@@ -69,7 +70,10 @@ class TextModel:
             return self._library.ids_of("tokenize", handle, data, len(data), int(add_special), int(parse_special))
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one token, perhaps a part of a UTF-8 sequence. Control tokens are empty unless `special`."""
+        """The bytes of one token, perhaps a part of a UTF-8 sequence. Control tokens are empty unless `special`. An id
+        that stands for an image has as many as its marker in a rendered prompt."""
+        if token >= self.n_vocab:
+            return IMAGE_PIECE
         known = self._pieces.get((token, special))
         if known is None:
             with self._model as handle:
@@ -118,6 +122,7 @@ class TextModel:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool | Literal["content", "reasoning_content"] = False,
         reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] = "auto",
+        has_images: bool = False,
     ) -> RenderedChat:
         """Renders the model's chat template (request_json documents the arguments). Raises BadRequestError,
         TemplateError, SchemaError."""
@@ -134,6 +139,7 @@ class TextModel:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 reasoning_format=reasoning_format,
+                has_images=has_images,
             )
         )
 

@@ -18,6 +18,7 @@ from luce.protocol import (
     Command,
     ConstraintArgs,
     DecodedLine,
+    DescribeImage,
     Dialect,
     Embed,
     Embedding,
@@ -29,6 +30,8 @@ from luce.protocol import (
     GenerateForm,
     GenerateOk,
     GrammarTrigger,
+    ImageAt,
+    ImageDescribed,
     InlineSnapshot,
     InlineSnapshotFailed,
     LineDecoder,
@@ -165,6 +168,9 @@ generates = st.builds(
     sampling=samplings,
     constraint=constraints,
     memory=memories,
+    images=st.lists(
+        st.builds(ImageAt, counts, texts.filter(bool)), max_size=3, unique_by=lambda image: image.position
+    ).map(lambda images: tuple(sorted(images, key=lambda image: image.position))),
     stop_tokens=token_lists,
     n_least=counts,
     ignore_eos=st.booleans(),
@@ -191,6 +197,7 @@ memory_commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(Park, weights, optional_ids),
     st.builds(Unpark, weights, optional_ids),
     st.builds(Clear, st.booleans(), optional_ids),
+    st.builds(DescribeImage, texts.filter(bool), counts),
 )
 commands: st.SearchStrategy[Command] = st.one_of(
     generates,
@@ -286,6 +293,7 @@ replies: st.SearchStrategy[Reply] = st.one_of(
     st.builds(PoolSize, counts),
     st.builds(LoadProgress, counts),
     st.builds(OutOfMemory, texts),
+    st.builds(ImageDescribed, counts, token_lists),
     st.builds(PlainOk, ids),
     st.builds(Parked, weights, ids),
     st.builds(Unparked, weights, ids),

@@ -33,6 +33,7 @@ TYPE_NAMES: dict[str, type] = {
     "park": protocol.Park,
     "unpark": protocol.Unpark,
     "clear": protocol.Clear,
+    "describe_image": protocol.DescribeImage,
 }
 REPLY_TYPE_NAMES: dict[str, type] = {
     "generate_ok": protocol.GenerateOk,
@@ -57,6 +58,7 @@ REPLY_TYPE_NAMES: dict[str, type] = {
     "pool_size": protocol.PoolSize,
     "load_progress": protocol.LoadProgress,
     "out_of_memory": protocol.OutOfMemory,
+    "image_described": protocol.ImageDescribed,
     "unknown": protocol.UnknownLine,
 }
 

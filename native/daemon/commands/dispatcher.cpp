@@ -56,10 +56,12 @@ bool needs_token_reader(const wire::Generate& command) { return command.form != 
 
 }  // namespace
 
-Dispatcher::Dispatcher(engine::Engine& engine, SlotCommands& slots, Output& output, const Clock& clock,
-                       RequestBuilder& requests, std::size_t n_max_turns, std::function<StatusFields()> describe)
+Dispatcher::Dispatcher(engine::Engine& engine, SlotCommands& slots, ImageCommands& images, Output& output,
+                       const Clock& clock, RequestBuilder& requests, std::size_t n_max_turns,
+                       std::function<StatusFields()> describe)
     : engine_(engine),
       slots_(slots),
+      images_(images),
       output_(output),
       clock_(clock),
       requests_(requests),
@@ -102,6 +104,9 @@ void Dispatcher::on_command(wire::Command command, std::size_t n_bytes) {
             if constexpr (std::is_same_v<T, wire::Status>) on_status(which);
             if constexpr (std::is_same_v<T, wire::Ping>) output_.send_reply(wire::Pong{which.word});
             if constexpr (std::is_same_v<T, wire::Quit>) quit();
+            if constexpr (std::is_same_v<T, wire::DescribeImage>) {
+                images_.describe(which, [this](const wire::Reply& reply) { output_.send_reply(reply); });
+            }
             if constexpr (IsSlotCommand<T>) on_slot_command(std::move(which), n_bytes);
         },
         command);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "daemon/commands/image_commands.h"
 #include "daemon/commands/request_builder.h"
 #include "daemon/commands/slot_commands.h"
 #include "daemon/loop/output.h"
@@ -32,7 +33,7 @@ using StatusFields = std::vector<std::pair<std::string, std::string>>;
 class Dispatcher {
 public:
     // `describe` adds what the engine does not know to a status reply. All must outlive the dispatcher.
-    Dispatcher(engine::Engine& engine, SlotCommands& slots, Output& output, const Clock& clock,
+    Dispatcher(engine::Engine& engine, SlotCommands& slots, ImageCommands& images, Output& output, const Clock& clock,
                RequestBuilder& requests, std::size_t n_max_turns, std::function<StatusFields()> describe);
 
     void on_line(const wire::DecodedLine& line);
@@ -59,7 +60,9 @@ public:
     // As quit, but everybody is told the error: the engine is beyond use.
     void give_up(const Error& error);
 
-    bool is_idle() const { return running_.empty() && turns_.empty() && slots_.n_pending() == 0; }
+    bool is_idle() const {
+        return running_.empty() && turns_.empty() && slots_.n_pending() == 0 && images_.n_pending() == 0;
+    }
 
 private:
     struct Running {
@@ -108,6 +111,7 @@ private:
 
     engine::Engine& engine_;
     SlotCommands& slots_;
+    ImageCommands& images_;
     Output& output_;
     const Clock& clock_;
     RequestBuilder& requests_;

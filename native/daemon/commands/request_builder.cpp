@@ -120,6 +120,7 @@ Result<engine::Request> RequestBuilder::build(const wire::Generate& command, eng
         if (!prompt) return prompt.error();
         request.prompt = std::move(prompt).value();
     }
+    if (Result<void> placed = images_.place(command.images, request); !placed) return placed.error();
     Result<engine::ConstraintParams> constraint = to_constraint(command.constraint);
     if (!constraint) return constraint.error();
     request.constraint = std::move(constraint).value();

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "base/result.h"
+#include "daemon/commands/image_commands.h"
 #include "engine/request.h"
 #include "wire/command.h"
 
@@ -15,9 +16,11 @@ namespace luce::daemon {
 class RequestBuilder {
 public:
     // `seed`: for requests that bring none; unset: a fresh random one each.
-    RequestBuilder(std::int32_t n_ctx, std::optional<std::uint64_t> seed) : n_ctx_(n_ctx), seed_(seed) {}
+    // `images` must outlive the builder.
+    RequestBuilder(std::int32_t n_ctx, std::optional<std::uint64_t> seed, const ImageCommands& images)
+        : n_ctx_(n_ctx), seed_(seed), images_(images) {}
 
-    // Errors: those of the files, bad_grammar. Throws std::bad_alloc.
+    // Errors: those of the files and images, bad_grammar. Throws std::bad_alloc.
     Result<engine::Request> build(const wire::Generate& command, engine::RequestKey key);
 
 private:
@@ -25,6 +28,7 @@ private:
 
     std::int32_t n_ctx_;
     std::optional<std::uint64_t> seed_;
+    const ImageCommands& images_;
     std::random_device entropy_;
 };
 

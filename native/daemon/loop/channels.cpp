@@ -50,19 +50,19 @@ Channels::Channels(int input_fd, Output& output) : input_fd_(input_fd), output_(
     signals_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-Channels::Heard Channels::wait(bool reads, int other_fd, int longest_ms) {
+Channels::Heard Channels::wait(bool reads, std::span<const int> other_fds, int longest_ms) {
     const auto interest = [](const FdWriter& writer) {
         return static_cast<short>(writer.backlog_bytes() > 0 ? POLLOUT : 0);
     };
     FdWriter* tokens = output_.tokens();
     const auto fd_of = [](const FdWriter& writer) { return writer.is_closed() ? -1 : writer.fd(); };
-    enum { kInput, kSignals, kOther, kReplies, kTokens, kEntries };
-    std::array<pollfd, kEntries> entries;
+    enum { kInput, kSignals, kReplies, kTokens, kEntries };
+    std::vector<pollfd> entries(kEntries);
     entries[kInput] = {reads && !has_ended_ ? input_fd_ : -1, POLLIN, 0};
     entries[kSignals] = {signals_.get(), POLLIN, 0};
-    entries[kOther] = {other_fd, POLLIN, 0};
     entries[kReplies] = {fd_of(output_.replies()), interest(output_.replies()), 0};
     entries[kTokens] = tokens != nullptr ? pollfd{fd_of(*tokens), interest(*tokens), 0} : pollfd{-1, 0, 0};
+    for (const int fd : other_fds) entries.push_back({fd, POLLIN, 0});
     if (::poll(entries.data(), entries.size(), longest_ms) < 0) {
         if (errno == EINTR) return {};
         // Nothing could be heard any more, not even quit: without an end this would be a loop that never waits.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "base/unique_fd.h"
 #include "daemon/loop/output.h"
@@ -22,8 +23,8 @@ public:
     };
 
     // Until something comes, or for `longest_ms` (-1: as long as it takes). `reads`: whether input is wanted now;
-    // `other_fd`: what else ends the waiting, or -1.
-    Heard wait(bool reads, int other_fd, int longest_ms);
+    // `other_fds`: what else ends the waiting.
+    Heard wait(bool reads, std::span<const int> other_fds, int longest_ms);
 
     void read();
 

@@ -24,7 +24,7 @@ bool EmbeddingLoop::is_done() const {
 void EmbeddingLoop::listen() {
     const bool wants_lines = dispatcher_.wants_lines();
     const bool has_work = !dispatcher_.is_idle() || (channels_.lines().has_next() && wants_lines);
-    const Channels::Heard heard = channels_.wait(wants_lines, -1, has_work ? 0 : -1);
+    const Channels::Heard heard = channels_.wait(wants_lines, {}, has_work ? 0 : -1);
     if (heard.is_told_to_stop) {
         dispatcher_.quit();
         return;

@@ -17,8 +17,12 @@ constexpr int kIdleWorkEvery_ms = 1;  // copies that it has sent take about as l
 }  // namespace
 
 EventLoop::EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, Output& output,
-                     memory::IoWorker& files)
-    : channels_(input_fd, output), engine_(engine), dispatcher_(dispatcher), output_(output), files_(files) {}
+                     std::vector<memory::IoWorker*> workers)
+    : channels_(input_fd, output),
+      engine_(engine),
+      dispatcher_(dispatcher),
+      output_(output),
+      workers_(std::move(workers)) {}
 
 int EventLoop::run() {
     output_.flush();
@@ -62,7 +66,7 @@ void EventLoop::step() {
 // What was promised is answered; what is being written behind gets a moment more.
 void EventLoop::finish_files() {
     if (engine_.is_idle()) engine_.copy_owed();
-    files_.drain(std::chrono::milliseconds(kQuitGrace_s * 1000));
+    workers_.front()->drain(std::chrono::milliseconds(kQuitGrace_s * 1000));
 }
 
 bool EventLoop::is_done() const {
@@ -76,7 +80,9 @@ void EventLoop::wait() {
     const bool has_work = engine_.wants_step() || (has_lines && wants_lines);
     const int longest_ms = has_work ? 0 : engine_.has_idle_work() ? kIdleWorkEvery_ms : -1;
     Span span(has_work ? Part::commands : Part::idle);
-    const Channels::Heard heard = channels_.wait(!has_lines && wants_lines, files_.fd(), longest_ms);
+    std::vector<int> worker_fds;
+    for (const memory::IoWorker* worker : workers_) worker_fds.push_back(worker->fd());
+    const Channels::Heard heard = channels_.wait(!has_lines && wants_lines, worker_fds, longest_ms);
     span.end();
     if (heard.is_told_to_stop) {
         dispatcher_.quit();
@@ -88,7 +94,7 @@ void EventLoop::wait() {
 
 void EventLoop::serve() {
     const Span span(Part::commands);
-    files_.run_completions();
+    for (memory::IoWorker* worker : workers_) worker->run_completions();
     for (int i = 0; i < kLinesPerTurn && channels_.lines().has_next() && dispatcher_.wants_lines(); ++i) {
         dispatcher_.on_line(*channels_.lines().next());
     }

@@ -12,8 +12,10 @@ namespace luce::daemon {
 
 class EventLoop {
 public:
+    // `workers`: whose completions are run here; the first one writes files, which the end waits for.
     // REQUIRES: SIGTERM and SIGINT are blocked in every thread, so that they arrive here (block_stop_signals).
-    EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, Output& output, memory::IoWorker& files);
+    EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, Output& output,
+              std::vector<memory::IoWorker*> workers);
 
     // Until quit, the end of input or the readers' end; the exit status. kEngineFailure when the engine is broken.
     int run();
@@ -32,7 +34,7 @@ private:
     engine::Engine& engine_;
     Dispatcher& dispatcher_;
     Output& output_;
-    memory::IoWorker& files_;
+    std::vector<memory::IoWorker*> workers_;
 };
 
 }  // namespace luce::daemon

@@ -61,6 +61,16 @@ Result<void> check_pins(const Options& options, std::int64_t n_pool) {
                     std::to_string(n_least));
 }
 
+// Drafters read a text's ids, and a bounded pool forgets by them: neither knows what stands for an image.
+Result<void> check_images(const Options& options) {
+    if (!options.mmproj) return {};
+    if (options.draft || options.mtp) {
+        return bad_args("--mmproj cannot be had together with --draft or --mtp yet: their drafters read no images");
+    }
+    if (options.n_kvflash) return bad_args("--mmproj cannot be had together with --kv-offload yet");
+    return {};
+}
+
 // A scorer or a layer that would not be asked, and a policy that has nobody to ask.
 Result<void> check_policy(const Options& options, std::span<const std::string_view> given) {
     const auto is_policy = [&](KvflashPolicy one) {
@@ -134,6 +144,7 @@ Result<void> check_together(const Options& options, std::span<const std::string_
     if (options.n_lanes > n_call) {
         return bad_args("--lanes " + std::to_string(options.n_lanes) + " needs --ubatch and --batch of at least that");
     }
+    if (Result<void> checked = check_images(options); !checked) return checked;
     return check_draft(options);
 }
 

@@ -63,6 +63,7 @@ struct Options {
     bool reuses_prefixes = true;
     std::optional<std::string> draft;  // a GGUF file: a draft model, or with `mtp` the assistant that has the heads
     bool mtp = false;
+    std::optional<std::string> mmproj;         // a GGUF file: what makes rows of images
     std::optional<std::int32_t> n_draft_most;  // 0: never speculate; unset: as each source does best
     bool draft_gate = true;
     bool draft_ngram = true;

@@ -58,6 +58,11 @@ Error decode_error(int code) {
     }
 }
 
+Result<void> outcome_of(int code) {
+    if (code != 0) return decode_error(code);
+    return {};
+}
+
 bool wants_logits(std::span<const engine::Slice> slices) {
     return std::any_of(slices.begin(), slices.end(), [](const engine::Slice& slice) { return slice.n_logits > 0; });
 }
@@ -171,12 +176,15 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     const auto begun = std::chrono::steady_clock::now();
     try {
         std::vector<QueryProbe::Sequence> sequences = watched(slices);
+        // A kept graph is one that begins with tokens.
+        const bool is_image = !slices.front().embeddings.empty();
         const CallShape shape = shape_of(slices, !sequences.empty());
-        const GraphCache::Lease graph = model_.graphs().lease(shape);
-        was_first_ = graph.is_new();
+        std::optional<GraphCache::Lease> graph;
+        if (!is_image) graph.emplace(model_.graphs().lease(shape));
+        was_first_ = graph && graph->is_new();
         std::optional<QueryProbe::Watch> watch;  // ends before the lease
         if (!sequences.empty()) watch.emplace(*probe_, *model_.context(), std::move(sequences));
-        done = decode_batch(shape);
+        done = is_image ? decode_rows(slices.front()) : decode_batch(shape);
         end_submit(slices.size(), submit);
         if (done && overlapped) overlapped();
         if (done && wants_logits(slices)) wait();
@@ -194,14 +202,21 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
 }
 
 Result<void> LlamaDecoder::decode_batch(const CallShape& shape) {
-    const auto decode = [&]() -> Result<void> {
-        const int code = llama_decode(model_.context(), batch_);
-        if (code != 0) return decode_error(code);
-        return {};
-    };
+    const auto decode = [&] { return outcome_of(llama_decode(model_.context(), batch_)); };
     if (!limits_.waits_for_device || kv_device_ == nullptr || !GraphCache::may_keep(shape)) return decode();
     const KvCells::WiderSpan span = kv_device_->widen_span(shape.n_tokens);
     return decode();
+}
+
+// libllama computes rows of embeddings instead of tokens where the batch has some; the rest of the batch is the same.
+Result<void> LlamaDecoder::decode_rows(const engine::Slice& slice) {
+    llama_batch rows = batch_;
+    rows.token = nullptr;
+    rows.embd = const_cast<float*>(slice.embeddings.data());
+    if (slice.sees_all) llama_set_causal_attn(model_.context(), false);
+    const int code = llama_decode(model_.context(), rows);
+    if (slice.sees_all) llama_set_causal_attn(model_.context(), true);
+    return outcome_of(code);
 }
 
 void LlamaDecoder::wait() {

@@ -65,6 +65,7 @@ private:
     void add_tree(const engine::Slice& slice);
     std::int32_t add_token(Token token, Position position);
     Result<void> compute(std::span<const engine::Slice> slices, const std::function<void()>& overlapped, Span& submit);
+    Result<void> decode_rows(const engine::Slice& slice);
     void end_submit(std::size_t n_slices, Span& submit) const;
     std::vector<QueryProbe::Sequence> watched(std::span<const engine::Slice> slices) const;
     void keep_states_for(std::int32_t n_tokens_back);

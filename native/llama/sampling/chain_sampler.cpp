@@ -62,6 +62,9 @@ Result<void> ChainSampler::accept_prompt(const Request& request, std::int32_t n_
     const std::int32_t n_read = n_prompt - request.n_generated_before;
     cpu_s_ = 0;
     for (std::int32_t i = std::max(0, n_read - n_remembered); i < n_prompt; ++i) {
+        const bool is_image = std::any_of(request.images.begin(), request.images.end(),
+                                          [i](const auto& run) { return run.begin <= i && i < run.end; });
+        if (is_image) continue;  // no token was there
         const Token token = request.prompt[static_cast<std::size_t>(i)];
         if (Result<void> accepted = accept(token, i >= n_read); !accepted) return accepted;
         if (cpu_s_ > kMaxResumeCpu_s) {

@@ -33,7 +33,7 @@ std::shared_ptr<const SpecialText> special_text(const ChatTemplate& chat_templat
     return chat_template.special_text(frame);
 }
 
-void tokenize(const common_chat_templates_inputs& inputs, RenderedChat& chat) {
+void tokenize(const common_chat_templates_inputs& inputs, const ImageMarkers& markers, RenderedChat& chat) {
     const ChatTemplate& chat_template = *chat.chat_template;
     const RenderPrompt render = [&](const common_chat_templates_inputs& other) {
         return common_chat_templates_apply(chat_template.templates(), other).prompt;
@@ -51,7 +51,7 @@ void tokenize(const common_chat_templates_inputs& inputs, RenderedChat& chat) {
         }
         chat.text = std::move(*marks);
         PromptTokens tokens = tokenize_prompt(chat_template.vocabulary(), chat_template.texts(), *special,
-                                              chat.params.prompt, chat.text.spans, true);
+                                              chat.params.prompt, chat.text.spans, true, markers);
         chat.marks = find_message_marks(chat_template.vocabulary(), *special, chat.params.prompt, tokens,
                                         chat.params.message_delimiters);
         chat.ids = std::move(tokens.ids);
@@ -154,8 +154,7 @@ common_json delimiters_json(const RenderedChat& chat) {
 
 std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
                                                 std::string_view request_json) {
-    const ChatRequest request = parse_chat_request(request_json);
-    const common_chat_templates_inputs& inputs = request.inputs;
+    const ChatRequest inputs = parse_chat_request(request_json);
     const std::string constraint = own_grammar(inputs);
     const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     const bool must_call = may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
@@ -165,10 +164,8 @@ std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTempla
     }
     auto chat = std::make_shared<RenderedChat>();
     chat->chat_template = std::move(chat_template);
-    tokenize(rendered, *chat);
-    if (!request.chosen_tool.empty()) {
-        constrain_to_tool(rendered, request.chosen_tool, *chat);
-    }
+    tokenize(rendered, inputs.markers, *chat);
+    if (!inputs.chosen_tool.empty()) constrain_to_tool(rendered, inputs.chosen_tool, *chat);
     if (may_call && !must_call && !inputs.json_schema.empty()) {
         constrain_to_call_or_schema(inputs, constraint, *chat);
     } else if (chat->params.grammar.empty() && !constraint.empty()) {

@@ -102,18 +102,17 @@ std::string read_chosen_tool(const common_json& choice, const common_chat_templa
 }
 
 void read_tools(const common_json& body, ChatRequest& request) {
-    common_chat_templates_inputs& inputs = request.inputs;
     if (body.contains("tools") && !body.at("tools").is_null()) {
-        inputs.tools = common_chat_tools_parse_oaicompat(body.at("tools"));
+        request.tools = common_chat_tools_parse_oaicompat(body.at("tools"));
     }
-    inputs.parallel_tool_calls = flag(body, "parallel_tool_calls", true);
+    request.parallel_tool_calls = flag(body, "parallel_tool_calls", true);
     if (body.contains("tool_choice") && body.at("tool_choice").is_object()) {
-        request.chosen_tool = read_chosen_tool(body.at("tool_choice"), inputs);
-        inputs.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
+        request.chosen_tool = read_chosen_tool(body.at("tool_choice"), request);
+        request.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
     } else {
-        inputs.tool_choice = common_chat_tool_choice_parse_oaicompat(text(body, "tool_choice", "auto"));
+        request.tool_choice = common_chat_tool_choice_parse_oaicompat(text(body, "tool_choice", "auto"));
     }
-    if (inputs.tools.empty() && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED) {
+    if (request.tools.empty() && request.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED) {
         refuse("tool_choice requires a tool, but tools is empty");
     }
 }
@@ -155,6 +154,22 @@ void read_reasoning(const common_json& body, common_chat_templates_inputs& input
     inputs.enable_thinking = flag(kwargs, "enable_thinking", inputs.enable_thinking);
 }
 
+void read_markers(const common_json& body, ImageMarkers& markers) {
+    if (!body.contains("image_markers") || body.at("image_markers").is_null()) {
+        return;
+    }
+    const common_json& asked = body.at("image_markers");
+    if (!asked.is_object() || !asked.contains("bytes") || !asked.at("bytes").is_number_integer()) {
+        refuse("image_markers must be an object with prefix and bytes");
+    }
+    markers.prefix = text(asked, "prefix", "");
+    const auto n_bytes = asked.at("bytes").get<int64_t>();
+    markers.n_bytes = n_bytes < 0 ? 0 : static_cast<size_t>(n_bytes);
+    if (markers.prefix.empty() || markers.n_bytes < markers.prefix.size()) {
+        refuse("image_markers have a prefix, which is no longer than they are");
+    }
+}
+
 void read_ending(const common_json& body, common_chat_templates_inputs& inputs) {
     if (body.contains("continue_final_message")) {
         inputs.continue_final_message = common_chat_continuation_parse(body.at("continue_final_message"));
@@ -193,14 +208,14 @@ ChatRequest parse_chat_request(std::string_view json) {
     }
     check_messages(body.at("messages"));
     ChatRequest request;
-    common_chat_templates_inputs& inputs = request.inputs;
     try {
-        inputs.messages = common_chat_msgs_parse_oaicompat(without_nulls(body.at("messages")));
+        read_markers(body, request.markers);
+        request.messages = common_chat_msgs_parse_oaicompat(without_nulls(body.at("messages")));
         read_tools(body, request);
-        read_constraints(body, inputs);
-        read_reasoning(body, inputs);
-        read_ending(body, inputs);
-        for (const common_chat_msg& message : inputs.messages) {
+        read_constraints(body, request);
+        read_reasoning(body, request);
+        read_ending(body, request);
+        for (const common_chat_msg& message : request.messages) {
             for (const common_chat_tool_call& call : message.tool_calls) {
                 if (json_depth(call.arguments) > kMaxJsonDepth) {
                     refuse("a tool call's arguments are nested too deeply");

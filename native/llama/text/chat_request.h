@@ -7,15 +7,18 @@
 
 #include <chat.h>
 
+#include "llama/text/prompt_tokenizer.h"
+
 namespace luce::llama {
 
 // JSON text to a value. Throws TextFailure(BAD_ARGUMENT) when it is no JSON or nested so deeply that code which walks
 // it recursively (there is much of that in llama.cpp) could exhaust the stack.
 common_json parse_json(std::string_view text, const char* what);
 
-struct ChatRequest {
-    common_chat_templates_inputs inputs;
+// What templates are given, and what only the prompt needs beside it.
+struct ChatRequest : common_chat_templates_inputs {
     std::string chosen_tool;  // the one that has to be called; empty: any, or none
+    ImageMarkers markers;
 };
 
 // Throws TextFailure(BAD_ARGUMENT).

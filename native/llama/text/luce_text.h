@@ -78,7 +78,8 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
 
 /* In: {"messages", "tools", "tool_choice", "parallel_tool_calls", "json_schema", "grammar", "enable_thinking",
  *      "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "reasoning_format"}, as OpenAI's
- *      chat completions spell them; only "messages" is required.
+ *      chat completions spell them; only "messages" is required. Besides "image_markers": {"prefix": text, "bytes": n}:
+ *      what begins with the prefix and is so long stands for an image; number k of them is the id n_vocab + k.
  * Out: {"prompt", "format", "grammar", "grammar_lazy",
  *       "triggers": [{"type": "word" | "pattern" | "full" | "token", "value", "token"}], "preserved": [id],
  *       "generation_prompt", "additional_stops": [text],

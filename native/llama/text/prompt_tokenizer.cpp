@@ -54,11 +54,49 @@ void append_raw(const Vocabulary& vocabulary, TokenCache& texts, const SpecialTe
     append(text.size());
 }
 
+// A stretch of raw text, cut at the markers of images.
+class TextBetweenImages {
+public:
+    TextBetweenImages(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special,
+                      const ImageMarkers& markers)
+        : vocabulary_(vocabulary), texts_(texts), special_(special), markers_(markers) {}
+
+    // `begin`: of the text in the prompt.
+    void append(std::string_view text, size_t begin, PromptTokens& tokens) {
+        size_t at = 0;
+        while (!markers_.prefix.empty()) {
+            const size_t found = text.find(markers_.prefix, at);
+            if (found == std::string_view::npos || text.size() - found < markers_.n_bytes) break;
+            append_text(text.substr(at, found - at), begin + at, tokens);
+            const auto id = static_cast<llama_token>(llama_vocab_n_tokens(vocabulary_.text())) + n_images_++;
+            tokens.anchors.push_back({begin + found, tokens.ids.size(), LLAMA_TOKEN_NULL});
+            tokens.ids.push_back(id);
+            at = found + markers_.n_bytes;
+        }
+        append_text(text.substr(at), begin + at, tokens);
+    }
+
+private:
+    void append_text(std::string_view text, size_t begin, PromptTokens& tokens) {
+        if (text.empty()) return;
+        tokens.anchors.push_back({begin, tokens.ids.size(), LLAMA_TOKEN_NULL});
+        append_raw(vocabulary_, texts_, special_, text, tokens.ids);
+    }
+
+    const Vocabulary& vocabulary_;
+    TokenCache& texts_;
+    const SpecialText& special_;
+    const ImageMarkers& markers_;
+    llama_token n_images_ = 0;
+};
+
 }  // namespace
 
 PromptTokens tokenize_prompt(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special,
-                             std::string_view prompt, const std::vector<ByteSpan>& kept_as_text, bool add_special) {
+                             std::string_view prompt, const std::vector<ByteSpan>& kept_as_text, bool add_special,
+                             const ImageMarkers& markers) {
     PromptTokens tokens;
+    TextBetweenImages raw(vocabulary, texts, special, markers);
     const llama_vocab* vocab = vocabulary.text();
     const std::vector<llama_token> around =
         add_special ? vocabulary.tokenize("", true, false) : std::vector<llama_token>();
@@ -66,12 +104,11 @@ PromptTokens tokenize_prompt(const Vocabulary& vocabulary, TokenCache& texts, co
     const size_t n_before = has_first && !around.empty() ? 1 : 0;
     tokens.ids.assign(around.begin(), around.begin() + static_cast<std::ptrdiff_t>(n_before));
     for (const Fragment& fragment : special.cut(prompt, kept_as_text)) {
-        tokens.anchors.push_back({fragment.begin, tokens.ids.size(), fragment.id});
         if (fragment.is_token()) {
+            tokens.anchors.push_back({fragment.begin, tokens.ids.size(), fragment.id});
             tokens.ids.push_back(fragment.id);
         } else {
-            append_raw(vocabulary, texts, special, prompt.substr(fragment.begin, fragment.end - fragment.begin),
-                       tokens.ids);
+            raw.append(prompt.substr(fragment.begin, fragment.end - fragment.begin), fragment.begin, tokens);
         }
     }
     tokens.ids.insert(tokens.ids.end(), around.begin() + static_cast<std::ptrdiff_t>(n_before), around.end());

@@ -25,9 +25,17 @@ struct PromptTokens {
     std::vector<TokenAnchor> anchors;  // in order: each special token, each raw stretch between two
 };
 
+// What stands in a prompt's text for an image: `prefix`, so many bytes more, and not known to who writes messages.
+// Number k of a prompt's markers becomes the one id n_vocab + k, and the texts around it are tokenised each by itself.
+struct ImageMarkers {
+    std::string prefix;  // empty: there are none
+    size_t n_bytes = 0;  // of a marker, its prefix included
+};
+
 // kept_as_text: in order, without overlaps. add_special: what the vocabulary puts around a text (BOS and so on).
 // texts: of vocabulary.tokenize(text, false, false).
 PromptTokens tokenize_prompt(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special,
-                             std::string_view prompt, const std::vector<ByteSpan>& kept_as_text, bool add_special);
+                             std::string_view prompt, const std::vector<ByteSpan>& kept_as_text, bool add_special,
+                             const ImageMarkers& markers = {});
 
 }  // namespace luce::llama

@@ -40,7 +40,7 @@ KvCacheManager::KvCacheManager(KvDevice& device, DiskStore* disk, MemoryConfig c
       fetcher_(device, tree_, cache_, policy_, disk, selector_.uses_scores()),
       placer_(device, tree_, cache_, pool_),
       snapshots_(device, tree_, cache_, lanes_, checkpoints_, slots_, policy_),
-      transfer_(device, tree_, cache_, slots_, policy_, config_.n_vocab, selector_.uses_scores()) {}
+      transfer_(device, tree_, cache_, slots_, policy_, config_.n_vocab, config_.has_images, selector_.uses_scores()) {}
 
 std::shared_ptr<KvCacheManager::Fetch> KvCacheManager::fetch(std::span<const Token> text,
                                                              const MemoryRequest& request) {

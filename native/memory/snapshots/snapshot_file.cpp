@@ -99,7 +99,7 @@ Result<SnapshotContents> read_contents(ByteSource& source, const Header& header,
     Result<Tokens> tokens = read_section_of<Tokens>(source, header.n_tokens);
     if (!tokens) return tokens.error();
     contents.tokens = std::move(tokens).value();
-    if (!in_vocabulary(contents.tokens, limits.n_vocab)) return bad("it has tokens outside the vocabulary");
+    if (!in_vocabulary(contents.tokens, limits)) return bad("it has tokens outside the vocabulary");
     for (std::uint32_t i = 0; i < header.n_pages; ++i) {
         Result<Bytes> rows = read_section_of<Bytes>(source, kPageSize * limits.row_bytes);
         if (!rows) return rows.error();
@@ -143,7 +143,7 @@ Result<void> check_contents(const SnapshotContents& contents, const Header& head
         return page && page->size() == kPageSize * limits.row_bytes;
     });
     if (!whole_pages) return Error{ErrorCode::bad_args, "a page has not the bytes of a page"};
-    if (!in_vocabulary(contents.tokens, limits.n_vocab)) {
+    if (!in_vocabulary(contents.tokens, limits)) {
         return Error{ErrorCode::bad_args, "it has tokens outside the vocabulary"};
     }
     if (!can_be_written(contents.scores)) return Error{ErrorCode::bad_args, "a page's score is no finite number"};

@@ -84,10 +84,10 @@ struct Sections {
     PageScores scores;
 };
 
-Result<Sections> read_sections(ByteSource& source, const Header& header, std::int32_t n_vocab) {
+Result<Sections> read_sections(ByteSource& source, const Header& header, const TierLimits& limits) {
     Result<Tokens> tokens = read_section_of<Tokens>(source, header.n_tokens);
     if (!tokens) return tokens.error();
-    if (!in_vocabulary(tokens.value(), n_vocab)) return bad("it has tokens outside the vocabulary");
+    if (!in_vocabulary(tokens.value(), limits)) return bad("it has tokens outside the vocabulary");
     Result<CheckpointBlob> data = read_checkpoint_sections(source, header.n_state, header.n_rows, header.n_logits);
     if (!data) return data.error();
     Result<PageScores> scores = read_scores(source, header.n_scores);
@@ -124,8 +124,8 @@ auto without_bad_alloc(const F& f) -> decltype(f()) {
 
 }  // namespace
 
-bool in_vocabulary(std::span<const Token> tokens, std::int32_t n_vocab) {
-    return std::all_of(tokens.begin(), tokens.end(), [n_vocab](Token token) { return token >= 0 && token < n_vocab; });
+bool in_vocabulary(std::span<const Token> tokens, const TierLimits& limits) {
+    return std::all_of(tokens.begin(), tokens.end(), [&limits](Token token) { return limits.is_token(token); });
 }
 
 Result<void> check_checkpoint_sizes(std::size_t n_rest, std::uint64_t n_state, std::uint64_t n_rows,
@@ -163,13 +163,12 @@ std::uint64_t checkpoint_file_bytes(std::size_t n_rest, const CheckpointData& ch
 }
 
 bool fits_page(std::span<const Token> tokens, const Bytes& rows, const TierLimits& limits) {
-    return tokens.size() == kPageSize && rows.size() == kPageSize * limits.row_bytes &&
-           in_vocabulary(tokens, limits.n_vocab);
+    return tokens.size() == kPageSize && rows.size() == kPageSize * limits.row_bytes && in_vocabulary(tokens, limits);
 }
 
 bool fits_checkpoint(std::span<const Token> rest, const CheckpointData& checkpoint, const PageScores& scores,
                      const TierLimits& limits) {
-    return rest.size() < kPageSize && in_vocabulary(rest, limits.n_vocab) && can_be_written(scores) &&
+    return rest.size() < kPageSize && in_vocabulary(rest, limits) && can_be_written(scores) &&
            check_checkpoint_sizes(rest.size(), checkpoint.state.size(), checkpoint.rows.size(),
                                   checkpoint.logits.size() * sizeof(float), limits)
                .ok();
@@ -202,7 +201,7 @@ Result<PageFile> read_page_file(ByteSource& source, const MemoryIdentity& identi
     return without_bad_alloc([&]() -> Result<PageFile> {
         const Result<Header> header = read_header(source, Kind::page, identity, limits);
         if (!header) return header.error();
-        Result<Sections> read = read_sections(source, header.value(), limits.n_vocab);
+        Result<Sections> read = read_sections(source, header.value(), limits);
         if (!read) return read.error();
         Sections& sections = read.value();
         const std::span<const Token, kPageSize> tokens(sections.tokens.data(), kPageSize);
@@ -217,7 +216,7 @@ Result<CheckpointFile> read_checkpoint_file(ByteSource& source, const MemoryIden
     return without_bad_alloc([&]() -> Result<CheckpointFile> {
         const Result<Header> header = read_header(source, Kind::checkpoint, identity, limits);
         if (!header) return header.error();
-        Result<Sections> read = read_sections(source, header.value(), limits.n_vocab);
+        Result<Sections> read = read_sections(source, header.value(), limits);
         if (!read) return read.error();
         Sections& sections = read.value();
         if (checkpoint_name(header.value().before, sections.tokens) != header.value().name) {

@@ -31,6 +31,9 @@ struct TierLimits {
     std::size_t row_bytes = 0;        // of one position, exactly
     std::size_t max_state_bytes = 0;  // of a checkpoint's state, at most
     std::int32_t n_vocab = 0;         // tokens are below it; logits are so many or none
+    bool has_images = false;          // whose ids are at and above it
+
+    bool is_token(Token token) const { return token >= 0 && (has_images || token < n_vocab); }
 };
 
 struct PageFile {
@@ -75,6 +78,6 @@ Result<void> check_checkpoint_sizes(std::size_t n_rest, std::uint64_t n_state, s
                                     std::uint64_t n_logits, const TierLimits& limits);
 Result<CheckpointBlob> read_checkpoint_sections(ByteSource& source, std::uint64_t n_state, std::uint64_t n_rows,
                                                 std::uint64_t n_logits);
-bool in_vocabulary(std::span<const Token> tokens, std::int32_t n_vocab);
+bool in_vocabulary(std::span<const Token> tokens, const TierLimits& limits);
 
 }  // namespace luce::memory

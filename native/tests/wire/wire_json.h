@@ -93,6 +93,7 @@ private:
     static json as_json(const wire::SnapshotPoint& point) {
         return {{"position", point.position}, {"slot", point.slot}};
     }
+    static json as_json(const wire::ImageAt& image) { return {{"position", image.position}, {"path", image.path}}; }
     static json as_json(const wire::PinSpan& span) { return {{"begin", span.begin}, {"end", span.end}}; }
     static json as_json(const std::vector<wire::SamplerKind>& kinds) {
         constexpr const char* kNames[] = {"penalties", "dry",   "top_n_sigma", "top_k",      "typ_p",
@@ -179,6 +180,7 @@ struct CommandToJson {
             .add_object("sampling", fields_of(command.sampling))
             .add_object("constraint", fields_of(command.constraint))
             .add_object("memory", fields_of(command.memory))
+            .add("images", command.images)
             .add("stop_tokens", command.stop_tokens)
             .add("n_least", command.n_least)
             .add("ignore_eos", command.ignore_eos)
@@ -227,6 +229,14 @@ struct CommandToJson {
     json operator()(const wire::Unpark& unpark) const { return park_fields("unpark", unpark).object(); }
     json operator()(const wire::Clear& clear) const {
         return JsonFields().add("type", std::string("clear")).add("id", clear.id).add("disk", clear.disk).object();
+    }
+
+    json operator()(const wire::DescribeImage& image) const {
+        return JsonFields()
+            .add("type", std::string("describe_image"))
+            .add_always("id", image.id)
+            .add("path", image.path)
+            .object();
     }
 
 private:
@@ -350,6 +360,9 @@ inline wire::Reply reply_from(const json& object) {
     if (type == "ready") return wire::ReadyLine{object.value("fields", Fields{})};
     if (type == "pool_size") return wire::PoolSize{object.at("n_tokens")};
     if (type == "load_progress") return wire::LoadProgress{object.at("percent")};
+    if (type == "image_described") {
+        return wire::ImageDescribed{object.at("id"), object.value("ids", std::vector<Token>{})};
+    }
     if (type == "out_of_memory") return wire::OutOfMemory{object.at("reason")};
     throw std::runtime_error("no reply " + type);
 }

@@ -102,7 +102,7 @@ async def get_props(request: web.Request) -> web.Response:
             "n_vocab": info.n_vocab,
             "total_slots": sum(engine.lanes for engine in status.engines),
             "default_generation_settings": {"n_ctx": context.supervisor.n_ctx, "params": _sampled_with(context)},
-            "modalities": {"vision": False, "audio": False},
+            "modalities": {"vision": context.supervisor.has_images, "audio": False},
             "bos_token": _spelling(context, info.bos),
             "eos_token": _spelling(context, info.eos),
             **template,

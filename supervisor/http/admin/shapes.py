@@ -100,7 +100,7 @@ PROPS = record(
         "n_vocab": NUMBER,
         "total_slots": NUMBER,
         "default_generation_settings": record({"n_ctx": _N_CTX, "params": {"type": "object"}}),
-        "modalities": record({"vision": {"const": False}, "audio": {"const": False}}),
+        "modalities": record({"vision": {"type": "boolean"}, "audio": {"const": False}}),
         "bos_token": TEXT,
         "eos_token": TEXT,
         "chat_template": TEXT,

@@ -23,7 +23,8 @@ class ChatPrompt:
     """A conversation that the model's template renders."""
 
     messages: Sequence[Mapping[str, Any]]
-    """role: system, developer, user, assistant, tool; content: text, or parts of type "text"; assistant messages may
+    """role: system, developer, user, assistant, tool; content: text, or parts of type "text" and "image"
+    (message_images.py); assistant messages may
     have reasoning_content and tool_calls [{"id", "type": "function", "function": {"name", "arguments": JSON text}}];
     tool messages have tool_call_id."""
     tools: Sequence[Mapping[str, Any]] = ()

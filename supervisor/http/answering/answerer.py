@@ -41,6 +41,7 @@ from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.compaction import LiveConversations
 from luce.supervisor.http.answering.context_edits import AppliedEdit, cleared, is_triggered
 from luce.supervisor.http.answering.loop_guard import LoopGuard
+from luce.supervisor.http.answering.prompt_images import PromptImages
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
@@ -86,6 +87,7 @@ class ChatAnswerer:
         self._known = TokenReplayCache(text, settings.answers_kept_bytes)
         self._spellings = AnswerSpellings(settings.answers_kept_bytes if settings.restores_answers else 0)
         self._renderer = Renderer(text, self._known, self._spellings)
+        self._images = PromptImages(supervisor)
         self._log = _answer_log(supervisor.config, text, settings.answers_kept_bytes)
         for answer in self._log.read() if self._log is not None else ():
             self._keep_answer(answer)
@@ -100,7 +102,7 @@ class ChatAnswerer:
         """Raises ApiError where the request cannot be served."""
         asked_s = time.monotonic()
         self._check(answer_request)
-        answer_request = self._defaults.apply(answer_request)
+        answer_request = self._images.readable(self._defaults.apply(answer_request))
         rendered = await self._render(answer_request)
         submissions: list[Submission] = []
         choices: list[ChoiceDecoder] = []
@@ -119,6 +121,7 @@ class ChatAnswerer:
                     n_vocab=self._text.n_vocab,
                     reuse=reuse,
                     seed=self._supervisor.config.seed,
+                    images=self._images.placed(answer_request.prompt, rendered.images),
                 )
                 submission = await self._submit(request)
                 stack.callback(submission.close)
@@ -136,7 +139,7 @@ class ChatAnswerer:
             yield answering
 
     async def count_tokens(self, answer_request: AnswerRequest) -> int:
-        rendered = await self._render(self._defaults.apply(answer_request))
+        rendered = await self._render(self._images.readable(self._defaults.apply(answer_request)))
         rendered.close()
         return len(rendered.ids)
 
@@ -213,10 +216,11 @@ class ChatAnswerer:
         return rendered
 
     async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
+        images = await self._images.ids_of(answer_request.prompt)
         try:
             owner = "" if self._settings.shares_prefixes else answer_request.client
             rendered = await asyncio.to_thread(
-                self._renderer.render, answer_request.prompt, owner, answer_request.client
+                self._renderer.render, answer_request.prompt, owner, answer_request.client, images
             )
         except TextError as error:
             raise api_error(error) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 from luce.protocol import MAX_LOGPROBS, Generate, LocalProtocolError, SamplingArgs, format_command
 from luce.supervisor.http.answering.answer_request import AnswerRequest
@@ -10,7 +11,7 @@ from luce.supervisor.http.answering.pinned_ranges import pinned_spans
 from luce.supervisor.http.answering.rendering import Rendered
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.requests import MAX_SEED, GenerateRequest
+from luce.supervisor.requests import MAX_SEED, GenerateRequest, PromptImage
 
 
 def engine_request(
@@ -23,6 +24,7 @@ def engine_request(
     n_vocab: int,
     reuse: bool,
     seed: int | None = None,
+    images: Sequence[PromptImage] = (),
 ) -> GenerateRequest:
     """Of choice number `index`; `seed` is that of requests that bring none. Raises ApiError where the engine would
     refuse it."""
@@ -53,6 +55,7 @@ def engine_request(
             marks=rendered.marks,
             turn=rendered.user_end,
             pin=pins,
+            images=images,
             reuse=reuse and answer_request.reuse,
             client=answer_request.client,
             session=f"{answer_request.client}\n{answer_request.session}"

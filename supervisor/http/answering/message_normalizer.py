@@ -10,6 +10,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from luce.supervisor.http.answering.message_images import image_of
+from luce.supervisor.text.image_markers import image_marker, is_image_marker
+
 CLEARED_REASONING = "has_cleared_reasoning"
 """Key of a message whose reasoning is to stay away, unlike one that the client has only left out: that may come back
 from the answer that the message was."""
@@ -67,7 +70,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any] | None:
             parts = [part for part in shown if part]
             if not parts:
                 return None
-    kept["content"] = "\n".join(parts)
+    kept["content"] = _joined(parts)
     if "tool_calls" in kept:
         if kept["tool_calls"]:
             kept["tool_calls"] = [_tool_call(call) for call in kept["tool_calls"]]
@@ -76,8 +79,19 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any] | None:
     return kept
 
 
+def _joined(parts: Sequence[str]) -> str:
+    """Around an image the model's projector says what stands, as where llama.cpp puts messages together."""
+    text = ""
+    after_image = True
+    for part in parts:
+        is_image = is_image_marker(part)
+        text += part if after_image or is_image else f"\n{part}"
+        after_image = is_image
+    return text
+
+
 def content_texts(content: Any) -> list[str]:
-    """The parts of a message's content. Raises UnreadableContentError."""
+    """The parts of a message's content, images as their markers. Raises UnreadableContentError, or ApiError."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -86,6 +100,9 @@ def content_texts(content: Any) -> list[str]:
         raise UnreadableContentError("a message's content is a text or a list of parts")
     texts = []
     for part in content:
+        if (image := image_of(part)) is not None:
+            texts.append(image_marker(image.name))
+            continue
         text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
         if not isinstance(text, str):
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__

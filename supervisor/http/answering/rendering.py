@@ -12,12 +12,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from luce.protocol import ConstraintArgs, GrammarTrigger, TriggerKind
 from luce.supervisor.http.answering.answer_request import ChatPrompt, TextPrompt
 from luce.supervisor.http.answering.answer_spellings import AnswerSpellings, SpelledConversation
 from luce.supervisor.http.answering.context_edits import AppliedEdit
+from luce.supervisor.http.answering.image_places import ImagePlaces
 from luce.supervisor.http.answering.infill import Infill, NoInfillError, infill_prompt
 from luce.supervisor.http.answering.message_normalizer import (
     UnreadableContentError,
@@ -30,6 +32,7 @@ from luce.supervisor.http.answering.role_fallbacks import RoleFallbacks
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache, Turn
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel, schema_to_grammar
+from luce.supervisor.text.image_markers import images_in
 
 logger = logging.getLogger("luce.http.answering")
 
@@ -72,6 +75,8 @@ class Rendered:
     """Of the conversation that the request summarises, in place of the request's own."""
     edits: tuple[AppliedEdit, ...] = ()
     """What was cleared of its messages."""
+    images: tuple[tuple[int, str], ...] = ()
+    """Where the ids of each begin, and its name."""
 
     def close(self) -> None:
         if self.chat is not None:
@@ -102,22 +107,35 @@ class Renderer:
         self._history = ReasoningHistory(model)
         self._said: set[str] = set()
 
-    def render(self, prompt: ChatPrompt | TextPrompt, owner: str = "", client: str = "") -> Rendered:
+    def render(
+        self,
+        prompt: ChatPrompt | TextPrompt,
+        owner: str = "",
+        client: str = "",
+        images: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    ) -> Rendered:
         """`owner`: whose earlier answers may be put in where they spell what is there; `client`: whose may where they
-        say it. Raises ApiError, or TextError."""
+        say it; `images`: the ids of those in its messages, by name. Raises ApiError, or TextError."""
         if isinstance(prompt, TextPrompt):
             return self._text(prompt)
         spoken = self._spoken(prompt, client)
-        chat = self._chat(prompt, spoken)
+        chat = self._chat(prompt, spoken, has_images=bool(images))
         spliced = self._known.splice(chat, owner, [answer for answer, _ in spoken.answers])
+        names = images_in(chat.prompt) if images else []
+        placed = ImagePlaces(spliced.ids, self._model.n_vocab, names, images)
         differing = {number for number, (_, differs) in enumerate(spoken.answers) if differs}
+        user_end = _user_end(chat, spoken.messages, spliced.places)
         found = ((spliced.places[mark.message], mark.offset) for mark in self._marks.find(chat, prompt.messages))
         return Rendered(
-            ids=spliced.ids,
-            boundaries=spliced.boundaries,
-            marks=tuple(place + offset for place, offset in found if place is not None),
-            user_end=_user_end(chat, spoken.messages, spliced.places),
-            turns=tuple(zip(chat.marks, spliced.places, strict=True)),
+            ids=placed.ids,
+            boundaries=tuple(map(placed.moved, spliced.boundaries)),
+            marks=tuple(placed.moved(place + offset) for place, offset in found if place is not None),
+            user_end=None if user_end is None else placed.moved(user_end),
+            turns=tuple(
+                (mark, None if place is None else placed.moved(place))
+                for mark, place in zip(chat.marks, spliced.places, strict=True)
+            ),
+            images=tuple(placed.images),
             constraint=self._constraint(prompt, chat),
             chat=chat,
             turn=spliced.turn,
@@ -158,7 +176,7 @@ class Renderer:
         except UnreadableContentError as error:
             raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
 
-    def _chat(self, prompt: ChatPrompt, spoken: SpelledConversation) -> RenderedChat:
+    def _chat(self, prompt: ChatPrompt, spoken: SpelledConversation, *, has_images: bool) -> RenderedChat:
         choice: str | Mapping[str, Any] = prompt.tool_choice
         if prompt.tool_choice.startswith("function:"):
             name = prompt.tool_choice.removeprefix("function:")
@@ -174,6 +192,7 @@ class Renderer:
             chat_template_kwargs=self._template_arguments(prompt) or None,
             continue_final_message=prompt.continues_last,
             add_generation_prompt=None if prompt.opens_answer else False,
+            has_images=has_images,
         )
 
     def _constraint(self, prompt: ChatPrompt, chat: RenderedChat) -> ConstraintArgs:

@@ -1,16 +1,20 @@
 """Content blocks of Anthropic's messages as texts: which can be read, which are noted, which are refused.
 
-Media in what a person says is refused. Inside tool results a note takes its place: an agent that has looked at a
-picture would otherwise get an error for the rest of its conversation. Blocks of servers' own tools, and kinds nobody
+Images are handed on as such. Where the model reads none, and with other media, what a person says is refused; inside
+tool results a note takes its place: an agent that has looked at a picture would otherwise get an error for the rest of
+its conversation. Blocks of servers' own tools, and kinds nobody
 here knows, are left out of what an assistant or the client itself said.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import logging
 from collections.abc import Mapping
 from typing import Any
 
+from luce.supervisor.http.answering.message_images import NO_PROJECTOR, MessageImage, image_part
 from luce.supervisor.http.errors import ApiError, ErrorKind
 
 _log = logging.getLogger("luce.http.anthropic")
@@ -54,6 +58,57 @@ def user_text(block: Block, path: str) -> str:
     if kind in _MEDIA:
         raise invalid(path, f"{_MEDIA[kind]} input is not supported: the model reads text only")
     raise invalid(f"{path}.type", f"Content blocks of type {kind[:64]!r} are not supported in user messages")
+
+
+def user_part(block: Block, path: str) -> dict[str, Any] | None:
+    """The same as a part of a message's content; None: nothing. Raises ApiError."""
+    if type_of(block, path) == "image":
+        told = f"image input is not supported: the model reads text only {NO_PROJECTOR}"
+        return image_part(_image(block, path, invalid(path, told)))
+    text = user_text(block, path)
+    return {"type": "text", "text": text} if text else None
+
+
+def result_content(content: object, path: str) -> str | list[dict[str, Any]]:
+    """What a tool gave: a text, or parts where there are images. Raises ApiError."""
+    if not isinstance(content, list) or not any(isinstance(block, dict) and _is_image(block) for block in content):
+        return result_text(content, path)
+    parts = []
+    for index, block in enumerate(content):
+        at = f"{path}.{index}"
+        if not isinstance(block, dict):
+            raise invalid(at, "Input should be a content block")
+        if _is_image(block):
+            note = f"[{_MEDIA['image']} left out: the model reads text only]"
+            parts.append(image_part(_image(block, at, note)))
+        else:
+            parts.append({"type": "text", "text": _result_block_text(block, at)})
+    return parts
+
+
+def _is_image(block: Block) -> bool:
+    return block.get("type") == "image"
+
+
+def _image(block: Block, path: str, otherwise: str | ApiError) -> MessageImage:
+    """What is wrong with it matters only to a model that reads images."""
+    try:
+        return MessageImage(_image_file(block, path), otherwise)
+    except ApiError as error:
+        return MessageImage(error, otherwise)
+
+
+def _image_file(block: Block, path: str) -> bytes:
+    source = block.get("source")
+    if not isinstance(source, dict):
+        raise invalid(f"{path}.source", "Field required")
+    at = f"{path}.source"
+    if (kind := type_of(source, at)) != "base64":
+        raise invalid(f"{at}.type", f"{kind[:64]!r}: this server fetches no images; send their base64")
+    try:
+        return base64.b64decode(string_field(source, "data", at), validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(f"{at}.data", "Input should be base64") from None
 
 
 def result_text(content: object, path: str) -> str:

@@ -18,9 +18,10 @@ from luce.supervisor.http.anthropic.content import (
     Block,
     invalid,
     log_left_out,
-    result_text,
+    result_content,
     string_field,
     type_of,
+    user_part,
     user_text,
 )
 from luce.supervisor.http.anthropic.opaque import MAX_RESTORED_BYTES, TooMuchReasoningError, call_id_of, reasoning_of
@@ -157,8 +158,8 @@ class _Reader:
             at = f"{path}.{index}"
             if type_of(block, at) == "tool_result":
                 self._append_result(block, at)
-            elif text := user_text(block, at):
-                parts.append(_part(text))
+            elif (part := user_part(block, at)) is not None:
+                parts.append(part)
         if parts or not content:
             self._append_user(parts)
 
@@ -174,10 +175,10 @@ class _Reader:
 
     def _append_result(self, block: Block, path: str) -> None:
         call_id = call_id_of(string_field(block, "tool_use_id", path))
-        text = result_text(block.get("content"), f"{path}.content")
-        if block.get("is_error") is True and not text.lower().startswith(("error", "<tool_use_error")):
-            text = f"Error: {text}"
-        message: Message = {"role": "tool", "tool_call_id": call_id, "content": text}
+        content = result_content(block.get("content"), f"{path}.content")
+        if block.get("is_error") is True:
+            content = _as_error(content)
+        message: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
         if call_id in self._tool_names:
             message["name"] = self._tool_names[call_id]
         self.finish().append(message)
@@ -232,6 +233,12 @@ class _Reader:
         self._tool_names[call_id] = name
         text = json.dumps(arguments, ensure_ascii=False)
         return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def _as_error(content: str | list[Message]) -> str | list[Message]:
+    if isinstance(content, list):
+        return [_part("Error:"), *content]
+    return content if content.lower().startswith(("error", "<tool_use_error")) else f"Error: {content}"
 
 
 def _part(text: str) -> Message:

@@ -1,7 +1,7 @@
 """A chat completion's `messages`: checked one by one, and brought into the shape of ChatPrompt.messages.
 
-Lenient where real clients are: content that is null, arguments as an object, the legacy function role. What is not text
-is refused. Must not know the rest of the body.
+Lenient where real clients are: content that is null, arguments as an object, the legacy function role. What is neither
+text nor an image is refused, and so are images of the assistant's or the system's. Must not know the rest of the body.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from luce.supervisor.http.answering.message_images import NO_PROJECTOR, image_part
 from luce.supervisor.http.openai_shared.fields import expect, refusal
+from luce.supervisor.http.openai_shared.images import read_image
 
+IMAGE_ROLES = ("user", "tool", "function")
+IMAGE_PARTS = ("image_url", "input_image")
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 THOUGHT_PARTS = ("thinking", "reasoning", "redacted_thinking")
@@ -48,7 +52,7 @@ def _read_message(message: Any, param: str, number: int) -> dict[str, Any]:
     if "content" not in message:
         name = f"{param}.content"
         raise refusal(name, f"Missing required parameter: '{name}'.", "missing_required_parameter")
-    content = _read_content(message["content"], f"{param}.content")
+    content = _read_content(message["content"], f"{param}.content", has_images=role in IMAGE_ROLES)
     if role == "function":
         name = _optional_text(message, "name", param)
         return {"role": "tool", "tool_call_id": _legacy_id(name), "name": name, "content": content}
@@ -137,16 +141,16 @@ def _readable(arguments: str | dict[str, Any] | None) -> str:
     return arguments if isinstance(value, dict) else json.dumps({"arguments": value}, ensure_ascii=False)
 
 
-def _read_content(value: Any, param: str) -> str | list[dict[str, str]]:
+def _read_content(value: Any, param: str, *, has_images: bool = False) -> str | list[dict[str, Any]]:
     if value is None:
         return ""
     if isinstance(value, str):
         return value
     expect(value, list, param, "a string or an array of parts")
-    return [_read_part(part, f"{param}[{index}]") for index, part in enumerate(value)]
+    return [_read_part(part, f"{param}[{index}]", has_images=has_images) for index, part in enumerate(value)]
 
 
-def _read_part(part: Any, param: str) -> dict[str, str]:
+def _read_part(part: Any, param: str, *, has_images: bool) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     expect(part, dict, param, "an object")
@@ -158,7 +162,10 @@ def _read_part(part: Any, param: str) -> dict[str, str]:
     if (key := TEXT_PARTS.get(kind)) is None:
         what = PART_NAMES.get(kind, f"'{kind:.40}'")
         told = f"{what} input is not supported by this model: '{param}' must be text."
-        raise refusal(param, told, "unsupported_content")
+        if not has_images or kind not in IMAGE_PARTS:
+            raise refusal(param, told, "unsupported_content")
+        lacking = refusal(param, f"{told} {NO_PROJECTOR}", "unsupported_content")
+        return image_part(read_image(part.get("image_url"), f"{param}.image_url", lacking))
     text = part.get(key)
     expect(text, str, f"{param}.{key}", "a string")
     return {"type": "text", "text": text}

@@ -14,7 +14,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from luce.supervisor.http.answering.message_images import NO_PROJECTOR, image_part
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.openai_shared.images import read_image
 
 log = logging.getLogger("luce.http.responses")
 
@@ -187,7 +189,8 @@ def custom_arguments(given: str) -> str:
 
 def _take_output(conversation: _Conversation, item: Item, where: str) -> None:
     call_id = _text_field(item, "call_id", where)
-    conversation.add({"role": "tool", "tool_call_id": call_id, "content": _output_text(item.get("output"))})
+    output = _output_content(item.get("output"), f"{where}.output")
+    conversation.add({"role": "tool", "tool_call_id": call_id, "content": output})
 
 
 def _take_action(name: str, field: str) -> Callable[[_Conversation, Item, str], None]:
@@ -258,10 +261,18 @@ def _input_content(content: object, where: str) -> str | list[Message]:
         return content
     if not isinstance(content, list):
         raise _invalid(where, "the content must be a text or a list of parts")
-    parts = [_part_text(part, f"{where}[{index}]") for index, part in enumerate(content)]
-    if len(parts) <= 1:
-        return "".join(parts)
-    return [{"type": "text", "text": part} for part in parts]
+    parts = [_input_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
+    if len(parts) <= 1 and all(part["type"] == "text" for part in parts):
+        return "".join(part["text"] for part in parts)
+    return parts
+
+
+def _input_part(part: object, where: str) -> Message:
+    if not isinstance(part, dict) or part.get("type") != "input_image":
+        return {"type": "text", "text": _part_text(part, where)}
+    told = f"content of type 'input_image' is not supported: text only {NO_PROJECTOR}"
+    lacking = _invalid(f"{where}.type", told, "unsupported_content")
+    return image_part(read_image(part.get("image_url"), f"{where}.image_url", lacking))
 
 
 def _part_text(part: object, where: str) -> str:
@@ -296,6 +307,24 @@ def _joined(parts: object, between: str = "") -> str:
         return ""
     texts = [part.get("text") for part in parts if isinstance(part, dict)]
     return between.join(text for text in texts if isinstance(text, str))
+
+
+def _output_content(output: object, where: str) -> str | list[Message]:
+    """The same, with images as such: a model that reads none is shown the words."""
+    if not isinstance(output, list) or not any(_is_image(part) for part in output):
+        return _output_text(output)
+    return [_output_image(part, f"{where}[{index}]") for index, part in enumerate(output)]
+
+
+def _is_image(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "input_image"
+
+
+def _output_image(part: object, where: str) -> Message:
+    if not _is_image(part):
+        return {"type": "text", "text": _output_part(part)}
+    assert isinstance(part, dict)
+    return image_part(read_image(part.get("image_url"), f"{where}.image_url", _output_part(part)))
 
 
 def _output_text(output: object) -> str:

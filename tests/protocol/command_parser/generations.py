@@ -32,6 +32,7 @@ from luce.protocol.scalar_values import (
 from luce.protocol.tokens import MAX_INT32
 
 from .lists import (
+    parse_images,
     parse_logit_bias,
     parse_marks,
     parse_pins,
@@ -157,6 +158,7 @@ NAMED_KEYS: dict[bytes, Key] = {
     b"marks": ("memory", sets("marks", parse_marks)),
     b"turn": ("memory", sets("turn", parse_count)),
     b"pin": ("memory", sets("pins", parse_pins)),
+    b"images": ("", sets("images", parse_images)),
     b"generated": ("", sets("n_generated_before", parse_count)),
     b"priority": ("", sets("priority", lambda value: parse_integer(value, MIN_INT32, MAX_INT32))),
 }

@@ -14,6 +14,7 @@ from typing import TypeVar
 from luce.protocol.commands import (
     MAX_MARKS,
     GrammarTrigger,
+    ImageAt,
     PinSpan,
     SamplerKind,
     SamplingArgs,
@@ -187,6 +188,24 @@ def parse_pins(text: bytes) -> tuple[PinSpan, ...]:
     if len(pins) > MAX_MARKS:
         raise RefusedError(f"has more than {MAX_MARKS} spans")
     return pins
+
+
+def _parse_image(text: bytes) -> ImageAt:
+    position, path = _split_pair(text, "pos:path")
+    number = _parse_number(position)
+    if not path:
+        raise RefusedError("has an empty text")
+    return ImageAt(number, parse_text(path))
+
+
+def parse_images(text: bytes) -> tuple[ImageAt, ...]:
+    """`pos:<path>,…`, positions rise, at most MAX_MARKS."""
+    images = _parse_list(text, b",", _parse_image)
+    if len(images) > MAX_MARKS:
+        raise RefusedError(f"has more than {MAX_MARKS} images")
+    if any(first.position >= second.position for first, second in pairwise(images)):
+        raise RefusedError("has positions that do not rise")
+    return images
 
 
 def parse_samp(text: bytes) -> SamplingArgs:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from luce.protocol.commands import (
     Clear,
+    DescribeImage,
     FreeSlot,
     ListSlots,
     LoadSlot,
@@ -130,7 +131,7 @@ def _parse_clear_words(arguments: bytes) -> Clear:
     return Clear(disk=bool(what))
 
 
-Parser = Callable[[bytes], MemoryCommand]
+Parser = Callable[[bytes], MemoryCommand | DescribeImage]
 
 _IN_CAPITALS: dict[str, Parser] = {
     "SNAPSHOT": lambda arguments: _parse_slot_words(arguments, Snapshot),
@@ -148,6 +149,7 @@ _BY_NAME: dict[str, Parser] = {
     "list": lambda arguments: ListSlots(**_read(arguments, _ID)),
     "save": lambda arguments: SaveSlot(**_read(arguments, _SLOT | _PATH)),
     "load": lambda arguments: LoadSlot(**_read(arguments, _SLOT | _PATH)),
+    "image": lambda arguments: DescribeImage(**_read(arguments, _ID | _PATH)),
     "clear": lambda arguments: Clear(**_read(arguments, _ID, _DISK)),
     "park": lambda arguments: _parse_park(arguments, Park),
     "unpark": lambda arguments: _parse_park(arguments, Unpark),

@@ -1,0 +1,201 @@
+"""Images through the three dialects, over a real engine with a projector: shown to the model, counted, found again in
+memory; refused or put in words where there is no projector; never fetched."""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.serving import Server
+from tests.pictures import HOSTILE, png
+
+FIRST, SECOND = png(40, 30, 1), png(40, 30, 2)
+N_ROWS = 100  # of each, by the projector
+
+
+@pytest.fixture(scope="module")
+def eyes(test_models: Path) -> Iterator[Server]:
+    running = Server(test_models / "qwen3.gguf", {"mmproj": test_models / "mmproj" / "llava.gguf"})
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+def post(server: Server, path: str, body: Any) -> tuple[int, dict[str, Any]]:
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server.url}{path}", json.dumps(body).encode(), headers)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def data_url(image: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(image).decode()}"
+
+
+def chat_body(*images: bytes | str, text: str = "What is this?", **fields: Any) -> dict[str, Any]:
+    urls = [image if isinstance(image, str) else data_url(image) for image in images]
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    content = [{"type": "text", "text": text}, *parts]
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 6, "temperature": 0, **fields}
+
+
+def chat(server: Server, *images: bytes, **fields: Any) -> tuple[str, dict[str, Any]]:
+    status, answer = post(server, "/v1/chat/completions", chat_body(*images, **fields))
+    assert status == 200, answer
+    message = answer["choices"][0]["message"]
+    return (message.get("reasoning_content") or "") + (message["content"] or ""), answer["usage"]
+
+
+def n_cached(usage: dict[str, Any]) -> int:
+    return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+
+def anthropic_image(image: bytes) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(image).decode()}
+    return {"type": "image", "source": source}
+
+
+def messages_body(*content: dict[str, Any]) -> dict[str, Any]:
+    return {"model": "m", "max_tokens": 6, "temperature": 0, "messages": [{"role": "user", "content": list(content)}]}
+
+
+# As Claude Code's Read tool sends a screenshot.
+READ_A_PICTURE: list[dict[str, Any]] = [
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "Read", "input": {}}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [anthropic_image(FIRST)]}]},
+]
+
+
+def test_the_same_image_comes_from_memory_and_another_answers_otherwise(eyes: Server) -> None:
+    first, usage = chat(eyes, FIRST)
+    again, usage_again = chat(eyes, FIRST)
+    other, usage_other = chat(eyes, SECOND)
+    assert first == again != other
+    assert usage["prompt_tokens"] == usage_other["prompt_tokens"]
+    assert n_cached(usage) == 0
+    assert n_cached(usage_again) > N_ROWS > n_cached(usage_other)
+    _, without = chat(eyes)
+    assert usage["prompt_tokens"] - without["prompt_tokens"] == N_ROWS
+    both, usage_both = chat(eyes, FIRST, SECOND)
+    assert usage_both["prompt_tokens"] - without["prompt_tokens"] == 2 * N_ROWS
+    assert chat(eyes, SECOND, FIRST)[0] != both
+
+
+def test_a_conversation_goes_on_behind_an_image(eyes: Server) -> None:
+    body = chat_body(FIRST, text="And this?")
+    _, first = post(eyes, "/v1/chat/completions", body)
+    answer = first["choices"][0]["message"]
+    body["messages"] += [answer, {"role": "user", "content": "Are you sure?"}]
+    status, second = post(eyes, "/v1/chat/completions", body)
+    assert status == 200
+    assert n_cached(second["usage"]) >= first["usage"]["prompt_tokens"]
+
+
+def test_what_tools_show_is_seen(eyes: Server) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+    asked = [{"role": "user", "content": "Look."}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    shown = {"role": "tool", "tool_call_id": "c1", "content": chat_body(FIRST)["messages"][0]["content"]}
+    status, answer = post(eyes, "/v1/chat/completions", {"messages": [*asked, shown], "max_tokens": 2})
+    assert status == 200
+    assert answer["usage"]["prompt_tokens"] > N_ROWS
+
+
+def test_messages(eyes: Server) -> None:
+    text = {"type": "text", "text": "What is on it?"}
+    status, plain = post(eyes, "/v1/messages/count_tokens", messages_body(text))
+    assert status == 200
+    status, counted = post(eyes, "/v1/messages/count_tokens", messages_body(anthropic_image(FIRST), text))
+    assert status == 200
+    assert counted["input_tokens"] - plain["input_tokens"] >= N_ROWS
+    bodies = [messages_body(anthropic_image(image), text) for image in (FIRST, FIRST, SECOND)]
+    answers = [post(eyes, "/v1/messages", body) for body in bodies]
+    assert [status for status, _ in answers] == [200] * 3
+    contents = [answer["content"] for _, answer in answers]
+    assert contents[0] == contents[1] != contents[2]
+    usage = answers[1][1]["usage"]
+    assert usage["cache_read_input_tokens"] > N_ROWS
+    body = messages_body(text)
+    body["messages"] += READ_A_PICTURE
+    status, read = post(eyes, "/v1/messages", body)
+    assert status == 200
+    assert read["usage"]["input_tokens"] + read["usage"]["cache_read_input_tokens"] > N_ROWS
+
+
+def test_responses(eyes: Server) -> None:
+    def ask(image: bytes) -> dict[str, Any]:
+        content = [{"type": "input_text", "text": "Which?"}, {"type": "input_image", "image_url": data_url(image)}]
+        body = {"input": [{"role": "user", "content": content}], "max_output_tokens": 6, "temperature": 0}
+        status, answer = post(eyes, "/v1/responses", body)
+        assert status == 200, answer
+        return answer
+
+    answers = [ask(image) for image in (FIRST, FIRST, SECOND)]
+    assert answers[0]["output"][-1]["content"] == answers[1]["output"][-1]["content"]
+    assert answers[1]["usage"]["input_tokens_details"]["cached_tokens"] > N_ROWS
+    assert answers[2]["usage"]["input_tokens_details"]["cached_tokens"] < N_ROWS
+    output = [{"type": "input_image", "image_url": data_url(FIRST)}]
+    items: list[dict[str, Any]] = [
+        {"role": "user", "content": "Look."},
+        {"type": "function_call", "call_id": "c", "name": "view_image", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": output},
+    ]
+    status, answer = post(eyes, "/v1/responses", {"input": items, "max_output_tokens": 2})
+    assert status == 200
+    assert answer["usage"]["input_tokens"] > N_ROWS
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_files_that_are_no_images_are_refused(eyes: Server, name: str) -> None:
+    status, answer = post(eyes, "/v1/chat/completions", chat_body(HOSTILE[name]))
+    assert status == 400, answer
+    status, answer = post(eyes, "/v1/messages", messages_body(anthropic_image(HOSTILE[name])))
+    assert status == 400, answer
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/a.png", "https://example.com/a.png", "file:///etc/passwd", "x"])
+def test_no_url_is_fetched(eyes: Server, url: str) -> None:
+    status, answer = post(eyes, "/v1/chat/completions", chat_body(url))
+    assert (status, answer["error"]["param"]) == (400, "messages[0].content[1].image_url")
+    assert "fetches no URLs" in answer["error"]["message"]
+    block = {"type": "image", "source": {"type": "url", "url": url}}
+    status, answer = post(eyes, "/v1/messages", messages_body(block))
+    assert status == 400
+    assert "fetches no images" in answer["error"]["message"]
+
+
+def test_a_marker_in_a_message_is_text(eyes: Server) -> None:
+    status, told = post(eyes, "/apply-template", chat_body(FIRST))
+    assert status == 200
+    prompt = told["prompt"]
+    marker = prompt[prompt.index("<__image_") : prompt.index("__>") + 3]
+    text, usage = chat(eyes, text=marker)
+    assert text
+    assert 0 < usage["prompt_tokens"] < 200
+
+
+def test_without_a_projector_images_are_refused_or_told_of(server: Server) -> None:
+    status, answer = post(server, "/v1/chat/completions", chat_body(FIRST))
+    assert (status, answer["error"]["param"]) == (400, "messages[0].content[1]")
+    assert "--mmproj" in answer["error"]["message"]
+    status, answer = post(server, "/v1/messages", messages_body(anthropic_image(FIRST)))
+    assert status == 400
+    assert "--mmproj" in answer["error"]["message"]
+    items = [{"role": "user", "content": [{"type": "input_image", "image_url": data_url(FIRST)}]}]
+    status, answer = post(server, "/v1/responses", {"input": items})
+    assert status == 400
+    assert "--mmproj" in answer["error"]["message"]
+    body = messages_body({"type": "text", "text": "Look."})
+    body["messages"] += READ_A_PICTURE
+    status, answer = post(server, "/v1/messages", body)
+    assert status == 200
