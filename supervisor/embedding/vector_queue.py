@@ -159,7 +159,7 @@ class VectorQueue:
             self._requests.popleft()
             self._send(self._client, request)
             n_sent += 1
-            if request.unsent and not request.done.done():
+            if request.unsent and not request.done.done() and request not in self._requests:
                 (self._requests.appendleft if request.n_deaths > 0 else self._requests.append)(request)
 
     def _send(self, client: EngineClient, request: _Request) -> None:

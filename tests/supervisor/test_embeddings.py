@@ -101,6 +101,14 @@ async def test_a_request_survives_the_death_of_its_engine(embedding: Make) -> No
             assert max(abs(a - b) for a, b in zip(one.values, other.values, strict=True)) < ROUNDING
 
 
+async def test_an_engine_that_has_died_unseen(embedding: Make) -> None:
+    async with embedding() as supervisor:
+        for n in range(1, 4):
+            os.kill(pid_of(supervisor), signal.SIGKILL)
+            assert len(await supervisor.embed(long_job(200))) == 200
+            assert supervisor.status().embeddings[0].n_deaths == n
+
+
 async def test_a_request_that_kills_two_engines_is_given_up(embedding: Make) -> None:
     async with embedding() as supervisor:
         running = asyncio.create_task(supervisor.embed(long_job()))

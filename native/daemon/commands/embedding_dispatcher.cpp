@@ -130,6 +130,11 @@ bool EmbeddingDispatcher::step() {
 void EmbeddingDispatcher::answer(const std::vector<engine::EmbeddingRequest>& batch,
                                  std::vector<engine::Vector> vectors) {
     for (std::size_t i = 0; i < batch.size(); ++i) {
+        if (vectors[i].empty()) {
+            const Error none{ErrorCode::internal, "the model gave no vector of this text: not finite, or all zeros"};
+            output_.send_reply(wire::Err{batch[i].id, none});
+            continue;
+        }
         const auto n_tokens = static_cast<std::int32_t>(batch[i].tokens.size());
         ++n_texts_;
         n_tokens_ += static_cast<std::uint64_t>(n_tokens);

@@ -26,8 +26,8 @@ public:
 
     virtual EmbedderLimits limits() const = 0;
 
-    // The vector of each text, all computed in one call. REQUIRES: texts within the limits, none of them empty.
-    // Errors: out_of_memory; internal: it cannot compute any more.
+    // The vector of each text, all computed in one call; an empty one where the model gave none. REQUIRES: texts within
+    // the limits, none of them empty. Errors: out_of_memory; internal: it cannot compute any more.
     virtual Result<std::vector<Vector>> embed(std::span<const Tokens> texts) = 0;
 };
 

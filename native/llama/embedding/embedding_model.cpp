@@ -239,11 +239,7 @@ Result<std::vector<engine::Vector>> EmbeddingModel::embed(std::span<const Tokens
     if (Result<void> computed = compute(texts); !computed) return computed.error();
     llama_synchronize(context_.get());
     std::vector<engine::Vector> vectors;
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-        Result<engine::Vector> vector = take_vector(static_cast<std::int32_t>(i));
-        if (!vector) return vector.error();
-        vectors.push_back(std::move(vector).value());
-    }
+    for (std::size_t i = 0; i < texts.size(); ++i) vectors.push_back(take_vector(static_cast<std::int32_t>(i)));
     return vectors;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "no memory for the computation"};
@@ -282,15 +278,15 @@ Result<void> EmbeddingModel::compute_part(std::span<const Tokens> texts, TextPar
     return failed("the computation failed (libllama: " + std::to_string(code) + ")");
 }
 
-Result<engine::Vector> EmbeddingModel::take_vector(std::int32_t sequence) const {
+engine::Vector EmbeddingModel::take_vector(std::int32_t sequence) const {
     const float* values = llama_get_embeddings_seq(context_.get(), sequence);
-    if (values == nullptr) return failed("the model gave no vector");
+    if (values == nullptr) return {};
     engine::Vector vector(values, values + info_.n_values);
     double sum = 0;
     for (const float value : vector) sum += static_cast<double>(value) * value;
-    if (!std::isfinite(sum)) return failed("the model gave a vector that is not finite");
+    if (!std::isfinite(sum)) return {};
     if (pooling_type_ == LLAMA_POOLING_TYPE_RANK) return vector;
-    if (sum == 0) return failed("the model gave a vector of zeros");
+    if (sum == 0) return {};
     const double scale = 1 / std::sqrt(sum);
     for (float& value : vector) value = static_cast<float>(value * scale);
     return vector;

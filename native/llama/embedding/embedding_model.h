@@ -55,7 +55,7 @@ public:
 
     engine::EmbedderLimits limits() const override;
 
-    // Of unit length, rank apart. Errors: also internal, where a vector is none: not finite, or all zeros.
+    // Of unit length, rank apart; none where it is not finite, or all zeros.
     Result<std::vector<engine::Vector>> embed(std::span<const Tokens> texts) override;
 
 private:
@@ -66,7 +66,7 @@ private:
     Result<void> compute(std::span<const Tokens> texts);
     enum class TextPart { all, beginnings, ends };
     Result<void> compute_part(std::span<const Tokens> texts, TextPart part, Position& n_filled);
-    Result<engine::Vector> take_vector(std::int32_t sequence) const;
+    engine::Vector take_vector(std::int32_t sequence) const;
 
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;
     std::unique_ptr<llama_context, LlamaContextDeleter> context_;  // goes before the model

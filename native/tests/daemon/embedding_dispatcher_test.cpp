@@ -29,7 +29,7 @@ public:
         for (const Tokens& text : texts) {
             float sum = 0;
             for (const Token token : text) sum += static_cast<float>(token);
-            vectors.push_back({static_cast<float>(texts.size()), sum});
+            vectors.push_back(sum == 0 ? engine::Vector() : engine::Vector{static_cast<float>(texts.size()), sum});
         }
         return vectors;
     }
@@ -119,6 +119,15 @@ TEST_CASE("embedding daemon: a cancelled text is not computed") {
     CHECK(daemon.heard() == "[cancel] id=1\nerr cancelled id=1 the request was cancelled\n");
     CHECK(daemon.dispatcher.step());
     CHECK(daemon.heard() == "[embedding] id=2 N=1 values=AACAPwAAAEA=\n");
+}
+
+TEST_CASE("embedding daemon: a text without a vector is nobody else's trouble") {
+    EmbeddingDaemon daemon;
+    for (const char* line : {"embed id=1 prompt=0", "embed id=2 prompt=2"}) daemon.tell(line);
+    CHECK(daemon.dispatcher.step());
+    const std::string heard = daemon.heard();
+    CHECK(heard.starts_with("err internal id=1 "));
+    CHECK(heard.ends_with("\n[embedding] id=2 N=1 values=AAAAQAAAAEA=\n"));
 }
 
 TEST_CASE("embedding daemon: quit answers what waits") {
