@@ -171,11 +171,12 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     const auto begun = std::chrono::steady_clock::now();
     try {
         std::vector<QueryProbe::Sequence> sequences = watched(slices);
-        const GraphCache::Lease graph = model_.graphs().lease(shape_of(slices, !sequences.empty()));
+        const CallShape shape = shape_of(slices, !sequences.empty());
+        const GraphCache::Lease graph = model_.graphs().lease(shape);
         was_first_ = graph.is_new();
         std::optional<QueryProbe::Watch> watch;  // ends before the lease
         if (!sequences.empty()) watch.emplace(*probe_, *model_.context(), std::move(sequences));
-        if (const int code = llama_decode(model_.context(), batch_); code != 0) done = decode_error(code);
+        done = decode_batch(shape);
         end_submit(slices.size(), submit);
         if (done && overlapped) overlapped();
         if (done && wants_logits(slices)) wait();
@@ -190,6 +191,17 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     params.n_seq_max = n_sequences;
     contention_.note(std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
     return done;
+}
+
+Result<void> LlamaDecoder::decode_batch(const CallShape& shape) {
+    const auto decode = [&]() -> Result<void> {
+        const int code = llama_decode(model_.context(), batch_);
+        if (code != 0) return decode_error(code);
+        return {};
+    };
+    if (!limits_.waits_for_device || kv_device_ == nullptr || !GraphCache::may_keep(shape)) return decode();
+    const KvCells::WiderSpan span = kv_device_->widen_span(shape.n_tokens);
+    return decode();
 }
 
 void LlamaDecoder::wait() {

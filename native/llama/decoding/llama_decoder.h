@@ -31,7 +31,7 @@ public:
     void note_queries(QueryProbe* probe) { probe_ = probe; }
 
     // Whose cells its calls run over, for the profile of a step. It must outlive the decoder's last call.
-    void note_kv_device(const LlamaKvDevice* device) { kv_device_ = device; }
+    void note_kv_device(LlamaKvDevice* device) { kv_device_ = device; }
 
     // A refusal went through ggml as an exception: its processor's backend has then let go of its work buffer and still
     // points to it, so the context must not be let go.
@@ -59,6 +59,7 @@ public:
     std::int32_t batch_index(std::size_t row) const { return rows_[row]; }
 
 private:
+    Result<void> decode_batch(const CallShape& shape);
     CallShape shape_of(std::span<const engine::Slice> slices, bool is_watched) const;
     void add(const engine::Slice& slice);
     void add_tree(const engine::Slice& slice);
@@ -72,7 +73,7 @@ private:
     engine::DecoderLimits limits_;
     TreeBranches branches_;
     QueryProbe* probe_ = nullptr;
-    const LlamaKvDevice* kv_device_ = nullptr;
+    LlamaKvDevice* kv_device_ = nullptr;
     llama_batch batch_;
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
     ContentionMonitor contention_;
