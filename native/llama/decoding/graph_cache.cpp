@@ -92,8 +92,10 @@ GraphCache::GraphCache(llama_context& context, std::size_t n_most) : context_(co
 
 GraphCache::~GraphCache() = default;
 
+bool GraphCache::may_keep(const CallShape& shape) { return shape.n_tokens >= 1 && shape.n_tokens <= kMostTokens; }
+
 GraphCache::Lease GraphCache::lease(const CallShape& shape) {
-    if (n_most_ == 0 || shape.n_tokens > kMostTokens || shape.n_tokens < 1) return {context_, nullptr};
+    if (n_most_ == 0 || !may_keep(shape)) return {context_, nullptr};
     if (context_.*member_of(NeedsReserve{})) forget_all();
     ++n_calls_;
     Known& known = know(shape);

@@ -56,6 +56,9 @@ public:
         bool is_new_;
     };
 
+    // Whether a call's graph is worth keeping.
+    static bool may_keep(const CallShape& shape);
+
     // For one call of this shape, waiting for its results included. Where there is no memory for another graph, the
     // context's own is used (which is logged once).
     Lease lease(const CallShape& shape);

@@ -58,6 +58,23 @@ Error decode_error(int code) {
     }
 }
 
+// While it lives, each position of a call sees all of the call.
+class SeesAll {
+public:
+    SeesAll(llama_context& context, bool is_wanted) : context_(context), is_wanted_(is_wanted) {
+        if (is_wanted_) context_.set_causal_attn(false);
+    }
+    ~SeesAll() {
+        if (is_wanted_) context_.set_causal_attn(true);
+    }
+    SeesAll(const SeesAll&) = delete;
+    SeesAll& operator=(const SeesAll&) = delete;
+
+private:
+    llama_context& context_;
+    bool is_wanted_;
+};
+
 bool wants_logits(std::span<const engine::Slice> slices) {
     return std::any_of(slices.begin(), slices.end(), [](const engine::Slice& slice) { return slice.n_logits > 0; });
 }
@@ -173,13 +190,13 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
         std::vector<QueryProbe::Sequence> sequences = watched(slices);
         // A kept graph is one that begins with tokens.
         const bool is_image = !slices.front().embeddings.empty();
+        const CallShape shape = shape_of(slices, !sequences.empty());
         std::optional<GraphCache::Lease> graph;
-        if (!is_image) graph.emplace(model_.graphs().lease(shape_of(slices, !sequences.empty())));
+        if (!is_image) graph.emplace(model_.graphs().lease(shape));
         was_first_ = graph && graph->is_new();
         std::optional<QueryProbe::Watch> watch;  // ends before the lease
         if (!sequences.empty()) watch.emplace(*probe_, *model_.context(), std::move(sequences));
-        const int code = is_image ? decode_rows(slices.front()) : llama_decode(model_.context(), batch_);
-        if (code != 0) done = decode_error(code);
+        done = is_image ? decode_rows(slices.front()) : decode_batch(shape);
         end_submit(slices.size(), submit);
         if (done && overlapped) overlapped();
         if (done && wants_logits(slices)) wait();
@@ -196,15 +213,25 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
     return done;
 }
 
+Result<void> LlamaDecoder::decode_batch(const CallShape& shape) {
+    const auto decode = [&]() -> Result<void> {
+        const int code = llama_decode(model_.context(), batch_);
+        if (code != 0) return decode_error(code);
+        return {};
+    };
+    if (!limits_.waits_for_device || kv_device_ == nullptr || !GraphCache::may_keep(shape)) return decode();
+    const KvCells::WiderSpan span = kv_device_->widen_span(shape.n_tokens);
+    return decode();
+}
+
 // libllama computes rows of embeddings instead of tokens where the batch has some; the rest of the batch is the same.
-int LlamaDecoder::decode_rows(const engine::Slice& slice) {
+Result<void> LlamaDecoder::decode_rows(const engine::Slice& slice) {
     llama_batch rows = batch_;
     rows.token = nullptr;
     rows.embd = const_cast<float*>(slice.embeddings.data());
-    if (slice.sees_all) llama_set_causal_attn(model_.context(), false);
-    const int code = llama_decode(model_.context(), rows);
-    if (slice.sees_all) llama_set_causal_attn(model_.context(), true);
-    return code;
+    const SeesAll sees_all(*model_.context(), slice.sees_all);
+    if (const int code = llama_decode(model_.context(), rows); code != 0) return decode_error(code);
+    return {};
 }
 
 void LlamaDecoder::wait() {

@@ -31,7 +31,7 @@ public:
     void note_queries(QueryProbe* probe) { probe_ = probe; }
 
     // Whose cells its calls run over, for the profile of a step. It must outlive the decoder's last call.
-    void note_kv_device(const LlamaKvDevice* device) { kv_device_ = device; }
+    void note_kv_device(LlamaKvDevice* device) { kv_device_ = device; }
 
     // A refusal went through ggml as an exception: its processor's backend has then let go of its work buffer and still
     // points to it, so the context must not be let go.
@@ -59,12 +59,13 @@ public:
     std::int32_t batch_index(std::size_t row) const { return rows_[row]; }
 
 private:
+    Result<void> decode_batch(const CallShape& shape);
     CallShape shape_of(std::span<const engine::Slice> slices, bool is_watched) const;
     void add(const engine::Slice& slice);
     void add_tree(const engine::Slice& slice);
     std::int32_t add_token(Token token, Position position);
     Result<void> compute(std::span<const engine::Slice> slices, const std::function<void()>& overlapped, Span& submit);
-    int decode_rows(const engine::Slice& slice);
+    Result<void> decode_rows(const engine::Slice& slice);
     void end_submit(std::size_t n_slices, Span& submit) const;
     std::vector<QueryProbe::Sequence> watched(std::span<const engine::Slice> slices) const;
     void keep_states_for(std::int32_t n_tokens_back);
@@ -73,7 +74,7 @@ private:
     engine::DecoderLimits limits_;
     TreeBranches branches_;
     QueryProbe* probe_ = nullptr;
-    const LlamaKvDevice* kv_device_ = nullptr;
+    LlamaKvDevice* kv_device_ = nullptr;
     llama_batch batch_;
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
     ContentionMonitor contention_;

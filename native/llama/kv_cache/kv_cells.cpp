@@ -67,6 +67,18 @@ std::int32_t KvCells::n_spanned(std::int32_t n) const {
     return static_cast<std::int32_t>(next.empty() ? end : std::max(end, next.back() + 1));
 }
 
+KvCells::WiderSpan::WiderSpan(KvCells& cells, Cell end) : cells_(cells) {
+    if (cells.cache_ == nullptr || end <= cells.cells().used_max_p1()) return;
+    named_ = end - 1;
+    (cells.cells().*member_of(UsedCells{})).insert(*named_);
+}
+
+KvCells::WiderSpan::~WiderSpan() {
+    if (!named_) return;
+    const bool is_used = !cells_.cells().is_empty(*named_) && !cells_.is_aside_[*named_];
+    if (!is_used) (cells_.cells().*member_of(UsedCells{})).erase(*named_);
+}
+
 const KvCells::Unnamed& KvCells::unnamed(std::int32_t sequence) const {
     static constexpr Unnamed kNone;
     const auto index = static_cast<std::size_t>(sequence);

@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -40,6 +41,19 @@ public:
     std::int32_t n_free() const { return size() - n_used() - n_aside_; }
     // Up to the highest used one, once the n lowest free ones are used as well. REQUIRES: so many are free.
     std::int32_t n_spanned(std::int32_t n) const;
+
+    // While it lives libllama takes `end` for the end of its used cells, unless it fills higher ones.
+    class [[nodiscard]] WiderSpan {
+    public:
+        WiderSpan(KvCells& cells, memory::Cell end);
+        ~WiderSpan();
+        WiderSpan(const WiderSpan&) = delete;
+        WiderSpan& operator=(const WiderSpan&) = delete;
+
+    private:
+        KvCells& cells_;
+        std::optional<memory::Cell> named_;  // in libllama's set, though it is not used
+    };
 
     // Nobody sees more of what is held than that it is: holder_id() has no positions.
     void hold(std::span<const memory::Cell> cells);

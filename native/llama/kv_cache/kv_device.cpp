@@ -1,6 +1,7 @@
 #include "llama/kv_cache/kv_device.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <limits>
 #include <string>
@@ -31,6 +32,10 @@ constexpr std::size_t kStagedStates = 4;
 constexpr std::size_t kStagedStates_bytes = std::size_t{256} << 20;
 constexpr std::size_t kStagedPages = 8;
 constexpr std::size_t kStagedAlignment = 256;
+
+// Of cells that attention runs over, on a GPU; llama.cpp's own is 256.
+constexpr std::uint32_t kLeastSpanStep = 1024;
+constexpr std::uint32_t kMostSpanStep = 4096;
 
 std::size_t n_staged_bytes(const memory::DeviceTraits& traits, std::size_t n_tensors) {
     const std::size_t state_bytes = traits.state_bytes + n_tensors * kStagedAlignment;
@@ -103,6 +108,15 @@ ggml_backend_dev_t LlamaKvDevice::device() const {
     const auto elsewhere = [](const ggml_tensor* tensor) { return device_holding(tensor) != nullptr; };
     const auto first = std::find_if(tensors.begin(), tensors.end(), elsewhere);
     return first == tensors.end() ? nullptr : device_holding(*first);
+}
+
+// Reading a masked cell takes some 10 ns of a GPU, another graph 10 to 20 ms, which one cell a lane and step brings
+// nearer.
+KvCells::WiderSpan LlamaKvDevice::widen_span(std::int32_t n_more) {
+    const auto end = static_cast<std::uint32_t>(cells_.n_spanned(n_more));
+    const std::uint32_t step = std::clamp(std::bit_ceil(end / 16), kLeastSpanStep, kMostSpanStep);
+    const std::uint32_t padded = (end + step - 1) / step * step;
+    return {cells_, std::min(padded, static_cast<std::uint32_t>(cells_.size()))};
 }
 
 KvUsage LlamaKvDevice::usage() const {

@@ -39,6 +39,10 @@ public:
 
     KvUsage usage() const;
 
+    // While it lives, attention runs over a few cells more than a call of n_more tokens needs: the same number for many
+    // calls. It is part of their graph, and a GPU waits for another one as long as for several steps.
+    [[nodiscard]] KvCells::WiderSpan widen_span(std::int32_t n_more);
+
     // On which the rows lie, or the first of them; null: in the host's memory.
     ggml_backend_dev_t device() const;
 

@@ -23,7 +23,7 @@ int windows_until_change(ContentionDetector& detector, double share, int n_most)
     return 0;
 }
 
-std::size_t n_threads_here() {
+[[maybe_unused]] std::size_t n_threads_here() {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}));
 }
 
