@@ -17,6 +17,7 @@ from luce.supervisor.text import (
     TextModel,
     schema_to_grammar,
 )
+from luce.supervisor.text.image_markers import image_marker, images_in
 
 from .conftest import OpenWith
 from .text_models import CHATML, tool, write_sentencepiece_model
@@ -308,3 +309,21 @@ def test_many_threads_render(open_with: OpenWith) -> None:
     expected = [model.render(request, tools=[READ]).tokens for request in requests]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda request: model.render(request, tools=[READ]).tokens, requests)) == expected
+
+
+def test_markers_of_images_become_one_id_each(model: TextModel) -> None:
+    """The texts around them are tokenised by themselves, and what only looks like a marker stays text."""
+    first, second = image_marker("a" * 64), image_marker("b" * 64)
+    around = [{"role": "user", "content": f"Before {first} between{second}{first}<__image_0_{'a' * 64}__>"}]
+    chat = model.render(around, has_images=True)
+    assert [token - model.n_vocab for token in chat.tokens if token >= model.n_vocab] == [0, 1, 2]
+    assert images_in(chat.prompt) == ["a" * 64, "b" * 64, "a" * 64]
+    texts_only = [model.piece(token, special=True) for token in chat.tokens if token < model.n_vocab]
+    assert b"".join(texts_only).count(b"__>") == 1
+    begin = chat.tokens.index(model.n_vocab)
+    before = chat.prompt.partition(first)[0]
+    assert list(chat.tokens[:begin]) == model.tokenize(before, add_special=True, parse_special=True)
+    assert list(chat.tokens[begin + 1 : chat.tokens.index(model.n_vocab + 1)]) == model.tokenize(" between")
+    assert sum(len(model.piece(token, special=True)) for token in chat.tokens) == len(chat.prompt.encode())
+    plain = model.render(around)
+    assert max(plain.tokens) < model.n_vocab

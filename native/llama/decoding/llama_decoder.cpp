@@ -58,10 +58,22 @@ Error decode_error(int code) {
     }
 }
 
-Result<void> outcome_of(int code) {
-    if (code != 0) return decode_error(code);
-    return {};
-}
+// While it lives, each position of a call sees all of the call.
+class SeesAll {
+public:
+    SeesAll(llama_context& context, bool is_wanted) : context_(context), is_wanted_(is_wanted) {
+        if (is_wanted_) context_.set_causal_attn(false);
+    }
+    ~SeesAll() {
+        if (is_wanted_) context_.set_causal_attn(true);
+    }
+    SeesAll(const SeesAll&) = delete;
+    SeesAll& operator=(const SeesAll&) = delete;
+
+private:
+    llama_context& context_;
+    bool is_wanted_;
+};
 
 bool wants_logits(std::span<const engine::Slice> slices) {
     return std::any_of(slices.begin(), slices.end(), [](const engine::Slice& slice) { return slice.n_logits > 0; });
@@ -202,7 +214,11 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
 }
 
 Result<void> LlamaDecoder::decode_batch(const CallShape& shape) {
-    const auto decode = [&] { return outcome_of(llama_decode(model_.context(), batch_)); };
+    const auto decode = [&]() -> Result<void> {
+        const int code = llama_decode(model_.context(), batch_);
+        if (code != 0) return decode_error(code);
+        return {};
+    };
     if (!limits_.waits_for_device || kv_device_ == nullptr || !GraphCache::may_keep(shape)) return decode();
     const KvCells::WiderSpan span = kv_device_->widen_span(shape.n_tokens);
     return decode();
@@ -213,10 +229,9 @@ Result<void> LlamaDecoder::decode_rows(const engine::Slice& slice) {
     llama_batch rows = batch_;
     rows.token = nullptr;
     rows.embd = const_cast<float*>(slice.embeddings.data());
-    if (slice.sees_all) llama_set_causal_attn(model_.context(), false);
-    const int code = llama_decode(model_.context(), rows);
-    if (slice.sees_all) llama_set_causal_attn(model_.context(), true);
-    return outcome_of(code);
+    const SeesAll sees_all(*model_.context(), slice.sees_all);
+    if (const int code = llama_decode(model_.context(), rows); code != 0) return decode_error(code);
+    return {};
 }
 
 void LlamaDecoder::wait() {

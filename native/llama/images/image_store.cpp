@@ -87,9 +87,9 @@ void ImageStore::describe(std::string bytes, std::function<void(Result<engine::I
         done(image_of(*known, nullptr));
         return;
     }
-    reader_.post_urgent([this, name = std::move(name), bytes = std::move(bytes),
+    reader_.post_urgent([this, &projector = projector_, name = std::move(name), bytes = std::move(bytes),
                          done = std::move(done)]() mutable -> memory::IoWorker::Completion {
-        auto parts = std::make_shared<Result<std::vector<ImagePart>>>(projector_.cut(bytes));
+        auto parts = std::make_shared<Result<std::vector<ImagePart>>>(projector.cut(bytes));
         return [this, name = std::move(name), parts, done = std::move(done)] {
             if (!*parts) {
                 done(parts->error());

@@ -50,6 +50,26 @@ TEST_CASE("decoding lanes come every step, prefill gets what is left of the call
     CHECK(separate.calls[1][0].n_tokens == 64);
 }
 
+TEST_CASE("an image is a call of its own, one that must be whole waits for room, and one that waits gets nothing") {
+    std::vector<LaneView> lanes = {decoding(0, 5, 0), prefilling(1, 0, 40, 1), prefilling(2, 0, 100, 2)};
+    lanes[1].is_image = true;
+    const StepPlan beside = plan_step(lanes, {1000, 64, 64, false});
+    REQUIRE(beside.calls.size() == 2);
+    CHECK(beside.calls[0].size() == 2);
+    CHECK(beside.calls[0][1].n_tokens == 64 - 1 - 40);
+    REQUIRE(beside.calls[1].size() == 1);
+    CHECK(beside.calls[1][0].n_tokens == 40);
+
+    lanes[1].is_whole = true;  // whatever the budget
+    CHECK(plan_step(lanes, {1000, 10, 64, false}).calls.back()[0].n_tokens == 40);
+    CHECK(n_tokens(plan_step(lanes, {5 + 1 + 30, 10, 64, false})) == 1 + 10);
+
+    lanes[1].is_waiting = true;
+    const StepPlan without = plan_step(lanes, {1000, 64, 64, false});
+    REQUIRE(without.calls.size() == 1);
+    CHECK(n_tokens(without) == 64);
+}
+
 TEST_CASE("drafts go before a prompt gets nothing of the call") {
     std::vector<LaneView> lanes = {decoding(0, 5, 0), decoding(1, 5, 1), prefilling(2, 0, 100, 2)};
     lanes[0].n_draft = lanes[1].n_draft = 30;

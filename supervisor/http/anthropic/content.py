@@ -106,7 +106,7 @@ def _image_file(block: Block, path: str) -> bytes:
     if (kind := type_of(source, at)) != "base64":
         raise invalid(f"{at}.type", f"{kind[:64]!r}: this server fetches no images; send their base64")
     try:
-        return base64.b64decode(string_field(source, "data", at), validate=True)
+        return base64.b64decode("".join(string_field(source, "data", at).split()), validate=True)
     except (binascii.Error, ValueError):
         raise invalid(f"{at}.data", "Input should be base64") from None
 

@@ -28,6 +28,6 @@ def read_image(value: Any, param: str, otherwise: str | ApiError) -> MessageImag
         told = f"Invalid '{param}': a data: URL of an image is base64."
         return MessageImage(refusal(param, told, "invalid_image_url"), otherwise)
     try:
-        return MessageImage(base64.b64decode(text, validate=True), otherwise)
+        return MessageImage(base64.b64decode("".join(text.split()), validate=True), otherwise)
     except (binascii.Error, ValueError):
         return MessageImage(refusal(param, f"Invalid '{param}': it is no base64.", "invalid_image_url"), otherwise)
