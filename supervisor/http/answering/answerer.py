@@ -38,14 +38,12 @@ from luce.supervisor.http.answering.choice_decoder import (
     PlainReading,
 )
 from luce.supervisor.http.answering.choice_requests import engine_request
-from luce.supervisor.http.answering.compaction import LiveConversations
-from luce.supervisor.http.answering.context_edits import AppliedEdit, cleared, is_triggered
 from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.prompt_images import PromptImages
+from luce.supervisor.http.answering.prompt_reader import PromptReader
 from luce.supervisor.http.answering.rendering import Rendered, Renderer
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
-from luce.supervisor.http.answering.truncation import MAX_STEPS, without_oldest
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.requests import (
     FinishedEvent,
@@ -56,7 +54,6 @@ from luce.supervisor.requests import (
 )
 from luce.supervisor.scheduling.in_flight_request import Item
 from luce.supervisor.service import Submission
-from luce.supervisor.text import TextError
 
 MAX_LOG_BYTES = 16 << 20  # read at the start: about a second
 
@@ -88,10 +85,10 @@ class ChatAnswerer:
         self._spellings = AnswerSpellings(settings.answers_kept_bytes if settings.restores_answers else 0)
         self._renderer = Renderer(text, self._known, self._spellings)
         self._images = PromptImages(supervisor)
+        self._prompts = PromptReader(supervisor, settings, self._renderer, self._images)
         self._log = _answer_log(supervisor.config, text, settings.answers_kept_bytes)
         for answer in self._log.read() if self._log is not None else ():
             self._keep_answer(answer)
-        self._live = LiveConversations() if settings.compaction == "live" else None
         self._client_texts = None if settings.shares_prefixes else TenantIsolation()
         if self._client_texts is not None:
             _require_no_disk(supervisor.config)
@@ -103,7 +100,7 @@ class ChatAnswerer:
         asked_s = time.monotonic()
         self._check(answer_request)
         answer_request = self._images.readable(self._defaults.apply(answer_request))
-        rendered = await self._render(answer_request)
+        rendered = await self._prompts.read(answer_request)
         submissions: list[Submission] = []
         choices: list[ChoiceDecoder] = []
         with ExitStack() as stack:
@@ -129,7 +126,7 @@ class ChatAnswerer:
                 choice = self._choice(answer_request, rendered, index)
                 stack.callback(choice.close)
                 choices.append(choice)
-            await self._note_live(answer_request, rendered)
+            await self._prompts.note(answer_request, rendered)
             if answer_request.prompt.grammar is not None or answer_request.pins:
                 await self._await_consent(submissions[0])
             answering = ChatAnswering(
@@ -139,7 +136,7 @@ class ChatAnswerer:
             yield answering
 
     async def count_tokens(self, answer_request: AnswerRequest) -> int:
-        rendered = await self._render(self._images.readable(self._defaults.apply(answer_request)))
+        rendered = await self._prompts.read(self._images.readable(self._defaults.apply(answer_request)))
         rendered.close()
         return len(rendered.ids)
 
@@ -147,86 +144,6 @@ class ChatAnswerer:
         if not 1 <= answer_request.n <= self._settings.max_choices:
             text = f"n={answer_request.n}: it must be from 1 to {self._settings.max_choices}"
             raise ApiError(ErrorKind.INVALID, "bad_n", text, param="n")
-
-    async def _render(self, answer_request: AnswerRequest) -> Rendered:
-        if isinstance(answer_request.prompt, TextPrompt):
-            return await self._render_whole(answer_request)
-        if (summary := await self._summarise_live(answer_request, answer_request.prompt)) is not None:
-            return summary
-        rendered = await self._render_whole(answer_request)
-        if answer_request.prompt.edits:
-            answer_request, rendered = await self._edit(answer_request, answer_request.prompt, rendered)
-        return await self._truncate(answer_request, rendered)
-
-    async def _summarise_live(self, asked: AnswerRequest, prompt: ChatPrompt) -> Rendered | None:
-        """The conversation in memory that the request summarises, with what it asks for appended; None: there is none,
-        nobody wants that, or it leaves no room for an answer."""
-        if self._live is None:
-            return None
-        live = await asyncio.to_thread(self._live.find, asked.client, prompt)
-        if live is None:
-            return None
-        rendered = await self._render_whole(replace(asked, prompt=live))
-        if self._leaves_room(asked, rendered):
-            return replace(rendered, is_live_summary=True)
-        rendered.close()
-        return None
-
-    async def _note_live(self, asked: AnswerRequest, rendered: Rendered) -> None:
-        if self._live is not None and isinstance(asked.prompt, ChatPrompt) and not rendered.is_live_summary:
-            await asyncio.to_thread(self._live.note, asked.client, asked.prompt)
-
-    def _leaves_room(self, asked: AnswerRequest, rendered: Rendered) -> bool:
-        n_ctx = self._supervisor.n_ctx
-        return n_ctx is None or len(rendered.ids) <= n_ctx - min(asked.max_tokens or n_ctx, n_ctx // 8)
-
-    async def _edit(
-        self, asked: AnswerRequest, prompt: ChatPrompt, rendered: Rendered
-    ) -> tuple[AnswerRequest, Rendered]:
-        """With what the client wants cleared of a long prompt."""
-        for edit in prompt.edits:
-            n_before = len(rendered.ids)
-            messages, n_cleared = cleared(edit, prompt.messages)
-            if n_cleared == 0 or not is_triggered(edit, prompt.messages, n_before):
-                continue
-            shorter = replace(prompt, messages=messages)
-            edited = await self._render_whole(replace(asked, prompt=shorter))
-            n_saved = n_before - len(edited.ids)
-            if n_saved < edit.at_least_tokens:
-                edited.close()
-                continue
-            rendered.close()
-            applied = (*rendered.edits, AppliedEdit(edit, n_cleared, n_saved))
-            prompt, rendered = shorter, replace(edited, edits=applied)
-        return replace(asked, prompt=prompt), rendered
-
-    async def _truncate(self, asked: AnswerRequest, rendered: Rendered) -> Rendered:
-        """Without what came first, if it does not fit and the client wants it so."""
-        prompt, n_ctx = asked.prompt, self._supervisor.n_ctx
-        if isinstance(prompt, TextPrompt) or not prompt.drops_oldest or n_ctx is None:
-            return rendered
-        for n_steps in range(1, MAX_STEPS):
-            if self._leaves_room(asked, rendered):
-                break
-            messages = without_oldest(prompt.messages, n_steps, n_ctx)
-            if messages is None:
-                break
-            rendered.close()
-            rendered = await self._render_whole(replace(asked, prompt=replace(prompt, messages=messages)))
-        return rendered
-
-    async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
-        images = await self._images.ids_of(answer_request.prompt)
-        try:
-            owner = "" if self._settings.shares_prefixes else answer_request.client
-            rendered = await asyncio.to_thread(
-                self._renderer.render, answer_request.prompt, owner, answer_request.client, images
-            )
-        except TextError as error:
-            raise api_error(error) from error
-        if not rendered.ids:
-            raise ApiError(ErrorKind.INVALID, "empty_prompt", "the prompt is empty: it needs at least one token")
-        return rendered
 
     def _room_for(self, answer_request: AnswerRequest, n_prompt: int) -> int:
         """How many tokens the answer may have."""

@@ -1,0 +1,115 @@
+"""PromptReader: a request's prompt -> ids, with what may be done to a conversation on the way: a summary answered from
+the conversation in memory, messages cleared or left out. Knows the engine's context, and nothing of answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.answering.compaction import LiveConversations
+from luce.supervisor.http.answering.context_edits import AppliedEdit, cleared, is_triggered
+from luce.supervisor.http.answering.prompt_images import PromptImages
+from luce.supervisor.http.answering.rendering import Rendered, Renderer
+from luce.supervisor.http.answering.truncation import MAX_STEPS, without_oldest
+from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
+from luce.supervisor.text import TextError
+
+if TYPE_CHECKING:
+    from luce.supervisor.http.settings import ServeSettings
+    from luce.supervisor.supervisor import Supervisor
+
+
+class PromptReader:
+    """For one supervisor and its model."""
+
+    def __init__(
+        self, supervisor: Supervisor, settings: ServeSettings, renderer: Renderer, images: PromptImages
+    ) -> None:
+        self._supervisor = supervisor
+        self._settings = settings
+        self._renderer = renderer
+        self._images = images
+        self._live = LiveConversations() if settings.compaction == "live" else None
+
+    async def read(self, answer_request: AnswerRequest) -> Rendered:
+        if isinstance(answer_request.prompt, TextPrompt):
+            return await self._render_whole(answer_request)
+        if (summary := await self._summarise_live(answer_request, answer_request.prompt)) is not None:
+            return summary
+        rendered = await self._render_whole(answer_request)
+        if answer_request.prompt.edits:
+            answer_request, rendered = await self._edit(answer_request, answer_request.prompt, rendered)
+        return await self._truncate(answer_request, rendered)
+
+    async def _summarise_live(self, asked: AnswerRequest, prompt: ChatPrompt) -> Rendered | None:
+        """The conversation in memory that the request summarises, with what it asks for appended; None: there is none,
+        nobody wants that, or it leaves no room for an answer."""
+        if self._live is None:
+            return None
+        live = await asyncio.to_thread(self._live.find, asked.client, prompt)
+        if live is None:
+            return None
+        rendered = await self._render_whole(replace(asked, prompt=live))
+        if self._leaves_room(asked, rendered):
+            return replace(rendered, is_live_summary=True)
+        rendered.close()
+        return None
+
+    async def note(self, asked: AnswerRequest, rendered: Rendered) -> None:
+        if self._live is not None and isinstance(asked.prompt, ChatPrompt) and not rendered.is_live_summary:
+            await asyncio.to_thread(self._live.note, asked.client, asked.prompt)
+
+    def _leaves_room(self, asked: AnswerRequest, rendered: Rendered) -> bool:
+        n_ctx = self._supervisor.n_ctx
+        return n_ctx is None or len(rendered.ids) <= n_ctx - min(asked.max_tokens or n_ctx, n_ctx // 8)
+
+    async def _edit(
+        self, asked: AnswerRequest, prompt: ChatPrompt, rendered: Rendered
+    ) -> tuple[AnswerRequest, Rendered]:
+        """With what the client wants cleared of a long prompt."""
+        for edit in prompt.edits:
+            n_before = len(rendered.ids)
+            messages, n_cleared = cleared(edit, prompt.messages)
+            if n_cleared == 0 or not is_triggered(edit, prompt.messages, n_before):
+                continue
+            shorter = replace(prompt, messages=messages)
+            edited = await self._render_whole(replace(asked, prompt=shorter))
+            n_saved = n_before - len(edited.ids)
+            if n_saved < edit.at_least_tokens:
+                edited.close()
+                continue
+            rendered.close()
+            applied = (*rendered.edits, AppliedEdit(edit, n_cleared, n_saved))
+            prompt, rendered = shorter, replace(edited, edits=applied)
+        return replace(asked, prompt=prompt), rendered
+
+    async def _truncate(self, asked: AnswerRequest, rendered: Rendered) -> Rendered:
+        """Without what came first, if it does not fit and the client wants it so."""
+        prompt, n_ctx = asked.prompt, self._supervisor.n_ctx
+        if isinstance(prompt, TextPrompt) or not prompt.drops_oldest or n_ctx is None:
+            return rendered
+        for n_steps in range(1, MAX_STEPS):
+            if self._leaves_room(asked, rendered):
+                break
+            messages = without_oldest(prompt.messages, n_steps, n_ctx)
+            if messages is None:
+                break
+            rendered.close()
+            rendered = await self._render_whole(replace(asked, prompt=replace(prompt, messages=messages)))
+        return rendered
+
+    async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
+        images = await self._images.ids_of(answer_request.prompt)
+        try:
+            owner = "" if self._settings.shares_prefixes else answer_request.client
+            rendered = await asyncio.to_thread(
+                self._renderer.render, answer_request.prompt, owner, answer_request.client, images
+            )
+        except TextError as error:
+            raise api_error(error) from error
+        if not rendered.ids:
+            raise ApiError(ErrorKind.INVALID, "empty_prompt", "the prompt is empty: it needs at least one token")
+        return rendered
