@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tests/device/short_engine.h"
@@ -30,6 +32,12 @@ const std::vector<Kind> kKinds = {
 };
 
 Variant variant_of(const Kind& kind) { return {test_model(kind.target), "q8_0", 4, kind.n_tree}; }
+
+// Every place where memory may run out (scripts/test --full), or the ends of what a scorer does.
+bool is_full() {
+    const char* value = std::getenv("LUCE_TESTS_FULL");
+    return value != nullptr && std::string_view(value) == "1";
+}
 
 constexpr std::size_t kBefore = 10;  // tokens of the first request until memory runs out
 
@@ -105,7 +113,7 @@ TEST_CASE("a draft model or a scorer that alone lacks memory makes the pool smal
             CHECK(s.engine.status().speculation->n_drafted > n_drafted);
         }
     }
-    for (std::uint64_t at = 1; at <= 6; ++at) {
+    for (std::uint64_t at = 1; at <= 6; at += is_full() ? 1 : 5) {
         CAPTURE(at);
         Short s({test_model("qwen3"), "q8_0"}, {.scorer = "qwen3"});
         s.submit(1, 2600, 70);
@@ -147,8 +155,10 @@ TEST_CASE("texts longer than the pool are scored on after it became smaller, who
         };
         // The scorer reads beside the prompt, and its last tokens again at every choice: the first of them comes with
         // the first token, another one with the 65th.
-        for (const std::size_t n_before : {std::size_t{0}, std::size_t{60}, std::size_t{63}}) {
-            for (std::uint64_t at = 1; at <= 5; at += 2) {
+        const std::vector<std::size_t> places =
+            is_full() ? std::vector<std::size_t>{0, 60, 63} : std::vector<std::size_t>{0, 63};
+        for (const std::size_t n_before : places) {
+            for (std::uint64_t at = 1; at <= 5; at += is_full() ? 2 : 4) {
                 CAPTURE(n_before);
                 CAPTURE(at);
                 Short s(variant, options);
