@@ -37,8 +37,8 @@ llama::ModelOptions to_model_options(const Options& options) {
     model.n_lanes = options.n_lanes;
     model.n_ubatch = options.ubatch();
     model.n_batch = options.n_batch.value_or(options.ubatch());
-    model.may_widen = !options.n_ubatch && !options.n_batch && !options.n_kvflash && !wants_draft_model(options) &&
-                      !options.mmproj;
+    model.may_widen =
+        !options.n_ubatch && !options.n_batch && !options.n_kvflash && !wants_draft_model(options) && !options.mmproj;
     model.n_threads = options.n_threads;
     model.n_gpu_layers = options.n_gpu_layers;
     model.cache_type_k = options.cache_type_k;
