@@ -242,7 +242,7 @@ class ClaudeCode(Client):
     def body(self, head: Body, messages: Sequence[Message], spelling: Spelling, *, calls: bool, limit: int) -> Body:
         own: list[Body] = []
         for message, said, call in self._answers(messages, spelling):
-            texts = [{"type": "text", "text": text} for text in message.texts]
+            texts: list[Body] = [{"type": "text", "text": text} for text in message.texts]
             if said is not None:
                 own.append({"role": "assistant", "content": self._assistant(said, spelling)})
                 continue
@@ -330,8 +330,8 @@ class Codex(Client):
         if said.opaque:
             items.append({"type": "reasoning", "summary": [], "encrypted_content": said.opaque})
         elif said.reasoning:
-            content = [{"type": "reasoning_text", "text": said.reasoning}]
-            items.append({"type": "reasoning", "summary": [], "content": content})
+            reasons = [{"type": "reasoning_text", "text": said.reasoning}]
+            items.append({"type": "reasoning", "summary": [], "content": reasons})
         if said.text or spelling.null:
             parts = [{"type": "output_text", "text": text} for text in _halves(said.text, spelling)]
             content = said.text if spelling.merge else parts if said.text else []
