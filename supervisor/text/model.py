@@ -70,16 +70,18 @@ class TextModel:
             return self._library.ids_of("tokenize", handle, data, len(data), int(add_special), int(parse_special))
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """The bytes of one token, perhaps a part of a UTF-8 sequence. Control tokens are empty unless `special`. An id
-        that stands for an image has as many as its marker in a rendered prompt."""
-        if token >= self.n_vocab:
-            return IMAGE_PIECE
+        """The bytes of one token, perhaps a part of a UTF-8 sequence. Control tokens are empty unless `special`. Raises
+        BadRequestError for what is no token."""
         known = self._pieces.get((token, special))
         if known is None:
             with self._model as handle:
                 known = self._library.bytes_of("piece", handle, c_id(token), int(special))
             self._pieces[token, special] = known
         return known
+
+    def prompt_piece(self, token: int) -> bytes:
+        """The bytes of one id of a rendered prompt; one that stands for an image has as many as its marker there."""
+        return IMAGE_PIECE if token >= self.n_vocab else self.piece(token, special=True)
 
     def detokenize(
         self, tokens: Sequence[int], *, remove_special: bool = False, unparse_special: bool = False

@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -103,7 +102,7 @@ class Renderer:
         self._known = TokenReplayCache(model, 0) if known is None else known
         self._spellings = AnswerSpellings(0) if spellings is None else spellings
         self._roles = RoleFallbacks(model)
-        self._marks = PromptMarks(partial(model.piece, special=True))
+        self._marks = PromptMarks(model.prompt_piece)
         self._history = ReasoningHistory(model)
         self._said: set[str] = set()
 

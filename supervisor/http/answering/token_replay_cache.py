@@ -220,7 +220,7 @@ class TokenReplayCache:
         for end in reversed(range(len(tokens))):
             if tokens[end] in self._model.info.eog:
                 return end
-            if not self._model.piece(tokens[end], special=True).isspace():
+            if not self._model.prompt_piece(tokens[end]).isspace():
                 break
         return None
 
@@ -229,7 +229,7 @@ class TokenReplayCache:
         they are in it."""
         n_bytes, end = 0, begin
         while n_bytes < len(answer.text) and end < len(tokens):
-            n_bytes += len(self._model.piece(tokens[end], special=True))
+            n_bytes += len(self._model.prompt_piece(tokens[end]))
             end += 1
         replaced = tokens[begin:end]
         if n_bytes != len(answer.text) or b"".join(self._pieces(replaced)) != answer.text:
@@ -242,11 +242,11 @@ class TokenReplayCache:
         for token in ids:
             if token in self._special:
                 found.append((at, token))
-            at += len(self._model.piece(token, special=True))
+            at += len(self._model.prompt_piece(token))
         return found
 
     def _pieces(self, ids: Iterable[int]) -> list[bytes]:
-        return [self._model.piece(token, special=True) for token in ids]
+        return [self._model.prompt_piece(token) for token in ids]
 
     def _drop(self, here: list[_Answer], answer: _Answer) -> None:
         here.remove(answer)
