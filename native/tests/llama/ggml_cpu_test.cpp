@@ -47,10 +47,8 @@ TEST_CASE("a graph that there is no scratch memory for is refused, and the next 
     ggml_cgraph* computed = product(small.get(), 2);
     const ggml_tensor* result = ggml_graph_node(computed, -1);
     const ggml_tensor* a = result->src[0];
-    const std::vector<float> row(64, 1.0F);
-    for (std::int64_t i = 0; i < a->ne[1]; ++i) {
-        ggml_quantize_chunk(GGML_TYPE_Q8_0, row.data(), a->data, i * 64, 1, 64, nullptr);
-    }
+    const std::vector<float> ones(static_cast<std::size_t>(ggml_nelements(a)), 1.0F);
+    ggml_quantize_chunk(GGML_TYPE_Q8_0, ones.data(), a->data, 0, a->ne[1], a->ne[0], nullptr);
     std::fill_n(ggml_get_data_f32(result->src[1]), ggml_nelements(result->src[1]), 2.0F);
     REQUIRE(ggml_backend_graph_compute(backend.get(), computed) == GGML_STATUS_SUCCESS);
 
