@@ -324,6 +324,6 @@ def test_markers_of_images_become_one_id_each(model: TextModel) -> None:
     before = chat.prompt.partition(first)[0]
     assert list(chat.tokens[:begin]) == model.tokenize(before, add_special=True, parse_special=True)
     assert list(chat.tokens[begin + 1 : chat.tokens.index(model.n_vocab + 1)]) == model.tokenize(" between")
-    assert sum(len(model.piece(token, special=True)) for token in chat.tokens) == len(chat.prompt.encode())
+    assert sum(len(model.prompt_piece(token)) for token in chat.tokens) == len(chat.prompt.encode())
     plain = model.render(around)
     assert max(plain.tokens) < model.n_vocab
