@@ -61,12 +61,13 @@ def side_request(rng: random.Random, number: int) -> Message:
     return {"messages": messages, "max_tokens": 4}
 
 
-@pytest.mark.parametrize(("family", "host_cache"), [("qwen3", 600_000), ("qwen35", 900_000), ("qwen35", 1_500_000)])
-def test_a_conversation_outlives_its_side_requests(test_models: Path, family: str, host_cache: int) -> None:
-    """All of them together are twice what pool and host hold."""
+@pytest.mark.parametrize("host_cache", [900_000, 1_500_000])
+def test_a_conversation_outlives_its_side_requests(test_models: Path, host_cache: int) -> None:
+    """All of them together are twice what pool and host hold. Pages alone (no state) are chosen by how long agents
+    pause, which a second's worth of requests cannot show: native/tests/memory/eviction_test.cpp has a clock."""
     rng = random.Random(3)
     options = {"lanes": 1, "ubatch": 256, "ctx": N_POOL, "pool": N_POOL, "host_cache": host_cache}
-    server = Server(test_models / f"{family}.gguf", options).start()
+    server = Server(test_models / "qwen35.gguf", options).start()
     try:
         agent = Agent(server, rng)
         n_before = 0
