@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from luce.protocol import SamplingArgs
 from luce.supervisor.config import ConfigError
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.models.gguf_header import GgufError, read_gguf_header
 
 Reasoning = Literal["on", "off", "auto"]

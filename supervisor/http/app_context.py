@@ -14,7 +14,7 @@ from aiohttp import web
 
 from luce.supervisor.http.answer_defaults import ModelDefaults
 from luce.supervisor.http.answering.answer_events import AnswerEvent
-from luce.supervisor.http.answering.answer_request import AnswerRequest
+from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.http.settings import ServeSettings
 
 if TYPE_CHECKING:

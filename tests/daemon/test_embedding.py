@@ -19,6 +19,7 @@ Vectors = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 
 N_TEXTS, N_TEXTS_FULL = 40, 400
 ROUNDING = 1e-4  # of values of unit vectors
+ROUNDING_Q8 = 0.01  # where activations are rounded to eight bits, which follow the smallest difference
 
 
 @pytest.fixture
@@ -83,7 +84,7 @@ def test_many_at_once_are_what_each_is_alone(start_embedding: Start, test_models
     asked = texts(N_TEXTS_FULL if full else N_TEXTS, n_vocab=int(ready["vocab"]), longest=longest)
     together = embed_all(daemon, asked)
     alone = np.concatenate([embed_all(daemon, [ids]) for ids in asked])
-    assert np.abs(together - alone).max() < ROUNDING
+    assert np.abs(together - alone).max() < (ROUNDING_Q8 if name == "qwen3" else ROUNDING)
     assert np.abs(np.linalg.norm(together, axis=1) - 1).max() < 1e-6
     assert len({row.tobytes() for row in together}) == len({tuple(ids) for ids in asked})
 
@@ -92,7 +93,7 @@ def test_a_decoder_reads_a_text_in_slices_of_any_size(start_embedding: Start, te
     path = test_models / "embeddings" / "qwen3.gguf"
     asked = texts(10, n_vocab=8000, longest=700)
     found = [embed_all(start_embedding(path, "--ubatch", size), asked) for size in ("64", "512", "1024")]
-    assert max(np.abs(found[0] - other).max() for other in found[1:]) < 0.01  # Q8_0: activations are rounded
+    assert max(np.abs(found[0] - other).max() for other in found[1:]) < ROUNDING_Q8
     # The last token says it all, and hears of all before it.
     daemon = start_embedding(path)
     first, other, same = embed_all(daemon, [[7, 8, 9], [9, 8, 9], [7, 8, 9]])

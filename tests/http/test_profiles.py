@@ -12,7 +12,7 @@ from gguf import GGUFWriter
 from luce.protocol import SamplingArgs
 from luce.supervisor import ConfigError
 from luce.supervisor.http.answer_defaults import AnswerDefaults, ModelDefaults
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
 from luce.supervisor.http.settings import ServeSettings
 from tests.http.conftest import MakeServer
 

@@ -22,10 +22,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.answer_spellings import AnswerSpellings
-from luce.supervisor.http.answering.rendering import Rendered, Renderer
-from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
+from luce.supervisor.http.prompts.rendering import Rendered, Renderer
+from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache
 from luce.supervisor.text import TextModel
 from scripts.bench.harness import TINY, write_json
 

@@ -12,13 +12,13 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
 from luce.supervisor.http.anthropic.conversion import chat_prompt
 from luce.supervisor.http.anthropic.opaque import reasoning_of
 from luce.supervisor.http.anthropic.shapes import MessagesRequest
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.parse import read_chat
 from luce.supervisor.http.openai_responses.request import Caller, ResponsesBody, read_request
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.text import TextModel
 from scripts.bench.harness import ROOT
 

@@ -25,7 +25,7 @@ from typing import Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from luce.supervisor.http.answering.rendering import Renderer
+from luce.supervisor.http.prompts.rendering import Renderer
 from luce.supervisor.text import TextModel
 from scripts.bench.harness import llama_server_arguments, luced_arguments, parser_of, write_json
 from scripts.bench.replay.http_clients import AS_GIVEN, CLIENTS, Body, Client, Message, Said, Spelling

@@ -14,12 +14,12 @@ from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.admin.shapes import CONTENT, PROMPT, TOKENS, DetokenizeBody, TokenizeBody
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.rendering import prompt_text
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.parse import read_chat
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.rendering import prompt_text
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
 from luce.supervisor.text import TextModel

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from luce.protocol import Speculation
-from luce.supervisor.http.answering.context_edits import AppliedEdit
+from luce.supervisor.http.prompts.context_edits import AppliedEdit
 
 
 class FinishReason(StrEnum):

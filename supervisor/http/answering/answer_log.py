@@ -19,7 +19,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from luce.supervisor.http.answering.token_replay_cache import Turn
+from luce.supervisor.http.prompts.token_replay_cache import Turn
 from luce.supervisor.text import TextModel
 
 logger = logging.getLogger("luce.http.answering")

@@ -27,8 +27,6 @@ from luce.supervisor.http.answering.answer_events import (
     added_speculation,
 )
 from luce.supervisor.http.answering.answer_log import AnswerLog, LoggedAnswer
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
-from luce.supervisor.http.answering.answer_spellings import AnswerSpellings
 from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.choice_decoder import (
     ChatReading,
@@ -39,12 +37,14 @@ from luce.supervisor.http.answering.choice_decoder import (
 )
 from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.loop_guard import LoopGuard
-from luce.supervisor.http.answering.prompt_images import PromptImages
-from luce.supervisor.http.answering.prompt_reader import PromptReader
-from luce.supervisor.http.answering.rendering import Rendered, Renderer
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
-from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
+from luce.supervisor.http.prompts.prompt_images import PromptImages
+from luce.supervisor.http.prompts.prompt_reader import PromptReader
+from luce.supervisor.http.prompts.rendering import Rendered, Renderer
+from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache
 from luce.supervisor.requests import (
     FinishedEvent,
     GenerateRequest,

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 
 from luce.protocol import MAX_LOGPROBS, Generate, LocalProtocolError, SamplingArgs, format_command
-from luce.supervisor.http.answering.answer_request import AnswerRequest
-from luce.supervisor.http.answering.pinned_ranges import pinned_spans
-from luce.supervisor.http.answering.rendering import Rendered
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.prompts.answer_request import AnswerRequest
+from luce.supervisor.http.prompts.pinned_ranges import pinned_spans
+from luce.supervisor.http.prompts.rendering import Rendered
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.requests import MAX_SEED, GenerateRequest, PromptImage
 

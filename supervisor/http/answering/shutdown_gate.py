@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 
 from luce.supervisor.http.answering.answer_events import AnswerEvent
-from luce.supervisor.http.answering.answer_request import AnswerRequest
 from luce.supervisor.http.app_context import Answerer, Answering, FastPath
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.prompts.answer_request import AnswerRequest
 
 STREAM_ERRORS: ContextVar[list[ApiError] | None] = ContextVar("STREAM_ERRORS", default=None)
 """Where an answer that fails after it has begun leaves its error, for the account of the request."""

@@ -14,8 +14,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from luce.supervisor.http.answering.message_images import NO_PROJECTOR, MessageImage, image_part
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.prompts.message_images import NO_PROJECTOR, MessageImage, image_part
 
 _log = logging.getLogger("luce.http.anthropic")
 

@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from luce.protocol import SamplingArgs
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
-from luce.supervisor.http.answering.context_edits import ContextEdit
-from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.anthropic.content import invalid, log_left_out
 from luce.supervisor.http.anthropic.conversation import Conversation, read_conversation
 from luce.supervisor.http.anthropic.shapes import (
@@ -23,6 +20,9 @@ from luce.supervisor.http.anthropic.shapes import (
     MessagesRequest,
     Tool,
 )
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
+from luce.supervisor.http.prompts.context_edits import ContextEdit
+from luce.supervisor.http.prompts.pinned_ranges import read_pins
 from luce.supervisor.http.sampling_fields import add_links, note_ignored, read_ending
 
 MAX_STOPS = 256

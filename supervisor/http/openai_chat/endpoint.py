@@ -10,13 +10,13 @@ import asyncio
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import COUNT, TEXT, Operation, record
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.rendering import prompt_text
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
 from luce.supervisor.http.openai_chat.parse import ParsedRequest, read_chat
 from luce.supervisor.http.openai_shared.shapes import answer_schema, json_response
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.rendering import prompt_text
 from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected

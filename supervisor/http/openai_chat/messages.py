@@ -10,9 +10,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from luce.supervisor.http.answering.message_images import NO_PROJECTOR, image_part
 from luce.supervisor.http.openai_shared.fields import expect, refusal
 from luce.supervisor.http.openai_shared.images import read_image
+from luce.supervisor.http.prompts.message_images import NO_PROJECTOR, image_part
 
 IMAGE_ROLES = ("user", "tool", "function")
 IMAGE_PARTS = ("image_url", "input_image")

@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
-from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.messages import read_messages
 from luce.supervisor.http.openai_chat.thinking import read_thinking
@@ -27,6 +25,8 @@ from luce.supervisor.http.openai_shared.fields import (
     refusal,
     whole,
 )
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
+from luce.supervisor.http.prompts.pinned_ranges import read_pins
 from luce.supervisor.http.sampling_fields import INT32_MAX, read_ending
 
 

@@ -16,8 +16,6 @@ from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import TEXT, Operation
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, Usage
-from luce.supervisor.http.answering.answer_request import AnswerRequest, TextPrompt
-from luce.supervisor.http.answering.infill import NoInfillError, gap_tokens
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, Answerer, Answering, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_completions.emit import CompletionStream, whole_completion
@@ -35,6 +33,8 @@ from luce.supervisor.http.openai_completions.parse import (
     read_completion,
 )
 from luce.supervisor.http.openai_shared.shapes import answer_schema, error_event, json_response
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, TextPrompt
+from luce.supervisor.http.prompts.infill import NoInfillError, gap_tokens
 from luce.supervisor.http.transport.answer_stream import send_events, take_whole
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected

@@ -28,10 +28,10 @@ from luce.supervisor.http.answering.answer_events import (
     TokenLogprob,
     Usage,
 )
-from luce.supervisor.http.answering.infill import Infill
 from luce.supervisor.http.openai_completions.parse import CompletionBody, ParsedCompletion
 from luce.supervisor.http.openai_shared.fields import MAX_TOP_LOGPROBS, refusal, whole
 from luce.supervisor.http.openai_shared.shapes import TokenClock, chat_logprobs, encode, timing_fields
+from luce.supervisor.http.prompts.infill import Infill
 from luce.supervisor.http.sampling_fields import Whole
 from luce.supervisor.http.transport.sse import COMMENT
 

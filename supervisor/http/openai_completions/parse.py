@@ -12,9 +12,6 @@ from typing import Annotated, Any
 from pydantic import StrictBool, WithJsonSchema
 
 from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed
-from luce.supervisor.http.answering.answer_request import AnswerRequest, TextPrompt
-from luce.supervisor.http.answering.infill import Infill
-from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.openai_shared.constraints import ConstrainedFields, read_constraint
 from luce.supervisor.http.openai_shared.fields import (
     MAX_TOP_LOGPROBS,
@@ -28,6 +25,9 @@ from luce.supervisor.http.openai_shared.fields import (
     refusal,
     whole,
 )
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, TextPrompt
+from luce.supervisor.http.prompts.infill import Infill
+from luce.supervisor.http.prompts.pinned_ranges import read_pins
 from luce.supervisor.http.sampling_fields import Whole, read_ending
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's

@@ -14,9 +14,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from luce.supervisor.http.answering.message_images import NO_PROJECTOR, image_part
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_shared.images import read_image
+from luce.supervisor.http.prompts.message_images import NO_PROJECTOR, image_part
 
 log = logging.getLogger("luce.http.responses")
 

@@ -13,8 +13,6 @@ from typing import Annotated, Any
 from pydantic import StrictBool, WithJsonSchema
 
 from luce.supervisor.http.admin.openapi import NAME, TEXT, listed, record
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
-from luce.supervisor.http.answering.pinned_ranges import read_pins
 from luce.supervisor.http.openai_responses.events import ResponseForm
 from luce.supervisor.http.openai_responses.items import messages_of
 from luce.supervisor.http.openai_responses.tools import Tools, choose, read_tools
@@ -29,6 +27,8 @@ from luce.supervisor.http.openai_shared.fields import (
     refusal,
     whole,
 )
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
+from luce.supervisor.http.prompts.pinned_ranges import read_pins
 from luce.supervisor.http.sampling_fields import INT32_MAX, Whole, read_ending
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

@@ -8,9 +8,9 @@ import base64
 import binascii
 from typing import Any
 
-from luce.supervisor.http.answering.message_images import MessageImage
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_shared.fields import refusal
+from luce.supervisor.http.prompts.message_images import MessageImage
 
 
 def read_image(value: Any, param: str, otherwise: str | ApiError) -> MessageImage:

@@ -11,9 +11,9 @@ from typing import Protocol
 from aiohttp import web
 
 from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFinished, ChoiceFinished, Usage
-from luce.supervisor.http.answering.answer_request import AnswerRequest
 from luce.supervisor.http.app_context import APP_CONTEXT, Answerer, Answering
 from luce.supervisor.http.errors import ApiError
+from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.http.transport.connection import while_connected
 from luce.supervisor.http.transport.sse import EventStream
 

@@ -21,9 +21,9 @@ from luce.supervisor.http.answering.answer_events import (
     ToolCallPiece,
     Usage,
 )
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.answering.answerer import ChatAnswerer, ChatAnswering
 from luce.supervisor.http.metrics import Metrics
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.text import TextModel
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from luce.supervisor.http.answering.answer_request import AnswerRequest
 from luce.supervisor.http.anthropic.conversion import request_of_messages
 from luce.supervisor.http.anthropic.shapes import MessagesRequest
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.parse import read_chat
 from luce.supervisor.http.openai_responses.request import Caller, ResponsesBody, read_request
+from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.text import TextModel
 
 Body = Mapping[str, Any]

@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 
 from luce.supervisor.http.answering.answer_log import AnswerLog, LoggedAnswer
-from luce.supervisor.http.answering.token_replay_cache import Turn
+from luce.supervisor.http.prompts.token_replay_cache import Turn
 from luce.supervisor.text import TextModel
 from tests.http.answering.answering_fixtures import READ
 from tests.http.serving import CALL_S, Server

@@ -16,9 +16,9 @@ import pytest_asyncio
 
 from luce.protocol import SamplingArgs
 from luce.supervisor.http.answering.answer_events import ContentPiece, FinishReason, Progress, ToolCallPiece
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
-from luce.supervisor.http.answering.infill import Infill
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.prompts.infill import Infill
 from luce.supervisor.http.settings import ServeSettings
 from tests.daemon.same_tokens import NOISE_BATCHING, NOISE_CUTS, Comparison, SampledComparison
 from tests.http.answering.answering_fixtures import (

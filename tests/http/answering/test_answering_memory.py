@@ -13,7 +13,7 @@ import pytest_asyncio
 from luce.protocol import SamplingArgs
 from luce.supervisor import ConfigError
 from luce.supervisor.http.answering.answer_events import Progress
-from luce.supervisor.http.answering.answer_request import AnswerRequest
+from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.http.settings import ServeSettings
 from tests.http.answering.answering_fixtures import (
     DEADLINE_S,

@@ -14,9 +14,9 @@ import pytest
 import pytest_asyncio
 
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, ContentPiece, FinishReason
-from luce.supervisor.http.answering.answer_request import AnswerRequest
 from luce.supervisor.http.answering.answerer import ChatAnswerer, ChatAnswering
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
+from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from tests.http.answering.answering_fixtures import (
     DEADLINE_S,
     Answering,

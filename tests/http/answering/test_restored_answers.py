@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.answer_spellings import AnswerSpellings
-from luce.supervisor.http.answering.rendering import Rendered, Renderer
-from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
+from luce.supervisor.http.prompts.rendering import Rendered, Renderer
+from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.text import AnswerParser, TextModel
 from tests.http.answering.answering_fixtures import READ, assistant, chat, read, running, serve
-from tests.http.answering.test_answer_spellings import respelled
+from tests.http.prompts.test_answer_spellings import respelled
 
 Message = dict[str, Any]
 

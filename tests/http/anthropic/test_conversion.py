@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
-from luce.supervisor.http.answering.message_images import without_images
-from luce.supervisor.http.answering.message_normalizer import normalise_messages
 from luce.supervisor.http.anthropic.conversion import hides_thinking, request_of_count, request_of_messages
 from luce.supervisor.http.anthropic.opaque import (
     MAX_RESTORED_BYTES,
@@ -22,6 +19,9 @@ from luce.supervisor.http.anthropic.opaque import (
 )
 from luce.supervisor.http.anthropic.shapes import CountTokensRequest, MessagesRequest
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
+from luce.supervisor.http.prompts.message_images import without_images
+from luce.supervisor.http.prompts.message_normalizer import normalise_messages
 from luce.supervisor.http.transport.body import check
 
 CLAUDE_CODE = Path(__file__).parents[2] / "data" / "clients" / "claude_code.json"

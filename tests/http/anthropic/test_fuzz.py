@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.message_normalizer import normalise_messages, normalise_tools
 from luce.supervisor.http.anthropic.conversion import request_of_messages
 from luce.supervisor.http.anthropic.opaque import signature_of_hidden
 from luce.supervisor.http.anthropic.shapes import MessagesRequest
 from luce.supervisor.http.errors import ApiError
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.message_normalizer import normalise_messages, normalise_tools
 from luce.supervisor.http.transport.body import check, parse_object
 
 TEXT = st.text(max_size=12)

@@ -23,11 +23,11 @@ from luce.supervisor.http.answering.answer_events import (
     TokenLogprob,
     ToolCallPiece,
 )
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
 from luce.supervisor.http.openai_chat.parse import ParsedRequest
 from luce.supervisor.http.openai_shared.shapes import SYSTEM_FINGERPRINT
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
 from tests.http.usages import usage
 
 ROOT = Path(__file__).resolve().parents[3]

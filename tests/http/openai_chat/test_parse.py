@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.parse import ParsedRequest, read_chat
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.transport.body import check
 
 HELLO = [{"role": "user", "content": "Hello"}]

@@ -15,10 +15,10 @@ from luce.supervisor.http.answering.answer_events import (
     Logprob,
     TokenLogprob,
 )
-from luce.supervisor.http.answering.answer_request import TextPrompt
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_completions.emit import CompletionStream, whole_completion
 from luce.supervisor.http.openai_completions.parse import CompletionBody, ParsedCompletion, read_completion
+from luce.supervisor.http.prompts.answer_request import TextPrompt
 from luce.supervisor.http.transport.body import check
 from tests.http.openai_chat.test_emit import USAGE, finished, payloads
 from tests.http.openai_chat.test_parse import Letters

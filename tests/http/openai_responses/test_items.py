@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luce.supervisor.http.answering.message_images import without_images
-from luce.supervisor.http.answering.message_normalizer import normalise_messages
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_responses.items import messages_of, offered_name, pack_reasoning, unpack_reasoning
+from luce.supervisor.http.prompts.message_images import without_images
+from luce.supervisor.http.prompts.message_normalizer import normalise_messages
 
 USER = {"role": "user", "content": "hi"}
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_responses.request import (
     Caller,
@@ -19,6 +18,7 @@ from luce.supervisor.http.openai_responses.request import (
 )
 from luce.supervisor.http.openai_responses.response_store import KeptResponse, KeptResponses, encode_items
 from luce.supervisor.http.openai_responses.tools import OfferedTool, Tools, choose, read_tools
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.transport.body import check
 
 CODEX = Path(__file__).parents[2] / "data" / "clients" / "codex.json"

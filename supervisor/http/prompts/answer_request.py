@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from luce.protocol import SamplingArgs
-from luce.supervisor.http.answering.context_edits import ContextEdit
-from luce.supervisor.http.answering.infill import Infill
+from luce.supervisor.http.prompts.context_edits import ContextEdit
+from luce.supervisor.http.prompts.infill import Infill
 
 ToolChoice = Literal["auto", "none", "required"]
 Pin = Literal["system"] | int | tuple[int, int]

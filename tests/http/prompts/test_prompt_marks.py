@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.prompt_marks import PromptMarks
-from luce.supervisor.http.answering.rendering import Rendered, Renderer
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.prompt_marks import PromptMarks
+from luce.supervisor.http.prompts.rendering import Rendered, Renderer
 from luce.supervisor.text import TextModel
 from tests.http.answering.answering_fixtures import READ, assistant, system
 from tests.http.answering.sessions_of_clients import SHAPES, asked, rules

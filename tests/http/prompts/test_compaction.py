@@ -11,8 +11,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.compaction import LiveConversations
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.compaction import LiveConversations
 from tests.http.answering.answering_fixtures import READ
 from tests.http.serving import CALL_S, Server
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.canonical_message import heard, said
-from luce.supervisor.http.answering.message_normalizer import UnreadableContentError, normalise_messages
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.canonical_message import heard, said
+from luce.supervisor.http.prompts.message_normalizer import UnreadableContentError, normalise_messages
 
 _MAX_CONVERSATIONS = 64
 _SYSTEM = frozenset({"system", "developer"})

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from luce.supervisor.http.answering.message_images import image_of
+from luce.supervisor.http.prompts.message_images import image_of
 from luce.supervisor.text.image_markers import image_marker, is_image_marker
 
 CLEARED_REASONING = "has_cleared_reasoning"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.answer_spellings import AnswerSpellings, SpelledConversation
-from luce.supervisor.http.answering.context_edits import ContextEdit, cleared
+from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings, SpelledConversation
+from luce.supervisor.http.prompts.context_edits import ContextEdit, cleared
 
 Message = dict[str, Any]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.supervisor.http.answering.infill import Infill, NoInfillError, infill_prompt
+from luce.supervisor.http.prompts.infill import Infill, NoInfillError, infill_prompt
 from luce.supervisor.text import TextModel
 from tests.http.infill_models import MID, PRE, REP, SEP, SUF, write_infill_model
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from luce.supervisor.http.answering.message_normalizer import CLEARED_REASONING
+from luce.supervisor.http.prompts.message_normalizer import CLEARED_REASONING
 
 CLEARED = "[cleared to save context]"
 

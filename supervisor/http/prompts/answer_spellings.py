@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from luce.supervisor.http.answering.canonical_message import heard, reasoning_of, said
-from luce.supervisor.http.answering.message_normalizer import CLEARED_REASONING, content_texts, normalise_messages
+from luce.supervisor.http.prompts.canonical_message import heard, reasoning_of, said
+from luce.supervisor.http.prompts.message_normalizer import CLEARED_REASONING, content_texts, normalise_messages
 
 _ENTRY_BYTES = 1500  # beside an answer's texts, about
 _MAX_AT_ONE_PLACE = 16

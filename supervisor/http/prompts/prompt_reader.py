@@ -8,13 +8,13 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
-from luce.supervisor.http.answering.compaction import LiveConversations
-from luce.supervisor.http.answering.context_edits import AppliedEdit, cleared, is_triggered
-from luce.supervisor.http.answering.prompt_images import PromptImages
-from luce.supervisor.http.answering.rendering import Rendered, Renderer
-from luce.supervisor.http.answering.truncation import MAX_STEPS, without_oldest
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.prompts.compaction import LiveConversations
+from luce.supervisor.http.prompts.context_edits import AppliedEdit, cleared, is_triggered
+from luce.supervisor.http.prompts.prompt_images import PromptImages
+from luce.supervisor.http.prompts.rendering import Rendered, Renderer
+from luce.supervisor.http.prompts.truncation import MAX_STEPS, without_oldest
 from luce.supervisor.text import TextError
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from luce.supervisor.http.answering.image_places import ImagePlaces
 from luce.supervisor.http.errors import ApiError
+from luce.supervisor.http.prompts.image_places import ImagePlaces
 
 IDS = {"a": (901, 902, 903), "b": (904,), "c": ()}
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from luce.supervisor.http.answering.answer_spellings import GivenAnswer
+from luce.supervisor.http.prompts.answer_spellings import GivenAnswer
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel
 
 _ENTRY_BYTES = 600  # beside an answer's text and ids, about

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.message_normalizer import (
+from luce.supervisor.http.prompts.message_normalizer import (
     UnreadableContentError,
     normalise_messages,
     normalise_schema,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from luce.protocol import MAX_MARKS
-from luce.supervisor.http.answering.answer_request import ChatPrompt, Pin, TextPrompt
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.prompts.answer_request import ChatPrompt, Pin, TextPrompt
 from luce.supervisor.text import MessageMark
 
 PinKind = Literal["system", "message", "span"]

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from luce.supervisor.engine.image_file import ImageFile
-from luce.supervisor.http.answering.answer_request import AnswerRequest, ChatPrompt, TextPrompt
-from luce.supervisor.http.answering.message_images import MessageImage, images_of, without_images
 from luce.supervisor.http.errors import api_error
+from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
+from luce.supervisor.http.prompts.message_images import MessageImage, images_of, without_images
 from luce.supervisor.requests import PromptImage, RequestError
 
 if TYPE_CHECKING:

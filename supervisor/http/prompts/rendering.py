@@ -15,21 +15,21 @@ from types import MappingProxyType
 from typing import Any
 
 from luce.protocol import ConstraintArgs, GrammarTrigger, TriggerKind
-from luce.supervisor.http.answering.answer_request import ChatPrompt, TextPrompt
-from luce.supervisor.http.answering.answer_spellings import AnswerSpellings, SpelledConversation
-from luce.supervisor.http.answering.context_edits import AppliedEdit
-from luce.supervisor.http.answering.image_places import ImagePlaces
-from luce.supervisor.http.answering.infill import Infill, NoInfillError, infill_prompt
-from luce.supervisor.http.answering.message_normalizer import (
+from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.prompts.answer_request import ChatPrompt, TextPrompt
+from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings, SpelledConversation
+from luce.supervisor.http.prompts.context_edits import AppliedEdit
+from luce.supervisor.http.prompts.image_places import ImagePlaces
+from luce.supervisor.http.prompts.infill import Infill, NoInfillError, infill_prompt
+from luce.supervisor.http.prompts.message_normalizer import (
     UnreadableContentError,
     normalise_schema,
     normalise_tools,
 )
-from luce.supervisor.http.answering.prompt_marks import PromptMarks
-from luce.supervisor.http.answering.reasoning_history import ReasoningHistory
-from luce.supervisor.http.answering.role_fallbacks import RoleFallbacks
-from luce.supervisor.http.answering.token_replay_cache import TokenReplayCache, Turn
-from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.prompts.prompt_marks import PromptMarks
+from luce.supervisor.http.prompts.reasoning_history import ReasoningHistory
+from luce.supervisor.http.prompts.role_fallbacks import RoleFallbacks
+from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache, Turn
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel, schema_to_grammar
 from luce.supervisor.text.image_markers import images_in
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.message_images import MessageImage, images_of, without_images
-from luce.supervisor.http.answering.message_normalizer import normalise_messages
 from luce.supervisor.http.anthropic.conversion import request_of_messages
 from luce.supervisor.http.anthropic.shapes import MessagesRequest
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.openai_chat.messages import read_messages
 from luce.supervisor.http.openai_responses.items import messages_of
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.message_images import MessageImage, images_of, without_images
+from luce.supervisor.http.prompts.message_normalizer import normalise_messages
 from luce.supervisor.http.transport.body import check
 from luce.supervisor.text.image_markers import image_marker, images_in
 

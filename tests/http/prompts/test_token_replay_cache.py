@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.token_replay_cache import SplicedPrompt, TokenReplayCache
+from luce.supervisor.http.prompts.token_replay_cache import SplicedPrompt, TokenReplayCache
 from luce.supervisor.text import TextModel
 
 HELLO = {"role": "user", "content": "Hello"}

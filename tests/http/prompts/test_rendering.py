@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.rendering import Rendered, Renderer, call_at_once
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.rendering import Rendered, Renderer, call_at_once
 from luce.supervisor.text import TextModel
 from tests.http.answering.answering_fixtures import LIST, READ
 

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt, Pin, TextPrompt
-from luce.supervisor.http.answering.pinned_ranges import pinned_spans, read_pins
 from luce.supervisor.http.errors import ApiError
+from luce.supervisor.http.prompts.answer_request import ChatPrompt, Pin, TextPrompt
+from luce.supervisor.http.prompts.pinned_ranges import pinned_spans, read_pins
 from luce.supervisor.text import MessageMark
 from tests.http.serving import BOUNDED, Server
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from luce.supervisor.http.answering.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.text import TemplateError, TextModel
 
 _KEEPING = ("preserve_thinking", "keep_past_thinking", "preserved_thinking")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luce.supervisor.http.answering.canonical_message import canonical_json, said
+from luce.supervisor.http.prompts.canonical_message import canonical_json, said
 
 # A JSON value apart from its spelling: None, bool, str, list, dict, and numbers as exact fractions.
 NUMBERS = st.builds(lambda digits, power: Fraction(digits) * Fraction(10) ** power, st.integers(), st.integers(-30, 30))

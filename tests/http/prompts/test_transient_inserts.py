@@ -11,7 +11,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from luce.supervisor.http.answering.rendering import Renderer
+from luce.supervisor.http.prompts.rendering import Renderer
 from luce.supervisor.text import TextModel
 from tests.http.answering.sessions_of_clients import asked, n_cached
 from tests.http.serving import CALL_S, Server

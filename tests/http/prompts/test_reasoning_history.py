@@ -13,8 +13,8 @@ import httpx2 as httpx
 import pytest
 
 from luce.supervisor.http.answer_defaults import AnswerDefaults, ModelDefaults
-from luce.supervisor.http.answering.answer_request import ChatPrompt
-from luce.supervisor.http.answering.rendering import Renderer
+from luce.supervisor.http.prompts.answer_request import ChatPrompt
+from luce.supervisor.http.prompts.rendering import Renderer
 from luce.supervisor.text import TextModel
 from tests.http.answering.answering_fixtures import READ
 from tests.http.serving import CALL_S, Server
