@@ -207,6 +207,7 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "qwen35_mtp": (with_mtp_head(build_qwen35), replace(QWEN35, seed="qwen35")),
     # Projectors, for models whose rows have the same number of values: qwen3's and gemma4's.
     "mmproj/llava": (projector("mlp", image=80, n_text=QWEN3.n_embd), Sizes("clip", has_vocab=False)),
+    "mmproj/qwen3vl": (projector("qwen3vl_merger", image=80, n_text=QWEN35.n_embd), Sizes("clip", has_vocab=False)),
     "mmproj/gemma3": (projector("gemma3", image=128, n_text=GEMMA4.n_embd), Sizes("clip", has_vocab=False)),
     # Drafts, each with its target's name at the end.
     "drafts/dflash-qwen3": (dflash([0, 2, 3]), DRAFT),

@@ -1,7 +1,7 @@
 """Tiny random projectors (mmproj files) for the tests' models: what makes rows of embeddings of an image.
 
-Two kinds: LLaVA's, whose rows are read like tokens, and Gemma 3's, whose rows see each other. This file knows GGUF's
-names of keys and tensors; it must not know the daemon.
+Three kinds: LLaVA's, whose rows are read like tokens; Gemma 3's, whose rows see each other; Qwen 3's, whose rows have
+places in two dimensions. This file knows GGUF's names of keys and tensors; it must not know the daemon.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def projector(kind: str, *, image: int, n_text: int, n_layer: int = 2) -> Builde
         t.normal("v.patch_embd.bias", N_EMBD, deviation=0.1)
         t.normal("v.position_embd.weight", N_EMBD, (image // PATCH) ** 2, deviation=1.0)
         for i in range(n_layer):
-            _layer(t, f"v.blk.{i}.")
+            _layer(t, f"v.blk.{i}.", is_fused=kind == "qwen3vl_merger")
         t.norm("v.post_ln.weight", N_EMBD)
         t.normal("v.post_ln.bias", N_EMBD, deviation=0.1)
         if kind == "gemma3":
@@ -44,17 +44,24 @@ def projector(kind: str, *, image: int, n_text: int, n_layer: int = 2) -> Builde
             t.norm("mm.soft_emb_norm.weight", N_EMBD)
             t.normal("mm.input_projection.weight", n_text, N_EMBD, deviation=N_EMBD**-0.5)
         else:
-            for number, n_inputs in ((0, N_EMBD), (2, n_text)):
+            n_merged = N_EMBD
+            if kind == "qwen3vl_merger":
+                w.add_uint32("clip.vision.spatial_merge_size", 2)
+                t.normal("v.patch_embd.weight.1", PATCH, PATCH, 3, N_EMBD, deviation=0.2)  # a picture is two frames
+                n_merged *= 4
+            for number, n_inputs in ((0, n_merged), (2, n_text)):
                 t.normal(f"mm.{number}.weight", n_inputs, n_text, deviation=2 * n_inputs**-0.5)
                 t.normal(f"mm.{number}.bias", n_text, deviation=0.1)
 
     return build
 
 
-def _layer(t: Weights, b: str) -> None:
-    for name in ("q", "k", "v", "out"):
-        t.normal(f"{b}attn_{name}.weight", N_EMBD, N_EMBD, deviation=N_EMBD**-0.5)
-        t.normal(f"{b}attn_{name}.bias", N_EMBD, deviation=0.1)
+def _layer(t: Weights, b: str, *, is_fused: bool) -> None:
+    """`is_fused`: queries, keys and values are one tensor."""
+    outputs = {"qkv": 3 * N_EMBD, "out": N_EMBD} if is_fused else dict.fromkeys(("q", "k", "v", "out"), N_EMBD)
+    for name, n_outputs in outputs.items():
+        t.normal(f"{b}attn_{name}.weight", N_EMBD, n_outputs, deviation=N_EMBD**-0.5)
+        t.normal(f"{b}attn_{name}.bias", n_outputs, deviation=0.1)
     for name in ("ln1", "ln2"):
         t.norm(f"{b}{name}.weight", N_EMBD)
         t.normal(f"{b}{name}.bias", N_EMBD, deviation=0.1)

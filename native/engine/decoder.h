@@ -28,6 +28,10 @@ struct Slice {
     // slice is in the call then.
     std::span<const float> embeddings = {};
     bool sees_all = false;
+    // What is added to a token's position for RoPE to see it there; with places, to the slice's first position: the
+    // rows are seen at their places behind that.
+    Position rope_shift = 0;
+    std::span<const ImagePlace> places = {};
 };
 
 struct DecoderLimits {

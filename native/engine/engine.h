@@ -127,7 +127,6 @@ private:
     bool has_work() const;
     void fail_images(std::vector<Event>& events);
     std::int32_t n_slice_most(LaneId lane) const;
-    static void add_rows(const Generation& g, Slice& slice);
     std::int32_t n_busy() const { return lanes_.n_busy(); }
     LaneView view_of(LaneId lane, bool is_tight) const;
     Result<std::uint64_t> ended_owner(std::optional<RequestKey> of) const;

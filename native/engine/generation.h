@@ -55,6 +55,34 @@ public:
         return run == request_.images.end() ? std::numeric_limits<std::int32_t>::max() : run->begin - position;
     }
 
+    // The next n pending tokens, all of one image or of none; valid until append(). REQUIRES: the image's rows are
+    // made.
+    Slice next_slice(LaneId lane, std::int32_t n, std::int32_t n_logits) const {
+        Slice slice{lane, n_computed_, pending(n), n_logits};
+        slice.rope_shift = rope_shift(slice.begin);
+        const ImageRun* image = image_at(slice.begin);
+        if (image == nullptr) return slice;
+        const std::size_t n_values = image->rows->n_row_values();
+        const auto n_before = static_cast<std::size_t>(slice.begin - image->begin);
+        slice.embeddings = image->rows->rows().value().subspan((image->first_row + n_before) * n_values,
+                                                               slice.tokens.size() * n_values);
+        slice.sees_all = image->sees_all;
+        if (image->layout == nullptr) return slice;
+        slice.rope_shift -= slice.begin - image->begin;
+        slice.places = std::span(image->layout->places).subspan(n_before, slice.tokens.size());
+        return slice;
+    }
+
+    // What is added to the position of a token, or of an image's first row, for RoPE to see it there.
+    Position rope_shift(Position position) const {
+        Position shift = 0;
+        for (const ImageRun& run : request_.images) {
+            if (run.end > position) break;
+            if (run.layout != nullptr) shift += run.layout->n_positions - (run.end - run.begin);
+        }
+        return shift;
+    }
+
     void mark_computed(std::int32_t n) { n_computed_ += n; }
 
     // The lane's memory begins with so much of the text: the first time what was reused, later what could be kept.

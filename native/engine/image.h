@@ -34,6 +34,20 @@ public:
     virtual Result<std::span<const float>> rows() const = 0;
 };
 
+// Where RoPE sees a row of an image, behind where it sees the image's first: of models with positions in two dimensions
+// (M-RoPE; Qwen2-VL, arXiv 2409.12191).
+struct ImagePlace {
+    Position time = 0;
+    Position row = 0;
+    Position column = 0;
+};
+
+// The places of a run's rows, and how far behind the first of them RoPE sees the text that follows.
+struct ImageLayout {
+    std::vector<ImagePlace> places;
+    Position n_positions = 0;
+};
+
 // Positions of a prompt (or of an image's own ids) that rows stand in for.
 struct ImageRun {
     Position begin = 0;
@@ -41,6 +55,7 @@ struct ImageRun {
     std::size_t first_row = 0;  // of `rows`
     bool sees_all = false;      // each position sees all of the run: what is left of it is computed in one call
     std::shared_ptr<ImageRows> rows;
+    std::shared_ptr<const ImageLayout> layout = {};  // null: RoPE sees each row where it stands
 };
 
 struct Image {

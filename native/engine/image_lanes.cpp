@@ -70,14 +70,4 @@ std::int32_t Engine::n_slice_most(LaneId lane) const {
     return image->sees_all ? n_left : std::min(n_until_cut, n_left);
 }
 
-void Engine::add_rows(const Generation& g, Slice& slice) {
-    const ImageRun* image = g.image_at(slice.begin);
-    if (image == nullptr) return;
-    const auto rows = image->rows->rows();
-    const std::size_t n_values = image->rows->n_row_values();
-    const std::size_t first = image->first_row + static_cast<std::size_t>(slice.begin - image->begin);
-    slice.embeddings = rows.value().subspan(first * n_values, slice.tokens.size() * n_values);
-    slice.sees_all = image->sees_all;
-}
-
 }  // namespace luce::engine

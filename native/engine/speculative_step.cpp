@@ -74,13 +74,13 @@ std::int32_t Engine::n_drafted(LaneId lane) const {
 Slice Engine::slice_of(const PlannedSlice& planned) {
     const Generation& g = *at(planned.lane);
     if (!planned.is_prefill && planned.n_tokens > 1) {
-        return {planned.lane, g.n_computed(), speculator_->proposed(planned.lane), planned.n_tokens,
-                speculator_->parents(planned.lane)};
+        Slice drafted{planned.lane, g.n_computed(), speculator_->proposed(planned.lane), planned.n_tokens,
+                      speculator_->parents(planned.lane)};
+        drafted.rope_shift = g.rope_shift(drafted.begin);
+        return drafted;
     }
     const bool reaches_end = planned.n_tokens == g.n_pending();
-    Slice slice{planned.lane, g.n_computed(), g.pending(planned.n_tokens), reaches_end ? 1 : 0};
-    add_rows(g, slice);
-    return slice;
+    return g.next_slice(planned.lane, planned.n_tokens, reaches_end ? 1 : 0);
 }
 
 // The state of each lane that the call may have to take back further than the model can. Returns whether it is kept.
@@ -119,7 +119,7 @@ bool Engine::finish_short_ones(std::vector<Event>& events) {
     for (const auto& [lane, reason] : std::exchange(ended_short_, {})) {
         Generation& g = *at(lane);
         const std::int32_t n = g.n_pending() - 1;  // the last token is nobody's to compute
-        const Slice slice{lane, g.n_computed(), g.pending(n), 1};
+        const Slice slice = g.next_slice(lane, n, 1);
         release_ended();  // before their logits are overwritten
         const Result<void> decoded = decoder_.decode(std::span(&slice, 1));
         std::span<const float> logits;

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.protocol import ErrorCode, ImageDescribed
+from luce.protocol import ErrorCode, GenerateOk, ImageDescribed
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import ask, done, refused, status_of
 from tests.daemon_driver import Answer, DaemonDriver, gen_line, random_prompt
@@ -16,8 +16,9 @@ from tests.pictures import HOSTILE, png
 
 ARGUMENTS = ["--ctx", "1024", "--pool", "1024", "--lanes", "2", "--host-cache", "64M"]
 HEAD, TAIL = random_prompt(70, seed=1), random_prompt(30, seed=2)
-FAMILIES = [("qwen3", "llava"), ("gemma4", "gemma3")]
-"""One whose rows are read like tokens, and one with a sliding window whose rows see each other."""
+FAMILIES = [("qwen3", "llava"), ("gemma4", "gemma3"), ("qwen35", "qwen3vl")]
+"""One whose rows are read like tokens, one with a sliding window whose rows see each other, and one with recurrent
+state that sees them in two dimensions (M-RoPE)."""
 N = 12
 
 
@@ -107,7 +108,7 @@ def test_a_prefix_that_ends_within_an_image_goes_on_there(
 ) -> None:
     daemon = start(*arguments(test_models, projector), model=test_models / f"{family}.gguf")
     whole = pictures.generate(daemon, HEAD, 1, TAIL, extra="reuse=0")
-    cut = len(HEAD) + 20
+    cut = len(HEAD) + len(pictures.ids(daemon, 1)) // 2
     extra = f"snap={cut}:0"
     pictures.generate(daemon, HEAD, 1, TAIL, extra=f"reuse=0 marks={cut} {extra}")
     assert pictures.generate(daemon, HEAD, 1, TAIL).tokens == whole.tokens
@@ -141,6 +142,17 @@ def test_texts_with_images_come_back_from_disk_and_from_a_snapshot_without_the_p
     assert restored.tokens == longer.tokens
     assert reused(restored) > prompt_end
     assert status_of(daemon)["images_encoded"] == "0"
+    assert daemon.close() == 0
+
+
+def test_drafts_behind_an_image_change_nothing(start: Start, test_models: Path, pictures: Pictures) -> None:
+    daemon = start(*arguments(test_models, "qwen3vl"), "--draft-adaptive", "off", model=test_models / "qwen35.gguf")
+    first = pictures.generate(daemon, HEAD, 1, TAIL, extra="reuse=0")
+    again = pictures.generate(daemon, HEAD, 1, TAIL, extra="reuse=0")  # drafted from the first answer
+    assert isinstance(again.reply, GenerateOk)
+    assert again.reply.speculation is not None
+    assert again.reply.speculation.n_accepted > 0
+    assert again.tokens == first.tokens
     assert daemon.close() == 0
 
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/step_profile.h"
+#include "llama-batch.h"
 #include "llama-context.h"
 #include "llama-cparams.h"
 #include "llama/decoding/private_member.h"
@@ -75,6 +76,23 @@ private:
     bool is_wanted_;
 };
 
+// Of an image's rows, in four parts: where each row stands, where RoPE sees it less the shift, and the shift, which
+// cmake/patches/rope-shift.patch adds. None: without places, libllama's positions have one part.
+std::vector<Position> positions_of(const engine::Slice& slice) {
+    const std::size_t n = slice.places.size();
+    std::vector<Position> positions(4 * n);
+    const Position first = slice.begin + slice.rope_shift;
+    for (std::size_t i = 0; i < n; ++i) {
+        const Position position = slice.begin + static_cast<Position>(i);
+        const Position shift = first + slice.places[i].time - position;
+        positions[i] = position;
+        positions[n + i] = first + slice.places[i].row - shift;
+        positions[2 * n + i] = first + slice.places[i].column - shift;
+        positions[3 * n + i] = shift;
+    }
+    return positions;
+}
+
 bool wants_logits(std::span<const engine::Slice> slices) {
     return std::any_of(slices.begin(), slices.end(), [](const engine::Slice& slice) { return slice.n_logits > 0; });
 }
@@ -104,6 +122,7 @@ LlamaDecoder::~LlamaDecoder() { llama_batch_free(batch_); }
 Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices, const std::function<void()>& overlapped) {
     Span submit(Part::submit);
     batch_.n_tokens = 0;
+    rope_shifts_.clear();
     rows_.clear();
     branches_.close_all();
     std::int32_t n_logits_most = 1;
@@ -124,7 +143,7 @@ void LlamaDecoder::add(const engine::Slice& slice) {
     } else {
         Position position = slice.begin;
         for (const Token token : slice.tokens) {
-            const std::int32_t i = add_token(token, position++);
+            const std::int32_t i = add_token(token, position++, slice.rope_shift);
             batch_.n_seq_id[i] = 1;
             batch_.seq_id[i][0] = sequence(slice.lane);
         }
@@ -141,7 +160,7 @@ void LlamaDecoder::add_tree(const engine::Slice& slice) {
     const TreeBranches::Tree& opened = branches_.tree_of(slice.lane);
     for (speculation::NodeIndex node = 0; node < slice.tokens.size(); ++node) {
         const auto depth = static_cast<Position>(opened.tree.nodes()[node].depth);
-        const std::int32_t i = add_token(slice.tokens[node], slice.begin + depth);
+        const std::int32_t i = add_token(slice.tokens[node], slice.begin + depth, slice.rope_shift);
         const std::span<const std::int32_t> sequences = opened.sequences_with(node);
         batch_.n_seq_id[i] = static_cast<std::int32_t>(sequences.size());
         std::copy(sequences.begin(), sequences.end(), batch_.seq_id[i]);
@@ -169,7 +188,8 @@ CallShape LlamaDecoder::shape_of(std::span<const engine::Slice> slices, bool is_
     return shape;
 }
 
-std::int32_t LlamaDecoder::add_token(Token token, Position position) {
+std::int32_t LlamaDecoder::add_token(Token token, Position position, Position rope_shift) {
+    rope_shifts_.push_back(rope_shift);
     const std::int32_t i = batch_.n_tokens++;
     batch_.token[i] = token;
     batch_.pos[i] = position;
@@ -215,7 +235,9 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
 
 Result<void> LlamaDecoder::decode_batch(const CallShape& shape) {
     const auto decode = [&]() -> Result<void> {
-        const int code = llama_decode(model_.context(), batch_);
+        const bool is_shifted =
+            std::any_of(rope_shifts_.begin(), rope_shifts_.end(), [](Position n) { return n != 0; });
+        const int code = is_shifted ? decode_shifted() : llama_decode(model_.context(), batch_);
         if (code != 0) return decode_error(code);
         return {};
     };
@@ -224,11 +246,20 @@ Result<void> LlamaDecoder::decode_batch(const CallShape& shape) {
     return decode();
 }
 
+// A token's position has no fourth part in llama_batch (cmake/patches/rope-shift.patch reads it).
+int LlamaDecoder::decode_shifted() const {
+    const llama_batch_compat batch(model_.context(), batch_);
+    for (std::size_t i = 0; i < rope_shifts_.size(); ++i) batch.batch_ext->tokens[i].pos[3] = rope_shifts_[i];
+    return model_.context()->decode(*batch.batch_ext);
+}
+
 // libllama computes rows of embeddings instead of tokens where the batch has some; the rest of the batch is the same.
 Result<void> LlamaDecoder::decode_rows(const engine::Slice& slice) {
     llama_batch rows = batch_;
     rows.token = nullptr;
     rows.embd = const_cast<float*>(slice.embeddings.data());
+    std::vector<Position> positions = positions_of(slice);
+    if (!positions.empty()) rows.pos = positions.data();
     const SeesAll sees_all(*model_.context(), slice.sees_all);
     if (const int code = llama_decode(model_.context(), rows); code != 0) return decode_error(code);
     return {};

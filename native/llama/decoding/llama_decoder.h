@@ -63,7 +63,8 @@ private:
     CallShape shape_of(std::span<const engine::Slice> slices, bool is_watched) const;
     void add(const engine::Slice& slice);
     void add_tree(const engine::Slice& slice);
-    std::int32_t add_token(Token token, Position position);
+    std::int32_t add_token(Token token, Position position, Position rope_shift);
+    int decode_shifted() const;
     Result<void> compute(std::span<const engine::Slice> slices, const std::function<void()>& overlapped, Span& submit);
     Result<void> decode_rows(const engine::Slice& slice);
     void end_submit(std::size_t n_slices, Span& submit) const;
@@ -76,6 +77,7 @@ private:
     QueryProbe* probe_ = nullptr;
     LlamaKvDevice* kv_device_ = nullptr;
     llama_batch batch_;
+    std::vector<Position> rope_shifts_;  // of the batch's tokens
     std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
     ContentionMonitor contention_;
     bool was_first_ = false;  // the last call: the first of its shape, or the first whose graph is kept

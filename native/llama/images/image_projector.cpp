@@ -9,6 +9,7 @@
 #include <llama.h>
 #include <mtmd.h>
 
+#include "llama-model.h"
 #include "llama/images/image_pixels.h"
 #include "llama/model/model_identity.h"
 
@@ -33,13 +34,26 @@ Result<mtmd::context_ptr> open_context(const ProjectorOptions& options, const Mo
                                " cannot be loaded, or is not this model's (the log says more)");
     }
     if (!mtmd_support_vision(context.get())) return failed_to_start("--mmproj " + options.path + " reads no images");
-    // A text's positions are its indices everywhere in memory.
-    if (mtmd_decode_use_mrope(context.get())) {
+    if (mtmd_decode_use_mrope(context.get()) && model.model()->hparams.rope_sections[3] != 0) {
         return failed_to_start(
-            "--mmproj: this model gives the parts of an image positions in two dimensions (M-RoPE, as the Qwen-VL "
-            "family does), which the page cache cannot hold yet; leave it out to serve the model with text");
+            "--mmproj: this model gives the rows of an image positions in four parts (as HunyuanVL does), of which "
+            "there are three here; leave it out to serve the model with text");
     }
     return context;
+}
+
+// Null: the model's positions have one part.
+std::shared_ptr<const engine::ImageLayout> layout_of(const mtmd_context* context, const mtmd_input_chunk* chunk) {
+    if (!mtmd_decode_use_mrope(context)) return nullptr;
+    const mtmd_image_tokens* image = mtmd_input_chunk_get_tokens_image(chunk);
+    auto layout = std::make_shared<engine::ImageLayout>();
+    layout->n_positions = mtmd_input_chunk_get_n_pos(chunk);
+    for (std::size_t i = 0; i < mtmd_input_chunk_get_n_tokens(chunk); ++i) {
+        const mtmd_decoder_pos place = mtmd_image_tokens_get_decoder_pos(image, 0, i);
+        layout->places.push_back(
+            {static_cast<Position>(place.t), static_cast<Position>(place.y), static_cast<Position>(place.x)});
+    }
+    return layout;
 }
 
 class MtmdProjector final : public ImageProjector {
@@ -68,6 +82,7 @@ public:
             } else {
                 part.n_rows = mtmd_input_chunk_get_n_tokens(chunk);
                 part.sees_all = mtmd_decode_use_non_causal(context_.get(), chunk);
+                part.layout = layout_of(context_.get(), chunk);
             }
             parts.push_back(std::move(part));
         }

@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "base/token.h"
+#include "engine/image.h"
 #include "llama/model/model.h"
 
 namespace luce::llama {
@@ -26,6 +27,7 @@ struct ImagePart {
     Tokens tokens;
     std::size_t n_rows = 0;  // 0: tokens
     bool sees_all = false;   // as in engine::ImageRun
+    std::shared_ptr<const engine::ImageLayout> layout;
 };
 
 class ImageProjector {

@@ -130,7 +130,8 @@ engine::Image ImageStore::image_of(const Known& known, std::shared_ptr<Rows> row
         }
         const Tokens ids = row_ids(known.name, n_rows, part.n_rows);
         image.ids.insert(image.ids.end(), ids.begin(), ids.end());
-        image.runs.push_back({begin, static_cast<Position>(image.ids.size()), n_rows, part.sees_all, rows});
+        image.runs.push_back(
+            {begin, static_cast<Position>(image.ids.size()), n_rows, part.sees_all, rows, part.layout});
         n_rows += part.n_rows;
     }
     return image;

@@ -8,12 +8,14 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/generation.h"
 #include "llama/decoding/llama_decoder.h"
 #include "llama/images/image_pixels.h"
 #include "llama/images/image_store.h"
@@ -101,45 +103,53 @@ Token best(std::span<const float> logits) {
     return static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
-// Greedy tokens of the text, the image and the text behind it, as the engine hands them to the decoder.
-Tokens decode_slices(const std::string& path, const std::string& projector, const std::string& file, std::int32_t n) {
+// Greedy tokens behind a text with images, each with some text behind it, as the engine hands them to the decoder: in
+// slices of at most n_slice tokens where an image's rows do not see each other.
+Tokens decode_slices(const std::string& path, const std::string& projector, const std::vector<std::string>& files,
+                     std::int32_t n, std::int32_t n_slice) {
     const llama::Model model = load(path);
     Store store(model, projector);
     llama::LlamaDecoder decoder(model, 1);
-    const Image image = store.store.open(file).value();
-    store.make_rows(image);
-    Position at = 0;
-    const auto decode = [&](const Tokens& tokens, bool wants_logits) {
-        const Slice slice{kLane, at, tokens, wants_logits ? 1 : 0};
-        REQUIRE(decoder.decode(std::span(&slice, 1)));
-        at += static_cast<Position>(tokens.size());
-    };
-    decode(some_tokens(20, 1), false);
-    Position done = 0;
-    for (const ImageRun& run : image.runs) {
-        if (run.begin > done) decode({image.ids.begin() + done, image.ids.begin() + run.begin}, false);
-        const Tokens ids(image.ids.begin() + run.begin, image.ids.begin() + run.end);
-        Slice slice{kLane, at, ids, 0};
-        slice.embeddings = run.rows->rows().value();
-        slice.sees_all = run.sees_all;
-        REQUIRE(decoder.decode(std::span(&slice, 1)));
-        at += run.end - run.begin;
-        done = run.end;
+    engine::Request request;
+    request.prompt = some_tokens(20, 1);
+    for (const std::string& file : files) {
+        const Image image = store.store.open(file).value();
+        store.make_rows(image);
+        const auto begin = static_cast<Position>(request.prompt.size());
+        for (ImageRun run : image.runs) {
+            run.begin += begin;
+            run.end += begin;
+            request.images.push_back(run);
+        }
+        request.prompt.insert(request.prompt.end(), image.ids.begin(), image.ids.end());
+        const Tokens text = some_tokens(10, 5);
+        request.prompt.insert(request.prompt.end(), text.begin(), text.end());
     }
-    Tokens behind(image.ids.begin() + done, image.ids.end());
-    const Tokens text = some_tokens(10, 5);
-    behind.insert(behind.end(), text.begin(), text.end());
-    decode(behind, true);
+    engine::Generation generation(std::move(request), nullptr, 0, 0);
+    const auto decode = [&] {
+        const ImageRun* image = generation.image_at(generation.n_computed());
+        std::int32_t n_most = std::min(n_slice, generation.n_pending());
+        if (image == nullptr) {
+            n_most = std::min(n_most, generation.n_until_image(generation.n_computed()));
+        } else {
+            const std::int32_t n_left = image->end - generation.n_computed();
+            n_most = image->sees_all ? n_left : std::min(n_most, n_left);
+        }
+        const Slice slice = generation.next_slice(kLane, n_most, n_most == generation.n_pending() ? 1 : 0);
+        REQUIRE(decoder.decode(std::span(&slice, 1)));
+        generation.mark_computed(n_most);
+    };
     Tokens answer;
-    for (std::int32_t i = 0; i < n; ++i) {
+    while (static_cast<std::int32_t>(answer.size()) < n) {
+        while (generation.n_pending() > 0) decode();
         answer.push_back(best(decoder.logits(0)));
-        decode({answer.back()}, true);
+        generation.append(answer.back(), 0);
     }
     return answer;
 }
 
 // The same by libllama and mtmd's helpers alone.
-Tokens decode_with_helpers(const std::string& path, const std::string& projector, const std::string& file,
+Tokens decode_with_helpers(const std::string& path, const std::string& projector, const std::vector<std::string>& files,
                            std::int32_t n) {
     const llama::Model model = load(path);
     llama_context* context = model.context();
@@ -150,22 +160,28 @@ Tokens decode_with_helpers(const std::string& path, const std::string& projector
     const std::string projector_path = std::string(LUCE_TEST_MODELS_DIR "/mmproj/") + projector + ".gguf";
     const mtmd::context_ptr mtmd(mtmd_init_from_file(projector_path.c_str(), model.model(), params));
     REQUIRE(mtmd != nullptr);
-    const auto bitmap =
-        mtmd_helper_bitmap_init_from_buf(mtmd.get(), reinterpret_cast<const unsigned char*>(file.data()), file.size(),
-                                         false, mtmd_helper_init_opt_default());
-    const mtmd::bitmap owner(bitmap.bitmap);
-    const mtmd_input_part part{nullptr, bitmap.bitmap};
-    const mtmd_input_part* parts = &part;
-    const mtmd::input_chunks_ptr chunks(mtmd_input_chunks_init());
-    REQUIRE(mtmd_tokenize_from_parts(mtmd.get(), chunks.get(), &parts, 1, false) == 0);
+    llama_pos n_past = 0;
     const auto decode = [&](Tokens tokens) {
-        REQUIRE(llama_decode(context, llama_batch_get_one(tokens.data(), static_cast<std::int32_t>(tokens.size()))) ==
-                0);
+        llama_batch batch = llama_batch_get_one(tokens.data(), static_cast<std::int32_t>(tokens.size()));
+        std::vector<llama_pos> positions(tokens.size());
+        std::iota(positions.begin(), positions.end(), n_past);
+        batch.pos = positions.data();
+        REQUIRE(llama_decode(context, batch) == 0);
+        n_past += batch.n_tokens;
     };
     decode(some_tokens(20, 1));
-    llama_pos n_past = 20;
-    REQUIRE(mtmd_helper_eval_chunks(mtmd.get(), context, chunks.get(), n_past, 0, kUbatch, false, &n_past) == 0);
-    decode(some_tokens(10, 5));
+    for (const std::string& file : files) {
+        const auto bitmap =
+            mtmd_helper_bitmap_init_from_buf(mtmd.get(), reinterpret_cast<const unsigned char*>(file.data()),
+                                             file.size(), false, mtmd_helper_init_opt_default());
+        const mtmd::bitmap owner(bitmap.bitmap);
+        const mtmd_input_part part{nullptr, bitmap.bitmap};
+        const mtmd_input_part* parts = &part;
+        const mtmd::input_chunks_ptr chunks(mtmd_input_chunks_init());
+        REQUIRE(mtmd_tokenize_from_parts(mtmd.get(), chunks.get(), &parts, 1, false) == 0);
+        REQUIRE(mtmd_helper_eval_chunks(mtmd.get(), context, chunks.get(), n_past, 0, kUbatch, false, &n_past) == 0);
+        decode(some_tokens(10, 5));
+    }
     Tokens answer;
     for (std::int32_t i = 0; i < n; ++i) {
         const float* logits = llama_get_logits_ith(context, -1);
@@ -185,14 +201,18 @@ std::string chunk(const std::string& type, const std::string& data) {
 }  // namespace
 
 TEST_CASE("a prompt with an image is computed as llama.cpp's helpers compute it") {
-    // LLaVA's rows are read like tokens; Gemma's see each other, and its text has a sliding window.
-    for (const auto& [model, projector] : {std::pair{"qwen3", "llava"}, {"qwen3", "gemma3"}, {"gemma4", "gemma3"}}) {
+    // LLaVA's rows are read like tokens; Gemma's see each other, and its text has a sliding window; Qwen's are seen in
+    // two dimensions.
+    for (const auto& [model, projector] :
+         {std::pair{"qwen3", "llava"}, {"qwen3", "gemma3"}, {"gemma4", "gemma3"}, {"qwen35", "qwen3vl"}}) {
         CAPTURE(model);
         CAPTURE(projector);
         const std::string path = std::string(LUCE_TEST_MODELS_DIR "/") + model + ".gguf";
-        for (const int seed : {1, 2}) {
-            const std::string file = picture(40, 30, seed);
-            CHECK(decode_slices(path, projector, file, 12) == decode_with_helpers(path, projector, file, 12));
+        for (const int seed : {1, 3}) {
+            const std::vector<std::string> files = {picture(40, 30, seed), picture(30, 60, seed + 1)};
+            const Tokens expected = decode_with_helpers(path, projector, files, 12);
+            for (const std::int32_t n_slice : {512, 7})
+                CHECK(decode_slices(path, projector, files, 12, n_slice) == expected);
         }
     }
 }
