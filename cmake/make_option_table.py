@@ -19,6 +19,7 @@ SETTERS = {
     "number": "number<std::int32_t>(&Options::{native}, {least}, {most})",
     "path": "text(&Options::{native})",
     "switch": "flag(&Options::{native})",
+    "text": "text(&Options::{native})",
     "uint64": "number<std::uint64_t>(&Options::{native}, {least}, {most}u)",
 }
 

@@ -27,6 +27,31 @@ using llama::ModelInfo;
 // For recurrent states that a rollback may need: with a draft model more, since it is asked for speed.
 constexpr auto kRollback = std::uint64_t{256} << 20, kDraftRollback = std::uint64_t{2} << 30;
 
+llama::SplitMode to_llama(daemon::SplitModeChoice choice) {
+    switch (choice) {
+        case daemon::SplitModeChoice::none: return llama::SplitMode::none;
+        case daemon::SplitModeChoice::layer: return llama::SplitMode::layer;
+        case daemon::SplitModeChoice::row: return llama::SplitMode::row;
+        case daemon::SplitModeChoice::tensor: return llama::SplitMode::tensor;
+    }
+    return llama::SplitMode::layer;
+}
+
+llama::PlacementOptions to_placement(const Options& options) {
+    llama::PlacementOptions placement;
+    placement.devices = options.devices;
+    placement.tensor_split = options.tensor_split;
+    placement.tensor_overrides = options.tensor_overrides;
+    placement.split_mode = to_llama(options.split_mode);
+    placement.main_gpu = options.main_gpu;
+    placement.keeps_experts = options.cpu_moe;
+    placement.n_expert_layers = options.n_cpu_moe;
+    placement.expert_cache_bytes = static_cast<std::size_t>(options.moe_cache_mib) << 20;
+    placement.maps_file = !options.no_mmap;
+    placement.locks_memory = options.mlock;
+    return placement;
+}
+
 llama::ModelOptions to_model_options(const Options& options) {
     llama::ModelOptions model;
     model.path = options.model;
@@ -41,6 +66,7 @@ llama::ModelOptions to_model_options(const Options& options) {
         !options.n_ubatch && !options.n_batch && !options.n_kvflash && !wants_draft_model(options) && !options.mmproj;
     model.n_threads = options.n_threads;
     model.n_gpu_layers = options.n_gpu_layers;
+    model.placement = to_placement(options);
     model.cache_type_k = options.cache_type_k;
     model.cache_type_v = options.cache_type_v;
     model.flash_attention = to_llama(options.flash_attention);

@@ -67,6 +67,8 @@ def _type_of(option: EngineOption) -> click.ParamType:  # type: ignore[type-arg]
             return NumberOrAuto(option.name, option.least, option.most)
         case "spans":
             return PositionSpans()
+        case "text":
+            return click.STRING
         case _:
             return click.IntRange(min=option.least, max=option.most)
 

@@ -18,6 +18,7 @@ inline constexpr std::int32_t kMaxCells = 1 << 28;  // of a pool: more are taken
 
 enum class KvflashPolicy { automatic, query, draft, lru };
 
+enum class SplitModeChoice { none, layer, row, tensor };
 enum class FlashAttentionChoice { automatic, on, off };
 
 // Drafted tokens a lane and step where nobody says otherwise: what a block of 16 holds beside the lane's own token.
@@ -46,6 +47,16 @@ struct Options {
     std::optional<std::int32_t> n_ubatch;  // unset: kUbatch, or more where a GPU has room (ModelOptions::may_widen)
     std::optional<std::int32_t> n_threads;
     std::optional<std::int32_t> n_gpu_layers;
+    std::optional<std::string> devices;
+    SplitModeChoice split_mode = SplitModeChoice::layer;
+    std::optional<std::string> tensor_split;
+    std::int32_t main_gpu = 0;
+    bool cpu_moe = false;
+    std::int32_t n_cpu_moe = 0;
+    std::int32_t moe_cache_mib = 0;
+    std::optional<std::string> tensor_overrides;
+    bool no_mmap = false;
+    bool mlock = false;
     std::optional<std::string> cache_type_k;
     std::optional<std::string> cache_type_v;
     FlashAttentionChoice flash_attention = FlashAttentionChoice::automatic;

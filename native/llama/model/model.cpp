@@ -188,9 +188,13 @@ const llama_vocab* Model::vocab() const { return llama_model_get_vocab(model_.ge
 Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress) {
     on_progress();
     Model loaded;
+    const Result<Placement> placement = Placement::make(options.placement);
+    if (!placement) return placement.error();
+    has_gpu = has_gpu && placement.value().allows_gpu();
     const std::int32_t n_gpu_layers = options.n_gpu_layers.value_or(has_gpu ? -1 : 0);
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = n_gpu_layers;
+    placement.value().apply(params);
     params.load_mtp = options.loads_heads;
     params.progress_callback = on_load_progress;
     LoadProgress progress{.on_progress = on_progress, .on_percent = options.on_percent};
@@ -259,6 +263,7 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     params.flash_attn_type = flash_attn_type(options.flash_attention);
     params.offload_kqv = uses_gpu;
     params.kv_unified = true;  // lanes share the pool's cells
+    params.moe_cache_size = options.placement.expert_cache_bytes;
     params.swa_full = false;
     params.no_perf = true;
     if (options.may_widen && uses_gpu && open_wide_context()) return {};

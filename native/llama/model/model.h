@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "llama/decoding/context_owner.h"
 #include "llama/decoding/graph_cache.h"
+#include "llama/model/placement.h"
 
 struct llama_model;
 struct llama_context;
@@ -34,7 +35,8 @@ struct ModelOptions {
     bool may_widen = false;
     std::optional<std::int32_t> n_threads;     // unset: one a physical core
     std::optional<std::int32_t> n_gpu_layers;  // unset: all, where there is a GPU
-    std::optional<std::string> cache_type_k;   // unset: see kv_cache_type.h
+    PlacementOptions placement;
+    std::optional<std::string> cache_type_k;  // unset: see kv_cache_type.h
     std::optional<std::string> cache_type_v;
     FlashAttention flash_attention = FlashAttention::automatic;
     std::int32_t n_draft_most = 0;          // tokens that a lane verifies beside its next one

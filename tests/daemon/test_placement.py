@@ -1,0 +1,58 @@
+"""Options that say where a model's weights lie: with each of them the same answers, and what cannot be is refused."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.conftest import Start
+from tests.daemon_driver import random_prompt
+
+WAYS = [
+    ("--cpu-moe",),
+    ("--n-cpu-moe", "2", "--moe-cache-mib", "16"),
+    ("--override-tensor", r"blk\.1\.ffn_.*_exps=CPU,attn_q=CPU"),
+    ("--device", "none"),
+    ("--split-mode", "none", "--main-gpu", "0"),
+    ("--split-mode", "row", "--tensor-split", "3,1"),
+    ("--no-mmap",),
+    ("--mlock",),
+    ("--no-mmap", "--mlock"),
+]
+
+
+def test_wherever_weights_lie_the_answer_is_the_same(start: Start, test_models: Path) -> None:
+    model = test_models / "qwen3moe.gguf"
+    prompt = random_prompt(60, seed=4)
+    shape = ("--ctx", "256", "--lanes", "1", "--load-timeout", "120")
+    expected = start(*shape, model=model).generate(prompt, 24).tokens
+    for way in WAYS:
+        daemon = start(*shape, *way, model=model)
+        assert daemon.generate(prompt, 24).tokens == expected, way
+        assert daemon.close() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--device", "Nowhere"), "--device: there is no 'Nowhere'"),
+        (("--tensor-split", "3,x"), "--tensor-split takes numbers"),
+        (("--tensor-split", ""), "--tensor-split takes a value"),
+        (("--split-mode", "columns"), "--split-mode takes one of"),
+        (("--override-tensor", "exps=Moon"), "there is no buffer 'Moon' (there are: CPU"),
+        (("--override-tensor", "(=CPU"), "'(' is no regular expression"),
+        (("--n-cpu-moe", "-1"), "--n-cpu-moe takes a whole number"),
+    ],
+)
+def test_a_place_that_there_is_not_is_refused(
+    luced: Path, tiny_model: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    ended = subprocess.run(
+        [luced, "--model", tiny_model, *arguments],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode in {2, 64}, ended
+    assert ended.stdout.startswith("err start_failed "), ended.stdout
+    assert says in ended.stdout
