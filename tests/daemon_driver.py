@@ -7,6 +7,7 @@ being tested.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import select
@@ -119,6 +120,10 @@ class DaemonDriver:
         if self._token_fd >= 0:
             os.close(self._token_fd)
             self._token_fd = -1
+
+    def shrink_token_pipe(self) -> None:
+        """To a page: it is full after some hundred tokens."""
+        fcntl.fcntl(self._token_fd, fcntl.F_SETPIPE_SZ, 4096)
 
     def close_replies(self) -> None:
         assert self.child.stdout is not None

@@ -149,9 +149,10 @@ def test_random_histories(
     def start_with_trees(*more: str, model: Path, mux: bool) -> DaemonDriver:
         return start(*arguments, *more, model=model, mux=mux)
 
-    for batch in range(20 if full else 1):
+    n_batches, n_histories = (20, 15) if full else (1, 8)
+    for batch in range(n_batches):
         seed = f"{architecture} with trees {batch}"
-        play_batch(start_with_trees, model, references, ready, tmp_path, seed, 15, NOISE_RANDOM, gpu, full)
+        play_batch(start_with_trees, model, references, ready, tmp_path, seed, n_histories, NOISE_RANDOM, gpu, full)
 
 
 def test_with_state_drafts_are_chains_and_the_log_says_why(

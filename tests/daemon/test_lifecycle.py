@@ -388,8 +388,9 @@ def test_without_any_reader_it_exits(start: Start) -> None:
 
 def test_a_slow_reader_stalls_nobody_and_loses_nothing(start: Start) -> None:
     daemon = start("--ctx", "2048", "--lanes", "8", "--pool", "16384")
-    # Far more than a pipe holds (64 KiB) is generated before the first token is read.
-    n, rounds = 1300, 8
+    # Far more than the pipe holds is generated before the first token is read.
+    daemon.shrink_token_pipe()
+    n, rounds = 200, 8
     for i in range(rounds):
         daemon.send(gen_line(i, n, [1, 2, 3], LONG))
     oks = [daemon.next_ok() for _ in range(rounds)]

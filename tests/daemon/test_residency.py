@@ -120,20 +120,24 @@ def recalled(daemon: DaemonDriver, facts: Facts, n: int) -> int:
 
 
 def test_a_fact_that_has_left_the_pool_comes_back_when_it_is_asked_for(
-    start: Start, facts: Facts, tiny_model: Path
+    start: Start, facts: Facts, tiny_model: Path, full: bool
 ) -> None:
-    assert recalled(start(*SMALL, "--kv-offload-policy", "query"), facts, 8) >= 6
+    n = 8 if full else 4
+    assert recalled(start(*SMALL, "--kv-offload-policy", "query"), facts, n) >= 3 * n // 4
     # Control: without looking at what is asked for, it is gone.
     lru = start(*SMALL, "--kv-offload-policy", "lru")
-    assert recalled(lru, Facts(TextModel(tiny_model), seed=5), 8) <= 2
+    assert recalled(lru, Facts(TextModel(tiny_model), seed=5), n) <= n // 4
     assert status_of(lru)["page_choices"] == "0"
 
 
-def test_facts_are_found_again_after_restore_file_and_park(start: Start, facts: Facts, tmp_path: Path) -> None:
+def test_facts_are_found_again_after_restore_file_and_park(
+    start: Start, facts: Facts, tmp_path: Path, full: bool
+) -> None:
     daemon = start(*SMALL)
+    n = 6 if full else 3
     told = []
-    for i in range(6):
-        prompt, code = facts.prompt(140, (i + 0.5) / 8)
+    for i in range(n):
+        prompt, code = facts.prompt(140, (i + 0.5) / (n + 2))
         before = facts.tells(generate(daemon, prompt, "snap=900:2", 24).tokens, code)
         done(daemon, f"SAVE 2 {tmp_path / 'slot'}")
         done(daemon, "FREE_SNAPSHOT 2")
@@ -146,15 +150,16 @@ def test_facts_are_found_again_after_restore_file_and_park(start: Start, facts: 
         assert again.ok.restored == 900
         told.append((before, facts.tells(again.tokens, code)))
         done(daemon, "FREE_SNAPSHOT 3")
-    assert sum(before for before, _ in told) >= 4
-    assert sum(after for _, after in told) >= 4
+    assert sum(before for before, _ in told) >= 2 * n // 3
+    assert sum(after for _, after in told) >= 2 * n // 3
 
 
-def test_what_mattered_is_known_after_a_restart(start: Start, facts: Facts, tmp_path: Path) -> None:
+def test_what_mattered_is_known_after_a_restart(start: Start, facts: Facts, tmp_path: Path, full: bool) -> None:
+    n = 6 if full else 3
     disk = ("--disk-cache", str(tmp_path))
-    prompts = [facts.prompt(140, (i + 0.5) / 8) for i in range(6)]
+    prompts = [facts.prompt(140, (i + 0.5) / (n + 2)) for i in range(n)]
     before = start(*SMALL, *disk)
-    assert sum(facts.tells(before.generate(prompt, 24).tokens, code) for prompt, code in prompts) >= 4
+    assert sum(facts.tells(before.generate(prompt, 24).tokens, code) for prompt, code in prompts) >= 2 * n // 3
     assert before.close() == 0
 
     def told_again(daemon: DaemonDriver) -> int:
@@ -170,13 +175,14 @@ def test_what_mattered_is_known_after_a_restart(start: Start, facts: Facts, tmp_
 
     # Control: who begins with the newest pages tells little of them.
     lru = start(*SMALL, *disk, "--kv-offload-policy", "lru")
-    assert told_again(lru) <= 2
+    assert told_again(lru) <= n // 3
     assert lru.close() == 0
-    assert told_again(start(*SMALL, *disk)) >= 4
+    assert told_again(start(*SMALL, *disk)) >= 2 * n // 3
 
 
-def test_what_mattered_is_known_from_a_snapshots_file(start: Start, facts: Facts, tmp_path: Path) -> None:
-    prompts = [facts.prompt(140, (i + 0.5) / 8) for i in range(6)]
+def test_what_mattered_is_known_from_a_snapshots_file(start: Start, facts: Facts, tmp_path: Path, full: bool) -> None:
+    n = 6 if full else 3
+    prompts = [facts.prompt(140, (i + 0.5) / (n + 2)) for i in range(n)]
     before = start(*SMALL)
     for i, (prompt, _) in enumerate(prompts):
         generate(before, prompt, f"snap={len(prompt)}:2", 24)
@@ -189,7 +195,7 @@ def test_what_mattered_is_known_from_a_snapshots_file(start: Start, facts: Facts
         answer = generate(again, prompt, "restore=3", 24)
         assert answer.ok.restored == len(prompt)
         n_told += facts.tells(answer.tokens, code)
-    assert n_told >= 4
+    assert n_told >= 2 * n // 3
     assert status_of(again)["page_choices"] == "0"
 
 

@@ -38,25 +38,31 @@ def other_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_fact_that_has_left_the_pool_comes_back_by_the_scorer(start: Start, facts: Facts, tiny_model: Path) -> None:
+def test_a_fact_that_has_left_the_pool_comes_back_by_the_scorer(
+    start: Start, facts: Facts, tiny_model: Path, full: bool
+) -> None:
     daemon = start(*SMALL, *DRAFT)
-    assert recalled(daemon, facts, 8) >= 6
+    n = 8 if full else 4
+    assert recalled(daemon, facts, n) >= 3 * n // 4
     status = status_of(daemon)
-    assert int(status["page_choices"]) == 8
+    assert int(status["page_choices"]) == n
     assert int(status["page_keys_bytes"]) > 0
     assert int(status["scorer_bytes"]) > SCORER.stat().st_size / 2
     # Control: without looking at what is asked for, it is gone.
     lru = start(*SMALL, "--kv-offload-policy", "lru")
-    assert recalled(lru, Facts(TextModel(tiny_model), seed=5), 8) <= 2
+    assert recalled(lru, Facts(TextModel(tiny_model), seed=5), n) <= n // 4
 
 
-def test_a_scorer_with_another_tokenizer_finds_it_too(start: Start, facts: Facts, other_tokenizer: Path) -> None:
+def test_a_scorer_with_another_tokenizer_finds_it_too(
+    start: Start, facts: Facts, other_tokenizer: Path, full: bool
+) -> None:
+    n = 8 if full else 4
     text = "The access code of the green owl is 73105; größer 日本語 🦊.\n"
     with TextModel(other_tokenizer) as other:
         ids = other.tokenize(text)
         assert other.detokenize(ids).decode() == text
         assert len(ids) != len(facts.ids(text))
-    assert recalled(start(*SMALL, *by(other_tokenizer)), facts, 8) >= 5
+    assert recalled(start(*SMALL, *by(other_tokenizer)), facts, n) > n // 2
 
 
 def test_lanes_are_scored_each_by_its_own_text(start: Start, facts: Facts) -> None:
@@ -73,11 +79,12 @@ def test_lanes_are_scored_each_by_its_own_text(start: Start, facts: Facts) -> No
     assert status_of(daemon)["pages_out"] == "0"
 
 
-def test_turns_go_on_from_what_was_read_through_slots_and_park(start: Start, facts: Facts) -> None:
+def test_turns_go_on_from_what_was_read_through_slots_and_park(start: Start, facts: Facts, full: bool) -> None:
     daemon = start(*SMALL, *DRAFT)
+    n = 4 if full else 2
     told = []
     n_keys = 0
-    for i in range(4):
+    for i in range(n):
         prompt, code = facts.prompt(140, (i + 0.5) / 6)
         before = facts.tells(generate(daemon, prompt, "snap=900:2", 24).tokens, code)
         n_bytes = int(status_of(daemon)["scorer_bytes"])
@@ -90,8 +97,8 @@ def test_turns_go_on_from_what_was_read_through_slots_and_park(start: Start, fac
         assert again.ok.restored == 900
         assert int(status_of(daemon)["page_keys_bytes"]) <= n_keys + 1024, "what was read is not read again"
         told.append((before, facts.tells(again.tokens, code)))
-    assert sum(before for before, _ in told) >= 3
-    assert sum(after for _, after in told) >= 3
+    assert sum(before for before, _ in told) >= n - 1
+    assert sum(after for _, after in told) >= n - 1
     assert int(status_of(daemon)["pages_resident"]) * 64 <= N_CELLS
 
 

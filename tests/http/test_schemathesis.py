@@ -19,11 +19,12 @@ from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance
 
+from tests.http.infill_models import write_infill_model
 from tests.http.serving import Server
 
 N_SHORT, N_FULL = 14, 1000
-BOUNDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-BOUNDED = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"}
+BOUNDS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+BOUNDED = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/completion", "/infill"}
 MESSAGES = {"messages": [{"role": "user", "content": "Hi"}]}
 SOUND: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": MESSAGES,
@@ -32,6 +33,8 @@ SOUND: dict[str, dict[str, Any]] = {
     "/apply-template": MESSAGES,
     "/v1/responses": {"input": "Hi"},
     "/v1/completions": {"prompt": "Hi"},
+    "/completion": {"prompt": "Hi"},
+    "/infill": {"input_prefix": "Hi", "input_suffix": "Ho", "prompt": ""},
     "/v1/embeddings": {"input": "Hi"},
     "/v1/rerank": {"query": "Hi", "documents": ["Hi"]},
 }
@@ -40,11 +43,15 @@ CHECKS = [not_a_server_error, response_schema_conformance]
 
 
 @pytest.fixture(scope="module")
-def server(tiny_model: Path, test_models: Path) -> Iterator[Server]:
+def server(tiny_model: Path, test_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One that serves every operation."""
     folder = test_models / "embeddings"
-    models = {"embedding_model": folder / "bert.gguf", "rerank_model": folder / "bert-rank.gguf"}
-    running = Server(tiny_model, models)
+    options = {
+        "embedding_model": folder / "bert.gguf",
+        "rerank_model": folder / "bert-rank.gguf",
+        "slot_save_path": tmp_path_factory.mktemp("slots"),
+    }
+    running = Server(write_infill_model(tiny_model, tmp_path_factory.mktemp("model") / "infill.gguf"), options)
     try:
         yield running.start()
     finally:
@@ -73,7 +80,7 @@ def bound(path: str, body: Any) -> None:
     if path not in BOUNDED or not isinstance(body, dict):
         return
     for name in BOUNDS:
-        if isinstance(body.get(name), int) and body[name] > 4:
+        if isinstance(body.get(name), int) and (body[name] > 4 or body[name] == -1):  # llama-server's for none
             body[name] = 4
     if not any(isinstance(body.get(name), int) for name in BOUNDS):
         body[BOUNDS[2] if path == "/v1/responses" else BOUNDS[0]] = 4

@@ -73,8 +73,16 @@ async def get_models(request: web.Request) -> web.Response:
     names = context.model_names
     data = [_model(context, name, request.app[MODEL_CREATED]) for name in names]
     data += map(_embedding_model, context.supervisor.status().embeddings)
+    capabilities = ["completion", *(["multimodal"] if context.supervisor.has_images else [])]
     return web.json_response(
-        {"object": "list", "data": data, "has_more": False, "first_id": names[0], "last_id": data[-1]["id"]}
+        {
+            "object": "list",
+            "data": data,
+            "has_more": False,
+            "first_id": names[0],
+            "last_id": data[-1]["id"],
+            "models": [{"name": name, "model": name, "type": "model", "capabilities": capabilities} for name in names],
+        }
     )
 
 

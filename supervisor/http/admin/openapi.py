@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -58,6 +58,10 @@ class Operation:
     """JSON schema (draft 2020-12) of a successful answer that is not streamed."""
     streams: bool = False
     """Whether it answers with server-sent events too, if the body says so."""
+    needs_body: bool = True
+    """Whether there is nothing that it does without one."""
+    query: Mapping[str, Any] = field(default_factory=dict)
+    """JSON schemas of what has to stand behind the path's `?`, by name."""
 
 
 def document(operations: Iterable[Operation], *, version: str) -> dict[str, Any]:
@@ -87,15 +91,19 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
         "operationId": re.sub(r"[^a-z0-9]+", "_", f"{operation.method}{operation.path}".lower()).strip("_"),
         "responses": {"200": _success(operation, schemas), **_failures(operation.path)},
     }
-    names = re.findall(r"\{(\w+)\}", operation.path)
-    if names:
-        said["parameters"] = [{"name": name, "in": "path", "required": True, "schema": NAME} for name in names]
+    in_path = dict.fromkeys(re.findall(r"\{(\w+)\}", operation.path), NAME)
+    if in_path or operation.query:
+        said["parameters"] = [
+            {"name": name, "in": place, "required": True, "schema": schema}
+            for place, schemas_by_name in (("path", in_path), ("query", operation.query))
+            for name, schema in schemas_by_name.items()
+        ]
     if operation.request is not None:
         schema = operation.request.model_json_schema(ref_template=_REFERENCE)
         name = operation.request.__name__
         schemas[name] = _without_definitions(schema, schemas)
         content = {"application/json": {"schema": {"$ref": _REFERENCE.format(model=name)}}}
-        said["requestBody"] = {"required": True, "content": content}
+        said["requestBody"] = {"required": operation.needs_body, "content": content}
     return said
 
 

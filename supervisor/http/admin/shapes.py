@@ -68,6 +68,7 @@ MODELS = record(
         "has_more": {"const": False},
         "first_id": TEXT,
         "last_id": TEXT,
+        "models": listed(record({"name": TEXT, "model": TEXT, "type": TEXT, "capabilities": listed(TEXT)})),
     }
 )
 LANES = listed(

@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, StrictStr
 
-from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.admin.openapi import COUNT, TEXT, Operation, record
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.http.transport.body import read_body
@@ -30,7 +30,27 @@ class SlotFileBody(BaseModel):
     filename: StrictStr
 
 
-OPERATIONS: tuple[Operation, ...] = ()  # as with llama-server's other routes: its own document has them
+_FILED = {"id_slot": COUNT, "filename": TEXT}
+_TIMINGS = {"type": "object", "additionalProperties": {"type": "number"}}
+_DONE = {
+    "anyOf": [
+        record({**_FILED, "n_saved": COUNT, "n_written": COUNT, "timings": _TIMINGS}),
+        record({**_FILED, "n_restored": COUNT, "n_read": COUNT, "timings": _TIMINGS}),
+        record({"id_slot": COUNT, "n_erased": COUNT}),
+    ]
+}
+
+OPERATIONS = (
+    Operation(
+        method="post",
+        path="/slots/{id}",
+        summary="Save what a lane computed last as a file, restore such a file, or forget it (llama-server)",
+        request=SlotFileBody,
+        needs_body=False,  # erase takes none
+        query={"action": {"enum": ["save", "restore", "erase"]}},
+        response=_DONE,
+    ),
+)
 
 
 def add_routes(router: web.UrlDispatcher) -> None:

@@ -19,7 +19,9 @@ from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFini
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, Answerer, Answering, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_completions.emit import CompletionStream, whole_completion
+from luce.supervisor.http.openai_completions.generation_settings import generation_settings
 from luce.supervisor.http.openai_completions.llama_server import (
+    ANSWER,
     InfillBody,
     LlamaCompletionBody,
     LlamaStream,
@@ -50,6 +52,22 @@ OPERATIONS = (
         summary="Go on from a text (OpenAI legacy completions)",
         request=CompletionBody,
         response=answer_schema({"text": TEXT}),
+        streams=True,
+    ),
+    Operation(
+        method="post",
+        path="/completion",
+        summary="Go on from a text (llama-server)",
+        request=LlamaCompletionBody,
+        response=ANSWER,
+        streams=True,
+    ),
+    Operation(
+        method="post",
+        path="/infill",
+        summary="Write what stands between two texts (llama-server)",
+        request=InfillBody,
+        response=ANSWER,
         streams=True,
     ),
 )
@@ -92,8 +110,20 @@ async def _answer_llama(
     request: web.Request, body: LlamaCompletionBody, parsed: ParsedCompletion
 ) -> web.StreamResponse:
     context = request.app[APP_CONTEXT]
-    prompts = [prompt_text(answer_request, context.text) for answer_request in parsed.answer_requests]
-    llama = read_llama(body, parsed, context.served_name(body.model), prompts, context.supervisor.n_ctx)
+    settings = generation_settings(
+        context.defaults.apply(parsed.answer_requests[0]),
+        seed=context.supervisor.config.seed,
+        streams=parsed.streams,
+        shows_timings=parsed.shows_timings,
+    )
+    llama = read_llama(
+        body,
+        parsed,
+        model=context.served_name(body.model),
+        prompts=[prompt_text(answer_request, context.text) for answer_request in parsed.answer_requests],
+        settings=settings,
+        n_ctx=context.supervisor.n_ctx,
+    )
     if parsed.streams:
         return await _stream(request, context, parsed.answer_requests, LlamaStream(llama))
     answers = await while_connected(request, _take_all(context.answerer, parsed.answer_requests))

@@ -3,21 +3,22 @@ AnswerRequests, and what the answers look like.
 
 Pure. An answer is one object a choice, or a stream of them without [DONE]. Must not know where answers come from.
 
-What differs from llama-server: answers do not repeat the settings (generation_settings); probabilities are those
-before sampling (post_sampling_probs is refused); a prompt comes back as the text that was sent, without the BOS before
-it; `cache` of prompt_progress is what had been read when it was first told, because what was in the cache is known at
-the end only; there is no sampler named infill, which would join tokens that spell the same.
+What differs from llama-server (docs/agents.md): probabilities are those before sampling (post_sampling_probs is
+refused); a prompt comes back as the text that was sent, without the BOS before it; `cache` of prompt_progress is what
+had been read when it was first told, because what was in the cache is known at the end only; there is no sampler named
+infill, which would join tokens that spell the same.
 """
 
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictStr
 
+from luce.supervisor.http.admin.openapi import COUNT, NUMBER, TEXT, listed, record
 from luce.supervisor.http.answering.answer_events import (
     AnswerEvent,
     AnswerFinished,
@@ -37,6 +38,29 @@ from luce.supervisor.http.transport.sse import COMMENT
 
 MAX_EXTRA_FILES = 1024
 MAX_RESPONSE_FIELDS = 64
+
+_OBJECT = record(
+    {},
+    index=COUNT,
+    content=TEXT,
+    tokens=listed(COUNT),
+    id_slot=NUMBER,
+    stop={"const": True},
+    model=TEXT,
+    tokens_predicted=COUNT,
+    tokens_evaluated=COUNT,
+    generation_settings={"type": "object"},
+    prompt=TEXT,
+    has_new_line={"type": "boolean"},
+    truncated={"type": "boolean"},
+    stop_type={"enum": ["eos", "word", "limit"]},
+    stopping_word=TEXT,
+    tokens_cached=COUNT,
+    timings={"type": "object"},
+    completion_probabilities=listed({"type": "object"}),
+)
+ANSWER = {"anyOf": [_OBJECT, listed(_OBJECT)]}
+"""JSON schema of an answer that is not streamed. Nothing in it is certain: `response_fields` says what it has."""
 
 STOP_TYPES = {
     FinishReason.STOP: "eos",
@@ -119,6 +143,8 @@ class LlamaForm:
     n_ctx: int | None
     prompts: Sequence[str]
     """As texts."""
+    settings: Mapping[str, Any]
+    """What the answers are made with (generation_settings.py)."""
     shows_probabilities: bool
     shows_tokens: bool
     shows_progress: bool
@@ -127,14 +153,21 @@ class LlamaForm:
 
 
 def read_llama(
-    body: LlamaCompletionBody, parsed: ParsedCompletion, model: str, prompts: Sequence[str], n_ctx: int | None
+    body: LlamaCompletionBody,
+    parsed: ParsedCompletion,
+    *,
+    model: str,
+    prompts: Sequence[str],
+    settings: Mapping[str, Any],
+    n_ctx: int | None,
 ) -> LlamaForm:
-    """`wish` is what `body.as_openai()` asks for. Raises ApiError."""
+    """`parsed` is what `body.as_openai()` asks for."""
     return LlamaForm(
         parsed=parsed,
         model=model,
         n_ctx=n_ctx,
         prompts=prompts,
+        settings=settings,
         shows_probabilities=bool(body.n_probs or body.logprobs),
         shows_tokens=body.return_tokens is True,
         shows_progress=body.return_progress is True,
@@ -146,10 +179,11 @@ class LlamaStream:
     """The events of all prompts' answers as llama-server's."""
 
     def __init__(self, llama: LlamaForm) -> None:
+        n_choices = len(llama.parsed.answer_requests) * llama.parsed.n_each
         self._llama = llama
-        self._n_generated = [0] * (len(llama.parsed.answer_requests) * llama.parsed.n_each)
+        self._n_generated = [0] * n_choices
         self._n_first_read: dict[int, int] = {}
-        self._clock = TokenClock()
+        self._clocks = [TokenClock() for _ in range(n_choices)]
         self._finished: dict[int, list[ChoiceFinished]] = {}
 
     def first(self) -> bytes:
@@ -161,7 +195,7 @@ class LlamaStream:
     def feed(self, prompt: int, event: AnswerEvent) -> bytes:
         match event:
             case Progress():
-                return self._progress(prompt * self._llama.parsed.n_each, event)
+                return self._progress(prompt, event)
             case ContentPiece():
                 index = prompt * self._llama.parsed.n_each + event.choice
                 pieces = _token_by_token(event) if self._llama.shows_probabilities else [event]
@@ -177,29 +211,40 @@ class LlamaStream:
             case _:
                 return b""
 
-    def _progress(self, index: int, event: Progress) -> bytes:
+    def _progress(self, prompt: int, event: Progress) -> bytes:
+        """Comes before the first token, whether anybody wants to see it or not."""
+        n_each = self._llama.parsed.n_each
+        index = prompt * n_each
+        for clock in self._clocks[index : index + n_each]:
+            clock.n_prompt = event.n_total
         if not self._llama.shows_progress:
             return b""
-        n_first = self._n_first_read.setdefault(index, event.n_done)
-        told = {"total": event.n_total, "cache": n_first, "processed": event.n_done}
-        return _event(self._piece(index, ContentPiece(0, "")) | {"prompt_progress": told})
+        n_first = self._n_first_read.setdefault(prompt, event.n_done)
+        told = self._opening(index, ContentPiece(0, ""))
+        told["prompt_progress"] = {"total": event.n_total, "cache": n_first, "processed": event.n_done}
+        if self._llama.parsed.shows_timings:
+            told["timings"] = self._clocks[index].reading(event.n_done)
+        return _event(told)
 
     def _piece(self, index: int, piece: ContentPiece) -> dict[str, Any]:
         self._n_generated[index] += len(piece.logprobs)
-        told: dict[str, Any] = {
+        told = self._opening(index, piece)
+        if self._llama.shows_probabilities:
+            told["completion_probabilities"] = chat_logprobs(piece.logprobs)["content"]
+        if self._llama.parsed.shows_timings:
+            told["timings"] = self._clocks[index].token(len(piece.logprobs))
+        return told
+
+    def _opening(self, index: int, piece: ContentPiece) -> dict[str, Any]:
+        return {
             "index": index,
             "content": piece.text,
             "tokens": _tokens(piece.logprobs),
             "stop": False,
             "id_slot": -1,
             "tokens_predicted": self._n_generated[index],
-            "tokens_evaluated": 0,
+            "tokens_evaluated": self._clocks[index].n_prompt,
         }
-        if self._llama.shows_probabilities:
-            told["completion_probabilities"] = chat_logprobs(piece.logprobs)["content"]
-        if self._llama.parsed.shows_timings:
-            told["timings"] = self._clock.token()
-        return told
 
 
 def whole_llama(answers: Sequence[tuple[Sequence[ChoiceFinished], Usage]], llama: LlamaForm) -> Any:
@@ -223,7 +268,9 @@ def _object(llama: LlamaForm, prompt: int, choice: ChoiceFinished, usage: Usage,
         "model": llama.model,
         "tokens_predicted": usage.n_generated,
         "tokens_evaluated": usage.n_prompt,
+        "generation_settings": llama.settings,
         "prompt": llama.prompts[prompt],
+        "has_new_line": "\n" in choice.content,
         "truncated": choice.reason is FinishReason.LENGTH and _is_full(usage, llama.n_ctx),
         "stop_type": STOP_TYPES[choice.reason],
         "stopping_word": choice.stop_text or "",

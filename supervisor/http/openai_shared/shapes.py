@@ -91,19 +91,27 @@ class TokenClock:
     def elapsed_ms(self) -> float:
         return round((time.monotonic() - self._started) * 1e3, 3)
 
-    def token(self) -> dict[str, float]:
+    def reading(self, n_done: int) -> dict[str, float]:
+        """So much of the prompt has been read, and there is no token yet."""
+        return _times(n_done, time.monotonic() - self._started, 0, 0.0)
+
+    def token(self, n: int = 1) -> dict[str, float]:
+        """So many more have come."""
         now = time.monotonic()
         self._first = now if self._first is None else self._first
-        self._n_tokens += 1
-        prompt_s = max(self._first - self._started, 1e-6)
-        return {
-            "prompt_n": self.n_prompt,
-            "prompt_ms": round(prompt_s * 1e3, 3),
-            "prompt_per_second": round(self.n_prompt / prompt_s, 3),
-            "predicted_n": self._n_tokens,
-            "predicted_ms": round((now - self._first) * 1e3, 3),
-            "predicted_per_second": round((self._n_tokens - 1) / (now - self._first), 3) if now > self._first else 0.0,
-        }
+        self._n_tokens += n
+        return _times(self.n_prompt, self._first - self._started, self._n_tokens, now - self._first)
+
+
+def _times(n_prompt: int, prompt_s: float, n_tokens: int, decode_s: float) -> dict[str, float]:
+    return {
+        "prompt_n": n_prompt,
+        "prompt_ms": round(prompt_s * 1e3, 3),
+        "prompt_per_second": round(_ratio(n_prompt, prompt_s), 3),
+        "predicted_n": n_tokens,
+        "predicted_ms": round(decode_s * 1e3, 3),
+        "predicted_per_second": round(_ratio(max(n_tokens - 1, 0), decode_s), 3),
+    }
 
 
 class ChunkStream:

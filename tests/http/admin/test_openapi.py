@@ -16,13 +16,10 @@ UNLISTED = {
     "/openapi.json",
     "/",  # a page
     "/v1/responses/{response_id}/cancel",  # nothing runs in the background: it is refused
-    "/completion",  # llama-server's own
-    "/infill",
-    "/slots/{id}",
-    "/completions",
-    "/embedding",
+    "/embedding",  # llama-server's older form of /v1/embeddings
     "/embeddings",
     # Second names of what is listed
+    "/completions",
     "/models",
     "/v1/health",
     "/chat/completions",
@@ -84,5 +81,18 @@ def test_each_operation_has_a_name_of_its_own(document: dict[str, Any]) -> None:
 def test_paths_name_their_parameters(document: dict[str, Any]) -> None:
     for path, methods in document["paths"].items():
         for operation in methods.values():
-            named = {parameter["name"] for parameter in operation.get("parameters", ())}
+            named = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
             assert named == set(re.findall(r"\{(\w+)\}", path))
+
+
+def test_slots_take_an_action_and_for_some_a_body(document: dict[str, Any]) -> None:
+    operation = document["paths"]["/slots/{id}"]["post"]
+    (action,) = [one for one in operation["parameters"] if one["in"] == "query"]
+    assert (action["name"], action["required"]) == ("action", True)
+    assert action["schema"] == {"enum": ["save", "restore", "erase"]}
+    assert operation["requestBody"]["required"] is False
+    shapes = operation["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]
+    assert ["n_saved" in shape["required"] for shape in shapes] == [True, False, False]
+    infill = document["paths"]["/infill"]["post"]
+    assert infill["requestBody"]["required"] is True
+    assert infill["responses"]["200"]["content"].keys() == {"application/json", "text/event-stream"}

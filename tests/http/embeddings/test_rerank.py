@@ -80,6 +80,7 @@ def test_usage_counts_the_query_with_each_document(client: httpx.Client) -> None
 @pytest.mark.parametrize(("top_n", "n"), [(None, 5), (2, 2), (5, 5), (99, 5)])
 def test_top_n(client: httpx.Client, top_n: int | None, n: int) -> None:
     assert len(rerank(client, documents=DOCUMENTS, top_n=top_n)["results"]) == n
+    assert len(rerank(client, texts=DOCUMENTS, top_n=top_n)) == n
 
 
 def test_documents_come_back_on_demand(client: httpx.Client) -> None:
