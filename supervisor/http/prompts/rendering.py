@@ -124,7 +124,8 @@ class Renderer:
         placed = ImagePlaces(spliced.ids, self._model.n_vocab, names, images)
         differing = {number for number, (_, differs) in enumerate(spoken.answers) if differs}
         user_end = _user_end(chat, spoken.messages, spliced.places)
-        found = ((spliced.places[mark.message], mark.offset) for mark in self._marks.find(chat, prompt.messages))
+        marks = self._marks.find(chat, prompt.messages, prompt.tools)
+        found = ((spliced.places[mark.message], mark.offset) for mark in marks)
         return Rendered(
             ids=placed.ids,
             boundaries=tuple(map(placed.moved, spliced.boundaries)),
@@ -171,7 +172,7 @@ class Renderer:
 
     def _spoken(self, prompt: ChatPrompt, client: str) -> SpelledConversation:
         try:
-            return self._spellings.read(prompt.messages, client, keeps_last=prompt.continues_last)
+            return self._spellings.read(prompt.messages, client, keeps_last=prompt.continues_last, tools=prompt.tools)
         except UnreadableContentError as error:
             raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
 
