@@ -13,18 +13,26 @@ from scripts.clients.recording_proxy import Record, note_usage
 from scripts.clients.streamed_answer import answer_of
 from tests.http.serving import Server
 
-PARAMETERS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+PROPERTIES = {"path": {"type": "string"}, "deep": {"type": "boolean", "default": False}}
+PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["path"]}
 ARGUMENTS = {"path": 'docs/"a".md'}
 CALL = 'I look.\n<tool_call>\n{"name": "read_file", "arguments": {"path": "docs/\\"a\\".md"}}\n</tool_call>'
 GRAMMAR = f"root ::= {json.dumps(CALL)}"
 WHO = [{"role": "user", "content": "Who are you?"}]
 
-CHAT = {
+CHAT: dict[str, Any] = {
     "messages": WHO,
     "tools": [{"type": "function", "function": {"name": "read_file", "parameters": PARAMETERS}}],
 }
-RESPONSES = {"input": "Who are you?", "tools": [{"type": "function", "name": "read_file", "parameters": PARAMETERS}]}
-MESSAGES = {"messages": WHO, "max_tokens": 200, "tools": [{"name": "read_file", "input_schema": PARAMETERS}]}
+RESPONSES: dict[str, Any] = {
+    "input": "Who are you?",
+    "tools": [{"type": "function", "name": "read_file", "parameters": PARAMETERS}],
+}
+MESSAGES: dict[str, Any] = {
+    "messages": WHO,
+    "max_tokens": 200,
+    "tools": [{"name": "read_file", "input_schema": PARAMETERS}],
+}
 BODIES = {"/v1/chat/completions": CHAT, "/v1/responses": RESPONSES, "/v1/messages": MESSAGES}
 
 
@@ -66,12 +74,28 @@ def test_text_by_the_grammar(server: Server, path: str) -> None:
     assert said(answer_of(events_of(server, path, body))) == ("No call.", [])
 
 
+def filled_in(message: dict[str, Any]) -> None:
+    """As Claude Code sends calls back: with the defaults of arguments that the model left out."""
+    whole = {"deep": False, **ARGUMENTS}
+    if message.get("type") == "function_call":
+        message["arguments"] = json.dumps(whole)
+    for block in message.get("content") or ():
+        if isinstance(block, dict) and block.get("type") == "tool_use":
+            block["input"] = whole
+    for call in message.get("tool_calls") or ():
+        call["function"]["arguments"] = json.dumps(whole)
+
+
+@pytest.mark.parametrize("fills_in", [False, True])
 @pytest.mark.parametrize("path", list(BODIES))
-def test_the_next_turn_finds_it(server: Server, path: str) -> None:
+def test_the_next_turn_finds_it(server: Server, path: str, *, fills_in: bool) -> None:
     """What was written under a grammar is read as it was written."""
     body = {**BODIES[path], "grammar": GRAMMAR}
     answer = answer_of(events_of(server, path, body))
     name = "input" if "input" in body else "messages"
+    if fills_in:
+        for message in answer:
+            filled_in(message)
     asked = [{"role": "user", "content": "Who are you?"}, *answer]
     if path == "/v1/messages":
         call = next(block["id"] for block in answer[0]["content"] if block["type"] == "tool_use")

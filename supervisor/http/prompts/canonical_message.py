@@ -2,8 +2,8 @@
 
 Clients parse what an answer brought them and write it anew: arguments with other spaces, escapes, numbers or order of
 keys, or filled in where the model left them to their defaults; texts trimmed, ids of calls changed, `null` where
-nothing was said. None of that changes what is meant. Where it is in doubt whether two spellings mean the same, their forms
-differ. Knows no template and no ids of tokens.
+nothing was said. None of that changes what is meant. Where it is in doubt whether two spellings mean the same, their
+forms differ. Knows no template and no ids of tokens.
 """
 
 from __future__ import annotations
