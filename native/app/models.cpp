@@ -27,7 +27,7 @@ using llama::ModelInfo;
 // For recurrent states that a rollback may need: with a draft model more, since it is asked for speed.
 constexpr auto kRollback = std::uint64_t{256} << 20, kDraftRollback = std::uint64_t{2} << 30;
 
-llama::SplitMode to_llama(daemon::SplitModeChoice choice) {
+llama::SplitMode split_mode_of(daemon::SplitModeChoice choice) {
     switch (choice) {
         case daemon::SplitModeChoice::none: return llama::SplitMode::none;
         case daemon::SplitModeChoice::layer: return llama::SplitMode::layer;
@@ -42,7 +42,7 @@ llama::PlacementOptions to_placement(const Options& options) {
     placement.devices = options.devices;
     placement.tensor_split = options.tensor_split;
     placement.tensor_overrides = options.tensor_overrides;
-    placement.split_mode = to_llama(options.split_mode);
+    placement.split_mode = split_mode_of(options.split_mode);
     placement.main_gpu = options.main_gpu;
     placement.keeps_experts = options.cpu_moe;
     placement.n_expert_layers = options.n_cpu_moe;

@@ -15,7 +15,24 @@ base_url = "$URL/v1"
 wire_api = "responses"
 env_key = "LUCE_API_KEY"
 TOML
-turn first_turn "$CLIENT" exec --json --skip-git-repo-check "$FIRST_MESSAGE"
-turn second_turn "$CLIENT" exec --json --skip-git-repo-check resume --last "$SECOND_MESSAGE"
-turn second_session "$CLIENT" exec --json --skip-git-repo-check "$OTHER_FIRST_MESSAGE"
-verdict
+codex() { turn "$1" "$CLIENT" exec --json --skip-git-repo-check "${@:2}"; }
+
+turns() {
+    codex first_turn "$FIRST_MESSAGE"
+    codex second_turn resume --last "$SECOND_MESSAGE"
+    codex second_session "$OTHER_FIRST_MESSAGE"
+    verdict
+}
+
+# exec has no command that compacts: it does so by itself before a turn where the conversation is longer than a limit.
+task() {
+    local free=(-c 'sandbox_mode="danger-full-access"' -c 'approval_policy="never"')
+    codex task "${free[@]}" "$TASK"
+    codex sub_agent "${free[@]}" resume --last "$AGENT_TASK"
+    codex effort "${free[@]}" -c 'model_reasoning_effort="high"' resume --last "$EFFORT_TASK"
+    codex compaction "${free[@]}" -c model_auto_compact_token_limit=2000 resume --last "$WORD_TASK"
+    codex after "${free[@]}" resume --last "$LAST_TASK"
+    task_done
+}
+
+"$SCENARIO"

@@ -3,6 +3,7 @@
 . "$(dirname "$0")/session.sh"
 need_client opencode-ai 1.18.33 opencode
 begin
+MAY=$([ "$SCENARIO" = task ] && echo allow || echo ask)
 cat >opencode.json <<JSON
 {
   "\$schema": "https://opencode.ai/config.json",
@@ -11,18 +12,37 @@ cat >opencode.json <<JSON
       "npm": "@ai-sdk/openai-compatible",
       "name": "luce",
       "options": {"baseURL": "$URL/v1", "apiKey": "${LUCE_API_KEY:-dummy}"},
-      "models": {"luce": {"name": "luce", "tool_call": true, "limit": {"context": 65536, "output": $TOKENS}}}
+      "models": {
+        "luce": {
+          "name": "luce", "tool_call": true, "reasoning": true, "limit": {"context": 65536, "output": $TOKENS},
+          "variants": {"high": {"reasoningEffort": "high"}}
+        }
+      }
     }
   },
   "model": "luce/luce",
   "small_model": "luce/luce",
-  "permission": {"bash": "ask", "edit": "ask", "webfetch": "ask", "external_directory": "ask"},
+  "permission": {"bash": "$MAY", "edit": "$MAY", "webfetch": "ask", "external_directory": "ask"},
   "autoupdate": false,
   "share": "disabled"
 }
 JSON
 opencode() { turn "$1" "$CLIENT" run --format json --model luce/luce "${@:2}"; }
-opencode first_turn "$FIRST_MESSAGE"
-opencode second_turn --continue "$SECOND_MESSAGE"
-opencode second_session "$OTHER_FIRST_MESSAGE"
-verdict
+
+turns() {
+    opencode first_turn "$FIRST_MESSAGE"
+    opencode second_turn --continue "$SECOND_MESSAGE"
+    opencode second_session "$OTHER_FIRST_MESSAGE"
+    verdict
+}
+
+task() {
+    opencode task "$TASK"
+    opencode sub_agent --continue "$AGENT_TASK"
+    opencode effort --continue --variant high "$EFFORT_TASK"
+    turn compaction "$PYTHON" "$ROOT/scripts/clients/compact.py" opencode "$CLIENT" serve --port 0
+    opencode after --continue "$LAST_TASK"
+    task_done
+}
+
+"$SCENARIO"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """RecordingProxy: stands between a client and a server, passes everything on as it comes and writes it down.
 
-One line of JSON a request: how many tools were offered, when the headers came, how long the prompt was and how much of
-it the server had cached, what came back. Its own address is the first line on stdout. It changes one thing:
-a request for an answer without bounds gets --max-tokens, because a small model that was asked far beyond its training
-may never end.
+One line of JSON a request: what was asked, how many tools were offered, when the headers came, how long the prompt was
+and how much of it the server had cached, what came back. Its own address is the first line on stdout. It changes two
+things: a request for an answer without bounds gets --max-tokens, because a small model that was asked far beyond its
+training may never end; and with --answers some requests have one answer only (steering.py).
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, web
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from scripts.clients.steering import Steering, read_steering
+from scripts.clients.streamed_answer import answer_of
 
 ROUTES = {
     "/v1/messages": "max_tokens",
@@ -35,6 +42,9 @@ class Record:
 
     path: str
     n_tools: int
+    body: dict[str, Any]
+    is_steered: bool = False
+    started_s: float = 0.0
     status: int = 0
     headers_s: float = 0.0
     total_s: float = 0.0
@@ -47,6 +57,8 @@ class Record:
     finish: str = ""
     """What the answer says of its end; empty: it has none."""
     error: str = ""
+    answer: list[dict[str, Any]] = field(default_factory=list)
+    """As the client may send it back."""
 
 
 def count_tools(body: dict[str, Any]) -> int:
@@ -116,6 +128,7 @@ class RecordingProxy:
     server: str
     records: Path
     max_tokens: int
+    steering: Steering
     session: ClientSession
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -123,21 +136,29 @@ class RecordingProxy:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_HEADERS}
         bound = ROUTES.get(request.path)
         if request.method != "POST" or bound is None:
-            return await self._pass(request, headers, raw, None)
+            return await self._pass(request, headers, raw, None, [])
         body = json.loads(raw)
+        sent = self.steering.steer(body)
         if not body.keys() & {bound, "max_tokens"}:
-            raw = json.dumps({**body, bound: self.max_tokens}).encode()
-        record = Record(request.path, count_tools(body))
-        started_s = monotonic()
+            sent[bound] = self.max_tokens
+        record = Record(request.path, count_tools(body), body, is_steered="grammar" in sent, started_s=monotonic())
+        events: list[dict[str, Any]] = []
         try:
-            return await self._pass(request, headers, raw, record)
+            raw = raw if sent == body else json.dumps(sent).encode()
+            return await self._pass(request, headers, raw, record, events)
         finally:
-            record.total_s = monotonic() - started_s
+            record.total_s = monotonic() - record.started_s
+            record.answer = answer_of(events) if record.finish else []
             with self.records.open("a") as file:
                 file.write(json.dumps(asdict(record)) + "\n")
 
     async def _pass(
-        self, request: web.Request, headers: dict[str, str], raw: bytes, record: Record | None
+        self,
+        request: web.Request,
+        headers: dict[str, str],
+        raw: bytes,
+        record: Record | None,
+        events: list[dict[str, Any]],
     ) -> web.StreamResponse:
         started_s = monotonic()
         url = self.server + request.raw_path
@@ -151,26 +172,39 @@ class RecordingProxy:
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
                 if record is not None:
-                    held = note_lines(record, held + chunk)
+                    held = note_lines(record, events, held + chunk)
             if record is not None and held.startswith(b"{"):
-                note_event(record, json.loads(held))
+                events.append(json.loads(held))
+                note_event(record, events[-1])
             await response.write_eof()
         return response
 
 
-def note_lines(record: Record, data: bytes) -> bytes:
+def note_lines(record: Record, events: list[dict[str, Any]], data: bytes) -> bytes:
     """Notes what stands in whole lines; the rest is returned."""
     *lines, rest = data.split(b"\n")
     for line in lines:
         if line.startswith(b"data: {"):
-            note_event(record, json.loads(line[6:]))
+            events.append(json.loads(line[6:]))
+            note_event(record, events[-1])
     return rest
+
+
+async def prompt_of(session: ClientSession, server: str, messages: list[dict[str, Any]], opens_answer: bool) -> str:
+    """What the model's template makes of them."""
+    body = {"messages": messages, "add_generation_prompt": opens_answer, "continue_final_message": False}
+    async with session.post(f"{server}/apply-template", json=body, raise_for_status=True) as answer:
+        return str((await answer.json())["prompt"])
 
 
 async def serve(args: argparse.Namespace) -> None:
     patience = ClientTimeout(total=None, sock_connect=10)
     async with ClientSession(timeout=patience, auto_decompress=False) as session:
-        recording_proxy = RecordingProxy(args.to.rstrip("/"), args.records, args.max_tokens, session)
+        server = args.to.rstrip("/")
+        steering = Steering({})
+        if args.answers is not None:
+            steering = await read_steering(args.answers.read_text(), args.folder, partial(prompt_of, session, server))
+        recording_proxy = RecordingProxy(server, args.records, args.max_tokens, steering, session)
         app = web.Application(client_max_size=64 << 20)
         app.router.add_route("*", "/{path:.*}", recording_proxy.handle)
         runner = web.AppRunner(app, handler_cancellation=True)
@@ -190,6 +224,8 @@ def main() -> None:
     parser.add_argument("--to", required=True, metavar="URL", help="the server")
     parser.add_argument("--records", type=Path, required=True, help="file that lines are added to")
     parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--answers", type=Path, metavar="FILE", help="what is to be answered: scripts/clients/answers")
+    parser.add_argument("--folder", type=Path, default=Path(), help="the client's, for these answers")
     try:
         asyncio.run(serve(parser.parse_args()))
     except (KeyboardInterrupt, ClientError):

@@ -1,23 +1,43 @@
-# Sourced by the scripts beside it: a client of a pinned version, a server for it, two turns and a second session, and
-# what must be true of them (verdict.py). It must not know which client that is.
+# Sourced by the scripts beside it: a client of a pinned version, a server for it, and one of two scenarios. It must not
+# know which client that is.
 #
-#   LUCE_URL         a running server to take in place of one of our own
-#   LUCE             the program (default: .venv/bin/luce, else luce from the path)
-#   CLIENT_TIMEOUT   seconds that one run of the client may take (default 600)
-#   CLIENT_TOKENS    longest answer, in tokens (default 64)
+#   turns (the default)   two turns and a second session, and what must be true of them (verdict.py). Tools that change
+#                         anything are not allowed to the model: it is asked for nothing but an answer.
+#   task                  a task with tools, a sub-agent, another effort, a compaction and a turn after it. The model's
+#                         answers are those of answers/CLIENT.json (steering.py), everything else is real. Its result is
+#                         checked on disk; tokens_read.py prints what was read anew.
+#
+#   LUCE_URL          a running server to take in place of one of our own
+#   LUCE              the program (default: .venv/bin/luce, else luce from the path)
+#   CLIENT_MODEL      the server's model (default: the packaged one)
+#   CLIENT_TEMPLATE   its chat template (default: the model's own)
+#   CLIENT_RECORDS    file for what the proxy wrote down
+#   CLIENT_TIMEOUT    seconds that one run of the client may take (default 600)
+#   CLIENT_TOKENS     longest answer, in tokens (default 64; task: 512)
 #
 # Whatever the client writes lies in a folder of its own that is removed at the end; nothing is installed outside of
-# build/clients. Tools that change anything are not allowed to the model: it is asked for nothing but an answer.
+# build/clients.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 PYTHON=$ROOT/.venv/bin/python
 [ -x "$PYTHON" ] || PYTHON=python3
 TIMEOUT=${CLIENT_TIMEOUT:-600}
-TOKENS=${CLIENT_TOKENS:-64}
+SCENARIO=${1:-turns}
+NAME=$(basename "$0" .sh)
+TOKENS=${CLIENT_TOKENS:-$([ "$SCENARIO" = task ] && echo 512 || echo 64)}
+MODEL=(${CLIENT_MODEL:+--model "$(realpath "$CLIENT_MODEL")"})
+MODEL+=(${CLIENT_TEMPLATE:+--chat-template "$(realpath "$CLIENT_TEMPLATE")"})
 FIRST_MESSAGE='Say hello in one word.'
 SECOND_MESSAGE='And now say it in another language.'
 OTHER_FIRST_MESSAGE='Which file is the readme?'
+
+# Of the task. What comes after which of them stands in answers/.
+TASK='Copy the last line of notes.txt into summary.txt, and check the copy with a command.'
+AGENT_TASK='Have a sub-agent count the lines of notes.txt, and write the number into count.txt.'
+EFFORT_TASK='Now add a line to summary.txt that says: done.'
+WORD_TASK='Say in a word whether all is well.'
+LAST_TASK='Finally, append the content of count.txt to summary.txt.'
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -46,19 +66,23 @@ begin() {
     trap finish EXIT
     RECORDS=$SCRATCH/records.jsonl
     : >"$RECORDS"
+    PROJECT=$SCRATCH/project
     export HOME=$SCRATCH/home
-    mkdir -p "$HOME" "$SCRATCH/project"
+    mkdir -p "$HOME" "$PROJECT"
+    printf '# A project\n\nNothing in it yet.\n' >"$PROJECT/README.md"
+    seq -f 'Note %g: the tide comes in twice a day, and goes out as often.' 40 >"$PROJECT/notes.txt"
+    local answers=()
+    [ "$SCENARIO" = turns ] || answers=(--answers "$ROOT/scripts/clients/answers/$NAME.json" --folder "$PROJECT")
     local server=${LUCE_URL:-}
     [ -n "$server" ] || start_server
     "$PYTHON" "$ROOT/scripts/clients/recording_proxy.py" --to "${server:-$SERVER_URL}" --records "$RECORDS" \
-        --max-tokens "$TOKENS" >"$SCRATCH/recording_proxy" &
+        --max-tokens "$TOKENS" "${answers[@]}" >"$SCRATCH/recording_proxy" &
     PROXY_PID=$!
-    until URL=$(head -n 1 "$SCRATCH/recording_proxy") && [ -n "$URL" ]; do
+    until URL=$(head -n 1 "$SCRATCH/recording_proxy" 2>/dev/null) && [ -n "$URL" ]; do
         kill -0 "$PROXY_PID" 2>/dev/null || fail "the recording_proxy ended"
         sleep 0.05
     done
-    cd "$SCRATCH/project"
-    printf '# A project\n\nNothing in it yet.\n' >README.md
+    cd "$PROJECT"
 }
 
 # start_server: sets SERVER_URL.
@@ -67,7 +91,7 @@ start_server() {
     [ -x "$luce" ] || luce=luce
     port=$("$PYTHON" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
     SERVER_URL=http://127.0.0.1:$port
-    "$luce" serve --ctx 65536 --host 127.0.0.1 --port "$port" >"$SCRATCH/server.log" 2>&1 &
+    "$luce" serve "${MODEL[@]}" --ctx 65536 --host 127.0.0.1 --port "$port" >"$SCRATCH/server.log" 2>&1 &
     SERVER_PID=$!
     until "$PYTHON" -c "import urllib.request; urllib.request.urlopen('$SERVER_URL/health', timeout=5)" 2>/dev/null; do
         kill -0 "$SERVER_PID" 2>/dev/null || { cat "$SCRATCH/server.log" >&2; fail "the server ended"; }
@@ -89,6 +113,18 @@ turn() {
     fi
 }
 
+# cannot STEP REASON: the client has no such step.
+cannot() { printf '{"step": "%s", "cannot": "%s"}\n' "$1" "$2" >>"$RECORDS"; }
+
+# task_done: whether the files are what the task wanted, and what was read for it.
+task_done() {
+    local wanted
+    wanted=$(tail -n 1 notes.txt; echo done.)
+    [ ! -e count.txt ] || wanted=$(printf '%s\n40' "$wanted")
+    [ "$(cat summary.txt 2>&1)" = "$wanted" ] || fail "summary.txt is not what it should be: $(cat summary.txt 2>&1)"
+    "$PYTHON" "$ROOT/scripts/clients/tokens_read.py" "$RECORDS" --client "$NAME" "${MODEL[@]}"
+}
+
 verdict() { "$PYTHON" "$ROOT/scripts/clients/verdict.py" "$RECORDS"; }
 
 finish() {
@@ -98,6 +134,7 @@ finish() {
         wait "$pid" 2>/dev/null || true
     done
     cd /
+    [ -z "${CLIENT_RECORDS:-}" ] || cp "$RECORDS" "$CLIENT_RECORDS"
     rm -rf "$SCRATCH"
     exit "$status"
 }

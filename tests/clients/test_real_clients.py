@@ -20,14 +20,19 @@ NO_CLIENT = 77
 TIMEOUT_S = 3600
 
 
+@pytest.mark.parametrize("scenario", ["turns", "task"])
 @pytest.mark.parametrize("client", CLIENTS)
-def test_client(client: str, full: bool) -> None:
+def test_client(client: str, scenario: str, full: bool) -> None:
     if client != SHORT_FORM and not full:
         pytest.skip("left out: --full runs all clients; their prompts take a CPU minutes")
     if shutil.which("npm") is None:
         pytest.skip("left out: npm is not installed")
     done = subprocess.run(
-        ["bash", str(SCRIPTS / f"{client}.sh")], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        ["bash", str(SCRIPTS / f"{client}.sh"), scenario],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
     )
     print(done.stdout)
     if done.returncode == NO_CLIENT:

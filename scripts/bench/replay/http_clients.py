@@ -12,15 +12,11 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from luce.supervisor.http.anthropic.conversion import chat_prompt
 from luce.supervisor.http.anthropic.opaque import reasoning_of
-from luce.supervisor.http.anthropic.shapes import MessagesRequest
-from luce.supervisor.http.openai_chat.body import ChatBody
-from luce.supervisor.http.openai_chat.parse import read_chat
-from luce.supervisor.http.openai_responses.request import Caller, ResponsesBody, read_request
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.text import TextModel
 from scripts.bench.harness import ROOT
+from scripts.bench.replay.dialects import prompt_of
 
 Body = dict[str, Any]
 
@@ -153,7 +149,7 @@ class Client:
 
     def prompt(self, body: Body, model: TextModel) -> ChatPrompt:
         """What the server makes of it."""
-        raise NotImplementedError
+        return prompt_of(self.path, body, model)
 
     def _system_texts(self, head: Body) -> list[Body]:
         return [{"text": message["content"]} for message in head["messages"] if message["role"] == "system"][:1]
@@ -220,11 +216,6 @@ class ChatClient(Client):
         n_prompt, n_cached = usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
         reasoning = message.get("reasoning_content") or ""
         return Said(message["content"] or "", reasoning, "", calls, n_prompt, n_prompt - n_cached)
-
-    def prompt(self, body: Body, model: TextModel) -> ChatPrompt:
-        request = read_chat(ChatBody.model_validate(body), model, max_choices=1, headers={}, client="").answer_request
-        assert isinstance(request.prompt, ChatPrompt)
-        return request.prompt
 
 
 class ClaudeCode(Client):
@@ -293,9 +284,6 @@ class ClaudeCode(Client):
             n_read,
         )
 
-    def prompt(self, body: Body, model: TextModel) -> ChatPrompt:  # noqa: ARG002
-        return chat_prompt(MessagesRequest.model_validate(body))
-
 
 class Codex(Client):
     path = "/v1/responses"
@@ -354,13 +342,6 @@ class Codex(Client):
         usage = answer["usage"]
         n_prompt, n_cached = usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"]
         return Said(text, reasoning, opaque, calls, n_prompt, n_prompt - n_cached)
-
-    def prompt(self, body: Body, model: TextModel) -> ChatPrompt:
-        request = read_request(
-            ResponsesBody.model_validate(body), [], model="luce", vocabulary=model, caller=Caller({})
-        ).answer_request
-        assert isinstance(request.prompt, ChatPrompt)
-        return request.prompt
 
 
 CLIENTS: Mapping[str, type[Client]] = {

@@ -80,7 +80,7 @@ class Player:
         said = self.client.said(self._post(sent))
         if said.is_cut_off:
             raise RefusedError("a call was cut off by the limit")
-        n_ideal = len(ids) - max((_n_shared(ids, other) for other in self._earlier), default=0)
+        n_ideal = len(ids) - max((n_shared(ids, other) for other in self._earlier), default=0)
         whole = replace(prompt, messages=[*prompt.messages, said.message()], opens_answer=False, continues_last=False)
         self._earlier += [ids, self._up_to_end(self._renderer.render(whole).ids)]
         if is_counted:
@@ -104,7 +104,7 @@ class Player:
         return answer
 
 
-def _n_shared(text: Sequence[int], other: Sequence[int]) -> int:
+def n_shared(text: Sequence[int], other: Sequence[int]) -> int:
     low, high = 0, min(len(text), len(other))
     while low < high:
         middle = (low + high + 1) // 2

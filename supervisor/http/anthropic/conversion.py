@@ -60,12 +60,15 @@ def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
     output = body.output_config
     output_format = (output.format if output is not None else None) or body.output_format
     choice = body.tool_choice
+    if body.grammar and output_format is not None:
+        raise invalid("grammar", "it cannot be used together with a schema of the output")
     return ChatPrompt(
         messages=conversation.messages,
         tools=tools,
         tool_choice=_tool_choice(body, tools),
         parallel_tool_calls=not (choice is not None and choice.disable_parallel_tool_use),
         json_schema=output_format.json_schema if output_format is not None else None,
+        grammar=body.grammar or None,
         thinking=thinking,
         thinking_is_optional=body.thinking is not None and body.thinking.type == "adaptive",
         thinking_budget=budget,

@@ -7,7 +7,7 @@ of it is known only when the model has read it; message_delta tells the final nu
 were not better. Thinking is signed for form's sake, and a signature of thinking that was not shown carries its text.
 Without `thinking` in a request the model's template decides. Limits that only Anthropic's models have are not checked:
 budgets below 1,024, temperatures from 1 to 2, results without calls. A text block of nothing stands for an answer of
-nothing. `seed` and `chat_template_kwargs` are taken too.
+nothing. `seed`, `chat_template_kwargs` and `grammar` are taken too.
 """
 
 from __future__ import annotations

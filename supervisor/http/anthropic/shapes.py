@@ -109,6 +109,7 @@ class CountTokensRequest(Shape):
     output_format: OutputFormat | None = None  # where output_config.format was before
     context_management: ContextManagement | None = None
     chat_template_kwargs: dict[str, Any] | None = None  # not Anthropic's: handed to the template as they are
+    grammar: str | None = None  # not Anthropic's either
 
 
 class MessagesRequest(CountTokensRequest, SamplingFields):

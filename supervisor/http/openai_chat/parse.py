@@ -53,9 +53,6 @@ def read_chat(
     messages = read_messages(body.messages)
     toolbox = read_toolbox(body.tools, body.tool_choice, body.functions, body.function_call)
     constraint = read_constraint(*_read_schema(body), body)
-    if constraint.grammar is not None and toolbox.may_call:
-        why = f"'{constraint.param}' cannot be used together with tools: their calls have a grammar of their own."
-        raise refusal(constraint.param, why)
     thinking = read_thinking(body)
     continues_last = _continues_last(body, messages)
     prompt = ChatPrompt(

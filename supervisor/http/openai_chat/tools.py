@@ -22,10 +22,6 @@ class Toolbox:
     is_legacy: bool = False
     """They came as `functions`: a call goes back as `function_call`."""
 
-    @property
-    def may_call(self) -> bool:
-        return bool(self.tools) and self.choice != "none"
-
 
 def read_toolbox(tools: Any, choice: Any, functions: Any, function_call: Any) -> Toolbox:
     if tools is None and functions is not None:

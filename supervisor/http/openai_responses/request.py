@@ -93,9 +93,6 @@ def read_request(
     tools, choice = choose(read_tools(body.tools), body.tool_choice)
     n_logprobs = _read_logprobs(body)
     constraint = read_constraint(_read_format(body.text), "text.format", body)
-    if constraint.grammar is not None and tools.definitions and choice != "none":
-        why = f"{constraint.param} cannot be used together with tools: their calls have a grammar of their own"
-        raise refusal(constraint.param, why)
     arguments = dict(body.chat_template_kwargs or {})
     thinking, budget, effort = _read_reasoning(body.reasoning, arguments.pop("enable_thinking", None))
     messages = messages_of([*earlier, *items])

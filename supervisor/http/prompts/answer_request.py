@@ -37,6 +37,7 @@ class ChatPrompt:
     json_schema: Mapping[str, Any] | None = None
     """The answer is JSON of this schema; {} is any JSON object. Where tools may be called, it is that or calls."""
     grammar: str | None = None
+    """GBNF of the whole answer as the model writes it, calls included."""
     thinking: bool | None = None
     """Whether the model should reason first; None: as its template does by itself."""
     thinking_is_optional: bool = False
@@ -56,6 +57,10 @@ class ChatPrompt:
     """Where it is longer than the context, what came first is left out."""
     opens_answer: bool = True
     """Whether the prompt ends with what the template puts before an answer."""
+
+    @property
+    def may_call(self) -> bool:
+        return bool(self.tools) and self.tool_choice != "none"
 
     @property
     def max_calls(self) -> int | None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from luce.supervisor.http.prompts.canonical_message import heard, reasoning_of, said
+from luce.supervisor.http.prompts.canonical_message import Defaults, defaults_of, heard, reasoning_of, said
 from luce.supervisor.http.prompts.message_normalizer import CLEARED_REASONING, content_texts, normalise_messages
 
 _ENTRY_BYTES = 1500  # beside an answer's texts, about
@@ -70,19 +70,27 @@ class AnswerSpellings:
         self._lock = threading.Lock()
         self.n_bytes = 0
 
-    def read(self, messages: Sequence[Message], client: str = "", *, keeps_last: bool = False) -> SpelledConversation:
-        """`keeps_last`: the last message stays as it is, since the answer goes on from it. Raises
-        UnreadableContentError."""
+    def read(
+        self,
+        messages: Sequence[Message],
+        client: str = "",
+        *,
+        keeps_last: bool = False,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> SpelledConversation:
+        """`keeps_last`: the last message stays as it is, since the answer goes on from it. `tools`: whose arguments may
+        have been filled in. Raises UnreadableContentError."""
         walk = _Walk(client)
+        defaults = defaults_of(tools)
         for number, raw in enumerate(messages):
             for message in normalise_messages([raw]):  # none, of a message that nobody is to see
                 if message.get("role") != "assistant":
                     walk.hear(message)
                     continue
                 is_kept = keeps_last and number == len(messages) - 1
-                answer = (
-                    None if is_kept else self._find(walk.place, message, raw) or self._meet(walk.place, message, raw)
-                )
+                answer = None
+                if not is_kept:
+                    answer = self._find(walk.place, message, raw, defaults) or self._meet(walk.place, message, raw)
                 walk.say(message, answer)
         return SpelledConversation(walk.messages, walk.answers, walk.place)
 
@@ -114,7 +122,7 @@ class AnswerSpellings:
                 self.n_bytes -= sum(other.n_bytes for other in oldest)
         return answer
 
-    def _find(self, place: bytes, message: Message, raw: Message) -> GivenAnswer | None:
+    def _find(self, place: bytes, message: Message, raw: Message, defaults: Defaults) -> GivenAnswer | None:
         """The latest answer at the place that says the same, and reasons the same if the message reasons at all."""
         with self._lock:
             here = list(self._given.get(place, ()))
@@ -122,13 +130,16 @@ class AnswerSpellings:
                 self._given.move_to_end(place)
         if not here:
             return None
-        wanted = [said(message, content) for content in _contents(message, raw)]
         reasoning = reasoning_of(message)
-        for answer in reversed(here):
-            is_said = answer.said in wanted or answer.also_said in wanted
-            if is_said and reasoning in ("", answer.reasoning):
+        here = [answer for answer in reversed(here) if reasoning in ("", answer.reasoning)]
+        wanted = [said(message, content) for content in _contents(message, raw)]
+        for answer in here:
+            if answer.said in wanted or answer.also_said in wanted:
                 return answer
-        return None
+        if not any(call["function"]["name"] in defaults for call in message.get("tool_calls", ())):
+            return None
+        wanted = [said(message, content, defaults) for content in _contents(message, raw)]
+        return next((answer for answer in here if said(answer.message, None, defaults) in wanted), None)
 
 
 class _Walk:

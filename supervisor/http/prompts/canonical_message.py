@@ -1,8 +1,9 @@
 """Canonical messages: one form for all ways in which a client may spell the same message. Pure.
 
 Clients parse what an answer brought them and write it anew: arguments with other spaces, escapes, numbers or order of
-keys, texts trimmed, ids of calls changed, `null` where nothing was said. None of that changes what is meant. Where it
-is in doubt whether two spellings mean the same, their forms differ. Knows no template and no ids of tokens.
+keys, or filled in where the model left them to their defaults; texts trimmed, ids of calls changed, `null` where
+nothing was said. None of that changes what is meant. Where it is in doubt whether two spellings mean the same, their
+forms differ. Knows no template and no ids of tokens.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 Message = Mapping[str, Any]
+Defaults = Mapping[str, Mapping[str, str]]
+"""Of tools, by name: arguments that have one, and its canonical form."""
+
+NO_DEFAULTS: Defaults = MappingProxyType({})
 
 _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
 
@@ -28,10 +34,28 @@ def canonical_text(text: str) -> str:
     return text.strip()
 
 
-def canonical_json(text: str) -> str:
+def defaults_of(tools: Sequence[Mapping[str, Any]]) -> Defaults:
+    """As their schemas have them."""
+    found = {}
+    for tool in tools:
+        parameters = tool["function"].get("parameters")
+        properties = parameters.get("properties") if isinstance(parameters, dict) else None
+        if not isinstance(properties, dict):
+            continue
+        own = {
+            name: canonical_json(json.dumps(schema["default"]))
+            for name, schema in properties.items()
+            if isinstance(schema, dict) and "default" in schema
+        }
+        if own:
+            found[tool["function"]["name"]] = own
+    return found
+
+
+def canonical_json(text: str, defaults: Mapping[str, str] = MappingProxyType({})) -> str:
     """Of a JSON text: the same for equal values. Objects are equal whatever the order of their keys, numbers if they
     are the same in mathematics. A text that is no JSON, or that readers of JSON take differently (a key that comes
-    twice), stands for itself."""
+    twice), stands for itself. A member that has its default counts as left out."""
     try:
         value = json.loads(
             text,
@@ -40,17 +64,22 @@ def canonical_json(text: str) -> str:
             parse_float=_number,
             parse_constant=_no_constant,
         )
+        if defaults and isinstance(value, dict):
+            value = {key: member for key, member in value.items() if defaults.get(key) != "J" + _written(member)}
         return "J" + _written(value)
     except (ValueError, RecursionError):
         return "T" + text
 
 
-def said(message: Message, content: str | None = None) -> bytes:
+def said(message: Message, content: str | None = None, defaults: Defaults = NO_DEFAULTS) -> bytes:
     """What an assistant's message says, apart from its reasoning and from the ids of its calls. `content` in place of
-    the message's own."""
+    the message's own. With `defaults` it is the same whether an argument that has its default is there or not."""
     text = message.get("content") or "" if content is None else content
     calls = message.get("tool_calls") or ()
-    parts = [part for call in calls for part in (call["function"]["name"], canonical_json(arguments_of(call)))]
+    parts = []
+    for call in calls:
+        name = call["function"]["name"]
+        parts += [name, canonical_json(arguments_of(call), defaults.get(name, {}))]
     return _encoded("assistant", message.get("name"), canonical_text(text), len(calls), *parts)
 
 

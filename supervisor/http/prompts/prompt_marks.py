@@ -1,7 +1,8 @@
 """Prompt marks: where, besides at the beginnings of messages, another prompt may part from this one.
 
 Sessions of one program share tools and system text up to the first word that belongs to a folder, a machine or a day;
-within a session, programs insert reminders and drop them later. Positions in a rendered prompt's ids, found by its
+its sub-agents share the tools up to the first that starts sub-agents. Within a session, programs insert reminders and
+drop them later. Positions in a rendered prompt's ids, found by its
 bytes: one that is not found costs nothing but a longer way for the next prompt. Pure: knows no template, no engine and
 no program by name.
 """
@@ -44,6 +45,9 @@ _LOCAL = re.compile(
 _ABOUT_FOLDER = re.compile(rb"(?:cwd|director|folder|workspace|root|project)[^\n/]*\Z", re.IGNORECASE)
 _PATH = re.compile(rb"[\w/.@+-]*[\w@+-]")
 
+_STARTS_AGENTS = re.compile(r"agent|task|delegat", re.IGNORECASE)
+"""Names of tools that sub-agents are not offered."""
+
 _INSERT = re.compile(rb"<(?:system-reminder|total_tokens|token_budget|environment_details|environment_context)\b")
 """Reminders, counters and notes about the surroundings: programs put them into messages and change or drop them."""
 
@@ -65,25 +69,33 @@ class PromptMarks:
         self._heads: OrderedDict[bytes, tuple[PromptMark, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def find(self, chat: RenderedChat, messages: Sequence[Mapping[str, Any]]) -> tuple[PromptMark, ...]:
-        """`messages`: of which the prompt was rendered, their contents as texts or as parts."""
+    def find(
+        self, chat: RenderedChat, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[PromptMark, ...]:
+        """`messages` and `tools`: of which the prompt was rendered, contents as texts or as parts."""
         if not chat.marks:
             return ()
         prompt = chat.prompt.encode()
         n_head = next((i for i, mark in enumerate(chat.marks) if i > 0 and mark.role in {"assistant", ""}), None)
         n_head = len(chat.marks) if n_head is None else n_head
         end = chat.marks[n_head].byte if n_head < len(chat.marks) else len(prompt)
-        return (*self._head(chat, prompt[:end], n_head, messages), *self._inserts(chat, prompt, n_head, messages))
+        head = self._head(chat, prompt[:end], n_head, messages, tools)
+        return (*head, *self._inserts(chat, prompt, n_head, messages))
 
     def _head(
-        self, chat: RenderedChat, head: bytes, n_head: int, messages: Sequence[Mapping[str, Any]]
+        self,
+        chat: RenderedChat,
+        head: bytes,
+        n_head: int,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
     ) -> tuple[PromptMark, ...]:
         key = blake2b(head, digest_size=16).digest()
         with self._lock:
             if (known := self._heads.get(key)) is not None:
                 self._heads.move_to_end(key)
                 return known
-        found = tuple(self._place(chat, n_head, head, _head_places(head, messages)))
+        found = tuple(self._place(chat, n_head, head, _head_places(head, messages, tools)))
         with self._lock:
             self._heads[key] = found
             while len(self._heads) > _MAX_CACHED:
@@ -149,10 +161,18 @@ class _Places:
         return sorted((place, n_least) for _, place, n_least in ranked[:_MAX_HEAD])
 
 
-def _head_places(head: bytes, messages: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
-    """Before folders that the text says it is about; where tools and blocks of system text end and further parts of a
-    user's message begin; before whatever else is local: in this order, as far as there may be so many."""
+def _head_places(
+    head: bytes, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+) -> list[tuple[int, int]]:
+    """Before folders that the text says it is about; where tools and blocks of system text end, before the first tool
+    that starts agents, and where further parts of a user's message begin; before whatever else is local: in this order,
+    as far as there may be so many."""
     places = _Places()
+    names = (str(tool["function"]["name"]) for tool in tools)
+    if (name := next(filter(_STARTS_AGENTS.search, names), None)) is not None:
+        match = re.search(rb'(?:"name": ?"|<name>)(' + re.escape(name.encode()) + rb')["<]', head)
+        if match is not None:  # the definition of whatever comes in its place begins alike, up to the name
+            places.add(match.start(1), 1, _MIN_BLOCK_TOKENS)
     at, is_first = 0, True
     for message in messages:
         role = message.get("role")

@@ -124,7 +124,8 @@ class Renderer:
         placed = ImagePlaces(spliced.ids, self._model.n_vocab, names, images)
         differing = {number for number, (_, differs) in enumerate(spoken.answers) if differs}
         user_end = _user_end(chat, spoken.messages, spliced.places)
-        found = ((spliced.places[mark.message], mark.offset) for mark in self._marks.find(chat, prompt.messages))
+        marks = self._marks.find(chat, prompt.messages, prompt.tools)
+        found = ((spliced.places[mark.message], mark.offset) for mark in marks)
         return Rendered(
             ids=placed.ids,
             boundaries=tuple(map(placed.moved, spliced.boundaries)),
@@ -171,7 +172,7 @@ class Renderer:
 
     def _spoken(self, prompt: ChatPrompt, client: str) -> SpelledConversation:
         try:
-            return self._spellings.read(prompt.messages, client, keeps_last=prompt.continues_last)
+            return self._spellings.read(prompt.messages, client, keeps_last=prompt.continues_last, tools=prompt.tools)
         except UnreadableContentError as error:
             raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
 
@@ -186,7 +187,7 @@ class Renderer:
             tool_choice=choice,
             parallel_tool_calls=prompt.parallel_tool_calls,
             json_schema=_schema(prompt),
-            grammar=prompt.grammar,
+            grammar=None if prompt.may_call else prompt.grammar,
             enable_thinking=prompt.thinking is not False,
             chat_template_kwargs=self._template_arguments(prompt) or None,
             continue_final_message=prompt.continues_last,
@@ -196,28 +197,24 @@ class Renderer:
 
     def _constraint(self, prompt: ChatPrompt, chat: RenderedChat) -> ConstraintArgs:
         budget = self._thinking_budget(prompt, chat)
-        grammar = chat.grammar
-        if prompt.tool_choice not in {"auto", "none"} or prompt.json_schema is not None:
-            grammar = call_at_once(grammar, chat.thinking.start)
-        if prompt.max_calls == 1:
-            grammar = _CALLS_WITHOUT_END.sub("tool-calls ::= tool-call space", grammar)
+        grammar, is_lazy = self._grammar(prompt, chat)
         # What stands before the answer, for those who have to know: a grammar of the template's, and the budget.
         before = "" if _is_of_the_answer_only(prompt, chat) else chat.generation_prompt
         if budget is not None and (begun := _begun_reasoning(chat)):
-            if not grammar or chat.grammar_lazy:
+            if not grammar or is_lazy:
                 before = chat.thinking.start
             elif before:
                 budget += len(self._model.tokenize(begun, parse_special=True))
         return ConstraintArgs(
             grammar=grammar or None,
-            grammar_lazy=chat.grammar_lazy,
+            grammar_lazy=is_lazy,
             triggers=tuple(
                 GrammarTrigger(_TRIGGER_KINDS[trigger.kind], token=trigger.token)
                 if trigger.token is not None
                 else GrammarTrigger(_TRIGGER_KINDS[trigger.kind], trigger.value)
                 for trigger in chat.triggers
             )
-            if chat.grammar_lazy
+            if is_lazy
             else (),
             preserved=chat.preserved,
             generation_prompt=before or None,
@@ -225,6 +222,17 @@ class Renderer:
             think_start=chat.thinking.start_tokens if budget is not None else (),
             think_end=_ends(chat.thinking.ends_tokens) if budget is not None else (),
         )
+
+    def _grammar(self, prompt: ChatPrompt, chat: RenderedChat) -> tuple[str, bool]:
+        """And whether it applies only once a call begins. Beside tools the request's own is that of their calls too."""
+        if prompt.grammar is not None and prompt.may_call:
+            return prompt.grammar, False
+        grammar = chat.grammar
+        if prompt.tool_choice not in {"auto", "none"} or prompt.json_schema is not None:
+            grammar = call_at_once(grammar, chat.thinking.start)
+        if prompt.max_calls == 1:
+            grammar = _CALLS_WITHOUT_END.sub("tool-calls ::= tool-call space", grammar)
+        return grammar, chat.grammar_lazy
 
     def _thinking_budget(self, prompt: ChatPrompt, chat: RenderedChat) -> int | None:
         if prompt.thinking_budget is None or prompt.thinking is False:
@@ -285,7 +293,7 @@ def _is_of_the_answer_only(prompt: ChatPrompt, chat: RenderedChat) -> bool:
     """Grammars that llama.cpp makes for a template begin with what the template puts before the answer; the request's
     own, and schemas where it makes nothing of them for this template, do not."""
     if prompt.grammar is not None:
-        return chat.grammar == prompt.grammar
+        return prompt.may_call or chat.grammar == prompt.grammar
     schema = _schema(prompt)
     if schema is None or not chat.grammar:
         return False

@@ -312,6 +312,9 @@ def test_output() -> None:
     made = prompt(output_config={"effort": "high", "format": {"type": "json_schema", "schema": schema}})
     assert (made.effort, made.json_schema) == ("high", schema)
     assert prompt(output_format={"type": "json_schema", "schema": {}}).json_schema == {}
+    made = prompt(grammar='root ::= "a"')
+    assert (made.grammar, made.json_schema) == ('root ::= "a"', None)
+    assert refusal(grammar="root ::= x", output_format={"type": "json_schema", "schema": {}}).param == "grammar"
     assert "output_config.format" in refusal(output_config={"format": {"type": "json_schema"}}).text
 
 

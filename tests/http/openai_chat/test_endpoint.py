@@ -273,7 +273,6 @@ def test_grammar(server: Server) -> None:
         ({"response_format": {"type": "json_object", "schema": {"type": "hiccup"}}}, None),
         ({"response_format": {"type": "json_object", "schema": {"type": 123}}}, None),
         ({"grammar": "root ::= this is (not valid GBNF"}, None),
-        ({"grammar": 'root ::= "a"', "tools": [READ_FILE]}, "grammar"),
         ({"messages": None}, "messages"),
         ({"messages": []}, "messages"),
         ({"temperature": 3}, "temperature"),

@@ -273,7 +273,8 @@ def test_formats() -> None:
     assert prompt_of(response_format={"type": "json_schema", "json_schema": {"name": "x"}}).json_schema == {}
     assert prompt_of(json_schema=schema).json_schema == schema
     assert prompt_of(grammar='root ::= "a"').grammar == 'root ::= "a"'
-    assert prompt_of(grammar='root ::= "a"', tools=[READ], tool_choice="none").grammar == 'root ::= "a"'
+    for choice in ("none", "auto", "required"):
+        assert prompt_of(grammar='root ::= "a"', tools=[READ], tool_choice=choice).grammar == 'root ::= "a"'
 
 
 @pytest.mark.parametrize(
@@ -289,7 +290,6 @@ def test_formats() -> None:
         ),
         ({"json_schema": 5}, "json_schema"),
         ({"json_schema": {}, "grammar": "root ::= x"}, "grammar"),
-        ({"grammar": "root ::= x", "tools": [READ]}, "grammar"),
     ],
 )
 def test_bad_formats(fields: dict[str, Any], param: str) -> None:

@@ -97,6 +97,34 @@ def test_what_means_something_else_stays_as_it_is(other: Message) -> None:
     )
 
 
+EDIT = {
+    "type": "function",
+    "function": {
+        "name": "edit",
+        "parameters": {"type": "object", "properties": {"all": {"default": False}, "n": {"default": 1}, "path": {}}},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "spelled", "is_restored"),
+    [
+        ('{"path":"a"}', '{"all":false,"path":"a"}', True),
+        ('{"path":"a"}', '{"n": 1.0, "all":false,"path":"a"}', True),
+        ('{"path":"a","n":1}', '{"path":"a","all":false}', True),
+        ('{"path":"a"}', '{"all":true,"path":"a"}', False),
+        ('{"path":"a"}', '{"all":0,"path":"a"}', False),
+        ('{"path":"a","all":true}', '{"path":"a"}', False),
+    ],
+)
+def test_arguments_may_be_filled_in_with_their_defaults(given: str, spelled: str, *, is_restored: bool) -> None:
+    answer = assistant("", call("edit", given, "ours"))
+    spellings = after(HELLO, given=answer)
+    sent = [HELLO, assistant("", call("edit", spelled, "ours")), MORE]
+    assert (spellings.read(sent, tools=[EDIT]).messages[1] == answer) == is_restored
+    assert n_found(after(HELLO, given=answer).read(sent)) == 0  # nobody knows the defaults
+
+
 def test_only_in_the_same_conversation_of_the_same_client() -> None:
     spellings = AnswerSpellings(1 << 20)
     spellings.keep(spellings.read([HELLO], "a").place, GIVEN)

@@ -90,6 +90,22 @@ def test_behind_tools_and_blocks_of_system_text(model: TextModel) -> None:
     assert second  # the user's second part, with the space before it
 
 
+@pytest.mark.parametrize("name", ["task", "multi_agent_v1__close_agent", "Agent"])
+def test_before_the_first_tool_that_starts_agents(model: TextModel, name: str) -> None:
+    """There the prompt of a sub-agent, which is not offered it, parts from this one."""
+
+    def tool(name: str) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name, "description": LONG, "parameters": {}}}
+
+    every = tuple(tool(own) for own in ("bash", "edit", name, "other_agent", "write"))
+    rendered = render(model, system(LONG), user("Hello"), tools=every)
+    assert any(text.startswith(f'{name}"') for text in behind(model, rendered))
+    assert not any(text.startswith("other_agent") for text in behind(model, rendered))
+    fewer = render(model, system(LONG), user("Hello"), tools=(*every[:2], every[-1]))
+    n_shared = next(n for n, (a, b) in enumerate(zip(rendered.ids, fewer.ids, strict=False)) if a != b)
+    assert n_shared in rendered.marks
+
+
 def test_before_reminders_and_system_text_in_the_middle(model: TextModel) -> None:
     conversation = [system(LONG), user("Look"), assistant("I have looked."), user(LONG + " <system-reminder>Be quick")]
     rendered = render(model, *conversation, assistant("Yes."), user(LONG), system("<total_tokens>77</total_tokens>"))

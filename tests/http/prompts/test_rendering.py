@@ -163,6 +163,19 @@ def test_what_a_grammar_of_the_answer_alone_is_told(renderer_of: RendererOf) -> 
         assert constraint.generation_prompt is None
 
 
+@pytest.mark.parametrize("name", ["", "Qwen3.5-4B"])
+def test_a_grammar_beside_tools_is_that_of_their_calls_too(renderer_of: RendererOf, name: str) -> None:
+    renderer, hello = renderer_of(name), [message("user", "Hello")]
+    free = renderer.render(ChatPrompt(messages=hello, tools=[READ]))
+    for choice in ("auto", "required", "function:read_file"):
+        own = ChatPrompt(messages=hello, tools=[READ], tool_choice=choice, grammar='root ::= "a"')
+        bound = renderer.render(own)
+        assert bound.ids == free.ids
+        constraint = bound.constraint
+        assert (constraint.grammar, constraint.grammar_lazy, constraint.triggers) == ('root ::= "a"', False, ())
+        assert constraint.generation_prompt is None
+
+
 def test_words_before_a_call_are_all_that_a_grammar_loses() -> None:
     grammar = 'a ::= "x"\nroot ::= "<s>" space ("<t>" until-4 "</t>")? until-9? tool-calls\nuntil-9 ::= [a-z]'
     assert call_at_once(grammar, "<t>") == grammar.replace("until-9? tool", "tool")
