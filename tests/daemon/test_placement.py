@@ -12,7 +12,7 @@ from tests.daemon_driver import random_prompt
 
 WAYS = [
     ("--cpu-moe",),
-    ("--n-cpu-moe", "2", "--moe-cache-mib", "16"),
+    ("--n-cpu-moe", "2"),
     ("--override-tensor", r"blk\.1\.ffn_.*_exps=CPU,attn_q=CPU"),
     ("--device", "none"),
     ("--split-mode", "none", "--main-gpu", "0"),
@@ -44,6 +44,7 @@ def test_wherever_weights_lie_the_answer_is_the_same(start: Start, test_models: 
         (("--override-tensor", "exps=Moon"), "there is no buffer 'Moon' (there are: CPU"),
         (("--override-tensor", "(=CPU"), "'(' is no regular expression"),
         (("--n-cpu-moe", "-1"), "--n-cpu-moe takes a whole number"),
+        (("--device", "none", "--moe-cache-mib", "16"), "--moe-cache-mib: no GPU is used"),
     ],
 )
 def test_a_place_that_there_is_not_is_refused(

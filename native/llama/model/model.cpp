@@ -206,6 +206,9 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     if (Result<void> checked = check_is_decoder(loaded.model_.get()); !checked) return checked.error();
 
     const bool uses_gpu = has_gpu && n_gpu_layers != 0;
+    if (!uses_gpu && options.placement.expert_cache_bytes > 0) {
+        return Error{ErrorCode::bad_args, "--moe-cache-mib: no GPU is used that could keep experts; leave it out"};
+    }
     if (!has_gpu && n_gpu_layers != 0) log_warn("--gpu-layers is of no use: no GPU or no backend for one was found");
     loaded.info_.n_gpu_layers = uses_gpu ? n_gpu_layers : 0;
     if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();

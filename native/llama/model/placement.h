@@ -18,9 +18,9 @@ namespace luce::llama {
 enum class SplitMode { none, layer, row, tensor };
 
 struct PlacementOptions {
-    std::optional<std::string> devices;           // names, comma separated; "none": no GPU
-    std::optional<std::string> tensor_split;      // shares of the devices: "3,1"
-    std::optional<std::string> tensor_overrides;  // PATTERN=BUFFER,…
+    std::optional<std::string> devices = {};           // names, comma separated; "none": no GPU
+    std::optional<std::string> tensor_split = {};      // shares of the devices: "3,1"
+    std::optional<std::string> tensor_overrides = {};  // PATTERN=BUFFER,…
     SplitMode split_mode = SplitMode::layer;
     std::int32_t main_gpu = 0;
     bool keeps_experts = false;          // of all layers in the host's memory

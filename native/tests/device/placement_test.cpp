@@ -91,6 +91,7 @@ TEST_CASE("experts are where they are told to be, and say the same from there") 
     first_two[0] = first_two[1] = true;
     check({.n_expert_layers = 2}, first_two);
     check({.keeps_experts = true}, std::vector<bool>(n_layers, true));
+    check({.keeps_experts = true, .expert_cache_bytes = std::size_t{16} << 20}, std::vector<bool>(n_layers, true));
     std::vector<bool> second(n_layers, false);
     second[1] = true;
     check({.tensor_overrides = "blk\\.1\\.ffn_.*_exps=CPU"}, second);
