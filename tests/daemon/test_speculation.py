@@ -97,7 +97,7 @@ def packaged_prompts(model: Path, golden: Sequence[GoldenCase], full: bool) -> l
     """Some short ones of each kind; with --full 100 of the packaged sets: copies, edits, code, chat, tool calls."""
     if full:
         return [prompt.ids for prompts in load_rendered(model, n_prompts=20).values() for prompt in prompts]
-    return [case.prompt_ids for case in golden if len(case.prompt_ids) < 1000][::2]
+    return [case.prompt_ids for case in golden[::2] if len(case.prompt_ids) < 1000]
 
 
 @pytest.mark.parametrize("gate", ["off", "on"])
