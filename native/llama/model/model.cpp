@@ -177,6 +177,17 @@ Result<void> check_is_decoder(const llama_model* model) {
 void LlamaModelDeleter::operator()(llama_model* model) const { llama_model_free(model); }
 void LlamaContextDeleter::operator()(llama_context* context) const { llama_free(context); }
 
+// Member by member the old model would go before its context, which looks at it once more.
+Model& Model::operator=(Model&& other) {
+    unload();
+    model_ = std::move(other.model_);
+    context_ = std::move(other.context_);
+    graphs_ = std::move(other.graphs_);
+    params_ = std::move(other.params_);
+    info_ = std::move(other.info_);
+    return *this;
+}
+
 void Model::unload() {
     graphs_.reset();
     context_.reset();
