@@ -78,7 +78,7 @@ private:
     LlamaKvDevice* kv_device_ = nullptr;
     llama_batch batch_;
     std::vector<Position> rope_shifts_;  // of the batch's tokens
-    std::vector<std::int32_t> rows_;  // of logits -> index of their token in the batch; -1: none
+    std::vector<std::int32_t> rows_;     // of logits -> index of their token in the batch; -1: none
     ContentionMonitor contention_;
     bool was_first_ = false;  // the last call: the first of its shape, or the first whose graph is kept
     bool is_torn_ = false;

@@ -7,11 +7,12 @@
 // states once it is known. Pairs wait until a draft or a page needs them and are then read together, so that a lane
 // that does not speculate pays for copying them and little else.
 //
-// The graphs are llama.cpp's; what its common/speculative (b11549) does with them is done here. There every token has to
-// be read at once, also for lanes that never draft; the state that is carried from token to token can be had only of
-// EAGLE-3 on recurrent targets, where pages and checkpoints need it of all; and a draft's probabilities only by way of a
-// sampler's table of the whole vocabulary. tests/llama/common_drafts_test.cpp compares the drafts of both. Sources: "Better & Faster Large Language Models via Multi-token Prediction" (Gloeckle et al., 2024),
-// "EAGLE-3" (Li et al., 2025).
+// The graphs are llama.cpp's; what its common/speculative (b11549) does with them is done here. There every token has
+// to be read at once, also for lanes that never draft; the state that is carried from token to token can be had only of
+// EAGLE-3 on recurrent targets, where pages and checkpoints need it of all; and a draft's probabilities only by way of
+// a sampler's table of the whole vocabulary. tests/llama/common_drafts_test.cpp compares the drafts of both. Sources:
+// "Better & Faster Large Language Models via Multi-token Prediction" (Gloeckle et al., 2024), "EAGLE-3" (Li et al.,
+// 2025).
 #pragma once
 
 #include <cstdint>
