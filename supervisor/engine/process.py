@@ -106,9 +106,13 @@ class EngineProcess:
         finally:
             os.close(token_write)
         process = cls(popen, on_log)
+        token_pipe = open(token_read, "rb", buffering=0)  # noqa: ASYNC230, PTH123, SIM115
         try:
-            await process._connect(open(token_read, "rb", buffering=0))  # noqa: ASYNC230, PTH123, SIM115
+            await process._connect(token_pipe)
         except BaseException:
+            for pipe in (token_pipe, popen.stdin, popen.stdout, popen.stderr):
+                assert pipe is not None
+                pipe.close()
             popen.kill()
             popen.wait()
             raise

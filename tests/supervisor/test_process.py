@@ -167,3 +167,13 @@ def test_exit_codes_in_words() -> None:
     assert describe_exit(0) == "exit code 0"
     assert describe_exit(-signal.SIGSEGV) == "killed by SIGSEGV"
     assert describe_exit(None) == "still running"
+
+
+async def test_a_start_that_is_cancelled_leaves_no_pipe_open(luced: Path, tiny_model: Path) -> None:
+    """An unclosed one is a warning, and so a failure, of whatever runs when it is collected."""
+    starting = asyncio.create_task(EngineProcess.spawn(luced, DaemonConfig(model=tiny_model)))
+    await asyncio.sleep(0)  # its first step: the child runs, and the pipes are being connected
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    gc.collect()
