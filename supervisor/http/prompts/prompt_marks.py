@@ -2,9 +2,8 @@
 
 Sessions of one program share tools and system text up to the first word that belongs to a folder, a machine or a day;
 its sub-agents share the tools up to the first that starts sub-agents. Within a session, programs insert reminders and
-drop them later. Positions in a rendered prompt's ids, found by its
-bytes: one that is not found costs nothing but a longer way for the next prompt. Pure: knows no template, no engine and
-no program by name.
+drop them later. Positions in a rendered prompt's ids, found by its bytes: one that is not found costs nothing but a
+longer way for the next prompt. Pure: knows no template, no engine and no program by name.
 """
 
 from __future__ import annotations
