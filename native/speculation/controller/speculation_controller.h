@@ -38,6 +38,9 @@
 
 namespace luce::speculation {
 
+// Of the tokens that are expected to be right. A step that pays with no more than these needs no budget.
+inline constexpr double kCountedOn = 0.6;
+
 struct ControllerConfig {
     std::int32_t n_lanes = 1;
     std::int32_t n_most = 0;  // drafted tokens a lane, whatever the source; 0: never speculate
@@ -233,8 +236,11 @@ private:
     double worth(const StepOption& option, const Situation& now) const {
         return option.n_right - now.rate * now.costs.expected_s(option.n_drafted);
     }
+    // What one source lost must not keep another from what it is all but sure of: a debt lasts for hundreds of tokens.
     bool covers(const StepOption& option, const Situation& now) const {
-        return option.n_drafted == 0 || budget_.covers(now.costs.worst_s(option.n_drafted) - now.costs.plain_s());
+        if (option.n_drafted == 0) return true;
+        const double risk_s = now.costs.worst_s(option.n_drafted) - now.costs.plain_s();
+        return risk_s <= kCountedOn * option.n_right / now.rate || budget_.covers(risk_s);
     }
     StepOption decide(const Situation& now, std::size_t n_lanes);
     std::size_t try_cost(const Situation& now, std::size_t best);

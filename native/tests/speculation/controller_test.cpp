@@ -197,6 +197,24 @@ TEST_CASE("what was earned outlives the first calls of another number of lanes")
     CHECK(controller.choose(lanes, proposals)[0].width == 8);
 }
 
+TEST_CASE("what drafts of a model have lost does not keep copies from being taken that are always right") {
+    SpeculationController controller(config_of(1));
+    for (int i = 0; i < 8; ++i) controller.observe_warmup_step({1, 1, 100, 0.01});
+    controller.observe_warmup_step({1, 9, 100, 0.04});
+    const std::vector<LaneState> lanes = {{kLane, 100, 15}};
+    const std::vector<float> sure(8, 0.95F), doubtful(8, 0.6F);
+    const Proposal copy = {kLane, kNgram, sure}, guess = {kLane, kNgram, doubtful};
+    controller.choose(lanes, {});
+    for (int i = 0; i < 20; ++i) {
+        controller.observe_verdict(copy, 8, 8);
+        controller.observe_verdict(guess, 8, i % 2 == 0 ? 4 : 0);
+    }
+    controller.observe_failed_draft(0.2);  // twenty plain steps
+    controller.observe_step({1, 1, 100, 0.01});
+    CHECK(controller.choose(lanes, std::vector{guess})[0].width == 0);
+    CHECK(controller.choose(lanes, std::vector{copy})[0].width == 8);
+}
+
 TEST_CASE("the first calls of an answer do not make plain decoding look dear") {
     SpeculationController controller(config_of(1));
     for (int i = 0; i < 8; ++i) controller.observe_step({1, 1, 100, 0.01});
