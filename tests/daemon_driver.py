@@ -37,6 +37,7 @@ from luce.protocol import (
     TokenEvent,
     parse_reply,
 )
+from luce.supervisor.config.options import engine_environment
 
 DEADLINE_S = 120.0
 
@@ -75,6 +76,7 @@ class DaemonDriver:
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=engine_environment(os.environ),
             pass_fds=(token_writer,) if stream else (),
         )
         if stream:
