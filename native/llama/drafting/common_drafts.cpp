@@ -192,7 +192,7 @@ Result<void> CommonDrafts::encode(Lane& lane) {
     return {};
 }
 
-Result<void> CommonDrafts::prepare(Lane& lane) {
+Result<void> CommonDrafts::prepare_lane(Lane& lane) {
     if (kind() == DraftKind::eagle3) {
         if (Result<void> encoded = encode(lane); !encoded) return encoded;
     } else {
@@ -210,7 +210,7 @@ Result<void> CommonDrafts::prepare(Lane& lane) {
 
 // Puts what waits into the batch, which is run whenever it is full.
 Result<void> CommonDrafts::queue(LaneId id, Lane& lane, bool wants_output) {
-    if (Result<void> prepared = prepare(lane); !prepared) return prepared;
+    if (Result<void> prepared = prepare_lane(lane); !prepared) return prepared;
     for (std::size_t i = 0; i < lane.tokens.size(); ++i) {
         if (batch_->size() == n_batch_) {
             if (Result<void> computed = run(); !computed) return computed;

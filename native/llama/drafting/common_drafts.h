@@ -90,7 +90,7 @@ private:
     Lane& lane_of(LaneId lane) { return lanes_[static_cast<std::size_t>(lane)]; }
     void lose(Lane& lane, const std::string& why);
     void copy_rows(speculation::BatchRows rows, std::size_t n, std::span<float> out) const;
-    Result<void> prepare(Lane& lane);
+    Result<void> prepare_lane(Lane& lane);
     Result<void> encode(Lane& lane);
     Result<void> queue(LaneId id, Lane& lane, bool wants_output);
     void finish(Lane& lane);

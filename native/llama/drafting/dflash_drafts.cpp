@@ -26,6 +26,9 @@ using speculation::DraftAsk;
 
 // Features wait until so many positions are there, or somebody needs them: one injection costs about what a page does.
 constexpr std::size_t kMostPending = 64;
+// A prompt's come many at once. So few are a dozen MB of a large model's; memory for more would be the system's, and
+// have to be cleared, each time: that took longer than the injection.
+constexpr std::int32_t kMostInjected = 128;
 constexpr Position kPortion = 16;  // of them that are injected at once while the target computes; divides a page
 
 // Tokens of a place that a tree may take: those after them are hardly ever right.
@@ -88,18 +91,26 @@ void DflashDrafts::follow(LaneId lane, std::span<const Token>, std::int32_t n_co
     Pending& pending = pending_[static_cast<std::size_t>(lane)];
     if (!pending.skipped.empty()) warn_of_loss(catch_up(lane));
     if (pending.rows.empty()) pending.begin = n_computed - n_new;
+    for (std::int32_t first = 0; first < n_new; first += kMostInjected) {
+        collect(pending, rows, first, std::min(n_new, first + kMostInjected));
+        if (n_pending(lane) >= kMostPending) warn_of_loss(catch_up(lane));
+    }
+}
+
+void DflashDrafts::collect(Pending& pending, speculation::BatchRows rows, std::int32_t first, std::int32_t end) {
     const auto n_embd = static_cast<std::size_t>(n_embd_);
-    const std::size_t n_old = n_pending(lane);
-    pending.rows.append(static_cast<std::size_t>(n_new));
+    const std::size_t n_old = pending.rows.size();
+    pending.rows.append(static_cast<std::size_t>(end - first));
     for (std::size_t k = 0; k < layers_.size(); ++k) {
         // Of a computation that was waited for. To ask by the public way waits for the device again, for each layer of
         // each lane.
         const float* features = target_.context()->get_embeddings_layer_inp(static_cast<std::uint32_t>(layers_[k]));
-        for (std::size_t i = 0; i < static_cast<std::size_t>(n_new); ++i) {
-            std::copy_n(features + rows[i] * n_embd, n_embd, pending.rows.row(n_old + i) + k * n_embd);
+        for (std::int32_t i = first; i < end; ++i) {
+            const auto to = n_old + static_cast<std::size_t>(i - first);
+            std::copy_n(features + rows[static_cast<std::size_t>(i)] * n_embd, n_embd,
+                        pending.rows.row(to) + k * n_embd);
         }
     }
-    if (n_pending(lane) >= kMostPending) warn_of_loss(catch_up(lane));
 }
 
 // A window's cells, which are state, are libllama's own to fill.
@@ -185,7 +196,7 @@ Result<void> DflashDrafts::inject(std::span<const Portion> portions) {
 void DflashDrafts::take_off(const Portion& portion) {
     Pending& pending = pending_[static_cast<std::size_t>(portion.lane)];
     pending.rows.take_front(portion.n);
-    pending.rows.trim(2 * kMostPending);
+    pending.rows.trim(4 * kMostPending);
     pending.begin += static_cast<Position>(portion.n);
 }
 

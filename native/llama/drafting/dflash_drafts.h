@@ -68,6 +68,8 @@ private:
 
     explicit DflashDrafts(const Model& target);
     void open();
+    // The features of rows[first] up to before rows[end].
+    void collect(Pending& pending, speculation::BatchRows rows, std::int32_t first, std::int32_t end);
     Result<void> inject(std::span<const Portion> portions);
     void take_off(const Portion& portion);
     void drop_pending(LaneId lane);
