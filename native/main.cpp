@@ -12,6 +12,7 @@
 #include "app/drafting.h"
 #include "app/embedding.h"
 #include "app/ending.h"
+#include "app/fitting.h"
 #include "app/images.h"
 #include "app/models.h"
 #include "app/status_lines.h"
@@ -168,7 +169,8 @@ int run(int argc, char** argv) {
     if (options.embedding != daemon::EmbeddingPooling::none) {
         return app::serve_embeddings(options, backend, replies.get());
     }
-    Result<llama::Model> model = app::load_model(options, backend, replies.get());
+    if (options.wants_plan) return app::print_plan(options, backend, replies.get());
+    Result<llama::Model> model = app::load_fitting(options, backend, replies.get());
     if (!model) return refuse_to_start(replies.get(), model.error());
     if (options.sizes_kvflash) {
         const auto sized = app::size_pool(options, model.value(), replies.get());

@@ -52,6 +52,8 @@ llama::PlacementOptions to_placement(const Options& options) {
     return placement;
 }
 
+}  // namespace
+
 llama::ModelOptions to_model_options(const Options& options) {
     llama::ModelOptions model;
     model.path = options.model;
@@ -77,6 +79,8 @@ llama::ModelOptions to_model_options(const Options& options) {
         options.spec_memory_bytes.value_or(options.draft || options.mtp ? kDraftRollback : kRollback);
     return model;
 }
+
+namespace {
 
 llama::DraftModelOptions to_draft_options(const Options& options, const ModelInfo& info) {
     llama::DraftModelOptions draft;

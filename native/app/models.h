@@ -24,6 +24,8 @@ void tell_progress(int reply_fd, std::int32_t percent);
 
 llama::FlashAttention to_llama(daemon::FlashAttentionChoice choice);
 
+llama::ModelOptions to_model_options(const daemon::Options& options);
+
 // Guarded; a signal that tells to stop ends the process. Errors: those of Model::load().
 Result<llama::Model> load_model(const daemon::Options& options, const llama::Backend& backend, int reply_fd);
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from luce.supervisor.cli import inspect_plan
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure
+from luce.supervisor.cli.inspect_plan import Card
 from luce.supervisor.cli.numbers import Bytes
 from luce.supervisor.cli.output import print_tables, write_output
 
@@ -27,18 +29,55 @@ if TYPE_CHECKING:
     help="Memory to fill, such as 24G: how long may the text be? Default: this machine's.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the tables.")
-def command(model: Path, memory: int | None, as_json: bool) -> int:
+@click.option("--plan", is_flag=True, help="Show instead what would lie on the GPU and what in the host's memory.")
+@click.option(
+    "--gpu",
+    "gpus",
+    type=Bytes(),
+    multiple=True,
+    metavar="SIZE",
+    help="With --plan: a card with so much memory, such as 24G; again for each further one. Default: this machine's.",
+)
+@click.option("--host", type=Bytes(), metavar="SIZE", help="With --plan: a host with so much free memory.")
+@click.option("--ctx", type=click.IntRange(1), metavar="N", help="With --plan: as luce serve --ctx.")
+@click.option("--lanes", type=click.IntRange(1, 256), metavar="N", help="With --plan: as luce serve --lanes.")
+@click.option("--draft", type=click.Path(path_type=Path), help="With --plan: a drafter that lies beside it.")
+def command(
+    model: Path,
+    memory: int | None,
+    as_json: bool,
+    plan: bool,
+    gpus: tuple[int, ...],
+    host: int | None,
+    ctx: int | None,
+    lanes: int | None,
+    draft: Path | None,
+) -> int:
     """Show what MODEL (a GGUF file) is: its architecture, its layers by kind, what its memory of a text costs by number
     format of the cache, and how long a text fits into a given amount of memory.
 
     The context that fits is worked out for one lane: memory, less the weights, a lane's fixed share and an estimate of
     the working buffers, divided by the bytes per token.
+
+    With --plan: where `luce serve` would put weights, cache and buffers, on this machine or any other, without loading.
+
+    \b
+      luce inspect m.gguf --plan --gpu 24G --host 64G
+      luce inspect m.gguf --plan --gpu 8G --ctx 65536 --lanes 2
     """
     import psutil
 
     from luce.supervisor.models.gguf_header import GgufError, read_gguf_header
     from luce.supervisor.models.model_memory import model_memory
 
+    given = {"--ctx": ctx, "--lanes": lanes, "--draft": draft}
+    options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    if plan:
+        card = Card(gpus, host) if gpus or host is not None else None
+        inspect_plan.show(model, inspect_plan.make_plan(model, card, options), as_json)
+        return EXIT_OK
+    if gpus or host is not None or options:
+        raise click.UsageError("--gpu, --host, --ctx, --lanes and --draft go with --plan")
     try:
         account = model_memory(read_gguf_header(model))
     except GgufError as error:

@@ -67,6 +67,9 @@ class DaemonConfig:
     override_tensor: str | None = None
     no_mmap: bool = False
     mlock: bool = False
+    fit: OnOff | None = None
+    gpu_memory: ByteCount | None = None
+    reserve_gpu: ByteCount | None = None
     cache_type_k: CacheType | None = None
     cache_type_v: CacheType | None = None
     flash_attn: FlashAttention | None = None

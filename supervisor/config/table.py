@@ -11,7 +11,9 @@ from functools import cache
 from typing import Any
 
 # What belongs to a process that is started by hand, and to luced alone; or what a process is for.
-PROCESS_OPTIONS = frozenset({"embedding", "stream_fd", "mux", "die_with_parent", "version", "help"})
+PROCESS_OPTIONS = frozenset(
+    {"embedding", "stream_fd", "mux", "die_with_parent", "plan", "plan_gpus", "plan_host", "version", "help"}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,3 +127,43 @@ def test_mutated_headers_are_read_or_refused(tiny_model: Path, tmp_path: Path, f
             continue
         for cache_type in ("f16", "q8_0"):
             account.context_in(1 << 34, cache_type)
+
+
+def plan_of(run: Run, path: Path, *arguments: str) -> dict[str, int | str]:
+    result = run("luce", "inspect", path, "--plan", "--json", *arguments)
+    assert result.returncode == 0, result.stderr
+    plan: dict[str, int | str] = json.loads(result.stdout)
+    return plan
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_plan_counts_what_the_account_counts(run: Run, test_models: Path, family: str) -> None:
+    path = test_models / f"{family}.gguf"
+    account = account_of(path)
+    plan = plan_of(run, path, "--gpu", "8G", "--ctx", "1024", "--lanes", "2")
+    assert plan["gpu_layers"] == plan["layers"] + 1  # type: ignore[operator]  # a number
+    assert plan["ctx"] == 1024
+    weights = int(plan["gpu_weights"]) + int(plan["host_weights"])
+    assert account.weight_bytes <= weights <= 1.5 * account.weight_bytes  # tied ones lie in both
+    assert int(plan["gpu_cache"]) >= account.bytes_per_token("f16") * 1024
+
+
+def test_a_small_card_gets_less_and_says_so(run: Run, test_models: Path) -> None:
+    path = test_models / "qwen3moe.gguf"
+    small = plan_of(run, path, "--gpu", "1113M", "--ctx", "512")
+    assert small["gpu_layers"] == 0
+    assert small["gpu_used"] == 0
+    shown = run("luce", "inspect", path, "--plan", "--gpu", "8G", "--host", "1M")
+    assert shown.returncode == 0
+    for words in (b"What lies where", b"layers on the GPU", b"left free"):
+        assert words in shown.stdout, shown.stdout
+
+
+def test_a_plan_needs_a_card_and_a_card_a_plan(run: Run, test_models: Path) -> None:
+    path = test_models / "qwen3.gguf"
+    without_plan = run("luce", "inspect", path, "--gpu", "8G")
+    assert without_plan.returncode == 64
+    assert b"go with --plan" in without_plan.stderr
+    without_card = run("luce", "inspect", path, "--plan")
+    assert without_card.returncode == 1
+    assert b"--gpu 24G plans for one" in without_card.stderr

@@ -45,6 +45,12 @@ def test_wherever_weights_lie_the_answer_is_the_same(start: Start, test_models: 
         (("--override-tensor", "(=CPU"), "'(' is no regular expression"),
         (("--n-cpu-moe", "-1"), "--n-cpu-moe takes a whole number"),
         (("--device", "none", "--moe-cache-mib", "16"), "--moe-cache-mib: no GPU is used"),
+        (("--fit", "perhaps"), "--fit takes one of on, off"),
+        (("--gpu-memory", "-1"), "--gpu-memory takes a number of bytes"),
+        (("--plan",), "there is no GPU here"),
+        (("--plan", "--plan-gpus", "8G,"), "--plan-gpus takes a number of bytes"),
+        (("--plan", "--plan-gpus", "many"), "--plan-gpus takes a number of bytes"),
+        (("--plan", "--plan-gpus", "8G", "--cache-type-k", "q9"), "q9"),
     ],
 )
 def test_a_place_that_there_is_not_is_refused(
@@ -57,3 +63,16 @@ def test_a_place_that_there_is_not_is_refused(
     assert ended.returncode in {2, 64}, ended
     assert ended.stdout.startswith("err start_failed "), ended.stdout
     assert says in ended.stdout
+
+
+def test_a_plan_of_a_damaged_file_is_refused(luced: Path, test_models: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    whole = (test_models / "qwen3moe.gguf").read_bytes()
+    for n_bytes in (0, 3, 20, 1000, len(whole) // 2):
+        damaged.write_bytes(whole[:n_bytes])
+        ended = subprocess.run(
+            [luced, "--model", damaged, "--plan", "--plan-gpus", "8G"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 2, (n_bytes, ended)
+        assert ended.stdout.startswith("err start_failed "), (n_bytes, ended)

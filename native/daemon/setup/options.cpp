@@ -109,6 +109,16 @@ Setter bytes(Field Options::* field) {
     };
 }
 
+std::optional<std::string> plan_gpus(Options& options, std::string_view text) {
+    options.plan_gpus.clear();
+    while (true) {
+        const std::size_t comma = text.find(',');
+        if (auto wrong = parse_bytes(text.substr(0, comma), options.plan_gpus.emplace_back())) return wrong;
+        if (comma == std::string_view::npos) return std::nullopt;
+        text.remove_prefix(comma + 1);
+    }
+}
+
 // A flag that has lost its other value.
 std::optional<std::string> draft_accept(Options&, std::string_view value) {
     if (value == "match") return std::nullopt;

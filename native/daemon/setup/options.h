@@ -57,6 +57,12 @@ struct Options {
     std::optional<std::string> tensor_overrides;
     bool no_mmap = false;
     bool mlock = false;
+    bool fits = true;  // where nobody says what lies where
+    std::optional<std::uint64_t> gpu_memory_bytes;
+    std::uint64_t reserve_gpu_bytes = std::uint64_t{512} << 20;
+    bool wants_plan = false;
+    std::vector<std::uint64_t> plan_gpus;  // free bytes of GPUs that are only thought of
+    std::optional<std::uint64_t> plan_host_bytes;
     std::optional<std::string> cache_type_k;
     std::optional<std::string> cache_type_v;
     FlashAttentionChoice flash_attention = FlashAttentionChoice::automatic;

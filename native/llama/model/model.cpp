@@ -9,9 +9,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "common.h"
 #include "llama-hparams.h"
 #include "llama-model.h"
+#include "llama/model/context_sizes.h"
 #include "llama/model/kv_cache_type.h"
 #include "llama/model/model_identity.h"
 #include "llama/model/weights.h"
@@ -49,15 +49,6 @@ bool on_load_progress(float part, void* user) {
 
 Error start_failed(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
 
-llama_flash_attn_type flash_attn_type(FlashAttention choice) {
-    switch (choice) {
-        case FlashAttention::on: return LLAMA_FLASH_ATTN_TYPE_ENABLED;
-        case FlashAttention::off: return LLAMA_FLASH_ATTN_TYPE_DISABLED;
-        case FlashAttention::automatic: break;
-    }
-    return LLAMA_FLASH_ATTN_TYPE_AUTO;
-}
-
 // "CUDA0 has 812 of 24564 MiB free", of each device that says it.
 std::string free_memory() {
     std::string text;
@@ -86,22 +77,6 @@ bool has_spare_memory() {
     return true;
 }
 
-Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions& options, bool on_gpu) {
-    KvCacheTypes types = default_kv_cache_types(model, on_gpu);
-    const bool flash_attention_off = options.flash_attention == FlashAttention::off;
-    if (flash_attention_off && ggml_is_quantized(types.v)) types.v = GGML_TYPE_F16;
-    for (const bool is_key : {true, false}) {
-        const auto& name = is_key ? options.cache_type_k : options.cache_type_v;
-        if (!name) continue;
-        Result<ggml_type> type = parse_kv_cache_type(*name);
-        if (!type) return type.error();
-        (is_key ? types.k : types.v) = type.value();
-    }
-    if (Result<void> checked = check_kv_cache_types(model, types, flash_attention_off); !checked)
-        return checked.error();
-    return types;
-}
-
 // Of one position, at the least: layers whose rows are not those of all positions, or another layer's, are left out.
 std::size_t least_row_bytes(const llama_model* model, const KvCacheTypes& types) {
     const llama_hparams& hparams = model->hparams;
@@ -122,39 +97,6 @@ Result<void> check_host_holds(const llama_model* model, const KvCacheTypes& type
     return start_failed("a pool of " + std::to_string(n_pool) + " tokens takes " + std::to_string(n_needed >> 20) +
                         " MiB, and of the host's memory " + std::to_string(host_bytes >> 20) +
                         " MiB can be had: give a smaller --kv-offload, --pool or --ctx");
-}
-
-// How many recurrent states each lane keeps to go back to when drafted tokens are rejected: one a token, as many as the
-// budget holds. libllama refuses a context whose ubatch does not take them all.
-std::uint32_t n_rollback_states(const llama_model* model, const ModelOptions& options) {
-    if (options.n_draft_most == 0) return 0;
-    if (!llama_model_is_recurrent(model) && !llama_model_is_hybrid(model)) return 0;
-    const llama_hparams& hparams = model->hparams;
-    std::size_t state_bytes = 0;
-    for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
-        if (hparams.is_recr(il)) state_bytes += sizeof(float) * (hparams.n_embd_r() + hparams.n_embd_s());
-    }
-    const std::size_t all_lanes_bytes =
-        std::max<std::size_t>(1, state_bytes * static_cast<std::size_t>(options.n_lanes));
-    const auto n_affordable = static_cast<std::int64_t>(options.rollback_bytes / all_lanes_bytes);
-    const std::int64_t n = std::min<std::int64_t>({options.n_draft_most, n_affordable, options.n_ubatch - 2});
-    if (n < options.n_draft_most) {
-        log_warn("drafts of more than " + std::to_string(std::max<std::int64_t>(0, n)) +
-                 " tokens cost a copy of the state and computing again what was right: a state of " +
-                 std::to_string(state_bytes) + " bytes is kept for each token up to there, in each of " +
-                 std::to_string(options.n_lanes) + " lanes (--draft-state-memory " +
-                 std::to_string(options.rollback_bytes) + ")");
-    }
-    return static_cast<std::uint32_t>(std::max<std::int64_t>(0, n));
-}
-
-// Why drafts with branches cannot be verified, for models that these are asked of.
-std::optional<std::string> tree_refusal(const llama_model* model) {
-    if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model)) {
-        return "each branch would need a recurrent state of its own";
-    }
-    if (model->hparams.ple_n_heads > 0) return "its embeddings look back along a text, which has to be one";
-    return std::nullopt;
 }
 
 // The kinds of model that this engine has no use for, each named.
@@ -239,47 +181,29 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
 }
 
 Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
-    info_.n_ctx_train = llama_model_n_ctx_train(model_.get());
-    const std::int32_t n_default = std::min(kDefaultMaxCtx, options.n_pool.value_or(kDefaultMaxCtx));
-    const std::int32_t n_most = options.outgrows_pool ? std::max(info_.n_ctx_train, 1) : n_default;
-    info_.n_ctx = options.n_ctx.value_or(std::clamp(info_.n_ctx_train, 1, n_most));
-    info_.n_pool = options.n_pool.value_or(info_.n_ctx);
-    info_.n_threads = options.n_threads.value_or(common_cpu_get_num_physical_cores());
+    const Result<ContextSizes> planned = context_sizes(model_.get(), options, uses_gpu);
+    if (!planned) return planned.error();
+    const ContextSizes& sizes = planned.value();
+    info_.n_ctx_train = sizes.n_ctx_train;
+    info_.n_ctx = sizes.n_ctx;
+    info_.n_pool = sizes.n_pool;
+    info_.n_threads = sizes.params.n_threads;
+    info_.n_tree = sizes.n_tree;
+    info_.tree_refusal = sizes.tree_refusal;
+    info_.n_logits = static_cast<std::int32_t>(sizes.params.n_outputs_max);
     if (info_.n_ctx > info_.n_ctx_train) {
         log_warn("--ctx " + std::to_string(info_.n_ctx) + " is beyond the model's training context of " +
                  std::to_string(info_.n_ctx_train) + "; answers may get worse there");
     }
-    const Result<KvCacheTypes> types = kv_cache_types(model_.get(), options, uses_gpu);
-    if (!types) return types.error();
+    warn_of_few_states(sizes, options);
+    const KvCacheTypes types = {sizes.params.type_k, sizes.params.type_v};
     if (!uses_gpu && options.host_bytes) {
-        const auto held = check_host_holds(model_.get(), types.value(), info_.n_pool, *options.host_bytes);
+        const auto held = check_host_holds(model_.get(), types, info_.n_pool, *options.host_bytes);
         if (!held) return held;
     }
-    info_.cache_type_k = ggml_type_name(types.value().k);
-    info_.cache_type_v = ggml_type_name(types.value().v);
-
-    params_ = std::make_shared<llama_context_params>(llama_context_default_params());
-    llama_context_params& params = *params_;
-    params.n_batch = static_cast<std::uint32_t>(options.n_batch);
-    params.n_ubatch = static_cast<std::uint32_t>(std::min(options.n_ubatch, options.n_batch));
-    params.n_seq_max = static_cast<std::uint32_t>(options.n_lanes);
-    if (options.n_tree > 0) info_.tree_refusal = tree_refusal(model_.get());
-    info_.n_tree = info_.tree_refusal ? 0 : options.n_tree;
-    const std::int32_t n_verified = 1 + std::max(options.n_draft_most, info_.n_tree);
-    // A lane has a row of logits for its token and each drafted one: without this, buffers for a row a token of any
-    // call are reserved.
-    info_.n_logits = std::min(options.n_lanes * n_verified, options.n_batch);
-    params.n_outputs_max = static_cast<std::uint32_t>(info_.n_logits);
-    params.n_rs_seq = n_rollback_states(model_.get(), options);
-    params.n_threads = params.n_threads_batch = info_.n_threads;
-    params.type_k = types.value().k;
-    params.type_v = types.value().v;
-    params.flash_attn_type = flash_attn_type(options.flash_attention);
-    params.offload_kqv = uses_gpu;
-    params.kv_unified = true;  // lanes share the pool's cells
-    params.moe_cache_size = options.placement.expert_cache_bytes;
-    params.swa_full = false;
-    params.no_perf = true;
+    info_.cache_type_k = ggml_type_name(types.k);
+    info_.cache_type_v = ggml_type_name(types.v);
+    params_ = std::make_shared<llama_context_params>(sizes.params);
     if (options.may_widen && uses_gpu && open_wide_context()) return {};
     return open_context();
 }

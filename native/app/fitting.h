@@ -1,0 +1,19 @@
+// Fitting: the model, loaded so that it fits the GPUs where nobody has said what lies where (llama/fit), and the plan
+// alone, printed.
+#pragma once
+
+#include "base/result.h"
+#include "daemon/setup/options.h"
+#include "llama/model/backend.h"
+#include "llama/model/model.h"
+
+namespace luce::app {
+
+// What was chosen stands in the options afterwards. A plan that fails is made once more, smaller. Errors: as
+// load_model().
+Result<llama::Model> load_fitting(daemon::Options& options, const llama::Backend& backend, int reply_fd);
+
+// `--plan`: of this machine's GPUs, or of those of --plan-gpus. Returns the exit status.
+int print_plan(const daemon::Options& options, const llama::Backend& backend, int reply_fd);
+
+}  // namespace luce::app

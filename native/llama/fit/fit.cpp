@@ -1,0 +1,218 @@
+#include "llama/fit/fit.h"
+
+#include <ggml-backend.h>
+#include <llama.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string_view>
+#include <utility>
+
+#include "base/log.h"
+#include "llama-ext.h"
+#include "llama-model.h"
+#include "llama/model/context_sizes.h"
+#include "llama/model/weights.h"
+
+namespace luce::llama {
+namespace {
+
+constexpr std::int32_t kLeastCtx = 8192;  // that an agent can work with
+constexpr const char* kSmallCache = "q8_0";
+// Beside a model's weights, in hundredths of them: its context. Of a drafter it is the largest part.
+constexpr std::size_t kBesidePercent = 20;
+
+bool begins_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+
+// "blk.12.attn_q.weight": 12.
+std::optional<std::size_t> layer_of(std::string_view name) {
+    constexpr std::string_view kPrefix = "blk.";
+    if (!begins_with(name, kPrefix)) return std::nullopt;
+    std::size_t layer = 0;
+    const char* end = name.data() + name.size();
+    const auto [at, error] = std::from_chars(name.data() + kPrefix.size(), end, layer);
+    if (error != std::errc() || at == end || *at != '.') return std::nullopt;
+    return layer;
+}
+
+FitModel sizes_of(const llama_model* model) {
+    FitModel sizes;
+    sizes.layers.resize(static_cast<std::size_t>(std::max(llama_model_n_layer(model), 0)));
+    std::size_t embeddings = 0;
+    bool has_output = false;
+    for (const auto& [name, tensor] : model->tensors_by_name) {
+        const std::size_t n_bytes = ggml_nbytes(tensor);
+        if (const auto layer = layer_of(name)) {
+            LayerSize& size = sizes.layers[std::min(*layer, sizes.layers.size() - 1)];
+            const bool is_expert = name.find("_exps.") != name.npos || name.find("_chexps.") != name.npos;
+            (is_expert ? size.experts : size.dense) += n_bytes;
+        } else if (name == "token_embd.weight") {
+            embeddings = n_bytes;
+        } else if (begins_with(name, "token_embd") || begins_with(name, "per_layer_token_embd")) {
+            sizes.input += n_bytes;
+        } else {
+            has_output = has_output || name == "output.weight";
+            sizes.output += n_bytes;
+        }
+    }
+    sizes.input += embeddings;
+    if (!has_output) sizes.output += embeddings;  // the same weights, once more on the GPU
+    return sizes;
+}
+
+std::vector<std::size_t> free_gpus(const PlacementOptions& placement) {
+    std::vector<std::size_t> all;
+    for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t device = ggml_backend_dev_get(i);
+        if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_GPU) continue;
+        const std::string name = "," + std::string(ggml_backend_dev_name(device)) + ",";
+        if (placement.devices && ("," + *placement.devices + ",").find(name) == std::string::npos) continue;
+        std::size_t free = 0, total = 0;
+        ggml_backend_dev_memory(device, &free, &total);
+        all.push_back(free);
+    }
+    return all;
+}
+
+std::size_t file_bytes(const std::vector<std::string>& files) {
+    std::size_t all = 0;
+    for (const std::string& file : files) {
+        std::error_code error;
+        const auto n_bytes = std::filesystem::file_size(file, error);
+        if (!error) all += n_bytes + n_bytes / 100 * kBesidePercent;
+    }
+    return all;
+}
+
+std::string gib(std::size_t n_bytes) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f", static_cast<double>(n_bytes) / (1 << 30));
+    return text;
+}
+
+// libllama's own sum, of a context that takes no memory.
+ContextSize measure(llama_model* model, const llama_context_params& params) {
+    ContextSize size;
+    try {
+        const std::unique_ptr<llama_context, LlamaContextDeleter> context(llama_init_from_model(model, params));
+        if (!context) return {};
+        for (const auto& [type, bytes] : llama_get_memory_breakdown(context.get())) {
+            size.cache += bytes.context;
+            size.compute += bytes.compute;
+        }
+    } catch (const std::exception& e) {
+        log_debug(std::string("fit: a context could not be measured: ") + e.what());
+    }
+    return size;
+}
+
+class ContextProbe {
+public:
+    ContextProbe(llama_model* model, const ModelOptions& options) : model_(model), options_(options) {}
+
+    Result<ContextSizes> sizes(std::int32_t n_ctx, bool has_q8) const {
+        ModelOptions options = options_;
+        if (!options.n_pool) options.n_ctx = n_ctx;
+        if (has_q8) options.cache_type_k = options.cache_type_v = kSmallCache;
+        return context_sizes(model_, options, true);
+    }
+
+    ContextSize measure(std::int32_t n_ctx, bool has_q8) {
+        const auto [at, is_new] = known_.try_emplace({n_ctx, has_q8});
+        if (!is_new) return at->second;
+        if (const Result<ContextSizes> planned = sizes(n_ctx, has_q8)) {
+            at->second = llama::measure(model_, planned.value().params);
+        }
+        return at->second;
+    }
+
+private:
+    llama_model* model_;
+    const ModelOptions& options_;
+    std::map<std::pair<std::int32_t, bool>, ContextSize> known_;
+};
+
+FitChoices choices_of(const ModelOptions& options, const ContextProbe& probe, const ContextSizes& wanted) {
+    FitChoices choices;
+    choices.n_ctx = {wanted.n_ctx};
+    const bool is_wish = !options.n_ctx && !options.n_pool;
+    for (std::int32_t n = wanted.n_ctx / 2; is_wish && n >= kLeastCtx; n /= 2) choices.n_ctx.push_back(n);
+    choices.has_q8 = {false};
+    const bool may_choose =
+        !options.cache_type_k && !options.cache_type_v && options.flash_attention != FlashAttention::off;
+    if (may_choose && wanted.params.type_k == GGML_TYPE_F16 && probe.sizes(wanted.n_ctx, true)) {
+        choices.has_q8.push_back(true);
+    }
+    return choices;
+}
+
+}  // namespace
+
+std::size_t Fitted::gpu_bytes() const {
+    return std::accumulate(budget.gpus.begin(), budget.gpus.end(), std::size_t{0});
+}
+
+std::string Fitted::text() const {
+    const auto n_layers = static_cast<std::int32_t>(model.layers.size());
+    std::string text = is_whole()               ? "all layers on the GPU"
+                       : plan.n_gpu_layers == 0 ? "no layer on a GPU: nothing of it fits there"
+                                                : std::to_string(plan.n_gpu_layers - 1) + " of " +
+                                                      std::to_string(n_layers) + " layers on the GPU";
+    if (plan.n_expert_layers > 0) {
+        text += ", the experts of " + std::to_string(plan.n_expert_layers) + " of " + std::to_string(n_layers) +
+                " layers in the host's memory";
+    }
+    text += ", a context of " + std::to_string(plan.n_ctx) + " in " + cache_type_k + ": ";
+    return text + gib(plan.gpu_bytes()) + " of " + gib(gpu_bytes()) + " GiB";
+}
+
+bool leaves_placement(const ModelOptions& options) {
+    const PlacementOptions& placement = options.placement;
+    return !options.n_gpu_layers && !placement.tensor_split && !placement.tensor_overrides &&
+           !placement.keeps_experts && placement.n_expert_layers == 0 && placement.expert_cache_bytes == 0 &&
+           placement.split_mode == SplitMode::layer;
+}
+
+Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
+    llama_model_params params = llama_model_default_params();
+    params.n_gpu_layers = 0;
+    params.no_alloc = true;
+    params.load_mode = LLAMA_LOAD_MODE_NONE;
+    params.load_mtp = options.loads_heads;
+    const Result<Weights> weights = read_weights(options.path, params);
+    if (!weights) return weights.error();
+    llama_model* model = weights.value().model.get();
+    const Result<ContextSizes> sizes = context_sizes(model, options, true);
+    if (!sizes) return sizes.error();
+    Fitted fitted;
+    fitted.model = sizes_of(model);
+    fitted.model.beside = file_bytes(wanted.beside);
+    fitted.budget.gpus = wanted.gpus ? *wanted.gpus : free_gpus(options.placement);
+    for (std::size_t& free : fitted.budget.gpus) free = std::min(free, wanted.gpu_bytes.value_or(free));
+    fitted.budget.reserve = wanted.reserve_bytes;
+    fitted.budget.host = wanted.host_bytes.value_or(options.host_bytes.value_or(SIZE_MAX));
+    ContextProbe probe(model, options);
+    fitted.plan = fit_plan(fitted.model, fitted.budget, choices_of(options, probe, sizes.value()),
+                           [&](std::int32_t n_ctx, bool has_q8) { return probe.measure(n_ctx, has_q8); });
+    const bool uses_gpu = fitted.plan.n_gpu_layers > 0;
+    const Result<ContextSizes> chosen =
+        fitted.plan.has_q8 ? probe.sizes(fitted.plan.n_ctx, true) : context_sizes(model, options, uses_gpu);
+    if (!chosen) return chosen.error();
+    if (!uses_gpu) {  // the cache has the CPU's number format there
+        FitPlan& plan = fitted.plan;
+        plan.host_cache = measure(model, chosen.value().params).cache;
+        plan.fits_host = plan.host_weights + plan.host_cache <= fitted.budget.host;
+    }
+    fitted.cache_type_k = ggml_type_name(chosen.value().params.type_k);
+    fitted.cache_type_v = ggml_type_name(chosen.value().params.type_v);
+    fitted.n_ctx_wanted = sizes.value().n_ctx;
+    return fitted;
+}
+
+}  // namespace luce::llama

@@ -1,0 +1,118 @@
+#include "llama/model/context_sizes.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "common.h"
+#include "llama-hparams.h"
+#include "llama-model.h"
+#include "llama/model/kv_cache_type.h"
+
+namespace luce::llama {
+namespace {
+
+llama_flash_attn_type flash_attn_type(FlashAttention choice) {
+    switch (choice) {
+        case FlashAttention::on: return LLAMA_FLASH_ATTN_TYPE_ENABLED;
+        case FlashAttention::off: return LLAMA_FLASH_ATTN_TYPE_DISABLED;
+        case FlashAttention::automatic: break;
+    }
+    return LLAMA_FLASH_ATTN_TYPE_AUTO;
+}
+
+Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions& options, bool on_gpu) {
+    KvCacheTypes types = default_kv_cache_types(model, on_gpu);
+    const bool flash_attention_off = options.flash_attention == FlashAttention::off;
+    if (flash_attention_off && ggml_is_quantized(types.v)) types.v = GGML_TYPE_F16;
+    for (const bool is_key : {true, false}) {
+        const auto& name = is_key ? options.cache_type_k : options.cache_type_v;
+        if (!name) continue;
+        Result<ggml_type> type = parse_kv_cache_type(*name);
+        if (!type) return type.error();
+        (is_key ? types.k : types.v) = type.value();
+    }
+    if (Result<void> checked = check_kv_cache_types(model, types, flash_attention_off); !checked)
+        return checked.error();
+    return types;
+}
+
+// How many recurrent states each lane keeps to go back to when drafted tokens are rejected: one a token, as many as the
+// budget holds. libllama refuses a context whose ubatch does not take them all.
+std::uint32_t n_rollback_states(const llama_model* model, const ModelOptions& options, std::size_t state_bytes) {
+    if (options.n_draft_most == 0) return 0;
+    if (!llama_model_is_recurrent(model) && !llama_model_is_hybrid(model)) return 0;
+    const std::size_t all_lanes_bytes =
+        std::max<std::size_t>(1, state_bytes * static_cast<std::size_t>(options.n_lanes));
+    const auto n_affordable = static_cast<std::int64_t>(options.rollback_bytes / all_lanes_bytes);
+    const std::int64_t n = std::min<std::int64_t>({options.n_draft_most, n_affordable, options.n_ubatch - 2});
+    return static_cast<std::uint32_t>(std::max<std::int64_t>(0, n));
+}
+
+// Of one lane.
+std::size_t recurrent_state_bytes(const llama_model* model) {
+    const llama_hparams& hparams = model->hparams;
+    std::size_t state_bytes = 0;
+    for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
+        if (hparams.is_recr(il)) state_bytes += sizeof(float) * (hparams.n_embd_r() + hparams.n_embd_s());
+    }
+    return state_bytes;
+}
+
+// Why drafts with branches cannot be verified, for models that these are asked of.
+std::optional<std::string> tree_refusal(const llama_model* model) {
+    if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model)) {
+        return "each branch would need a recurrent state of its own";
+    }
+    if (model->hparams.ple_n_heads > 0) return "its embeddings look back along a text, which has to be one";
+    return std::nullopt;
+}
+
+}  // namespace
+
+Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions& options, bool uses_gpu) {
+    ContextSizes sizes;
+    sizes.n_ctx_train = llama_model_n_ctx_train(model);
+    const std::int32_t n_default = std::min(kDefaultMaxCtx, options.n_pool.value_or(kDefaultMaxCtx));
+    const std::int32_t n_most = options.outgrows_pool ? std::max(sizes.n_ctx_train, 1) : n_default;
+    sizes.n_ctx = options.n_ctx.value_or(std::clamp(sizes.n_ctx_train, 1, n_most));
+    sizes.n_pool = options.n_pool.value_or(sizes.n_ctx);
+    const Result<KvCacheTypes> types = kv_cache_types(model, options, uses_gpu);
+    if (!types) return types.error();
+    if (options.n_tree > 0) sizes.tree_refusal = tree_refusal(model);
+    sizes.n_tree = sizes.tree_refusal ? 0 : options.n_tree;
+    sizes.state_bytes = recurrent_state_bytes(model);
+
+    llama_context_params& params = sizes.params;
+    params = llama_context_default_params();
+    params.n_ctx = static_cast<std::uint32_t>(sizes.n_pool);
+    params.n_batch = static_cast<std::uint32_t>(options.n_batch);
+    params.n_ubatch = static_cast<std::uint32_t>(std::min(options.n_ubatch, options.n_batch));
+    params.n_seq_max = static_cast<std::uint32_t>(options.n_lanes);
+    // A lane has a row of logits for its token and each drafted one: without this, buffers for a row a token of any
+    // call are reserved.
+    const std::int32_t n_verified = 1 + std::max(options.n_draft_most, sizes.n_tree);
+    params.n_outputs_max = static_cast<std::uint32_t>(std::min(options.n_lanes * n_verified, options.n_batch));
+    params.n_rs_seq = n_rollback_states(model, options, sizes.state_bytes);
+    params.n_threads = params.n_threads_batch = options.n_threads.value_or(common_cpu_get_num_physical_cores());
+    params.type_k = types.value().k;
+    params.type_v = types.value().v;
+    params.flash_attn_type = flash_attn_type(options.flash_attention);
+    params.offload_kqv = uses_gpu;
+    params.kv_unified = true;  // lanes share the pool's cells
+    params.moe_cache_size = options.placement.expert_cache_bytes;
+    params.swa_full = false;
+    params.no_perf = true;
+    return sizes;
+}
+
+void warn_of_few_states(const ContextSizes& sizes, const ModelOptions& options) {
+    const auto n = static_cast<std::int32_t>(sizes.params.n_rs_seq);
+    if (sizes.state_bytes == 0 || n >= options.n_draft_most) return;
+    log_warn("drafts of more than " + std::to_string(n) +
+             " tokens cost a copy of the state and computing again what was right: a state of " +
+             std::to_string(sizes.state_bytes) + " bytes is kept for each token up to there, in each of " +
+             std::to_string(options.n_lanes) + " lanes (--draft-state-memory " +
+             std::to_string(options.rollback_bytes) + ")");
+}
+
+}  // namespace luce::llama

@@ -1,0 +1,133 @@
+// What lies where, for models and cards that are only numbers: whatever they are, the plan keeps within them, and more
+// memory never makes it worse.
+#include "llama/fit/fit_plan.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+TEST_SUITE_BEGIN("llama");
+
+using namespace luce::llama;
+
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+// A 35B mixture's proportions: 40 layers, 20 MiB dense and 440 MiB of experts each.
+FitModel mixture() {
+    FitModel model;
+    model.layers.assign(40, {20 * kMiB, 440 * kMiB});
+    model.output = 280 * kMiB;
+    model.input = 280 * kMiB;
+    return model;
+}
+
+FitModel dense() {
+    FitModel model = mixture();
+    for (LayerSize& layer : model.layers) layer = {300 * kMiB, 0};
+    return model;
+}
+
+ContextSize context_size(std::int32_t n_ctx, bool has_q8) {
+    const std::size_t cache = static_cast<std::size_t>(n_ctx) * 40 * 1024 / (has_q8 ? 2 : 1);
+    return {cache, 300 * kMiB};
+}
+
+FitBudget card(std::size_t mib, std::size_t n = 1) { return {std::vector(n, mib * kMiB), 512 * kMiB, SIZE_MAX}; }
+
+const FitChoices kFree = {{32768, 16384, 8192}, {false, true}};
+
+FitPlan plan(const FitModel& model, const FitBudget& budget, const FitChoices& choices = kFree) {
+    return fit_plan(model, budget, choices, context_size);
+}
+
+}  // namespace
+
+TEST_CASE("what fits lies on the GPU, and what is given up first costs least") {
+    const FitPlan all = plan(mixture(), card(24576));
+    CHECK(all.n_gpu_layers == 41);
+    CHECK(all.n_expert_layers == 0);
+    CHECK_FALSE(all.has_q8);
+    CHECK(all.n_ctx == 32768);
+    CHECK(all.weights == 40 * 460 * kMiB + 280 * kMiB);
+
+    const FitPlan small_cache = plan(mixture(), card(20700));  // 640 MiB less
+    CHECK(small_cache.has_q8);
+    CHECK(small_cache.n_expert_layers == 0);
+
+    const FitPlan sixteen = plan(mixture(), card(16384));
+    CHECK(sixteen.n_gpu_layers == 41);
+    CHECK(sixteen.n_expert_layers > 5);
+    CHECK(sixteen.n_expert_layers < 20);
+    CHECK(sixteen.n_ctx == 32768);
+    CHECK(sixteen.host_weights == 280 * kMiB + static_cast<std::size_t>(sixteen.n_expert_layers) * 440 * kMiB);
+
+    const FitPlan shorter = plan(dense(), card(13600));
+    CHECK(shorter.n_gpu_layers == 41);
+    CHECK(shorter.n_ctx == 16384);
+    const FitPlan fewer = plan(dense(), card(8192));
+    CHECK(fewer.n_gpu_layers > 0);
+    CHECK(fewer.n_gpu_layers < 41);
+    CHECK(fewer.n_ctx == 32768);
+    CHECK(plan(dense(), card(900)).n_gpu_layers == 0);
+    CHECK(plan(dense(), {{}, 0, SIZE_MAX}).n_gpu_layers == 0);
+}
+
+TEST_CASE("what was asked for is kept") {
+    const FitChoices fixed = {{32768}, {false}};
+    for (const std::size_t mib : {24576U, 16384U, 8192U, 2048U}) {
+        for (const FitModel& model : {mixture(), dense()}) {
+            const FitPlan found = plan(model, card(mib), fixed);
+            CHECK(found.n_ctx == 32768);
+            CHECK_FALSE(found.has_q8);
+        }
+    }
+}
+
+TEST_CASE("what the host cannot hold is said") {
+    FitBudget budget = card(8192);
+    budget.host = 4096 * kMiB;
+    CHECK_FALSE(plan(mixture(), budget).fits_host);
+    budget.host = 65536 * kMiB;
+    CHECK(plan(mixture(), budget).fits_host);
+}
+
+TEST_CASE("plans keep within any card, leave nothing out, and never get worse with more memory") {
+    std::mt19937 random(7);
+    const auto some = [&](std::size_t most) { return random() % most * kMiB; };
+    for (int turn = 0; turn < 2000; ++turn) {
+        FitModel model;
+        const bool is_mixture = turn % 2 == 0;
+        model.layers.resize(random() % 60 + 1);
+        std::size_t total = 0;
+        for (LayerSize& layer : model.layers) {
+            layer = {some(400), is_mixture ? some(600) : 0};
+            total += layer.dense + layer.experts;
+        }
+        model.output = some(2000);
+        model.input = some(2000);
+        model.beside = turn % 5 == 0 ? some(3000) : 0;
+        const std::size_t n_gpus = random() % 3 + 1;
+        const auto n_all = static_cast<std::int32_t>(model.layers.size()) + 1;
+        FitPlan before;
+        for (std::size_t mib = 1024; mib <= 65536; mib *= 2) {
+            const FitBudget budget = card(mib, n_gpus);
+            const FitPlan found = plan(model, budget);
+            CAPTURE(turn);
+            CAPTURE(mib);
+            if (found.n_gpu_layers > 0) CHECK(found.gpu_bytes() <= n_gpus * (mib - 512) * kMiB);
+            CHECK(found.weights + found.host_weights == total + model.output + model.input);
+            CHECK(found.n_gpu_layers <= n_all);
+            CHECK(found.n_expert_layers < n_all);
+            CHECK(found.n_gpu_layers >= before.n_gpu_layers);
+            if (found.n_gpu_layers == n_all && before.n_gpu_layers == n_all) {
+                CHECK(found.n_expert_layers <= before.n_expert_layers);
+            }
+            before = found;
+        }
+    }
+}
+
+TEST_SUITE_END();
