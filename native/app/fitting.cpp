@@ -70,7 +70,11 @@ Result<llama::Model> load_fitting(Options& options, const llama::Backend& backen
     llama::FitOptions wanted = to_fit_options(options);
     for (const bool is_first : {true, false}) {
         const Result<Fitted> fitted = make_plan(options, wanted, reply_fd);
-        if (!fitted) return fitted.error();
+        if (!fitted) {
+            if (fitted.error().code == ErrorCode::bad_args) return fitted.error();
+            log_warn("fit: there is no plan, all goes to the GPU: " + fitted.error().text);
+            return load_model(options, backend, reply_fd);
+        }
         tell(fitted.value());
         Options chosen = with(options, fitted.value());
         Result<llama::Model> loaded = load_model(chosen, backend, reply_fd);

@@ -76,3 +76,13 @@ def test_a_plan_of_a_damaged_file_is_refused(luced: Path, test_models: Path, tmp
         )  # fmt: skip
         assert ended.returncode == 2, (n_bytes, ended)
         assert ended.stdout.startswith("err start_failed "), (n_bytes, ended)
+
+
+@pytest.mark.parametrize("name", ["bert", "bert-rank"])
+def test_a_plan_is_of_a_model_that_writes_answers(luced: Path, test_models: Path, name: str) -> None:
+    ended = subprocess.run(
+        [luced, "--model", test_models / "embeddings" / f"{name}.gguf", "--plan", "--plan-gpus", "8G"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 2, ended
+    assert ended.stdout.startswith("err start_failed "), ended

@@ -188,6 +188,7 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     const Result<Weights> weights = read_weights(options.path, params);
     if (!weights) return weights.error();
     llama_model* model = weights.value().model.get();
+    if (const Result<void> checked = check_is_decoder(model); !checked) return checked.error();
     const Result<ContextSizes> sizes = context_sizes(model, options, true);
     if (!sizes) return sizes.error();
     Fitted fitted;

@@ -1,6 +1,7 @@
 #include "llama/model/context_sizes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "common.h"
@@ -10,6 +11,8 @@
 
 namespace luce::llama {
 namespace {
+
+Error refused(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
 
 llama_flash_attn_type flash_attn_type(FlashAttention choice) {
     switch (choice) {
@@ -68,6 +71,20 @@ std::optional<std::string> tree_refusal(const llama_model* model) {
 }
 
 }  // namespace
+
+Result<void> check_is_decoder(const llama_model* model) {
+    const enum llama_pooling_type pooling = model->hparams.pooling_type;
+    if (pooling != LLAMA_POOLING_TYPE_NONE && pooling != LLAMA_POOLING_TYPE_UNSPECIFIED) {
+        const bool is_rank = pooling == LLAMA_POOLING_TYPE_RANK;
+        return refused(std::string("the model is ") + (is_rank ? "a reranker" : "an embedding model") +
+                       " and writes no answers: give it as " + (is_rank ? "--rerank-model" : "--embedding-model") +
+                       " (luced --embedding)");
+    }
+    if (llama_model_has_encoder(model)) return refused("the model has an encoder; luced runs decoder-only models");
+    if (!llama_model_has_decoder(model)) return refused("the model has no decoder (an embedding model?)");
+    if (llama_model_is_diffusion(model)) return refused("the model is a diffusion model; luced runs causal ones");
+    return {};
+}
 
 Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions& options, bool uses_gpu) {
     ContextSizes sizes;

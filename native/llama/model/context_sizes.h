@@ -24,6 +24,9 @@ struct ContextSizes {
     std::size_t state_bytes = 0;              // of one recurrent state
 };
 
+// The kinds of model that this engine has no use for are refused, each by its name. Errors: start_failed.
+Result<void> check_is_decoder(const llama_model* model);
+
 // Errors: bad_args, where the model takes no such number format.
 Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions& options, bool uses_gpu);
 

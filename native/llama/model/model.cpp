@@ -99,21 +99,6 @@ Result<void> check_host_holds(const llama_model* model, const KvCacheTypes& type
                         " MiB can be had: give a smaller --kv-offload, --pool or --ctx");
 }
 
-// The kinds of model that this engine has no use for, each named.
-Result<void> check_is_decoder(const llama_model* model) {
-    const enum llama_pooling_type pooling = model->hparams.pooling_type;
-    if (pooling != LLAMA_POOLING_TYPE_NONE && pooling != LLAMA_POOLING_TYPE_UNSPECIFIED) {
-        const bool is_rank = pooling == LLAMA_POOLING_TYPE_RANK;
-        return start_failed(std::string("the model is ") + (is_rank ? "a reranker" : "an embedding model") +
-                            " and writes no answers: give it as " + (is_rank ? "--rerank-model" : "--embedding-model") +
-                            " (luced --embedding)");
-    }
-    if (llama_model_has_encoder(model)) return start_failed("the model has an encoder; luced runs decoder-only models");
-    if (!llama_model_has_decoder(model)) return start_failed("the model has no decoder (an embedding model?)");
-    if (llama_model_is_diffusion(model)) return start_failed("the model is a diffusion model; luced runs causal ones");
-    return {};
-}
-
 }  // namespace
 
 void LlamaModelDeleter::operator()(llama_model* model) const { llama_model_free(model); }
