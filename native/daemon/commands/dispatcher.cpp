@@ -336,7 +336,7 @@ void Dispatcher::on_status(const wire::Status& command) {
     output_.send_reply(line);
 }
 
-void Dispatcher::on_events(std::vector<engine::Event> events) {
+void Dispatcher::on_events(const std::vector<engine::Event>& events) {
     for (const engine::Event& event : events) {
         std::visit(
             [&](const auto& which) {

@@ -38,7 +38,7 @@ public:
 
     void on_line(const wire::DecodedLine& line);
     // take_turns() has to follow, once the engine has let go of what has ended.
-    void on_events(std::vector<engine::Event> events);
+    void on_events(const std::vector<engine::Event>& events);
     void take_turns();
 
     // A reader is gone: end what was written for it.

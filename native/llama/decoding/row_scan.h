@@ -61,6 +61,7 @@ void scan_above(std::span<const float> values, std::size_t begin, std::size_t en
                 const Take& take) {
     const auto look_through = [&](std::size_t first, std::span<const float> block) {
         for (std::size_t i = 0; i < block.size(); ++i) {
+            // NOLINTNEXTLINE(misc-redundant-expression): false for what is no number
             if (block[i] > floor.value() || (floor.is_open() && block[i] == block[i])) take(first + i, block[i]);
         }
     };

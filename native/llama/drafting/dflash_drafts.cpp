@@ -40,7 +40,7 @@ DflashDrafts::DflashDrafts(const Model& target) : target_(target) {}
 
 DflashDrafts::~DflashDrafts() = default;
 
-Result<std::unique_ptr<DflashDrafts>> DflashDrafts::load(DraftModelOptions options, const Model& target) {
+Result<std::unique_ptr<DflashDrafts>> DflashDrafts::load(const DraftModelOptions& options, const Model& target) {
     std::unique_ptr<DflashDrafts> drafts(new DflashDrafts(target));
     Result<std::unique_ptr<DraftContext>> model = DraftContext::load(options, target);
     if (!model) return model.error();
@@ -224,7 +224,7 @@ Result<void> DflashDrafts::draft(std::span<const DraftAsk> asks, std::vector<Dra
             batch_->add(i == 0 ? ask.text.back() : mask_, last + i, sequence(ask.lane), true);
         }
     }
-    const Result<void> computed = run("drafting", batch_->size());
+    Result<void> computed = run("drafting", batch_->size());
     if (computed) {
         std::int32_t row = 0;
         for (const DraftAsk& ask : asks) {

@@ -27,7 +27,7 @@ class DflashDrafts final : public speculation::DraftSource, public DraftMemory {
 public:
     // Takes options.n_most down to what the drafter's block holds. The target must outlive it. Errors: start_failed
     // (with the reason why the drafter does not fit the target), bad_args.
-    static Result<std::unique_ptr<DflashDrafts>> load(DraftModelOptions options, const Model& target);
+    static Result<std::unique_ptr<DflashDrafts>> load(const DraftModelOptions& options, const Model& target);
     ~DflashDrafts() override;
 
     const speculation::SourceTraits& traits() const override { return traits_; }

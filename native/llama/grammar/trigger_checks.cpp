@@ -167,7 +167,7 @@ Result<void> check_pattern(const Trigger& trigger) {
         return shape;
     }
     try {
-        const std::regex compiled(trigger.text);
+        static_cast<void>(std::regex(trigger.text));
     } catch (const std::regex_error& e) {
         return bad_trigger(std::string("pattern is no regular expression: ") + e.what());
     }

@@ -96,7 +96,7 @@ void ImageStore::describe(std::string bytes, std::function<void(Result<engine::I
                 return;
             }
             const Known* known = find(name);
-            done(image_of(known != nullptr ? *known : add(name, std::move(*parts).value()), nullptr));
+            done(image_of(known != nullptr ? *known : add(name, std::move(parts->value())), nullptr));
         };
     });
 }
@@ -119,7 +119,7 @@ ImageStore::Known& ImageStore::add(const std::string& name, std::vector<ImagePar
     return known_.front();
 }
 
-engine::Image ImageStore::image_of(const Known& known, std::shared_ptr<Rows> rows) const {
+engine::Image ImageStore::image_of(const Known& known, const std::shared_ptr<Rows>& rows) const {
     engine::Image image;
     std::size_t n_rows = 0;
     for (const ImagePart& part : known.parts) {

@@ -50,7 +50,7 @@ private:
 
     Known* find(const std::string& name);
     Known& add(const std::string& name, std::vector<ImagePart> parts);
-    engine::Image image_of(const Known& known, std::shared_ptr<Rows> rows) const;
+    engine::Image image_of(const Known& known, const std::shared_ptr<Rows>& rows) const;
     Tokens row_ids(const std::string& name, std::size_t first, std::size_t n) const;
     void keep(const std::string& name, const std::shared_ptr<Rows>& rows);
 

@@ -122,7 +122,7 @@ Result<void> CombinedKvDevice::write(LaneId lane, Position begin, std::span<cons
         return written;
     }
     std::vector<Cell> of_draft(cells.size());
-    const Result<void> written = draft_.device().write(lane, begin, tokens, rows.subspan(n_target), n_rows, of_draft);
+    Result<void> written = draft_.device().write(lane, begin, tokens, rows.subspan(n_target), n_rows, of_draft);
     if (!written) {
         target_.hide(lane, cells);
         return written;
@@ -137,8 +137,7 @@ Result<void> CombinedKvDevice::place(Position begin, std::span<const Token> toke
     const std::size_t n_target = cells.size() * target_.traits().row_bytes;
     if (Result<void> placed = target_.place(begin, tokens, rows.first(n_target), owner, cells); !placed) return placed;
     std::vector<Cell> of_draft(cells.size());
-    const Result<void> placed =
-        draft_.device().place(begin, tokens, rows.subspan(n_target), std::move(owner), of_draft);
+    Result<void> placed = draft_.device().place(begin, tokens, rows.subspan(n_target), std::move(owner), of_draft);
     if (!placed) {
         target_.release(cells);
         return placed;

@@ -105,7 +105,7 @@ void LlamaModelDeleter::operator()(llama_model* model) const { llama_model_free(
 void LlamaContextDeleter::operator()(llama_context* context) const { llama_free(context); }
 
 // Member by member the old model would go before its context, which looks at it once more.
-Model& Model::operator=(Model&& other) {
+Model& Model::operator=(Model&& other) noexcept {
     unload();
     model_ = std::move(other.model_);
     context_ = std::move(other.context_);

@@ -85,7 +85,7 @@ public:
     static Result<Model> load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress);
 
     Model(Model&&) = default;
-    Model& operator=(Model&& other);  // as unload() before it
+    Model& operator=(Model&& other) noexcept;  // as unload() before it
 
     // A context with a pool of so many cells in place of the one that there is, which may hold nothing; whoever was
     // made with that has to go first. After an error there is none. Errors: start_failed.

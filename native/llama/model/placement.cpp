@@ -148,7 +148,7 @@ Result<void> Placement::override_tensors(const std::string& rules) {
         }
         std::string pattern = rule.substr(0, equals);
         try {
-            const std::regex checked(pattern);  // as llama.cpp will read it
+            static_cast<void>(std::regex(pattern));  // as llama.cpp will read it
         } catch (const std::regex_error&) {
             return bad_args("--override-tensor: '" + pattern + "' is no regular expression");
         }

@@ -16,7 +16,7 @@ namespace {
 std::vector<std::string> shard_paths(const std::string& first, const llama_model* model) {
     char text[16] = {};
     llama_model_meta_val_str(model, "split.count", text, sizeof text);
-    const int n_shards = std::atoi(text);
+    const int n_shards = static_cast<int>(std::strtol(text, nullptr, 10));
     std::vector<std::string> paths{first};
     std::vector<char> buffer(first.size() + 32);
     if (n_shards <= 1 || llama_split_prefix(buffer.data(), buffer.size(), first.c_str(), 0, n_shards) <= 0) {

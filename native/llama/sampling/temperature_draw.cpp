@@ -15,7 +15,7 @@ constexpr float kVanishes = -104.0F;  // expf of less is zero
 
 Result<Token> draw_by_temperature(std::span<const float> logits, float temperature, std::uint32_t seed,
                                   std::vector<float>& terms) {
-    const Result<Token> likeliest = argmax(logits);
+    Result<Token> likeliest = argmax(logits);
     if (!likeliest) return likeliest;
     const float peak = logits[static_cast<std::size_t>(likeliest.value())] / temperature;
     if (!std::isfinite(peak)) return Error{ErrorCode::bad_args, "the temperature leaves no finite logits"};

@@ -33,6 +33,7 @@ void WorkerPool::start(std::size_t n_threads) {
     try {
         while (threads_.size() < n_threads) threads_.emplace_back([this] { serve(); });
     } catch (const std::system_error&) {
+        return;
     }
 }
 

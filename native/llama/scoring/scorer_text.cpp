@@ -55,6 +55,7 @@ Tokens tokens_of(std::string_view text, const llama_vocab* vocabulary) {
     const auto n_text = static_cast<std::int32_t>(text.size());
     Tokens tokens(text.size() + 2);
     const auto run = [&] {
+        // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): its size follows
         return llama_tokenize(vocabulary, text.data(), n_text, tokens.data(), static_cast<std::int32_t>(tokens.size()),
                               false, true);
     };
