@@ -198,7 +198,7 @@ class EngineClient:
         try:
             self.post(replace(command, id=request_id))
         except BaseException:
-            del self._embeddings[request_id]
+            self._embeddings.pop(request_id, None)  # its death has told all of them
             answered.cancel()
             raise
         return request_id, answered
@@ -214,7 +214,7 @@ class EngineClient:
         try:
             self.post(line)
         except BaseException:
-            del self._calls[request_id]
+            self._calls.pop(request_id, None)
             raise
         return answered
 

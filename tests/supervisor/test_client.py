@@ -12,7 +12,9 @@ import pytest
 
 from luce.protocol import (
     ConstraintArgs,
+    Embed,
     ErrorCode,
+    FreeSlot,
     Generate,
     GenerateOk,
     LocalProtocolError,
@@ -202,6 +204,16 @@ async def test_death_of_the_engine_reaches_every_waiter(client: EngineClient, pr
 async def anext_until_end(generation: object) -> None:
     async for _ in generation:  # type: ignore[attr-defined]
         pass
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+async def test_what_finds_the_engines_input_closed_says_that_it_has_died(
+    client: EngineClient, process: EngineProcess, is_text: bool
+) -> None:
+    assert process._stdin is not None
+    process._stdin.abort()  # as where it has died, and the pipe notices first
+    with pytest.raises(EngineDied, match="standard input"):
+        client.post_embed(Embed(prompt=PROMPT)) if is_text else client.post_call(FreeSlot(0))
 
 
 async def test_a_ping_that_is_not_answered_times_out(client: EngineClient, process: EngineProcess) -> None:
