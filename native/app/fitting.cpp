@@ -60,6 +60,14 @@ void tell(const Fitted& fitted) {
     if (!fitted.plan.fits_host) log_warn("fit: what is left for the host's memory is more than can be had there");
 }
 
+Result<llama::Model> load_planned(Options& options, const Fitted& fitted, const llama::Backend& backend, int reply_fd) {
+    tell(fitted);
+    Options chosen = with(options, fitted);
+    Result<llama::Model> loaded = load_model(chosen, backend, reply_fd);
+    if (loaded) options = std::move(chosen);
+    return loaded;
+}
+
 }  // namespace
 
 Result<llama::Model> load_fitting(Options& options, const llama::Backend& backend, int reply_fd) {
@@ -68,24 +76,19 @@ Result<llama::Model> load_fitting(Options& options, const llama::Backend& backen
         return load_model(options, backend, reply_fd);
     }
     llama::FitOptions wanted = to_fit_options(options);
-    for (const bool is_first : {true, false}) {
-        const Result<Fitted> fitted = make_plan(options, wanted, reply_fd);
-        if (!fitted) {
-            if (fitted.error().code == ErrorCode::bad_args) return fitted.error();
-            log_warn("fit: there is no plan, all goes to the GPU: " + fitted.error().text);
-            return load_model(options, backend, reply_fd);
-        }
-        tell(fitted.value());
-        Options chosen = with(options, fitted.value());
-        Result<llama::Model> loaded = load_model(chosen, backend, reply_fd);
-        if (loaded || !is_first || loaded.error().code != ErrorCode::start_failed) {
-            if (loaded) options = std::move(chosen);
-            return loaded;
-        }
-        log_warn("fit: the plan failed, a smaller one is made: " + loaded.error().text);
-        wanted.reserve_bytes += kFailedReserve;
+    Result<Fitted> fitted = make_plan(options, wanted, reply_fd);
+    if (!fitted) {
+        if (fitted.error().code == ErrorCode::bad_args) return fitted.error();
+        log_warn("fit: there is no plan, all goes to the GPU: " + fitted.error().text);
+        return load_model(options, backend, reply_fd);
     }
-    return Error{ErrorCode::internal, "no plan was tried"};
+    Result<llama::Model> loaded = load_planned(options, fitted.value(), backend, reply_fd);
+    if (loaded || loaded.error().code != ErrorCode::start_failed) return loaded;
+    log_warn("fit: the plan failed, a smaller one is made: " + loaded.error().text);
+    wanted.reserve_bytes += kFailedReserve;
+    fitted = make_plan(options, wanted, reply_fd);
+    if (!fitted) return fitted.error();
+    return load_planned(options, fitted.value(), backend, reply_fd);
 }
 
 int print_plan(const Options& options, const llama::Backend& backend, int reply_fd) {

@@ -48,7 +48,8 @@ FitModel sizes_of(const llama_model* model) {
     bool has_output = false;
     for (const auto& [name, tensor] : model->tensors_by_name) {
         const std::size_t n_bytes = ggml_nbytes(tensor);
-        if (const auto layer = layer_of(name)) {
+        if (const auto layer = layer_of(name);
+            layer && !sizes.layers.empty()) {  // heads for drafting lie behind the last
             LayerSize& size = sizes.layers[std::min(*layer, sizes.layers.size() - 1)];
             const bool is_expert = name.find("_exps.") != name.npos || name.find("_chexps.") != name.npos;
             (is_expert ? size.experts : size.dense) += n_bytes;
@@ -66,6 +67,7 @@ FitModel sizes_of(const llama_model* model) {
     return sizes;
 }
 
+// None where one of them does not say it: what shares the host's memory, or nobody's.
 std::vector<std::size_t> free_gpus(const PlacementOptions& placement) {
     std::vector<std::size_t> all;
     for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
@@ -75,6 +77,7 @@ std::vector<std::size_t> free_gpus(const PlacementOptions& placement) {
         if (placement.devices && ("," + *placement.devices + ",").find(name) == std::string::npos) continue;
         std::size_t free = 0, total = 0;
         ggml_backend_dev_memory(device, &free, &total);
+        if (total == 0) return {};
         all.push_back(free);
     }
     return all;
@@ -96,18 +99,19 @@ std::string gib(std::size_t n_bytes) {
     return text;
 }
 
-// libllama's own sum, of a context that takes no memory.
-ContextSize measure(llama_model* model, const llama_context_params& params) {
+// libllama's own sum, of a context that takes no memory; none: it makes no such context.
+std::optional<ContextSize> measure(llama_model* model, const llama_context_params& params) {
     ContextSize size;
     try {
         const std::unique_ptr<llama_context, LlamaContextDeleter> context(llama_init_from_model(model, params));
-        if (!context) return {};
+        if (!context) return std::nullopt;
         for (const auto& [type, bytes] : llama_get_memory_breakdown(context.get())) {
             size.cache += bytes.context;
             size.compute += bytes.compute;
         }
     } catch (const std::exception& e) {
-        log_debug(std::string("fit: a context could not be measured: ") + e.what());
+        log_warn(std::string("fit: a context could not be measured: ") + e.what());
+        return std::nullopt;
     }
     return size;
 }
@@ -123,7 +127,7 @@ public:
         return context_sizes(model_, options, true);
     }
 
-    ContextSize measure(std::int32_t n_ctx, bool has_q8) {
+    std::optional<ContextSize> measure(std::int32_t n_ctx, bool has_q8) {
         const auto [at, is_new] = known_.try_emplace({n_ctx, has_q8});
         if (!is_new) return at->second;
         if (const Result<ContextSizes> planned = sizes(n_ctx, has_q8)) {
@@ -135,10 +139,10 @@ public:
 private:
     llama_model* model_;
     const ModelOptions& options_;
-    std::map<std::pair<std::int32_t, bool>, ContextSize> known_;
+    std::map<std::pair<std::int32_t, bool>, std::optional<ContextSize>> known_;
 };
 
-FitChoices choices_of(const ModelOptions& options, const ContextProbe& probe, const ContextSizes& wanted) {
+FitChoices choices_of(const ModelOptions& options, ContextProbe& probe, const ContextSizes& wanted) {
     FitChoices choices;
     choices.n_ctx = {wanted.n_ctx};
     const bool is_wish = !options.n_ctx && !options.n_pool;
@@ -146,7 +150,7 @@ FitChoices choices_of(const ModelOptions& options, const ContextProbe& probe, co
     choices.has_q8 = {false};
     const bool may_choose =
         !options.cache_type_k && !options.cache_type_v && options.flash_attention != FlashAttention::off;
-    if (may_choose && wanted.params.type_k == GGML_TYPE_F16 && probe.sizes(wanted.n_ctx, true)) {
+    if (may_choose && wanted.params.type_k == GGML_TYPE_F16 && probe.measure(wanted.n_ctx, true)) {
         choices.has_q8.push_back(true);
     }
     return choices;
@@ -191,23 +195,31 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     if (const Result<void> checked = check_is_decoder(model); !checked) return checked.error();
     const Result<ContextSizes> sizes = context_sizes(model, options, true);
     if (!sizes) return sizes.error();
+    const auto refused = [](const char* why) { return Error{ErrorCode::start_failed, why}; };
     Fitted fitted;
     fitted.model = sizes_of(model);
     fitted.model.beside = file_bytes(wanted.beside);
     fitted.budget.gpus = wanted.gpus ? *wanted.gpus : free_gpus(options.placement);
+    if (fitted.budget.gpus.empty()) return refused("no GPU says how much memory it has");
     for (std::size_t& free : fitted.budget.gpus) free = std::min(free, wanted.gpu_bytes.value_or(free));
     fitted.budget.reserve = wanted.reserve_bytes;
     fitted.budget.host = wanted.host_bytes.value_or(options.host_bytes.value_or(SIZE_MAX));
     ContextProbe probe(model, options);
+    bool is_known = true;
     fitted.plan = fit_plan(fitted.model, fitted.budget, choices_of(options, probe, sizes.value()),
-                           [&](std::int32_t n_ctx, bool has_q8) { return probe.measure(n_ctx, has_q8); });
+                           [&](std::int32_t n_ctx, bool has_q8) {
+                               const auto size = probe.measure(n_ctx, has_q8);
+                               is_known = is_known && size;
+                               return size.value_or(ContextSize{});
+                           });
+    if (!is_known) return refused("libllama does not say what a context takes");
     const bool uses_gpu = fitted.plan.n_gpu_layers > 0;
     const Result<ContextSizes> chosen =
         fitted.plan.has_q8 ? probe.sizes(fitted.plan.n_ctx, true) : context_sizes(model, options, uses_gpu);
     if (!chosen) return chosen.error();
     if (!uses_gpu) {  // the cache has the CPU's number format there
         FitPlan& plan = fitted.plan;
-        plan.host_cache = measure(model, chosen.value().params).cache;
+        plan.host_cache = measure(model, chosen.value().params).value_or(ContextSize{}).cache;
         plan.fits_host = plan.host_weights + plan.host_cache <= fitted.budget.host;
     }
     fitted.cache_type_k = ggml_type_name(chosen.value().params.type_k);

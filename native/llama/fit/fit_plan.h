@@ -2,9 +2,9 @@
 // go in, a plan comes out. Knows neither files nor devices.
 //
 // In this order, until all fits: everything on the GPUs; the cache in q8_0; of a mixture as many layers' experts as
-// necessary in the host's memory, the first layers' first; of other models a shorter context, where nobody asked for
-// one; fewer layers on the GPUs. Experts are read a few at a time, so a layer's cost little there; a dense layer is
-// read whole.
+// necessary in the host's memory, the first layers' first; a shorter context, where nobody asked for one; fewer layers
+// on the GPUs. Experts are read a few at a time, so a layer's cost little there; a dense layer is read whole. Layers
+// count as having equal shares of the cache: their kinds alternate.
 #pragma once
 
 #include <cstddef>

@@ -91,6 +91,16 @@ TEST_CASE("the plan's weights are those that libllama puts there") {
     }
 }
 
+TEST_CASE("without memory that is known, and without a context that can be made, there is no plan") {
+    llama::ModelOptions options = options_of("qwen3");
+    CHECK(llama::fit(options, {}).ok());
+    options.placement.devices = "Nowhere";
+    CHECK(llama::fit(options, {}).error().code == ErrorCode::start_failed);
+    options.placement.devices.reset();
+    options.n_lanes = 100000;  // more than libllama has
+    CHECK(llama::fit(options, {}).error().code == ErrorCode::start_failed);
+}
+
 TEST_CASE("who says where weights lie is left alone") {
     llama::ModelOptions options = options_of("qwen3moe");
     CHECK(llama::leaves_placement(options));
