@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure
-from luce.supervisor.cli.inspect import format_bytes
+from luce.supervisor.cli.numbers import format_bytes
 from luce.supervisor.cli.output import print_tables
 
 if TYPE_CHECKING:

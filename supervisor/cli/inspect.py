@@ -11,7 +11,7 @@ import click
 from luce.supervisor.cli import inspect_plan
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure
 from luce.supervisor.cli.inspect_plan import Card
-from luce.supervisor.cli.numbers import Bytes
+from luce.supervisor.cli.numbers import Bytes, format_bytes
 from luce.supervisor.cli.output import print_tables, write_output
 
 if TYPE_CHECKING:
@@ -164,13 +164,3 @@ def _fits(account: ModelMemory, budget: int, cache_type: str) -> str:
         return "nothing fits"
     beyond = " (beyond training)" if n_tokens > account.n_context_trained else ""
     return f"{n_tokens:,}{beyond}"
-
-
-def format_bytes(n_bytes: int) -> str:
-    """In the unit that leaves a readable number."""
-    value = float(n_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1024
-    return f"{value:,.1f} TiB"

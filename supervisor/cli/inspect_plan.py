@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from luce.supervisor.cli.entry import EXIT_REFUSED, EXIT_START_FAILED, Failure
+from luce.supervisor.cli.numbers import format_bytes
 from luce.supervisor.cli.options import read_binary
 from luce.supervisor.cli.output import print_tables, write_output
 
@@ -102,8 +103,6 @@ def _print(console: Console, model: Path, plan: Plan) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from luce.supervisor.cli.inspect import format_bytes
-
     table = Table(title=f"What lies where: {escape(model.name)}", title_justify="left")
     table.add_column("")
     for heading in ("GPU" if plan.gpus == 1 else f"{plan.gpus} GPUs", "host"):
@@ -125,7 +124,7 @@ def _print(console: Console, model: Path, plan: Plan) -> None:
 
 
 def _in_words(plan: Plan) -> list[str]:
-    n_on_gpu = min(plan.gpu_layers, plan.layers) if plan.gpu_layers > plan.layers else max(plan.gpu_layers - 1, 0)
+    n_on_gpu = max(plan.gpu_layers - 1, 0)
     lines = [f"{n_on_gpu} of {plan.layers} layers on the GPU, the cache in {plan.cache_type_k} / {plan.cache_type_v}."]
     if plan.expert_layers_on_host:
         lines.append(f"The experts of {plan.expert_layers_on_host} layers stay in the host's memory (--n-cpu-moe).")

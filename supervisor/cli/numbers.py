@@ -1,6 +1,6 @@
 """Numbers as the daemon takes them. Real: one with a fraction, finite, and within what a binary32 holds. Bytes: a count
 of them, 8G for short. NumberOrAuto: a whole one, or the word auto. PositionSpans:
-positions. Seconds: a time. JsonObject: no number, but read like one."""
+positions. Seconds: a time. JsonObject: no number, but read like one. format_bytes: for people."""
 
 from __future__ import annotations
 
@@ -106,3 +106,13 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic in newer ve
         if not math.isfinite(seconds):
             self.fail(f"{value} is no time that ends" + (": say none" if self._or_none else ""), param, ctx)
         return seconds
+
+
+def format_bytes(n_bytes: int) -> str:
+    """In the unit that leaves a readable number."""
+    value = float(n_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"

@@ -1,9 +1,10 @@
-// ExplorationBudget: how much time speculation may lose, in seconds. Whatever is believed of drafts and costs, decoding
-// is no slower than plain by more than a small share of all time and what was granted at the start.
+// ExplorationBudget: how much time speculation may lose, in seconds: a small share of all time and what was granted at
+// the start, whatever is believed of drafts and costs. A step that pays by far as things are known asks for none
+// (SpeculationController::covers); what it loses all the same is booked here.
 //
-// What it has really saved against plain decoding is put by, up to a bound, and a step may risk no more than that: who
-// has saved little can only afford short drafts, whose success pays for longer ones. Trials, which are expected to lose
-// time so that something is known, are paid from a share of their own: success must not pay for endless trials.
+// What has really been saved against plain decoding is put by, up to a bound, and a step may risk no more than that:
+// who has saved little can only afford short drafts, whose success pays for longer ones. Trials, which are expected to
+// lose time so that something is known, are paid from a share of their own: success must not pay for endless trials.
 #pragma once
 
 #include <algorithm>

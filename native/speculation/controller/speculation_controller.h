@@ -38,9 +38,6 @@
 
 namespace luce::speculation {
 
-// Of the tokens that are expected to be right. A step that pays with no more than these needs no budget.
-inline constexpr double kCountedOn = 0.6;
-
 struct ControllerConfig {
     std::int32_t n_lanes = 1;
     std::int32_t n_most = 0;  // drafted tokens a lane, whatever the source; 0: never speculate
@@ -149,6 +146,9 @@ public:
 
 private:
     using Chances = StepOptions::Chances;
+
+    // Of the tokens that are expected to be right. A step that pays with no more than these needs no budget.
+    static constexpr double kCountedOn = 0.6;
 
     // What this step is decided by.
     struct Situation {
