@@ -12,6 +12,7 @@
 #include "app/drafting.h"
 #include "app/embedding.h"
 #include "app/ending.h"
+#include "app/experts.h"
 #include "app/fitting.h"
 #include "app/images.h"
 #include "app/models.h"
@@ -87,6 +88,8 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
         return refuse_to_start(reply_fd, kept.error());
     }
     decoder.note_kv_device(&texts.target());
+    const std::unique_ptr<llama::ExpertMover> experts = app::open_experts(options, model);
+    decoder.note_experts(experts.get());
     const Result<app::Images> opened_images = app::open_images(options, model, reply_fd);
     if (!opened_images) return refuse_to_start(reply_fd, opened_images.error());
     const app::Images& images = opened_images.value();
@@ -117,6 +120,7 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
         daemon::StatusFields fields = app::describe(info, options, texts.memory(), texts.disk(), texts.scoring(),
                                                     profile.sums(), clock.now_s() - started_s);
         app::describe(images, fields);
+        if (experts && model.experts()) app::describe(*model.experts(), *experts, fields);
         return fields;
     };
     daemon::Dispatcher dispatcher(engine, slots, image_commands, output, clock, requests,
@@ -128,6 +132,7 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
                                       texts.scoring().layer()));
     profile.begin();
     const int status = loop.run();
+    if (experts) experts->save();
     if (status != 0) app::tell_of_memory("");
     return status;
 }

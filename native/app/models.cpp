@@ -47,6 +47,8 @@ llama::PlacementOptions to_placement(const Options& options) {
     placement.keeps_experts = options.cpu_moe;
     placement.n_expert_layers = options.n_cpu_moe;
     placement.expert_cache_bytes = static_cast<std::size_t>(options.moe_cache_mib) << 20;
+    placement.expert_memory_bytes = options.expert_memory_bytes;
+    placement.expert_profile = options.expert_profile;
     placement.maps_file = !options.no_mmap;
     placement.locks_memory = options.mlock;
     return placement;

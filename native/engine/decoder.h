@@ -79,6 +79,11 @@ public:
     virtual void forget(LaneId lane) = 0;
 
     virtual bool is_end_of_generation(Token token) const = 0;
+
+    // Work that can wait until nothing is computed, such as weights that lie elsewhere from now on; some milliseconds
+    // of it at once.
+    virtual bool has_idle_work() const { return false; }
+    virtual void use_idle_time() {}
 };
 
 struct TokenLogprob {

@@ -137,9 +137,10 @@ void Engine::use_idle_time() {
     std::size_t n_copied = 0;
     while (n_copied < kIdleBytes) {
         const std::size_t n_bytes = memory_.copy_next(true);
-        if (n_bytes == 0) return;
+        if (n_bytes == 0) break;
         n_copied += n_bytes;
     }
+    if (n_copied == 0 && decoder_.has_idle_work()) decoder_.use_idle_time();
 }
 
 void Engine::admit(std::vector<Event>& events) {

@@ -84,7 +84,7 @@ public:
 
     // What can wait for that: a little at a time, so that a request which comes meanwhile does not wait. Where copies
     // have been sent and are not there yet it does nothing: call again soon.
-    bool has_idle_work() const { return !wants_step() && memory_.has_to_copy(true); }
+    bool has_idle_work() const { return !wants_step() && (memory_.has_to_copy(true) || decoder_.has_idle_work()); }
     void use_idle_time();
 
     // Before the end: what the disk is owed, however long it takes.

@@ -64,6 +64,9 @@ class DaemonConfig:
     cpu_moe: bool = False
     n_cpu_moe: int | None = None
     moe_cache_mib: int | None = None
+    expert_memory: ByteCount | None = None
+    expert_profile: Path | None = None
+    experts_fixed: bool = False
     override_tensor: str | None = None
     no_mmap: bool = False
     mlock: bool = False

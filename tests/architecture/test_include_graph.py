@@ -16,9 +16,10 @@ ALLOWED: dict[str, set[str]] = {
     "base": set(),
     "wire": _PURE,
     "memory": _PURE,
+    "experts": _PURE,
     "speculation": _PURE,
     "engine": _PURE | {"memory", "speculation"},
-    "llama": _PURE | {"memory", "speculation", "engine"},  # implements their interfaces
+    "llama": _PURE | {"memory", "speculation", "engine", "experts"},  # implements their interfaces
     "daemon": _PURE | {"wire", "engine", "memory", "speculation"},
 }
 COMPOSITION_ROOT = "main.cpp"

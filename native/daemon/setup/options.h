@@ -54,6 +54,9 @@ struct Options {
     bool cpu_moe = false;
     std::int32_t n_cpu_moe = 0;
     std::int32_t moe_cache_mib = 0;
+    std::optional<std::size_t> expert_memory_bytes;
+    std::optional<std::string> expert_profile;
+    bool keeps_experts_in_place = false;
     std::optional<std::string> tensor_overrides;
     bool no_mmap = false;
     bool mlock = false;

@@ -13,6 +13,7 @@
 #include "llama-context.h"
 #include "llama-cparams.h"
 #include "llama/decoding/private_member.h"
+#include "llama/experts/expert_mover.h"
 #include "llama/kv_cache/kv_device.h"
 #include "llama/model/sequence.h"
 
@@ -219,7 +220,10 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
         done = is_image ? decode_rows(slices.front()) : decode_batch(shape);
         end_submit(slices.size(), submit);
         if (done && overlapped) overlapped();
-        if (done && wants_logits(slices)) wait();
+        if (done && wants_logits(slices)) {
+            wait();
+            if (experts_ != nullptr) experts_->after_call(batch_.n_tokens);
+        }
     } catch (const std::bad_alloc&) {
         is_torn_ = true;
         done = decode_error(-2);
@@ -303,6 +307,13 @@ void LlamaDecoder::keep_states_for(std::int32_t n_tokens_back) {
     const std::uint32_t n_most = model_.info().n_rollback;
     auto& params = const_cast<llama_cparams&>(model_.context()->get_cparams());
     params.n_rs_seq = std::min(n_most, static_cast<std::uint32_t>(n_tokens_back));
+}
+
+bool LlamaDecoder::has_idle_work() const { return experts_ != nullptr && experts_->has_idle_work(); }
+
+void LlamaDecoder::use_idle_time() {
+    wait();
+    experts_->use_idle_time();
 }
 
 void LlamaDecoder::forget(LaneId lane) {

@@ -16,6 +16,7 @@
 
 namespace luce::llama {
 
+class ExpertMover;
 class LlamaKvDevice;
 
 class LlamaDecoder final : public engine::Decoder {
@@ -33,6 +34,9 @@ public:
     // Whose cells its calls run over, for the profile of a step. It must outlive the decoder's last call.
     void note_kv_device(LlamaKvDevice* device) { kv_device_ = device; }
 
+    // Of a mixture whose experts lie in a bank. It must outlive the decoder's last call.
+    void note_experts(ExpertMover* mover) { experts_ = mover; }
+
     // A refusal went through ggml as an exception: its processor's backend has then let go of its work buffer and still
     // points to it, so the context must not be let go.
     bool is_torn() const { return is_torn_; }
@@ -47,6 +51,8 @@ public:
     bool was_first() const override { return was_first_; }
     void forget(LaneId lane) override;
     bool is_end_of_generation(Token token) const override;
+    bool has_idle_work() const override;
+    void use_idle_time() override;
 
     // Row `row` of the last decode call: n_vocab floats, valid until the next one; none if it wanted no logits.
     std::span<const float> logits(std::size_t row) const override;
@@ -76,6 +82,7 @@ private:
     TreeBranches branches_;
     QueryProbe* probe_ = nullptr;
     LlamaKvDevice* kv_device_ = nullptr;
+    ExpertMover* experts_ = nullptr;
     llama_batch batch_;
     std::vector<Position> rope_shifts_;  // of the batch's tokens
     std::vector<std::int32_t> rows_;     // of logits -> index of their token in the batch; -1: none

@@ -180,7 +180,7 @@ bool leaves_placement(const ModelOptions& options) {
     const PlacementOptions& placement = options.placement;
     return !options.n_gpu_layers && !placement.tensor_split && !placement.tensor_overrides &&
            !placement.keeps_experts && placement.n_expert_layers == 0 && placement.expert_cache_bytes == 0 &&
-           placement.split_mode == SplitMode::layer;
+           !placement.expert_memory_bytes && placement.split_mode == SplitMode::layer;
 }
 
 Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {

@@ -108,6 +108,7 @@ void LlamaContextDeleter::operator()(llama_context* context) const { llama_free(
 Model& Model::operator=(Model&& other) noexcept {
     unload();
     model_ = std::move(other.model_);
+    bank_ = std::move(other.bank_);
     context_ = std::move(other.context_);
     graphs_ = std::move(other.graphs_);
     params_ = std::move(other.params_);
@@ -119,6 +120,7 @@ void Model::unload() {
     graphs_.reset();
     context_.reset();
     model_.reset();
+    bank_.reset();
 }
 
 const llama_vocab* Model::vocab() const { return llama_model_get_vocab(model_.get()); }
@@ -126,10 +128,13 @@ const llama_vocab* Model::vocab() const { return llama_model_get_vocab(model_.ge
 Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress) {
     on_progress();
     Model loaded;
-    const Result<Placement> placement = Placement::make(options.placement);
+    Result<Placement> placement = Placement::make(options.placement);
     if (!placement) return placement.error();
     has_gpu = has_gpu && placement.value().allows_gpu();
     const std::int32_t n_gpu_layers = options.n_gpu_layers.value_or(has_gpu ? -1 : 0);
+    if (Result<void> made = loaded.make_bank(options, placement.value(), has_gpu && n_gpu_layers != 0); !made) {
+        return made.error();
+    }
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = n_gpu_layers;
     placement.value().apply(params);
@@ -138,7 +143,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     LoadProgress progress{.on_progress = on_progress, .on_percent = options.on_percent};
     params.progress_callback_user_data = &progress;
     Result<Weights> weights = read_weights(options.path, params);
-    if (!weights) return weights.error();
+    if (!weights) return loaded.load_error(weights.error());
     loaded.model_ = std::move(weights.value().model);
     loaded.info_.architecture = metadata(loaded.model_.get(), "general.architecture");
     if (Result<void> checked = check_is_decoder(loaded.model_.get()); !checked) return checked.error();
@@ -149,6 +154,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     }
     if (!has_gpu && n_gpu_layers != 0) log_warn("--gpu-layers is of no use: no GPU or no backend for one was found");
     loaded.info_.n_gpu_layers = uses_gpu ? n_gpu_layers : 0;
+    if (Result<void> opened = loaded.open_bank(options); !opened) return opened.error();
     if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();
     if (Result<void> checked = loaded.check_context(options.outgrows_pool); !checked) return checked.error();
     if (Result<void> warmed = loaded.warm_up(); !warmed) return warmed.error();
@@ -163,6 +169,38 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     if (!identity) return identity.error();
     info.identity = std::move(identity).value();
     return loaded;
+}
+
+Result<void> Model::make_bank(const ModelOptions& options, Placement& placement, bool uses_gpu) {
+    if (!options.placement.expert_memory_bytes) return {};
+    if (!uses_gpu || options.n_gpu_layers.value_or(-1) >= 0) {
+        return Error{ErrorCode::bad_args, "--expert-memory: all layers have to be on the GPU"};
+    }
+    const Result<std::string> identity = memory_identity({options.path}, ModelInfo{});
+    if (!identity) return identity.error();
+    Result<std::shared_ptr<ExpertBank>> bank = placement.make_bank(identity.value());
+    if (!bank) return bank.error();
+    bank_ = std::move(bank).value();
+    return {};
+}
+
+Error Model::load_error(Error error) const {
+    if (bank_ && bank_->failure()) error.text += ": " + *bank_->failure();
+    return error;
+}
+
+Result<void> Model::open_bank(const ModelOptions& options) {
+    if (!bank_) return {};
+    const std::int32_t n_tokens = options.may_widen ? kWideUbatch : options.n_ubatch;
+    const auto n_used = static_cast<std::int32_t>(model_->hparams.n_expert_used_max());
+    if (Result<void> opened = bank_->open(n_tokens, n_used); !opened) return start_failed(opened.error().text);
+    const experts::ExpertLayout& layout = bank_->layout();
+    if (layout.tensors.empty())
+        return Error{ErrorCode::bad_args, "--expert-memory: the model is no mixture of experts"};
+    log_info("experts: " + std::to_string(layout.n_resident()) + " of " + std::to_string(layout.n_experts()) +
+             " lie on the GPU (" + std::to_string(layout.device_bytes() >> 20) +
+             " MiB), the others in the host's memory (" + std::to_string(layout.host_bytes() >> 20) + " MiB)");
+    return {};
 }
 
 Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {

@@ -102,14 +102,21 @@ public:
     const std::string& architecture() const override { return info_.architecture; }
     const llama_vocab* vocab() const;
 
+    // Null: its experts lie where any weight does.
+    ExpertBank* experts() const { return bank_.get(); }
+
 private:
     Model() = default;
+    Result<void> make_bank(const ModelOptions& options, Placement& placement, bool uses_gpu);
+    Error load_error(Error error) const;
+    Result<void> open_bank(const ModelOptions& options);
     Result<void> create_context(const ModelOptions& options, bool uses_gpu);
     bool open_wide_context();
     Result<void> open_context();
     Result<void> check_context(bool outgrows_pool) const;
     Result<void> warm_up();
 
+    std::shared_ptr<ExpertBank> bank_;  // goes after the model; null: none was asked for
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;
     std::unique_ptr<llama_context, LlamaContextDeleter> context_;  // goes before the model
     std::unique_ptr<GraphCache> graphs_;                           // goes before the context

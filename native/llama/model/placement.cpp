@@ -87,7 +87,7 @@ Result<Placement> Placement::make(const PlacementOptions& options) {
     for (std::int32_t layer = 0; layer < options.n_expert_layers; ++layer) {
         placement.keep_experts("blk\\." + std::to_string(layer));
     }
-    if (!placement.overrides_.empty()) placement.overrides_.push_back({nullptr, nullptr});
+    placement.end_overrides();
     return placement;
 }
 
@@ -98,6 +98,39 @@ void Placement::apply(llama_model_params& params) const {
     params.split_mode = native(options_.split_mode);
     params.main_gpu = options_.main_gpu;
     params.load_mode = load_mode(options_);
+}
+
+void Placement::end_overrides() {
+    if (!overrides_.empty()) overrides_.push_back({nullptr, nullptr});
+}
+
+Result<std::shared_ptr<ExpertBank>> Placement::make_bank(const std::string& identity) {
+    if (!options_.expert_memory_bytes) return std::shared_ptr<ExpertBank>();
+    const auto refused = [](const std::string& why) { return bad_args("--expert-memory: " + why); };
+    if (!overrides_.empty() || options_.expert_cache_bytes > 0) {
+        return refused("--cpu-moe, --n-cpu-moe, --moe-cache-mib and --override-tensor say otherwise where experts lie");
+    }
+    std::vector<ggml_backend_dev_t> all = devices_;
+    std::erase(all, nullptr);
+    if (devices_.empty()) {
+        for (const auto& [name, device] : gpus()) {
+            if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_GPU) all.push_back(device);
+        }
+    }
+    if (all.size() != 1) return refused("there are " + std::to_string(all.size()) + " GPUs; name one with --device");
+    Result<std::unique_ptr<SplitMemory>> memory = options_.open_split_memory(all.front());
+    if (!memory) return refused(memory.error().text);
+    experts::ExpertProfile known{identity, {}};
+    if (options_.expert_profile) {
+        Result<experts::ExpertProfile> read = experts::read_profile(*options_.expert_profile, identity);
+        if (!read && read.error().code != ErrorCode::no_such_file) return read.error();
+        if (read) known = std::move(read).value();
+    }
+    auto bank = std::make_shared<ExpertBank>(all.front(), std::move(memory).value(), *options_.expert_memory_bytes,
+                                             std::move(known));
+    overrides_.push_back({kBankedTensors, bank->buffer_type()});
+    end_overrides();
+    return bank;
 }
 
 Result<void> Placement::choose_devices(const std::string& names) {

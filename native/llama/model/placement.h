@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@
 #include <llama.h>
 
 #include "base/result.h"
+#include "llama/experts/expert_bank.h"
+#include "llama/experts/split_memory.h"
 
 namespace luce::llama {
 
@@ -26,6 +29,9 @@ struct PlacementOptions {
     bool keeps_experts = false;          // of all layers in the host's memory
     std::int32_t n_expert_layers = 0;    // the same of so many layers, the first ones
     std::size_t expert_cache_bytes = 0;  // of devices, for experts in the host's memory that were used lately
+    std::optional<std::size_t> expert_memory_bytes = {};  // of the one GPU, for experts that are used most (ExpertBank)
+    std::optional<std::string> expert_profile = {};       // which ones these are; may not be there yet
+    SplitMemoryMaker open_split_memory = open_cuda_memory;
     bool maps_file = true;
     bool locks_memory = false;
 };
@@ -38,6 +44,10 @@ public:
 
     void apply(llama_model_params& params) const;
 
+    // Where the experts' weights are loaded to, if that was asked for; it must outlive the model. Errors: bad_args
+    // (what is missing here), as read_profile().
+    Result<std::shared_ptr<ExpertBank>> make_bank(const std::string& identity);
+
     // Whether a GPU may be used at all.
     bool allows_gpu() const { return !excludes_gpus_; }
 
@@ -46,6 +56,7 @@ private:
     Result<void> split(const std::string& shares);
     Result<void> override_tensors(const std::string& rules);
     void keep_experts(const std::string& layer);
+    void end_overrides();
 
     PlacementOptions options_;
     bool excludes_gpus_ = false;

@@ -1,0 +1,31 @@
+#include "app/experts.h"
+
+#include <string>
+
+#include "llama/experts/expert_bank.h"
+
+namespace luce::app {
+
+std::unique_ptr<llama::ExpertMover> open_experts(const daemon::Options& options, const llama::Model& model) {
+    if (model.experts() == nullptr) return nullptr;
+    llama::ExpertMoverOptions mover;
+    mover.profile = options.expert_profile;
+    mover.moves = !options.keeps_experts_in_place;
+    return std::make_unique<llama::ExpertMover>(model, mover);
+}
+
+void describe(const llama::ExpertBank& bank, const llama::ExpertMover& mover, daemon::StatusFields& fields) {
+    const experts::ExpertLayout& layout = bank.layout();
+    const llama::ExpertCounts& counts = mover.counts();
+    const auto add = [&fields](const char* name, auto value) { fields.push_back({name, std::to_string(value)}); };
+    add("experts", layout.n_experts());
+    add("experts_resident", layout.n_resident());
+    add("experts_device_bytes", layout.device_bytes());
+    add("experts_host_bytes", layout.host_bytes());
+    add("expert_hits", counts.n_hits);
+    add("expert_misses", counts.n_misses);
+    add("expert_exchanges", counts.n_exchanges);
+    add("expert_moved_bytes", counts.n_moved_bytes);
+}
+
+}  // namespace luce::app

@@ -1,0 +1,164 @@
+// SplitMemory of a CUDA device: physical memory of the GPU and of the host, mapped into one range of addresses by the
+// driver. It must not know what lies in it.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "llama/experts/cuda_driver.h"
+#include "llama/experts/split_memory.h"
+
+namespace luce::llama {
+namespace {
+
+// Several copies of the same range may be asked for on any thread, so each call makes the context current.
+class CudaSplitMemory final : public SplitMemory {
+public:
+    CudaSplitMemory(CudaDriver driver, int device, void* context, int numa_node, std::size_t granularity)
+        : driver_(driver), device_(device), context_(context), numa_node_(numa_node), granularity_(granularity) {}
+    CudaSplitMemory(const CudaSplitMemory&) = delete;
+    CudaSplitMemory& operator=(const CudaSplitMemory&) = delete;
+
+    ~CudaSplitMemory() override {
+        driver_.context_set_current(context_);
+        for (const Part& part : parts_) driver_.unmap(begin_ + part.offset, part.n_bytes);
+        if (begin_ != 0) driver_.address_free(begin_, n_bytes_);
+        driver_.primary_context_release(device_);
+    }
+
+    std::size_t granularity() const override { return granularity_; }
+
+    Result<std::byte*> reserve(std::size_t n_bytes) override {
+        driver_.context_set_current(context_);
+        n_bytes_ = (n_bytes + granularity_ - 1) / granularity_ * granularity_;
+        if (const int status = driver_.address_reserve(&begin_, n_bytes_, granularity_, 0, 0); status != 0) {
+            begin_ = 0;
+            return refused("gives no addresses for " + std::to_string(n_bytes_ >> 20) + " MiB", status);
+        }
+        return reinterpret_cast<std::byte*>(begin_);
+    }
+
+    Result<void> map(std::size_t offset, std::size_t n_bytes, bool on_device) override {
+        driver_.context_set_current(context_);
+        CudaDriver::AllocationProperties properties;
+        properties.location = location(on_device);
+        CudaDriver::Handle handle = 0;
+        const char* whose = on_device ? "of the GPU's memory" : "of the host's memory, that a GPU can read";
+        if (const int status = driver_.create(&handle, n_bytes, &properties, 0); status != 0) {
+            return refused("has no " + std::to_string(n_bytes >> 20) + " MiB " + whose, status);
+        }
+        const int mapped = driver_.map(begin_ + offset, n_bytes, 0, handle, 0);
+        driver_.release(handle);  // lives for as long as it is mapped
+        if (mapped != 0) return refused("maps nothing", mapped);
+        parts_.push_back({offset, n_bytes, on_device});
+        const CudaDriver::Access access[] = {{location(true)}, {location(false)}};
+        if (const int status = driver_.set_access(begin_ + offset, n_bytes, access, on_device ? 1 : 2); status != 0) {
+            return refused(std::string("gives no access to a part ") + whose, status);
+        }
+        if (on_device) {
+            driver_.fill(begin_ + offset, 0, n_bytes);
+        } else {
+            std::memset(reinterpret_cast<void*>(begin_ + offset), 0, n_bytes);
+        }
+        return {};
+    }
+
+    bool write(std::byte* to, const void* from, std::size_t n_bytes) override {
+        return in_pieces(to, n_bytes, [&](std::byte* at, std::size_t done, std::size_t n, bool on_device) {
+            const auto* source = static_cast<const std::byte*>(from) + done;
+            if (on_device) return driver_.to_device(reinterpret_cast<CudaDriver::Pointer>(at), source, n) == 0;
+            std::memcpy(at, source, n);
+            return true;
+        });
+    }
+
+    bool read(void* to, const std::byte* from, std::size_t n_bytes) override {
+        return in_pieces(const_cast<std::byte*>(from), n_bytes,
+                         [&](std::byte* at, std::size_t done, std::size_t n, bool on_device) {
+                             std::byte* target = static_cast<std::byte*>(to) + done;
+                             if (on_device)
+                                 return driver_.to_host(target, reinterpret_cast<CudaDriver::Pointer>(at), n) == 0;
+                             std::memcpy(target, at, n);
+                             return true;
+                         });
+    }
+
+private:
+    struct Part {
+        std::size_t offset = 0;
+        std::size_t n_bytes = 0;
+        bool on_device = false;
+    };
+
+    CudaDriver::Location location(bool on_device) const {
+        return on_device ? CudaDriver::Location{CudaDriver::kDevice, device_}
+                         : CudaDriver::Location{CudaDriver::kHostNuma, numa_node_};
+    }
+
+    static Error refused(const std::string& what, int status) {
+        return {ErrorCode::out_of_memory, "the driver " + what + " (error " + std::to_string(status) + ")"};
+    }
+
+    // One copy may not cross from one kind of memory into the other.
+    template <typename Copy>
+    bool in_pieces(std::byte* begin, std::size_t n_bytes, const Copy& copy) {
+        driver_.context_set_current(context_);
+        const std::size_t offset = static_cast<std::size_t>(reinterpret_cast<CudaDriver::Pointer>(begin) - begin_);
+        for (const Part& part : parts_) {
+            const std::size_t from = std::max(offset, part.offset);
+            const std::size_t to = std::min(offset + n_bytes, part.offset + part.n_bytes);
+            if (from >= to) continue;
+            if (!copy(begin + (from - offset), from - offset, to - from, part.on_device)) return false;
+        }
+        return true;
+    }
+
+    CudaDriver driver_;
+    int device_;
+    void* context_;
+    int numa_node_;
+    std::size_t granularity_;
+    CudaDriver::Pointer begin_ = 0;
+    std::size_t n_bytes_ = 0;
+    std::vector<Part> parts_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<SplitMemory>> open_cuda_memory(ggml_backend_dev_t device) {
+    const auto refused = [](const std::string& why) { return Error{ErrorCode::unsupported, why}; };
+    const std::string_view name = ggml_backend_dev_name(device);
+    constexpr std::string_view kPrefix = "CUDA";
+    if (name.substr(0, kPrefix.size()) != kPrefix) return refused(std::string(name) + " is no CUDA device");
+    const Result<CudaDriver> loaded = CudaDriver::load();
+    if (!loaded) return loaded.error();
+    const CudaDriver& driver = loaded.value();
+    int cuda_device = 0, numa_node = 0;
+    const int ordinal = std::atoi(std::string(name.substr(kPrefix.size())).c_str());
+    if (driver.init(0) != 0 || driver.device_get(&cuda_device, ordinal) != 0)
+        return refused("the driver has no " + std::string(name));
+    driver.device_get_attribute(&numa_node, CudaDriver::kHostNumaNode, cuda_device);
+    CudaDriver::AllocationProperties properties;
+    properties.location = {CudaDriver::kDevice, cuda_device};
+    std::size_t granularity = 0;
+    if (driver.granularity(&granularity, &properties, 0) != 0 || granularity == 0) {
+        return refused("the driver does not say how large its memory's pages are");
+    }
+    void* context = nullptr;
+    if (driver.primary_context_retain(&context, cuda_device) != 0) return refused("the driver gives no context");
+    driver.context_set_current(context);
+    properties.location = {CudaDriver::kHostNuma, std::max(numa_node, 0)};
+    CudaDriver::Handle handle = 0;
+    if (driver.create(&handle, granularity, &properties, 0) != 0) {
+        driver.primary_context_release(cuda_device);
+        return refused("the driver maps no host memory beside the GPU's (CUDA 12.2, Linux)");
+    }
+    driver.release(handle);
+    return std::unique_ptr<SplitMemory>(
+        std::make_unique<CudaSplitMemory>(driver, cuda_device, context, std::max(numa_node, 0), granularity));
+}
+
+}  // namespace luce::llama

@@ -1,0 +1,59 @@
+// ExpertMover: watches which experts calls use and lets those change places that are used more than ones on the device:
+// a few beside each call, more when nothing is computed. Keeps the profile's file up to date.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "experts/expert_usage.h"
+#include "llama/model/model.h"
+
+namespace luce::llama {
+
+struct ExpertMoverOptions {
+    std::optional<std::string> profile;  // where counts are kept
+    bool moves = true;
+};
+
+// Since the start.
+struct ExpertCounts {
+    std::uint64_t n_hits = 0;    // experts that a token used and the device had
+    std::uint64_t n_misses = 0;  // and that were read from the host's memory
+    std::uint64_t n_exchanges = 0;
+    std::uint64_t n_moved_bytes = 0;
+};
+
+class ExpertMover {
+public:
+    // REQUIRES: the model has a bank. It must outlive the mover; another one with a bank may take its place.
+    ExpertMover(const Model& model, ExpertMoverOptions options);
+
+    // A call of so many tokens has been computed, and nothing is running.
+    void after_call(std::int32_t n_tokens);
+
+    // Nothing is computed: whether there is anything to move or to write, and about a millisecond of it.
+    bool has_idle_work() const;
+    void use_idle_time();
+
+    // The profile as it is now, where one is kept and anything was learnt.
+    void save();
+
+    // Of calls that wrote answers.
+    const ExpertCounts& counts() const { return counts_; }
+
+private:
+    ExpertBank& bank() const { return *model_.experts(); }
+    void count(std::int32_t n_tokens, bool is_prefill);
+    std::size_t start(std::size_t n_most);
+    void settle();
+
+    const Model& model_;
+    ExpertMoverOptions options_;
+    experts::ExpertUsage usage_;
+    ExpertCounts counts_;
+    std::uint64_t n_unsaved_ = 0;  // calls that the file does not know
+    bool may_gain_ = false;        // by moving: something was counted since nothing was found
+};
+
+}  // namespace luce::llama

@@ -1,0 +1,242 @@
+// A mixture whose experts lie partly in a device's memory and partly in the host's: answers are the same, wherever each
+// expert lies and whatever moves between two calls.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "llama-model.h"
+#include "llama/decoding/llama_decoder.h"
+#include "llama/experts/expert_bank.h"
+#include "llama/experts/expert_mover.h"
+#include "llama/model/backend.h"
+#include "llama/model/model.h"
+#include "tests/device/late_device.h"
+#include "tests/llama/llama_memory.h"
+
+TEST_SUITE_BEGIN("device");
+
+using namespace luce;
+using namespace luce::memory_tests;
+
+namespace {
+
+constexpr std::size_t kGranularity = 512;
+constexpr std::size_t kAll = std::size_t{1} << 30;
+
+// The tests' device computes with the processor, so all its addresses are the processor's.
+class PlainMemory final : public llama::SplitMemory {
+public:
+    explicit PlainMemory(std::size_t n_most_on_device) : n_left_(n_most_on_device) {}
+
+    std::size_t granularity() const override { return kGranularity; }
+    Result<std::byte*> reserve(std::size_t n_bytes) override {
+        bytes_.resize(n_bytes + kGranularity, std::byte{0x7f});
+        void* at = bytes_.data();
+        std::size_t n_space = bytes_.size();
+        return static_cast<std::byte*>(std::align(kGranularity, n_bytes, at, n_space));
+    }
+    Result<void> map(std::size_t offset, std::size_t n_bytes, bool on_device) override {
+        CHECK(offset % kGranularity == 0);
+        CHECK(n_bytes % kGranularity == 0);
+        if (on_device && n_bytes > n_left_) return Error{ErrorCode::out_of_memory, "the device is full"};
+        if (on_device) n_left_ -= n_bytes;
+        void* at = bytes_.data();
+        std::size_t n_space = bytes_.size();
+        std::memset(static_cast<std::byte*>(std::align(kGranularity, n_bytes, at, n_space)) + offset, 0, n_bytes);
+        return {};
+    }
+    bool write(std::byte* to, const void* from, std::size_t n_bytes) override {
+        std::memcpy(to, from, n_bytes);
+        return true;
+    }
+    bool read(void* to, const std::byte* from, std::size_t n_bytes) override {
+        std::memcpy(to, from, n_bytes);
+        return true;
+    }
+
+private:
+    std::vector<std::byte> bytes_;
+    std::size_t n_left_;
+};
+
+llama::PlacementOptions banked(std::size_t budget, std::size_t n_on_device = kAll) {
+    llama::PlacementOptions placement;
+    placement.expert_memory_bytes = budget;
+    placement.open_split_memory = [n_on_device](ggml_backend_dev_t) -> Result<std::unique_ptr<llama::SplitMemory>> {
+        return std::unique_ptr<llama::SplitMemory>(std::make_unique<PlainMemory>(n_on_device));
+    };
+    return placement;
+}
+
+Result<llama::Model> load(const std::string& name, const llama::PlacementOptions& placement) {
+    static const llama::Backend backend;
+    tests::LateDevice::install();
+    llama::ModelOptions options;
+    options.path = test_model(name.c_str());
+    options.n_ctx = 256;
+    options.n_threads = 1;
+    options.placement = placement;
+    return llama::Model::load(options, true, [] {});
+}
+
+// The prompt is read in one call, the answer written in as many as it has tokens.
+Tokens answer(const llama::Model& model, llama::ExpertMover* mover = nullptr,
+              const std::function<void()>& between = {}) {
+    llama::LlamaDecoder decoder(model, 1);
+    decoder.note_experts(mover);
+    Tokens tokens = some_tokens(40, 5);
+    Position at = 0;
+    Tokens answer;
+    while (answer.size() < 24) {
+        const Slice slice{kFirst, at, tokens, 1};
+        REQUIRE(decoder.decode(std::span(&slice, 1)));
+        if (between) between();
+        at += static_cast<Position>(tokens.size());
+        const auto logits = decoder.logits(0);
+        tokens = {static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin())};
+        answer.push_back(tokens[0]);
+    }
+    decoder.forget(kFirst);
+    return answer;
+}
+
+std::size_t whole_bytes(const llama::Model& model) {
+    std::size_t n_bytes = 0;
+    for (const auto& [name, tensor] : model.model()->tensors_by_name) {
+        if (name.find("_exps.weight") != std::string::npos) n_bytes += ggml_nbytes(tensor);
+    }
+    return n_bytes;
+}
+
+const std::vector<std::string> kMixtures = {"qwen3moe", "qwen35moe", "laguna"};
+
+}  // namespace
+
+TEST_CASE("answers are the same for every number of resident experts") {
+    for (const std::string& name : kMixtures) {
+        CAPTURE(name);
+        const Result<llama::Model> plain = load(name, {});
+        REQUIRE(plain.ok());
+        const Tokens expected = answer(plain.value());
+        std::size_t budget = 0, n_before = SIZE_MAX;
+        bool is_whole = false;
+        while (!is_whole) {
+            const Result<llama::Model> model = load(name, banked(budget));
+            REQUIRE_MESSAGE(model.ok(), model.error().text);
+            const experts::ExpertLayout& layout = model.value().experts()->layout();
+            CHECK(layout.device_bytes() <= budget);
+            is_whole = layout.n_resident() == layout.n_experts();
+            const auto n_resident = static_cast<std::size_t>(layout.n_resident());
+            if (n_resident != n_before || is_whole) CHECK(answer(model.value()) == expected);
+            n_before = n_resident;
+            budget += layout.tensors.front().expert_bytes * layout.layers.size();
+        }
+    }
+}
+
+TEST_CASE("answers are the same while experts move at random") {
+    for (const std::string& name : kMixtures) {
+        CAPTURE(name);
+        const Result<llama::Model> plain = load(name, {});
+        REQUIRE(plain.ok());
+        const Tokens expected = answer(plain.value());
+        const Result<llama::Model> model = load(name, banked(whole_bytes(plain.value()) / 2));
+        REQUIRE_MESSAGE(model.ok(), model.error().text);
+        llama::ExpertBank& bank = *model.value().experts();
+        REQUIRE(bank.layout().n_resident() < bank.layout().n_experts());
+        std::mt19937 random(7);
+        std::size_t n_done = 0;
+        const Tokens found = answer(model.value(), nullptr, [&] {
+            n_done += bank.settle();
+            for (std::size_t l = 0; l < bank.layout().layers.size(); ++l) {
+                const experts::LayerExperts& layer = bank.layout().layers[l];
+                if (layer.free_place < 0 || bank.is_moving(l) || random() % 3 == 0) continue;
+                experts::Exchange exchange{.layer = l};
+                while (exchange.comes < 0 || exchange.goes < 0) {
+                    const auto place = static_cast<std::int32_t>(random() % layer.expert_in.size());
+                    const std::int32_t expert = layer.expert_in[static_cast<std::size_t>(place)];
+                    if (place < layer.n_device_places) exchange.goes = expert;
+                    if (place >= layer.first_host_place) exchange.comes = expert;
+                }
+                bank.start(exchange);
+            }
+        });
+        CHECK(found == expected);
+        CHECK(n_done > 10);
+        for (const auto& layer : bank.layout().layers) {
+            for (std::size_t expert = 0; expert < layer.place_of.size(); ++expert) {
+                CHECK(layer.expert_in[static_cast<std::size_t>(layer.place_of[expert])] ==
+                      static_cast<std::int32_t>(expert));
+            }
+        }
+    }
+}
+
+TEST_CASE("experts that are used come onto the device, and the profile brings them there at the next start") {
+    const std::string profile = "/tmp/luce-expert-profile-" + std::to_string(::getpid());
+    ::unlink(profile.c_str());
+    llama::PlacementOptions placement = banked(0);
+    {
+        const Result<llama::Model> plain = load("qwen35moe", {});
+        REQUIRE(plain.ok());
+        placement = banked(whole_bytes(plain.value()) / 2);
+    }
+    placement.expert_profile = profile;
+    const auto share = [](const llama::ExpertCounts& before, const llama::ExpertCounts& after) {
+        const auto n_hits = static_cast<double>(after.n_hits - before.n_hits);
+        return n_hits / (n_hits + static_cast<double>(after.n_misses - before.n_misses));
+    };
+    Tokens expected;
+    double learnt = 0;
+    {
+        const Result<llama::Model> model = load("qwen35moe", placement);
+        REQUIRE_MESSAGE(model.ok(), model.error().text);
+        llama::ExpertMover mover(model.value(), {.profile = profile});
+        expected = answer(model.value(), &mover);
+        const double at_first = share({}, mover.counts());
+        for (int i = 0; i < 40; ++i) CHECK(answer(model.value(), &mover) == expected);
+        while (mover.has_idle_work()) mover.use_idle_time();
+        const llama::ExpertCounts before = mover.counts();
+        CHECK(before.n_exchanges > 0);
+        CHECK(before.n_moved_bytes > 0);
+        for (int i = 0; i < 10; ++i) CHECK(answer(model.value(), &mover) == expected);
+        learnt = share(before, mover.counts());
+        CHECK(learnt > at_first);
+        mover.save();
+    }
+    const Result<llama::Model> again = load("qwen35moe", placement);
+    REQUIRE_MESSAGE(again.ok(), again.error().text);
+    llama::ExpertMover fixed(again.value(), {.profile = profile, .moves = false});
+    for (int i = 0; i < 10; ++i) CHECK(answer(again.value(), &fixed) == expected);
+    CHECK(fixed.counts().n_exchanges == 0);
+    CHECK(share({}, fixed.counts()) >= learnt - 0.02);
+    ::unlink(profile.c_str());
+}
+
+TEST_CASE("what cannot be is refused with its reason") {
+    const auto refusal = [](const std::string& name, const llama::PlacementOptions& placement) {
+        const Result<llama::Model> model = load(name, placement);
+        REQUIRE(!model.ok());
+        return model.error().text;
+    };
+    CHECK(refusal("qwen35", banked(kAll)).find("is no mixture of experts") != std::string::npos);
+    CHECK(refusal("qwen3moe", banked(kAll, 100)).find("the device is full") != std::string::npos);
+    llama::PlacementOptions twice = banked(kAll);
+    twice.n_expert_layers = 1;
+    CHECK(refusal("qwen3moe", twice).find("say otherwise where experts lie") != std::string::npos);
+    llama::PlacementOptions real;
+    real.expert_memory_bytes = kAll;
+    CHECK(refusal("qwen3moe", real).find("Late0 is no CUDA device") != std::string::npos);
+    llama::PlacementOptions none = banked(kAll);
+    none.devices = "none";
+    CHECK(refusal("qwen3moe", none).find("all layers have to be on the GPU") != std::string::npos);
+}
