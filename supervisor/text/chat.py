@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from luce.supervisor.text.errors import BadRequestError
 from luce.supervisor.text.image_markers import MARKER_BYTES, MARKER_PREFIX
-from luce.supervisor.text.library import ChatHandle, load_library
+from luce.supervisor.text.library import ChatHandle, encode_text, load_library
 
 TriggerKind = Literal["word", "pattern", "full", "token"]
 
@@ -75,11 +75,13 @@ class RenderedChat:
     handle: ChatHandle = field(repr=False, compare=False)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], tokens: Sequence[int], handle: ChatHandle) -> RenderedChat:
+    def from_json(
+        cls, values: Mapping[str, Any], prompt: str, tokens: tuple[int, ...], handle: ChatHandle
+    ) -> RenderedChat:
         thinking = values["thinking"]
         return cls(
-            prompt=values["prompt"],
-            tokens=tuple(tokens),
+            prompt=prompt,
+            tokens=tokens,
             format=values["format"],
             grammar=values["grammar"],
             grammar_lazy=values["grammar_lazy"],
@@ -133,12 +135,18 @@ def request_json(
     continue_final_message: bool | Literal["content", "reasoning_content"] = False,
     reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] = "auto",
     has_images: bool = False,
-) -> bytes:
-    """A request for the native renderer. `messages` and `tools` have the shapes of OpenAI's chat completions.
-    `has_images`: markers in their texts (image_markers.py) stand for images."""
-    return encode_json(
+) -> tuple[bytes, bytes]:
+    """A request for the native renderer, and the texts that go beside it. `messages` and `tools` have the shapes of
+    OpenAI's chat completions. `has_images`: markers in their texts (image_markers.py) stand for images."""
+    contents = [message.get("content") for message in messages]
+    texts = [encode_text(content) if isinstance(content, str) else None for content in contents]
+    request = encode_json(
         {
-            "messages": list(messages),
+            "messages": [
+                message if text is None else {key: message[key] for key in message if key != "content"}
+                for message, text in zip(messages, texts, strict=True)
+            ],
+            "content_bytes": [None if text is None else len(text) for text in texts],
             "tools": list(tools) if tools is not None else None,
             "tool_choice": tool_choice,
             "parallel_tool_calls": parallel_tool_calls,
@@ -152,6 +160,7 @@ def request_json(
             "image_markers": {"prefix": MARKER_PREFIX, "bytes": MARKER_BYTES} if has_images else None,
         }
     )
+    return request, b"".join(text for text in texts if text is not None)
 
 
 def schema_to_grammar(schema: Mapping[str, Any] | bool) -> str:

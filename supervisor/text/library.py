@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import struct
 import threading
-from array import array
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from luce.supervisor.text.errors import (
 )
 
 LIBRARY_VARIABLE = "LUCE_TEXT_LIBRARY"
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 _ERRORS: dict[int, type[TextError]] = {
     1: BadRequestError,
@@ -59,7 +59,8 @@ _CALLS: dict[str, list[Any]] = {
     "tokenize": [_HANDLE, _TEXT, _SIZE, ctypes.c_int, ctypes.c_int, _OUT, _OUT_SIZE],
     "piece": [_HANDLE, ctypes.c_int32, ctypes.c_int, _OUT, _OUT_SIZE],
     "detokenize": [_HANDLE, ctypes.POINTER(ctypes.c_int32), _SIZE, ctypes.c_int, ctypes.c_int, _OUT, _OUT_SIZE],
-    "render": [_HANDLE, _TEXT, _SIZE, _OUT, _OUT],
+    "render": [_HANDLE, _TEXT, _SIZE, _TEXT, _SIZE, _OUT, _OUT],
+    "chat_prompt": [_HANDLE, _OUT, _OUT_SIZE],
     "chat_tokens": [_HANDLE, _OUT, _OUT_SIZE],
     "schema_to_grammar": [_TEXT, _SIZE, _OUT],
     "parser_open": [_HANDLE, _OUT],
@@ -146,20 +147,19 @@ class Library:
         finally:
             self._library.luce_text_free(out)
 
-    def ids_of(self, name: str, *arguments: Any) -> list[int]:
+    def ids_of(self, name: str, *arguments: Any) -> tuple[int, ...]:
         """A call whose one result is a list of 32-bit numbers (ids; attribute bits fit as well)."""
         out, size = ctypes.c_void_p(), ctypes.c_size_t()
         self.call(name, *arguments, ctypes.byref(out), ctypes.byref(size))
         try:
-            ids = array("i")
-            ids.frombytes(ctypes.string_at(out, size.value * ids.itemsize))
-            return ids.tolist()
+            return struct.unpack(f"{size.value}i", ctypes.string_at(out, size.value * 4))
         finally:
             self._library.luce_text_free(out)
 
-    def render(self, model: int, request: bytes) -> tuple[int, Any]:
+    def render(self, model: int, request: bytes, texts: bytes) -> tuple[int, Any]:
         chat, rendered = ctypes.c_void_p(), ctypes.c_void_p()
-        self.call("render", model, request, len(request), ctypes.byref(chat), ctypes.byref(rendered))
+        data = (request, len(request), texts, len(texts))
+        self.call("render", model, *data, ctypes.byref(chat), ctypes.byref(rendered))
         assert chat.value is not None
         return chat.value, json.loads(self._take(rendered))
 

@@ -67,7 +67,8 @@ class TextModel:
         `parse_special`: spellings of control tokens become those tokens."""
         data = encode_text(text) if isinstance(text, str) else text
         with self._model as handle:
-            return self._library.ids_of("tokenize", handle, data, len(data), int(add_special), int(parse_special))
+            ids = self._library.ids_of("tokenize", handle, data, len(data), int(add_special), int(parse_special))
+        return list(ids)
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
         """The bytes of one token, perhaps a part of a UTF-8 sequence. Control tokens are empty unless `special`. Raises
@@ -129,7 +130,7 @@ class TextModel:
         """Renders the model's chat template (request_json documents the arguments). Raises BadRequestError,
         TemplateError, SchemaError."""
         return self.render_json(
-            request_json(
+            *request_json(
                 messages,
                 tools=tools,
                 tool_choice=tool_choice,
@@ -145,11 +146,12 @@ class TextModel:
             )
         )
 
-    def render_json(self, request: bytes) -> RenderedChat:
-        """The same for a request that is JSON already (luce_text.h describes it)."""
+    def render_json(self, request: bytes, texts: bytes = b"") -> RenderedChat:
+        """The same for a request that is JSON already, and texts beside it (luce_text.h describes them)."""
         with self._model as handle:
-            chat, values = self._library.render(handle, request)
+            chat, values = self._library.render(handle, request, texts)
         rendered = ChatHandle(self._library, chat)
         with rendered as handle:
+            prompt = self._library.bytes_of("chat_prompt", handle).decode(errors="replace")
             tokens = self._library.ids_of("chat_tokens", handle)
-        return RenderedChat.from_json(values, tokens, rendered)
+        return RenderedChat.from_json(values, prompt, tokens, rendered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -266,12 +267,26 @@ def nested(levels: int) -> dict[str, Any]:
         b'{"messages": [{"role": "user", "content": "x"}], "json_schema": 1}',
         b'{"messages": [{"role": "user", "content": "x"}], "json_schema": {}, "grammar": "root ::= \\"x\\""}',
         b'{"messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"messages": [{"role": "user"}], "content_bytes": [1]}',
+        b'{"messages": [{"role": "user"}], "content_bytes": [-1]}',
+        b'{"messages": [{"role": "user"}], "content_bytes": ["0"]}',
+        b'{"messages": [{"role": "user"}], "content_bytes": []}',
+        b'{"messages": [{"role": "user"}], "content_bytes": 0}',
         b"[" * 100_000,
     ],
 )
 def test_bad_requests(model: TextModel, request_json: bytes) -> None:
     with pytest.raises(BadRequestError):
         model.render_json(request_json)
+
+
+def test_contents_may_stand_beside_the_request(model: TextModel) -> None:
+    contents = ['Hé "\n', "", "日\0 \\u0041"]
+    roles = ["system", "assistant", "user"]
+    messages = [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]
+    inside = model.render_json(json.dumps({"messages": messages}).encode())
+    assert (inside.prompt, inside.tokens) == (model.render(messages).prompt, model.render(messages).tokens)
+    assert all(content in inside.prompt for content in contents)
 
 
 def test_requests_nested_too_deeply(model: TextModel) -> None:

@@ -153,8 +153,8 @@ common_json delimiters_json(const RenderedChat& chat) {
 }  // namespace
 
 std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
-                                                std::string_view request_json) {
-    const ChatRequest inputs = parse_chat_request(request_json);
+                                                std::string_view request_json, std::string_view texts) {
+    const ChatRequest inputs = parse_chat_request(request_json, texts);
     const std::string constraint = own_grammar(inputs);
     const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     const bool must_call = may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
@@ -193,7 +193,6 @@ common_json to_json(const RenderedChat& chat) {
         spans.push_back(common_json::array({span.begin, span.end}));
     }
     return common_json{
-        {"prompt", chat.params.prompt},
         {"format", common_chat_format_name(chat.params.format)},
         {"grammar", chat.params.grammar},
         {"grammar_lazy", chat.params.grammar_lazy},

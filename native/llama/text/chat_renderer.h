@@ -46,7 +46,7 @@ struct RenderedChat {
 
 // Throws TextFailure: BAD_ARGUMENT for the request, BAD_TEMPLATE when the template refuses it.
 std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
-                                                std::string_view request_json);
+                                                std::string_view request_json, std::string_view texts);
 
 common_json to_json(const RenderedChat& chat);
 

@@ -74,6 +74,26 @@ void check_messages(const common_json& messages) {
     }
 }
 
+void read_contents(common_json& body, std::string_view texts) {
+    if (!body.contains("content_bytes")) {
+        return;
+    }
+    common_json& messages = body.at("messages");
+    const common_json& sizes = body.at("content_bytes");
+    if (!sizes.is_array() || sizes.size() != messages.size()) {
+        refuse("content_bytes must have a number or null for each message");
+    }
+    for (size_t i = 0; i < sizes.size(); ++i) {
+        if (sizes.at(i).is_null()) continue;
+        const int64_t n_bytes = sizes.at(i).is_number_integer() ? sizes.at(i).get<int64_t>() : -1;
+        if (n_bytes < 0 || static_cast<uint64_t>(n_bytes) > texts.size()) {
+            refuse("content_bytes must be numbers whose sum is the length of the texts");
+        }
+        messages.at(i)["content"] = texts.substr(0, static_cast<size_t>(n_bytes));
+        texts.remove_prefix(static_cast<size_t>(n_bytes));
+    }
+}
+
 // Some clients write null where they have nothing to say.
 common_json without_nulls(const common_json& messages) {
     common_json cleaned = common_json::array();
@@ -201,12 +221,13 @@ common_json parse_json(std::string_view text, const char* what) {
     }
 }
 
-ChatRequest parse_chat_request(std::string_view json) {
-    const common_json body = parse_json(json, "the chat request");
+ChatRequest parse_chat_request(std::string_view json, std::string_view texts) {
+    common_json body = parse_json(json, "the chat request");
     if (!body.is_object() || !body.contains("messages")) {
         refuse("the chat request must be an object with messages");
     }
     check_messages(body.at("messages"));
+    read_contents(body, texts);
     ChatRequest request;
     try {
         read_markers(body, request.markers);

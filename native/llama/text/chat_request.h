@@ -21,7 +21,7 @@ struct ChatRequest : common_chat_templates_inputs {
     ImageMarkers markers;
 };
 
-// Throws TextFailure(BAD_ARGUMENT).
-ChatRequest parse_chat_request(std::string_view json);
+// texts: contents of messages, one behind the other (luce_text.h). Throws TextFailure(BAD_ARGUMENT).
+ChatRequest parse_chat_request(std::string_view json, std::string_view texts);
 
 }  // namespace luce::llama

@@ -197,14 +197,22 @@ luce_text_status luce_text_detokenize(const luce_text_model* model, const int32_
     });
 }
 
-luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json, luce_text_chat** chat,
-                                  char** rendered, char** error) {
+luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json, const char* texts,
+                                  size_t n_texts, luce_text_chat** chat, char** rendered, char** error) {
     return guarded(error, [&] {
         require(model, chat, rendered);
         auto result = std::make_unique<luce_text_chat>();
-        result->chat = render_chat(model->chat_template(), view(json, n_json));
+        result->chat = render_chat(model->chat_template(), view(json, n_json), view(texts, n_texts));
         *rendered = copy_out(to_json(*result->chat).dump_safe());
         *chat = result.release();
+    });
+}
+
+luce_text_status luce_text_chat_prompt(const luce_text_chat* chat, char** bytes, size_t* n_bytes, char** error) {
+    return guarded(error, [&] {
+        require(chat, bytes, n_bytes);
+        *bytes = copy_out(chat->chat->params.prompt);
+        *n_bytes = chat->chat->params.prompt.size();
     });
 }
 

@@ -106,6 +106,7 @@ SpecialText::SpecialText(const Vocabulary& vocabulary, const std::vector<std::st
               [](const Entry& a, const Entry& b) { return a.text.size() > b.text.size(); });
     for (size_t rank = 0; rank < entries_.size(); ++rank) {
         by_first_byte_[static_cast<unsigned char>(entries_[rank].text[0])].push_back(rank);
+        begins_[static_cast<unsigned char>(entries_[rank].text[0])] = true;
     }
     for (const Entry& entry : entries_) {
         for (size_t n = 1; entry.structural && n < entry.text.size(); ++n) {
@@ -120,6 +121,8 @@ template <typename Wanted>
 std::vector<SpecialText::Candidate> SpecialText::candidates(std::string_view text, Wanted wanted) const {
     std::vector<Candidate> found;
     for (size_t i = 0; i < text.size(); ++i) {
+        while (i < text.size() && !begins_[static_cast<unsigned char>(text[i])]) ++i;
+        if (i == text.size()) break;
         for (const size_t rank : by_first_byte_[static_cast<unsigned char>(text[i])]) {
             const Entry& entry = entries_[rank];
             if (wanted(entry) && text.compare(i, entry.text.size(), entry.text) == 0) {

@@ -76,6 +76,7 @@ private:
 
     std::vector<Entry> entries_;                          // in llama.cpp's own order
     std::array<std::vector<size_t>, 256> by_first_byte_;  // ranks
+    std::array<bool, 256> begins_{};                      // whether there are any: all of each prompt is looked through
     std::unordered_set<std::string> prefix_matches_;      // proper prefixes of structural spellings
     std::unordered_set<std::string> rests_;               // proper suffixes
     size_t longest_ = 0;                                  // structural spelling, in bytes

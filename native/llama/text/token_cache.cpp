@@ -5,19 +5,9 @@
 
 namespace luce::llama {
 
-namespace {
-
-// Below that, looking a text up costs as much as tokenising it.
-constexpr size_t kMinCachedBytes = 32;
-
-}  // namespace
-
 TokenCache::TokenCache(Tokenize tokenize, size_t max_bytes) : tokenize_(std::move(tokenize)), max_bytes_(max_bytes) {}
 
 std::vector<llama_token> TokenCache::tokenize(std::string_view text) {
-    if (text.size() < kMinCachedBytes) {
-        return tokenize_(text);
-    }
     {
         const std::lock_guard<std::mutex> lock(mutex_);
         const auto found = by_text_.find(text);

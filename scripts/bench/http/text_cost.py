@@ -94,16 +94,16 @@ class TextSide:
         self._known.keep(rendered.turn, ids, None, given)
 
 
-def measure(path: Path, n_tokens: int, n_rounds: int) -> dict[str, list[float]]:
+def measure(path: Path, template: str | None, n_tokens: int, n_rounds: int) -> dict[str, list[float]]:
     seconds: dict[str, list[float]] = {"next turn": [], "from scratch": []}
     agent = Agent(3)
-    with TextModel(path) as model:
+    with TextModel(path, chat_template=template) as model:
         warm = TextSide(model)
         while len(seconds["next turn"]) < n_rounds:
             rendered, warm_s = warm.render(agent)
             if len(rendered.ids) >= n_tokens:
                 seconds["next turn"].append(warm_s)
-                with TextModel(path) as other:
+                with TextModel(path, chat_template=template) as other:
                     other.render([{"role": "user", "content": "Hello"}])  # its template has been analysed
                     seconds["from scratch"].append(TextSide(other).render(agent)[1])
             answer = agent.answer()
@@ -119,11 +119,13 @@ def spread(values: Sequence[float], digits: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=TINY)
+    parser.add_argument("--chat-template", type=Path, metavar="FILE", help="in place of the model's own")
     parser.add_argument("--tokens", type=int, default=64 << 10, help="of the prompt, at least")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--json", type=Path, help="write the samples there")
     args = parser.parse_args()
-    seconds = measure(args.model, args.tokens, args.rounds)
+    template = None if args.chat_template is None else args.chat_template.read_text()
+    seconds = measure(args.model, template, args.tokens, args.rounds)
     ratios = [a / b for a, b in zip(seconds["next turn"], seconds["from scratch"], strict=True)]
     print(f"| {args.model.stem}, {args.tokens} tokens | processor time, ms |")
     print("|---|---|")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -19,6 +20,8 @@ Defaults = Mapping[str, Mapping[str, str]]
 """Of tools, by name: arguments that have one, and its canonical form."""
 
 NO_DEFAULTS: Defaults = MappingProxyType({})
+
+_SHORT_CHARACTERS = 2000
 
 _NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?\d+))?")
 
@@ -56,6 +59,17 @@ def canonical_json(text: str, defaults: Mapping[str, str] = MappingProxyType({})
     """Of a JSON text: the same for equal values. Objects are equal whatever the order of their keys, numbers if they
     are the same in mathematics. A text that is no JSON, or that readers of JSON take differently (a key that comes
     twice), stands for itself. A member that has its default counts as left out."""
+    is_short = len(text) <= _SHORT_CHARACTERS and not defaults
+    return _canonical_short(text) if is_short else _canonical(text, defaults)
+
+
+@lru_cache(maxsize=4096)
+def _canonical_short(text: str) -> str:
+    """Each turn has the calls of all turns before."""
+    return _canonical(text, {})
+
+
+def _canonical(text: str, defaults: Mapping[str, str]) -> str:
     try:
         value = json.loads(
             text,

@@ -213,7 +213,7 @@ class TokenReplayCache:
         return self._special_in(read) == wanted
 
     def _special_in(self, ids: Iterable[int]) -> list[int]:
-        return [token for token in ids if token in self._special]
+        return list(filter(self._special.__contains__, ids))
 
     def _end_of_turn(self, tokens: Sequence[int]) -> int | None:
         """Where the token is that ends it, with nothing but white space behind it."""
