@@ -39,12 +39,22 @@ Result<Fitted> make_plan(const Options& options, const llama::FitOptions& wanted
     return llama::fit(to_model_options(options), wanted);
 }
 
+Options with_cache(Options options, const Fitted& fitted) {
+    if (fitted.plan.has_q8) options.cache_type_k = options.cache_type_v = fitted.cache_type_k;
+    if (fitted.plan.n_ctx < fitted.n_ctx_wanted) options.n_ctx = fitted.plan.n_ctx;
+    return options;
+}
+
 Options with(Options options, const Fitted& fitted) {
     const llama::FitPlan& plan = fitted.plan;
     if (!fitted.is_whole()) options.n_gpu_layers = plan.n_gpu_layers;
     options.n_cpu_moe = plan.n_expert_layers;
-    if (plan.has_q8) options.cache_type_k = options.cache_type_v = fitted.cache_type_k;
-    if (plan.n_ctx < fitted.n_ctx_wanted) options.n_ctx = plan.n_ctx;
+    if (plan.expert_memory > 0) {
+        options.expert_memory_bytes = plan.expert_memory;
+        if (to_model_options(options).may_widen) options.n_ubatch = llama::kWideUbatch;  // as it was planned
+        return with_cache(std::move(options), fitted);
+    }
+    options = with_cache(std::move(options), fitted);
     // Wider calls would take what the plan leaves free.
     const std::size_t free = fitted.gpu_bytes();
     if (free - std::min(free, plan.gpu_bytes()) < free / 8) options.n_ubatch = options.ubatch();
@@ -52,11 +62,11 @@ Options with(Options options, const Fitted& fitted) {
 }
 
 void tell(const Fitted& fitted) {
-    const bool is_as_wanted = fitted.is_whole() && fitted.plan.n_expert_layers == 0 && !fitted.plan.has_q8 &&
-                              fitted.plan.n_ctx == fitted.n_ctx_wanted;
+    const bool is_as_wanted = fitted.is_whole() && fitted.plan.n_expert_layers == 0 && fitted.plan.expert_memory == 0 &&
+                              !fitted.plan.has_q8 && fitted.plan.n_ctx == fitted.n_ctx_wanted;
     if (is_as_wanted) return log_info("fit: " + fitted.text());
     log_warn("fit: " + fitted.text() +
-             " (--fit off, --gpu-layers, --n-cpu-moe, --cache-type-k and --ctx choose otherwise)");
+             " (--fit off, --gpu-layers, --n-cpu-moe, --expert-memory, --cache-type-k and --ctx choose otherwise)");
     if (!fitted.plan.fits_host) log_warn("fit: what is left for the host's memory is more than can be had there");
 }
 
@@ -110,6 +120,7 @@ int print_plan(const Options& options, const llama::Backend& backend, int reply_
     add("layers", fitted.model.layers.size());
     add("gpu_layers", plan.n_gpu_layers);
     add("expert_layers_on_host", plan.n_expert_layers);
+    add("expert_memory", plan.expert_memory);
     add("ctx", plan.n_ctx);
     text += " cache_type_k=" + fitted.cache_type_k + " cache_type_v=" + fitted.cache_type_v;
     add("gpu_weights", plan.weights);

@@ -42,6 +42,8 @@ class Plan:
     gpu_layers: int
     """With the output as one more."""
     expert_layers_on_host: int
+    expert_memory: int
+    """Of the GPU, where it reads the other experts from the host's memory; 0: it does not."""
     ctx: int
     cache_type_k: str
     cache_type_v: str
@@ -126,6 +128,11 @@ def _print(console: Console, model: Path, plan: Plan) -> None:
 def _in_words(plan: Plan) -> list[str]:
     n_on_gpu = max(plan.gpu_layers - 1, 0)
     lines = [f"{n_on_gpu} of {plan.layers} layers on the GPU, the cache in {plan.cache_type_k} / {plan.cache_type_v}."]
+    if plan.expert_memory:
+        lines.append(
+            f"The experts used most lie in {format_bytes(plan.expert_memory)} of the GPU, which reads the others from"
+            " the host's memory (--expert-memory)."
+        )
     if plan.expert_layers_on_host:
         lines.append(f"The experts of {plan.expert_layers_on_host} layers stay in the host's memory (--n-cpu-moe).")
     if not plan.fits_host:

@@ -12,6 +12,7 @@
 #include <memory>
 #include <numeric>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/log.h"
@@ -67,20 +68,34 @@ FitModel sizes_of(const llama_model* model) {
     return sizes;
 }
 
-// None where one of them does not say it: what shares the host's memory, or nobody's.
-std::vector<std::size_t> free_gpus(const PlacementOptions& placement) {
-    std::vector<std::size_t> all;
+std::vector<ggml_backend_dev_t> gpus_of(const PlacementOptions& placement) {
+    std::vector<ggml_backend_dev_t> all;
     for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         ggml_backend_dev_t device = ggml_backend_dev_get(i);
         if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_GPU) continue;
         const std::string name = "," + std::string(ggml_backend_dev_name(device)) + ",";
         if (placement.devices && ("," + *placement.devices + ",").find(name) == std::string::npos) continue;
+        all.push_back(device);
+    }
+    return all;
+}
+
+// None where one of them does not say it: what shares the host's memory, or nobody's.
+std::vector<std::size_t> free_gpus(const PlacementOptions& placement) {
+    std::vector<std::size_t> all;
+    for (ggml_backend_dev_t device : gpus_of(placement)) {
         std::size_t free = 0, total = 0;
         ggml_backend_dev_memory(device, &free, &total);
         if (total == 0) return {};
         all.push_back(free);
     }
     return all;
+}
+
+// Whether the first of them reads host memory by itself.
+bool splits_experts(const PlacementOptions& placement) {
+    const auto gpus = gpus_of(placement);
+    return !gpus.empty() && placement.open_split_memory(gpus.front()).ok();
 }
 
 std::size_t file_bytes(const std::vector<std::string>& files) {
@@ -120,17 +135,18 @@ class ContextProbe {
 public:
     ContextProbe(llama_model* model, const ModelOptions& options) : model_(model), options_(options) {}
 
-    Result<ContextSizes> sizes(std::int32_t n_ctx, bool has_q8) const {
+    Result<ContextSizes> sizes(std::int32_t n_ctx, bool has_q8, bool is_wide = false) const {
         ModelOptions options = options_;
+        if (is_wide && options.may_widen) options.n_batch = options.n_ubatch = kWideUbatch;
         if (!options.n_pool) options.n_ctx = n_ctx;
         if (has_q8) options.cache_type_k = options.cache_type_v = kSmallCache;
         return context_sizes(model_, options, true);
     }
 
-    std::optional<ContextSize> measure(std::int32_t n_ctx, bool has_q8) {
-        const auto [at, is_new] = known_.try_emplace({n_ctx, has_q8});
+    std::optional<ContextSize> measure(std::int32_t n_ctx, bool has_q8, bool is_wide = false) {
+        const auto [at, is_new] = known_.try_emplace({n_ctx, has_q8, is_wide});
         if (!is_new) return at->second;
-        if (const Result<ContextSizes> planned = sizes(n_ctx, has_q8)) {
+        if (const Result<ContextSizes> planned = sizes(n_ctx, has_q8, is_wide)) {
             at->second = llama::measure(model_, planned.value().params);
         }
         return at->second;
@@ -139,7 +155,7 @@ public:
 private:
     llama_model* model_;
     const ModelOptions& options_;
-    std::map<std::pair<std::int32_t, bool>, std::optional<ContextSize>> known_;
+    std::map<std::tuple<std::int32_t, bool, bool>, std::optional<ContextSize>> known_;
 };
 
 FitChoices choices_of(const ModelOptions& options, ContextProbe& probe, const ContextSizes& wanted) {
@@ -171,6 +187,10 @@ std::string Fitted::text() const {
     if (plan.n_expert_layers > 0) {
         text += ", the experts of " + std::to_string(plan.n_expert_layers) + " of " + std::to_string(n_layers) +
                 " layers in the host's memory";
+    }
+    if (plan.expert_memory > 0) {
+        text += ", the experts used most in " + gib(plan.expert_memory) +
+                " GiB there, the others in the host's memory, where the GPU reads them";
     }
     text += ", a context of " + std::to_string(plan.n_ctx) + " in " + cache_type_k + ": ";
     return text + gib(plan.gpu_bytes()) + " of " + gib(gpu_bytes()) + " GiB";
@@ -206,12 +226,13 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     fitted.budget.host = wanted.host_bytes.value_or(options.host_bytes.value_or(SIZE_MAX));
     ContextProbe probe(model, options);
     bool is_known = true;
-    fitted.plan = fit_plan(fitted.model, fitted.budget, choices_of(options, probe, sizes.value()),
-                           [&](std::int32_t n_ctx, bool has_q8) {
-                               const auto size = probe.measure(n_ctx, has_q8);
-                               is_known = is_known && size;
-                               return size.value_or(ContextSize{});
-                           });
+    FitChoices choices = choices_of(options, probe, sizes.value());
+    choices.splits_experts = fitted.budget.gpus.size() == 1 && (wanted.gpus || splits_experts(options.placement));
+    fitted.plan = fit_plan(fitted.model, fitted.budget, choices, [&](std::int32_t n_ctx, bool has_q8, bool is_wide) {
+        const auto size = probe.measure(n_ctx, has_q8, is_wide);
+        is_known = is_known && size;
+        return size.value_or(ContextSize{});
+    });
     if (!is_known) return refused("libllama does not say what a context takes");
     const bool uses_gpu = fitted.plan.n_gpu_layers > 0;
     const Result<ContextSizes> chosen =

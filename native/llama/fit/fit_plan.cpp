@@ -1,9 +1,12 @@
 #include "llama/fit/fit_plan.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace luce::llama {
 namespace {
+
+constexpr std::size_t kLeastExpertMemory = std::size_t{64} << 20;
 
 // The weights of layers that lie in the host's memory are copied to the GPU for a prompt, a tensor at a time: two wait
 // while one is computed with. An expert tensor is a third of a layer's.
@@ -61,6 +64,22 @@ public:
         return plan;
     }
 
+    // All layers on the GPU, and as many experts as there is room for. None: not even the rest, or hardly any expert.
+    std::optional<FitPlan> with_split_experts() const {
+        const auto n_layers = static_cast<std::int32_t>(model_.layers.size());
+        FitPlan plan = with(n_layers + 1, n_layers);
+        plan.compute = context_.compute;
+        plan.n_expert_layers = 0;
+        if (plan.gpu_bytes() + kLeastExpertMemory > room_) return std::nullopt;
+        std::size_t n_all = 0;
+        for (const LayerSize& layer : model_.layers) n_all += layer.experts;
+        plan.expert_memory = std::min(room_ - plan.gpu_bytes(), n_all);
+        plan.weights += plan.expert_memory;
+        plan.host_weights -= plan.expert_memory;
+        plan.fits_host = plan.host_weights + plan.host_cache <= host_;
+        return plan;
+    }
+
     bool fits(const FitPlan& plan) const { return plan.n_gpu_layers == 0 || plan.gpu_bytes() <= room_; }
 
 private:
@@ -79,8 +98,8 @@ FitPlan fit_plan(const FitModel& model, const FitBudget& budget, const FitChoice
     const auto n_layers = static_cast<std::int32_t>(model.layers.size());
     const bool is_mixture =
         std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSize& layer) { return layer.experts > 0; });
-    const auto planner = [&](std::int32_t n_ctx, bool has_q8) {
-        return Planner(model, budget, context_size(n_ctx, has_q8), n_ctx, has_q8);
+    const auto planner = [&](std::int32_t n_ctx, bool has_q8, bool is_wide = false) {
+        return Planner(model, budget, context_size(n_ctx, has_q8, is_wide), n_ctx, has_q8);
     };
     const std::int32_t n_wanted = choices.n_ctx.front();
     const bool least = choices.has_q8.back();
@@ -88,6 +107,10 @@ FitPlan fit_plan(const FitModel& model, const FitBudget& budget, const FitChoice
         for (const bool has_q8 : choices.has_q8) {
             const Planner here = planner(n_wanted, has_q8);
             if (const FitPlan all = here.with(n_layers + 1, 0); here.fits(all)) return all;
+        }
+        for (const std::int32_t n_ctx : choices.n_ctx) {
+            if (!is_mixture || !choices.splits_experts) break;
+            if (const auto plan = planner(n_ctx, least, true).with_split_experts()) return *plan;
         }
         const Planner here = planner(n_wanted, least);
         for (std::int32_t n = 1; is_mixture && n <= n_layers; ++n) {

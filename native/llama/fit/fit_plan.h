@@ -1,10 +1,11 @@
 // FitPlan: what of a model lies on the GPUs and what in the host's memory, so that it fits. Pure: sizes and free memory
 // go in, a plan comes out. Knows neither files nor devices.
 //
-// In this order, until all fits: everything on the GPUs; the cache in q8_0; of a mixture as many layers' experts as
-// necessary in the host's memory, the first layers' first; a shorter context, where nobody asked for one; fewer layers
-// on the GPUs. Experts are read a few at a time, so a layer's cost little there; a dense layer is read whole. Layers
-// count as having equal shares of the cache: their kinds alternate.
+// In this order, until all fits: everything on the GPUs; the cache in q8_0; of a mixture as many experts as there is
+// room for on the GPU, which reads the others from the host's memory, or, where it cannot, as many layers' experts as
+// necessary there, the first layers' first; a shorter context, where nobody asked for one; fewer layers on the GPUs.
+// Experts are read a few at a time, so a layer's cost little there; a dense layer is read whole. Layers count as having
+// equal shares of the cache: their kinds alternate.
 #pragma once
 
 #include <cstddef>
@@ -44,6 +45,7 @@ struct FitBudget {
 struct FitChoices {
     std::vector<std::int32_t> n_ctx;  // one: asked for
     std::vector<bool> has_q8;         // cache in q8_0 or as it would be
+    bool splits_experts = false;      // the GPU, there is one, reads experts from the host's memory by itself
 };
 
 struct FitPlan {
@@ -51,6 +53,7 @@ struct FitPlan {
     bool has_q8 = false;
     std::int32_t n_gpu_layers = 0;     // of layers and output; all: n_layers + 1
     std::int32_t n_expert_layers = 0;  // whose experts lie in the host's memory
+    std::size_t expert_memory = 0;     // of the GPU, for the experts used most; 0: all experts lie as the plan says
     std::size_t weights = 0;           // of the GPUs together
     std::size_t cache = 0;
     std::size_t compute = 0;
@@ -62,7 +65,8 @@ struct FitPlan {
     std::size_t gpu_bytes() const { return weights + cache + compute + beside; }
 };
 
-using ContextSizeOf = std::function<ContextSize(std::int32_t n_ctx, bool has_q8)>;
+// `is_wide`: with calls of many tokens, where they may be wide: each reads all experts that the host holds.
+using ContextSizeOf = std::function<ContextSize(std::int32_t n_ctx, bool has_q8, bool is_wide)>;
 
 // There is always one: with no layer on a GPU, if need be.
 FitPlan fit_plan(const FitModel& model, const FitBudget& budget, const FitChoices& choices,

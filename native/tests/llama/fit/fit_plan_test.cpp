@@ -30,9 +30,9 @@ FitModel dense() {
     return model;
 }
 
-ContextSize context_size(std::int32_t n_ctx, bool has_q8) {
+ContextSize context_size(std::int32_t n_ctx, bool has_q8, bool is_wide) {
     const std::size_t cache = static_cast<std::size_t>(n_ctx) * 40 * 1024 / (has_q8 ? 2 : 1);
-    return {cache, 300 * kMiB};
+    return {cache, (is_wide ? 800 : 300) * kMiB};
 }
 
 FitBudget card(std::size_t mib, std::size_t n = 1) { return {std::vector(n, mib * kMiB), 512 * kMiB, SIZE_MAX}; }
@@ -75,6 +75,24 @@ TEST_CASE("what fits lies on the GPU, and what is given up first costs least") {
     CHECK(plan(dense(), {{}, 0, SIZE_MAX}).n_gpu_layers == 0);
 }
 
+TEST_CASE("a GPU that reads the host's memory holds as many experts as there is room for, beside wide calls") {
+    FitChoices choices = kFree;
+    choices.splits_experts = true;
+    const FitPlan sixteen = plan(mixture(), card(16384), choices);
+    CHECK(sixteen.n_gpu_layers == 41);
+    CHECK(sixteen.n_expert_layers == 0);
+    CHECK(sixteen.compute == 800 * kMiB);
+    CHECK(sixteen.gpu_bytes() == (16384 - 512) * kMiB);
+    CHECK(sixteen.expert_memory > 12000 * kMiB);
+    CHECK(sixteen.host_weights == 280 * kMiB + 40 * 440 * kMiB - sixteen.expert_memory);
+    CHECK(plan(mixture(), card(24576), choices).expert_memory == 0);
+    CHECK(plan(dense(), card(8192), choices).expert_memory == 0);
+    const FitPlan small = plan(mixture(), card(3000), choices);
+    CHECK(small.n_ctx < 32768);
+    CHECK(small.expert_memory > 0);
+    CHECK(plan(mixture(), card(1800), choices).expert_memory == 0);  // not even the rest of the layers
+}
+
 TEST_CASE("what was asked for is kept") {
     const FitChoices fixed = {{32768}, {false}};
     for (const std::size_t mib : {24576U, 16384U, 8192U, 2048U}) {
@@ -114,7 +132,9 @@ TEST_CASE("plans keep within any card, leave nothing out, and never get worse wi
         FitPlan before;
         for (std::size_t mib = 1024; mib <= 65536; mib *= 2) {
             const FitBudget budget = card(mib, n_gpus);
-            const FitPlan found = plan(model, budget);
+            FitChoices choices = kFree;
+            choices.splits_experts = turn % 3 == 0 && n_gpus == 1;
+            const FitPlan found = plan(model, budget, choices);
             CAPTURE(turn);
             CAPTURE(mib);
             if (found.n_gpu_layers > 0) CHECK(found.gpu_bytes() <= n_gpus * (mib - 512) * kMiB);
