@@ -39,7 +39,6 @@ struct LayerExperts {
 
     std::int32_t n_experts() const { return static_cast<std::int32_t>(place_of.size()); }
     bool is_whole() const { return n_resident == n_experts(); }
-    bool is_resident(std::int32_t expert) const { return place_of[static_cast<std::size_t>(expert)] < n_device_places; }
 };
 
 inline constexpr std::int32_t kNoExpert = -1;

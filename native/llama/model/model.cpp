@@ -174,7 +174,8 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
 Result<void> Model::make_bank(const ModelOptions& options, Placement& placement, bool uses_gpu) {
     if (!options.placement.expert_memory_bytes) return {};
     if (!uses_gpu || options.n_gpu_layers.value_or(-1) >= 0) {
-        return Error{ErrorCode::bad_args, "--expert-memory: all layers have to be on the GPU"};
+        return Error{ErrorCode::bad_args,
+                     "--expert-memory: all layers have to be on the GPU; use one, and leave --gpu-layers out"};
     }
     const Result<std::string> identity = memory_identity({options.path}, ModelInfo{});
     if (!identity) return identity.error();

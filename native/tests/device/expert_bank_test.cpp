@@ -2,23 +2,21 @@
 // expert lies and whatever moves between two calls.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
-#include <span>
 #include <string>
 #include <vector>
 
 #include <unistd.h>
 
 #include "llama-model.h"
-#include "llama/decoding/llama_decoder.h"
 #include "llama/experts/expert_bank.h"
 #include "llama/experts/expert_mover.h"
 #include "llama/model/backend.h"
 #include "llama/model/model.h"
+#include "tests/device/greedy_answer.h"
 #include "tests/device/late_device.h"
 #include "tests/llama/llama_memory.h"
 
@@ -88,25 +86,9 @@ Result<llama::Model> load(const std::string& name, const llama::PlacementOptions
     return llama::Model::load(options, true, [] {});
 }
 
-// The prompt is read in one call, the answer written in as many as it has tokens.
 Tokens answer(const llama::Model& model, llama::ExpertMover* mover = nullptr,
               const std::function<void()>& between = {}) {
-    llama::LlamaDecoder decoder(model, 1);
-    decoder.note_experts(mover);
-    Tokens tokens = some_tokens(40, 5);
-    Position at = 0;
-    Tokens answer;
-    while (answer.size() < 24) {
-        const Slice slice{kFirst, at, tokens, 1};
-        REQUIRE(decoder.decode(std::span(&slice, 1)));
-        if (between) between();
-        at += static_cast<Position>(tokens.size());
-        const auto logits = decoder.logits(0);
-        tokens = {static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin())};
-        answer.push_back(tokens[0]);
-    }
-    decoder.forget(kFirst);
-    return answer;
+    return tests::greedy_answer(model, 24, mover, between);
 }
 
 std::size_t whole_bytes(const llama::Model& model) {

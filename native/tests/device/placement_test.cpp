@@ -1,15 +1,13 @@
 // Which memory a model's weights come into, on the tests' device: where they are told to, and answers stay the same.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "llama-model.h"
-#include "llama/decoding/llama_decoder.h"
 #include "llama/model/backend.h"
 #include "llama/model/model.h"
+#include "tests/device/greedy_answer.h"
 #include "tests/device/late_device.h"
 #include "tests/llama/llama_memory.h"
 
@@ -49,21 +47,7 @@ std::vector<bool> experts_on_host(const llama::Model& model) {
     return found;
 }
 
-Tokens answer(const llama::Model& model) {
-    llama::LlamaDecoder decoder(model, 1);
-    Tokens tokens = some_tokens(40, 5);
-    Position at = 0;
-    Tokens answer;
-    while (answer.size() < 12) {
-        const Slice slice{kFirst, at, tokens, 1};
-        REQUIRE(decoder.decode(std::span(&slice, 1)));
-        at += static_cast<Position>(tokens.size());
-        const auto logits = decoder.logits(0);
-        tokens = {static_cast<Token>(std::max_element(logits.begin(), logits.end()) - logits.begin())};
-        answer.push_back(tokens[0]);
-    }
-    return answer;
-}
+Tokens answer(const llama::Model& model) { return tests::greedy_answer(model, 12); }
 
 std::string refusal(const llama::PlacementOptions& placement) {
     const Result<llama::Model> model = load(placement);
