@@ -25,6 +25,7 @@ public:
     ~CudaSplitMemory() override {
         driver_.context_set_current(context_);
         for (const Part& part : parts_) driver_.unmap(begin_ + part.offset, part.n_bytes);
+        for (const Allocated& block : blocks_) driver_.release(block.handle);
         if (begin_ != 0) driver_.address_free(begin_, n_bytes_);
         driver_.primary_context_release(device_);
     }
@@ -41,27 +42,37 @@ public:
         return reinterpret_cast<std::byte*>(begin_);
     }
 
-    Result<void> map(std::size_t offset, std::size_t n_bytes, bool on_device) override {
+    Result<Block> allocate(std::size_t n_bytes, bool on_device) override {
         driver_.context_set_current(context_);
         CudaDriver::AllocationProperties properties;
         properties.location = location(on_device);
-        CudaDriver::Handle handle = 0;
-        const char* whose = on_device ? "of the GPU's memory" : "of the host's memory, that a GPU can read";
-        if (const int status = driver_.create(&handle, n_bytes, &properties, 0); status != 0) {
+        Allocated block{.n_bytes = n_bytes, .on_device = on_device};
+        if (const int status = driver_.create(&block.handle, n_bytes, &properties, 0); status != 0) {
+            const char* whose = on_device ? "of the GPU's memory" : "of the host's memory, that a GPU can read";
             return refused("has no " + std::to_string(n_bytes >> 20) + " MiB " + whose, status);
         }
-        const int mapped = driver_.map(begin_ + offset, n_bytes, 0, handle, 0);
-        driver_.release(handle);  // lives for as long as it is mapped
-        if (mapped != 0) return refused("maps nothing", mapped);
-        parts_.push_back({offset, n_bytes, on_device});
-        const CudaDriver::Access access[] = {{location(true)}, {location(false)}};
-        if (const int status = driver_.set_access(begin_ + offset, n_bytes, access, on_device ? 1 : 2); status != 0) {
-            return refused(std::string("gives no access to a part ") + whose, status);
+        blocks_.push_back(block);
+        return blocks_.size() - 1;
+    }
+
+    Result<void> map(std::size_t offset, Block index) override {
+        driver_.context_set_current(context_);
+        Allocated& block = blocks_[index];
+        const CudaDriver::Pointer at = begin_ + offset;
+        if (const int status = driver_.map(at, block.n_bytes, 0, block.handle, 0); status != 0) {
+            return refused("maps nothing", status);
         }
-        if (on_device) {
-            driver_.fill(begin_ + offset, 0, n_bytes);
+        parts_.push_back({offset, block.n_bytes, block.on_device});
+        const CudaDriver::Access access[] = {{location(true)}, {location(false)}};
+        const std::size_t n_readers = block.on_device ? 1 : 2;
+        if (const int status = driver_.set_access(at, block.n_bytes, access, n_readers); status != 0) {
+            return refused("gives no access to what it has mapped", status);
+        }
+        if (std::exchange(block.is_cleared, true)) return {};
+        if (block.on_device) {
+            driver_.fill(at, 0, block.n_bytes);
         } else {
-            std::memset(reinterpret_cast<void*>(begin_ + offset), 0, n_bytes);
+            std::memset(reinterpret_cast<void*>(at), 0, block.n_bytes);
         }
         return {};
     }
@@ -87,6 +98,13 @@ public:
     }
 
 private:
+    struct Allocated {
+        CudaDriver::Handle handle = 0;
+        std::size_t n_bytes = 0;
+        bool on_device = false;
+        bool is_cleared = false;
+    };
+
     struct Part {
         std::size_t offset = 0;
         std::size_t n_bytes = 0;
@@ -123,6 +141,7 @@ private:
     std::size_t granularity_;
     CudaDriver::Pointer begin_ = 0;
     std::size_t n_bytes_ = 0;
+    std::vector<Allocated> blocks_;
     std::vector<Part> parts_;
 };
 

@@ -12,6 +12,7 @@
 
 #include "ggml-backend-impl.h"
 #include "llama/experts/expert_lookup.h"
+#include "llama/experts/expert_stream.h"
 
 namespace luce::llama {
 namespace {
@@ -56,6 +57,7 @@ struct ExpertBank::Impl {
     ggml_backend_buffer_t buffer = nullptr;  // the model's
     std::byte* base = nullptr;
     ExpertLayout layout;
+    std::size_t stage_bytes = 0;  // of each stage; 0: nothing is streamed
     std::vector<ggml_tensor*> weights;                             // in the order of layout.tensors
     std::vector<std::size_t> layers;                               // of these tensors: indices in layout.layers
     std::unordered_map<const ggml_tensor*, std::size_t> index_of;  // in layout.tensors
@@ -67,7 +69,9 @@ struct ExpertBank::Impl {
     };
 
     std::unique_ptr<ExpertTable> table;
-    std::vector<ggml_tensor> stored;  // as weights, with all places
+    std::vector<ggml_tensor> stored;    // as weights, with all places
+    std::vector<ggml_tensor> streamed;  // as stored, seen with a stage in place of the host's part
+    std::unique_ptr<ExpertStream> stream;
     ggml_backend_ptr side;            // a stream of its own, beside computations
     std::vector<Move> moves;
 
@@ -76,7 +80,11 @@ struct ExpertBank::Impl {
 
     Result<void> load_into(std::span<ggml_tensor*> tensors);
     Result<void> lay_out(std::span<ggml_tensor*> tensors);
+    Result<void> lay_out_within(const std::vector<ExpertTensor>& all, const experts::ExpertUse& use);
     Result<void> map_parts();
+    Result<void> map_stages(const std::vector<SplitMemory::Block>& on_device);
+    Result<void> open_stream();
+    std::size_t seen_bytes() const;
     ggml_backend_buffer_t make_buffer();
     std::byte* at(std::size_t tensor, std::int32_t place) const;
     bool copy(const ggml_tensor* tensor, std::byte* data, std::size_t offset, std::size_t n_bytes, bool inwards);
@@ -118,9 +126,7 @@ Result<void> ExpertBank::Impl::lay_out(std::span<ggml_tensor*> tensors) {
     Result<ExpertLayout> even = experts::lay_out(all, budget, memory->granularity(), {});
     if (!even) return even.error();
     const experts::ExpertUse use = experts::ExpertUsage(even.value(), known).values();
-    Result<ExpertLayout> chosen = experts::lay_out(std::move(all), budget, memory->granularity(), use);
-    if (!chosen) return chosen.error();
-    layout = std::move(chosen).value();
+    if (Result<void> done = lay_out_within(all, use); !done) return done;
     layers.resize(layout.tensors.size());
     for (std::size_t l = 0; l < layout.layers.size(); ++l) {
         for (const std::size_t i : layout.layers[l].tensors) layers[i] = l;
@@ -128,19 +134,89 @@ Result<void> ExpertBank::Impl::lay_out(std::span<ggml_tensor*> tensors) {
     return {};
 }
 
+// Stages take a part of the budget, as large as the largest part on the host, which grows with what they take. Where
+// they would take more than a quarter there are none: experts on the device are worth more.
+Result<void> ExpertBank::Impl::lay_out_within(const std::vector<ExpertTensor>& all, const experts::ExpertUse& use) {
+    stage_bytes = 0;
+    for (int round = 0; round < 8; ++round) {
+        const std::size_t n_stages = ExpertStream::kStages * stage_bytes;
+        if (n_stages > budget / 4) break;
+        Result<ExpertLayout> chosen = experts::lay_out(all, budget - n_stages, memory->granularity(), use);
+        if (!chosen) return chosen.error();
+        layout = std::move(chosen).value();
+        std::size_t largest = 0;
+        for (const experts::TensorParts& part : layout.parts) largest = std::max(largest, part.host_bytes);
+        if (largest <= stage_bytes) return {};
+        stage_bytes = largest;
+    }
+    stage_bytes = 0;
+    Result<ExpertLayout> chosen = experts::lay_out(all, budget, memory->granularity(), use);
+    if (!chosen) return chosen.error();
+    layout = std::move(chosen).value();
+    return {};
+}
+
+// Of the addresses at which prompts see the weights.
+std::size_t ExpertBank::Impl::seen_bytes() const {
+    return stage_bytes == 0 ? 0 : layout.device_bytes() + stage_bytes * layout.parts.size();
+}
+
 Result<void> ExpertBank::Impl::map_parts() {
-    Result<std::byte*> reserved = memory->reserve(layout.device_bytes() + layout.host_bytes());
+    Result<std::byte*> reserved = memory->reserve(layout.device_bytes() + layout.host_bytes() + seen_bytes());
     if (!reserved) return reserved.error();
     base = reserved.value();
+    std::vector<SplitMemory::Block> on_device;
     std::size_t offset = 0;
     for (const experts::TensorParts& part : layout.parts) {
-        for (const bool on_device : {true, false}) {
-            const std::size_t n_bytes = on_device ? part.device_bytes : part.host_bytes;
+        for (const bool is_device : {true, false}) {
+            const std::size_t n_bytes = is_device ? part.device_bytes : part.host_bytes;
+            const Result<SplitMemory::Block> block =
+                n_bytes == 0 ? SplitMemory::Block{0} : memory->allocate(n_bytes, is_device);
+            if (!block) return block.error();
+            if (is_device) on_device.push_back(block.value());
             if (n_bytes == 0) continue;
-            if (Result<void> mapped = memory->map(offset, n_bytes, on_device); !mapped) return mapped;
+            if (Result<void> mapped = memory->map(offset, block.value()); !mapped) return mapped;
             offset += n_bytes;
         }
     }
+    return stage_bytes == 0 ? Result<void>() : map_stages(on_device);
+}
+
+Result<void> ExpertBank::Impl::map_stages(const std::vector<SplitMemory::Block>& on_device) {
+    std::vector<SplitMemory::Block> stages;
+    while (stages.size() < ExpertStream::kStages) {
+        const Result<SplitMemory::Block> block = memory->allocate(stage_bytes, true);
+        if (!block) return block.error();
+        stages.push_back(block.value());
+    }
+    std::size_t offset = layout.device_bytes() + layout.host_bytes();
+    for (std::size_t i = 0; i < layout.parts.size(); ++i) {
+        const experts::TensorParts& part = layout.parts[i];
+        if (part.device_bytes > 0) {
+            if (Result<void> mapped = memory->map(offset, on_device[i]); !mapped) return mapped;
+        }
+        offset += part.device_bytes;
+        if (Result<void> mapped = memory->map(offset, stages[i % stages.size()]); !mapped) return mapped;
+        offset += stage_bytes;
+    }
+    return {};
+}
+
+Result<void> ExpertBank::Impl::open_stream() {
+    std::vector<StreamedWeight> all;
+    streamed = stored;
+    std::byte* seen = base + layout.device_bytes() + layout.host_bytes();
+    for (std::size_t i = 0; i < stored.size(); ++i) {
+        streamed[i].data = seen;
+        const std::size_t offset = layout.parts[i].device_bytes;
+        seen += offset + stage_bytes;
+        if (layout.layers[layers[i]].is_whole() || offset >= ggml_nbytes(&stored[i])) continue;
+        const auto* host = static_cast<const std::byte*>(stored[i].data) + offset;
+        all.push_back({&streamed[i], host, offset, ggml_nbytes(&stored[i]) - offset, i % ExpertStream::kStages});
+    }
+    Result<std::unique_ptr<ExpertStream>> made = ExpertStream::make(device, std::move(all));
+    if (!made) return made.error();
+    stream = std::move(made).value();
     return {};
 }
 
@@ -157,7 +233,8 @@ ggml_backend_buffer_t ExpertBank::Impl::make_buffer() {
         of(buffer).copy(tensor, static_cast<std::byte*>(data), offset, n_bytes, false);
     };
     calls.clear = [](ggml_backend_buffer_t, std::uint8_t) {};  // it was mapped as zeros
-    return ggml_backend_buffer_init(&buffer_type.type, calls, this, layout.device_bytes() + layout.host_bytes());
+    return ggml_backend_buffer_init(&buffer_type.type, calls, this,
+                                    layout.device_bytes() + layout.host_bytes() + seen_bytes());
 }
 
 std::byte* ExpertBank::Impl::at(std::size_t tensor, std::int32_t place) const {
@@ -250,16 +327,29 @@ Result<void> ExpertBank::open(std::int32_t n_tokens, std::int32_t n_used) {
     Result<std::unique_ptr<ExpertTable>> table = ExpertTable::make(bank.device, bank.layout, n_tokens, n_used);
     if (!table) return table.error();
     bank.table = std::move(table).value();
-    for (const ggml_tensor* weight : bank.weights) bank.stored.push_back(*weight);
     for (std::size_t i = 0; i < bank.weights.size(); ++i) {
-        const LayerExperts& layer = bank.layout.layers[bank.layers[i]];
-        if (layer.is_whole()) continue;
-        ggml_tensor& stored = bank.stored[i];
-        stored.ne[2] = static_cast<std::int64_t>(layer.expert_in.size());
-        stored.nb[3] = stored.nb[2] * layer.expert_in.size();
-        ExpertLookup::instance().add(bank.weights[i], {bank.table.get(), bank.layers[i], &stored});
+        bank.stored.push_back(*bank.weights[i]);
+        const std::size_t n_places = bank.layout.layers[bank.layers[i]].expert_in.size();
+        bank.stored[i].ne[2] = static_cast<std::int64_t>(n_places);
+        bank.stored[i].nb[3] = bank.stored[i].nb[2] * n_places;
+    }
+    if (bank.stage_bytes > 0) {
+        if (Result<void> opened = bank.open_stream(); !opened) return opened;
+    }
+    for (std::size_t i = 0; i < bank.weights.size(); ++i) {
+        if (bank.layout.layers[bank.layers[i]].is_whole()) continue;
+        ggml_tensor* streamed = bank.stream ? &bank.streamed[i] : nullptr;
+        ExpertLookup::instance().add(bank.weights[i], {bank.table.get(), bank.layers[i], &bank.stored[i], streamed});
     }
     return {};
+}
+
+void ExpertBank::attach(ggml_backend_sched_t scheduler) {
+    if (!impl_->stream) return;
+    for (int i = 0; i < ggml_backend_sched_get_n_backends(scheduler); ++i) {
+        ggml_backend_t backend = ggml_backend_sched_get_backend(scheduler, i);
+        if (ggml_backend_get_device(backend) == impl_->device) impl_->stream->attach(backend);
+    }
 }
 
 bool ExpertBank::is_moving(std::size_t layer) const {

@@ -46,6 +46,9 @@ public:
     // ExpertTable::make().
     Result<void> open(std::int32_t n_tokens, std::int32_t n_used);
 
+    // Of a context that was made since: its calls that read nearly all experts have the host's copied ahead.
+    void attach(ggml_backend_sched_t scheduler);
+
     // What it began with.
     const experts::ExpertProfile& known() const;
 

@@ -1,5 +1,6 @@
 #include "llama/experts/expert_lookup.h"
 
+#include "llama/experts/expert_stream.h"
 #include "llama/experts/expert_table.h"
 
 namespace luce::llama {
@@ -26,6 +27,9 @@ void ExpertLookup::keep(ggml_tensor* looked_up, const ggml_tensor* weight) const
     entry.table->keep(looked_up, entry.layer);
 }
 
-ggml_tensor* ExpertLookup::weight(const ggml_tensor* weight, std::int64_t) const { return entries_.at(weight).stored; }
+ggml_tensor* ExpertLookup::weight(const ggml_tensor* weight, std::int64_t n_tokens) const {
+    const Entry& entry = entries_.at(weight);
+    return entry.streamed && n_tokens >= ExpertStream::kFrom ? entry.streamed : entry.stored;
+}
 
 }  // namespace luce::llama

@@ -22,9 +22,15 @@ public:
     // Addresses of `n_bytes`, with nothing behind them yet; once. Errors: out_of_memory.
     virtual Result<std::byte*> reserve(std::size_t n_bytes) = 0;
 
-    // Puts memory behind a part of them, all zero. `offset` and `n_bytes` are multiples of the granularity.
+    using Block = std::size_t;
+
+    // Memory of the GPU or of the host, all zero, with no address yet. `n_bytes`: a multiple of the granularity.
     // Errors: out_of_memory, naming whose.
-    virtual Result<void> map(std::size_t offset, std::size_t n_bytes, bool on_device) = 0;
+    virtual Result<Block> allocate(std::size_t n_bytes, bool on_device) = 0;
+
+    // Puts a whole block behind a part of the addresses, behind other parts as well as often as this is called.
+    // `offset`: a multiple of the granularity. Errors: out_of_memory.
+    virtual Result<void> map(std::size_t offset, Block block) = 0;
 
     // Blocking; nothing that reads or writes the bytes may be running. False: the driver refuses.
     virtual bool write(std::byte* to, const void* from, std::size_t n_bytes) = 0;

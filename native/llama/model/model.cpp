@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "llama-context.h"
 #include "llama-hparams.h"
 #include "llama-model.h"
 #include "llama/model/context_sizes.h"
@@ -269,6 +270,7 @@ Result<void> Model::open_context() {
                             free_memory() + ")");
     }
     info_.n_rollback = llama_n_rs_seq(context_.get());
+    if (bank_) bank_->attach(context_->get_sched());
     graphs_ = std::make_unique<GraphCache>(*context_, kMostGraphs);
     return {};
 }

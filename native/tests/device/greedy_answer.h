@@ -11,12 +11,13 @@
 
 namespace luce::tests {
 
-// The prompt, of 40 tokens, is read in one call, the answer written in as many as it has tokens. `between`: after each.
+// The prompt, of 100 tokens, is read in one call, the answer written in as many as it has tokens. `between`: after
+// each.
 inline Tokens greedy_answer(const llama::Model& model, std::size_t n, llama::ExpertMover* mover = nullptr,
                             const std::function<void()>& between = {}) {
     llama::LlamaDecoder decoder(model, 1);
     decoder.note_experts(mover);
-    Tokens tokens = memory_tests::some_tokens(40, 5);
+    Tokens tokens = memory_tests::some_tokens(100, 5);
     Position at = 0;
     Tokens answer;
     while (answer.size() < n) {

@@ -84,8 +84,9 @@ public:
         return n_added_;
     }
 
-    // Up to the n-th.
+    // Up to the n-th. Two streams may wait for each other's past: what is done needs nobody's leave.
     void do_until(std::uint64_t n) {
+        if (has_done(n)) return;
         const std::lock_guard one_at_a_time(doing_);
         for (;;) {
             std::function<void()> next;
@@ -109,6 +110,11 @@ public:
     }
 
 private:
+    bool has_done(std::uint64_t n) {
+        const std::lock_guard lock(mutex_);
+        return n_done_ >= n;
+    }
+
     ggml_backend_t cpu_;
     std::mutex doing_;
     std::mutex mutex_;
