@@ -316,15 +316,12 @@ bool Engine::may_run_on(std::span<const Slice> slices) const {
 bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, double seconds, bool is_timed,
                         std::vector<Event>& events) {
     std::int32_t n_tokens = 0;
-    bool is_whole_slice = false;
+    bool has_prefill = false;
     for (const PlannedSlice& planned : call) {
         n_tokens += planned.n_tokens;
-        // A slice that its prompt's end or a checkpoint's place cut short is dearer a token than the next one will be.
-        const Generation& g = *at(planned.lane);
-        const std::int32_t n_most = std::min(g.n_pending(), n_slice_most(planned.lane));
-        is_whole_slice = is_whole_slice || (planned.is_prefill && planned.n_tokens < n_most);
+        has_prefill = has_prefill || planned.is_prefill;
     }
-    if (is_whole_slice) sizer_.observe(n_tokens, is_timed ? seconds : 0);
+    if (has_prefill) sizer_.observe(n_tokens, is_timed ? seconds : 0);
     const std::optional<speculation::StepCost> cost = cost_of(call, seconds);
     choose_ahead(call, slices);
     CalledSlice called;

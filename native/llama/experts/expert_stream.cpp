@@ -68,6 +68,7 @@ ggml_status ExpertStream::compute_in_pieces(ggml_backend_t backend, ggml_cgraph*
     std::vector<std::pair<int, const StreamedWeight*>> reads;
     for (int i = 0; i < graph->n_nodes; ++i) {
         if (graph->nodes[i]->op != GGML_OP_MUL_MAT_ID) continue;
+        if (graph->nodes[i]->ne[2] < kFrom) break;  // calls that write answers are not held up by the search
         const auto known = weights_.find(graph->nodes[i]->src[0]);
         if (known != weights_.end()) reads.emplace_back(i, &known->second);
     }

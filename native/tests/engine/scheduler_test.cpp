@@ -1,6 +1,7 @@
 // Tests of the pure parts of the engine: the step plan and the size of slices.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <random>
 #include <set>
 
@@ -182,11 +183,12 @@ TEST_CASE("any state: the plan fits the pool and the call, each lane once, nothi
 TEST_CASE("slices are sized to the time that waiting lanes may wait") {
     SliceSizer sizer(512);
     CHECK(sizer.next(true) == 128);
-    sizer.observe(128, 0.128);  // 1 ms a token
+    sizer.observe(64, 0.064);  // 1 ms a token
     CHECK(sizer.next(true) == 224);
-    CHECK(sizer.next(false) == 256);  // at most twice what was measured
+    CHECK(sizer.next(false) == 256);  // at most four times what was measured
     sizer.observe(256, 0.256);
     CHECK(sizer.next(false) == 512);
+    CHECK(sizer.call_price_s() == doctest::Approx(0).epsilon(1e-9));
     for (int i = 0; i < 20; ++i) sizer.observe(224, 22.4);  // 0.1 s a token
     CHECK(sizer.next(true) == SliceSizer::kMinTokens);
     CHECK(sizer.token_price_s() == doctest::Approx(0.1).epsilon(0.01));
@@ -200,6 +202,32 @@ TEST_CASE("slices of which a device has two at once take half as long each") {
     for (int i = 0; i < 20; ++i) sizer.observe(1024, 0.4);
     CHECK(sizer.next(false) == 1024);  // of 1280
     CHECK(sizer.next(true) == 512);    // of 640
+}
+
+TEST_CASE("a call that costs as much for few tokens as for many gets many") {
+    SliceSizer sizer(2048);
+    const auto read = [&](int n) { sizer.observe(n, 0.24 + n * 1e-5); };
+    for (const int n : {64, 256, 1024, 2048}) read(n);
+    CHECK(sizer.call_price_s() == doctest::Approx(0.24).epsilon(0.01));
+    CHECK(sizer.next(false) == 2048);
+    CHECK(sizer.next(true) == 2048);
+    for (int i = 0; i < 20; ++i) read(64);  // short prompts say nothing of long ones
+    CHECK(sizer.next(false) == 2048);
+    CHECK(sizer.next(true) == 2048);
+    for (int i = 0; i < 20; ++i) sizer.observe(2048, 4.0);  // it has got slow: the offset is no excuse for that
+    CHECK(sizer.next(false) <= 512);
+}
+
+TEST_CASE("what calls cost is never less than nothing, whatever was measured") {
+    std::mt19937 random(3);
+    SliceSizer sizer(2048);
+    for (int i = 0; i < 10'000; ++i) {
+        sizer.observe(static_cast<std::int32_t>(random() % 2048), std::exp(-static_cast<double>(random() % 12)));
+        REQUIRE(sizer.call_price_s() >= 0);
+        REQUIRE(sizer.token_price_s() >= 0);
+        REQUIRE(sizer.next(random() % 2 == 0) >= SliceSizer::kMinTokens);
+        REQUIRE(sizer.next(random() % 2 == 0) <= 2048);
+    }
 }
 
 TEST_CASE("a slice is never larger than the largest allowed, and never empty") {
