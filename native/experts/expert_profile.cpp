@@ -118,7 +118,7 @@ Result<ExpertProfile> parse(const std::string& path, std::string_view bytes) {
 
 }  // namespace
 
-Result<ExpertProfile> read_profile(const std::string& path, const std::string& identity) {
+Result<ExpertProfile> read_profile(const std::string& path) {
     struct stat info{};
     if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
         return Error{ErrorCode::no_such_file, "expert profile " + path + ": there is no such file"};
@@ -127,7 +127,11 @@ Result<ExpertProfile> read_profile(const std::string& path, const std::string& i
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     if (!file.good() && !file.eof()) return refused(path, "it cannot be read");
-    Result<ExpertProfile> profile = parse(path, bytes);
+    return parse(path, bytes);
+}
+
+Result<ExpertProfile> read_profile(const std::string& path, const std::string& identity) {
+    Result<ExpertProfile> profile = read_profile(path);
     if (profile && profile.value().identity != identity) {
         return refused(path, "it is of another model; name another file");
     }

@@ -23,7 +23,8 @@ struct ExpertProfile {
     std::vector<LayerUse> layers;
 };
 
-// Errors: no_such_file; bad_args for another model's, and for a file that is no such thing or damaged.
+// Errors: no_such_file; bad_args for a file that is no such thing or damaged, and with an identity for another model's.
+Result<ExpertProfile> read_profile(const std::string& path);
 Result<ExpertProfile> read_profile(const std::string& path, const std::string& identity);
 
 // Whole or not at all. Errors: io_error.

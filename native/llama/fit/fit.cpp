@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -98,6 +99,35 @@ bool splits_experts(const PlacementOptions& placement) {
     return !gpus.empty() && placement.open_split_memory(gpus.front()).ok();
 }
 
+std::string gib(std::size_t n_bytes) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f", static_cast<double>(n_bytes) / (1 << 30));
+    return text;
+}
+
+// A layer's experts; null: it is no mixture, or the GPU does not read all of its experts from the host's memory.
+const ggml_tensor* experts_of(const llama_model* model) {
+    const ggml_tensor* found = nullptr;
+    for (const auto& [name, tensor] : model->tensors_by_name) {
+        if (name.find("_chexps.") != name.npos) return nullptr;
+        if (name.find("_exps.weight") != name.npos) found = tensor;
+    }
+    return found;
+}
+
+// Where the processor computes experts faster than the GPU reads them over its link they are better left to it. Empty:
+// it does not.
+std::string why_not_split(const Fitted& fitted, const experts::ExpertProfile& known, const experts::ExpertRates& rates) {
+    std::size_t n_all = 0;
+    for (const LayerSize& layer : fitted.model.layers) n_all += layer.experts;
+    const double share = static_cast<double>(fitted.plan.expert_memory) / static_cast<double>(n_all);
+    const double hits = experts::hits_at(share, known);
+    if (experts::is_reading_cheaper(share, hits, rates)) return {};
+    const auto rate = [](double bytes_per_s) { return gib(static_cast<std::size_t>(bytes_per_s)) + " GiB/s"; };
+    return "the processor computes experts at " + rate(rates.processor) + ", the link to the GPU has " +
+           rate(rates.link) + " for the " + std::to_string(std::lround(100 * (1 - hits))) + " % that it would lack";
+}
+
 std::size_t file_bytes(const std::vector<std::string>& files) {
     std::size_t all = 0;
     for (const std::string& file : files) {
@@ -106,12 +136,6 @@ std::size_t file_bytes(const std::vector<std::string>& files) {
         if (!error) all += n_bytes + n_bytes / 100 * kBesidePercent;
     }
     return all;
-}
-
-std::string gib(std::size_t n_bytes) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f", static_cast<double>(n_bytes) / (1 << 30));
-    return text;
 }
 
 // libllama's own sum, of a context that takes no memory; none: it makes no such context.
@@ -192,6 +216,7 @@ std::string Fitted::text() const {
         text += ", the experts used most in " + gib(plan.expert_memory) +
                 " GiB there, the others in the host's memory, where the GPU reads them";
     }
+    if (!reason.empty()) text += " (" + reason + ")";
     text += ", a context of " + std::to_string(plan.n_ctx) + " in " + cache_type_k + ": ";
     return text + gib(plan.gpu_bytes()) + " of " + gib(gpu_bytes()) + " GiB";
 }
@@ -227,12 +252,28 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     ContextProbe probe(model, options);
     bool is_known = true;
     FitChoices choices = choices_of(options, probe, sizes.value());
-    choices.splits_experts = fitted.budget.gpus.size() == 1 && (wanted.gpus || splits_experts(options.placement));
-    fitted.plan = fit_plan(fitted.model, fitted.budget, choices, [&](std::int32_t n_ctx, bool has_q8, bool is_wide) {
+    const ggml_tensor* experts = experts_of(model);
+    choices.splits_experts = experts != nullptr && fitted.budget.gpus.size() == 1 &&
+                             (wanted.gpus || splits_experts(options.placement));
+    choices.least_experts = wanted.least_experts;
+    const auto context_size = [&](std::int32_t n_ctx, bool has_q8, bool is_wide) {
         const auto size = probe.measure(n_ctx, has_q8, is_wide);
         is_known = is_known && size;
         return size.value_or(ContextSize{});
-    });
+    };
+    fitted.plan = fit_plan(fitted.model, fitted.budget, choices, context_size);
+    if (fitted.plan.expert_memory > 0 && !wanted.gpus) {
+        experts::ExpertProfile known;
+        if (const auto& path = options.placement.expert_profile) {
+            if (auto read = experts::read_profile(*path)) known = std::move(read).value();
+        }
+        const auto n_used = std::max(static_cast<std::int32_t>(model->hparams.n_expert_used_max()), 1);
+        const experts::ExpertRates rates = wanted.measure_experts(gpus_of(options.placement).front(), *experts, n_used,
+                                                                  sizes.value().params.n_threads);
+        fitted.reason = why_not_split(fitted, known, rates);
+        choices.splits_experts = fitted.reason.empty();
+        if (!choices.splits_experts) fitted.plan = fit_plan(fitted.model, fitted.budget, choices, context_size);
+    }
     if (!is_known) return refused("libllama does not say what a context takes");
     const bool uses_gpu = fitted.plan.n_gpu_layers > 0;
     const Result<ContextSizes> chosen =

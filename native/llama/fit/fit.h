@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
+#include "llama/fit/expert_rates.h"
 #include "llama/fit/fit_plan.h"
 #include "llama/model/model.h"
 
@@ -20,6 +22,9 @@ struct FitOptions {
     std::vector<std::string> beside;               // files of other models that the GPU will hold
     std::optional<std::vector<std::size_t>> gpus;  // a machine that is only thought of: its GPUs' free bytes
     std::optional<std::size_t> host_bytes;         // and the host's
+    std::size_t least_experts = kLeastExperts;     // bytes
+    // Of this machine, where a mixture does not fit.
+    std::function<decltype(measure_expert_rates)> measure_experts = measure_expert_rates;
 };
 
 struct Fitted {
@@ -29,6 +34,7 @@ struct Fitted {
     std::string cache_type_k;
     std::string cache_type_v;
     std::int32_t n_ctx_wanted = 0;
+    std::string reason;  // why experts do not lie as they usually would; empty: they do
 
     // In words, one line.
     std::string text() const;

@@ -6,8 +6,6 @@
 namespace luce::llama {
 namespace {
 
-constexpr std::size_t kLeastExpertMemory = std::size_t{64} << 20;
-
 // The weights of layers that lie in the host's memory are copied to the GPU for a prompt, a tensor at a time: two wait
 // while one is computed with. An expert tensor is a third of a layer's.
 std::size_t staging(const FitModel& model, std::int32_t n_expert_layers) {
@@ -64,13 +62,14 @@ public:
         return plan;
     }
 
-    // All layers on the GPU, and as many experts as there is room for. None: not even the rest, or hardly any expert.
-    std::optional<FitPlan> with_split_experts() const {
+    // All layers on the GPU, and as many experts as there is room for. None: there is not even room for the rest and the
+    // least of them.
+    std::optional<FitPlan> with_split_experts(std::size_t least) const {
         const auto n_layers = static_cast<std::int32_t>(model_.layers.size());
         FitPlan plan = with(n_layers + 1, n_layers);
         plan.compute = context_.compute;
         plan.n_expert_layers = 0;
-        if (plan.gpu_bytes() + kLeastExpertMemory > room_) return std::nullopt;
+        if (plan.gpu_bytes() + least > room_) return std::nullopt;
         std::size_t n_all = 0;
         for (const LayerSize& layer : model_.layers) n_all += layer.experts;
         plan.expert_memory = std::min(room_ - plan.gpu_bytes(), n_all);
@@ -110,7 +109,7 @@ FitPlan fit_plan(const FitModel& model, const FitBudget& budget, const FitChoice
         }
         for (const std::int32_t n_ctx : choices.n_ctx) {
             if (!is_mixture || !choices.splits_experts) break;
-            if (const auto plan = planner(n_ctx, least, true).with_split_experts()) return *plan;
+            if (const auto plan = planner(n_ctx, least, true).with_split_experts(choices.least_experts)) return *plan;
         }
         const Planner here = planner(n_wanted, least);
         for (std::int32_t n = 1; is_mixture && n <= n_layers; ++n) {

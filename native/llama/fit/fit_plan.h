@@ -41,11 +41,14 @@ struct FitBudget {
     std::size_t host = 0;           // bytes that can be had
 };
 
+inline constexpr std::size_t kLeastExperts = std::size_t{64} << 20;  // bytes: fewer on the GPU are not worth it
+
 // What may be chosen, the best first. REQUIRES: n_ctx and has_q8 not empty.
 struct FitChoices {
     std::vector<std::int32_t> n_ctx;  // one: asked for
     std::vector<bool> has_q8;         // cache in q8_0 or as it would be
     bool splits_experts = false;      // the GPU, there is one, reads experts from the host's memory by itself
+    std::size_t least_experts = kLeastExperts;
 };
 
 struct FitPlan {

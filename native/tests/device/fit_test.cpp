@@ -1,8 +1,12 @@
 // Plans for the tests' device that models are then loaded by: what they say lies there, and answers stay the same.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include <unistd.h>
 
 #include "llama-ext.h"
 #include "llama-model.h"
@@ -89,6 +93,65 @@ TEST_CASE("the plan's weights are those that libllama puts there") {
         CHECK(static_cast<double>(fitted.plan.weights) == doctest::Approx(static_cast<double>(weights)).epsilon(0.02));
         CHECK(static_cast<double>(fitted.plan.cache) == doctest::Approx(static_cast<double>(cache)).epsilon(0.02));
     }
+}
+
+TEST_CASE("a mixture's experts are left to the processor where the link is slower than it") {
+    const auto plan_with = [](experts::ExpertRates measured, const std::string& profile) {
+        llama::ModelOptions options = options_of("qwen3moe");
+        options.n_ctx = 1024;
+        options.placement.open_split_memory = [](ggml_backend_dev_t) -> Result<std::unique_ptr<llama::SplitMemory>> {
+            return std::unique_ptr<llama::SplitMemory>();  // there would be some
+        };
+        options.placement.expert_profile = profile;
+        options.cache_type_k = options.cache_type_v = "f16";
+        const llama::FitPlan whole = fit(options, std::nullopt).plan;
+        tests::LateDevice::install().set_total(whole.gpu_bytes() - whole.weights / 8);
+        llama::FitOptions wanted;
+        wanted.least_experts = 1;
+        wanted.measure_experts = [measured](ggml_backend_dev_t, const ggml_tensor& like, std::int32_t n_used,
+                                            std::int32_t n_threads) {
+            CHECK(like.ne[2] == 8);
+            CHECK(n_used == 2);
+            CHECK(n_threads == 1);
+            return measured;
+        };
+        Result<llama::Fitted> fitted = llama::fit(options, wanted);
+        tests::LateDevice::install().set_total(SIZE_MAX);
+        REQUIRE_MESSAGE(fitted.ok(), fitted.error().text);
+        return std::move(fitted).value();
+    };
+    const llama::Fitted fast = plan_with({50e9, 30e9}, "/nowhere");
+    CHECK(fast.plan.expert_memory > 0);
+    CHECK(fast.reason.empty());
+    const llama::Fitted slow = plan_with({3e9, 30e9}, "/nowhere");
+    CHECK(slow.plan.expert_memory == 0);
+    CHECK(slow.plan.n_expert_layers > 0);
+    CHECK(slow.text().find("the processor computes experts at 27.9 GiB/s, the link to the GPU has 2.8 GiB/s") !=
+          std::string::npos);
+    // Between the two what is known of the model decides: here all experts are used alike.
+    CHECK(plan_with({30e9, 30e9}, "/nowhere").plan.expert_memory > 0);
+    const std::string profile = "/tmp/luce-fit-profile-" + std::to_string(::getpid());
+    experts::ExpertProfile even{std::string(32, 'a'), {}};
+    for (std::int32_t layer = 0; layer < 4; ++layer) {
+        even.layers.push_back({layer, std::vector<double>(8, 1e4), std::vector<double>(8, 0)});
+    }
+    REQUIRE(experts::write_profile(profile, even));
+    CHECK(plan_with({30e9, 30e9}, profile).plan.n_expert_layers > 0);
+    ::unlink(profile.c_str());
+}
+
+TEST_CASE("this machine's rates are measured") {
+    const llama::ModelOptions options = options_of("qwen3moe");
+    const Result<llama::Model> loaded = llama::Model::load(options, true, [] {});
+    REQUIRE(loaded.ok());
+    const ggml_tensor* like = loaded.value().model()->layers[0].ffn_up_exps;
+    const experts::ExpertRates rates =
+        llama::measure_expert_rates(tests::LateDevice::install().device(), *like, 2, 1);
+    CHECK(rates.link > 0);
+    CHECK(rates.processor > 0);
+    CHECK(std::isfinite(rates.link));
+    CHECK(std::isfinite(rates.processor));
+    CHECK(llama::measure_expert_rates(tests::LateDevice::install().device(), *like, 100, 1).processor == 0);
 }
 
 TEST_CASE("without memory that is known, and without a context that can be made, there is no plan") {
