@@ -10,8 +10,6 @@ namespace luce::experts {
 namespace {
 
 constexpr double kEnoughUses = 10'000;  // of all experts: a hundred tokens or so of a real mixture
-// Of a copy's rate, when a kernel reads a few experts over the link (docs/benchmarks/experts.md).
-constexpr double kKernelShare = 0.65;
 
 struct Point {
     double share, hits;
@@ -39,7 +37,7 @@ double hits_at(double share, const ExpertProfile& known) {
 }
 
 bool is_reading_cheaper(double share, double hits, const ExpertRates& rates) {
-    return (1 - hits) * rates.processor <= (1 - share) * kKernelShare * rates.link;
+    return (1 - hits) * rates.processor <= (1 - share) * rates.link;
 }
 
 }  // namespace luce::experts

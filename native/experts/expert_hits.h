@@ -17,7 +17,8 @@ struct ExpertRates {
 // 37-44 % at 6 % of the experts, 56-67 at 12, 79-81 at 25, 83-90 at 33, 96 at 52.
 double hits_at(double share, const ExpertProfile& known);
 
-// Answers wait either for what a bank with `share` of the experts lacks, or for the layers beyond that share.
+// Answers wait either for what a bank with `share` of the experts lacks, or for the layers beyond that share. Within a
+// model both ways reach about 0.6 of their rates (docs/benchmarks/experts.md).
 bool is_reading_cheaper(double share, double hits, const ExpertRates& rates);
 
 }  // namespace luce::experts

@@ -34,7 +34,8 @@ Result<std::unique_ptr<ExpertStream>> ExpertStream::make(ggml_backend_dev_t devi
             is_complete = is_complete && event;
         }
     }
-    if (!is_complete) return Error{ErrorCode::out_of_memory, "the device has no stream for experts beside computations"};
+    if (!is_complete)
+        return Error{ErrorCode::out_of_memory, "the device has no stream for experts beside computations"};
     return made;
 }
 

@@ -20,7 +20,7 @@ namespace luce::llama {
 
 // A weight as prompts read it.
 struct StreamedWeight {
-    ggml_tensor* seen = nullptr;     // at the addresses with the stage
+    ggml_tensor* seen = nullptr;      // at the addresses with the stage
     const std::byte* host = nullptr;  // the part to copy, to `offset` of `seen`
     std::size_t offset = 0;
     std::size_t n_bytes = 0;

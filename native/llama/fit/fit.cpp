@@ -115,15 +115,17 @@ const ggml_tensor* experts_of(const llama_model* model) {
     return found;
 }
 
+std::string rate(double bytes_per_s) { return gib(static_cast<std::size_t>(bytes_per_s)) + " GiB/s"; }
+
 // Where the processor computes experts faster than the GPU reads them over its link they are better left to it. Empty:
 // it does not.
-std::string why_not_split(const Fitted& fitted, const experts::ExpertProfile& known, const experts::ExpertRates& rates) {
+std::string why_not_split(const Fitted& fitted, const experts::ExpertProfile& known,
+                          const experts::ExpertRates& rates) {
     std::size_t n_all = 0;
     for (const LayerSize& layer : fitted.model.layers) n_all += layer.experts;
     const double share = static_cast<double>(fitted.plan.expert_memory) / static_cast<double>(n_all);
     const double hits = experts::hits_at(share, known);
     if (experts::is_reading_cheaper(share, hits, rates)) return {};
-    const auto rate = [](double bytes_per_s) { return gib(static_cast<std::size_t>(bytes_per_s)) + " GiB/s"; };
     return "the processor computes experts at " + rate(rates.processor) + ", the link to the GPU has " +
            rate(rates.link) + " for the " + std::to_string(std::lround(100 * (1 - hits))) + " % that it would lack";
 }
@@ -253,8 +255,8 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     bool is_known = true;
     FitChoices choices = choices_of(options, probe, sizes.value());
     const ggml_tensor* experts = experts_of(model);
-    choices.splits_experts = experts != nullptr && fitted.budget.gpus.size() == 1 &&
-                             (wanted.gpus || splits_experts(options.placement));
+    choices.splits_experts =
+        experts != nullptr && fitted.budget.gpus.size() == 1 && (wanted.gpus || splits_experts(options.placement));
     choices.least_experts = wanted.least_experts;
     const auto context_size = [&](std::int32_t n_ctx, bool has_q8, bool is_wide) {
         const auto size = probe.measure(n_ctx, has_q8, is_wide);
@@ -270,6 +272,8 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
         const auto n_used = std::max(static_cast<std::int32_t>(model->hparams.n_expert_used_max()), 1);
         const experts::ExpertRates rates = wanted.measure_experts(gpus_of(options.placement).front(), *experts, n_used,
                                                                   sizes.value().params.n_threads);
+        log_info("fit: experts come to the GPU at " + rate(rates.link) + ", the processor computes them at " +
+                 rate(rates.processor));
         fitted.reason = why_not_split(fitted, known, rates);
         choices.splits_experts = fitted.reason.empty();
         if (!choices.splits_experts) fitted.plan = fit_plan(fitted.model, fitted.budget, choices, context_size);

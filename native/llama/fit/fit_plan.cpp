@@ -62,8 +62,8 @@ public:
         return plan;
     }
 
-    // All layers on the GPU, and as many experts as there is room for. None: there is not even room for the rest and the
-    // least of them.
+    // All layers on the GPU, and as many experts as there is room for. None: there is not even room for the rest and
+    // the least of them.
     std::optional<FitPlan> with_split_experts(std::size_t least) const {
         const auto n_layers = static_cast<std::int32_t>(model_.layers.size());
         FitPlan plan = with(n_layers + 1, n_layers);
