@@ -123,10 +123,10 @@ TEST_CASE("a mixture's experts are left to the processor where the link is slowe
     const llama::Fitted fast = plan_with({50e9, 30e9}, "/nowhere");
     CHECK(fast.plan.expert_memory > 0);
     CHECK(fast.reason.empty());
-    const llama::Fitted slow = plan_with({3e9, 30e9}, "/nowhere");
+    const llama::Fitted slow = plan_with({1e9, 30e9}, "/nowhere");
     CHECK(slow.plan.expert_memory == 0);
     CHECK(slow.plan.n_expert_layers > 0);
-    CHECK(slow.text().find("the processor computes experts at 27.9 GiB/s, the link to the GPU has 2.8 GiB/s") !=
+    CHECK(slow.text().find("the processor computes experts at 27.9 GiB/s, the link to the GPU has 0.9 GiB/s") !=
           std::string::npos);
     // Between the two what is known of the model decides: here all experts are used alike.
     CHECK(plan_with({20e9, 30e9}, "/nowhere").plan.expert_memory > 0);
