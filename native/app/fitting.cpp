@@ -96,6 +96,7 @@ Result<llama::Model> load_fitting(Options& options, const llama::Backend& backen
     if (loaded || loaded.error().code != ErrorCode::start_failed) return loaded;
     log_warn("fit: the plan failed, a smaller one is made: " + loaded.error().text);
     wanted.reserve_bytes += kFailedReserve;
+    wanted.may_split_experts = fitted.value().plan.expert_memory == 0;  // the host may have had no memory to lock
     fitted = make_plan(options, wanted, reply_fd);
     if (!fitted) return fitted.error();
     return load_planned(options, fitted.value(), backend, reply_fd);

@@ -255,8 +255,8 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     bool is_known = true;
     FitChoices choices = choices_of(options, probe, sizes.value());
     const ggml_tensor* experts = experts_of(model);
-    choices.splits_experts =
-        experts != nullptr && fitted.budget.gpus.size() == 1 && (wanted.gpus || splits_experts(options.placement));
+    choices.splits_experts = wanted.may_split_experts && experts != nullptr && fitted.budget.gpus.size() == 1 &&
+                             (wanted.gpus || splits_experts(options.placement));
     choices.least_experts = wanted.least_experts;
     const auto context_size = [&](std::int32_t n_ctx, bool has_q8, bool is_wide) {
         const auto size = probe.measure(n_ctx, has_q8, is_wide);

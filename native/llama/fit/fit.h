@@ -23,6 +23,7 @@ struct FitOptions {
     std::optional<std::vector<std::size_t>> gpus;  // a machine that is only thought of: its GPUs' free bytes
     std::optional<std::size_t> host_bytes;         // and the host's
     std::size_t least_experts = kLeastExperts;     // bytes
+    bool may_split_experts = true;
     // Of this machine, where a mixture does not fit.
     std::function<decltype(measure_expert_rates)> measure_experts = measure_expert_rates;
 };

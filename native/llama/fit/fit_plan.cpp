@@ -75,7 +75,7 @@ public:
         plan.expert_memory = std::min(room_ - plan.gpu_bytes(), n_all);
         plan.weights += plan.expert_memory;
         plan.host_weights -= plan.expert_memory;
-        plan.fits_host = plan.host_weights + plan.host_cache <= host_;
+        if (plan.host_weights + plan.host_cache > host_) return std::nullopt;
         return plan;
     }
 

@@ -96,7 +96,7 @@ TEST_CASE("the plan's weights are those that libllama puts there") {
 }
 
 TEST_CASE("a mixture's experts are left to the processor where the link is slower than it") {
-    const auto plan_with = [](experts::ExpertRates measured, const std::string& profile) {
+    const auto plan_with = [](experts::ExpertRates measured, const std::string& profile, bool may_split = true) {
         llama::ModelOptions options = options_of("qwen3moe");
         options.n_ctx = 1024;
         options.placement.open_split_memory = [](ggml_backend_dev_t) -> Result<std::unique_ptr<llama::SplitMemory>> {
@@ -108,6 +108,7 @@ TEST_CASE("a mixture's experts are left to the processor where the link is slowe
         tests::LateDevice::install().set_total(whole.gpu_bytes() - whole.weights / 8);
         llama::FitOptions wanted;
         wanted.least_experts = 1;
+        wanted.may_split_experts = may_split;
         wanted.measure_experts = [measured](ggml_backend_dev_t, const ggml_tensor& like, std::int32_t n_used,
                                             std::int32_t n_threads) {
             CHECK(like.ne[2] == 8);
@@ -123,6 +124,7 @@ TEST_CASE("a mixture's experts are left to the processor where the link is slowe
     const llama::Fitted fast = plan_with({50e9, 30e9}, "/nowhere");
     CHECK(fast.plan.expert_memory > 0);
     CHECK(fast.reason.empty());
+    CHECK(plan_with({50e9, 30e9}, "/nowhere", false).plan.n_expert_layers > 0);
     const llama::Fitted slow = plan_with({1e9, 30e9}, "/nowhere");
     CHECK(slow.plan.expert_memory == 0);
     CHECK(slow.plan.n_expert_layers > 0);

@@ -91,6 +91,12 @@ TEST_CASE("a GPU that reads the host's memory holds as many experts as there is 
     CHECK(small.n_ctx < 32768);
     CHECK(small.expert_memory > 0);
     CHECK(plan(mixture(), card(1800), choices).expert_memory == 0);  // not even the rest of the layers
+    FitBudget short_host = card(16384);
+    short_host.host = 1000 * kMiB;
+    CHECK(plan(mixture(), short_host, choices).expert_memory == 0);
+    CHECK(plan(mixture(), short_host, choices).n_expert_layers > 0);
+    short_host.host = sixteen.host_weights;
+    CHECK(plan(mixture(), short_host, choices).expert_memory > 0);
 }
 
 TEST_CASE("what was asked for is kept") {
