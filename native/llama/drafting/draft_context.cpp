@@ -222,6 +222,7 @@ Result<void> DraftContext::create_context() {
         return failed("no context of " + std::to_string(params.n_ctx) +
                       " cells could be made for it (too little memory?)");
     }
+    if (!model_ && target_.experts() != nullptr) target_.experts()->attach(context_->get_sched());  // of its heads too
     graphs_ = std::make_unique<GraphCache>(*context_, kMostGraphs);
     return {};
 }

@@ -46,7 +46,8 @@ public:
     // ExpertTable::make().
     Result<void> open(std::int32_t n_tokens, std::int32_t n_used);
 
-    // Of a context that was made since: its calls that read nearly all experts have the host's copied ahead.
+    // Of each context on the model, before it computes: calls that read nearly all experts have the host's copied ahead,
+    // and find them nowhere else.
     void attach(ggml_backend_sched_t scheduler);
 
     // What it began with.
