@@ -121,7 +121,7 @@ std::size_t whole_bytes(const llama::Model& model) {
     return n_bytes;
 }
 
-const std::vector<std::string> kMixtures = {"qwen3moe", "qwen35moe", "laguna"};
+const std::vector<std::string> kMixtures = {"qwen3moe", "qwen35moe", "gemma4moe", "laguna"};
 
 }  // namespace
 
