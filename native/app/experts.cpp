@@ -22,10 +22,11 @@ void describe(const llama::ExpertBank& bank, const llama::ExpertMover& mover, da
     add("experts_resident", layout.n_resident());
     add("experts_device_bytes", layout.device_bytes());
     add("experts_host_bytes", layout.host_bytes());
-    add("expert_hits", counts.n_hits);
-    add("expert_misses", counts.n_misses);
+    add("expert_hits", counts.reads.n_hits);
+    add("expert_misses", counts.reads.n_misses);
     add("expert_exchanges", counts.n_exchanges);
     add("expert_moved_bytes", counts.n_moved_bytes);
+    add("expert_wait_s", counts.waited_s);
 }
 
 }  // namespace luce::app

@@ -57,7 +57,7 @@ struct ExpertBank::Impl {
     ggml_backend_buffer_t buffer = nullptr;  // the model's
     std::byte* base = nullptr;
     ExpertLayout layout;
-    std::size_t stage_bytes = 0;  // of each stage; 0: nothing is streamed
+    std::size_t stage_bytes = 0;                                   // of each stage; 0: nothing is streamed
     std::vector<ggml_tensor*> weights;                             // in the order of layout.tensors
     std::vector<std::size_t> layers;                               // of these tensors: indices in layout.layers
     std::unordered_map<const ggml_tensor*, std::size_t> index_of;  // in layout.tensors
@@ -72,7 +72,7 @@ struct ExpertBank::Impl {
     std::vector<ggml_tensor> stored;    // as weights, with all places
     std::vector<ggml_tensor> streamed;  // as stored, seen with a stage in place of the host's part
     std::unique_ptr<ExpertStream> stream;
-    ggml_backend_ptr side;            // a stream of its own, beside computations
+    ggml_backend_ptr side;  // a stream of its own, beside computations
     std::vector<Move> moves;
 
     static ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, ggml_tensor** tensors, int n_tensors);
@@ -364,13 +364,19 @@ void ExpertBank::start(const experts::Exchange& exchange) {
     impl_->moves.push_back({exchange});
 }
 
-std::size_t ExpertBank::settle() {
+ExpertBank::Settled ExpertBank::settle() {
     Impl& bank = *impl_;
-    if (bank.moves.empty()) return 0;
+    Settled settled;
+    if (bank.moves.empty()) return settled;
     ggml_backend_synchronize(bank.side.get());
-    const std::size_t n_done = std::erase_if(bank.moves, [&bank](Impl::Move& move) { return bank.advance(move); });
+    for (const Impl::Move& move : bank.moves) {
+        for (const std::size_t i : bank.layout.layers[move.exchange.layer].tensors) {
+            settled.n_bytes += bank.layout.tensors[i].expert_bytes;
+        }
+    }
+    settled.n_exchanges = std::erase_if(bank.moves, [&bank](Impl::Move& move) { return bank.advance(move); });
     bank.table->send(bank.layout);
-    return n_done;
+    return settled;
 }
 
 }  // namespace luce::llama

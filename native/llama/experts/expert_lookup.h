@@ -14,8 +14,8 @@ class ExpertTable;
 class ExpertLookup final : public llama_expert_store {
 public:
     struct Entry {
-        const ExpertTable* table = nullptr;
-        std::size_t layer = 0;          // in the table
+        ExpertTable* table = nullptr;
+        std::size_t layer = 0;            // in the table
         ggml_tensor* stored = nullptr;    // the weight with all its places
         ggml_tensor* streamed = nullptr;  // the same for calls of many tokens; null: no difference
     };
