@@ -25,7 +25,7 @@ public:
     void remove(const ggml_tensor* weight);
 
     ggml_tensor* slots(const ggml_tensor* weight) const override;
-    void keep(ggml_tensor* looked_up, const ggml_tensor* weight) const override;
+    void keep(ggml_tensor* looked_up, const ggml_tensor* weight, std::int64_t n_tokens) const override;
     ggml_tensor* weight(const ggml_tensor* weight, std::int64_t n_tokens) const override;
 
 private:

@@ -49,9 +49,8 @@ ggml_tensor* ExpertTable::journal_of(std::int64_t n) const {
     return n <= large_->ne[0] ? large_ : nullptr;
 }
 
-void ExpertTable::keep(ggml_tensor* looked_up, std::size_t layer) {
-    if (layer == 0) n_looked_up_ = ggml_nelements(looked_up);
-    if (ggml_nelements(looked_up) < n_looked_up_) is_cropped_[layer] = true;
+void ExpertTable::keep(ggml_tensor* looked_up, std::size_t layer, std::int64_t n_tokens) {
+    if (ggml_nelements(looked_up) < n_tokens * n_used_) is_cropped_[layer] = true;
     ggml_tensor* journal = journal_of(ggml_nelements(looked_up));
     if (journal == nullptr || looked_up->data != nullptr) return;
     ggml_backend_tensor_alloc(journal->buffer, looked_up,

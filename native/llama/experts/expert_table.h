@@ -26,8 +26,9 @@ public:
     // Makes the device know where experts lie. No computation may run.
     void send(const experts::ExpertLayout& layout);
 
-    // Puts a tensor of places that a graph will look up where it can be read after the call; too large a one it leaves.
-    void keep(ggml_tensor* looked_up, std::size_t layer);
+    // Puts a tensor of places that a graph of so many tokens will look up where it can be read after the call; too
+    // large a one it leaves.
+    void keep(ggml_tensor* looked_up, std::size_t layer, std::int64_t n_tokens);
 
     // [layer] The places that the first tokens of the last call read, at most kMostSeen of its `n_tokens`; of a layer
     // that is cropped, the first of its `n_outputs`, the tokens whose logits were wanted. Waits for the device. Valid
@@ -54,7 +55,6 @@ private:
     ggml_tensor* large_ = nullptr;  // I32 [n_tokens * n_used, n_layers]
     std::vector<ggml_tensor*> places_;
     std::vector<bool> is_cropped_;
-    std::int64_t n_looked_up_ = 0;  // in the first layer of the graph that is being built
     std::int32_t n_used_ = 0;
     std::vector<std::int32_t> bytes_;
     std::vector<std::vector<std::int32_t>> seen_;
