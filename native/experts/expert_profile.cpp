@@ -118,6 +118,12 @@ Result<ExpertProfile> parse(const std::string& path, std::string_view bytes) {
 
 }  // namespace
 
+std::optional<std::string> profile_file(const std::optional<std::string>& named,
+                                        const std::optional<std::string>& folder, const std::string& identity) {
+    if (named || !folder) return named;
+    return *folder + "/" + identity + ".experts";
+}
+
 Result<ExpertProfile> read_profile(const std::string& path, const std::string& identity) {
     struct stat info{};
     if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "llama-model.h"
@@ -321,6 +323,33 @@ TEST_CASE("each lane is told of the experts that its own tokens read") {
             CHECK(mover.counts().reads.n_misses - before.n_misses == sum.n_misses);
         }
     }
+}
+
+TEST_CASE("a model's profile is found in the folder, and is no reason to refuse it there") {
+    llama::PlacementOptions placement = banked(0);
+    const std::string folder = "/tmp/luce-experts-" + std::to_string(::getpid());
+    REQUIRE(::mkdir(folder.c_str(), 0700) == 0);
+    placement.expert_profiles = folder;
+    std::string file;
+    const auto known = [&] {
+        const Result<llama::Model> model = load("qwen3moe", placement);
+        REQUIRE_MESSAGE(model.ok(), model.error().text);
+        const experts::ExpertProfile& known = model.value().experts()->known();
+        file = experts::profile_file(std::nullopt, placement.expert_profiles, known.identity).value();
+        return known;
+    };
+    experts::ExpertProfile profile = known();
+    ::unlink(file.c_str());
+    profile.layers = {{1, std::vector<double>(8, 1), std::vector<double>(8, 2)}};
+    REQUIRE(experts::write_profile(file, profile));
+    CHECK(known().layers.size() == 1);
+    std::ofstream(file) << "this is no profile";
+    CHECK(known().layers.empty());
+    placement.expert_profile = file;
+    const Result<llama::Model> named = load("qwen3moe", placement);
+    CHECK(!named.ok());
+    ::unlink(file.c_str());
+    CHECK(::rmdir(folder.c_str()) == 0);
 }
 
 TEST_CASE("what cannot be is refused with its reason") {
