@@ -73,8 +73,9 @@ Result<llama::Model> load_again(const Options& options, const llama::Backend& ba
     return Error{ErrorCode::start_failed, "the model's file has changed since the model was parked"};
 }
 
-int serve(const Options& options, llama::Model& model, const llama::Backend& backend, StepProfile& profile,
+int serve(const Options& options, app::FittedModel& fitted, const llama::Backend& backend, StepProfile& profile,
           int reply_fd) {
+    llama::Model& model = fitted.model;
     llama::ModelInfo info = model.info();
     const std::string model_identity = info.identity;
     const SteadyClock clock;
@@ -121,6 +122,7 @@ int serve(const Options& options, llama::Model& model, const llama::Backend& bac
                                                     profile.sums(), clock.now_s() - started_s);
         app::describe(images, fields);
         if (experts && model.experts()) app::describe(*model.experts(), *experts, fields);
+        fields.insert(fields.end(), fitted.plan.begin(), fitted.plan.end());
         return fields;
     };
     daemon::Dispatcher dispatcher(engine, slots, image_commands, output, clock, requests,
@@ -175,15 +177,15 @@ int run(int argc, char** argv) {
         return app::serve_embeddings(options, backend, replies.get());
     }
     if (options.wants_plan) return app::print_plan(options, backend, replies.get());
-    Result<llama::Model> model = app::load_fitting(options, backend, replies.get());
-    if (!model) return refuse_to_start(replies.get(), model.error());
+    Result<app::FittedModel> fitted = app::load_fitting(options, backend, replies.get());
+    if (!fitted) return refuse_to_start(replies.get(), fitted.error());
     if (options.sizes_kvflash) {
-        const auto sized = app::size_pool(options, model.value(), replies.get());
+        const auto sized = app::size_pool(options, fitted.value().model, replies.get());
         if (!sized) return refuse_to_start(replies.get(), sized.error());
     }
     llama::Backend::on_abort(app::on_fatal_abort);
     app::tell_of_memory_on(replies.get());
-    return serve(options, model.value(), backend, profile, replies.get());
+    return serve(options, fitted.value(), backend, profile, replies.get());
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ from .percent import percent_encode as percent_encode
 from .replies import Cancelled as Cancelled
 from .replies import Embedding as Embedding
 from .replies import Err as Err
+from .replies import ExpertReads as ExpertReads
 from .replies import GenerateOk as GenerateOk
 from .replies import ImageDescribed as ImageDescribed
 from .replies import InlineSnapshot as InlineSnapshot

@@ -59,6 +59,24 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertReads:
+    """Experts that a text's tokens read, of a mixture whose experts lie partly in the host's memory."""
+
+    n_hits: int = 0
+    """The device had them."""
+    n_misses: int = 0
+
+    @property
+    def hit_share(self) -> float | None:
+        """None: nothing was read."""
+        n_reads = self.n_hits + self.n_misses
+        return self.n_hits / n_reads if n_reads > 0 else None
+
+    def __add__(self, other: ExpertReads) -> ExpertReads:
+        return ExpertReads(self.n_hits + other.n_hits, self.n_misses + other.n_misses)
+
+
+@dataclass(frozen=True, slots=True)
 class GenerateOk:
     """The final reply of a generating command."""
 
@@ -76,6 +94,8 @@ class GenerateOk:
     decode_tokens_per_s: float = 0.0
     speculation: Speculation | None = None
     """Only where the engine speculates, and there was a step."""
+    experts: ExpertReads | None = None
+    """Only of a mixture whose experts lie in two memories."""
     output_path: str | None = None
     """`generate` only."""
     stop: StopReason = StopReason.LIMIT

@@ -161,8 +161,9 @@ _SPECULATION = (
     _Part("draft_s", "draft_s", _real, _SECONDS),
     _Part("verify_s", "verify_s", _real, _SECONDS),
 )
+_EXPERTS = (_Part("expert_hits", "n_hits", _large), _Part("expert_misses", "n_misses", _large))
 _END = (_Part("out", "output_path", _text, is_required=False), _Part("stop", "stop", _stop))
-_OK_KEYS = {part.key for part in (*_GENERATED, _ACCEPT, *_SPECULATION, *_END)}
+_OK_KEYS = {part.key for part in (*_GENERATED, _ACCEPT, *_SPECULATION, *_EXPERTS, *_END)}
 
 # Where several rows have the same words, the first one counts whose keys are all there.
 _ROWS = (
@@ -240,9 +241,11 @@ def _parse_row(tag: str, bare: Sequence[str], fields: dict[str, str]) -> r.Reply
 def _parse_generate_ok(fields: dict[str, str]) -> r.GenerateOk:
     _arguments([_ACCEPT] if _ACCEPT.key in fields else [], fields)
     has_speculation = any(part.key in fields for part in _SPECULATION)
+    has_experts = any(part.key in fields for part in _EXPERTS)
     return r.GenerateOk(
         **_arguments((*_GENERATED, *_END), fields),
         speculation=r.Speculation(**_arguments(_SPECULATION, fields)) if has_speculation else None,
+        experts=r.ExpertReads(**_arguments(_EXPERTS, fields)) if has_experts else None,
         extra=tuple((key, _text(value)) for key, value in fields.items() if key not in _OK_KEYS),
     )
 
@@ -350,9 +353,10 @@ def _line_of(reply: r.Reply) -> str:
             return _one_line(text, one_word=False)
         case r.Pong(word=word):
             words = ["pong", *([_one_line(word, one_word=True)] if word else [])]
-        case r.GenerateOk(speculation=speculation):
-            speculated = _words(speculation, (_ACCEPT, *_SPECULATION)) if speculation is not None else []
-            words = ["ok", *_words(reply, _GENERATED), *speculated, *_words(reply, _END), *_field_words(reply.extra)]
+        case r.GenerateOk(speculation=speculation, experts=experts):
+            did = _words(speculation, (_ACCEPT, *_SPECULATION)) if speculation is not None else []
+            did += _words(experts, _EXPERTS) if experts is not None else []
+            words = ["ok", *_words(reply, _GENERATED), *did, *_words(reply, _END), *_field_words(reply.extra)]
         case r.Logprobs(index=index, entries=entries):
             words = ["[lp]", *_words(reply, [_ID]), f"i={index}", *([_logprobs_text(entries)] if entries else [])]
         case r.StatusLine(fields=fields):

@@ -50,7 +50,7 @@ from scripts.projector_models import projector  # noqa: E402
 
 # Raise it with any change of what is written, here or in draft_models.py, embedding_models.py and gguf_weights.py:
 # files of other versions are written anew, and the tests look at this file alone to see whether there are any.
-GENERATOR_VERSION = 6
+GENERATOR_VERSION = 7
 DEFAULT_TOKENIZER = ROOT / "models" / "luce-tiny-Q8_0.gguf"
 
 
@@ -115,12 +115,24 @@ def build_qwen35(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
             add_dense(t, b, s.n_embd, s.n_ff)
 
 
+def add_gemma4_experts(t: Weights, b: str, s: Sizes) -> None:
+    """The router reads what attention gives by a scale of its own; gate and up are one, down has a scale an expert."""
+    for name in ("post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"):
+        t.norm(f"{b}{name}.weight", s.n_embd)
+    t.normal(b + "ffn_gate_inp.weight", s.n_embd, s.n_expert, deviation=2 / math.sqrt(s.n_embd))
+    t.plain(b + "ffn_gate_inp.scale", np.full(s.n_embd, math.sqrt(s.n_embd)))
+    t.matrix(b + "ffn_gate_up_exps.weight", s.n_embd, 2 * s.n_ff_expert, s.n_expert)
+    t.matrix(b + "ffn_down_exps.weight", s.n_ff_expert, s.n_embd, s.n_expert)
+    t.normal(b + "ffn_down_exps.scale", s.n_expert, deviation=0.2, mean=1.0)
+
+
 def build_gemma4(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
-    """Sliding layers have small heads and a window, every third layer attends to everything with heads twice that."""
+    """Sliding layers have small heads and a window, every third layer attends to everything with heads twice that.
+    A mixture has experts beside the dense part and, as the released one, no inputs of each layer's own."""
     swa = [i % 3 != 2 for i in range(s.n_layer)]
     n_kv = [s.n_head_kv if sliding else 1 for sliding in swa]
     wide = 2 * s.head
-    per_layer = 32
+    per_layer = 0 if s.n_expert else 32
     add_common_keys(w, s)
     del w.kv_data[0][f"{s.arch}.attention.head_count_kv"]
     w.add_head_count_kv(n_kv)
@@ -137,18 +149,23 @@ def build_gemma4(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
     w.add_final_logit_softcapping(30.0)
     w.add_uint32(f"{s.arch}.embedding_length_per_layer_input", per_layer)
     add_ends(t, s, n_vocab)
-    t.matrix("per_layer_token_embd.weight", per_layer * s.n_layer, n_vocab)
-    t.matrix("per_layer_model_proj.weight", s.n_embd, per_layer * s.n_layer)
-    t.norm("per_layer_proj_norm.weight", per_layer)
+    if per_layer:
+        t.matrix("per_layer_token_embd.weight", per_layer * s.n_layer, n_vocab)
+        t.matrix("per_layer_model_proj.weight", s.n_embd, per_layer * s.n_layer)
+        t.norm("per_layer_proj_norm.weight", per_layer)
     t.plain("rope_freqs.weight", np.ones(wide // 2))
     for i in range(s.n_layer):
         b, head = f"blk.{i}.", s.head if swa[i] else wide
         for name in ("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm", "post_norm"):
-            t.norm(f"{b}{name}.weight", s.n_embd)
+            if per_layer or name != "post_norm":
+                t.norm(f"{b}{name}.weight", s.n_embd)
         add_attention(t, b, s, n_head=s.n_head, n_head_kv=n_kv[i], head=head, n_out_q=s.n_head * head)
         add_dense(t, b, s.n_embd, s.n_ff)
-        t.matrix(b + "inp_gate.weight", s.n_embd, per_layer)
-        t.matrix(b + "proj.weight", per_layer, s.n_embd)
+        if per_layer:
+            t.matrix(b + "inp_gate.weight", s.n_embd, per_layer)
+            t.matrix(b + "proj.weight", per_layer, s.n_embd)
+        if s.n_expert:
+            add_gemma4_experts(t, b, s)
         t.plain(b + "layer_output_scale.weight", np.ones(1))
 
 
@@ -195,6 +212,7 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "qwen35": (build_qwen35, QWEN35),
     "qwen35moe": (build_qwen35, Sizes("qwen35moe", n_layer=8, n_expert=8)),
     "gemma4": (build_gemma4, GEMMA4),
+    "gemma4moe": (build_gemma4, Sizes("gemma4", n_layer=6, n_expert=8)),
     "laguna": (build_laguna, Sizes("laguna", n_layer=5, n_expert=8)),
     "no_vocab": (build_qwen3, Sizes("qwen3", has_vocab=False)),
     # Embedding models and rerankers: encoders, and decoders whose last token says it all.

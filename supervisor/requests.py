@@ -8,7 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from luce.protocol import MAX_LOGPROBS, MAX_MARKS, ConstraintArgs, ErrorCode, SamplingArgs, Speculation, StopReason
+from luce.protocol import (
+    MAX_LOGPROBS,
+    MAX_MARKS,
+    ConstraintArgs,
+    ErrorCode,
+    ExpertReads,
+    SamplingArgs,
+    Speculation,
+    StopReason,
+)
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.engine.image_file import ImageFile
 
@@ -125,6 +134,7 @@ class FinishedEvent:
     seed: int
     n_resumes: int = 0  # times that it was begun again: engines lost under it, trials that it made way for
     speculation: Speculation | None = None  # on the last engine; None: no step of it could speculate
+    experts: ExpertReads | None = None  # on the last engine; None: no mixture in two memories
 
     @property
     def decode_tokens_per_s(self) -> float:

@@ -1,6 +1,8 @@
 #include "app/experts.h"
 
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "llama/experts/expert_bank.h"
 
@@ -9,7 +11,10 @@ namespace luce::app {
 std::unique_ptr<llama::ExpertMover> open_experts(const daemon::Options& options, const llama::Model& model) {
     if (model.experts() == nullptr) return nullptr;
     llama::ExpertMoverOptions mover;
-    mover.profile = options.expert_profile;
+    const std::string& identity = model.experts()->known().identity;
+    mover.profile = experts::profile_file(options.expert_profile, options.expert_profiles, identity);
+    std::error_code failed;  // told when the profile is written
+    if (options.expert_profiles) std::filesystem::create_directories(*options.expert_profiles, failed);
     mover.moves = !options.keeps_experts_in_place;
     return std::make_unique<llama::ExpertMover>(model, mover);
 }
@@ -22,10 +27,11 @@ void describe(const llama::ExpertBank& bank, const llama::ExpertMover& mover, da
     add("experts_resident", layout.n_resident());
     add("experts_device_bytes", layout.device_bytes());
     add("experts_host_bytes", layout.host_bytes());
-    add("expert_hits", counts.n_hits);
-    add("expert_misses", counts.n_misses);
+    add("expert_hits", counts.reads.n_hits);
+    add("expert_misses", counts.reads.n_misses);
     add("expert_exchanges", counts.n_exchanges);
     add("expert_moved_bytes", counts.n_moved_bytes);
+    add("expert_wait_s", counts.waited_s);
 }
 
 }  // namespace luce::app

@@ -70,29 +70,62 @@ void tell(const Fitted& fitted) {
     if (!fitted.plan.fits_host) log_warn("fit: what is left for the host's memory is more than can be had there");
 }
 
-Result<llama::Model> load_planned(Options& options, const Fitted& fitted, const llama::Backend& backend, int reply_fd) {
+daemon::StatusFields fields_of(const Fitted& fitted) {
+    const llama::FitPlan& plan = fitted.plan;
+    daemon::StatusFields fields;
+    const auto add = [&fields](const char* name, auto value) { fields.emplace_back(name, std::to_string(value)); };
+    add("gpus", fitted.budget.gpus.size());
+    add("gpu_bytes", fitted.gpu_bytes());
+    add("reserve_bytes", fitted.budget.reserve);
+    add("layers", fitted.model.layers.size());
+    add("gpu_layers", plan.n_gpu_layers);
+    add("expert_layers_on_host", plan.n_expert_layers);
+    add("expert_memory", plan.expert_memory);
+    add("ctx", plan.n_ctx);
+    fields.emplace_back("cache_type_k", fitted.cache_type_k);
+    fields.emplace_back("cache_type_v", fitted.cache_type_v);
+    add("gpu_weights", plan.weights);
+    add("gpu_cache", plan.cache);
+    add("gpu_compute", plan.compute);
+    add("gpu_beside", plan.beside);
+    add("host_weights", plan.host_weights);
+    add("host_cache", plan.host_cache);
+    add("fits_host", plan.fits_host ? 1 : 0);
+    return fields;
+}
+
+Result<FittedModel> load_unplanned(const Options& options, const llama::Backend& backend, int reply_fd) {
+    Result<llama::Model> loaded = load_model(options, backend, reply_fd);
+    if (!loaded) return loaded.error();
+    return FittedModel{std::move(loaded).value(), {}};
+}
+
+Result<FittedModel> load_planned(Options& options, const Fitted& fitted, const llama::Backend& backend, int reply_fd) {
     tell(fitted);
     Options chosen = with(options, fitted);
     Result<llama::Model> loaded = load_model(chosen, backend, reply_fd);
-    if (loaded) options = std::move(chosen);
-    return loaded;
+    if (!loaded) return loaded.error();
+    options = std::move(chosen);
+    FittedModel model{std::move(loaded).value(), fields_of(fitted)};
+    for (auto& [name, value] : model.plan) name.insert(0, "plan_");
+    return model;
 }
 
 }  // namespace
 
-Result<llama::Model> load_fitting(Options& options, const llama::Backend& backend, int reply_fd) {
+Result<FittedModel> load_fitting(Options& options, const llama::Backend& backend, int reply_fd) {
     const bool may_use_gpu = backend.has_gpu() && options.devices != "none";
     if (!options.fits || !may_use_gpu || !llama::leaves_placement(to_model_options(options))) {
-        return load_model(options, backend, reply_fd);
+        return load_unplanned(options, backend, reply_fd);
     }
     llama::FitOptions wanted = to_fit_options(options);
     Result<Fitted> fitted = make_plan(options, wanted, reply_fd);
     if (!fitted) {
         if (fitted.error().code == ErrorCode::bad_args) return fitted.error();
         log_warn("fit: there is no plan, all goes to the GPU: " + fitted.error().text);
-        return load_model(options, backend, reply_fd);
+        return load_unplanned(options, backend, reply_fd);
     }
-    Result<llama::Model> loaded = load_planned(options, fitted.value(), backend, reply_fd);
+    Result<FittedModel> loaded = load_planned(options, fitted.value(), backend, reply_fd);
     if (loaded || loaded.error().code != ErrorCode::start_failed) return loaded;
     log_warn("fit: the plan failed, a smaller one is made: " + loaded.error().text);
     wanted.reserve_bytes += kFailedReserve;
@@ -110,27 +143,9 @@ int print_plan(const Options& options, const llama::Backend& backend, int reply_
     }
     const Result<Fitted> planned = make_plan(options, to_fit_options(options), reply_fd);
     if (!planned) return refuse_to_start(reply_fd, planned.error());
-    const Fitted& fitted = planned.value();
-    const llama::FitPlan& plan = fitted.plan;
-    std::string text = "plan gpus=" + std::to_string(fitted.budget.gpus.size());
-    const auto add = [&text](const char* name, auto value) {
-        text += std::string(" ") + name + "=" + std::to_string(value);
-    };
-    add("gpu_bytes", fitted.gpu_bytes());
-    add("reserve_bytes", fitted.budget.reserve);
-    add("layers", fitted.model.layers.size());
-    add("gpu_layers", plan.n_gpu_layers);
-    add("expert_layers_on_host", plan.n_expert_layers);
-    add("expert_memory", plan.expert_memory);
-    add("ctx", plan.n_ctx);
-    text += " cache_type_k=" + fitted.cache_type_k + " cache_type_v=" + fitted.cache_type_v;
-    add("gpu_weights", plan.weights);
-    add("gpu_cache", plan.cache);
-    add("gpu_compute", plan.compute);
-    add("gpu_beside", plan.beside);
-    add("host_weights", plan.host_weights);
-    add("host_cache", plan.host_cache);
-    add("fits_host", plan.fits_host ? 1 : 0);
+    std::string text = "plan";
+    for (const auto& [name, value] : fields_of(planned.value()))
+        text.append(" ").append(name).append("=").append(value);
     return daemon::write_text(reply_fd, text + "\n") ? 0 : kStartFailed;
 }
 

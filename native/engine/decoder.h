@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -71,6 +72,13 @@ public:
 
     // Row `row` of the last call: n_vocab floats, valid until the next one; none if no logits were wanted.
     virtual std::span<const float> logits(std::size_t row) const = 0;
+
+    // What tokens of the last call, which wanted logits, read of a mixture's experts: `n` from the `first` of the call.
+    // None: they lie in one memory.
+    virtual std::optional<ExpertReads> expert_reads(std::size_t first, std::size_t n) const {
+        (void)first, (void)n;
+        return std::nullopt;
+    }
 
     // Make these the logits of row 0, as if a call had just computed them. Errors: internal.
     virtual Result<void> recall(std::span<const float> logits) = 0;

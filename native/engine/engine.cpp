@@ -330,6 +330,10 @@ bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
         called.planned = call[i];
         called.tokens = slices[i].tokens;
         called.parents = slices[i].parents;
+        const auto first_token = static_cast<std::size_t>(called.batch_row);
+        if (slices[i].n_logits > 0) {
+            at(called.planned.lane)->count(decoder_.expert_reads(first_token, called.tokens.size()));
+        }
         if (called.planned.is_prefill) {
             advance(called, events);
         } else {

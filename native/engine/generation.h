@@ -124,6 +124,12 @@ public:
         *speculation_ += step;
     }
 
+    void count(const std::optional<ExpertReads>& reads) {
+        if (!reads) return;
+        if (!experts_) experts_.emplace();
+        *experts_ += *reads;
+    }
+
     FinishedStats stats(Finish reason, double now_s) const {
         const double prefilled_s = n_generated() > 0 ? first_token_s_ : now_s;
         FinishedStats stats;
@@ -137,6 +143,7 @@ public:
         stats.prefill_s = prefilled_s - started_s_;
         stats.decode_s = now_s - prefilled_s;
         stats.speculation = speculation_;
+        stats.experts = experts_;
         return stats;
     }
 
@@ -160,6 +167,7 @@ private:
     bool has_begun_ = false;
     memory::PrefillStart start_;
     std::optional<SpeculationStats> speculation_;
+    std::optional<ExpertReads> experts_;
 };
 
 }  // namespace luce::engine

@@ -122,6 +122,18 @@ struct SpeculationStats {
     }
 };
 
+// Experts of a mixture that tokens read, where some lie on the device and some in the host's memory.
+struct ExpertReads {
+    std::int64_t n_hits = 0;    // the device had them
+    std::int64_t n_misses = 0;  // the host had them
+
+    ExpertReads& operator+=(const ExpertReads& other) {
+        n_hits += other.n_hits;
+        n_misses += other.n_misses;
+        return *this;
+    }
+};
+
 // Counts are tokens, times are seconds by the clock: from the lane to the first token, and from there to the end.
 struct FinishedStats {
     Finish reason = Finish::limit;
@@ -134,6 +146,7 @@ struct FinishedStats {
     double prefill_s = 0;
     double decode_s = 0;
     std::optional<SpeculationStats> speculation;  // unset: this engine does not speculate
+    std::optional<ExpertReads> experts;           // of the calls that gave tokens; unset: experts lie in one memory
 
     // The first token comes out of prefill, so n_generated - 1 of them were decoded.
     double decode_tokens_per_s() const { return decode_s > 0 ? (n_generated - 1) / decode_s : 0; }

@@ -118,7 +118,13 @@ Result<ExpertProfile> parse(const std::string& path, std::string_view bytes) {
 
 }  // namespace
 
-Result<ExpertProfile> read_profile(const std::string& path) {
+std::optional<std::string> profile_file(const std::optional<std::string>& named,
+                                        const std::optional<std::string>& folder, const std::string& identity) {
+    if (named || !folder) return named;
+    return *folder + "/" + identity + ".experts";
+}
+
+Result<ExpertProfile> read_profile(const std::string& path, const std::string& identity) {
     struct stat info{};
     if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) {
         return Error{ErrorCode::no_such_file, "expert profile " + path + ": there is no such file"};
@@ -127,11 +133,7 @@ Result<ExpertProfile> read_profile(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(file), {}};
     if (!file.good() && !file.eof()) return refused(path, "it cannot be read");
-    return parse(path, bytes);
-}
-
-Result<ExpertProfile> read_profile(const std::string& path, const std::string& identity) {
-    Result<ExpertProfile> profile = read_profile(path);
+    Result<ExpertProfile> profile = parse(path, bytes);
     if (profile && profile.value().identity != identity) {
         return refused(path, "it is of another model; name another file");
     }

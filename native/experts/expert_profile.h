@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,11 @@ struct ExpertProfile {
     std::vector<LayerUse> layers;
 };
 
-// Errors: no_such_file; bad_args for a file that is no such thing or damaged, and with an identity for another model's.
-Result<ExpertProfile> read_profile(const std::string& path);
+// Where a model's counts are kept: in the file that is named, else in one of its own in the folder, if there is one.
+std::optional<std::string> profile_file(const std::optional<std::string>& named,
+                                        const std::optional<std::string>& folder, const std::string& identity);
+
+// Errors: no_such_file; bad_args for another model's, and for a file that is no such thing or damaged.
 Result<ExpertProfile> read_profile(const std::string& path, const std::string& identity);
 
 // Whole or not at all. Errors: io_error.

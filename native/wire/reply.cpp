@@ -138,6 +138,7 @@ struct Formatter {
                                    ok.restored, "prefill_s", seconds(ok.prefill_s), "decode_s", seconds(ok.decode_s),
                                    "decode_tok_s", measure(ok.decode_tokens_per_s, kRateDigits));
         if (ok.speculation) line += speculation_fields(*ok.speculation);
+        if (ok.experts) append_fields(line, "expert_hits", ok.experts->n_hits, "expert_misses", ok.experts->n_misses);
         if (ok.output_path) append_field(line, "out", percent_encode(*ok.output_path));
         append_field(line, "stop", name_of(ok.stop));
         return line;

@@ -29,7 +29,14 @@ struct Speculation {
     double verify_s = 0;
 };
 
-// `ok [id=] N= gen= reused= tier= miss= [restored=] prefill_s= decode_s= decode_tok_s= [speculation] [out=] stop=`
+// Experts that a text's tokens read: `expert_hits= expert_misses=`.
+struct ExpertReads {
+    std::int64_t n_hits = 0;
+    std::int64_t n_misses = 0;
+};
+
+// `ok [id=] N= gen= reused= tier= miss= [restored=] prefill_s= decode_s= decode_tok_s= [speculation] [experts] [out=]
+// stop=`
 struct GenerateOk {
     std::optional<RequestId> id;
     std::int32_t n_prompt = 0;
@@ -42,6 +49,7 @@ struct GenerateOk {
     double decode_s = 0;
     double decode_tokens_per_s = 0;
     std::optional<Speculation> speculation;  // only where the engine speculates
+    std::optional<ExpertReads> experts;      // only of a mixture whose experts lie in two memories
     std::optional<std::string> output_path;  // percent-encoded on the wire
     StopReason stop = StopReason::limit;
 };

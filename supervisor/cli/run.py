@@ -32,6 +32,7 @@ from luce.supervisor.http.answering.answer_events import (
     ChoiceFinished,
     ContentPiece,
     ReasoningPiece,
+    expert_fields,
     speculation_fields,
 )
 from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, Piece, PlainReading
@@ -161,6 +162,7 @@ def _report(request: Generate, decoder: ChoiceDecoder, answer: ChoiceFinished, f
                     "n_reused": final.n_reused,
                 },
                 "speculation": None if final.speculation is None else speculation_fields(final.speculation),
+                "experts": None if final.experts is None else expert_fields(final.experts),
             },
             ensure_ascii=False,
             indent=2,

@@ -6,7 +6,7 @@ Knows flags and exit codes; what is done with the configuration is in serve_star
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from luce.supervisor.cli.output import write_output
 from luce.supervisor.config import ConfigError, OnOff
 from luce.supervisor.config.loading import Configuration, Flag, known_options, read_configuration
 from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.models.cache_folder import cache_folder
 
 _MAX_CTX = 1 << 28
 _EPILOG = """\b
@@ -264,7 +265,10 @@ def command(context: click.Context, /, config_file: Path | None, print_config: b
             if configuration[field] is not None:
                 check_file(configuration[field], f"--{field.replace('_', '-')}")
         config = configuration.supervisor_config(
-            model=model, draft=_draft(configuration), draft_answers=draft_answers(configuration, settings)
+            model=model,
+            draft=_draft(configuration),
+            draft_answers=draft_answers(configuration, settings),
+            expert_profiles=expert_profiles(configuration, os.environ),
         )
     except ConfigError as error:
         raise Failure(str(error), EXIT_BAD_ARGS) from error
@@ -287,6 +291,14 @@ def draft_answers(configuration: Configuration, settings: ServeSettings) -> OnOf
     """Clients that are kept apart could tell by the speed of a draft what others were answered."""
     asked: OnOff | None = configuration["draft_answers"]
     return "off" if asked is None and not settings.shares_prefixes else asked
+
+
+def expert_profiles(configuration: Configuration, environ: Mapping[str, str]) -> Path | None:
+    """Which experts a mixture uses most is not learnt anew after each start, where nothing else is said."""
+    asked: Path | None = configuration["expert_profiles"]
+    is_silent = configuration.settings["expert_profiles"].origin == "default"
+    folder = cache_folder(environ) if is_silent else None
+    return asked if folder is None else folder / "experts"
 
 
 def known_flags() -> dict[str, Flag]:

@@ -66,6 +66,7 @@ class DaemonConfig:
     moe_cache_mib: int | None = None
     expert_memory: ByteCount | None = None
     expert_profile: Path | None = None
+    expert_profiles: Path | None = None
     experts_fixed: bool = False
     override_tensor: str | None = None
     no_mmap: bool = False

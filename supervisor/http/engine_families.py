@@ -50,6 +50,20 @@ _MEMORY: tuple[tuple[_Kind, str, str, str], ...] = (
 """What every engine says, whatever its pool, by the word that PROTOCOL.md has for it."""
 
 
+_EXPERTS: tuple[tuple[_Kind, str, str, str], ...] = (
+    (GaugeMetricFamily, "luce_engine_experts", "Experts of all layers", "experts"),
+    (GaugeMetricFamily, "luce_engine_experts_resident", "Of them, those on the GPU", "experts_resident"),
+    (GaugeMetricFamily, "luce_engine_experts_device_bytes", "GPU memory of experts", "experts_device_bytes"),
+    (GaugeMetricFamily, "luce_engine_experts_host_bytes", "Host memory of experts", "experts_host_bytes"),
+    (CounterMetricFamily, "luce_engine_expert_hits", "Experts that were read on the GPU", "expert_hits"),
+    (CounterMetricFamily, "luce_engine_expert_misses", "Experts that were read from the host", "expert_misses"),
+    (CounterMetricFamily, "luce_engine_expert_exchanges", "Experts that came onto the GPU", "expert_exchanges"),
+    (CounterMetricFamily, "luce_engine_expert_moved_bytes", "Bytes copied for that, both ways", "expert_moved_bytes"),
+    (CounterMetricFamily, "luce_engine_expert_wait_seconds", "Time that calls waited for that", "expert_wait_s"),
+)
+"""Only of a mixture whose experts lie in two memories."""
+
+
 def engine_families(asked: Sequence[tuple[EngineStatus, EngineMetrics]]) -> Iterator[Metric]:
     engines = [(status.name, engine_metrics) for status, engine_metrics in asked]
     yield from _time_families(engines)
@@ -58,6 +72,8 @@ def engine_families(asked: Sequence[tuple[EngineStatus, EngineMetrics]]) -> Iter
     yield from _limit_families([status for status, engine_metrics in asked if engine_metrics])
     yield _disk_trouble(engines)
     yield from _page_families(engines)
+    for kind, name, text, key in _EXPERTS:
+        yield _family(kind, name, text, key, engines)
 
 
 def _family(kind: _Kind, name: str, text: str, key: str, engines: Sequence[Engine]) -> Metric:

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from luce.protocol import Speculation
+from luce.protocol import ExpertReads, Speculation
 from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.http.engine_families import engine_families
 
@@ -99,6 +99,9 @@ class Metrics:
         self._tokens_per_step = Distribution(
             "luce_http_tokens_per_step", "Tokens that a step of the model gave an answer", _STEP_TOKENS
         )
+        self._expert_hits = Distribution(
+            "luce_http_expert_hit_ratio", "Part of the experts that an answer read which the GPU had", _SHARES
+        )
         self._speculation: Speculation | None = None
         self._isolation: Isolation | None = None
         self._status: SupervisorStatus | None = None
@@ -149,6 +152,10 @@ class Metrics:
             self._tokens_per_step.add(speculation.tokens_per_step)
         self._speculation = speculation if self._speculation is None else self._speculation + speculation
 
+    def experts_read(self, experts: ExpertReads) -> None:
+        if experts.hit_share is not None:
+            self._expert_hits.add(experts.hit_share)
+
     def watch_isolation(self, isolation: Isolation) -> None:
         """Where clients are kept apart: how much has to be remembered for that is shown too."""
         self._isolation = isolation
@@ -172,6 +179,7 @@ class Metrics:
             self._cached,
             self._acceptance,
             self._tokens_per_step,
+            self._expert_hits,
         ):
             yield distribution.family()
         yield CounterMetricFamily(

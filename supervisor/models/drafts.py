@@ -16,14 +16,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from luce.supervisor.models.cache_folder import cache_folder
 from luce.supervisor.models.gguf_header import GgufError, read_gguf_header
 
 if TYPE_CHECKING:
     from luce.supervisor.conversion import Prepared
 
 __all__ = ["DraftError", "default_cache_dir", "resolve_draft", "what_hinders"]
-
-CACHE_FOLDER = Path("luce-daemon") / "drafts"
 
 _MAGIC = b"GGUF"
 _CACHE_VERSION = "2"  # raise it when a conversion comes to write something else
@@ -39,14 +38,11 @@ class DraftError(Exception):
 
 
 def default_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where converted checkpoints are kept: below XDG_CACHE_HOME, else below ~/.cache. Raises DraftError."""
-    named = environ.get("XDG_CACHE_HOME", "")
-    if named.startswith("/"):  # the specification: a relative one is to be ignored
-        return Path(named) / CACHE_FOLDER
-    try:
-        return Path.home() / ".cache" / CACHE_FOLDER
-    except RuntimeError as error:
-        raise DraftError("there is no home folder to keep a converted draft in: set XDG_CACHE_HOME") from error
+    """Where converted checkpoints are kept. Raises DraftError."""
+    folder = cache_folder(environ)
+    if folder is None:
+        raise DraftError("there is no home folder to keep a converted draft in: set XDG_CACHE_HOME")
+    return folder / "drafts"
 
 
 def resolve_draft(

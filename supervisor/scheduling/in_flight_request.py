@@ -191,6 +191,7 @@ class InFlightRequest:
             seed=self.seed,
             n_resumes=max(self.n_attempts - 1, 0),
             speculation=None if final is None else final.speculation,
+            experts=None if final is None else final.experts,
         )
         if final is None or self.n_attempts != 1:
             return event

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.cli.serve import draft_answers, known_flags
+from luce.supervisor.cli.serve import draft_answers, expert_profiles, known_flags
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.config.loading import Configuration, known_options, read_configuration
 from luce.supervisor.config.text import configuration_text
@@ -362,6 +362,19 @@ def test_clients_that_are_kept_apart_are_not_drafted_from_each_other_s_answers()
     ):
         configuration = read(given=dict(given))
         assert draft_answers(configuration, configuration.serve_settings()) == answers
+
+
+def test_which_experts_are_used_most_is_kept_in_the_cache_folder_unless_told_otherwise(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": "/c"}
+    assert expert_profiles(read(), environ) == Path("/c/luce-daemon/experts")
+    assert expert_profiles(read(), {}) == Path.home() / ".cache/luce-daemon/experts"
+    assert expert_profiles(read(given={"expert_profiles": Path("here")}), environ) == Path("here")
+    for none in (
+        read(given={"expert_profiles": None}),
+        read('expert_profiles = "none"', folder=tmp_path),
+        read(LUCE_EXPERT_PROFILES="none"),
+    ):
+        assert expert_profiles(none, environ) is None
 
 
 def test_what_is_shown_is_a_file_that_says_the_same(tmp_path: Path) -> None:

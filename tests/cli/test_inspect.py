@@ -15,7 +15,7 @@ from luce.supervisor.models.model_memory import LayerKind, ModelMemory, model_me
 from tests.cli.conftest import Run
 
 CTX = 1024
-FAMILIES = ["qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "laguna"]
+FAMILIES = ["qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna"]
 
 
 def account_of(path: Path) -> ModelMemory:

@@ -26,6 +26,7 @@ FAMILIES = {
     "qwen35": NOISE_RANDOM,
     "qwen35moe": NOISE_RANDOM_MOE,
     "gemma4": NOISE_RANDOM,
+    "gemma4moe": NOISE_RANDOM_MOE,
     "laguna": NOISE_RANDOM_MOE,
     "no_vocab": NOISE_RANDOM,
 }

@@ -15,8 +15,8 @@ from tests.daemon.exactness import N_ANSWER, Checked, done, generate, refused, s
 from tests.daemon.same_tokens import NOISE_CUTS, NOISE_GPU, noise_of_random
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
 
-FAMILIES = ("tiny", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "laguna")
-MOE = ("qwen3moe", "qwen35moe", "laguna")
+FAMILIES = ("tiny", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "laguna", "gemma4moe")
+MOE = ("qwen3moe", "qwen35moe", "laguna", "gemma4moe")
 KV_TYPES = ("q8_0", "bf16", "f16")
 N_POOL = 512
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mutate_gguf import Model, mutate, read_model
 
-FAMILIES = ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "laguna", "no_vocab")
+FAMILIES = ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna", "no_vocab")
 DRAFTS = {"dflash-qwen3": "qwen3", "dflash-laguna": "laguna", "eagle3-qwen3": "qwen3", "simple-qwen3": "qwen3",
           "mtp-qwen35": "qwen35", "assistant-gemma4": "gemma4"}  # and their targets  # fmt: skip
 N_SHORT, N_FULL = 80, 10_000

@@ -25,6 +25,7 @@ from luce.protocol import (
     End,
     Err,
     ErrorCode,
+    ExpertReads,
     FreeSlot,
     Generate,
     GenerateForm,
@@ -284,6 +285,7 @@ replies: st.SearchStrategy[Reply] = st.one_of(
                 verify_s=measures(6),
             )
         ),
+        experts=maybe(st.builds(ExpertReads, n_hits=large_counts, n_misses=large_counts)),
         output_path=maybe(texts),
         stop=st.sampled_from(StopReason),
     ),
@@ -374,6 +376,8 @@ def test_what_was_not_measured_is_no_number() -> None:
     some = Speculation(n_drafted=8, n_accepted=6, n_steps=4, n_speculated_steps=2, draft_s=0.5, verify_s=1.0)
     assert (some.acceptance, some.tokens_per_step, some.speculated_share) == (0.75, 2.5, 0.5)
     assert some + plain == Speculation(8, 6, 8, 2, 0.5, 1.0)
+    assert ExpertReads().hit_share is None
+    assert (ExpertReads(2, 1) + ExpertReads(1, 0)).hit_share == 0.75
 
 
 @unhurried

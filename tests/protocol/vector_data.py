@@ -110,6 +110,8 @@ def reply_from_json(value: dict[str, Any]) -> protocol.Reply:
         arguments["values"] = struct.pack(f"<{len(arguments['values'])}f", *arguments["values"])
     if "speculation" in arguments:
         arguments["speculation"] = protocol.Speculation(**arguments["speculation"])
+    if "experts" in arguments:
+        arguments["experts"] = protocol.ExpertReads(**arguments["experts"])
     reply: protocol.Reply = REPLY_TYPE_NAMES[value["type"]](**arguments)
     return reply
 

@@ -42,6 +42,7 @@ wire::GenerateOk to_wire(const engine::FinishedStats& stats) {
     ok.decode_s = stats.decode_s;
     ok.decode_tokens_per_s = stats.decode_tokens_per_s();
     if (stats.speculation) ok.speculation = to_wire(*stats.speculation);
+    if (stats.experts) ok.experts = {stats.experts->n_hits, stats.experts->n_misses};
     ok.stop = to_wire(stats.reason);
     return ok;
 }

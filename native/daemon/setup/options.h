@@ -56,6 +56,7 @@ struct Options {
     std::int32_t moe_cache_mib = 0;
     std::optional<std::size_t> expert_memory_bytes;
     std::optional<std::string> expert_profile;
+    std::optional<std::string> expert_profiles;
     bool keeps_experts_in_place = false;
     std::optional<std::string> tensor_overrides;
     bool no_mmap = false;

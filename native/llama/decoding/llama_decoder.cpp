@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <string>
 #include <string_view>
@@ -222,7 +223,7 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
         if (done && overlapped) overlapped();
         if (done && wants_logits(slices)) {
             wait();
-            if (experts_ != nullptr) experts_->after_call(batch_.n_tokens);
+            if (experts_ != nullptr) experts_->after_call(batch_.n_tokens, outputs());
         }
     } catch (const std::bad_alloc&) {
         is_torn_ = true;
@@ -307,6 +308,17 @@ void LlamaDecoder::keep_states_for(std::int32_t n_tokens_back) {
     const std::uint32_t n_most = model_.info().n_rollback;
     auto& params = const_cast<llama_cparams&>(model_.context()->get_cparams());
     params.n_rs_seq = std::min(n_most, static_cast<std::uint32_t>(n_tokens_back));
+}
+
+std::vector<std::int32_t> LlamaDecoder::outputs() const {
+    std::vector<std::int32_t> tokens;
+    std::copy_if(rows_.begin(), rows_.end(), std::back_inserter(tokens), [](std::int32_t row) { return row >= 0; });
+    return tokens;
+}
+
+std::optional<engine::ExpertReads> LlamaDecoder::expert_reads(std::size_t first, std::size_t n) const {
+    if (experts_ == nullptr) return std::nullopt;
+    return experts_->reads(first, n);
 }
 
 bool LlamaDecoder::has_idle_work() const { return experts_ != nullptr && experts_->has_idle_work(); }

@@ -49,6 +49,7 @@ public:
     Result<void> keep(LaneId lane, std::span<const std::int32_t> path) override;
     void wait() override;
     bool was_first() const override { return was_first_; }
+    std::optional<engine::ExpertReads> expert_reads(std::size_t first, std::size_t n) const override;
     void forget(LaneId lane) override;
     bool is_end_of_generation(Token token) const override;
     bool has_idle_work() const override;
@@ -75,6 +76,7 @@ private:
     Result<void> decode_rows(const engine::Slice& slice);
     void end_submit(std::size_t n_slices, Span& submit) const;
     std::vector<QueryProbe::Sequence> watched(std::span<const engine::Slice> slices) const;
+    std::vector<std::int32_t> outputs() const;
     void keep_states_for(std::int32_t n_tokens_back);
 
     const Model& model_;

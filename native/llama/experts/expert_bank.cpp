@@ -364,13 +364,19 @@ void ExpertBank::start(const experts::Exchange& exchange) {
     impl_->moves.push_back({exchange});
 }
 
-std::size_t ExpertBank::settle() {
+ExpertBank::Settled ExpertBank::settle() {
     Impl& bank = *impl_;
-    if (bank.moves.empty()) return 0;
+    Settled settled;
+    if (bank.moves.empty()) return settled;
     ggml_backend_synchronize(bank.side.get());
-    const std::size_t n_done = std::erase_if(bank.moves, [&bank](Impl::Move& move) { return bank.advance(move); });
+    for (const Impl::Move& move : bank.moves) {
+        for (const std::size_t i : bank.layout.layers[move.exchange.layer].tensors) {
+            settled.n_bytes += bank.layout.tensors[i].expert_bytes;
+        }
+    }
+    settled.n_exchanges = std::erase_if(bank.moves, [&bank](Impl::Move& move) { return bank.advance(move); });
     bank.table->send(bank.layout);
-    return n_done;
+    return settled;
 }
 
 }  // namespace luce::llama

@@ -46,8 +46,8 @@ public:
     // ExpertTable::make().
     Result<void> open(std::int32_t n_tokens, std::int32_t n_used);
 
-    // Of each context on the model, before it computes: calls that read nearly all experts have the host's copied ahead,
-    // and find them nowhere else.
+    // Of each context on the model, before it computes: calls that read nearly all experts have the host's copied
+    // ahead, and find them nowhere else.
     void attach(ggml_backend_sched_t scheduler);
 
     // What it began with.
@@ -64,9 +64,15 @@ public:
     void start(const experts::Exchange& exchange);
     bool is_moving(std::size_t layer) const;
 
+    // What was done of exchanges.
+    struct Settled {
+        std::size_t n_exchanges = 0;  // completed
+        std::size_t n_bytes = 0;      // copied, one way or the other
+    };
+
     // Between two calls, nothing is computed: takes all exchanges one of their two steps further, waiting for what is
-    // being copied. Returns how many were completed.
-    std::size_t settle();
+    // being copied.
+    Settled settle();
 
 private:
     struct Impl;

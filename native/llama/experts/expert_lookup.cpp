@@ -22,9 +22,9 @@ ggml_tensor* ExpertLookup::slots(const ggml_tensor* weight) const {
     return known == entries_.end() ? nullptr : known->second.table->places(known->second.layer);
 }
 
-void ExpertLookup::keep(ggml_tensor* looked_up, const ggml_tensor* weight) const {
+void ExpertLookup::keep(ggml_tensor* looked_up, const ggml_tensor* weight, std::int64_t n_tokens) const {
     const Entry& entry = entries_.at(weight);
-    entry.table->keep(looked_up, entry.layer);
+    entry.table->keep(looked_up, entry.layer, n_tokens);
 }
 
 ggml_tensor* ExpertLookup::weight(const ggml_tensor* weight, std::int64_t n_tokens) const {

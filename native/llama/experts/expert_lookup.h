@@ -14,7 +14,7 @@ class ExpertTable;
 class ExpertLookup final : public llama_expert_store {
 public:
     struct Entry {
-        const ExpertTable* table = nullptr;
+        ExpertTable* table = nullptr;
         std::size_t layer = 0;            // in the table
         ggml_tensor* stored = nullptr;    // the weight with all its places
         ggml_tensor* streamed = nullptr;  // the same for calls of many tokens; null: no difference
@@ -25,7 +25,7 @@ public:
     void remove(const ggml_tensor* weight);
 
     ggml_tensor* slots(const ggml_tensor* weight) const override;
-    void keep(ggml_tensor* looked_up, const ggml_tensor* weight) const override;
+    void keep(ggml_tensor* looked_up, const ggml_tensor* weight, std::int64_t n_tokens) const override;
     ggml_tensor* weight(const ggml_tensor* weight, std::int64_t n_tokens) const override;
 
 private:

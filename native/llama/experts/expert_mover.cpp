@@ -1,6 +1,7 @@
 #include "llama/experts/expert_mover.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -20,30 +21,50 @@ constexpr std::uint64_t kSaveEvery = 20'000;  // calls
 ExpertMover::ExpertMover(const Model& model, ExpertMoverOptions options)
     : model_(model), options_(std::move(options)), usage_(bank().layout(), bank().known()) {}
 
-void ExpertMover::after_call(std::int32_t n_tokens) {
+void ExpertMover::after_call(std::int32_t n_tokens, std::span<const std::int32_t> outputs) {
+    reads_.clear();
     if (bank().table() == nullptr) return;
-    const bool is_prefill = n_tokens > kMostDecoded;
-    count(n_tokens, is_prefill);
+    count(n_tokens, outputs);
+    const auto begun = std::chrono::steady_clock::now();
     settle();
-    if (!is_prefill) start(kMovesBesideACall);
+    counts_.waited_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+    if (n_tokens <= kMostDecoded) start(kMovesBesideACall);
 }
 
-void ExpertMover::count(std::int32_t n_tokens, bool is_prefill) {
+engine::ExpertReads ExpertMover::reads(std::size_t first_token, std::size_t n_tokens) const {
+    engine::ExpertReads all;
+    const std::size_t end = std::min(first_token + n_tokens, reads_.size());
+    for (std::size_t i = first_token; i < end; ++i) all += reads_[i];
+    return all;
+}
+
+void ExpertMover::count(std::int32_t n_tokens, std::span<const std::int32_t> outputs) {
+    const bool is_prefill = n_tokens > kMostDecoded;
+    if (!is_prefill) reads_.resize(static_cast<std::size_t>(n_tokens));
     usage_.begin_call(n_tokens, is_prefill);
-    const auto& used = bank().table()->read(n_tokens);
+    ExpertTable& table = *bank().table();
+    const auto n_used = static_cast<std::size_t>(table.n_used());
+    const auto& used = table.read(n_tokens, static_cast<std::int32_t>(outputs.size()));
     const auto& layers = bank().layout().layers;
     std::vector<std::int32_t> experts;
     for (std::size_t l = 0; l < layers.size(); ++l) {
         if (layers[l].is_whole()) continue;
         experts.clear();
-        for (const std::int32_t place : used[l]) {
+        for (std::size_t i = 0; i < used[l].size(); ++i) {
+            const std::int32_t place = used[l][i];
             if (place < 0 || place >= static_cast<std::int32_t>(layers[l].expert_in.size())) continue;
-            if (!is_prefill) ++(place < layers[l].n_device_places ? counts_.n_hits : counts_.n_misses);
+            if (!is_prefill) {
+                const std::size_t row = i / n_used;
+                engine::ExpertReads& of_token =
+                    reads_[table.is_cropped(l) ? static_cast<std::size_t>(outputs[row]) : row];
+                ++(place < layers[l].n_device_places ? of_token.n_hits : of_token.n_misses);
+            }
             const std::int32_t expert = layers[l].expert_in[static_cast<std::size_t>(place)];
             if (expert != experts::kNoExpert) experts.push_back(expert);
         }
         usage_.count(l, experts);
     }
+    counts_.reads += reads(0, reads_.size());
     ++n_unsaved_;
     may_gain_ = options_.moves;
 }
@@ -65,12 +86,9 @@ std::size_t ExpertMover::start(std::size_t n_most) {
 }
 
 void ExpertMover::settle() {
-    const std::size_t n_done = bank().settle();
-    counts_.n_exchanges += n_done;
-    const experts::ExpertLayout& layout = bank().layout();
-    for (const std::size_t i : layout.layers.front().tensors) {
-        counts_.n_moved_bytes += 2 * n_done * layout.tensors[i].expert_bytes;
-    }
+    const ExpertBank::Settled settled = bank().settle();
+    counts_.n_exchanges += settled.n_exchanges;
+    counts_.n_moved_bytes += settled.n_bytes;
 }
 
 bool ExpertMover::has_idle_work() const {

@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "engine/request.h"
 #include "experts/expert_usage.h"
 #include "llama/model/model.h"
 
@@ -18,10 +21,10 @@ struct ExpertMoverOptions {
 
 // Since the start.
 struct ExpertCounts {
-    std::uint64_t n_hits = 0;    // experts that a token used and the device had
-    std::uint64_t n_misses = 0;  // and that were read from the host's memory
+    engine::ExpertReads reads;  // of calls that wrote answers
     std::uint64_t n_exchanges = 0;
     std::uint64_t n_moved_bytes = 0;
+    double waited_s = 0;  // by calls, for exchanges that were still being copied
 };
 
 class ExpertMover {
@@ -29,8 +32,11 @@ public:
     // REQUIRES: the model has a bank. It must outlive the mover; another one with a bank may take its place.
     ExpertMover(const Model& model, ExpertMoverOptions options);
 
-    // A call of so many tokens has been computed, and nothing is running.
-    void after_call(std::int32_t n_tokens);
+    // A call of so many tokens has been computed, and nothing is running. `outputs`: those whose logits were wanted.
+    void after_call(std::int32_t n_tokens, std::span<const std::int32_t> outputs);
+
+    // What tokens of the last call that after_call() was told of have read; nothing if it read a prompt.
+    engine::ExpertReads reads(std::size_t first_token, std::size_t n_tokens) const;
 
     // Nothing is computed: whether there is anything to move or to write, and about a millisecond of it.
     bool has_idle_work() const;
@@ -39,12 +45,11 @@ public:
     // The profile as it is now, where one is kept and anything was learnt.
     void save();
 
-    // Of calls that wrote answers.
     const ExpertCounts& counts() const { return counts_; }
 
 private:
     ExpertBank& bank() const { return *model_.experts(); }
-    void count(std::int32_t n_tokens, bool is_prefill);
+    void count(std::int32_t n_tokens, std::span<const std::int32_t> outputs);
     std::size_t start(std::size_t n_most);
     void settle();
 
@@ -52,8 +57,9 @@ private:
     ExpertMoverOptions options_;
     experts::ExpertUsage usage_;
     ExpertCounts counts_;
-    std::uint64_t n_unsaved_ = 0;  // calls that the file does not know
-    bool may_gain_ = false;        // by moving: something was counted since nothing was found
+    std::vector<engine::ExpertReads> reads_;  // of each token of the last call
+    std::uint64_t n_unsaved_ = 0;             // calls that the file does not know
+    bool may_gain_ = false;                   // by moving: something was counted since nothing was found
 };
 
 }  // namespace luce::llama

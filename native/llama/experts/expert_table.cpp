@@ -31,6 +31,7 @@ Result<std::unique_ptr<ExpertTable>> ExpertTable::make(ggml_backend_dev_t device
     }
     made->n_used_ = n_used;
     made->seen_.resize(n_layers);
+    made->is_cropped_.resize(n_layers);
     made->send(layout);
     return made;
 }
@@ -48,24 +49,27 @@ ggml_tensor* ExpertTable::journal_of(std::int64_t n) const {
     return n <= large_->ne[0] ? large_ : nullptr;
 }
 
-void ExpertTable::keep(ggml_tensor* looked_up, std::size_t layer) const {
+void ExpertTable::keep(ggml_tensor* looked_up, std::size_t layer, std::int64_t n_tokens) {
+    if (ggml_nelements(looked_up) < n_tokens * n_used_) is_cropped_[layer] = true;
     ggml_tensor* journal = journal_of(ggml_nelements(looked_up));
     if (journal == nullptr || looked_up->data != nullptr) return;
     ggml_backend_tensor_alloc(journal->buffer, looked_up,
                               static_cast<std::byte*>(journal->data) + layer * journal->nb[1]);
 }
 
-const std::vector<std::vector<std::int32_t>>& ExpertTable::read(std::int32_t n_tokens) {
-    const ggml_tensor* journal = journal_of(std::int64_t{n_tokens} * n_used_);
-    const auto n = static_cast<std::size_t>(std::min(n_tokens, kMostSeen) * n_used_);
-    if (journal == small_) {
+const std::vector<std::vector<std::int32_t>>& ExpertTable::read(std::int32_t n_tokens, std::int32_t n_outputs) {
+    const bool is_small = journal_of(std::int64_t{n_tokens} * n_used_) == small_;
+    if (is_small) {
         bytes_.resize(static_cast<std::size_t>(ggml_nelements(small_)));
         ggml_backend_tensor_get(small_, bytes_.data(), 0, ggml_nbytes(small_));
     }
     for (std::size_t layer = 0; layer < seen_.size(); ++layer) {
+        const std::int32_t n_rows = is_cropped_[layer] ? n_outputs : n_tokens;
+        const ggml_tensor* journal = journal_of(std::int64_t{n_rows} * n_used_);
+        const auto n = static_cast<std::size_t>(std::min(n_rows, kMostSeen) * n_used_);
         std::vector<std::int32_t>& seen = seen_[layer];
         seen.clear();
-        if (journal == small_) {
+        if (is_small) {
             const auto row =
                 bytes_.begin() + static_cast<std::ptrdiff_t>(layer * static_cast<std::size_t>(small_->ne[0]));
             seen.assign(row, row + static_cast<std::ptrdiff_t>(n));

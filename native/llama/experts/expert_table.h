@@ -26,12 +26,19 @@ public:
     // Makes the device know where experts lie. No computation may run.
     void send(const experts::ExpertLayout& layout);
 
-    // Puts a tensor of places that a graph will look up where it can be read after the call; too large a one it leaves.
-    void keep(ggml_tensor* looked_up, std::size_t layer) const;
+    // Puts a tensor of places that a graph of so many tokens will look up where it can be read after the call; too
+    // large a one it leaves.
+    void keep(ggml_tensor* looked_up, std::size_t layer, std::int64_t n_tokens);
 
-    // [layer] The places that the first tokens of the last call read, at most kMostSeen of its `n_tokens`. Waits for
-    // the device. Valid until the next time; empty: the call was too large.
-    const std::vector<std::vector<std::int32_t>>& read(std::int32_t n_tokens);
+    // [layer] The places that the first tokens of the last call read, at most kMostSeen of its `n_tokens`; of a layer
+    // that is cropped, the first of its `n_outputs`, the tokens whose logits were wanted. Waits for the device. Valid
+    // until the next time; empty: the call was too large.
+    const std::vector<std::vector<std::int32_t>>& read(std::int32_t n_tokens, std::int32_t n_outputs);
+
+    // What a call does not need of its last layer is not computed: only tokens whose logits are wanted reach it.
+    bool is_cropped(std::size_t layer) const { return is_cropped_[layer]; }
+
+    std::int32_t n_used() const { return n_used_; }
 
     static constexpr std::int32_t kSmallCall = 32;  // tokens: one copy brings all of such a call
     static constexpr std::int32_t kMostSeen = 64;
@@ -47,6 +54,7 @@ private:
     ggml_tensor* small_ = nullptr;  // I32 [kSmallCall * n_used, n_layers]
     ggml_tensor* large_ = nullptr;  // I32 [n_tokens * n_used, n_layers]
     std::vector<ggml_tensor*> places_;
+    std::vector<bool> is_cropped_;
     std::int32_t n_used_ = 0;
     std::vector<std::int32_t> bytes_;
     std::vector<std::vector<std::int32_t>> seen_;

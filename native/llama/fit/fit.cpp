@@ -20,6 +20,7 @@
 #include "llama-ext.h"
 #include "llama-model.h"
 #include "llama/model/context_sizes.h"
+#include "llama/model/model_identity.h"
 #include "llama/model/weights.h"
 
 namespace luce::llama {
@@ -53,8 +54,9 @@ FitModel sizes_of(const llama_model* model) {
         if (const auto layer = layer_of(name);
             layer && !sizes.layers.empty()) {  // heads for drafting lie behind the last
             LayerSize& size = sizes.layers[std::min(*layer, sizes.layers.size() - 1)];
-            const bool is_expert = name.find("_exps.") != name.npos || name.find("_chexps.") != name.npos;
+            const bool is_expert = name.find("_exps.weight") != name.npos || name.find("_chexps.weight") != name.npos;
             (is_expert ? size.experts : size.dense) += n_bytes;
+            if (is_expert) sizes.largest_experts = std::max(sizes.largest_experts, n_bytes);
         } else if (name == "token_embd.weight") {
             embeddings = n_bytes;
         } else if (begins_with(name, "token_embd") || begins_with(name, "per_layer_token_embd")) {
@@ -116,6 +118,17 @@ const ggml_tensor* experts_of(const llama_model* model) {
 }
 
 std::string rate(double bytes_per_s) { return gib(static_cast<std::size_t>(bytes_per_s)) + " GiB/s"; }
+
+// What the model's profile knows; nothing: none is kept, or it is of no use.
+experts::ExpertProfile known_experts(const ModelOptions& options) {
+    const PlacementOptions& placement = options.placement;
+    const Result<std::string> identity = memory_identity({options.path}, ModelInfo{});
+    if (!identity) return {};
+    const auto file = experts::profile_file(placement.expert_profile, placement.expert_profiles, identity.value());
+    if (!file) return {};
+    Result<experts::ExpertProfile> known = experts::read_profile(*file, identity.value());
+    return known ? std::move(known).value() : experts::ExpertProfile{};
+}
 
 // Where the processor computes experts faster than the GPU reads them over its link they are better left to it. Empty:
 // it does not.
@@ -265,10 +278,7 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     };
     fitted.plan = fit_plan(fitted.model, fitted.budget, choices, context_size);
     if (fitted.plan.expert_memory > 0 && !wanted.gpus) {
-        experts::ExpertProfile known;
-        if (const auto& path = options.placement.expert_profile) {
-            if (auto read = experts::read_profile(*path)) known = std::move(read).value();
-        }
+        const experts::ExpertProfile known = known_experts(options);
         const auto n_used = std::max(static_cast<std::int32_t>(model->hparams.n_expert_used_max()), 1);
         const experts::ExpertRates rates = wanted.measure_experts(gpus_of(options.placement).front(), *experts, n_used,
                                                                   sizes.value().params.n_threads);

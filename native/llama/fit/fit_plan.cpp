@@ -7,13 +7,9 @@ namespace luce::llama {
 namespace {
 
 // The weights of layers that lie in the host's memory are copied to the GPU for a prompt, a tensor at a time: two wait
-// while one is computed with. An expert tensor is a third of a layer's.
+// while one is computed with.
 std::size_t staging(const FitModel& model, std::int32_t n_expert_layers) {
-    std::size_t largest = 0;
-    for (std::int32_t i = 0; i < n_expert_layers; ++i) {
-        largest = std::max(largest, model.layers[static_cast<std::size_t>(i)].experts);
-    }
-    return largest / 3 * 2;
+    return n_expert_layers > 0 ? 2 * model.largest_experts : 0;
 }
 
 class Planner {

@@ -9,6 +9,7 @@
 
 #include <ggml-backend.h>
 
+#include "base/log.h"
 #include "common.h"
 
 namespace luce::llama {
@@ -121,10 +122,14 @@ Result<std::shared_ptr<ExpertBank>> Placement::make_bank(const std::string& iden
     Result<std::unique_ptr<SplitMemory>> memory = options_.open_split_memory(all.front());
     if (!memory) return refused(memory.error().text);
     experts::ExpertProfile known{identity, {}};
-    if (options_.expert_profile) {
-        Result<experts::ExpertProfile> read = experts::read_profile(*options_.expert_profile, identity);
-        if (!read && read.error().code != ErrorCode::no_such_file) return read.error();
-        if (read) known = std::move(read).value();
+    if (const auto file = experts::profile_file(options_.expert_profile, options_.expert_profiles, identity)) {
+        Result<experts::ExpertProfile> read = experts::read_profile(*file, identity);
+        if (read) {
+            known = std::move(read).value();
+        } else if (read.error().code != ErrorCode::no_such_file) {
+            if (options_.expert_profile) return read.error();
+            log_warn(read.error().text);  // nobody has asked for it, so nobody has to remove it
+        }
     }
     auto bank = std::make_shared<ExpertBank>(all.front(), std::move(memory).value(), *options_.expert_memory_bytes,
                                              std::move(known));

@@ -31,6 +31,7 @@ struct PlacementOptions {
     std::size_t expert_cache_bytes = 0;  // of devices, for experts in the host's memory that were used lately
     std::optional<std::size_t> expert_memory_bytes = {};  // of the one GPU, for experts that are used most (ExpertBank)
     std::optional<std::string> expert_profile = {};       // which ones these are; may not be there yet
+    std::optional<std::string> expert_profiles = {};      // the folder of those that are not named
     SplitMemoryMaker open_split_memory = open_cuda_memory;
     bool maps_file = true;
     bool locks_memory = false;

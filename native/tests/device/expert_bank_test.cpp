@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <random>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "llama-model.h"
@@ -97,10 +99,10 @@ llama::PlacementOptions banked(std::size_t budget, std::size_t n_on_device = kAl
     return placement;
 }
 
-Result<llama::Model> load(const std::string& name, const llama::PlacementOptions& placement) {
+Result<llama::Model> load(const std::string& name, const llama::PlacementOptions& placement,
+                          llama::ModelOptions options = {}) {
     static const llama::Backend backend;
     tests::LateDevice::install();
-    llama::ModelOptions options;
     options.path = test_model(name.c_str());
     options.n_ctx = 256;
     options.n_threads = 1;
@@ -121,7 +123,56 @@ std::size_t whole_bytes(const llama::Model& model) {
     return n_bytes;
 }
 
-const std::vector<std::string> kMixtures = {"qwen3moe", "qwen35moe", "laguna"};
+// Of a lane in each call.
+struct Width {
+    std::int32_t n_tokens = 1;
+    std::int32_t n_logits = 1;
+};
+
+using Reads = std::vector<std::vector<engine::ExpertReads>>;  // [call][lane]
+
+bool is_same(const engine::ExpertReads& a, const engine::ExpertReads& b) {
+    return a.n_hits == b.n_hits && a.n_misses == b.n_misses;
+}
+
+// Each lane has a text of its own: a prompt, and so many calls behind it, which the lanes share.
+Reads reads_of(const llama::Model& model, llama::ExpertMover& mover,
+               const std::vector<std::pair<LaneId, Width>>& lanes) {
+    constexpr std::size_t kPrompt = 40, kCalls = 16;
+    llama::LlamaDecoder decoder(model, 2);
+    decoder.note_experts(&mover);
+    const auto text_of = [](LaneId lane) { return some_tokens(100, 5 + static_cast<int>(lane)); };
+    for (const auto& [lane, width] : lanes) {
+        const Tokens text = text_of(lane);
+        const engine::Slice prompt{lane, 0, std::span(text).first(kPrompt), 1};
+        REQUIRE(decoder.decode(std::span(&prompt, 1)));
+        CHECK(is_same(decoder.expert_reads(0, kPrompt).value(), {}));
+    }
+    Reads all;
+    for (std::size_t call = 0; call < kCalls; ++call) {
+        std::vector<Tokens> texts;
+        for (const auto& [lane, width] : lanes) texts.push_back(text_of(lane));
+        std::vector<engine::Slice> slices;
+        for (std::size_t i = 0; i < lanes.size(); ++i) {
+            const auto& [lane, width] = lanes[i];
+            const auto n = static_cast<std::size_t>(width.n_tokens);
+            const std::size_t begin = kPrompt + call * n;
+            slices.push_back(
+                {lane, static_cast<Position>(begin), std::span(texts[i]).subspan(begin, n), width.n_logits});
+        }
+        REQUIRE(decoder.decode(slices));
+        all.emplace_back();
+        std::size_t first = 0;
+        for (const engine::Slice& slice : slices) {
+            all.back().push_back(decoder.expert_reads(first, slice.tokens.size()).value());
+            first += slice.tokens.size();
+        }
+    }
+    for (const auto& [lane, width] : lanes) decoder.forget(lane);
+    return all;
+}
+
+const std::vector<std::string> kMixtures = {"qwen3moe", "qwen35moe", "gemma4moe", "laguna"};
 
 }  // namespace
 
@@ -158,9 +209,14 @@ TEST_CASE("answers are the same while experts move at random") {
         llama::ExpertBank& bank = *model.value().experts();
         REQUIRE(bank.layout().n_resident() < bank.layout().n_experts());
         std::mt19937 random(7);
-        std::size_t n_done = 0;
+        std::size_t n_done = 0, n_copied = 0, n_expected = 0;
+        const auto settle = [&] {
+            const llama::ExpertBank::Settled settled = bank.settle();
+            n_done += settled.n_exchanges;
+            n_copied += settled.n_bytes;
+        };
         const Tokens found = answer(model.value(), nullptr, [&] {
-            n_done += bank.settle();
+            settle();
             for (std::size_t l = 0; l < bank.layout().layers.size(); ++l) {
                 const experts::LayerExperts& layer = bank.layout().layers[l];
                 const auto n_places = static_cast<std::int32_t>(layer.expert_in.size());
@@ -174,10 +230,13 @@ TEST_CASE("answers are the same while experts move at random") {
                     if (place >= layer.first_host_place) exchange.comes = expert;
                 }
                 bank.start(exchange);
+                for (const std::size_t i : layer.tensors) n_expected += 2 * bank.layout().tensors[i].expert_bytes;
             }
         });
+        for (int step = 0; step < 2; ++step) settle();
         CHECK(found == expected);
         CHECK(n_done > 10);
+        CHECK(n_copied == n_expected);
         for (const auto& layer : bank.layout().layers) {
             for (std::size_t expert = 0; expert < layer.place_of.size(); ++expert) {
                 CHECK(layer.expert_in[static_cast<std::size_t>(layer.place_of[expert])] ==
@@ -198,8 +257,8 @@ TEST_CASE("experts that are used come onto the device, and the profile brings th
     }
     placement.expert_profile = profile;
     const auto share = [](const llama::ExpertCounts& before, const llama::ExpertCounts& after) {
-        const auto n_hits = static_cast<double>(after.n_hits - before.n_hits);
-        return n_hits / (n_hits + static_cast<double>(after.n_misses - before.n_misses));
+        const auto n_hits = static_cast<double>(after.reads.n_hits - before.reads.n_hits);
+        return n_hits / (n_hits + static_cast<double>(after.reads.n_misses - before.reads.n_misses));
     };
     Tokens expected;
     double learnt = 0;
@@ -226,6 +285,71 @@ TEST_CASE("experts that are used come onto the device, and the profile brings th
     CHECK(fixed.counts().n_exchanges == 0);
     CHECK(share({}, fixed.counts()) >= learnt - 0.02);
     ::unlink(profile.c_str());
+}
+
+TEST_CASE("each lane is told of the experts that its own tokens read") {
+    for (const std::string& name : kMixtures) {
+        CAPTURE(name);
+        const Result<llama::Model> plain = load(name, {});
+        REQUIRE(plain.ok());
+        llama::ModelOptions options;
+        options.n_lanes = 2;
+        options.n_draft_most = 2;
+        const Result<llama::Model> model = load(name, banked(whole_bytes(plain.value()) / 2), options);
+        REQUIRE_MESSAGE(model.ok(), model.error().text);
+        llama::ExpertMover mover(model.value(), {.profile = std::nullopt, .moves = false});
+        const bool has_recurrent = model.value().info().has_recurrent;
+        for (const Width width : {Width{1, 1}, Width{3, 3}, Width{3, 1}}) {
+            // libllama computes lanes of unequal width one after the other then.
+            if (has_recurrent && width.n_tokens != 1) continue;
+            CAPTURE(width.n_tokens);
+            CAPTURE(width.n_logits);
+            const auto before = mover.counts().reads;
+            const Reads first = reads_of(model.value(), mover, {{kFirst, width}});
+            const Reads second = reads_of(model.value(), mover, {{kSecond, {1, 1}}});
+            const Reads both = reads_of(model.value(), mover, {{kFirst, width}, {kSecond, {1, 1}}});
+            engine::ExpertReads sum;
+            std::size_t n_same = 0, n_crossed = 0;
+            for (std::size_t i = 0; i < both.size(); ++i) {
+                for (const auto& reads : {first[i][0], second[i][0], both[i][0], both[i][1]}) sum += reads;
+                // Two lanes together may round otherwise, and a token go to another expert for it.
+                n_same += is_same(both[i][0], first[i][0]) && is_same(both[i][1], second[i][0]) ? 1 : 0;
+                n_crossed += is_same(both[i][0], second[i][0]) && is_same(both[i][1], first[i][0]) ? 1 : 0;
+            }
+            CHECK(n_same >= both.size() * 3 / 4);
+            CHECK(n_crossed < n_same);
+            CHECK(sum.n_misses > 0);
+            CHECK(mover.counts().reads.n_hits - before.n_hits == sum.n_hits);
+            CHECK(mover.counts().reads.n_misses - before.n_misses == sum.n_misses);
+        }
+    }
+}
+
+TEST_CASE("a model's profile is found in the folder, and is no reason to refuse it there") {
+    llama::PlacementOptions placement = banked(0);
+    const std::string folder = "/tmp/luce-experts-" + std::to_string(::getpid());
+    REQUIRE(::mkdir(folder.c_str(), 0700) == 0);
+    placement.expert_profiles = folder;
+    std::string file;
+    const auto known = [&] {
+        const Result<llama::Model> model = load("qwen3moe", placement);
+        REQUIRE_MESSAGE(model.ok(), model.error().text);
+        const experts::ExpertProfile& known = model.value().experts()->known();
+        file = experts::profile_file(std::nullopt, placement.expert_profiles, known.identity).value();
+        return known;
+    };
+    experts::ExpertProfile profile = known();
+    ::unlink(file.c_str());
+    profile.layers = {{1, std::vector<double>(8, 1), std::vector<double>(8, 2)}};
+    REQUIRE(experts::write_profile(file, profile));
+    CHECK(known().layers.size() == 1);
+    std::ofstream(file) << "this is no profile";
+    CHECK(known().layers.empty());
+    placement.expert_profile = file;
+    const Result<llama::Model> named = load("qwen3moe", placement);
+    CHECK(!named.ok());
+    ::unlink(file.c_str());
+    CHECK(::rmdir(folder.c_str()) == 0);
 }
 
 TEST_CASE("what cannot be is refused with its reason") {

@@ -56,7 +56,7 @@ TEST_CASE("a plan that the device refuses is made once more, smaller") {
     {
         const Card card(kCard);
         daemon::Options options = options_of("qwen3");
-        const Result<llama::Model> loaded = app::load_fitting(options, backend, kNobody);
+        const Result<app::FittedModel> loaded = app::load_fitting(options, backend, kNobody);
         REQUIRE_MESSAGE(loaded.ok(), loaded.error().text);
         CHECK(card.n_refused() == 0);
         CHECK_FALSE(options.n_gpu_layers);  // all of them
@@ -65,7 +65,7 @@ TEST_CASE("a plan that the device refuses is made once more, smaller") {
     // A computation needs more than any plan leaves free.
     const Card card(kCard, kCard - (std::size_t{1} << 20));
     daemon::Options options = options_of("qwen3");
-    const Result<llama::Model> loaded = app::load_fitting(options, backend, kNobody);
+    const Result<app::FittedModel> loaded = app::load_fitting(options, backend, kNobody);
     REQUIRE_MESSAGE(loaded.ok(), loaded.error().text);
     CHECK(card.n_refused() > 0);
     CHECK(options.n_gpu_layers == 0);

@@ -18,11 +18,11 @@ using namespace luce::memory_tests;
 
 namespace {
 
-Result<llama::Model> load(const llama::PlacementOptions& placement) {
+Result<llama::Model> load(const llama::PlacementOptions& placement, const char* name = "qwen3moe") {
     static const llama::Backend backend;
     tests::LateDevice::install();
     llama::ModelOptions options;
-    options.path = test_model("qwen3moe");
+    options.path = test_model(name);
     options.n_ctx = 256;
     options.n_threads = 1;
     options.placement = placement;
@@ -40,7 +40,8 @@ std::vector<bool> experts_on_host(const llama::Model& model) {
     std::vector<bool> found;
     for (int layer = 0; layer < llama_model_n_layer(model.model()); ++layer) {
         const std::string block = "blk." + std::to_string(layer);
-        found.push_back(is_on_host(model, block + ".ffn_up_exps.weight"));
+        const bool is_merged = model.model()->get_tensor((block + ".ffn_up_exps.weight").c_str()) == nullptr;
+        found.push_back(is_on_host(model, block + (is_merged ? ".ffn_gate_up_exps.weight" : ".ffn_up_exps.weight")));
         CHECK(is_on_host(model, block + ".ffn_down_exps.weight") == found.back());
         CHECK(!is_on_host(model, block + ".attn_q.weight"));
     }
@@ -59,26 +60,29 @@ std::string refusal(const llama::PlacementOptions& placement) {
 }  // namespace
 
 TEST_CASE("experts are where they are told to be, and say the same from there") {
-    const Result<llama::Model> plain = load({});
-    REQUIRE(plain.ok());
-    const std::size_t n_layers = experts_on_host(plain.value()).size();
-    CHECK(experts_on_host(plain.value()) == std::vector<bool>(n_layers, false));
-    const Tokens expected = answer(plain.value());
+    for (const char* name : {"qwen3moe", "gemma4moe"}) {
+        CAPTURE(name);
+        const Result<llama::Model> plain = load({}, name);
+        REQUIRE(plain.ok());
+        const std::size_t n_layers = experts_on_host(plain.value()).size();
+        CHECK(experts_on_host(plain.value()) == std::vector<bool>(n_layers, false));
+        const Tokens expected = answer(plain.value());
 
-    const auto check = [&](const llama::PlacementOptions& placement, const std::vector<bool>& on_host) {
-        const Result<llama::Model> model = load(placement);
-        REQUIRE(model.ok());
-        CHECK(experts_on_host(model.value()) == on_host);
-        CHECK(answer(model.value()) == expected);
-    };
-    std::vector<bool> first_two(n_layers, false);
-    first_two[0] = first_two[1] = true;
-    check({.n_expert_layers = 2}, first_two);
-    check({.keeps_experts = true}, std::vector<bool>(n_layers, true));
-    check({.keeps_experts = true, .expert_cache_bytes = std::size_t{16} << 20}, std::vector<bool>(n_layers, true));
-    std::vector<bool> second(n_layers, false);
-    second[1] = true;
-    check({.tensor_overrides = "blk\\.1\\.ffn_.*_exps=CPU"}, second);
+        const auto check = [&](const llama::PlacementOptions& placement, const std::vector<bool>& on_host) {
+            const Result<llama::Model> model = load(placement, name);
+            REQUIRE(model.ok());
+            CHECK(experts_on_host(model.value()) == on_host);
+            CHECK(answer(model.value()) == expected);
+        };
+        std::vector<bool> first_two(n_layers, false);
+        first_two[0] = first_two[1] = true;
+        check({.n_expert_layers = 2}, first_two);
+        check({.keeps_experts = true}, std::vector<bool>(n_layers, true));
+        check({.keeps_experts = true, .expert_cache_bytes = std::size_t{16} << 20}, std::vector<bool>(n_layers, true));
+        std::vector<bool> second(n_layers, false);
+        second[1] = true;
+        check({.tensor_overrides = "blk\\.1\\.ffn_.*_exps=CPU"}, second);
+    }
 }
 
 TEST_CASE("a device that is named is used, and none keeps all on the CPU") {

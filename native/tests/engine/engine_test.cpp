@@ -93,6 +93,37 @@ TEST_CASE("a text is let go of after its last event is out") {
     CHECK(!s.decoder.misuse);
 }
 
+TEST_CASE("each request is told of the experts that its own tokens read, where they lie in two memories") {
+    for (const bool reads_experts : {true, false}) {
+        Setup s(limits(256), {64, 3, 8});
+        s.decoder.reads_experts = reads_experts;
+        std::mt19937 random(2);
+        std::vector<Tokens> prompts;
+        for (std::uint64_t i = 0; i < 3; ++i) {
+            prompts.push_back(random_prompt(random, 10));
+            REQUIRE(s.engine.submit(request(i, prompts.back(), 7)));
+        }
+        const Outcome outcome = run_all(s.engine);
+        for (std::uint64_t i = 0; i < 3; ++i) {
+            const std::optional<ExpertReads>& told = outcome.finished.at(RequestKey{i}).experts;
+            CHECK(told.has_value() == reads_experts);
+            if (!told) continue;
+            ExpertReads expected;
+            Tokens text;
+            for (const Token token : prompts[i]) {
+                text.push_back(token);
+                expected += reads_of(hash_text(text));
+            }
+            for (int n = 1; n < 7; ++n) {
+                text.push_back(next_token(text));
+                expected += reads_of(hash_text(text));
+            }
+            CHECK(told->n_hits == expected.n_hits);
+            CHECK(told->n_misses == expected.n_misses);
+        }
+    }
+}
+
 TEST_CASE("all lanes of a call may choose their tokens before the first is reported") {
     Setup s(limits(256), {64, 3, 8});
     std::mt19937 random(2);

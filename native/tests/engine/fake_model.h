@@ -115,6 +115,13 @@ public:
         return {};
     }
 
+    std::optional<engine::ExpertReads> expert_reads(std::size_t first, std::size_t n) const override {
+        if (!reads_experts) return std::nullopt;
+        engine::ExpertReads all;
+        for (std::size_t i = first; i < first + n; ++i) all += reads_of(row_hashes.at(i));
+        return all;
+    }
+
     std::span<const float> logits(std::size_t row) const override { return logits_.at(row); }
 
     Result<void> recall(std::span<const float> logits) override {
@@ -305,7 +312,8 @@ public:
         return lanes.size();
     }
 
-    std::vector<engine::Slice> last_call;   // the spans in it are not to be read
+    std::vector<engine::Slice> last_call;  // the spans in it are not to be read
+    bool reads_experts = false;
     std::vector<std::uint64_t> row_hashes;  // of the text up to each token of the last call: what drafts would read
     std::function<void(std::int32_t n_tokens)> on_decode;  // such a call has been computed
     std::function<void(std::size_t n_rows)> on_read;       // so many have been copied out

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/token.h"
+#include "engine/request.h"
 
 namespace luce::tests {
 
@@ -24,5 +25,11 @@ inline std::uint64_t hash_text(const Tokens& text) {
 // What the fake model says after a text of this hash, never the end token.
 inline Token next_of(std::uint64_t hash) { return static_cast<Token>(hash % (kVocab - 1)); }
 inline Token next_token(const Tokens& text) { return next_of(hash_text(text)); }
+
+// What the last token of a text of this hash reads of a mixture's experts.
+inline engine::ExpertReads reads_of(std::uint64_t hash) {
+    const auto n_misses = static_cast<std::int64_t>(hash % 5);
+    return {8 - n_misses, n_misses};
+}
 
 }  // namespace luce::tests

@@ -56,6 +56,13 @@ TEST_CASE("what is written is read") {
     ::unlink(path.c_str());
 }
 
+TEST_CASE("a model has a file of its own in the folder, unless one is named") {
+    CHECK(profile_file(std::nullopt, "/folder", kIdentity) == "/folder/" + kIdentity + ".experts");
+    CHECK(profile_file("/named", "/folder", kIdentity) == "/named");
+    CHECK(profile_file("/named", std::nullopt, kIdentity) == "/named");
+    CHECK(profile_file(std::nullopt, std::nullopt, kIdentity) == std::nullopt);
+}
+
 TEST_CASE("none, another model's and other files are refused") {
     CHECK(read_profile("/nowhere/at/all", kIdentity).error().code == ErrorCode::no_such_file);
     CHECK(read_profile("/tmp", kIdentity).error().code == ErrorCode::no_such_file);

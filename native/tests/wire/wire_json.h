@@ -304,6 +304,10 @@ inline wire::GenerateOk generate_ok_from(const json& object) {
     ok.decode_s = number_from(object.value("decode_s", json(0.0)));
     ok.decode_tokens_per_s = number_from(object.value("decode_tokens_per_s", json(0.0)));
     if (object.contains("speculation")) ok.speculation = speculation_from(object.at("speculation"));
+    if (object.contains("experts")) {
+        const json& experts = object.at("experts");
+        ok.experts = {experts.value("n_hits", std::int64_t{0}), experts.value("n_misses", std::int64_t{0})};
+    }
     ok.output_path = optional_from<std::string>(object, "output_path");
     ok.stop = stop_reason_from(object.value("stop", "limit"));
     return ok;

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
-from luce.protocol import Speculation
+from luce.protocol import ExpertReads, Speculation
 from luce.supervisor.http.prompts.context_edits import AppliedEdit
+
+_Part = TypeVar("_Part", Speculation, ExpertReads)
 
 
 class FinishReason(StrEnum):
@@ -124,6 +126,8 @@ class Usage:
     """Earlier answers that the client spelled otherwise, and that were in the prompt as the model wrote them."""
     speculation: Speculation | None = None
     """None: the engine does not speculate, or had no step to take."""
+    experts: ExpertReads | None = None
+    """None: the model is no mixture in two memories."""
     edits: Sequence[AppliedEdit] = ()
     """What was cleared of the prompt's older messages."""
     n_loops: int = 0
@@ -131,7 +135,7 @@ class Usage:
 
     def extension(self) -> dict[str, Any]:
         """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not
-        serve more of the prompt, where the time went, and what speculation did."""
+        serve more of the prompt, where the time went, what speculation did and where experts were read."""
         return {
             "cache_tier": self.cache_tier,
             "cache_miss": self.cache_miss,
@@ -143,6 +147,7 @@ class Usage:
             "resumes": self.n_resumes,
             "loop": self.n_loops > 0,
             "speculation": None if self.speculation is None else speculation_fields(self.speculation),
+            "experts": None if self.experts is None else expert_fields(self.experts),
         }
 
 
@@ -161,11 +166,15 @@ def speculation_fields(speculation: Speculation) -> dict[str, Any]:
     }
 
 
+def expert_fields(experts: ExpertReads) -> dict[str, Any]:
+    return {"hits": experts.n_hits, "misses": experts.n_misses, "hit_share": _rounded(experts.hit_share)}
+
+
 def _rounded(ratio: float | None) -> float | None:
     return None if ratio is None else round(ratio, 4)
 
 
-def added_speculation(parts: Iterable[Speculation | None]) -> Speculation | None:
+def added(parts: Iterable[_Part | None]) -> _Part | None:
     """What several took together; None where there is none of any."""
     known = [part for part in parts if part is not None]
     return sum(known[1:], start=known[0]) if known else None

@@ -24,7 +24,7 @@ from luce.supervisor.http.answering.answer_events import (
     ContentPiece,
     Progress,
     Usage,
-    added_speculation,
+    added,
 )
 from luce.supervisor.http.answering.answer_log import AnswerLog, LoggedAnswer
 from luce.supervisor.http.answering.call_repair import CallHold
@@ -330,7 +330,8 @@ class ChatAnswering:
             n_reasoning=sum(usage.n_reasoning for usage in usages),
             decode_s=max(usage.decode_s for usage in usages),
             n_resumes=sum(usage.n_resumes for usage in usages),
-            speculation=added_speculation(usage.speculation for usage in usages),
+            speculation=added(usage.speculation for usage in usages),
+            experts=added(usage.experts for usage in usages),
             n_loops=sum(usage.n_loops for usage in usages),
         )
         self._metrics.queued(usage.queue_s)
@@ -340,6 +341,8 @@ class ChatAnswering:
         self._metrics.calls_repaired(sum(stream.choice.n_repaired for stream in self._streams))
         if usage.speculation is not None:
             self._metrics.speculated(usage.speculation)
+        if usage.experts is not None:
+            self._metrics.experts_read(usage.experts)
         return usage
 
 
@@ -401,6 +404,7 @@ class _Stream:
             decode_s=end.decode_s,
             n_resumes=end.n_resumes,
             speculation=end.speculation,
+            experts=end.experts,
             n_loops=int(self.choice.has_looped),
         )
 

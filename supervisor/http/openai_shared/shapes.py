@@ -17,7 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import COUNT, NUMBER, TEXT, listed, record
-from luce.supervisor.http.answering.answer_events import FinishReason, Logprob, TokenLogprob, Usage, added_speculation
+from luce.supervisor.http.answering.answer_events import FinishReason, Logprob, TokenLogprob, Usage, added
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.transport.error_bodies import openai_error
 
@@ -208,7 +208,8 @@ def added_usage(usages: Sequence[Usage]) -> Usage:
         prefill_s=max(usage.prefill_s for usage in usages),
         decode_s=max(usage.decode_s for usage in usages),
         n_resumes=sum(usage.n_resumes for usage in usages),
-        speculation=added_speculation(usage.speculation for usage in usages),
+        speculation=added(usage.speculation for usage in usages),
+        experts=added(usage.experts for usage in usages),
     )
 
 

@@ -19,6 +19,7 @@ constexpr std::size_t kMiB = std::size_t{1} << 20;
 FitModel mixture() {
     FitModel model;
     model.layers.assign(40, {20 * kMiB, 440 * kMiB});
+    model.largest_experts = 147 * kMiB;
     model.output = 280 * kMiB;
     model.input = 280 * kMiB;
     return model;
@@ -129,6 +130,7 @@ TEST_CASE("plans keep within any card, leave nothing out, and never get worse wi
         for (LayerSize& layer : model.layers) {
             layer = {some(400), is_mixture ? some(600) : 0};
             total += layer.dense + layer.experts;
+            model.largest_experts = std::max(model.largest_experts, layer.experts / 2);
         }
         model.output = some(2000);
         model.input = some(2000);
