@@ -15,7 +15,16 @@ from collections.abc import Callable
 import numpy as np
 from gguf import GGUFWriter
 
-from scripts.gguf_weights import Sizes, Weights, add_attention, add_common_keys, add_dense, add_ends
+from scripts.gguf_weights import (
+    Sizes,
+    Weights,
+    add_attention,
+    add_common_keys,
+    add_dense,
+    add_ends,
+    add_experts,
+    add_shared_expert,
+)
 
 Builder = Callable[[GGUFWriter, Weights, Sizes, int], None]
 
@@ -117,7 +126,11 @@ def add_mtp_head(w: GGUFWriter, s: Sizes) -> None:
     t.norm(b + "attn_norm.weight", s.n_embd)
     add_attention(t, b, s, n_head=s.n_head, n_head_kv=s.n_head_kv, head=s.head, n_out_q=2 * s.n_head * s.head)
     t.norm(b + "post_attention_norm.weight", s.n_embd)
-    add_dense(t, b, s.n_embd, s.n_ff)
+    if s.n_expert:
+        add_experts(t, b, s)
+        add_shared_expert(t, b, s)
+    else:
+        add_dense(t, b, s.n_embd, s.n_ff)
     t.matrix(b + "nextn.eh_proj.weight", 2 * s.n_embd, s.n_embd)
     t.norm(b + "nextn.enorm.weight", s.n_embd)
     t.norm(b + "nextn.hnorm.weight", s.n_embd)

@@ -120,3 +120,9 @@ def add_experts(t: Weights, b: str, s: Sizes) -> None:
     t.matrix(b + "ffn_gate_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert)
     t.matrix(b + "ffn_up_exps.weight", s.n_embd, s.n_ff_expert, s.n_expert)
     t.matrix(b + "ffn_down_exps.weight", s.n_ff_expert, s.n_embd, s.n_expert)
+
+
+def add_shared_expert(t: Weights, b: str, s: Sizes) -> None:
+    """Qwen3.5's, beside those that a router chooses."""
+    t.normal(b + "ffn_gate_inp_shexp.weight", s.n_embd, deviation=1 / math.sqrt(s.n_embd))
+    add_dense(t, b, s.n_embd, s.n_ff_shared, "_shexp")

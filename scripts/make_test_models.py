@@ -45,12 +45,13 @@ from scripts.gguf_weights import (  # noqa: E402
     add_dense,
     add_ends,
     add_experts,
+    add_shared_expert,
 )
 from scripts.projector_models import projector  # noqa: E402
 
 # Raise it with any change of what is written, here or in draft_models.py, embedding_models.py and gguf_weights.py:
 # files of other versions are written anew, and the tests look at this file alone to see whether there are any.
-GENERATOR_VERSION = 7
+GENERATOR_VERSION = 8
 DEFAULT_TOKENIZER = ROOT / "models" / "luce-tiny-Q8_0.gguf"
 
 
@@ -109,8 +110,7 @@ def build_qwen35(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
         t.norm(b + "post_attention_norm.weight", s.n_embd)
         if s.n_expert:
             add_experts(t, b, s)
-            t.normal(b + "ffn_gate_inp_shexp.weight", s.n_embd, deviation=1 / math.sqrt(s.n_embd))
-            add_dense(t, b, s.n_embd, s.n_ff_shared, "_shexp")
+            add_shared_expert(t, b, s)
         else:
             add_dense(t, b, s.n_embd, s.n_ff)
 
@@ -223,6 +223,7 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "embeddings/qwen3-rank": (yes_or_no(build_qwen3), replace(QWEN3, seed="qwen3")),
     # qwen35 with a head that drafts.
     "qwen35_mtp": (with_mtp_head(build_qwen35), replace(QWEN35, seed="qwen35")),
+    "qwen35moe_mtp": (with_mtp_head(build_qwen35), Sizes("qwen35moe", n_layer=8, n_expert=8)),
     # Projectors, for models whose rows have the same number of values: qwen3's and gemma4's.
     "mmproj/llava": (projector("mlp", image=80, n_text=QWEN3.n_embd), Sizes("clip", has_vocab=False)),
     "mmproj/qwen3vl": (projector("qwen3vl_merger", image=80, n_text=QWEN35.n_embd), Sizes("clip", has_vocab=False)),

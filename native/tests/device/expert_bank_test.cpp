@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "llama-model.h"
+#include "llama/drafting/common_drafts.h"
 #include "llama/experts/expert_bank.h"
 #include "llama/experts/expert_mover.h"
 #include "llama/model/backend.h"
@@ -243,6 +244,47 @@ TEST_CASE("answers are the same while experts move at random") {
                       static_cast<std::int32_t>(expert));
             }
         }
+    }
+}
+
+// Heads in the target's own file have a context of their own, and experts of the same bank.
+TEST_CASE("heads draft the same wherever their experts lie") {
+    llama::ModelOptions with_heads;
+    with_heads.loads_heads = true;
+    with_heads.n_draft_most = 4;
+    const auto drafts_with = [&with_heads](const llama::PlacementOptions& placement) {
+        Result<llama::Model> model = load("qwen35moe_mtp", placement, with_heads);
+        REQUIRE_MESSAGE(model.ok(), model.error().text);
+        llama::DraftModelOptions options;
+        options.n_lanes = 1;
+        options.n_most = 4;
+        Result<std::unique_ptr<llama::CommonDrafts>> loaded = llama::CommonDrafts::load(options, model.value());
+        REQUIRE_MESSAGE(loaded.ok(), loaded.error().text);
+        llama::CommonDrafts& drafts = *loaded.value();
+        Tokens text = some_tokens(100, 5);  // so many that experts are copied ahead
+        drafts.begin(kFirst, text, 0);
+        llama::LlamaDecoder decoder(model.value(), 1);
+        const Slice slice{kFirst, 0, text, 1};
+        REQUIRE(decoder.decode(std::span(&slice, 1)));
+        drafts.follow(kFirst, text, 100, 100, 0);
+        text.push_back(7);
+        const speculation::DraftAsk ask{kFirst, text, 4};
+        std::vector<speculation::Draft> found;
+        REQUIRE(drafts.draft(std::span(&ask, 1), found));
+        REQUIRE(found.size() == 1);
+        return std::pair(found[0].tokens, found[0].confidence);
+    };
+    const auto expected = drafts_with({});
+    REQUIRE(expected.first.size() == 4);
+    std::size_t n_bytes = 0;
+    {
+        const Result<llama::Model> plain = load("qwen35moe_mtp", {}, with_heads);
+        REQUIRE(plain.ok());
+        n_bytes = whole_bytes(plain.value());
+    }
+    for (const std::size_t percent : {20, 50, 80}) {
+        CAPTURE(percent);
+        CHECK(drafts_with(banked(n_bytes * percent / 100)) == expected);
     }
 }
 
