@@ -12,7 +12,9 @@ std::unique_ptr<llama::ExpertMover> open_experts(const daemon::Options& options,
     if (model.experts() == nullptr) return nullptr;
     llama::ExpertMoverOptions mover;
     const std::string& identity = model.experts()->known().identity;
-    mover.profile = experts::profile_file(options.expert_profile, options.expert_profiles, identity);
+    if (!options.keeps_experts_in_place) {
+        mover.profile = experts::profile_file(options.expert_profile, options.expert_profiles, identity);
+    }
     std::error_code failed;  // told when the profile is written
     if (options.expert_profiles) std::filesystem::create_directories(*options.expert_profiles, failed);
     mover.moves = !options.keeps_experts_in_place;
@@ -20,6 +22,7 @@ std::unique_ptr<llama::ExpertMover> open_experts(const daemon::Options& options,
 }
 
 void describe(const llama::ExpertBank& bank, const llama::ExpertMover& mover, daemon::StatusFields& fields) {
+    if (!bank.is_split()) return;
     const experts::ExpertLayout& layout = bank.layout();
     const llama::ExpertCounts& counts = mover.counts();
     const auto add = [&fields](const char* name, auto value) { fields.push_back({name, std::to_string(value)}); };

@@ -317,7 +317,7 @@ std::vector<std::int32_t> LlamaDecoder::outputs() const {
 }
 
 std::optional<engine::ExpertReads> LlamaDecoder::expert_reads(std::size_t first, std::size_t n) const {
-    if (experts_ == nullptr) return std::nullopt;
+    if (experts_ == nullptr || !experts_->is_split()) return std::nullopt;
     return experts_->reads(first, n);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <regex>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -80,6 +81,8 @@ struct ExpertBank::Impl {
 
     Result<void> load_into(std::span<ggml_tensor*> tensors);
     Result<void> lay_out(std::span<ggml_tensor*> tensors);
+    Result<void> watch(const NamedWeights& named);
+    void add_layers();
     Result<void> lay_out_within(const std::vector<ExpertTensor>& all, const experts::ExpertUse& use);
     Result<void> map_parts();
     Result<void> map_stages(const std::vector<SplitMemory::Block>& on_device);
@@ -127,10 +130,30 @@ Result<void> ExpertBank::Impl::lay_out(std::span<ggml_tensor*> tensors) {
     if (!even) return even.error();
     const experts::ExpertUse use = experts::ExpertUsage(even.value(), known).values();
     if (Result<void> done = lay_out_within(all, use); !done) return done;
+    add_layers();
+    return {};
+}
+
+void ExpertBank::Impl::add_layers() {
     layers.resize(layout.tensors.size());
     for (std::size_t l = 0; l < layout.layers.size(); ++l) {
         for (const std::size_t i : layout.layers[l].tensors) layers[i] = l;
     }
+}
+
+// Weights of another buffer, wherever that is: ids are places.
+Result<void> ExpertBank::Impl::watch(const NamedWeights& named) {
+    const std::regex banked(kBankedTensors);
+    std::vector<ExpertTensor> all;
+    for (const auto& [name, tensor] : named) {
+        if (!std::regex_search(name, banked)) continue;
+        all.push_back({name, layer_of(name), static_cast<std::int32_t>(tensor->ne[2]), tensor->nb[2]});
+        weights.push_back(tensor);
+    }
+    Result<ExpertLayout> found = experts::lay_out(std::move(all), 0, 1, {});
+    if (!found) return found.error();
+    layout = std::move(found).value();
+    add_layers();
     return {};
 }
 
@@ -304,6 +327,13 @@ ExpertBank::ExpertBank(ggml_backend_dev_t device, std::unique_ptr<SplitMemory> m
     impl_->buffer_type.type.iface.alloc_buffer_n = Impl::allocate;
 }
 
+ExpertBank::ExpertBank(ggml_backend_dev_t device, experts::ExpertProfile known) : impl_(std::make_unique<Impl>()) {
+    impl_->device = device;
+    impl_->known = std::move(known);
+}
+
+bool ExpertBank::is_split() const { return impl_->memory != nullptr; }
+
 ExpertBank::~ExpertBank() {
     if (impl_->side) ggml_backend_synchronize(impl_->side.get());
     for (const ggml_tensor* weight : impl_->weights) ExpertLookup::instance().remove(weight);
@@ -316,14 +346,18 @@ const ExpertLayout& ExpertBank::layout() const { return impl_->layout; }
 
 ExpertTable* ExpertBank::table() { return impl_->table.get(); }
 
-Result<void> ExpertBank::open(std::int32_t n_tokens, std::int32_t n_used) {
+Result<void> ExpertBank::open(const NamedWeights& weights, std::int32_t n_tokens, std::int32_t n_used) {
     Impl& bank = *impl_;
     if (bank.failure) return out_of_memory(*bank.failure);
-    if (bank.buffer == nullptr) return {};
-    bank.buffer->buft = ggml_backend_dev_buffer_type(bank.device);
+    if (!is_split()) {
+        if (Result<void> watched = bank.watch(weights); !watched) return watched;
+    }
+    if (bank.buffer != nullptr) bank.buffer->buft = ggml_backend_dev_buffer_type(bank.device);
     if (bank.layout.n_resident() == bank.layout.n_experts()) return {};
-    bank.side.reset(ggml_backend_dev_init(bank.device, nullptr));
-    if (!bank.side) return out_of_memory("the device has no memory for a stream beside computations");
+    if (is_split()) {
+        bank.side.reset(ggml_backend_dev_init(bank.device, nullptr));
+        if (!bank.side) return out_of_memory("the device has no memory for a stream beside computations");
+    }
     Result<std::unique_ptr<ExpertTable>> table = ExpertTable::make(bank.device, bank.layout, n_tokens, n_used);
     if (!table) return table.error();
     bank.table = std::move(table).value();

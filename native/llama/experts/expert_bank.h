@@ -11,6 +11,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <ggml-backend.h>
 
@@ -26,25 +28,34 @@ namespace luce::llama {
 // Names of the tensors that belong into a bank, as a regular expression.
 inline constexpr const char* kBankedTensors = "\\.ffn_(up|down|gate|gate_up)_exps\\.weight$";
 
+using NamedWeights = std::vector<std::pair<std::string, ggml_tensor*>>;
+
 class ExpertBank {
 public:
     // `device`: its memory holds the resident ones, `budget` bytes of it at most. `known`: what decides which those
     // are.
     ExpertBank(ggml_backend_dev_t device, std::unique_ptr<SplitMemory> memory, std::size_t budget,
                experts::ExpertProfile known);
+
+    // One that holds nothing, for weights that lie elsewhere: what is used of them is counted, on `device`.
+    ExpertBank(ggml_backend_dev_t device, experts::ExpertProfile known);
     ~ExpertBank();
     ExpertBank(const ExpertBank&) = delete;
     ExpertBank& operator=(const ExpertBank&) = delete;
 
-    // For llama_model_params::tensor_buft_overrides. Its memory is mapped while the model is loaded.
+    // Whether experts lie in two memories.
+    bool is_split() const;
+
+    // REQUIRES: is_split(). For llama_model_params::tensor_buft_overrides. Its memory is mapped while the model is
+    // loaded.
     ggml_backend_buffer_type_t buffer_type() const;
 
     // Why that failed, if it did.
     const std::optional<std::string>& failure() const;
 
-    // After loading, before a context is made: graphs look experts up in the table from here on. As
-    // ExpertTable::make().
-    Result<void> open(std::int32_t n_tokens, std::int32_t n_used);
+    // After loading, before a context is made: graphs look experts up in the table from here on. `weights`: the
+    // model's tensors by name. As ExpertTable::make().
+    Result<void> open(const NamedWeights& weights, std::int32_t n_tokens, std::int32_t n_used);
 
     // Of each context on the model, before it computes: calls that read nearly all experts have the host's copied
     // ahead, and find them nowhere else.

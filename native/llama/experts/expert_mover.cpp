@@ -64,9 +64,10 @@ void ExpertMover::count(std::int32_t n_tokens, std::span<const std::int32_t> out
         }
         usage_.count(l, experts);
     }
+    if (!bank().is_split()) reads_.clear();  // nobody waits for any
     counts_.reads += reads(0, reads_.size());
     ++n_unsaved_;
-    may_gain_ = options_.moves;
+    may_gain_ = options_.moves && bank().is_split();
 }
 
 // The best ones of all layers that have none under way.
@@ -92,7 +93,7 @@ void ExpertMover::settle() {
 }
 
 bool ExpertMover::has_idle_work() const {
-    if (!options_.moves || model_.experts() == nullptr || bank().table() == nullptr) return false;  // parked, or whole
+    if (model_.experts() == nullptr || bank().table() == nullptr) return false;  // parked, or whole
     return may_gain_ || (options_.profile && n_unsaved_ >= kSaveEvery);
 }
 
@@ -103,7 +104,7 @@ void ExpertMover::use_idle_time() {
 }
 
 void ExpertMover::save() {
-    if (!options_.profile || !options_.moves || n_unsaved_ == 0) return;
+    if (!options_.profile || n_unsaved_ == 0) return;
     n_unsaved_ = 0;
     if (model_.experts() == nullptr) return;
     const experts::ExpertProfile now = usage_.profile(bank().known().identity);

@@ -10,6 +10,7 @@
 
 #include "engine/request.h"
 #include "experts/expert_usage.h"
+#include "llama/experts/expert_bank.h"
 #include "llama/model/model.h"
 
 namespace luce::llama {
@@ -34,6 +35,9 @@ public:
 
     // A call of so many tokens has been computed, and nothing is running. `outputs`: those whose logits were wanted.
     void after_call(std::int32_t n_tokens, std::span<const std::int32_t> outputs);
+
+    // Whether a token may read an expert that the device lacks.
+    bool is_split() const { return model_.experts() != nullptr && bank().is_split(); }
 
     // What tokens of the last call that after_call() was told of have read; nothing if it read a prompt.
     engine::ExpertReads reads(std::size_t first_token, std::size_t n_tokens) const;

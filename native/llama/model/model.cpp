@@ -173,14 +173,15 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
 }
 
 Result<void> Model::make_bank(const ModelOptions& options, Placement& placement, bool uses_gpu) {
-    if (!options.placement.expert_memory_bytes) return {};
-    if (!uses_gpu || options.n_gpu_layers.value_or(-1) >= 0) {
+    const bool is_split = options.placement.expert_memory_bytes.has_value();
+    if (!is_split && !options.placement.expert_profile) return {};
+    if (is_split && (!uses_gpu || options.n_gpu_layers.value_or(-1) >= 0)) {
         return Error{ErrorCode::bad_args,
                      "--expert-memory: all layers have to be on the GPU; use one, and leave --gpu-layers out"};
     }
     const Result<std::string> identity = memory_identity({options.path}, ModelInfo{});
     if (!identity) return identity.error();
-    Result<std::shared_ptr<ExpertBank>> bank = placement.make_bank(identity.value());
+    Result<std::shared_ptr<ExpertBank>> bank = placement.make_bank(identity.value(), uses_gpu);
     if (!bank) return bank.error();
     bank_ = std::move(bank).value();
     return {};
@@ -195,10 +196,15 @@ Result<void> Model::open_bank(const ModelOptions& options) {
     if (!bank_) return {};
     const std::int32_t n_tokens = options.may_widen ? kWideUbatch : options.n_ubatch;
     const auto n_used = static_cast<std::int32_t>(model_->hparams.n_expert_used_max());
-    if (Result<void> opened = bank_->open(n_tokens, n_used); !opened) return start_failed(opened.error().text);
+    if (Result<void> opened = bank_->open(model_->tensors_by_name, n_tokens, n_used); !opened) {
+        return start_failed(opened.error().text);
+    }
     const experts::ExpertLayout& layout = bank_->layout();
-    if (layout.tensors.empty())
-        return Error{ErrorCode::bad_args, "--expert-memory: the model is no mixture of experts"};
+    if (layout.tensors.empty()) {
+        const std::string option = bank_->is_split() ? "--expert-memory" : "--expert-profile";
+        return Error{ErrorCode::bad_args, option + ": the model is no mixture of experts"};
+    }
+    if (!bank_->is_split()) return {};
     log_info("experts: " + std::to_string(layout.n_resident()) + " of " + std::to_string(layout.n_experts()) +
              " lie on the GPU (" + std::to_string(layout.device_bytes() >> 20) +
              " MiB), the others in the host's memory (" + std::to_string(layout.host_bytes() >> 20) + " MiB)");

@@ -105,34 +105,49 @@ void Placement::end_overrides() {
     if (!overrides_.empty()) overrides_.push_back({nullptr, nullptr});
 }
 
-Result<std::shared_ptr<ExpertBank>> Placement::make_bank(const std::string& identity) {
-    if (!options_.expert_memory_bytes) return std::shared_ptr<ExpertBank>();
+std::vector<ggml_backend_dev_t> Placement::used_gpus() const {
+    std::vector<ggml_backend_dev_t> all = devices_;
+    std::erase(all, nullptr);
+    if (!devices_.empty()) return all;
+    for (const auto& [name, device] : gpus()) {
+        if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_GPU) all.push_back(device);
+    }
+    return all;
+}
+
+Result<experts::ExpertProfile> Placement::known_experts(const std::string& identity) const {
+    const auto file = experts::profile_file(options_.expert_profile, options_.expert_profiles, identity);
+    if (!file) return experts::ExpertProfile{identity, {}};
+    Result<experts::ExpertProfile> read = experts::read_profile(*file, identity);
+    if (read) return read;
+    if (read.error().code != ErrorCode::no_such_file) {
+        if (options_.expert_profile) return read.error();
+        log_warn(read.error().text);  // nobody has asked for it, so nobody has to remove it
+    }
+    return experts::ExpertProfile{identity, {}};
+}
+
+Result<std::shared_ptr<ExpertBank>> Placement::make_bank(const std::string& identity, bool uses_gpu) {
+    Result<experts::ExpertProfile> known = known_experts(identity);
+    if (!known) return known.error();
+    const std::vector<ggml_backend_dev_t> all = used_gpus();
+    if (!options_.expert_memory_bytes) {
+        if (options_.expert_cache_bytes > 0) {
+            return bad_args("--expert-profile: --moe-cache-mib looks experts up in its own way; leave one of them out");
+        }
+        ggml_backend_dev_t device =
+            uses_gpu && !all.empty() ? all.front() : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+        return std::make_shared<ExpertBank>(device, std::move(known).value());
+    }
     const auto refused = [](const std::string& why) { return bad_args("--expert-memory: " + why); };
     if (!overrides_.empty() || options_.expert_cache_bytes > 0) {
         return refused("--cpu-moe, --n-cpu-moe, --moe-cache-mib and --override-tensor say otherwise where experts lie");
     }
-    std::vector<ggml_backend_dev_t> all = devices_;
-    std::erase(all, nullptr);
-    if (devices_.empty()) {
-        for (const auto& [name, device] : gpus()) {
-            if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_GPU) all.push_back(device);
-        }
-    }
     if (all.size() != 1) return refused("there are " + std::to_string(all.size()) + " GPUs; name one with --device");
     Result<std::unique_ptr<SplitMemory>> memory = options_.open_split_memory(all.front());
     if (!memory) return refused(memory.error().text);
-    experts::ExpertProfile known{identity, {}};
-    if (const auto file = experts::profile_file(options_.expert_profile, options_.expert_profiles, identity)) {
-        Result<experts::ExpertProfile> read = experts::read_profile(*file, identity);
-        if (read) {
-            known = std::move(read).value();
-        } else if (read.error().code != ErrorCode::no_such_file) {
-            if (options_.expert_profile) return read.error();
-            log_warn(read.error().text);  // nobody has asked for it, so nobody has to remove it
-        }
-    }
     auto bank = std::make_shared<ExpertBank>(all.front(), std::move(memory).value(), *options_.expert_memory_bytes,
-                                             std::move(known));
+                                             std::move(known).value());
     overrides_.push_back({kBankedTensors, bank->buffer_type()});
     end_overrides();
     return bank;

@@ -45,9 +45,9 @@ public:
 
     void apply(llama_model_params& params) const;
 
-    // Where the experts' weights are loaded to, if that was asked for; it must outlive the model. Errors: bad_args
-    // (what is missing here), as read_profile().
-    Result<std::shared_ptr<ExpertBank>> make_bank(const std::string& identity);
+    // Where the experts' weights are loaded to, or what counts their use where only a profile was asked for; it must
+    // outlive the model. Errors: bad_args (what is missing here), as read_profile().
+    Result<std::shared_ptr<ExpertBank>> make_bank(const std::string& identity, bool uses_gpu);
 
     // Whether a GPU may be used at all.
     bool allows_gpu() const { return !excludes_gpus_; }
@@ -58,6 +58,8 @@ private:
     Result<void> override_tensors(const std::string& rules);
     void keep_experts(const std::string& layer);
     void end_overrides();
+    std::vector<ggml_backend_dev_t> used_gpus() const;
+    Result<experts::ExpertProfile> known_experts(const std::string& identity) const;
 
     PlacementOptions options_;
     bool excludes_gpus_ = false;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -394,6 +395,45 @@ TEST_CASE("a model's profile is found in the folder, and is no reason to refuse 
     CHECK(::rmdir(folder.c_str()) == 0);
 }
 
+TEST_CASE("what answers use is counted wherever the experts lie, and changes no answer") {
+    const std::string profile = "/tmp/luce-expert-counts-" + std::to_string(::getpid());
+    const auto counted = [&](const std::string& name, llama::PlacementOptions placement, const Tokens& expected) {
+        ::unlink(profile.c_str());
+        placement.expert_profile = profile;
+        const Result<llama::Model> model = load(name, placement);
+        REQUIRE_MESSAGE(model.ok(), model.error().text);
+        llama::ExpertMover mover(model.value(), {.profile = profile, .moves = false});
+        CHECK(answer(model.value(), &mover) == expected);
+        CHECK_FALSE(mover.has_idle_work());
+        mover.save();
+        const auto read = experts::read_profile(profile, model.value().experts()->known().identity);
+        REQUIRE_MESSAGE(read.ok(), read.error().text);
+        ::unlink(profile.c_str());
+        return read.value();
+    };
+    for (const std::string& name : kMixtures) {
+        CAPTURE(name);
+        const Result<llama::Model> plain = load(name, {});
+        REQUIRE(plain.ok());
+        const Tokens expected = answer(plain.value());
+        const experts::ExpertProfile split = counted(name, banked(whole_bytes(plain.value()) / 2), expected);
+        llama::PlacementOptions some_on_host;
+        some_on_host.n_expert_layers = 2;
+        llama::PlacementOptions on_host;
+        on_host.keeps_experts = true;
+        for (const llama::PlacementOptions& placement : {llama::PlacementOptions{}, some_on_host, on_host}) {
+            const experts::ExpertProfile found = counted(name, placement, expected);
+            REQUIRE(found.layers.size() == split.layers.size());
+            for (std::size_t l = 0; l < found.layers.size(); ++l) {
+                CHECK(found.layers[l].layer == split.layers[l].layer);
+                CHECK(found.layers[l].decode == split.layers[l].decode);
+                CHECK(found.layers[l].prefill == split.layers[l].prefill);
+            }
+            CHECK(std::accumulate(found.layers[0].decode.begin(), found.layers[0].decode.end(), 0.0) > 23);
+        }
+    }
+}
+
 TEST_CASE("what cannot be is refused with its reason") {
     const auto refusal = [](const std::string& name, const llama::PlacementOptions& placement) {
         const Result<llama::Model> model = load(name, placement);
@@ -408,6 +448,11 @@ TEST_CASE("what cannot be is refused with its reason") {
     llama::PlacementOptions real;
     real.expert_memory_bytes = kAll;
     CHECK(refusal("qwen3moe", real).find("Late0 is no CUDA device") != std::string::npos);
+    llama::PlacementOptions counts;
+    counts.expert_profile = "/nowhere";
+    CHECK(refusal("qwen35", counts).find("--expert-profile: the model is no mixture") != std::string::npos);
+    counts.expert_cache_bytes = 1 << 20;
+    CHECK(refusal("qwen3moe", counts).find("--moe-cache-mib looks experts up") != std::string::npos);
     llama::PlacementOptions none = banked(kAll);
     none.devices = "none";
     CHECK(refusal("qwen3moe", none).find("all layers have to be on the GPU") != std::string::npos);
