@@ -51,17 +51,15 @@ def n_experts(profile: ExpertProfile) -> int:
 
 
 def print_profile(console: Console, name: str, profile: ExpertProfile) -> None:
-    rows = []
-    for use in profile.layers:
-        cells = [f"{use.layer}", f"{len(use.decode):,}"]
-        for phase in PHASES:
+    for phase in PHASES:
+        rows = []
+        for use in profile.layers:
             spread = spread_of(use.of(phase))
             effective = "-" if spread.effective is None else f"{spread.effective:,.1f}"
-            cells += [f"{spread.uses:,.0f}", effective, _percent(spread.most_used_share)]
-        rows.append(cells)
-    of_phase = ("uses", "effective", "most used")
-    headings = ["layer", "experts", *(f"{phase}: {what}" for phase in PHASES for what in of_phase)]
-    _print_table(console, f"Experts of {name}", headings, rows)
+            cells = (f"{use.layer}", f"{len(use.decode):,}", f"{spread.uses:,.0f}", effective)
+            rows.append([*cells, _percent(spread.most_used_share)])
+        headings = ["layer", "experts", "uses", "effective", "most used"]
+        _print_table(console, f"Experts of {name}: {phase}", headings, rows)
     curves = [compare(profile, profile, phase, PERCENTS).profile for phase in PHASES]
     hits = [[f"{percent} %", *(_percent(_at(curve, row)) for curve in curves)] for row, percent in enumerate(PERCENTS)]
     _print_table(console, "Hits of a device that holds the most used ones", ["experts held", *PHASES], hits)
