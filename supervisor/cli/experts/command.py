@@ -87,7 +87,11 @@ def corpus(out: Path, sessions: tuple[Path, ...], held_back: float | None) -> in
 @click.option("--profile", type=_PATH, required=True, metavar="OUT", help="The profile, which is written anew.")
 def calibrate(corpus: Path, answer: int, tokens: int, profile: Path, **values: Any) -> int:
     """Have a mixture read each text of a corpus and answer it, and keep which experts that used as a profile: what
-    --expert-profile begins with."""
+    --expert-profile begins with.
+
+    As while serving, answers count most: of a text luced looks at some of the last tokens only, and a use counts half
+    after 1,024 tokens of later answers. So many short answers say more of a corpus than a few long ones.
+    """
     from luce.supervisor.cli.experts.corpus_file import read_corpus
     from luce.supervisor.cli.experts.counting import Lengths, count, counting_config
 
