@@ -86,10 +86,20 @@ def all_commands() -> dict[str, click.Command]:
     from luce.supervisor.cli.app import command as luce
     from luce.supervisor.cli.daemon import command as daemon
 
-    assert isinstance(luce, click.Group)
-    context = click.Context(luce)
-    found = {f"luce {name}": luce.get_command(context, name) for name in luce.list_commands(context)}
-    return {"luce-daemon": daemon} | {name: command for name, command in found.items() if command is not None}
+    return {"luce-daemon": daemon} | dict(_subcommands("luce", luce))
+
+
+def _subcommands(name: str, group: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Those of groups within it, too."""
+    assert isinstance(group, click.Group)
+    context = click.Context(group)
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from _subcommands(f"{name} {word}", command)
+        else:
+            yield f"{name} {word}", command
 
 
 def engine_flags() -> set[str]:

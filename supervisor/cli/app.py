@@ -17,6 +17,10 @@ _COMMANDS = {
     "tokenize": ("luce.supervisor.cli.tokens", "Turn text into token ids."),
     "detokenize": ("luce.supervisor.cli.tokens", "Turn token ids into text, as they come."),
     "calibrate": ("luce.supervisor.cli.calibration.command", "Find out which layer --kv-offload-layer should name."),
+    "experts": (
+        "luce.supervisor.cli.experts.command",
+        "Learn which experts of a mixture are used, for --expert-profile.",
+    ),
     "inspect": ("luce.supervisor.cli.inspect", "Show what a model file is and what it costs in memory."),
     "convert": ("luce.supervisor.cli.convert", "Convert a DFlash drafter's checkpoint to a GGUF file for --draft."),
     "doctor": ("luce.supervisor.cli.doctor", "Check this installation, with a generation through the real daemon."),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,10 @@ from luce.supervisor.cli.bench.measure import (
     measure_speculation,
 )
 from luce.supervisor.cli.bench.report import Results, print_results, to_json
-from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure, say
+from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure
 from luce.supervisor.cli.options import engine_options
 from luce.supervisor.cli.output import print_tables, write_output
+from luce.supervisor.cli.progress import progress
 from luce.supervisor.cli.server_client import CHAT_PATH, TEXT_PATH, ServerError
 from luce.supervisor.cli.servers import end_by_signals, engine_arguments, named_server, own_server
 
@@ -112,7 +111,8 @@ def command(context: click.Context, /, **values: Any) -> int:
         raise click.UsageError(f"{engine[0]} is for an engine of its own: leave --url out")
     pyplot = None
     if values["plot"] is not None:
-        from luce.supervisor.cli.bench.plot import open_pyplot, save_plot
+        from luce.supervisor.cli.bench.plot import save_plot
+        from luce.supervisor.cli.pictures import open_pyplot
 
         pyplot = open_pyplot()
     end_by_signals()
@@ -157,7 +157,7 @@ def _measure(values: dict[str, Any], engine: list[str]) -> Results:
             what["vs"] = other.url
         results = Results(what, settings)
         n_steps = len(depths) * rounds * len(sides) + (rounds * len(SPECULATION_PROMPTS) if plain else 0)
-        with _progress(n_steps) as advance:
+        with progress("measuring", n_steps) as advance:
             for at in measure_depths(sides, depths, rounds, n, results.notes.append):
                 results.depths.append(at)
                 advance(f"{at.side}: {at.depth:,} tokens, {at.turn + 1} of {rounds}")
@@ -166,17 +166,3 @@ def _measure(values: dict[str, Any], engine: list[str]) -> Results:
                     results.speculation.append(sample)
                     advance(f"speculation: {sample.prompt}, {sample.turn} of {rounds}")
     return results
-
-
-@contextmanager
-def _progress(n_steps: int) -> Iterator[Callable[[str], None]]:
-    """A bar in a terminal, lines elsewhere: on stderr, since stdout has the results."""
-    if sys.stderr is None or not sys.stderr.isatty():
-        yield say
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("measuring", total=n_steps)
-        yield lambda text: progress.update(task, advance=1, description=text)

@@ -1,24 +1,14 @@
-"""A picture of what `luce bench` found. Knows matplotlib, which the extra `bench` installs; measures nothing."""
+"""A picture of what `luce bench` found. Measures nothing."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from math import nan
 from pathlib import Path
 from typing import Any
 
 from luce.supervisor.cli.bench.report import Results, SpeculationRow, depth_rows, speculation_rows
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_REFUSED, Failure
-
-
-def open_pyplot() -> Any:
-    """matplotlib.pyplot, which opens no window. Raises Failure."""
-    try:
-        importlib.import_module("matplotlib").use("Agg")
-        return importlib.import_module("matplotlib.pyplot")
-    except ImportError:
-        raise Failure("--plot needs matplotlib: pip install 'luce-daemon[bench]'", EXIT_BAD_ARGS) from None
+from luce.supervisor.cli.pictures import save_figure
 
 
 def save_plot(pyplot: Any, results: Results, path: Path) -> None:
@@ -54,11 +44,7 @@ def save_plot(pyplot: Any, results: Results, path: Path) -> None:
     axes[2].legend()
     if drafts:
         _draw_drafts(axes[3], drafts)
-    try:
-        figure.savefig(path, dpi=120)
-    except (OSError, ValueError) as error:
-        raise Failure(f"--plot {path}: {error}", EXIT_REFUSED) from None
-    pyplot.close(figure)
+    save_figure(pyplot, figure, path)
 
 
 def _draw_drafts(axis: Any, rows: Sequence[SpeculationRow]) -> None:
