@@ -26,7 +26,7 @@ const LayerUse* known_layer(const ExpertProfile& known, const LayerExperts& laye
 
 }  // namespace
 
-ExpertUsage::ExpertUsage(const ExpertLayout& layout, const ExpertProfile& known) {
+ExpertUsage::ExpertUsage(const ExpertLayout& layout, const ExpertProfile& known, bool fades) : fades_(fades) {
     for (const LayerExperts& layer : layout.layers) {
         const std::size_t n = layer.place_of.size();
         const LayerUse* use = known_layer(known, layer);
@@ -36,7 +36,7 @@ ExpertUsage::ExpertUsage(const ExpertLayout& layout, const ExpertProfile& known)
 
 void ExpertUsage::begin_call(std::int32_t n_tokens, bool is_prefill) {
     is_prefill_ = is_prefill;
-    if (!is_prefill) weight_ *= std::exp2(n_tokens / kHalfLife);
+    if (fades_ && !is_prefill) weight_ *= std::exp2(n_tokens / kHalfLife);
     if (weight_ > kMostWeight) rescale();
 }
 

@@ -23,8 +23,9 @@ struct Exchange {
 
 class ExpertUsage {
 public:
-    // Takes up what the profile knows of these layers.
-    ExpertUsage(const ExpertLayout& layout, const ExpertProfile& known);
+    // Takes up what the profile knows of these layers. `fades`: old counts do, for a set that follows what is asked;
+    // else all count alike, for a profile of many texts.
+    ExpertUsage(const ExpertLayout& layout, const ExpertProfile& known, bool fades = true);
 
     // `n_tokens` were computed together; count() says which experts these used in a layer.
     void begin_call(std::int32_t n_tokens, bool is_prefill);
@@ -44,6 +45,7 @@ private:
 
     std::vector<LayerUse> layers_;  // in units of weight_
     double weight_ = 1;             // of a use now: grows, so that earlier ones fade
+    bool fades_ = true;
     bool is_prefill_ = false;
 };
 

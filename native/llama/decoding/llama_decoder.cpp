@@ -221,7 +221,7 @@ Result<void> LlamaDecoder::compute(std::span<const engine::Slice> slices, const 
         done = is_image ? decode_rows(slices.front()) : decode_batch(shape);
         end_submit(slices.size(), submit);
         if (done && overlapped) overlapped();
-        if (done && wants_logits(slices)) {
+        if (done && (wants_logits(slices) || (experts_ != nullptr && experts_->counts_all()))) {
             wait();
             if (experts_ != nullptr) experts_->after_call(batch_.n_tokens, outputs());
         }

@@ -19,7 +19,7 @@ constexpr std::uint64_t kSaveEvery = 20'000;  // calls
 }  // namespace
 
 ExpertMover::ExpertMover(const Model& model, ExpertMoverOptions options)
-    : model_(model), options_(std::move(options)), usage_(bank().layout(), bank().known()) {}
+    : model_(model), options_(std::move(options)), usage_(bank().layout(), bank().known(), bank().is_split()) {}
 
 void ExpertMover::after_call(std::int32_t n_tokens, std::span<const std::int32_t> outputs) {
     reads_.clear();
@@ -44,7 +44,8 @@ void ExpertMover::count(std::int32_t n_tokens, std::span<const std::int32_t> out
     usage_.begin_call(n_tokens, is_prefill);
     ExpertTable& table = *bank().table();
     const auto n_used = static_cast<std::size_t>(table.n_used());
-    const auto& used = table.read(n_tokens, static_cast<std::int32_t>(outputs.size()));
+    const std::int32_t n_most = bank().is_split() ? ExpertTable::kMostSeen : n_tokens;
+    const auto& used = table.read(n_tokens, static_cast<std::int32_t>(outputs.size()), n_most);
     const auto& layers = bank().layout().layers;
     std::vector<std::int32_t> experts;
     for (std::size_t l = 0; l < layers.size(); ++l) {

@@ -39,6 +39,9 @@ public:
     // Whether a token may read an expert that the device lacks.
     bool is_split() const { return model_.experts() != nullptr && bank().is_split(); }
 
+    // Whether it is to be told of each call: all is counted. Else of those whose logits are wanted, since it waits.
+    bool counts_all() const { return model_.experts() != nullptr && !bank().is_split(); }
+
     // What tokens of the last call that after_call() was told of have read; nothing if it read a prompt.
     engine::ExpertReads reads(std::size_t first_token, std::size_t n_tokens) const;
 

@@ -57,7 +57,8 @@ void ExpertTable::keep(ggml_tensor* looked_up, std::size_t layer, std::int64_t n
                               static_cast<std::byte*>(journal->data) + layer * journal->nb[1]);
 }
 
-const std::vector<std::vector<std::int32_t>>& ExpertTable::read(std::int32_t n_tokens, std::int32_t n_outputs) {
+const std::vector<std::vector<std::int32_t>>& ExpertTable::read(std::int32_t n_tokens, std::int32_t n_outputs,
+                                                                std::int32_t n_most) {
     const bool is_small = journal_of(std::int64_t{n_tokens} * n_used_) == small_;
     if (is_small) {
         bytes_.resize(static_cast<std::size_t>(ggml_nelements(small_)));
@@ -66,7 +67,7 @@ const std::vector<std::vector<std::int32_t>>& ExpertTable::read(std::int32_t n_t
     for (std::size_t layer = 0; layer < seen_.size(); ++layer) {
         const std::int32_t n_rows = is_cropped_[layer] ? n_outputs : n_tokens;
         const ggml_tensor* journal = journal_of(std::int64_t{n_rows} * n_used_);
-        const auto n = static_cast<std::size_t>(std::min(n_rows, kMostSeen) * n_used_);
+        const auto n = static_cast<std::size_t>(std::min(n_rows, n_most) * n_used_);
         std::vector<std::int32_t>& seen = seen_[layer];
         seen.clear();
         if (is_small) {

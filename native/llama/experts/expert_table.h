@@ -30,10 +30,11 @@ public:
     // large a one it leaves.
     void keep(ggml_tensor* looked_up, std::size_t layer, std::int64_t n_tokens);
 
-    // [layer] The places that the first tokens of the last call read, at most kMostSeen of its `n_tokens`; of a layer
+    // [layer] The places that the first tokens of the last call read, at most `n_most` of its `n_tokens`; of a layer
     // that is cropped, the first of its `n_outputs`, the tokens whose logits were wanted. Waits for the device. Valid
     // until the next time; empty: the call was too large.
-    const std::vector<std::vector<std::int32_t>>& read(std::int32_t n_tokens, std::int32_t n_outputs);
+    const std::vector<std::vector<std::int32_t>>& read(std::int32_t n_tokens, std::int32_t n_outputs,
+                                                       std::int32_t n_most);
 
     // What a call does not need of its last layer is not computed: only tokens whose logits are wanted reach it.
     bool is_cropped(std::size_t layer) const { return is_cropped_[layer]; }

@@ -89,8 +89,8 @@ def calibrate(corpus: Path, answer: int, tokens: int, profile: Path, **values: A
     """Have a mixture read each text of a corpus and answer it, and keep which experts that used as a profile: what
     --expert-profile begins with.
 
-    As while serving, answers count most: of a text luced looks at some of the last tokens only, and a use counts half
-    after 1,024 tokens of later answers. So many short answers say more of a corpus than a few long ones.
+    All uses count alike, of texts and of answers apart; a bank weighs an answer's ten times a text's. While serving,
+    older ones fade.
     """
     from luce.supervisor.cli.experts.corpus_file import read_corpus
     from luce.supervisor.cli.experts.counting import Lengths, count, counting_config
