@@ -20,6 +20,7 @@ Result<std::unique_ptr<ExpertTable>> ExpertTable::make(ggml_backend_dev_t device
     if (!made->journal_memory_ || !made->table_memory_) {
         return Error{ErrorCode::out_of_memory, "the device has no memory for the table of experts"};
     }
+    ggml_backend_buffer_clear(made->journal_memory_.get(), 0xFF);  // no place, where no call has left one yet
     // As weights: what reads them runs where they are.
     ggml_backend_buffer_set_usage(made->table_memory_.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     auto* next = static_cast<std::byte*>(made->table_->data);

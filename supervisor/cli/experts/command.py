@@ -90,7 +90,7 @@ def calibrate(corpus: Path, answer: int, tokens: int, profile: Path, **values: A
     --expert-profile begins with.
 
     All uses count alike, of texts and of answers apart; a bank weighs an answer's ten times a text's. While serving,
-    older ones fade.
+    older ones fade; so they do here where --fit splits the experts: give --cpu-moe then.
     """
     from luce.supervisor.cli.experts.corpus_file import read_corpus
     from luce.supervisor.cli.experts.counting import Lengths, count, counting_config
