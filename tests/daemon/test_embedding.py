@@ -18,6 +18,7 @@ from tests.daemon_driver import DaemonDriver, to_bytes
 Vectors = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 
 N_TEXTS, N_TEXTS_FULL = 40, 400
+N_WAITING = 256  # --queue
 ROUNDING = 1e-4  # of values of unit vectors
 ROUNDING_Q8 = 0.01  # where activations are rounded to eight bits, which follow the smallest difference
 
@@ -40,11 +41,13 @@ def texts(n: int, *, n_vocab: int, longest: int, seed: int = 1) -> list[list[int
 
 
 def embed_all(daemon: DaemonDriver, asked: Sequence[Sequence[int]]) -> Vectors:
-    """All of them sent at once."""
-    daemon.send(*(f"embed id={number} prompt={','.join(map(str, ids))}" for number, ids in enumerate(asked)))
+    """As many of them at once as may wait."""
+    lines = [f"embed id={number} prompt={','.join(map(str, ids))}" for number, ids in enumerate(asked)]
+    daemon.send(*lines[:N_WAITING])
     rows = []
     for number, ids in enumerate(asked):
         reply = daemon.next_reply()
+        daemon.send(*lines[number + N_WAITING : number + N_WAITING + 1])
         assert isinstance(reply, Embedding), reply
         assert (reply.id, reply.n_tokens) == (number, len(ids))
         rows.append(np.frombuffer(reply.values, "<f4"))
