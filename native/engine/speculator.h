@@ -52,6 +52,7 @@ public:
     // lanes, whose texts are nobody's. Returns how long drafting took, of all sources that are not free.
     void warmed_up(const speculation::StepCost& cost) { controller_.observe_warmup_step(cost); }
     double warm_up_drafts(std::span<const Candidate> lanes);
+    void forget_costs() { controller_.forget_costs(); }  // nothing of that was measured
 
     // Decide what each of them verifies in the next step. REQUIRES: each has been begun.
     void propose(std::span<const Candidate> lanes);

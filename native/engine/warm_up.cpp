@@ -147,8 +147,11 @@ void warm_up(Decoder& decoder, Speculator& speculator, std::int32_t n_lanes, con
     WarmUp measured(decoder, speculator, clock);
     bool has_time = measured.with_lanes(1);
     for (std::int32_t n = n_lanes; n > 1 && has_time; n /= 2) has_time = measured.with_lanes(n);
+    const bool is_believed = !decoder.met_contention();
+    if (!is_believed) speculator.forget_costs();
     if (!measured.found().empty()) {
-        log_debug("milliseconds of a call, and with so many drafted tokens a lane" + measured.found());
+        log_debug(std::string(is_believed ? "" : "not believed, since other programs want these cores: ") +
+                  "milliseconds of a call, and with so many drafted tokens a lane" + measured.found());
     }
 }
 

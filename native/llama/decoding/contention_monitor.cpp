@@ -16,17 +16,17 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "base/log.h"
 
 namespace luce::llama {
 namespace {
 
-constexpr double kWindowS = 0.25;         // of computation; a look costs some 10 us a thread
 constexpr double kContendedShare = 0.15;  // of the threads' time; a server that takes a core for each token takes 0.02
 constexpr double kCalmShare = 0.05;
-constexpr int kCalmFirst = 4;
-constexpr int kCalmMost = 64;
+constexpr int kCalmFirst = 1;
+constexpr int kCalmMost = 128;
 constexpr int kTooEarly = 16;  // windows of spinning that end sooner were a mistake
 
 // How long all threads of this process together have waited for a core, as far as the kernel counts it.
@@ -127,11 +127,20 @@ ContentionMonitor::~ContentionMonitor() = default;
 void ContentionMonitor::note(double computed_s) {
     if (n_threads_ < 2) return;  // nobody waits
     computed_s_ += computed_s;
-    if (waited_s_ && computed_s_ < kWindowS) return;
+    if (!waited_s_ || computed_s_ >= detector_.window_s()) end_window();
+}
+
+bool ContentionMonitor::met_contention() {
+    if (computed_s_ > 0) end_window();
+    return std::exchange(met_contention_, false);
+}
+
+void ContentionMonitor::end_window() {
     const std::optional<double> waited_s = read_waited_s();
     if (waited_s && waited_s_) {
         const bool was_contended = detector_.is_contended();
         const bool is_contended = detector_.update(computed_s_, std::max(*waited_s - *waited_s_, 0.0), n_threads_);
+        met_contention_ = met_contention_ || was_contended || is_contended;
         if (is_contended != was_contended) {
             log_debug(is_contended ? "other programs want these cores: threads sleep where they wait for each other"
                                    : "the cores are free: threads spin where they wait for each other");

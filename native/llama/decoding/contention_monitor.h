@@ -20,10 +20,14 @@ public:
 
     bool is_contended() const { return is_contended_; }
 
+    // How much computation the next window should span: a look costs some 10 us a thread, and threads that sleep
+    // without need cost much more.
+    double window_s() const { return is_contended_ ? 0.1 : 0.25; }
+
 private:
     bool is_contended_ = false;
     int n_calm_ = 0;         // windows in a row, under contention: enough room for all
-    int n_calm_wanted_ = 4;  // before spinning is tried again; more each time it was tried too early
+    int n_calm_wanted_ = 1;  // before spinning is tried again; more each time it was tried too early
     int n_since_tried_ = 0;  // windows since then
 };
 
@@ -37,6 +41,9 @@ public:
     // After each computation: how long it took.
     void note(double computed_s);
 
+    // Whether others wanted these cores in any of the computations since this was last asked.
+    bool met_contention();
+
     bool sleeps() const { return idle_team_ != nullptr; }
 
     // From now on threads sleep, or spin, where they wait for each other.
@@ -44,12 +51,14 @@ public:
 
 private:
     class IdleTeam;
+    void end_window();
 
     std::int32_t n_threads_;
     ContentionDetector detector_;
     std::unique_ptr<IdleTeam> idle_team_;  // while threads are to sleep
     double computed_s_ = 0;                // in this window
-    std::optional<double> waited_s_;       // by its start; none: not known yet, or never
+    bool met_contention_ = false;
+    std::optional<double> waited_s_;  // by its start; none: not known yet, or never
 };
 
 }  // namespace luce::llama

@@ -49,6 +49,7 @@ public:
     Result<void> keep(LaneId lane, std::span<const std::int32_t> path) override;
     void wait() override;
     bool was_first() const override { return was_first_; }
+    bool met_contention() override { return contention_.met_contention(); }
     std::optional<engine::ExpertReads> expert_reads(std::size_t first, std::size_t n) const override;
     void forget(LaneId lane) override;
     bool is_end_of_generation(Token token) const override;

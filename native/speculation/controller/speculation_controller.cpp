@@ -46,8 +46,8 @@ SpeculationController::SpeculationController(ControllerConfig config)
     : config_(checked(std::move(config))),
       has_trees_(
           std::any_of(config_.sources.begin(), config_.sources.end(), [](const auto& s) { return s.can_branch; })),
-      call_costs_(config_.n_lanes, config_.n_most),
-      tree_costs_(config_.n_lanes, has_trees_ ? config_.n_most : 0),
+      call_costs_(1, 0),
+      tree_costs_(1, 0),
       acceptance_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
       tree_chances_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
       draft_value_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size(), config_.n_most),
@@ -56,6 +56,14 @@ SpeculationController::SpeculationController(ControllerConfig config)
       long_speeds_(static_cast<std::size_t>(config_.n_lanes)),
       last_drafted_(static_cast<std::size_t>(config_.n_lanes) + 1),
       answer_at_(static_cast<std::size_t>(config_.n_lanes), -1) {
+    forget_costs();
+}
+
+void SpeculationController::forget_costs() {
+    call_costs_ = CostModel(config_.n_lanes, config_.n_most);
+    tree_costs_ = CostModel(config_.n_lanes, has_trees_ ? config_.n_most : 0);
+    draft_costs_.clear();
+    prospect_ = {};
     for (const SourceTraits& traits : config_.sources) {
         draft_costs_.emplace_back(config_.n_lanes, std::min(traits.n_most, config_.n_most));
     }

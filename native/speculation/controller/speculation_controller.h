@@ -103,6 +103,9 @@ public:
     void observe_warmup_step(const StepCost& step);
     void observe_warmup_draft(SourceIndex source, std::int32_t n_lanes, std::int32_t n_tokens, double seconds);
 
+    // As if none of what was measured before anything was served had been.
+    void forget_costs();
+
     // Whether drafts of the source could make such a step faster by more than a little, were they all right. If not,
     // nobody need look for any, and none is requested.
     bool can_pay(std::span<const LaneState> lanes, SourceIndex source);

@@ -39,6 +39,7 @@ public:
     }
 
     const engine::DecoderLimits& limits() const override { return limits_; }
+    bool met_contention() override { return is_contended; }
 
     Result<void> decode(std::span<const engine::Slice> slices, const std::function<void()>& overlapped = {}) override {
         if (overlapped) overlapped();
@@ -318,6 +319,7 @@ public:
     std::function<void(std::int32_t n_tokens)> on_decode;  // such a call has been computed
     std::function<void(std::size_t n_rows)> on_read;       // so many have been copied out
     std::optional<Error> fail_next;
+    bool is_contended = false;        // other programs took the processor from the calls
     std::size_t n_most_lanes = 1000;  // in one call; with more the device says that it has no room
     bool may_have_holes = false;      // a lane need not see all of its text
     std::size_t n_logits = 4;         // the hash fills four; what checks files expects as many as the vocabulary has

@@ -30,12 +30,12 @@ constexpr std::int32_t kPool = 4096;
 // Not free; counts what it is told.
 class Model final : public speculation::DraftSource {
 public:
-    Model(ManualClock& clock, double draft_s) : clock_(clock), draft_s_(draft_s) {}
+    Model(ManualClock& clock, double draft_seconds) : draft_s(draft_seconds), clock_(clock) {}
     const speculation::SourceTraits& traits() const override { return traits_; }
     Result<void> draft(std::span<const speculation::DraftAsk> asks, std::vector<speculation::Draft>& drafts) override {
         ++n_asked;
         const bool makes_graph = n_asked_of[asks.size()]++ < 2;
-        clock_.advance(makes_graph ? std::max(first_s, draft_s_) : draft_s_);
+        clock_.advance(makes_graph ? std::max(first_s, draft_s) : draft_s);
         for (const speculation::DraftAsk& ask : asks) {
             drafts.push_back({ask.lane, Tokens(static_cast<std::size_t>(ask.n_most), 1),
                               std::vector<float>(static_cast<std::size_t>(ask.n_most), 0.9F)});
@@ -52,6 +52,7 @@ public:
     void begin(LaneId lane, std::span<const Token>, std::int32_t) override { lanes.insert(lane); }
     void forget(LaneId lane) override { lanes.erase(lane); }
 
+    double draft_s;
     double first_s = 0;                     // that the first two drafts of so many lanes take, if it is more
     std::map<std::size_t, int> n_asked_of;  // by the number of lanes
     int n_asked = 0;
@@ -62,14 +63,14 @@ public:
 
 private:
     ManualClock& clock_;
-    double draft_s_;
     speculation::SourceTraits traits_{"model", kMost, false};
 };
 
 // A machine on which a call takes a while and then so long a token.
 struct Machine {
-    Machine(double call_s, double token_s, double draft_s) : decoder(limits(), true) {
-        decoder.on_decode = [this, call_s, token_s](std::int32_t n) { clock.advance(call_s + token_s * n); };
+    Machine(double call_seconds, double token_seconds, double draft_s)
+        : call_s(call_seconds), token_s(token_seconds), decoder(limits(), true) {
+        decoder.on_decode = [this](std::int32_t n) { clock.advance(call_s + token_s * n); };
         auto drafts = std::make_unique<Model>(clock, draft_s);
         model = drafts.get();
         SpeculationConfig config;
@@ -88,7 +89,7 @@ struct Machine {
         return limits;
     }
 
-    // Decodes plainly in all lanes.
+    // Decodes in all lanes, where no draft is right.
     void decode(int n_steps) {
         std::vector<Tokens> texts(kLanes, Tokens(40, 1));
         for (std::int32_t i = 0; i < kLanes; ++i) speculator->begin(static_cast<LaneId>(i), texts[0], 39);
@@ -98,6 +99,12 @@ struct Machine {
                 lanes.push_back({static_cast<LaneId>(i), texts[i], kMost, kMost});
             }
             speculator->propose(lanes);
+            std::int32_t n_tokens = 0;
+            for (const Speculator::Candidate& lane : lanes) {
+                n_tokens += std::max(static_cast<std::int32_t>(speculator->proposed(lane.lane).size()), 1);
+            }
+            const double seconds = call_s + token_s * n_tokens;
+            speculator->measured({kLanes, n_tokens, static_cast<std::int32_t>(texts[0].size()), seconds});
             for (std::size_t i = 0; i < texts.size(); ++i) {
                 texts[i].push_back(1);
                 const auto n_computed = static_cast<std::int32_t>(texts[i].size()) - 1;
@@ -106,6 +113,8 @@ struct Machine {
         }
     }
 
+    double call_s;
+    double token_s;
     ManualClock clock;
     FakeModel decoder;
     std::unique_ptr<Speculator> speculator;
@@ -164,6 +173,20 @@ TEST_CASE("what graphs take to make is not taken for the price of drafts") {
     machine.decode(3);
     CHECK(machine.model->n_asked > n_asked);
     CHECK(machine.model->n_skipped == 0);
+}
+
+TEST_CASE("what was measured while other programs took the processor is not believed") {
+    // Calls of many tokens seem hopeless, and drafts too dear for any answer.
+    Machine machine(0, 0.001, 0.3);
+    machine.decoder.is_contended = true;
+    warm_up(machine.decoder, *machine.speculator, kLanes, machine.clock);
+    const int n_asked = machine.model->n_asked;
+    machine.decoder.is_contended = false;
+    machine.model->draft_s = 0.0004;
+    machine.call_s = 0.002;
+    machine.token_s = 0.00001;
+    machine.decode(20);
+    CHECK(machine.model->n_asked > n_asked);
 }
 
 TEST_CASE("an answer in which nobody was asked for drafts need not be read at its end") {

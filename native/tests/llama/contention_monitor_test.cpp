@@ -45,24 +45,30 @@ TEST_SUITE("llama") {
         CHECK(windows_until_change(detector, 0.1, 1000) == 0);
     }
 
-    TEST_CASE("they spin again after some calm windows in a row, and after more of them each time it was too early") {
+    TEST_CASE("they spin again after a calm window, and after more of them in a row each time it was too early") {
         ContentionDetector detector;
         CHECK(windows_until_change(detector, 0.3, 1) == 1);
-        CHECK(windows_until_change(detector, 0.01, 3) == 0);
-        CHECK(windows_until_change(detector, 0.3, 1) == 0);  // not in a row
-        const int first = windows_until_change(detector, 0.01, 1000);
-        CHECK(first == 4);
+        CHECK(windows_until_change(detector, 0.01, 1000) == 1);
         CHECK(windows_until_change(detector, 0.3, 1) == 1);
-        CHECK(windows_until_change(detector, 0.01, 1000) == 2 * first);
-        for (int i = 0; i < 10; ++i) {
+        CHECK(windows_until_change(detector, 0.01, 1) == 0);
+        CHECK(windows_until_change(detector, 0.3, 1) == 0);  // not in a row
+        CHECK(windows_until_change(detector, 0.01, 1000) == 2);
+        for (int n_calm = 4; n_calm <= 128; n_calm *= 2) {
             CHECK(windows_until_change(detector, 0.3, 1) == 1);
-            CHECK(windows_until_change(detector, 0.01, 1000) <= 64);
+            CHECK(windows_until_change(detector, 0.01, 1000) == n_calm);
         }
         CHECK(windows_until_change(detector, 0.3, 1) == 1);
-        CHECK(windows_until_change(detector, 0.01, 1000) == 64);
+        CHECK(windows_until_change(detector, 0.01, 1000) == 128);
         CHECK(windows_until_change(detector, 0.0, 100) == 0);  // spinning was right for long
         CHECK(windows_until_change(detector, 0.3, 1) == 1);
-        CHECK(windows_until_change(detector, 0.01, 1000) == first);
+        CHECK(windows_until_change(detector, 0.01, 1000) == 1);
+    }
+
+    TEST_CASE("sleeping without need is found out sooner than contention") {
+        ContentionDetector detector;
+        const double spinning_s = detector.window_s();
+        detector.update(kWindow, 0.3 * kWindow * 2, 2);
+        CHECK(detector.window_s() < spinning_s);
     }
 
     TEST_CASE("more threads are judged by the share of each") {
@@ -90,5 +96,6 @@ TEST_SUITE("llama") {
         ContentionMonitor single(1);
         for (int i = 0; i < 1000; ++i) single.note(1e-9);
         CHECK_FALSE(single.sleeps());
+        CHECK_FALSE(single.met_contention());
     }
 }
