@@ -16,6 +16,7 @@ from gguf import GGMLQuantizationType, GGUFWriter
 BLOCK = 32  # weights in one Q8_0 block
 MAX_DRAWN_BLOCKS = 1 << 18  # a larger tensor repeats them: only models made to be measured have such
 STEPS_PER_STD = 40  # a standard deviation in Q8_0 steps: +-3 of them fit into int8
+Q4_STEPS_PER_STD = 2.5  # in Q4_0 steps, of which there are 16
 
 
 @dataclass(frozen=True)
@@ -41,27 +42,35 @@ class Sizes:
     has_vocab: bool = True
     n_ids: int = 512  # of a model without a vocabulary; of others at least so many, words of no meaning at the end
     swaps_tokens: bool = False  # a vocabulary of the same size with other texts
+    is_q4: bool = False  # Q4_0 in place of Q8_0
     seed: str = ""  # the model whose weights are drawn (the prefix of); none: its own
 
 
 class Weights:
     """Draws tensors and gives them to the writer. Dimensions are in ggml's order, the fastest first."""
 
-    def __init__(self, writer: GGUFWriter, seed: int) -> None:
+    def __init__(self, writer: GGUFWriter, seed: int, *, is_q4: bool = False) -> None:
         self._writer = writer
         self._random = np.random.default_rng(seed)
+        self._is_q4 = is_q4
 
     def matrix(self, name: str, *dims: int, gain: float = 1.0) -> None:
-        """Q8_0 weights with a deviation of gain / sqrt(inputs), so that a product keeps the size of its input."""
+        """Quantised weights with a deviation of gain / sqrt(inputs), so that a product keeps the size of its input."""
+        steps_per_std = Q4_STEPS_PER_STD if self._is_q4 else STEPS_PER_STD
         n_blocks = math.prod(dims) // BLOCK
         n_drawn = min(n_blocks, MAX_DRAWN_BLOCKS)
-        steps = self._random.standard_normal((n_drawn, BLOCK), dtype=np.float32) * STEPS_PER_STD
-        blocks = np.empty((n_drawn, BLOCK + 2), np.uint8)
-        blocks[:, :2] = np.frombuffer(np.float16(gain / math.sqrt(dims[0]) / STEPS_PER_STD).tobytes(), np.uint8)
-        blocks[:, 2:] = np.clip(np.rint(steps), -127, 127).astype(np.int8).view(np.uint8)
-        rows = (*reversed(dims[1:]), dims[0] // BLOCK * (BLOCK + 2))
-        data = np.resize(blocks, (n_blocks, BLOCK + 2)).reshape(rows)
-        self._writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType.Q8_0)
+        steps = np.rint(self._random.standard_normal((n_drawn, BLOCK), dtype=np.float32) * steps_per_std)
+        scale = np.frombuffer(np.float16(gain / math.sqrt(dims[0]) / steps_per_std).tobytes(), np.uint8)
+        if self._is_q4:
+            nibbles = (np.clip(steps, -8, 7) + 8).astype(np.uint8)
+            weights = nibbles[:, : BLOCK // 2] | nibbles[:, BLOCK // 2 :] << 4
+        else:
+            weights = np.clip(steps, -127, 127).astype(np.int8).view(np.uint8)
+        blocks = np.concatenate([np.broadcast_to(scale, (n_drawn, 2)), weights], axis=1)
+        rows = (*reversed(dims[1:]), dims[0] // BLOCK * blocks.shape[1])
+        data = np.resize(blocks, (n_blocks, blocks.shape[1])).reshape(rows)
+        kind = GGMLQuantizationType.Q4_0 if self._is_q4 else GGMLQuantizationType.Q8_0
+        self._writer.add_tensor(name, data, raw_dtype=kind)
 
     def norm(self, name: str, n: int, *, scale: float = 1.0) -> None:
         self.plain(name, scale * (1 + 0.1 * self._random.standard_normal(n)))

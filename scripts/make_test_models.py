@@ -171,7 +171,7 @@ def build_gemma4(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
 
 def build_laguna(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
     """One leading dense layer, then experts; layer 0 of 4 attends to everything, the others slide with more heads."""
-    n_head = [s.n_head if i % 4 == 0 else s.n_head + 2 for i in range(s.n_layer)]
+    n_head = [s.n_head if i % 4 == 0 else s.n_head + s.n_head_kv for i in range(s.n_layer)]
     add_common_keys(w, s)
     del w.kv_data[0][f"{s.arch}.attention.head_count"]
     w.add_head_count(n_head)
@@ -290,6 +290,17 @@ BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
             n_ctx=262144,
         ),
     ),
+    # As large as two mixtures that people run on cards of 8 to 24 GiB: Gemma 4's of 26B and Laguna's of 33B.
+    "bench-gemma4-26b": (
+        build_gemma4,
+        Sizes("gemma4", 2816, 30, 2112, 16, 8, 256, 128, 8, 704, window=1024, n_ctx=262144, n_ids=262144, is_q4=True),
+    ),
+    "bench-laguna-33b": (
+        build_laguna,
+        Sizes(
+            "laguna", 2048, 40, 8192, 48, 8, 128, 256, 8, 512, 512, window=512, n_ctx=131072, n_ids=100352, is_q4=True
+        ),
+    ),
     # bench-8b's drafter, which is never right: what the gate has to see.
     "bench-8b-dflash": (
         dflash([2, 10, 18, 26, 31], sections=True),
@@ -349,7 +360,8 @@ def write_model(path: Path, name: str, tokenizer: Path) -> None:
         else:
             writer.add_string("tokenizer.ggml.model", "no_vocab")
         writer.add_vocab_size(n_vocab)
-        build(writer, Weights(writer, zlib.crc32((sizes.seed or name).encode())), sizes, n_vocab)
+        weights = Weights(writer, zlib.crc32((sizes.seed or name).encode()), is_q4=sizes.is_q4)
+        build(writer, weights, sizes, n_vocab)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

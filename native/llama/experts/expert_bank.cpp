@@ -233,9 +233,10 @@ Result<void> ExpertBank::Impl::open_stream() {
         streamed[i].data = seen;
         const std::size_t offset = layout.parts[i].device_bytes;
         seen += offset + stage_bytes;
-        if (layout.layers[layers[i]].is_whole() || offset >= ggml_nbytes(&stored[i])) continue;
+        const std::size_t n_bytes = ggml_nbytes(&stored[i]) + experts::kTailBytes;
+        if (layout.layers[layers[i]].is_whole() || offset >= n_bytes) continue;
         const auto* host = static_cast<const std::byte*>(stored[i].data) + offset;
-        all.push_back({&streamed[i], host, offset, ggml_nbytes(&stored[i]) - offset, i % ExpertStream::kStages});
+        all.push_back({&streamed[i], host, offset, n_bytes - offset, i % ExpertStream::kStages});
     }
     Result<std::unique_ptr<ExpertStream>> made = ExpertStream::make(device, std::move(all));
     if (!made) return made.error();

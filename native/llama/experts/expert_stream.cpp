@@ -1,6 +1,7 @@
 #include "llama/experts/expert_stream.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "ggml-backend-impl.h"
@@ -13,6 +14,18 @@ struct Attached {
     ExpertStream* stream = nullptr;
     ggml_status (*whole)(ggml_backend_t, ggml_cgraph*) = nullptr;
 };
+
+// All that is copied of a weight lies within it: its values as bytes, and those behind them.
+ggml_tensor as_bytes(const StreamedWeight& weight) {
+    ggml_tensor bytes = *weight.seen;
+    const std::size_t n = weight.offset + weight.n_bytes;
+    bytes.type = GGML_TYPE_I8;
+    std::fill_n(bytes.ne, GGML_MAX_DIMS, 1);
+    std::fill_n(bytes.nb, GGML_MAX_DIMS, n);
+    bytes.ne[0] = static_cast<std::int64_t>(n);
+    bytes.nb[0] = 1;
+    return bytes;
+}
 
 // A backend has no room for a pointer of ours. An engine has one thread.
 std::unordered_map<ggml_backend_t, Attached>& attached() {
@@ -60,7 +73,8 @@ ggml_status ExpertStream::compute(ggml_backend_t backend, ggml_cgraph* graph) {
 // The stage may still be read by what was computed last with it.
 void ExpertStream::fill(const StreamedWeight& weight) {
     if (was_read_[weight.stage]) ggml_backend_event_wait(side_.get(), read_[weight.stage].get());
-    ggml_backend_tensor_set_async(side_.get(), weight.seen, weight.host, weight.offset, weight.n_bytes);
+    ggml_tensor bytes = as_bytes(weight);
+    ggml_backend_tensor_set_async(side_.get(), &bytes, weight.host, weight.offset, weight.n_bytes);
     ggml_backend_event_record(filled_[weight.stage].get(), side_.get());
 }
 

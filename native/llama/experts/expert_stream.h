@@ -23,7 +23,7 @@ struct StreamedWeight {
     ggml_tensor* seen = nullptr;      // at the addresses with the stage
     const std::byte* host = nullptr;  // the part to copy, to `offset` of `seen`
     std::size_t offset = 0;
-    std::size_t n_bytes = 0;
+    std::size_t n_bytes = 0;  // with what kernels may read behind the weight: a stage holds another one's bytes there
     std::size_t stage = 0;
 };
 

@@ -2,6 +2,7 @@
 // expert lies and whatever moves between two calls.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -19,7 +20,9 @@
 #include "llama-model.h"
 #include "llama/drafting/common_drafts.h"
 #include "llama/experts/expert_bank.h"
+#include "llama/experts/expert_lookup.h"
 #include "llama/experts/expert_mover.h"
+#include "llama/experts/expert_stream.h"
 #include "llama/model/backend.h"
 #include "llama/model/model.h"
 #include "tests/device/greedy_answer.h"
@@ -250,6 +253,31 @@ TEST_CASE("answers are the same while experts move at random") {
 }
 
 // Heads in the target's own file have a context of their own, and experts of the same bank.
+TEST_CASE("what kernels may read behind a streamed weight is zero, whatever its stage held before") {
+    const std::string name = "gemma4moe";  // each stage holds weights of two sizes in turn
+    std::size_t n_bytes = 0;
+    {
+        const Result<llama::Model> plain = load(name, {});
+        REQUIRE(plain.ok());
+        n_bytes = whole_bytes(plain.value());
+    }
+    const Result<llama::Model> model = load(name, banked(7 * n_bytes / 8));
+    REQUIRE_MESSAGE(model.ok(), model.error().text);
+    answer(model.value());
+    std::size_t n_checked = 0;
+    for (const auto& [weight_name, weight] : model.value().model()->tensors_by_name) {
+        if (weight_name.find("blk.4.ffn") != 0 || weight_name.find("_exps.weight") == std::string::npos) continue;
+        CAPTURE(weight_name);
+        const auto& lookup = llama::ExpertLookup::instance();
+        const ggml_tensor* seen = lookup.weight(weight, llama::ExpertStream::kFrom);
+        REQUIRE(seen != lookup.weight(weight, 1));
+        const char* behind = static_cast<const char*>(seen->data) + ggml_nbytes(seen);
+        CHECK(std::all_of(behind, behind + experts::kTailBytes, [](char byte) { return byte == 0; }));
+        ++n_checked;
+    }
+    CHECK(n_checked == 2);
+}
+
 TEST_CASE("heads draft the same wherever their experts lie") {
     llama::ModelOptions with_heads;
     with_heads.loads_heads = true;
