@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "ggml-backend-impl.h"
@@ -93,16 +94,20 @@ ggml_status ExpertStream::compute_in_pieces(ggml_backend_t backend, ggml_cgraph*
         ggml_cgraph piece = ggml_graph_view(graph, begin, end);
         return whole(backend, &piece);
     };
-    for (std::size_t i = 0; i < std::min(kStages, reads.size()); ++i) fill(*reads[i].second);
     int done = 0;
+    std::size_t n_filled = 0;
     for (std::size_t i = 0; i < reads.size(); ++i) {
+        const auto is_free = [&](std::size_t stage) {
+            return std::ranges::none_of(std::span(reads).subspan(i, n_filled - i),
+                                        [stage](const auto& read) { return read.second->stage == stage; });
+        };
+        while (n_filled < reads.size() && is_free(reads[n_filled].second->stage)) fill(*reads[n_filled++].second);
         const auto [node, weight] = reads[i];
         if (const ggml_status status = compute_piece(done, node); status != GGML_STATUS_SUCCESS) return status;
         ggml_backend_event_wait(backend, filled_[weight->stage].get());
         if (const ggml_status status = compute_piece(node, node + 1); status != GGML_STATUS_SUCCESS) return status;
         ggml_backend_event_record(read_[weight->stage].get(), backend);
         was_read_[weight->stage] = true;
-        if (i + kStages < reads.size()) fill(*reads[i + kStages].second);
         done = node + 1;
     }
     return compute_piece(done, graph->n_nodes);

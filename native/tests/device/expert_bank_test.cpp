@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -357,6 +358,41 @@ TEST_CASE("experts that are used come onto the device, and the profile brings th
     CHECK(fixed.counts().n_exchanges == 0);
     CHECK(share({}, fixed.counts()) >= learnt - 0.02);
     ::unlink(profile.c_str());
+}
+
+TEST_CASE("answers are the same where stages are read in another order than they follow each other") {
+    const std::string name = "gemma4moe";  // two weights a layer, three stages
+    const std::string file = "/tmp/luce-whole-layers-" + std::to_string(::getpid());
+    ::unlink(file.c_str());
+    llama::PlacementOptions placement;
+    Tokens expected;
+    {
+        const Result<llama::Model> plain = load(name, {});
+        REQUIRE(plain.ok());
+        expected = answer(plain.value());
+        placement = banked(7 * whole_bytes(plain.value()) / 8);
+    }
+    placement.expert_profile = file;
+    {
+        const Result<llama::Model> model = load(name, placement);
+        REQUIRE_MESSAGE(model.ok(), model.error().text);
+        experts::ExpertProfile profile{model.value().experts()->known().identity, {}};
+        for (const experts::LayerExperts& layer : model.value().experts()->layout().layers) {
+            const std::size_t n = layer.place_of.size();
+            profile.layers.push_back({layer.layer, std::vector<double>(n, 1), std::vector<double>(n, 0)});
+            if (layer.layer == 1) continue;  // all are used there, a few in the others
+            for (std::size_t i = 0; i < n; ++i) profile.layers.back().decode[i] = std::exp2(-static_cast<double>(i));
+        }
+        REQUIRE(experts::write_profile(file, profile).ok());
+    }
+    const Result<llama::Model> model = load(name, placement);
+    REQUIRE_MESSAGE(model.ok(), model.error().text);
+    const auto& layers = model.value().experts()->layout().layers;
+    CHECK(layers[1].is_whole());
+    CHECK_FALSE(layers[0].is_whole());
+    CHECK_FALSE(layers[2].is_whole());
+    CHECK(answer(model.value()) == expected);
+    ::unlink(file.c_str());
 }
 
 TEST_CASE("each lane is told of the experts that its own tokens read") {
