@@ -62,6 +62,8 @@ def test_kill_minus_nine_at_any_moment(start: Start, test_models: Path, tmp_path
 
 def damage(rng: random.Random, path: Path, other: Path) -> None:
     data = path.read_bytes()
+    if not data:  # cut to nothing in an earlier round, and not asked for since
+        return
     kind = rng.randrange(6)
     at = rng.randrange(len(data))
     if kind == 0:

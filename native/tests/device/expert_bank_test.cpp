@@ -2,8 +2,6 @@
 // expert lies and whatever moves between two calls.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -14,121 +12,26 @@
 #include <string>
 #include <vector>
 
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "llama-model.h"
 #include "llama/drafting/common_drafts.h"
 #include "llama/experts/expert_bank.h"
-#include "llama/experts/expert_lookup.h"
 #include "llama/experts/expert_mover.h"
-#include "llama/experts/expert_stream.h"
-#include "llama/model/backend.h"
 #include "llama/model/model.h"
-#include "tests/device/greedy_answer.h"
-#include "tests/device/late_device.h"
+#include "tests/device/split_mixture.h"
 #include "tests/llama/llama_memory.h"
 
 TEST_SUITE_BEGIN("device");
 
 using namespace luce;
 using namespace luce::memory_tests;
+using luce::tests::answer;
+using luce::tests::banked;
+using luce::tests::kDeviceBytes;
+using luce::tests::load;
+using luce::tests::whole_bytes;
 
 namespace {
-
-constexpr std::size_t kGranularity = 4096;
-constexpr std::size_t kAll = std::size_t{1} << 30;
-
-// The tests' device computes with the processor, so all its addresses are the processor's; blocks are files in memory,
-// which can be mapped more than once.
-class PlainMemory final : public llama::SplitMemory {
-public:
-    explicit PlainMemory(std::size_t n_most_on_device) : n_left_(n_most_on_device) {}
-    PlainMemory(const PlainMemory&) = delete;
-    PlainMemory& operator=(const PlainMemory&) = delete;
-    ~PlainMemory() override {
-        for (const Allocated& block : blocks_) ::close(block.fd);
-        if (begin_ != nullptr) ::munmap(begin_, n_bytes_);
-    }
-
-    std::size_t granularity() const override { return kGranularity; }
-    Result<std::byte*> reserve(std::size_t n_bytes) override {
-        n_bytes_ = n_bytes;
-        void* at = ::mmap(nullptr, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        REQUIRE(at != MAP_FAILED);
-        return begin_ = static_cast<std::byte*>(at);
-    }
-    Result<Block> allocate(std::size_t n_bytes, bool on_device) override {
-        CHECK(n_bytes % kGranularity == 0);
-        if (on_device && n_bytes > n_left_) return Error{ErrorCode::out_of_memory, "the device is full"};
-        if (on_device) n_left_ -= n_bytes;
-        const int fd = ::memfd_create("experts", 0);
-        REQUIRE(fd >= 0);
-        REQUIRE(::ftruncate(fd, static_cast<off_t>(n_bytes)) == 0);
-        blocks_.push_back({fd, n_bytes});
-        return blocks_.size() - 1;
-    }
-    Result<void> map(std::size_t offset, Block index) override {
-        CHECK(offset % kGranularity == 0);
-        const Allocated& block = blocks_[index];
-        REQUIRE(offset + block.n_bytes <= n_bytes_);
-        void* at = ::mmap(begin_ + offset, block.n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, block.fd, 0);
-        REQUIRE(at != MAP_FAILED);
-        return {};
-    }
-    bool write(std::byte* to, const void* from, std::size_t n_bytes) override {
-        std::memcpy(to, from, n_bytes);
-        return true;
-    }
-    bool read(void* to, const std::byte* from, std::size_t n_bytes) override {
-        std::memcpy(to, from, n_bytes);
-        return true;
-    }
-
-private:
-    struct Allocated {
-        int fd = -1;
-        std::size_t n_bytes = 0;
-    };
-    std::vector<Allocated> blocks_;
-    std::byte* begin_ = nullptr;
-    std::size_t n_bytes_ = 0;
-    std::size_t n_left_;
-};
-
-llama::PlacementOptions banked(std::size_t budget, std::size_t n_on_device = kAll) {
-    llama::PlacementOptions placement;
-    placement.expert_memory_bytes = budget;
-    placement.open_split_memory = [n_on_device](ggml_backend_dev_t) -> Result<std::unique_ptr<llama::SplitMemory>> {
-        return std::unique_ptr<llama::SplitMemory>(std::make_unique<PlainMemory>(n_on_device));
-    };
-    return placement;
-}
-
-Result<llama::Model> load(const std::string& name, const llama::PlacementOptions& placement,
-                          llama::ModelOptions options = {}) {
-    static const llama::Backend backend;
-    tests::LateDevice::install();
-    options.path = test_model(name.c_str());
-    options.n_ctx = 256;
-    options.n_threads = 1;
-    options.placement = placement;
-    return llama::Model::load(options, true, [] {});
-}
-
-Tokens answer(const llama::Model& model, llama::ExpertMover* mover = nullptr,
-              const std::function<void()>& between = {}) {
-    return tests::greedy_answer(model, 24, mover, between);
-}
-
-std::size_t whole_bytes(const llama::Model& model) {
-    std::size_t n_bytes = 0;
-    for (const auto& [name, tensor] : model.model()->tensors_by_name) {
-        if (name.find("_exps.weight") != std::string::npos) n_bytes += ggml_nbytes(tensor);
-    }
-    return n_bytes;
-}
 
 // Of a lane in each call.
 struct Width {
@@ -254,30 +157,6 @@ TEST_CASE("answers are the same while experts move at random") {
 }
 
 // Heads in the target's own file have a context of their own, and experts of the same bank.
-TEST_CASE("what kernels may read behind a streamed weight is zero, whatever its stage held before") {
-    const std::string name = "gemma4moe";  // each stage holds weights of two sizes in turn
-    std::size_t n_bytes = 0;
-    {
-        const Result<llama::Model> plain = load(name, {});
-        REQUIRE(plain.ok());
-        n_bytes = whole_bytes(plain.value());
-    }
-    const Result<llama::Model> model = load(name, banked(7 * n_bytes / 8));
-    REQUIRE_MESSAGE(model.ok(), model.error().text);
-    answer(model.value());
-    std::size_t n_checked = 0;
-    for (const auto& [weight_name, weight] : model.value().model()->tensors_by_name) {
-        if (weight_name.find("blk.4.ffn") != 0 || weight_name.find("_exps.weight") == std::string::npos) continue;
-        CAPTURE(weight_name);
-        const auto& lookup = llama::ExpertLookup::instance();
-        const ggml_tensor* seen = lookup.weight(weight, llama::ExpertStream::kFrom);
-        REQUIRE(seen != lookup.weight(weight, 1));
-        const char* behind = static_cast<const char*>(seen->data) + ggml_nbytes(seen);
-        CHECK(std::all_of(behind, behind + experts::kTailBytes, [](char byte) { return byte == 0; }));
-        ++n_checked;
-    }
-    CHECK(n_checked == 2);
-}
 
 TEST_CASE("heads draft the same wherever their experts lie") {
     llama::ModelOptions with_heads;
@@ -358,41 +237,6 @@ TEST_CASE("experts that are used come onto the device, and the profile brings th
     CHECK(fixed.counts().n_exchanges == 0);
     CHECK(share({}, fixed.counts()) >= learnt - 0.02);
     ::unlink(profile.c_str());
-}
-
-TEST_CASE("answers are the same where stages are read in another order than they follow each other") {
-    const std::string name = "gemma4moe";  // two weights a layer, three stages
-    const std::string file = "/tmp/luce-whole-layers-" + std::to_string(::getpid());
-    ::unlink(file.c_str());
-    llama::PlacementOptions placement;
-    Tokens expected;
-    {
-        const Result<llama::Model> plain = load(name, {});
-        REQUIRE(plain.ok());
-        expected = answer(plain.value());
-        placement = banked(7 * whole_bytes(plain.value()) / 8);
-    }
-    placement.expert_profile = file;
-    {
-        const Result<llama::Model> model = load(name, placement);
-        REQUIRE_MESSAGE(model.ok(), model.error().text);
-        experts::ExpertProfile profile{model.value().experts()->known().identity, {}};
-        for (const experts::LayerExperts& layer : model.value().experts()->layout().layers) {
-            const std::size_t n = layer.place_of.size();
-            profile.layers.push_back({layer.layer, std::vector<double>(n, 1), std::vector<double>(n, 0)});
-            if (layer.layer == 1) continue;  // all are used there, a few in the others
-            for (std::size_t i = 0; i < n; ++i) profile.layers.back().decode[i] = std::exp2(-static_cast<double>(i));
-        }
-        REQUIRE(experts::write_profile(file, profile).ok());
-    }
-    const Result<llama::Model> model = load(name, placement);
-    REQUIRE_MESSAGE(model.ok(), model.error().text);
-    const auto& layers = model.value().experts()->layout().layers;
-    CHECK(layers[1].is_whole());
-    CHECK_FALSE(layers[0].is_whole());
-    CHECK_FALSE(layers[2].is_whole());
-    CHECK(answer(model.value()) == expected);
-    ::unlink(file.c_str());
 }
 
 TEST_CASE("each lane is told of the experts that its own tokens read") {
@@ -510,20 +354,20 @@ TEST_CASE("what cannot be is refused with its reason") {
         REQUIRE(!model.ok());
         return model.error().text;
     };
-    CHECK(refusal("qwen35", banked(kAll)).find("is no mixture of experts") != std::string::npos);
-    CHECK(refusal("qwen3moe", banked(kAll, 100)).find("the device is full") != std::string::npos);
-    llama::PlacementOptions twice = banked(kAll);
+    CHECK(refusal("qwen35", banked(kDeviceBytes)).find("is no mixture of experts") != std::string::npos);
+    CHECK(refusal("qwen3moe", banked(kDeviceBytes, 100)).find("the device is full") != std::string::npos);
+    llama::PlacementOptions twice = banked(kDeviceBytes);
     twice.n_expert_layers = 1;
     CHECK(refusal("qwen3moe", twice).find("say otherwise where experts lie") != std::string::npos);
     llama::PlacementOptions real;
-    real.expert_memory_bytes = kAll;
+    real.expert_memory_bytes = kDeviceBytes;
     CHECK(refusal("qwen3moe", real).find("Late0 is no CUDA device") != std::string::npos);
     llama::PlacementOptions counts;
     counts.expert_profile = "/nowhere";
     CHECK(refusal("qwen35", counts).find("--expert-profile: the model is no mixture") != std::string::npos);
     counts.expert_cache_bytes = 1 << 20;
     CHECK(refusal("qwen3moe", counts).find("--moe-cache-mib looks experts up") != std::string::npos);
-    llama::PlacementOptions none = banked(kAll);
+    llama::PlacementOptions none = banked(kDeviceBytes);
     none.devices = "none";
     CHECK(refusal("qwen3moe", none).find("all layers have to be on the GPU") != std::string::npos);
 }
