@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-NATIVE = Path(__file__).resolve().parents[2] / "native"
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "native"
+DOCUMENT = ROOT / "docs" / "ARCHITECTURE.md"
 
-# Folder -> the folders that it may include besides itself.
-_PURE = {"base"}
-ALLOWED: dict[str, set[str]] = {
-    "base": set(),
-    "wire": _PURE,
-    "memory": _PURE,
-    "experts": _PURE,
-    "speculation": _PURE,
-    "engine": _PURE | {"memory", "speculation"},
-    "llama": _PURE | {"memory", "speculation", "engine", "experts"},  # implements their interfaces
-    "daemon": _PURE | {"wire", "engine", "memory", "speculation"},
-}
+
+def _allowed() -> dict[str, set[str]]:
+    """Folder -> the folders that it may include besides itself: the document's table."""
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| (.+) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    return {
+        folder: set(re.findall(r"`(\w+)`", seen)) for folders, seen in rows for folder in re.findall(r"\w+", folders)
+    }
+
+
+ALLOWED = _allowed()
 COMPOSITION_ROOT = "main.cpp"
 SEES_EVERYTHING = {"tests", "app"}  # app: the composition root's parts; nobody may see it but main.cpp
 SEES_GGML = {"llama"}

@@ -334,7 +334,7 @@ def test_a_pool_that_cannot_work_is_refused_with_what_would(
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("option", ["--kv-offload", "--pool"])
 def test_a_pool_larger_than_the_memory_is_refused_before_it_is_taken(
-    luced: Path, family: str, option: str, tiny_model: Path, test_models: Path, gpu: bool
+    luced: Path, family: str, option: str, tiny_model: Path, test_models: Path
 ) -> None:
     model = model_of(family, tiny_model, test_models)
     ended = subprocess.run(
@@ -342,9 +342,6 @@ def test_a_pool_larger_than_the_memory_is_refused_before_it_is_taken(
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ended.returncode == 2, ended
-    if gpu:  # its driver says so by itself, before anything is taken
-        assert "err start_failed no context of 268435456 cells" in ended.stdout
-        return
     assert "err start_failed a pool of 268435456 tokens takes" in ended.stdout
     assert "MiB can be had: give a smaller --kv-offload, --pool or --ctx" in ended.stdout
 

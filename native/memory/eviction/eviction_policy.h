@@ -38,7 +38,7 @@ struct Conversation {
     bool is_watched = false;    // counted at all
     std::list<Conversation*>::iterator watch;
 
-    // Its pages that could be evicted, by queue: EvictionQueue's own.
+    // Its pages that could be evicted, by queue: PageQueue's own.
     struct Candidates {
         Page* first = nullptr;
         std::size_t place = 0;

@@ -121,9 +121,9 @@ class Usage:
     n_resumes: int
     """Engines that were lost under it."""
     n_restored: int = 0
+    """Earlier answers that the client spelled otherwise, and that were in the prompt as the model wrote them."""
     is_live_summary: bool = False
     """Answered from the conversation that it summarises, behind that one's own head."""
-    """Earlier answers that the client spelled otherwise, and that were in the prompt as the model wrote them."""
     speculation: Speculation | None = None
     """None: the engine does not speculate, or had no step to take."""
     experts: ExpertReads | None = None
