@@ -49,6 +49,12 @@ Options with(Options options, const Fitted& fitted) {
     const llama::FitPlan& plan = fitted.plan;
     if (!fitted.is_whole()) options.n_gpu_layers = plan.n_gpu_layers;
     options.n_cpu_moe = plan.n_expert_layers;
+    if (!fitted.device.empty()) options.devices = fitted.device;
+    if (!plan.split.empty()) {
+        std::string shares;
+        for (const std::int32_t n : plan.split) shares += (shares.empty() ? "" : ",") + std::to_string(n);
+        options.tensor_split = shares;
+    }
     if (plan.expert_memory > 0) {
         options.expert_memory_bytes = plan.expert_memory;
         if (to_model_options(options).may_widen) options.n_ubatch = llama::kWideUbatch;  // as it was planned

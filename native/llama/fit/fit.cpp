@@ -289,6 +289,10 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
         if (!choices.splits_experts) fitted.plan = fit_plan(fitted.model, fitted.budget, choices, context_size);
     }
     if (!is_known) return refused("libllama does not say what a context takes");
+    if (fitted.plan.gpu) {
+        if (!wanted.gpus) fitted.device = ggml_backend_dev_name(gpus_of(options.placement)[*fitted.plan.gpu]);
+        fitted.budget.gpus = {fitted.budget.gpus[*fitted.plan.gpu]};
+    }
     const bool uses_gpu = fitted.plan.n_gpu_layers > 0;
     const Result<ContextSizes> chosen =
         fitted.plan.has_q8 ? probe.sizes(fitted.plan.n_ctx, true) : context_sizes(model, options, uses_gpu);

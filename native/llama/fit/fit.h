@@ -35,6 +35,7 @@ struct Fitted {
     std::string cache_type_k;
     std::string cache_type_v;
     std::int32_t n_ctx_wanted = 0;
+    std::string device;  // of several GPUs the one that holds all; empty: there is one, or all are used
     std::string reason;  // why experts do not lie as they usually would; empty: they do
 
     // In words, one line.

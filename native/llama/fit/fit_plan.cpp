@@ -1,10 +1,13 @@
 #include "llama/fit/fit_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 
 namespace luce::llama {
 namespace {
+
+constexpr int kFillSteps = 8;
 
 // The weights of layers that lie in the host's memory are copied to the GPU for a prompt, a tensor at a time: two wait
 // while one is computed with.
@@ -18,14 +21,9 @@ public:
         : model_(model), context_(context) {
         plan_.n_ctx = n_ctx;
         plan_.has_q8 = has_q8;
-        n_gpus_ = budget.gpus.size();
         host_ = budget.host;
-        std::size_t largest = 0;
-        for (const LayerSize& layer : model.layers) largest = std::max(largest, layer.dense + layer.experts);
-        for (const std::size_t bytes : budget.gpus) room_ += bytes - std::min(bytes, budget.reserve);
-        // Layers are whole: each GPU but the last may have less than one to spare.
-        const std::size_t lost = n_gpus_ > 1 ? (n_gpus_ - 1) * largest : 0;
-        room_ -= std::min(room_, lost);
+        for (const std::size_t bytes : budget.gpus) rooms_.push_back(bytes - std::min(bytes, budget.reserve));
+        room_ = std::accumulate(rooms_.begin(), rooms_.end(), std::size_t{0});
     }
 
     // So many layers, from the last one, and the output on the GPUs; so many layers' experts in the host's memory.
@@ -39,7 +37,7 @@ public:
             plan.host_weights += model_.output;
         } else {
             plan.weights = model_.output;
-            plan.compute = context_.compute * n_gpus_ + staging(model_, n_expert_layers);
+            plan.compute = (context_.compute + staging(model_, n_expert_layers)) * rooms_.size();
             plan.beside = model_.beside;
         }
         std::int32_t n_cached = 0;
@@ -55,6 +53,7 @@ public:
                          : context_.cache / static_cast<std::size_t>(n_layers) * static_cast<std::size_t>(n_cached);
         plan.host_cache = context_.cache - std::min(context_.cache, plan.cache);
         plan.fits_host = plan.host_weights + plan.host_cache <= host_;
+        if (rooms_.size() > 1 && n_on_gpu > 0) plan.split = split(plan);
         return plan;
     }
 
@@ -75,14 +74,54 @@ public:
         return plan;
     }
 
-    bool fits(const FitPlan& plan) const { return plan.n_gpu_layers == 0 || plan.gpu_bytes() <= room_; }
+    bool fits(const FitPlan& plan) const {
+        if (plan.n_gpu_layers == 0) return true;
+        return rooms_.size() > 1 ? !plan.split.empty() : plan.gpu_bytes() <= room_;
+    }
 
 private:
+    // How many layers each GPU gets, none fuller than need be; empty: they have no room for all.
+    std::vector<std::int32_t> split(const FitPlan& plan) const {
+        const double even =
+            static_cast<double>(plan.gpu_bytes()) / static_cast<double>(std::max(room_, std::size_t{1}));
+        for (int step = 0; step <= kFillSteps && even <= 1; ++step) {
+            auto found = split(plan, even + (1 - even) * step / kFillSteps);
+            if (!found.empty()) return found;
+        }
+        return {};
+    }
+
+    // The same with each GPU full to this share; the last one takes the rest.
+    std::vector<std::int32_t> split(const FitPlan& plan, double share) const {
+        const auto n_layers = static_cast<std::int32_t>(model_.layers.size());
+        const std::size_t compute = plan.compute / rooms_.size();
+        const std::size_t cached = n_layers == 0 ? 0 : context_.cache / static_cast<std::size_t>(n_layers);
+        std::vector<std::int32_t> counts;
+        std::int32_t next = n_layers + 1 - plan.n_gpu_layers;
+        for (std::size_t g = 0; g < rooms_.size(); ++g) {
+            const bool is_last = g + 1 == rooms_.size();
+            const auto room = static_cast<std::size_t>(static_cast<double>(rooms_[g]) * (is_last ? 1 : share));
+            std::size_t used = compute + (g == 0 ? plan.beside : 0);
+            counts.push_back(0);
+            for (; next <= n_layers; ++next, ++counts.back()) {
+                std::size_t bytes = model_.output;
+                if (next < n_layers) {
+                    const LayerSize& layer = model_.layers[static_cast<std::size_t>(next)];
+                    bytes = layer.dense + cached + (next >= plan.n_expert_layers ? layer.experts : 0);
+                }
+                if (used + bytes > room) break;
+                used += bytes;
+            }
+            if (counts.back() == 0 && used > room) return {};
+        }
+        return next > n_layers ? counts : std::vector<std::int32_t>();
+    }
+
     const FitModel& model_;
     ContextSize context_;
     FitPlan plan_;
-    std::size_t n_gpus_ = 0;
-    std::size_t room_ = 0;
+    std::vector<std::size_t> rooms_;  // of each GPU
+    std::size_t room_ = 0;            // of all
     std::size_t host_ = 0;
 };
 
@@ -98,6 +137,14 @@ FitPlan fit_plan(const FitModel& model, const FitBudget& budget, const FitChoice
     };
     const std::int32_t n_wanted = choices.n_ctx.front();
     const bool least = choices.has_q8.back();
+    for (std::size_t g = 0; budget.gpus.size() > 1 && g < budget.gpus.size(); ++g) {
+        const FitBudget one{{budget.gpus[g]}, budget.reserve, budget.host};
+        const bool has_q8 = choices.has_q8.front();
+        const Planner here(model, one, context_size(n_wanted, has_q8, false), n_wanted, has_q8);
+        FitPlan all = here.with(n_layers + 1, 0);
+        all.gpu = g;
+        if (here.fits(all)) return all;
+    }
     if (!budget.gpus.empty()) {
         for (const bool has_q8 : choices.has_q8) {
             const Planner here = planner(n_wanted, has_q8);

@@ -6,6 +6,9 @@
 // necessary there, the first layers' first; a shorter context, where nobody asked for one; fewer layers on the GPUs.
 // Experts are read a few at a time, so a layer's cost little there; a dense layer is read whole. Layers count as having
 // equal shares of the cache: their kinds alternate.
+//
+// What one GPU holds as it is wanted lies on that one: each further one costs time. Several get layers by their bytes,
+// each about as full as the others.
 #pragma once
 
 #include <cstddef>
@@ -55,10 +58,12 @@ struct FitChoices {
 struct FitPlan {
     std::int32_t n_ctx = 0;
     bool has_q8 = false;
-    std::int32_t n_gpu_layers = 0;     // of layers and output; all: n_layers + 1
-    std::int32_t n_expert_layers = 0;  // whose experts lie in the host's memory
-    std::size_t expert_memory = 0;     // of the GPU, for the experts used most; 0: all experts lie as the plan says
-    std::size_t weights = 0;           // of the GPUs together
+    std::int32_t n_gpu_layers = 0;         // of layers and output; all: n_layers + 1
+    std::int32_t n_expert_layers = 0;      // whose experts lie in the host's memory
+    std::size_t expert_memory = 0;         // of the GPU, for the experts used most; 0: all experts lie as the plan says
+    std::optional<std::size_t> gpu = {};   // of several, the one that holds all
+    std::vector<std::int32_t> split = {};  // of several, how many of n_gpu_layers each has, in order
+    std::size_t weights = 0;               // of the GPUs together
     std::size_t cache = 0;
     std::size_t compute = 0;
     std::size_t beside = 0;

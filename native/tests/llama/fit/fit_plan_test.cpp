@@ -5,7 +5,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <numeric>
 #include <random>
+#include <vector>
 
 TEST_SUITE_BEGIN("llama");
 
@@ -44,7 +47,50 @@ FitPlan plan(const FitModel& model, const FitBudget& budget, const FitChoices& c
     return fit_plan(model, budget, choices, context_size);
 }
 
+// Of each GPU: what a plan that uses several puts there.
+std::vector<std::size_t> bytes_of_each(const FitPlan& plan, const FitModel& model) {
+    const auto n_layers = static_cast<std::int32_t>(model.layers.size());
+    const std::size_t cached = context_size(plan.n_ctx, plan.has_q8, false).cache / model.layers.size();
+    std::vector<std::size_t> all;
+    std::int32_t layer = n_layers + 1 - plan.n_gpu_layers;
+    for (const std::int32_t n : plan.split) {
+        std::size_t bytes = plan.compute / plan.split.size() + (all.empty() ? plan.beside : 0);
+        for (const std::int32_t end = layer + n; layer < end; ++layer) {
+            if (layer == n_layers) {
+                bytes += model.output;
+                continue;
+            }
+            const LayerSize& size = model.layers[static_cast<std::size_t>(layer)];
+            bytes += size.dense + cached + (layer >= plan.n_expert_layers ? size.experts : 0);
+        }
+        all.push_back(bytes);
+    }
+    return all;
+}
+
 }  // namespace
+
+TEST_CASE("of several GPUs one is enough for what fits there, else each gets layers by their bytes") {
+    const FitPlan one = plan(dense(), card(24576, 2));
+    CHECK(one.gpu == 0);
+    CHECK(one.split.empty());
+    FitBudget unequal = card(8192, 2);
+    unequal.gpus[1] = 24576 * kMiB;
+    CHECK(plan(dense(), unequal).gpu == 1);
+
+    const FitPlan two = plan(dense(), card(8192, 2));
+    CHECK_FALSE(two.gpu);
+    CHECK(two.n_gpu_layers == 41);
+    REQUIRE(two.split.size() == 2);
+    CHECK(std::abs(two.split[0] - two.split[1]) <= 2);
+
+    // The first layers' experts lie in the host's memory: their GPU has room for more layers.
+    const FitPlan mixed = plan(mixture(), card(7680, 2));
+    CHECK(mixed.n_expert_layers > 10);
+    REQUIRE(mixed.split.size() == 2);
+    CHECK(mixed.split[0] > mixed.split[1] + 5);
+    for (const std::size_t bytes : bytes_of_each(mixed, mixture())) CHECK(bytes <= (7680 - 512) * kMiB);
+}
 
 TEST_CASE("what fits lies on the GPU, and what is given up first costs least") {
     const FitPlan all = plan(mixture(), card(24576));
@@ -145,7 +191,12 @@ TEST_CASE("plans keep within any card, leave nothing out, and never get worse wi
             const FitPlan found = plan(model, budget, choices);
             CAPTURE(turn);
             CAPTURE(mib);
-            if (found.n_gpu_layers > 0) CHECK(found.gpu_bytes() <= n_gpus * (mib - 512) * kMiB);
+            const std::size_t room = (mib - 512) * kMiB;
+            if (found.n_gpu_layers > 0) CHECK(found.gpu_bytes() <= (found.gpu ? 1 : n_gpus) * room);
+            if (n_gpus > 1 && found.n_gpu_layers > 0 && !found.gpu) {
+                CHECK(std::accumulate(found.split.begin(), found.split.end(), 0) == found.n_gpu_layers);
+                for (const std::size_t bytes : bytes_of_each(found, model)) CHECK(bytes <= room);
+            }
             CHECK(found.weights + found.host_weights == total + model.output + model.input);
             CHECK(found.n_gpu_layers <= n_all);
             CHECK(found.n_expert_layers < n_all);
