@@ -58,6 +58,8 @@ class _Answer:
     head: bytes
     given: GivenAnswer | None
     """The message that these ids are, and nothing else."""
+    special: tuple[tuple[int, int], ...]
+    """Where special tokens stand among its bytes, and which."""
 
     @property
     def n_bytes(self) -> int:
@@ -144,7 +146,8 @@ class TokenReplayCache:
         text = b"".join(pieces)
         if given is not None and not _ends_with_message(text, given):
             given = None
-        answer = _Answer(turn.head + text, array("i", [*turn.head_ids, *ids]), turn.head, given)
+        ids = [*turn.head_ids, *ids]
+        answer = _Answer(turn.head + text, array("i", ids), turn.head, given, tuple(self._specials(ids)))
         with self._lock:
             here = self._answers.setdefault(turn.place, [])
             for other in [other for other in here if other.text == answer.text]:
@@ -203,7 +206,7 @@ class TokenReplayCache:
     def _has_special(self, answer: _Answer, wanted: Sequence[int]) -> bool:
         """Whether these are the special tokens that it reads as. Under a grammar models spell some of them letter by
         letter; what they have as tokens is never more than what is wanted."""
-        own = self._special_in(answer.ids)
+        own = [token for _, token in answer.special]
         if own == wanted:
             return True
         rest = iter(wanted)
@@ -227,6 +230,9 @@ class TokenReplayCache:
     def _n_replaced(self, tokens: Sequence[int], begin: int, answer: _Answer) -> int | None:
         """How many tokens from `begin` on spell the answer, if none lies across its end and special tokens are where
         they are in it."""
+        n = len(answer.ids)
+        if array("i", tokens[begin : begin + n]) == answer.ids:
+            return n  # as most are
         n_bytes, end = 0, begin
         while n_bytes < len(answer.text) and end < len(tokens):
             n_bytes += len(self._model.prompt_piece(tokens[end]))
@@ -234,7 +240,7 @@ class TokenReplayCache:
         replaced = tokens[begin:end]
         if n_bytes != len(answer.text) or b"".join(self._pieces(replaced)) != answer.text:
             return None
-        return end - begin if self._specials(replaced) == self._specials(answer.ids) else None
+        return end - begin if self._specials(replaced) == list(answer.special) else None
 
     def _specials(self, ids: Iterable[int]) -> list[tuple[int, int]]:
         at = 0
