@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "app/ending.h"
 #include "app/models.h"
@@ -47,12 +48,15 @@ Options with_cache(Options options, const Fitted& fitted) {
 
 Options with(Options options, const Fitted& fitted) {
     const llama::FitPlan& plan = fitted.plan;
-    if (!fitted.is_whole()) options.n_gpu_layers = plan.n_gpu_layers;
+    const std::int32_t n_behind = fitted.model.n_behind;
+    if (!fitted.is_whole()) options.n_gpu_layers = plan.n_gpu_layers > 0 ? plan.n_gpu_layers + n_behind : 0;
     options.n_cpu_moe = plan.n_expert_layers;
     if (!fitted.device.empty()) options.devices = fitted.device;
     if (!plan.split.empty()) {
+        std::vector<std::int32_t> split = plan.split;
+        split.back() += n_behind;
         std::string shares;
-        for (const std::int32_t n : plan.split) shares += (shares.empty() ? "" : ",") + std::to_string(n);
+        for (const std::int32_t n : split) shares += (shares.empty() ? "" : ",") + std::to_string(n);
         options.tensor_split = shares;
     }
     if (plan.expert_memory > 0) {

@@ -65,7 +65,8 @@ public:
     // The last call did what later ones like it need not do again: what it took says little of them.
     virtual bool was_first() const { return false; }
 
-    // Other programs took the processor from calls since this was last asked: what those took says little of others.
+    // Other programs took the processor from calls since this was last asked: what those took says little of others. As
+    // far as it is seen: not of a call that one thread computes.
     virtual bool met_contention() { return false; }
 
     // Of the lane's tree in the last call only this way through it was the text: indices of tokens, the root first.

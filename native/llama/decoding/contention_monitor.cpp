@@ -23,6 +23,7 @@
 namespace luce::llama {
 namespace {
 
+constexpr double kLeastWindow_s = 0.02;   // a shorter rest says little
 constexpr double kContendedShare = 0.15;  // of the threads' time; a server that takes a core for each token takes 0.02
 constexpr double kCalmShare = 0.05;
 constexpr int kCalmFirst = 1;
@@ -131,7 +132,7 @@ void ContentionMonitor::note(double computed_s) {
 }
 
 bool ContentionMonitor::met_contention() {
-    if (computed_s_ > 0) end_window();
+    if (computed_s_ > kLeastWindow_s) end_window();
     return std::exchange(met_contention_, false);
 }
 

@@ -66,21 +66,26 @@ FitModel sizes_of(const llama_model* model) {
             sizes.output += n_bytes;
         }
     }
+    sizes.n_behind = llama_model_n_layer_nextn(model);
     sizes.input += embeddings;
     if (!has_output) sizes.output += embeddings;  // the same weights, once more on the GPU
     return sizes;
 }
 
+// In libllama's order: as they are named, or as they are.
 std::vector<ggml_backend_dev_t> gpus_of(const PlacementOptions& placement) {
-    std::vector<ggml_backend_dev_t> all;
+    std::vector<std::pair<std::size_t, ggml_backend_dev_t>> all;
     for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
         ggml_backend_dev_t device = ggml_backend_dev_get(i);
         if (ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_GPU) continue;
         const std::string name = "," + std::string(ggml_backend_dev_name(device)) + ",";
-        if (placement.devices && ("," + *placement.devices + ",").find(name) == std::string::npos) continue;
-        all.push_back(device);
+        const std::size_t at = placement.devices ? ("," + *placement.devices + ",").find(name) : i;
+        if (at != std::string::npos) all.emplace_back(at, device);
     }
-    return all;
+    std::ranges::sort(all);
+    std::vector<ggml_backend_dev_t> devices;
+    for (const auto& [at, device] : all) devices.push_back(device);
+    return devices;
 }
 
 // None where one of them does not say it: what shares the host's memory, or nobody's.

@@ -37,7 +37,8 @@ public:
             plan.host_weights += model_.output;
         } else {
             plan.weights = model_.output;
-            plan.compute = (context_.compute + staging(model_, n_expert_layers)) * rooms_.size();
+            const std::size_t each = buffers(n_expert_layers);
+            plan.compute = each * std::max(n_used(each), std::size_t{1});
             plan.beside = model_.beside;
         }
         std::int32_t n_cached = 0;
@@ -80,10 +81,21 @@ public:
     }
 
 private:
+    // On each GPU that layers lie on.
+    std::size_t buffers(std::int32_t n_expert_layers) const {
+        return context_.compute + staging(model_, n_expert_layers);
+    }
+    // How many GPUs have room for more than that.
+    std::size_t n_used(std::size_t buffers) const {
+        return static_cast<std::size_t>(
+            std::ranges::count_if(rooms_, [&](std::size_t room) { return room > buffers; }));
+    }
+
     // How many layers each GPU gets, none fuller than need be; empty: they have no room for all.
     std::vector<std::int32_t> split(const FitPlan& plan) const {
-        const double even =
-            static_cast<double>(plan.gpu_bytes()) / static_cast<double>(std::max(room_, std::size_t{1}));
+        std::size_t room = 0;
+        for (const std::size_t each : rooms_) room += each > buffers(plan.n_expert_layers) ? each : 0;
+        const double even = static_cast<double>(plan.gpu_bytes()) / static_cast<double>(std::max(room, std::size_t{1}));
         for (int step = 0; step <= kFillSteps && even <= 1; ++step) {
             auto found = split(plan, even + (1 - even) * step / kFillSteps);
             if (!found.empty()) return found;
@@ -94,7 +106,8 @@ private:
     // The same with each GPU full to this share; the last one takes the rest.
     std::vector<std::int32_t> split(const FitPlan& plan, double share) const {
         const auto n_layers = static_cast<std::int32_t>(model_.layers.size());
-        const std::size_t compute = plan.compute / rooms_.size();
+        const std::size_t compute = buffers(plan.n_expert_layers);
+        if (plan.beside > rooms_.front()) return {};
         const std::size_t cached = n_layers == 0 ? 0 : context_.cache / static_cast<std::size_t>(n_layers);
         std::vector<std::int32_t> counts;
         std::int32_t next = n_layers + 1 - plan.n_gpu_layers;
@@ -103,6 +116,7 @@ private:
             const auto room = static_cast<std::size_t>(static_cast<double>(rooms_[g]) * (is_last ? 1 : share));
             std::size_t used = compute + (g == 0 ? plan.beside : 0);
             counts.push_back(0);
+            if (used >= rooms_[g]) continue;
             for (; next <= n_layers; ++next, ++counts.back()) {
                 std::size_t bytes = model_.output;
                 if (next < n_layers) {
@@ -112,7 +126,6 @@ private:
                 if (used + bytes > room) break;
                 used += bytes;
             }
-            if (counts.back() == 0 && used > room) return {};
         }
         return next > n_layers ? counts : std::vector<std::int32_t>();
     }
@@ -137,7 +150,9 @@ FitPlan fit_plan(const FitModel& model, const FitBudget& budget, const FitChoice
     };
     const std::int32_t n_wanted = choices.n_ctx.front();
     const bool least = choices.has_q8.back();
-    for (std::size_t g = 0; budget.gpus.size() > 1 && g < budget.gpus.size(); ++g) {
+    // Other models are looked for on the first.
+    const std::size_t n_alone = budget.gpus.size() < 2 ? 0 : model.beside > 0 ? 1 : budget.gpus.size();
+    for (std::size_t g = 0; g < n_alone; ++g) {
         const FitBudget one{{budget.gpus[g]}, budget.reserve, budget.host};
         const bool has_q8 = choices.has_q8.front();
         const Planner here(model, one, context_size(n_wanted, has_q8, false), n_wanted, has_q8);

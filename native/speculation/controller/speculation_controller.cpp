@@ -63,6 +63,7 @@ void SpeculationController::forget_costs() {
     call_costs_ = CostModel(config_.n_lanes, config_.n_most);
     tree_costs_ = CostModel(config_.n_lanes, has_trees_ ? config_.n_most : 0);
     draft_costs_.clear();
+    readings_ = ReadingValue(static_cast<std::size_t>(config_.n_lanes), config_.sources.size());
     prospect_ = {};
     for (const SourceTraits& traits : config_.sources) {
         draft_costs_.emplace_back(config_.n_lanes, std::min(traits.n_most, config_.n_most));

@@ -157,7 +157,6 @@ TEST_CASE("answers are the same while experts move at random") {
 }
 
 // Heads in the target's own file have a context of their own, and experts of the same bank.
-
 TEST_CASE("heads draft the same wherever their experts lie") {
     llama::ModelOptions with_heads;
     with_heads.loads_heads = true;

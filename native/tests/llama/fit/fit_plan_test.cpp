@@ -50,11 +50,13 @@ FitPlan plan(const FitModel& model, const FitBudget& budget, const FitChoices& c
 // Of each GPU: what a plan that uses several puts there.
 std::vector<std::size_t> bytes_of_each(const FitPlan& plan, const FitModel& model) {
     const auto n_layers = static_cast<std::int32_t>(model.layers.size());
-    const std::size_t cached = context_size(plan.n_ctx, plan.has_q8, false).cache / model.layers.size();
+    const ContextSize context = context_size(plan.n_ctx, plan.has_q8, false);
+    const std::size_t cached = context.cache / model.layers.size();
+    const std::size_t buffers = context.compute + (plan.n_expert_layers > 0 ? 2 * model.largest_experts : 0);
     std::vector<std::size_t> all;
     std::int32_t layer = n_layers + 1 - plan.n_gpu_layers;
     for (const std::int32_t n : plan.split) {
-        std::size_t bytes = plan.compute / plan.split.size() + (all.empty() ? plan.beside : 0);
+        std::size_t bytes = (n > 0 ? buffers : 0) + (all.empty() ? plan.beside : 0);
         for (const std::int32_t end = layer + n; layer < end; ++layer) {
             if (layer == n_layers) {
                 bytes += model.output;
@@ -77,12 +79,24 @@ TEST_CASE("of several GPUs one is enough for what fits there, else each gets lay
     FitBudget unequal = card(8192, 2);
     unequal.gpus[1] = 24576 * kMiB;
     CHECK(plan(dense(), unequal).gpu == 1);
+    FitModel with_drafter = dense();
+    with_drafter.beside = kMiB;
+    CHECK_FALSE(plan(with_drafter, unequal).gpu);
 
     const FitPlan two = plan(dense(), card(8192, 2));
     CHECK_FALSE(two.gpu);
     CHECK(two.n_gpu_layers == 41);
     REQUIRE(two.split.size() == 2);
     CHECK(std::abs(two.split[0] - two.split[1]) <= 2);
+
+    // One that another program uses gets no layers, and keeps none from the others.
+    FitBudget taken = card(8192, 3);
+    taken.gpus[1] = 300 * kMiB;
+    const FitPlan around = plan(dense(), taken);
+    CHECK(around.n_gpu_layers == 41);
+    REQUIRE(around.split.size() == 3);
+    CHECK(around.split[1] == 0);
+    CHECK(around.compute == two.compute);
 
     // The first layers' experts lie in the host's memory: their GPU has room for more layers.
     const FitPlan mixed = plan(mixture(), card(7680, 2));
