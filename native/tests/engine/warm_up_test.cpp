@@ -175,6 +175,21 @@ TEST_CASE("what graphs take to make is not taken for the price of drafts") {
     CHECK(machine.model->n_skipped == 0);
 }
 
+TEST_CASE("what graphs take to make is not taken for the price of calls either") {
+    Machine machine(0.0005, 0.000001, 0.0001);
+    std::map<std::pair<std::size_t, std::int32_t>, int> n_calls_of;  // by lanes and tokens
+    machine.decoder.on_decode = [&](std::int32_t n) {
+        const std::size_t n_lanes = machine.decoder.last_call.size();
+        const bool makes_graph = n > static_cast<std::int32_t>(n_lanes) && n_calls_of[{n_lanes, n}]++ < 2;
+        machine.clock.advance(machine.call_s + machine.token_s * n + (makes_graph ? 0.03 : 0));
+    };
+    warm_up(machine.decoder, *machine.speculator, kLanes, machine.clock);
+    const int n_asked = machine.model->n_asked;
+    machine.decode(3);
+    CHECK(machine.model->n_asked > n_asked);
+    CHECK(machine.model->n_skipped == 0);
+}
+
 TEST_CASE("what was measured while other programs took the processor is not believed") {
     // Calls of many tokens seem hopeless, and drafts too dear for any answer.
     Machine machine(0, 0.001, 0.3);
