@@ -28,6 +28,7 @@ READERS = {
     "positive_probability": "parse_real(v, kPositiveProbability)",
     "probability": "parse_real(v, kProbability)",
     "prompt": "parse_prompt(v)",
+    "reading": "parse_reading(v)",
     "real": "parse_real(v, kAnyReal)",
     "samplers": "parse_samplers(v)",
     "slots": "parse_slots(v)",
@@ -72,8 +73,6 @@ def places_of(verb: dict[str, Any], verbs: list[dict[str, Any]]) -> str:
 def parser_of(verb: dict[str, Any]) -> str:
     """Regular commands have a parser by their form, the others one of their own."""
     name, command = verb["verb"], verb["command"]
-    if command == "reserved":
-        return "nullptr"
     if command in {"Ping", "Quit"}:
         return f"parse_{command.lower()}"
     if "keys" in verb:
@@ -83,8 +82,7 @@ def parser_of(verb: dict[str, Any]) -> str:
 
 def verb_row(verb: dict[str, Any]) -> str:
     # In a form by place, a word that begins with id= is a piece of a path, or the word to echo.
-    carries_id = "keys" in verb or verb["command"] == "reserved"
-    flags = (str(flag).lower() for flag in (verb.get("generates", False), carries_id))
+    flags = (str(flag).lower() for flag in (verb.get("generates", False), "keys" in verb))
     return f'    {{"{verb["verb"]}", {parser_of(verb)}, {", ".join(flags)}}},\n'
 
 

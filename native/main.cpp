@@ -16,6 +16,7 @@
 #include "app/fitting.h"
 #include "app/images.h"
 #include "app/models.h"
+#include "app/scoring.h"
 #include "app/status_lines.h"
 #include "app/text_store.h"
 #include "base/clock.h"
@@ -55,12 +56,27 @@ std::string version_text() {
            llama::Backend().description();
 }
 
-engine::EngineConfig to_engine_config(const Options& options, std::int32_t n_ctx, llama::DeviceMemory& device_memory) {
+engine::EngineConfig to_engine_config(const Options& options, std::int32_t n_ctx, llama::DeviceMemory& device_memory,
+                                      llama::PromptScorer& scorer) {
     engine::EngineConfig config = {n_ctx, options.n_lanes, options.n_queue};
+    config.scorer = &scorer;
+    config.repairs = options.repairs_prefill;
     config.pool_relief = {[&device_memory] { return device_memory.can_shrink(app::on_fatal_abort); },
                           [&device_memory] { return device_memory.shrink(); },
                           [&device_memory] { return device_memory.take_shortage(); }};
     return config;
+}
+
+daemon::RequestDefaults to_request_defaults(const Options& options, std::int32_t n_ctx) {
+    daemon::RequestDefaults defaults{n_ctx, options.seed, {}};
+    switch (options.prefill) {
+        case daemon::ReadingChoice::full: defaults.reading.reading = prefill::Reading::full; break;
+        case daemon::ReadingChoice::automatic: defaults.reading.reading = prefill::Reading::automatic; break;
+        case daemon::ReadingChoice::sparse: defaults.reading.reading = prefill::Reading::sparse; break;
+    }
+    defaults.reading.share = static_cast<double>(options.prefill_share);
+    defaults.reading.n_from = options.n_prefill_from;
+    return defaults;
 }
 
 // The parked model as it was, but with the pool that it is given.
@@ -94,15 +110,18 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
     const Result<app::Images> opened_images = app::open_images(options, model, reply_fd);
     if (!opened_images) return refuse_to_start(reply_fd, opened_images.error());
     const app::Images& images = opened_images.value();
+    const auto opened_scorer = app::open_prompt_scorer(options, model, reply_fd);
+    if (!opened_scorer) return refuse_to_start(reply_fd, opened_scorer.error());
+    llama::PromptScorer& scorer = *opened_scorer.value();
     llama::LlamaSamplerFactory samplers(model, decoder);
     llama::DeviceMemory device_memory(model, decoder, texts.target(), drafting.memory, texts.combined(),
                                       texts.scoring(), daemon::least_pool(options));
     engine::Engine engine(decoder, samplers, texts.memory(), clock,
-                          to_engine_config(options, info.n_ctx, device_memory), drafting.speculator.get());
+                          to_engine_config(options, info.n_ctx, device_memory, scorer), drafting.speculator.get());
     daemon::Output output(reply_fd, options.stream_fd,
                           options.multiplexed ? wire::Dialect::multiplexed : wire::Dialect::plain);
     daemon::ImageCommands image_commands(images.store.get());
-    daemon::RequestBuilder requests(info.n_ctx, options.seed, image_commands);
+    daemon::RequestBuilder requests(to_request_defaults(options, info.n_ctx), image_commands);
     const auto take_back = [&] {
         Result<void> back = device_memory.reload(
             [&](std::int32_t n_pool) { return load_again(options, backend, model_identity, n_pool, reply_fd); });
@@ -112,6 +131,7 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
     };
     const auto give_back = [&] {
         if (images.projector) images.projector->unload();
+        scorer.free();
         device_memory.unload();
     };
     const daemon::Parking parking = {give_back, take_back, drafting.memory != nullptr};
@@ -121,11 +141,14 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
         daemon::StatusFields fields = app::describe(info, options, texts.memory(), texts.disk(), texts.scoring(),
                                                     profile.sums(), clock.now_s() - started_s);
         app::describe(images, fields);
+        app::describe(scorer, fields);
         if (experts && model.experts()) app::describe(*model.experts(), *experts, fields);
         fields.insert(fields.end(), fitted.plan.begin(), fitted.plan.end());
         return fields;
     };
-    daemon::Dispatcher dispatcher(engine, slots, image_commands, output, clock, requests,
+    const daemon::ScorerControl scorer_control = {[&] { scorer.free(); },
+                                                  [&](const std::string& path) { return scorer.open(path); }};
+    daemon::Dispatcher dispatcher(engine, slots, image_commands, scorer_control, output, clock, requests,
                                   static_cast<std::size_t>(options.n_queue) + 1, describe);
     std::vector<memory::IoWorker*> workers = {&texts.files()};
     if (images.store) workers.insert(workers.end(), {images.reader.get(), images.encoder.get()});

@@ -12,9 +12,11 @@ from .commands import MAX_MARKS as MAX_MARKS
 from .commands import Cancel as Cancel
 from .commands import Clear as Clear
 from .commands import Command as Command
+from .commands import Compress as Compress
 from .commands import ConstraintArgs as ConstraintArgs
 from .commands import DescribeImage as DescribeImage
 from .commands import Embed as Embed
+from .commands import FreeScorer as FreeScorer
 from .commands import FreeSlot as FreeSlot
 from .commands import Generate as Generate
 from .commands import GenerateForm as GenerateForm
@@ -28,6 +30,8 @@ from .commands import Park as Park
 from .commands import Ping as Ping
 from .commands import PinSpan as PinSpan
 from .commands import Quit as Quit
+from .commands import Reading as Reading
+from .commands import ReadingArgs as ReadingArgs
 from .commands import SamplerKind as SamplerKind
 from .commands import SamplingArgs as SamplingArgs
 from .commands import SaveSlot as SaveSlot
@@ -48,6 +52,7 @@ from .framing import LineDecoder as LineDecoder
 from .percent import percent_decode as percent_decode
 from .percent import percent_encode as percent_encode
 from .replies import Cancelled as Cancelled
+from .replies import CompressOk as CompressOk
 from .replies import Embedding as Embedding
 from .replies import Err as Err
 from .replies import ExpertReads as ExpertReads

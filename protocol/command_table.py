@@ -28,11 +28,6 @@ class Verb:
     places: tuple[str, ...] | None
     generates: bool
 
-    @property
-    def is_reserved(self) -> bool:
-        """In the protocol, but not in this build."""
-        return self.command == "reserved"
-
 
 def _key(row: dict[str, Any]) -> Key:
     return Key(

@@ -160,6 +160,7 @@ WRITERS: dict[str, Writer] = {
     "positive_probability": _real(parse_positive_probability),
     "probability": _real(parse_probability),
     "prompt": _not_empty(_counts),
+    "reading": str,
     "real": _write_real,
     "samplers": _samplers,
     "slots": _counts,

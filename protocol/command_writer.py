@@ -18,8 +18,10 @@ from .commands import (
     Cancel,
     Clear,
     Command,
+    Compress,
     DescribeImage,
     Embed,
+    FreeScorer,
     FreeSlot,
     Generate,
     GenerateForm,
@@ -45,8 +47,8 @@ _CONTROL_OR_BLANK = re.compile(r"[\x00-\x20\x7f]")
 _UNSET: dict[type, Any] = {
     type(command): command
     for command in (
-        Generate(), Embed(), Cancel(0), Status(), Ping(), Quit(), Snapshot(0), ThinSnapshot(0, 0, 0), FreeSlot(0),
-        ListSlots(), SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(), DescribeImage("", 0),
+        Generate(), Compress(0.0), Embed(), Cancel(0), Status(), Ping(), Quit(), Snapshot(0), ThinSnapshot(0, 0, 0),
+        FreeSlot(0), ListSlots(), SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(), DescribeImage("", 0),
     )
 }  # fmt: skip
 _BY_NAME = {verb.command: verb for verb in reversed(VERBS) if verb.keys is not None}
@@ -174,6 +176,22 @@ def _file_line(command: Generate) -> str:
     return f"generate {paths[0]} {write_count(command.n_generate)} {paths[1]}"
 
 
+def _compress_line(command: Compress) -> str:
+    _check_says_all(command, ["prompt_path", "share", "scorer"])
+    WRITERS["positive_probability"](command.share)
+    keep_x1000 = round(command.share * 1000)
+    if keep_x1000 / 1000 != command.share:
+        raise RefusedError("without an id the share is a multiple of 1/1000")
+    words = [_path(command.prompt_path), str(keep_x1000)]
+    if command.scorer is not None:
+        words.append(_path(command.scorer))
+    if any(blank in word for word in words for blank in _BLANKS):
+        raise RefusedError("the paths of compress hold no blanks")
+    if "=" in words[0] or command.scorer == "nopark":
+        raise RefusedError("a path of compress looks like another of its words")
+    return " ".join(["compress", *words])
+
+
 def _ping_line(command: Ping) -> str:
     if _CONTROL_OR_BLANK.search(command.word):
         raise RefusedError("ping takes one word without control characters")
@@ -191,7 +209,11 @@ def _line_of(command: Command) -> str:
             return _ping_line(command)
         case ThinSnapshot(begin=begin, end=end) if begin >= end:
             raise RefusedError("from must be before to")
-        case Embed() | Cancel() | Status() | Quit():
+        case FreeScorer():
+            return "free drafter"
+        case Compress(id=None):
+            return _compress_line(command)
+        case Compress() | Embed() | Cancel() | Status() | Quit():
             return _named_line(command)
         case _:
             return _placed_line(command) if command.id is None else _named_line(command)

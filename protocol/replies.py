@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from .commands import Weights
+from .commands import PinSpan, Weights
 from .errors import ErrorCode
 
 Fields = tuple[tuple[str, str], ...]
@@ -82,6 +82,8 @@ class GenerateOk:
 
     id: int | None = None
     n_prompt: int = 0
+    n_read: int | None = None
+    """Of the prompt, where only parts of it were read."""
     n_generated: int = 0
     n_reused: int = 0
     tier: str = "none"
@@ -104,6 +106,19 @@ class GenerateOk:
 
 
 @dataclass(frozen=True, slots=True)
+class CompressOk:
+    """The final reply to `compress`."""
+
+    n_in: int
+    """Tokens of the prompt."""
+    n_out: int
+    """Of them, those that would be read."""
+    parts: tuple[PinSpan, ...] = ()
+    """Where these stand in the prompt."""
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Err:
     code: ErrorCode | str
     """A plain str only if a newer daemon has a code that is not known here."""
@@ -119,7 +134,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class PlainOk:
-    """`ok` with nothing else: the reply to `quit` and `clear`."""
+    """`ok` with nothing else: the reply to `quit`, `clear` and `free drafter`."""
 
     id: int | None = None
 
@@ -274,6 +289,7 @@ class UnknownLine:
 SnapReply = SnapshotTaken | ThinTaken | SlotFreed | SlotList | SlotSaved | InlineSnapshot | InlineSnapshotFailed
 Reply = (
     GenerateOk
+    | CompressOk
     | Err
     | Pong
     | PlainOk

@@ -14,7 +14,7 @@ from math import inf, isfinite
 from typing import Any
 
 from . import replies as r
-from .commands import Weights
+from .commands import PinSpan, Weights
 from .errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from .percent import percent_encode
 from .scalar_values import (
@@ -90,6 +90,22 @@ def _joined_counts(counts: Iterable[int]) -> str:
     return ",".join(map(str, counts))
 
 
+def _span(text: str) -> PinSpan:
+    begin, _, end = text.partition(":")
+    span = PinSpan(_count(begin), _count(end))
+    if span.begin >= span.end:
+        raise RefusedError(f"{text} does not begin before it ends")
+    return span
+
+
+def _spans(text: str) -> tuple[PinSpan, ...]:
+    return tuple(map(_span, text.split(","))) if text else ()
+
+
+def _joined_spans(spans: Iterable[PinSpan]) -> str:
+    return ",".join(f"{span.begin}:{span.end}" for span in spans)
+
+
 def _stop(text: str) -> r.StopReason:
     if text not in set(r.StopReason):
         raise RefusedError(f"stop={text} is no reason to stop")
@@ -144,7 +160,9 @@ _ID = _Part("id", "id", _count, is_required=False)
 _SECONDS = _fixed(6)
 _GENERATED = (
     _ID,
-    *_counts(("N", "n_prompt"), ("gen", "n_generated"), ("reused", "n_reused")),
+    _Part("N", "n_prompt", _count),
+    _Part("read", "n_read", _count, is_required=False),
+    *_counts(("gen", "n_generated"), ("reused", "n_reused")),
     _Part("tier", "tier", _text, is_required=False),
     _Part("miss", "miss", _text, is_required=False),
     _Part("restored", "restored", _count, is_required=False),
@@ -165,9 +183,12 @@ _EXPERTS = (_Part("expert_hits", "n_hits", _large), _Part("expert_misses", "n_mi
 _END = (_Part("out", "output_path", _text, is_required=False), _Part("stop", "stop", _stop))
 _OK_KEYS = {part.key for part in (*_GENERATED, _ACCEPT, *_SPECULATION, *_EXPERTS, *_END)}
 
+_COMPRESSED = (_ID, *_counts(("in", "n_in"), ("out", "n_out")), _Part("parts", "parts", _spans, _joined_spans))
+
 # Where several rows have the same words, the first one counts whose keys are all there.
 _ROWS = (
     _Row(r.PlainOk, "ok", (_ID,)),
+    _Row(r.CompressOk, "ok", _COMPRESSED),
     _Row(r.Parked, "ok", (_ID, "park", _Part("", "what", Weights))),
     _Row(r.Unparked, "ok", (_ID, "unpark", _Part("", "what", Weights))),
     _Row(r.Cancelled, "[cancel]", (_Part("id", "id", _count),)),
@@ -251,10 +272,13 @@ def _parse_generate_ok(fields: dict[str, str]) -> r.GenerateOk:
 
 
 def _parse_ok(bare: Sequence[str], words: Iterable[str]) -> r.Reply | None:
-    """Bare words tell what was done, `N=` that it is a generation; nothing but an id is a plain `ok`."""
+    """Bare words tell what was done, `N=` that it is a generation, `in=` that it is a compression; nothing but an id is
+    a plain `ok`."""
     fields = _split_fields(words)
     if fields is not None and "N" in fields and not bare:
         return _parse_generate_ok(fields)
+    if fields is not None and "in" in fields and not bare:
+        return r.CompressOk(**_arguments(_COMPRESSED, fields))
     if fields is None or fields.keys() - {"id"} or (bare and bare[1:] not in [[str(what)] for what in Weights]):
         return None
     return _parse_row("ok", bare, fields)

@@ -26,8 +26,8 @@ llama::FitOptions to_fit_options(const Options& options) {
     llama::FitOptions fit;
     fit.gpu_bytes = options.gpu_memory_bytes;
     fit.reserve_bytes = options.reserve_gpu_bytes;
-    for (const auto& file :
-         {wants_draft_model(options) ? options.draft : std::nullopt, options.mmproj, options.kvflash_scorer}) {
+    for (const auto& file : {wants_draft_model(options) ? options.draft : std::nullopt, options.mmproj,
+                             options.kvflash_scorer, options.prefill_scorer}) {
         if (file) fit.beside.push_back(*file);
     }
     if (!options.plan_gpus.empty()) fit.gpus.emplace(options.plan_gpus.begin(), options.plan_gpus.end());

@@ -1,6 +1,7 @@
 #include "app/scoring.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "app/models.h"
@@ -22,7 +23,38 @@ llama::ScorerOptions to_scorer_options(const Options& options, const llama::Mode
                                 .layer = std::nullopt};
 }
 
+// Tokens of a call: a GPU is busy with more, and a CPU takes so many in a moment.
+constexpr std::int32_t kGpuCall = 1024;
+constexpr std::int32_t kCpuCall = 256;
+
 }  // namespace
+
+Result<std::unique_ptr<llama::PromptScorer>> open_prompt_scorer(const Options& options, const llama::Model& model,
+                                                                int reply_fd) {
+    const auto load = [&options, &model, reply_fd](const std::string& path) {
+        const llama::ModelInfo& info = model.info();
+        llama::ScorerOptions scorer;
+        scorer.path = path;
+        scorer.option = "--prefill-scorer";
+        scorer.n_ctx = info.n_ctx;
+        scorer.n_threads = options.n_draft_threads.value_or(info.n_threads);
+        scorer.n_gpu_layers = options.n_draft_gpu_layers;
+        scorer.n_call = info.n_gpu_layers != 0 ? kGpuCall : kCpuCall;
+        const llama::LoadGuard guard(to_guard_options(options, path, reply_fd));
+        return llama::DraftScorer::load(scorer, model);
+    };
+    auto scorer = std::make_unique<llama::PromptScorer>(load);
+    if (!options.prefill_scorer) return scorer;
+    if (const Result<void> opened = scorer->open(*options.prefill_scorer); !opened) return opened.error();
+    return scorer;
+}
+
+void describe(const llama::PromptScorer& scorer, daemon::StatusFields& fields) {
+    const llama::ScorerUsage usage = scorer.usage();
+    fields.emplace_back("prefill_scorer_bytes", std::to_string(usage.weights + usage.cells));
+    fields.emplace_back("prefill_keys_bytes", std::to_string(usage.keys));
+    fields.emplace_back("prefill_scored", std::to_string(scorer.n_read()));
+}
 
 Result<llama::PageScoring> open_scoring(const Options& options, const llama::Model& model, int reply_fd) {
     using daemon::KvflashPolicy;

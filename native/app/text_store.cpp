@@ -20,6 +20,8 @@ using llama::ModelInfo;
 constexpr std::size_t kMaxQueuedFileBytes = std::size_t{1} << 30;  // rows that wait for the disk
 constexpr std::uint64_t kPinnedPart = 4;  // of the free memory, for pages that a device fetches: lost to all others
 
+bool has_other_ids(const Options& options) { return options.mmproj || options.prefill_scorer; }
+
 // The disk cache, if one was asked for and the model's memory can be cut into pages.
 Result<std::unique_ptr<memory::DiskStore>> open_disk(const Options& options, const ModelInfo& info,
                                                      memory::KvDevice& device, memory::IoWorker& files,
@@ -30,7 +32,7 @@ Result<std::unique_ptr<memory::DiskStore>> open_disk(const Options& options, con
     disk.directory = *options.disk_cache;
     disk.budget_bytes = options.disk_budget_bytes;
     disk.identity = info.identity;
-    disk.limits = {traits.row_bytes, traits.max_state_bytes(), info.n_vocab, options.mmproj.has_value()};
+    disk.limits = {traits.row_bytes, traits.max_state_bytes(), info.n_vocab, has_other_ids(options)};
     disk.settle = [&device] { device.settle(); };
     return memory::DiskStore::open(std::move(disk), files, clock);
 }
@@ -49,7 +51,7 @@ memory::MemoryConfig to_memory_config(const Options& options, const ModelInfo& i
     config.host_budget = options.host_cache_bytes.value_or(daemon::default_host_cache_bytes());
     config.n_slots = options.n_slots;
     config.n_vocab = info.n_vocab;
-    config.has_images = options.mmproj.has_value();
+    config.has_other_ids = has_other_ids(options);
     config.reuses = options.reuses_prefixes;
     return config;
 }

@@ -14,11 +14,11 @@ std::int32_t room_to_run(std::int32_t n_pool, std::int32_t n_lanes) { return std
 
 }  // namespace
 
-Result<void> Admission::check_room() const {
+Result<void> Admission::check_room(std::size_t n_more) const {
     // Lanes are filled at the next step: what a free one will take does not count as waiting.
-    const std::size_t n_free = lanes_.size() - static_cast<std::size_t>(lanes_.n_busy());
+    const std::size_t n_free = lanes_.size() - static_cast<std::size_t>(lanes_.n_requests());
     const std::size_t n_places = static_cast<std::size_t>(n_queue_) + (suspended_.empty() ? n_free : 0);
-    if (queue_.size() < n_places) return {};
+    if (queue_.size() + n_more < n_places) return {};
     return Error{ErrorCode::queue_full, "all lanes are taken and " + std::to_string(n_queue_) +
                                             " requests are waiting (--queue); try again when one has ended"};
 }
@@ -62,7 +62,7 @@ std::optional<LaneId> Admission::resume_next() {
     Suspended& first = suspended_.front();
     const std::optional<LaneId> lane = lanes_.find_free();
     if (!lane || !fits_beside_others(first.generation->n_text(), first.generation->request())) return std::nullopt;
-    first.generation->begin(memory_.resume(*lane, first.generation->text(), first.memory));
+    first.generation->begin(memory_.resume(*lane, first.generation->names(), first.memory));
     lanes_.at(*lane) = std::move(first.generation);
     suspended_.pop_front();
     return lane;
@@ -84,7 +84,7 @@ std::optional<Admission::Admitted> Admission::take_next() {
 
 bool Admission::is_fetched(WaitingRequest& waiting) {
     if (!waiting.has_asked) {
-        waiting.fetch = memory_.fetch(waiting.request.prompt, waiting.request.memory);
+        waiting.fetch = memory_.fetch(waiting.request.names(), waiting.request.memory);
         waiting.has_asked = true;
     }
     return waiting.fetch == nullptr || memory::KvCacheManager::is_done(*waiting.fetch);
@@ -100,7 +100,7 @@ bool Admission::wants_step() const {
 void Admission::suspend(LaneId lane, bool is_sound) {
     std::unique_ptr<Generation>& running = lanes_.at(lane);
     Suspended suspended;
-    suspended.memory = memory_.suspend(lane, running->text(), running->n_computed(), is_sound);
+    suspended.memory = memory_.suspend(lane, running->names(), running->n_computed(), is_sound);
     suspended.generation = std::move(running);
     const auto later = std::find_if(suspended_.begin(), suspended_.end(), [&](const Suspended& other) {
         return LaneTable::rank(*other.generation) > LaneTable::rank(*suspended.generation);

@@ -31,8 +31,8 @@ public:
     // Whether someone could go on now, as far as the disk is concerned.
     bool wants_step() const;
 
-    // Errors: queue_full.
-    Result<void> check_room() const;
+    // `n_more` requests are to be pushed that are not yet. Errors: queue_full.
+    Result<void> check_room(std::size_t n_more = 0) const;
     void push(WaitingRequest waiting) { queue_.push(std::move(waiting)); }
 
     // The stats of one that had no lane, and ends now.
@@ -40,7 +40,7 @@ public:
 
     // Not while the device has no room for more lanes than run: else the one that was suspended would be resumed at
     // once, and the same call fail again, for ever.
-    bool is_open() const { return !is_crowded_ || lanes_.n_busy() == 0; }
+    bool is_open() const { return !is_crowded_ || lanes_.n_requests() == 0; }
 
     // A suspended request goes on in the lane that is returned; none: there is none, or no room.
     std::optional<LaneId> resume_next();

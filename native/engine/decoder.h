@@ -32,6 +32,7 @@ struct Slice {
     // What is added to a token's position for RoPE to see it there; with places, to the slice's first position: the
     // rows are seen at their places behind that.
     Position rope_shift = 0;
+    std::span<const Position> rope_shifts = {};  // the same for each token by itself; empty: one for all
     std::span<const ImagePlace> places = {};
 };
 

@@ -11,8 +11,6 @@
 namespace luce::engine {
 namespace {
 
-constexpr std::size_t kMaxStopTokens = 4096;  // each is looked at for every token
-
 constexpr std::size_t kIdleBytes = std::size_t{4} << 20;  // copied at once; a request that comes meanwhile waits for it
 
 // Of logits, as Decoder::decode() leaves them.
@@ -39,62 +37,19 @@ Engine::Engine(Decoder& decoder, SamplerFactory& samplers, memory::KvCacheManage
       sizer_(std::min(decoder.limits().n_ubatch, decoder.limits().n_batch), decoder.limits().waits_for_device ? 2 : 1),
       lanes_(config.n_lanes),
       admission_(lanes_, memory, decoder, config.n_queue),
-      relief_(config.pool_relief, decoder, memory, admission_) {
+      relief_(config.pool_relief, decoder, memory, admission_),
+      readings_(memory, config.scorer, decoder.limits().n_vocab, config.n_ctx) {
     assert(decoder.limits().n_pool >= config.n_ctx || memory.is_bounded());
     if (speculator != nullptr) totals_.speculation.emplace();
-}
-
-Result<void> Engine::check(const Request& request) const {
-    const auto n_prompt = static_cast<std::int64_t>(request.prompt.size());
-    if (n_prompt == 0) return Error{ErrorCode::empty_prompt, "the prompt has no tokens"};
-    // A generating request needs room for at least one token of its own.
-    const std::int64_t n_least = n_prompt + (request.n_generate > 0 ? 1 : 0);
-    if (n_least > config_.n_ctx) {
-        return Error{ErrorCode::prompt_too_long,
-                     "the prompt has " + std::to_string(n_prompt) + " tokens and leaves no room in the context of " +
-                         std::to_string(config_.n_ctx) + "; shorten it or start with a larger --ctx"};
-    }
-    const std::int32_t n_vocab = decoder_.limits().n_vocab;
-    const auto outside = [n_vocab](Token token) { return token < 0 || token >= n_vocab; };
-    if (Result<void> checked = check_prompt(request); !checked) return checked;
-    for (const auto& [token, bias] : request.sampling.logit_bias) {
-        if (outside(token)) {
-            return Error{ErrorCode::token_out_of_range, "logit_bias names token " + std::to_string(token) +
-                                                            ", outside the vocabulary of " + std::to_string(n_vocab)};
-        }
-    }
-    if (request.stop_tokens.size() > kMaxStopTokens) {
-        return Error{ErrorCode::bad_args, "stop= names more than " + std::to_string(kMaxStopTokens) + " tokens"};
-    }
-    if (request.n_generated_before > n_prompt) {
-        return Error{ErrorCode::bad_args, "generated=" + std::to_string(request.n_generated_before) +
-                                              " says more than the prompt's " + std::to_string(n_prompt) + " tokens"};
-    }
-    return memory_.check(request.memory, static_cast<Position>(n_prompt));
-}
-
-Result<void> Engine::submit(Request request) {
-    if (Result<void> checked = check(request); !checked) return checked;
-    if (Result<void> room = admission_.check_room(); !room) return room;
-    Result<std::unique_ptr<TokenSampler>> sampler = samplers_.create(request);
-    if (!sampler) return sampler.error();
-    admission_.push({std::move(request), std::move(sampler).value(), nullptr, false});
-    return {};
-}
-
-std::optional<FinishedStats> Engine::cancel(RequestKey key) {
-    const std::optional<LaneId> lane = lanes_.find(key);
-    if (!lane) return admission_.cancel(key, clock_.now_s());
-    const FinishedStats stats = at(*lane)->stats(Finish::cancel, clock_.now_s());
-    release(*lane, {}, true);
-    return stats;
 }
 
 std::vector<Event> Engine::compute_step() {
     assert(ended_.empty());
     Span whole(Part::step);
     std::vector<Event> events;
+    take_decided(events);
     admit(events);
+    if (can_begin_repair()) begin_repair(events);
     release_ended();  // those that were known to their end are not in the plan
     fail_images(events);
     if (n_busy() > 0) {
@@ -110,6 +65,7 @@ std::vector<Event> Engine::compute_step() {
         // poorer for it.
         if (const std::optional<Error> shortage = relief_.take_shortage()) relieve({}, *shortage, events);
     }
+    hide_repair(events);
     return events;
 }
 
@@ -146,6 +102,8 @@ void Engine::use_idle_time() {
 void Engine::admit(std::vector<Event>& events) {
     if (!admission_.is_open()) return;
     const Span span(Part::admit);
+    // Nobody waits for a repair.
+    if (lanes_.find_repair() && admission_.wants_step()) stop_repair();
     while (const std::optional<LaneId> lane = admission_.resume_next()) {
         want_images(*lane);
         if (speculator_ != nullptr) speculator_->begin(*lane, at(*lane)->text(), at(*lane)->n_computed());
@@ -162,7 +120,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
                                             clock_.now_s());
     Generation& g = *at(lane);
     const Result<memory::PrefillStart> start =
-        memory_.begin(lane, g.text(), g.request().memory, generates, fetch.get());
+        memory_.begin(lane, g.names(), g.request().memory, generates, fetch.get());
     if (!start) {
         events.emplace_back(FailedEvent{g.request().key, start.error()});
         forget(lane);
@@ -173,7 +131,7 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
     g.n_read_before = n_read_;
     want_images(lane);
     if (speculator_ != nullptr) speculator_->begin(lane, g.text(), g.n_computed());
-    totals_.n_reused_tokens += static_cast<std::uint64_t>(g.n_computed());
+    if (!g.is_repair()) totals_.n_reused_tokens += static_cast<std::uint64_t>(g.n_computed());
     const memory::CheckpointBlob& known = start.value().logits;
     const std::span<const float> logits = known ? std::span<const float>(known->logits) : std::span<const float>{};
     if (g.n_computed() > 0) remember(lane, logits, events);
@@ -192,6 +150,10 @@ void Engine::begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& even
 }
 
 void Engine::suspend(LaneId lane, bool is_sound) {
+    if (at(lane)->is_repair()) {
+        stop_repair(is_sound);
+        return;
+    }
     admission_.suspend(lane, is_sound);
     forget(lane);
     ++totals_.n_suspensions;
@@ -240,13 +202,15 @@ StepPlan Engine::plan() const {
     std::int32_t n_private = 0;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
         if (!lanes_[i]) continue;
-        views.push_back(view_of(static_cast<LaneId>(i), is_tight));
-        n_private += views.back().n_cells;
+        LaneView view = view_of(static_cast<LaneId>(i), is_tight);
+        if (lanes_[i]->is_repair() && !allow_repair(view)) continue;
+        views.push_back(view);
+        n_private += view.n_cells;
     }
     const DecoderLimits& limits = decoder_.limits();
     StepBudget budget;
     budget.n_pool = memory_.refusal() ? limits.n_pool : memory_.n_available_cells() + n_private;
-    budget.n_prefill = sizer_.next(lanes_.has_decoding());
+    budget.n_prefill = sizer_.next(lanes_.has_decoding() || lanes_.find_repair());
     budget.n_call = std::min(limits.n_ubatch, limits.n_batch);
     budget.separate_prefill = limits.separate_prefill;
     return plan_step(views, budget);
@@ -322,6 +286,7 @@ bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
         has_prefill = has_prefill || planned.is_prefill;
     }
     if (has_prefill) sizer_.observe(n_tokens, is_timed ? seconds : 0);
+    spend_on_repair(call, seconds);
     const std::optional<speculation::StepCost> cost = cost_of(call, seconds);
     choose_ahead(call, slices);
     CalledSlice called;
@@ -365,7 +330,10 @@ void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
     Generation& g = *at(lane);
     g.mark_computed(called.planned.n_tokens);
     n_read_ += static_cast<std::uint64_t>(called.planned.n_tokens);
-    if (!g.is_redoing()) totals_.n_prompt_tokens += static_cast<std::uint64_t>(called.planned.n_tokens);
+    if (!g.is_redoing()) {
+        (g.is_repair() ? totals_.n_repaired_tokens : totals_.n_prompt_tokens) +=
+            static_cast<std::uint64_t>(called.planned.n_tokens);
+    }
     if (g.n_generated() == 0) events.emplace_back(PrefillEvent{g.request().key, g.n_computed(), g.n_prompt()});
     if (speculator_ != nullptr) {
         speculator_->follow(lane, g.text(), g.n_computed(), called.planned.n_tokens, called.batch_row,
@@ -385,7 +353,7 @@ void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
 void Engine::remember(LaneId lane, std::span<const float> logits, std::vector<Event>& events) {
     const Span span(Part::remember, {static_cast<std::int64_t>(lane)});
     const Generation& g = *at(lane);
-    for (memory::SnapshotOutcome& outcome : memory_.advance(lane, g.text(), g.n_computed(), logits)) {
+    for (memory::SnapshotOutcome& outcome : memory_.advance(lane, g.names(), g.n_computed(), logits)) {
         events.emplace_back(SnapshotEvent{g.request().key, std::move(outcome)});
     }
 }
@@ -438,7 +406,8 @@ void Engine::release(LaneId lane, std::span<const float> logits, bool is_valid) 
         const auto n_prompt = static_cast<std::int32_t>(g.request().prompt.size());
         speculator_->end(lane, g.text(), g.n_computed(), g.n_computed() - n_prompt);
     }
-    memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.text(), g.n_computed(), logits, is_valid);
+    memory_.end(lane, static_cast<std::uint64_t>(g.request().key), g.names(), g.n_computed(), logits, is_valid);
+    if (is_valid && g.request().sparse != nullptr) note_read(g);
     span.end();
     forget(lane);
     at(lane).reset();
@@ -454,7 +423,7 @@ void Engine::forget(LaneId lane) {
 Result<Position> Engine::snapshot(std::int32_t slot, std::optional<RequestKey> of) {
     if (const std::optional<LaneId> lane = of ? lanes_.find(*of) : std::nullopt) {
         const Generation& g = *at(*lane);
-        return memory_.snapshot_lane(slot, *lane, g.text(), g.n_computed());
+        return memory_.snapshot_lane(slot, *lane, g.names(), g.n_computed());
     }
     const Result<std::uint64_t> owner = ended_owner(of);
     if (!owner) return owner.error();
@@ -475,8 +444,10 @@ Result<std::uint64_t> Engine::ended_owner(std::optional<RequestKey> of) const {
 
 EngineStatus Engine::status() const {
     EngineStatus status = totals_;
-    status.n_lanes_busy = n_busy();
-    status.n_queued = static_cast<std::int32_t>(admission_.n_waiting());
+    status.n_lanes_busy = lanes_.n_requests();
+    status.n_queued = static_cast<std::int32_t>(admission_.n_waiting() + readings_.size());
+    status.reading = readings_.status();
+    status.n_repairs = static_cast<std::int32_t>(repairs_.size()) + (lanes_.find_repair() ? 1 : 0);
     status.n_suspended = static_cast<std::int32_t>(admission_.n_suspended());
     for (const auto& lane : lanes_) status.n_cells_used += lane ? lane->n_computed() : 0;
     if (!memory_.refusal()) status.n_cells_used = memory_.n_used_cells();

@@ -4,7 +4,8 @@
 // Life of a request: submit() checks it and queues it; a free lane takes it up; its prompt is computed in slices; each
 // further token is sampled, reported and computed; then it finishes, fails or is cancelled, which is its last event.
 // Who gets a lane is Admission's, what helps when memory is short PoolReliever's; speculative_step.cpp has the part
-// that drafts and verifies, image_lanes.cpp the one that images have.
+// that drafts and verifies, image_lanes.cpp the one that images have, reading_lanes.cpp the one of prompts that are
+// read in parts.
 //
 // The text of a lane never exceeds n_ctx tokens, and n_pool >= n_ctx, so a lane that runs alone always fits the pool;
 // or residency is bounded, and the memory makes it fit. What lanes and slots remember is KvCacheManager's business; the
@@ -25,6 +26,8 @@
 #include "engine/generation.h"
 #include "engine/lane_table.h"
 #include "engine/pool_relief.h"
+#include "engine/reading_queue.h"
+#include "engine/repair_queue.h"
 #include "engine/scheduler.h"
 #include "engine/slice_sizer.h"
 #include "engine/speculator.h"
@@ -37,6 +40,8 @@ struct EngineConfig {
     std::int32_t n_lanes = 1;
     std::int32_t n_queue = 64;                             // most requests that wait beyond what the free lanes take
     std::optional<PoolRelief> pool_relief = std::nullopt;  // unset: a call without memory fails
+    prefill::PromptScorer* scorer = nullptr;               // must outlive the engine; null: prompts are read whole
+    bool repairs = true;                                   // what was read in parts is read whole when there is time
 };
 
 struct EngineStatus {
@@ -49,6 +54,9 @@ struct EngineStatus {
     std::uint64_t n_generated_tokens = 0;         // since the start
     std::uint64_t n_suspensions = 0;              // since the start
     std::optional<SpeculationStats> speculation;  // since the start; unset: this engine does not speculate
+    ReadingStatus reading;
+    std::uint64_t n_repaired_tokens = 0;  // read anew, since the start
+    std::int32_t n_repairs = 0;           // texts that wait for that, or are being read
 };
 
 class Engine {
@@ -64,10 +72,12 @@ public:
     // The stats up to here if the request was known: it ends now, without a further event.
     std::optional<FinishedStats> cancel(RequestKey key);
 
-    bool is_idle() const { return lanes_.n_busy() == 0 && admission_.is_empty(); }
+    bool is_idle() const { return lanes_.n_requests() == 0 && admission_.is_empty() && readings_.is_empty(); }
 
     // Whether a step would do anything: not while all that is there waits for the disk, or for images.
-    bool wants_step() const { return has_work() || admission_.wants_step(); }
+    bool wants_step() const {
+        return has_work() || admission_.wants_step() || readings_.wants_step() || can_begin_repair();
+    }
 
     // One step: computes for the lanes, and copies what must not wait for their end. What has ended is still to be let
     // go of: with long texts that takes longer than a token, and who waits for its last one need not wait for it.
@@ -86,6 +96,10 @@ public:
     // have been sent and are not there yet it does nothing: call again soon.
     bool has_idle_work() const { return !wants_step() && (memory_.has_to_copy(true) || decoder_.has_idle_work()); }
     void use_idle_time();
+
+    // Texts that were read in parts are read whole when there is time, or not any more: no lane does so then.
+    void pause_repairs(bool is_paused);
+    void forget_readings();  // and those that are owed
 
     // Before the end: what the disk is owed, however long it takes.
     void copy_owed() { memory_.copy_owed(); }
@@ -121,6 +135,15 @@ private:
     };
 
     Result<void> check(const Request& request) const;
+    Result<void> check_length(const Request& request) const;
+    void take_decided(std::vector<Event>& events);
+    void note_read(const Generation& g);
+    bool can_begin_repair() const;
+    void begin_repair(std::vector<Event>& events);
+    void stop_repair(bool is_sound = true);
+    bool allow_repair(LaneView& view) const;
+    void spend_on_repair(const PlannedCall& call, double seconds);
+    static void hide_repair(std::vector<Event>& events);
     Result<void> check_prompt(const Request& request) const;
     void want_images(LaneId lane);
     static bool is_waiting(const Generation& g);
@@ -175,6 +198,10 @@ private:
     Admission admission_;
     PoolReliever relief_;
     CopyBudget copy_budget_;
+    ReadingQueue readings_;
+    RepairQueue repairs_;
+    bool is_repair_paused_ = false;
+    double repair_credit_s_ = 0;  // what repairing may take of running lanes' time
     std::vector<EndedLane> ended_;
     static constexpr int kMaxFailedCalls = 3;
     int n_failed_calls_ = 0;        // in a row

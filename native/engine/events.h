@@ -1,7 +1,8 @@
-// Events: what a step tells of requests; a request's last one is finished or failed. Plain values.
+// Events: what a step tells of requests; a request's last one is finished, failed or chosen. Plain values.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <variant>
 #include <vector>
 
@@ -35,9 +36,13 @@ struct FailedEvent {
     RequestKey key{};
     Error error;
 };
+struct ChosenEvent {  // of a request that only asked: what of its prompt would be read
+    RequestKey key{};
+    std::shared_ptr<const prefill::SparseText> parts;
+};
 struct PoolEvent {  // of no request: the pool has become smaller
     std::int32_t n_tokens = 0;
 };
-using Event = std::variant<TokenEvent, PrefillEvent, SnapshotEvent, FinishedEvent, FailedEvent, PoolEvent>;
+using Event = std::variant<TokenEvent, PrefillEvent, SnapshotEvent, FinishedEvent, FailedEvent, ChosenEvent, PoolEvent>;
 
 }  // namespace luce::engine

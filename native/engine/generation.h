@@ -16,6 +16,8 @@
 
 namespace luce::engine {
 
+inline constexpr auto kRepairKey = static_cast<RequestKey>(std::numeric_limits<std::uint64_t>::max());
+
 class Generation {
 public:
     Generation(Request request, std::unique_ptr<TokenSampler> sampler, std::uint64_t arrival, double now_s)
@@ -23,7 +25,11 @@ public:
           sampler_(std::move(sampler)),
           arrival_(arrival),
           started_s_(now_s),
-          text_(request_.prompt) {}
+          text_(request_.prompt) {
+        if (request_.sparse == nullptr) return;
+        names_ = request_.sparse->names();
+        rope_shifts_ = request_.sparse->shifts();
+    }
 
     const Request& request() const { return request_; }
     TokenSampler& sampler() { return *sampler_; }
@@ -42,6 +48,10 @@ public:
     }
 
     std::span<const Token> text() const { return text_; }
+    std::span<const Token> names() const { return names_.empty() ? text_ : names_; }  // what memory knows it by
+
+    // Nobody waits for it, and no event tells of it: a text that was read in parts is read whole.
+    bool is_repair() const { return request_.key == kRepairKey; }
 
     // The image that the position is of; null: a token's.
     const ImageRun* image_at(Position position) const {
@@ -60,6 +70,10 @@ public:
     Slice next_slice(LaneId lane, std::int32_t n, std::int32_t n_logits) const {
         Slice slice{lane, n_computed_, pending(n), n_logits};
         slice.rope_shift = rope_shift(slice.begin);
+        if (!rope_shifts_.empty()) {
+            slice.rope_shifts =
+                std::span(rope_shifts_).subspan(static_cast<std::size_t>(slice.begin), slice.tokens.size());
+        }
         const ImageRun* image = image_at(slice.begin);
         if (image == nullptr) return slice;
         const std::size_t n_values = image->rows->n_row_values();
@@ -75,6 +89,9 @@ public:
 
     // What is added to the position of a token, or of an image's first row, for RoPE to see it there.
     Position rope_shift(Position position) const {
+        if (!rope_shifts_.empty()) {
+            return rope_shifts_[std::min(static_cast<std::size_t>(position), rope_shifts_.size() - 1)];
+        }
         Position shift = 0;
         for (const ImageRun& run : request_.images) {
             if (run.end > position) break;
@@ -98,6 +115,8 @@ public:
     void append(Token token, double now_s) {
         if (n_generated() == 0) first_token_s_ = now_s;
         text_.push_back(token);
+        if (!names_.empty()) names_.push_back(token);
+        if (!rope_shifts_.empty()) rope_shifts_.push_back(rope_shifts_.back());
         is_redoing_ = false;
     }
 
@@ -135,6 +154,10 @@ public:
         FinishedStats stats;
         stats.reason = reason;
         stats.n_prompt = n_prompt();
+        if (request_.sparse != nullptr) {
+            stats.n_prompt = static_cast<std::int32_t>(request_.sparse->prompt().size());
+            stats.n_read = n_prompt();
+        }
         stats.n_generated = n_generated();
         stats.n_reused = start_.n;
         stats.tier = start_.tier;
@@ -162,6 +185,8 @@ private:
     double started_s_;
     double first_token_s_ = 0;
     Tokens text_;
+    Tokens names_;                       // empty: the text's own
+    std::vector<Position> rope_shifts_;  // empty: see rope_shift()
     std::int32_t n_computed_ = 0;
     bool is_redoing_ = false;
     bool has_begun_ = false;

@@ -29,6 +29,11 @@ public:
             std::count_if(begin(), end(), [](const auto& lane) { return lane != nullptr; }));
     }
 
+    // Those that somebody waits for.
+    std::int32_t n_requests() const { return n_busy() - (find_repair() ? 1 : 0); }
+
+    std::optional<LaneId> find_repair() const { return find(kRepairKey); }
+
     bool has_decoding() const {
         return std::any_of(begin(), end(), [](const auto& lane) { return lane && !lane->is_prefilling(); });
     }

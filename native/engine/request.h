@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "base/token.h"
 #include "engine/image.h"
 #include "memory/manager/kv_cache_manager.h"
+#include "prefill/reading_wish.h"
+#include "prefill/sparse_text.h"
 
 namespace luce::engine {
 
@@ -97,6 +100,17 @@ struct Request {
     std::int32_t n_generated_before = 0;  // trailing prompt tokens that this request generated earlier
     std::int32_t priority = 0;
     memory::MemoryRequest memory;
+    prefill::ReadingWish reading;
+    bool compresses = false;  // it only asks what of its prompt would be read
+
+    // ReadingQueue's: of what the prompt was before, if only parts of it are read, or why all of it is in spite of the
+    // wish. The prompt is what is read then.
+    std::shared_ptr<const prefill::SparseText> sparse = nullptr;
+    memory::MemoryRequest whole_memory = {};  // what it said of memory; `memory` says it of what is read
+    std::optional<Error> reading_error = std::nullopt;
+
+    // What memory knows the prompt by.
+    const Tokens& names() const { return sparse ? sparse->names() : prompt; }
 };
 
 enum class Finish { eos, limit, stop, cancel };
@@ -138,8 +152,9 @@ struct ExpertReads {
 struct FinishedStats {
     Finish reason = Finish::limit;
     std::int32_t n_prompt = 0;
+    std::optional<std::int32_t> n_read;  // of the prompt; unset: all
     std::int32_t n_generated = 0;
-    std::int32_t n_reused = 0;  // of the prompt: not computed again
+    std::int32_t n_reused = 0;  // of what is read: not computed again
     memory::Tier tier = memory::Tier::none;
     memory::Miss miss;
     std::optional<Position> restored;

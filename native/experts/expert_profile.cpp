@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -49,7 +50,7 @@ public:
         const auto part = take(sizeof(T));
         if (!part) return std::nullopt;
         T value;
-        std::memcpy(&value, part->data(), sizeof value);
+        std::copy_n(part->begin(), sizeof value, reinterpret_cast<char*>(&value));
         return value;
     }
 

@@ -27,7 +27,7 @@ namespace {
 
 struct Verb {
     std::string_view name;
-    Result<Command> (*parse)(std::string_view arguments);  // null: in the protocol, not in this build
+    Result<Command> (*parse)(std::string_view arguments);
     bool generates;
     bool carries_id;
 };
@@ -64,6 +64,13 @@ Result<Park::What> parse_weights(std::string_view value) {
     if (value == "target") return Park::What::target;
     if (value == "draft") return Park::What::draft;
     return bad_args("must be target or draft");
+}
+
+Result<Reading> parse_reading(std::string_view value) {
+    if (value == "full") return Reading::full;
+    if (value == "sparse") return Reading::sparse;
+    if (value == "auto") return Reading::automatic;
+    return bad_args("must be full, sparse or auto");
 }
 
 // What no single value shows
@@ -143,18 +150,29 @@ Result<Command> by_place(std::string_view arguments) {
     return checked(std::move(command), done);
 }
 
-// Park, Unpark: the one verb has both forms. Its first word tells which.
+// Park, Unpark: one of two words, or nothing.
 template <typename T>
-Result<Command> by_first_word(std::string_view arguments) {
+Result<Command> parse_weights_word(std::string_view arguments) {
+    T command;
     WordReader words(arguments);
     const std::optional<std::string_view> word = words.next();
-    if (word && word->find('=') != std::string_view::npos) return by_name<T>(arguments);
-    T command;
     if (!word) return Command(command);
     const Result<void> done = store(command.what, parse_weights(*word));
     if (!done) return bad_args("'" + shortened(*word) + "' " + done.error().text);
     if (words.next()) return bad_args("one of target and draft, and nothing more");
     return Command(command);
+}
+
+// Park, Unpark, Compress: the one verb has both forms. Its first word tells which.
+template <typename T>
+Result<Command> by_first_word(std::string_view arguments) {
+    const std::string_view word = WordReader(arguments).next().value_or("");
+    if (word.find('=') != std::string_view::npos) return by_name<T>(arguments);
+    if constexpr (std::is_same_v<T, Compress>) {
+        return parse_positional_compress(arguments);
+    } else {
+        return parse_weights_word<T>(arguments);
+    }
 }
 
 Result<Command> parse_ping(std::string_view arguments) {
@@ -168,6 +186,12 @@ Result<Command> parse_ping(std::string_view arguments) {
 Result<Command> parse_quit(std::string_view arguments) {
     if (!is_blank(arguments)) return bad_args("quit and exit take no arguments");
     return Command(Quit{});
+}
+
+// The one form of `free` that names no slot.
+Result<Command> parse_free_drafter(std::string_view arguments) {
+    if (trim(arguments) != "drafter") return bad_args("free drafter takes no arguments");
+    return Command(FreeScorer{});
 }
 
 #include "wire/command_table.inc"
@@ -213,8 +237,9 @@ Result<Command> parse_classified(const Line& line) {
     if (line.known == nullptr) {
         return Error{ErrorCode::unknown_command, "there is no command '" + shortened(line.verb) + "'"};
     }
-    if (line.known->parse == nullptr) return not_yet(line.verb);
-    if (line.verb == "free" && WordReader(line.arguments).next() == "drafter") return not_yet("free drafter");
+    if (line.verb == "free" && WordReader(line.arguments).next() == "drafter") {
+        return parse_free_drafter(line.arguments);
+    }
     return line.known->parse(line.arguments);
 }
 

@@ -103,4 +103,25 @@ Result<Command> parse_generate(std::string_view arguments) {
     return Command(std::move(command));
 }
 
+Result<Command> parse_positional_compress(std::string_view arguments) {
+    WordReader words(arguments);
+    const std::optional<std::string_view> path = words.next();
+    if (!path) return bad_args("path is missing");
+    const std::optional<std::string_view> kept = words.next();
+    if (!kept) return bad_args("keep_x1000 is missing");
+    const Result<std::int32_t> keep_x1000 = parse_int32(*kept, 1, 1000);
+    if (!keep_x1000) return bad_args("keep_x1000 '" + shortened(*kept) + "' " + keep_x1000.error().text);
+    Compress command;
+    command.prompt_path = std::string(*path);
+    command.share = static_cast<float>(keep_x1000.value() / 1000.0);  // as share= is rounded
+    std::optional<std::string_view> word = words.next();
+    if (word && *word != "nopark") {
+        command.scorer = std::string(*word);
+        word = words.next();
+    }
+    // Other daemons parked the target meanwhile. This one never does, so that `nopark` means nothing.
+    if ((word && *word != "nopark") || words.next()) return bad_args("nothing but nopark may follow the scorer");
+    return Command(std::move(command));
+}
+
 }  // namespace luce::wire

@@ -1,5 +1,5 @@
-// The forms that ask for tokens by place: `<path> <n_gen> …`, with a slot `RESTORE …` and `RESTORE_CHAIN …`, and
-// `generate <in> <n_gen> <out>`. What they mean to the engine is not known here.
+// The forms that ask for tokens by place: `<path> <n_gen> …`, with a slot `RESTORE …` and `RESTORE_CHAIN …`,
+// `generate <in> <n_gen> <out>`, and `compress <path> …`. What they mean to the engine is not known here.
 #pragma once
 
 #include <string_view>
@@ -19,5 +19,6 @@ Result<Command> parse_positional_generate(std::string_view line);
 Result<Command> parse_restore(std::string_view arguments);
 Result<Command> parse_restore_chain(std::string_view arguments);
 Result<Command> parse_generate(std::string_view arguments);
+Result<Command> parse_positional_compress(std::string_view arguments);
 
 }  // namespace luce::wire

@@ -14,11 +14,6 @@ inline constexpr std::size_t kMaxQuotedBytes = 40;
 
 inline Error bad_args(std::string text) { return Error{ErrorCode::bad_args, std::move(text)}; }
 
-// What belongs to the protocol, but not to this build.
-inline Error not_yet(std::string_view command) {
-    return Error{ErrorCode::unknown_command, "this daemon does not have " + std::string(command) + " yet"};
-}
-
 // A piece of the line as an error text may show it: a line can hold 16 MiB, a message for people cannot.
 inline std::string shortened(std::string_view text) {
     const std::string_view head = utf8_prefix(text, kMaxQuotedBytes);

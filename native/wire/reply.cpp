@@ -133,15 +133,23 @@ std::string clean_text(std::string_view text) {
 
 struct Formatter {
     std::string operator()(const GenerateOk& ok) const {
-        std::string line = line_of("ok", "id", ok.id, "N", ok.n_prompt, "gen", ok.n_generated, "reused", ok.n_reused,
-                                   "tier", percent_encode(ok.tier), "miss", percent_encode(ok.miss), "restored",
-                                   ok.restored, "prefill_s", seconds(ok.prefill_s), "decode_s", seconds(ok.decode_s),
-                                   "decode_tok_s", measure(ok.decode_tokens_per_s, kRateDigits));
+        std::string line =
+            line_of("ok", "id", ok.id, "N", ok.n_prompt, "read", ok.n_read, "gen", ok.n_generated, "reused",
+                    ok.n_reused, "tier", percent_encode(ok.tier), "miss", percent_encode(ok.miss), "restored",
+                    ok.restored, "prefill_s", seconds(ok.prefill_s), "decode_s", seconds(ok.decode_s), "decode_tok_s",
+                    measure(ok.decode_tokens_per_s, kRateDigits));
         if (ok.speculation) line += speculation_fields(*ok.speculation);
         if (ok.experts) append_fields(line, "expert_hits", ok.experts->n_hits, "expert_misses", ok.experts->n_misses);
         if (ok.output_path) append_field(line, "out", percent_encode(*ok.output_path));
         append_field(line, "stop", name_of(ok.stop));
         return line;
+    }
+    std::string operator()(const CompressOk& r) const {
+        std::string parts;
+        for (const PinSpan& part : r.parts) {
+            parts += (parts.empty() ? "" : ",") + std::to_string(part.begin) + ':' + std::to_string(part.end);
+        }
+        return line_of("ok", "id", r.id, "in", r.n_in, "out", r.n_out, "parts", parts);
     }
     std::string operator()(const Err& err) const {
         const std::string line = line_of("err " + std::string(name_of(err.error.code)), "id", err.id);

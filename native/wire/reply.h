@@ -35,11 +35,12 @@ struct ExpertReads {
     std::int64_t n_misses = 0;
 };
 
-// `ok [id=] N= gen= reused= tier= miss= [restored=] prefill_s= decode_s= decode_tok_s= [speculation] [experts] [out=]
-// stop=`
+// `ok [id=] N= [read=] gen= reused= tier= miss= [restored=] prefill_s= decode_s= decode_tok_s= [speculation] [experts]
+// [out=] stop=`
 struct GenerateOk {
     std::optional<RequestId> id;
     std::int32_t n_prompt = 0;
+    std::optional<std::int32_t> n_read;  // of the prompt, where only parts of it were read
     std::int32_t n_generated = 0;
     std::int32_t n_reused = 0;
     std::string tier = "none";
@@ -54,6 +55,14 @@ struct GenerateOk {
     StopReason stop = StopReason::limit;
 };
 
+// `ok [id=] in= out= parts=a:b,…`: of the prompt's tokens so many would be read, and where they stand in it.
+struct CompressOk {
+    std::optional<RequestId> id;
+    std::int32_t n_in = 0;
+    std::int32_t n_out = 0;
+    std::vector<PinSpan> parts;
+};
+
 // `err <code> [id=<id>] <text>`; control characters in the text become spaces.
 struct Err {
     std::optional<RequestId> id;
@@ -64,7 +73,7 @@ struct Pong {
     std::string word;
 };
 
-// `ok [id=]` with nothing else: `quit`, `clear`.
+// `ok [id=]` with nothing else: `quit`, `clear`, `free drafter`.
 struct PlainOk {
     std::optional<RequestId> id;
 };
@@ -182,9 +191,10 @@ struct OutOfMemory {
     std::string reason;
 };
 
-using Reply = std::variant<GenerateOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine, ReadyLine,
-                           Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot,
-                           InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory, Embedding, ImageDescribed>;
+using Reply =
+    std::variant<GenerateOk, CompressOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine,
+                 ReadyLine, Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot,
+                 InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory, Embedding, ImageDescribed>;
 
 // Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
 // [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.

@@ -67,6 +67,8 @@ def _type_of(option: EngineOption) -> click.ParamType:  # type: ignore[type-arg]
             return NumberOrAuto(option.name, option.least, option.most)
         case "spans":
             return PositionSpans()
+        case "share":
+            return Real(min=0, max=1, min_open=True)
         case "text":
             return click.STRING
         case _:

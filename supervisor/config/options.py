@@ -89,6 +89,11 @@ class DaemonConfig:
     kvflash_scorer: Path | None = None
     kvflash_scorer_cache_type: CacheType | None = None
     kvflash_layer: NumberOrAuto | None = None
+    prefill: Literal["full", "auto", "sparse"] | None = None
+    prefill_scorer: Path | None = None
+    prefill_keep: float | None = None
+    prefill_from: int | None = None
+    prefill_repair: OnOff | None = None
     draft: Path | None = None
     mmproj: Path | None = None
     mtp: bool = False

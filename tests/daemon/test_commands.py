@@ -98,8 +98,6 @@ def test_a_refused_request_that_owns_its_id_ends_with_a_sentinel(start: Start, l
         ("SNAPSHOT", ErrorCode.BAD_ARGS),
         ("LIST_SLOTS 1", ErrorCode.BAD_ARGS),
         ("park draft", ErrorCode.NO_DRAFT),
-        ("free drafter", ErrorCode.UNKNOWN_COMMAND),
-        ("compress /x 500", ErrorCode.UNKNOWN_COMMAND),
         ("gen id=7 n=x prompt=1", ErrorCode.BAD_ARGS),
         ("gen id=7 n=4 prompt=1 n=5", ErrorCode.BAD_ARGS),
         ("gen id=7 n=4 prompt=1 colour=red", ErrorCode.BAD_ARGS),

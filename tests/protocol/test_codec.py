@@ -16,6 +16,7 @@ from luce.protocol import (
     MAX_MARKS,
     Cancel,
     Command,
+    Compress,
     ConstraintArgs,
     DecodedLine,
     Dialect,
@@ -32,8 +33,10 @@ from luce.protocol import (
     LocalProtocolError,
     MemoryArgs,
     Ping,
+    PinSpan,
     Pong,
     ProtocolError,
+    ReadingArgs,
     RemoteProtocolError,
     Reply,
     SamplingArgs,
@@ -237,6 +240,10 @@ LONG_LINES = [
     (b"/p 1 snap=1:1", b",1:2"),
     (b"gen id=1 n=1 prompt=1 restore=1 chain=1", b",1"),
     (b"gen id=1 n=1 prompt=1 marks=1", b",1"),
+    (b"gen id=1 n=1 prompt=1 keep=1:2", b",3:4"),
+    (b"compress id=1 share=1 prompt=1", b",2"),
+    (b"compress p 1", b" nopark"),
+    (b"free drafter", b" x"),
     (b"RESTORE 0 p", b" 1"),
     (b"RESTORE_CHAIN 0 1", b",1"),
     (b"SAVE 0 p", b" 1"),
@@ -324,6 +331,31 @@ UNSENDABLE: dict[str, Command] = {
     "a chain without restore": named(memory=MemoryArgs(chain=(0,))),
     "a slot twice in snap": named(memory=MemoryArgs(snapshots=(SnapshotPoint(1, 0), SnapshotPoint(2, 0)))),
     "too many marks": named(memory=MemoryArgs(marks=tuple(range(MAX_MARKS + 1)))),
+    "a share of nothing": named(reading=ReadingArgs(share=0.0)),
+    "a share of more than all": named(reading=ReadingArgs(share=1.5)),
+    "an empty keep": named(reading=ReadingArgs(keep=(PinSpan(5, 5),))),
+    "a block backwards": named(reading=ReadingArgs(blocks=(PinSpan(6, 5),))),
+    "too many blocks": named(reading=ReadingArgs(blocks=(PinSpan(0, 1),) * (MAX_MARKS + 1))),
+    "a negative prefill_from": named(reading=ReadingArgs(n_from=-1)),
+    "positional: sparse reading": Generate(
+        form=GenerateForm.POSITIONAL, prompt_path="/p", reading=ReadingArgs(share=0.5)
+    ),
+    "compress: no prompt": Compress(0.5, id=1),
+    "compress: a prompt and a path": Compress(0.5, (1,), "/p", id=1),
+    "compress: nothing of it": Compress(0.0, (1,), id=1),
+    "compress: a scorer by name": Compress(0.5, (1,), scorer="/s", id=1),
+    "compress: no path, no id": Compress(0.5),
+    "compress: an inline prompt, no id": Compress(0.5, (1,)),
+    "compress: spans, no id": Compress(0.5, prompt_path="/p", keep=(PinSpan(0, 1),)),
+    "compress: too fine a share, no id": Compress(0.0005, prompt_path="/p"),
+    "compress: a share that is no number, no id": Compress(nan, prompt_path="/p"),
+    "compress: nothing of it, no id": Compress(0.0, prompt_path="/p"),
+    "compress: more than all, no id": Compress(1.001, prompt_path="/p"),
+    "compress: a path with a blank": Compress(0.5, prompt_path="/p q"),
+    "compress: a path like a key": Compress(0.5, prompt_path="/p=q"),
+    "compress: a scorer with a tab": Compress(0.5, prompt_path="/p", scorer="/s\tt"),
+    "compress: an empty scorer": Compress(0.5, prompt_path="/p", scorer=""),
+    "compress: a scorer like another word": Compress(0.5, prompt_path="/p", scorer="nopark"),
     "snapshot: a negative slot": Snapshot(-1),
     "snapshot: a negative id": Snapshot(1, id=-1),
     "snapshot: of a request, without an id": Snapshot(1, of=3),
@@ -385,7 +417,7 @@ def test_every_verb_has_a_good_and_a_bad_line() -> None:
         if "line" in vector:
             first_words["command" in vector].add((vector["line"].split() or [""])[0])
     # `exit` and `quit` are refused for the same reason, and a word is enough for one of them.
-    verbs = {verb.verb for verb in VERBS if not verb.is_reserved}
+    verbs = {verb.verb for verb in VERBS}
     assert verbs <= first_words[True]
     assert verbs - {"exit"} <= first_words[False]
 

@@ -19,6 +19,7 @@ VECTORS_DIR = ROOT / "protocol" / "vectors"
 
 TYPE_NAMES: dict[str, type] = {
     "generate": protocol.Generate,
+    "compress": protocol.Compress,
     "embed": protocol.Embed,
     "cancel": protocol.Cancel,
     "status": protocol.Status,
@@ -27,6 +28,7 @@ TYPE_NAMES: dict[str, type] = {
     "snapshot": protocol.Snapshot,
     "thin_snapshot": protocol.ThinSnapshot,
     "free_slot": protocol.FreeSlot,
+    "free_scorer": protocol.FreeScorer,
     "list_slots": protocol.ListSlots,
     "save_slot": protocol.SaveSlot,
     "load_slot": protocol.LoadSlot,
@@ -37,6 +39,7 @@ TYPE_NAMES: dict[str, type] = {
 }
 REPLY_TYPE_NAMES: dict[str, type] = {
     "generate_ok": protocol.GenerateOk,
+    "compress_ok": protocol.CompressOk,
     "err": protocol.Err,
     "pong": protocol.Pong,
     "plain_ok": protocol.PlainOk,
@@ -110,6 +113,8 @@ def reply_from_json(value: dict[str, Any]) -> protocol.Reply:
         arguments["values"] = struct.pack(f"<{len(arguments['values'])}f", *arguments["values"])
     if "speculation" in arguments:
         arguments["speculation"] = protocol.Speculation(**arguments["speculation"])
+    if "parts" in arguments:
+        arguments["parts"] = tuple(protocol.PinSpan(**part) for part in arguments["parts"])
     if "experts" in arguments:
         arguments["experts"] = protocol.ExpertReads(**arguments["experts"])
     reply: protocol.Reply = REPLY_TYPE_NAMES[value["type"]](**arguments)

@@ -33,6 +33,7 @@ wire::Speculation to_wire(const engine::SpeculationStats& stats) {
 wire::GenerateOk to_wire(const engine::FinishedStats& stats) {
     wire::GenerateOk ok;
     ok.n_prompt = stats.n_prompt;
+    ok.n_read = stats.n_read;
     ok.n_generated = stats.n_generated;
     ok.n_reused = stats.n_reused;
     ok.tier = memory::to_string(stats.tier);
@@ -53,16 +54,17 @@ engine::FinishedStats cancelled_stats() {
     return stats;
 }
 
-bool needs_token_reader(const wire::Generate& command) { return command.form != wire::Generate::Form::file; }
+bool needs_token_reader(const GeneratingCommand& command) { return command.form != wire::Generate::Form::file; }
 
 }  // namespace
 
-Dispatcher::Dispatcher(engine::Engine& engine, SlotCommands& slots, ImageCommands& images, Output& output,
-                       const Clock& clock, RequestBuilder& requests, std::size_t n_max_turns,
+Dispatcher::Dispatcher(engine::Engine& engine, SlotCommands& slots, ImageCommands& images, ScorerControl scorer,
+                       Output& output, const Clock& clock, RequestBuilder& requests, std::size_t n_max_turns,
                        std::function<StatusFields()> describe)
     : engine_(engine),
       slots_(slots),
       images_(images),
+      scorer_(std::move(scorer)),
       output_(output),
       clock_(clock),
       requests_(requests),
@@ -96,7 +98,13 @@ void Dispatcher::on_command(wire::Command command, std::size_t n_bytes) {
     std::visit(
         [&](auto& which) {
             using T = std::decay_t<decltype(which)>;
-            if constexpr (std::is_same_v<T, wire::Generate>) on_generate(std::move(which), n_bytes);
+            if constexpr (std::is_same_v<T, wire::Generate> || std::is_same_v<T, wire::Compress>) {
+                on_generate(GeneratingCommand(std::move(which)), n_bytes);
+            }
+            if constexpr (std::is_same_v<T, wire::FreeScorer>) {
+                scorer_.free();
+                output_.send_reply(wire::PlainOk{});
+            }
             if constexpr (std::is_same_v<T, wire::Embed>) {
                 output_.send_reply(wire::Err{
                     which.id, {ErrorCode::unsupported, "this daemon gives no vectors: start one with --embedding"}});
@@ -121,7 +129,7 @@ void Dispatcher::on_parse_error(wire::ParseError error, std::size_t n_bytes) {
     }
 }
 
-void Dispatcher::on_generate(wire::Generate command, std::size_t n_bytes) {
+void Dispatcher::on_generate(GeneratingCommand command, std::size_t n_bytes) {
     const bool is_named = command.form == wire::Generate::Form::named;
     if (!output_.is_multiplexed()) {
         wait_for_turn({std::move(command), n_bytes});
@@ -230,7 +238,7 @@ void Dispatcher::take_turns() {
             serve_slot_command(*slot_command, true);
             continue;
         }
-        const auto& command = std::get<wire::Generate>(turn.what);
+        const auto& command = std::get<GeneratingCommand>(turn.what);
         if (turn.is_cancelled) {
             end_before_start(command);
         } else {
@@ -240,7 +248,7 @@ void Dispatcher::take_turns() {
 }
 
 // Cancelled while it waited for its turn: it ends like any cancelled request, with nothing done.
-void Dispatcher::end_before_start(const wire::Generate& command) {
+void Dispatcher::end_before_start(const GeneratingCommand& command) {
     wire::GenerateOk ok;
     if (command.form == wire::Generate::Form::named) ok.id = command.id;
     ok.n_prompt = static_cast<std::int32_t>(command.prompt.size());
@@ -254,13 +262,13 @@ void Dispatcher::end_before_start(const wire::Generate& command) {
 }
 
 // A refusal that owns its id ends with a sentinel like any accepted request.
-void Dispatcher::refuse(const wire::Generate& command, const Error& error, bool owns_id) {
+void Dispatcher::refuse(const GeneratingCommand& command, const Error& error, bool owns_id) {
     const bool is_named = command.form == wire::Generate::Form::named;
     if (owns_id || !output_.is_multiplexed()) output_.send_sentinel(command.id);
     output_.send_reply(wire::Err{is_named ? std::optional(command.id) : std::nullopt, error});
 }
 
-void Dispatcher::start(const wire::Generate& command, bool takes_turns) {
+void Dispatcher::start(const GeneratingCommand& command, bool takes_turns) {
     if (keys_.contains(command.id)) {
         const std::string id = std::to_string(command.id);
         refuse(command, {ErrorCode::duplicate_id, "request " + id + " is still running"}, false);
@@ -291,7 +299,10 @@ void Dispatcher::start(const wire::Generate& command, bool takes_turns) {
 }
 
 // Where memory is short, one request fails and not the daemon: nothing holds a part of it yet.
-Result<void> Dispatcher::submit(const wire::Generate& command, engine::RequestKey key) try {
+Result<void> Dispatcher::submit(const GeneratingCommand& command, engine::RequestKey key) try {
+    if (command.scorer) {
+        if (Result<void> opened = scorer_.open(*command.scorer); !opened) return opened;
+    }
     Result<engine::Request> request = requests_.build(command, key);
     if (!request) return request.error();
     return engine_.submit(std::move(request).value());
@@ -308,7 +319,7 @@ void Dispatcher::on_cancel(const wire::Cancel& command) {
         return;
     }
     for (Turn& turn : turns_) {
-        const auto* waiting = std::get_if<wire::Generate>(&turn.what);
+        const auto* waiting = std::get_if<GeneratingCommand>(&turn.what);
         if (waiting == nullptr || waiting->id != command.id || turn.is_cancelled) continue;
         turn.is_cancelled = true;
         output_.send_reply(wire::Cancelled{command.id});
@@ -330,6 +341,11 @@ void Dispatcher::on_status(const wire::Status& command) {
     add("tokens_reused", status.n_reused_tokens);
     add("tokens_out", status.n_generated_tokens);
     add("suspensions", status.n_suspensions);
+    add("prefill_sparse", status.reading.n_prompts);
+    add("prefill_sparse_tokens", status.reading.n_tokens);
+    add("prefill_left_out", status.reading.n_left_out);
+    add("prefill_repaired", status.n_repaired_tokens);
+    add("prefill_repairs", status.n_repairs);
     if (status.speculation) wire::append_speculation(line, to_wire(*status.speculation));
     add("backlog_bytes", output_.backlog_bytes());
     for (auto& field : describe_()) line.fields.push_back(std::move(field));
@@ -347,6 +363,7 @@ void Dispatcher::on_events(const std::vector<engine::Event>& events) {
                 if constexpr (std::is_same_v<T, engine::SnapshotEvent>) on_snapshot(which);
                 if constexpr (std::is_same_v<T, engine::FinishedEvent>) finish(which.key, which.stats);
                 if constexpr (std::is_same_v<T, engine::FailedEvent>) fail(which.key, which.error);
+                if constexpr (std::is_same_v<T, engine::ChosenEvent>) on_chosen(which);
                 if constexpr (std::is_same_v<T, engine::PoolEvent>) output_.send_reply(wire::PoolSize{which.n_tokens});
             },
             event);
@@ -371,6 +388,18 @@ void Dispatcher::on_prefill(const engine::PrefillEvent& event) {
     if (clock_.now_s() - running.progress_s < kProgressInterval_s) return;
     running.progress_s = clock_.now_s();
     output_.send_reply(wire::PrefillProgress{running.reply_id(), event.n_done, event.n_total});
+}
+
+void Dispatcher::on_chosen(const engine::ChosenEvent& event) {
+    const auto it = running_.find(event.key);
+    wire::CompressOk ok{it->second.reply_id(), 0, 0, {}};
+    ok.n_in = static_cast<std::int32_t>(event.parts->prompt().size());
+    ok.n_out = static_cast<std::int32_t>(event.parts->tokens().size());
+    for (const PositionSpan& part : event.parts->parts()) ok.parts.push_back({part.begin, part.end});
+    for (const Token token : event.parts->tokens()) output_.send_token(it->second.id, token);
+    output_.send_sentinel(it->second.id);
+    output_.send_reply(ok);
+    forget(it);
 }
 
 void Dispatcher::finish(engine::RequestKey key, const engine::FinishedStats& stats) {

@@ -28,13 +28,20 @@
 
 namespace luce::daemon {
 
+// The small model that says what of a prompt is read: to give its memory back, and to take another one.
+struct ScorerControl {
+    std::function<void()> free;
+    std::function<Result<void>(const std::string& path)> open;
+};
+
 using StatusFields = std::vector<std::pair<std::string, std::string>>;
 
 class Dispatcher {
 public:
     // `describe` adds what the engine does not know to a status reply. All must outlive the dispatcher.
-    Dispatcher(engine::Engine& engine, SlotCommands& slots, ImageCommands& images, Output& output, const Clock& clock,
-               RequestBuilder& requests, std::size_t n_max_turns, std::function<StatusFields()> describe);
+    Dispatcher(engine::Engine& engine, SlotCommands& slots, ImageCommands& images, ScorerControl scorer, Output& output,
+               const Clock& clock, RequestBuilder& requests, std::size_t n_max_turns,
+               std::function<StatusFields()> describe);
 
     void on_line(const wire::DecodedLine& line);
     // take_turns() has to follow, once the engine has let go of what has ended.
@@ -80,13 +87,13 @@ private:
         }
     };
     struct Turn {
-        std::variant<wire::Generate, SlotCommand, wire::ParseError> what;
+        std::variant<GeneratingCommand, SlotCommand, wire::ParseError> what;
         std::size_t n_bytes = 0;
         bool is_cancelled = false;
     };
 
     void on_command(wire::Command command, std::size_t n_bytes);
-    void on_generate(wire::Generate command, std::size_t n_bytes);
+    void on_generate(GeneratingCommand command, std::size_t n_bytes);
     void on_parse_error(wire::ParseError error, std::size_t n_bytes);
     void on_cancel(const wire::Cancel& command);
     void on_status(const wire::Status& command);
@@ -96,10 +103,10 @@ private:
     void on_snapshot(const engine::SnapshotEvent& event);
     void report_missing_snapshots(const Running& running);
     void wait_for_turn(Turn turn);
-    void start(const wire::Generate& command, bool takes_turns);
-    Result<void> submit(const wire::Generate& command, engine::RequestKey key);
-    void end_before_start(const wire::Generate& command);
-    void refuse(const wire::Generate& command, const Error& error, bool owns_id);
+    void start(const GeneratingCommand& command, bool takes_turns);
+    Result<void> submit(const GeneratingCommand& command, engine::RequestKey key);
+    void end_before_start(const GeneratingCommand& command);
+    void refuse(const GeneratingCommand& command, const Error& error, bool owns_id);
     void finish(engine::RequestKey key, const engine::FinishedStats& stats);
     void fail(engine::RequestKey key, const Error& error);
     void forget(std::map<engine::RequestKey, Running>::iterator it);
@@ -108,10 +115,12 @@ private:
 
     void on_token(const engine::TokenEvent& event);
     void on_prefill(const engine::PrefillEvent& event);
+    void on_chosen(const engine::ChosenEvent& event);
 
     engine::Engine& engine_;
     SlotCommands& slots_;
     ImageCommands& images_;
+    ScorerControl scorer_;
     Output& output_;
     const Clock& clock_;
     RequestBuilder& requests_;

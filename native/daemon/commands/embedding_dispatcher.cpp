@@ -50,7 +50,10 @@ void EmbeddingDispatcher::on_line(const wire::DecodedLine& line) {
         [&](auto& which) {
             using T = std::decay_t<decltype(which)>;
             if constexpr (std::is_same_v<T, wire::Embed>) on_embed(std::move(which));
-            if constexpr (std::is_same_v<T, wire::Generate>) on_generate(which);
+            if constexpr (std::is_same_v<T, wire::Generate> || std::is_same_v<T, wire::Compress>) {
+                on_generating(GeneratingCommand(std::move(which)));
+            }
+            if constexpr (std::is_same_v<T, wire::FreeScorer>) output_.send_reply(wire::Err{std::nullopt, not_here()});
             if constexpr (std::is_same_v<T, wire::Cancel>) on_cancel(which);
             if constexpr (std::is_same_v<T, wire::Status>) on_status(which);
             if constexpr (std::is_same_v<T, wire::Ping>) output_.send_reply(wire::Pong{which.word});
@@ -79,7 +82,7 @@ void EmbeddingDispatcher::on_embed(wire::Embed command) try {
     output_.send_reply(wire::Err{command.id, {ErrorCode::out_of_memory, "no memory for the request"}});
 }
 
-void EmbeddingDispatcher::on_generate(const wire::Generate& command) {
+void EmbeddingDispatcher::on_generating(const GeneratingCommand& command) {
     const bool is_named = command.form == wire::Generate::Form::named;
     output_.send_sentinel(command.id);
     output_.send_reply(wire::Err{is_named ? std::optional(command.id) : std::nullopt, not_here()});

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/commands/request_builder.h"
 #include "daemon/loop/output.h"
 #include "engine/embedding/embedder.h"
 #include "engine/embedding/embedding_queue.h"
@@ -44,7 +45,7 @@ public:
 
 private:
     void on_embed(wire::Embed command);
-    void on_generate(const wire::Generate& command);
+    void on_generating(const GeneratingCommand& command);
     void on_cancel(const wire::Cancel& command);
     void on_status(const wire::Status& command);
     void answer(const std::vector<engine::EmbeddingRequest>& batch, std::vector<engine::Vector> vectors);

@@ -1,5 +1,6 @@
 #include "daemon/commands/request_builder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "daemon/commands/prompt_file.h"
@@ -8,6 +9,7 @@ namespace luce::daemon {
 namespace {
 
 constexpr std::size_t kMaxGrammarBytes = 8u << 20;
+constexpr std::int32_t kMaxSparsePrompt = 1 << 22;  // tokens of a prompt of which parts are read
 
 std::vector<engine::SamplerKind> to_order(const std::vector<wire::SamplerKind>& kinds) {
     using To = engine::SamplerKind;
@@ -105,18 +107,60 @@ Result<engine::ConstraintParams> to_constraint(const wire::ConstraintArgs& args)
     return params;
 }
 
+std::vector<PositionSpan> to_spans(const std::vector<wire::PinSpan>& pins) {
+    std::vector<PositionSpan> spans;
+    for (const wire::PinSpan& pin : pins) spans.push_back({pin.begin, pin.end});
+    return spans;
+}
+
+// Who does not ask for it is not refused for what does not go with it.
+prefill::ReadingWish to_reading(const GeneratingCommand& command, const prefill::ReadingWish& defaults) {
+    prefill::ReadingWish wish = defaults;
+    const wire::ReadingArgs& args = command.reading;
+    if (args.prefill) {
+        switch (*args.prefill) {
+            case wire::Reading::full: wish.reading = prefill::Reading::full; break;
+            case wire::Reading::sparse: wish.reading = prefill::Reading::sparse; break;
+            case wire::Reading::automatic: wish.reading = prefill::Reading::automatic; break;
+        }
+    } else if (!command.images.empty() || command.memory.restore_slot || !command.memory.snapshots.empty()) {
+        wish.reading = prefill::Reading::full;
+    }
+    wish.share = args.share.value_or(wish.share);
+    wish.n_from = args.n_from.value_or(wish.n_from);
+    wish.keep = to_spans(args.keep);
+    wish.blocks = to_spans(args.blocks);
+    return wish;
+}
+
 }  // namespace
+
+GeneratingCommand::GeneratingCommand(wire::Compress command) : compresses(true), scorer(std::move(command.scorer)) {
+    if (command.id) {
+        form = Form::named;
+        id = *command.id;
+    }
+    prompt = std::move(command.prompt);
+    prompt_path = std::move(command.prompt_path);
+    reading.share = command.share;
+    reading.keep = std::move(command.keep);
+    reading.blocks = std::move(command.blocks);
+}
 
 std::uint64_t RequestBuilder::fresh_seed() { return std::uint64_t{entropy_()} << 32 | entropy_(); }
 
-Result<engine::Request> RequestBuilder::build(const wire::Generate& command, engine::RequestKey key) {
+Result<engine::Request> RequestBuilder::build(const GeneratingCommand& command, engine::RequestKey key) {
     engine::Request request;
     request.key = key;
+    request.reading = to_reading(command, defaults_.reading);
+    request.compresses = command.compresses;
     request.prompt = command.prompt;
     if (command.prompt_path) {
         const bool counted = command.form == wire::Generate::Form::file;
+        const bool is_long = command.compresses || request.reading.reading != prefill::Reading::full;
+        const std::int32_t n_most = is_long ? std::max(kMaxSparsePrompt, defaults_.n_ctx) : defaults_.n_ctx;
         Result<Tokens> prompt =
-            read_prompt_file(*command.prompt_path, counted ? PromptLayout::counted : PromptLayout::raw, n_ctx_);
+            read_prompt_file(*command.prompt_path, counted ? PromptLayout::counted : PromptLayout::raw, n_most);
         if (!prompt) return prompt.error();
         request.prompt = std::move(prompt).value();
     }
@@ -125,7 +169,7 @@ Result<engine::Request> RequestBuilder::build(const wire::Generate& command, eng
     if (!constraint) return constraint.error();
     request.constraint = std::move(constraint).value();
     request.n_generate = command.n_generate;
-    request.sampling = to_sampling(command.sampling, seed_ ? *seed_ : fresh_seed());
+    request.sampling = to_sampling(command.sampling, defaults_.seed ? *defaults_.seed : fresh_seed());
     request.stop_tokens = command.stop_tokens;
     request.n_least = command.n_least;
     request.ignores_eos = command.ignore_eos;

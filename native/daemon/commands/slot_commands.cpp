@@ -126,7 +126,11 @@ wire::Reply SlotCommands::park(const wire::Park& command) {
     if (!engine_.is_idle()) {
         return wire::Err{command.id, {ErrorCode::busy, "requests are running or waiting; park when they have ended"}};
     }
-    if (const Result<void> left = memory_.leave_device(); !left) return wire::Err{command.id, left.error()};
+    engine_.pause_repairs(true);
+    if (const Result<void> left = memory_.leave_device(); !left) {
+        engine_.pause_repairs(false);
+        return wire::Err{command.id, left.error()};
+    }
     parking_.unload();
     is_parked_ = true;
     return wire::Parked{command.id, command.what};
@@ -139,11 +143,13 @@ wire::Reply SlotCommands::unpark(const wire::Unpark& command) {
     if (is_parked_) {
         if (const Result<void> loaded = parking_.reload(); !loaded) return wire::Err{command.id, loaded.error()};
         is_parked_ = false;
+        engine_.pause_repairs(false);
     }
     return wire::Unparked{command.id, command.what};
 }
 
 wire::Reply SlotCommands::clear(const wire::Clear& command) {
+    engine_.forget_readings();
     memory_.clear(command.disk);
     return wire::PlainOk{command.id};
 }

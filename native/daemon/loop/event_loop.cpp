@@ -51,10 +51,10 @@ int EventLoop::run() {
 // What has come goes out before what has ended is let go of: with a long text that takes longer than a token. What
 // follows an end, the next turn of the plain dialect, comes after both.
 void EventLoop::step() {
-    std::vector<engine::Event> events = engine_.compute_step();
+    const std::vector<engine::Event> events = engine_.compute_step();
     {
         const Span span(Part::output);
-        dispatcher_.on_events(std::move(events));
+        dispatcher_.on_events(events);
         output_.flush();
     }
     engine_.release_ended();

@@ -93,6 +93,13 @@ Result<void> check_policy(const Options& options, std::span<const std::string_vi
     return {};
 }
 
+Result<void> check_prefill(const Options& options) {
+    if (options.prefill != ReadingChoice::full && !options.prefill_scorer) {
+        return bad_args("--prefill auto and sparse need a small model that chooses: give --prefill-scorer FILE");
+    }
+    return {};
+}
+
 // The smallest pool that every lane can go on in, and one of them can read its prompt.
 Result<void> check_residency(const Options& options, std::span<const std::string_view> given) {
     if (!options.n_kvflash) return check_nothing_needs_kvflash(given);
@@ -145,6 +152,7 @@ Result<void> check_together(const Options& options, std::span<const std::string_
         return bad_args("--lanes " + std::to_string(options.n_lanes) + " needs --ubatch and --batch of at least that");
     }
     if (Result<void> checked = check_images(options); !checked) return checked;
+    if (Result<void> checked = check_prefill(options); !checked) return checked;
     return check_draft(options);
 }
 
@@ -158,7 +166,7 @@ std::int64_t n_least_pool(const Options& options) {
 }
 
 Result<void> check_pins_within(const Options& options, std::int32_t n_ctx) {
-    for (const memory::PositionSpan& pin : options.kvflash_pins) {
+    for (const PositionSpan& pin : options.kvflash_pins) {
         if (pin.end <= n_ctx) continue;
         return bad_args("--kv-offload-pin " + std::to_string(pin.begin) + ":" + std::to_string(pin.end) +
                         " goes beyond any text: --ctx is " + std::to_string(n_ctx));

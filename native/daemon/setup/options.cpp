@@ -148,6 +148,16 @@ std::optional<std::string> kvflash_pins(Options& options, std::string_view text)
     return std::nullopt;
 }
 
+std::optional<std::string> prefill_share(Options& options, std::string_view text) {
+    float share = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+    if (error != std::errc() || end != text.data() + text.size() || !(share > 0 && share <= 1)) {
+        return "takes a share above 0 and up to 1: 0.25, say";
+    }
+    options.prefill_share = share;
+    return std::nullopt;
+}
+
 // A layer's number, or none: by the architecture.
 std::optional<std::string> set_kvflash_layer(Options& options, std::string_view text) {
     options.kvflash_layer.reset();

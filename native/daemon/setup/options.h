@@ -18,6 +18,9 @@ inline constexpr std::int32_t kMaxCells = 1 << 28;  // of a pool: more are taken
 
 enum class KvflashPolicy { automatic, query, draft, lru };
 
+// How much of a prompt is read where no request says.
+enum class ReadingChoice { full, automatic, sparse };
+
 enum class SplitModeChoice { none, layer, row, tensor };
 enum class FlashAttentionChoice { automatic, on, off };
 
@@ -37,10 +40,15 @@ struct Options {
     bool sizes_kvflash = false;             // as many as memory and speed allow
     std::int32_t kvflash_tau = 64;
     KvflashPolicy kvflash_policy = KvflashPolicy::automatic;
-    std::vector<memory::PositionSpan> kvflash_pins;  // of every text
+    std::vector<PositionSpan> kvflash_pins;     // of every text
     std::optional<std::string> kvflash_scorer;  // a GGUF file: a small model that reads the texts beside the target
     std::optional<std::string> kvflash_scorer_cache_type;
     std::optional<std::int32_t> kvflash_layer;  // whose queries `query` goes by; unset: by architecture
+    ReadingChoice prefill = ReadingChoice::full;
+    std::optional<std::string> prefill_scorer;  // a GGUF file: a small model that says what of a prompt matters
+    float prefill_share = 0.2F;
+    std::int32_t n_prefill_from = 16384;
+    bool repairs_prefill = true;
     std::int32_t n_lanes = 4;
     std::int32_t n_queue = 256;
     std::optional<std::int32_t> n_batch;   // unset: n_ubatch

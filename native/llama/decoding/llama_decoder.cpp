@@ -143,9 +143,9 @@ void LlamaDecoder::add(const engine::Slice& slice) {
     if (!slice.parents.empty()) {
         add_tree(slice);
     } else {
-        Position position = slice.begin;
-        for (const Token token : slice.tokens) {
-            const std::int32_t i = add_token(token, position++, slice.rope_shift);
+        for (std::size_t n = 0; n < slice.tokens.size(); ++n) {
+            const Position shift = slice.rope_shifts.empty() ? slice.rope_shift : slice.rope_shifts[n];
+            const std::int32_t i = add_token(slice.tokens[n], slice.begin + static_cast<Position>(n), shift);
             batch_.n_seq_id[i] = 1;
             batch_.seq_id[i][0] = sequence(slice.lane);
         }

@@ -1,7 +1,7 @@
 // SplitMemory of a CUDA device: physical memory of the GPU and of the host, mapped into one range of addresses by the
 // driver. It must not know what lies in it.
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -39,7 +39,8 @@ public:
             begin_ = 0;
             return refused("gives no addresses for " + std::to_string(n_bytes_ >> 20) + " MiB", status);
         }
-        return reinterpret_cast<std::byte*>(begin_);
+        return reinterpret_cast<std::byte*>(
+            begin_);  // NOLINT(performance-no-int-to-ptr): CUDA has addresses as numbers
     }
 
     Result<Block> allocate(std::size_t n_bytes, bool on_device) override {
@@ -72,7 +73,7 @@ public:
         if (block.on_device) {
             driver_.fill(at, 0, block.n_bytes);
         } else {
-            std::memset(reinterpret_cast<void*>(at), 0, block.n_bytes);
+            std::memset(reinterpret_cast<void*>(at), 0, block.n_bytes);  // NOLINT(performance-no-int-to-ptr)
         }
         return {};
     }
@@ -156,7 +157,8 @@ Result<std::unique_ptr<SplitMemory>> open_cuda_memory(ggml_backend_dev_t device)
     if (!loaded) return loaded.error();
     const CudaDriver& driver = loaded.value();
     int cuda_device = 0, numa_node = 0;
-    const int ordinal = std::atoi(std::string(name.substr(kPrefix.size())).c_str());
+    int ordinal = 0;
+    std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), ordinal);
     if (driver.init(0) != 0 || driver.device_get(&cuda_device, ordinal) != 0)
         return refused("the driver has no " + std::string(name));
     driver.device_get_attribute(&numa_node, CudaDriver::kHostNumaNode, cuda_device);

@@ -238,7 +238,7 @@ Result<void> ExpertBank::Impl::open_stream() {
         const auto* host = static_cast<const std::byte*>(stored[i].data) + offset;
         all.push_back({&streamed[i], host, offset, n_bytes - offset, i % ExpertStream::kStages});
     }
-    Result<std::unique_ptr<ExpertStream>> made = ExpertStream::make(device, std::move(all));
+    Result<std::unique_ptr<ExpertStream>> made = ExpertStream::make(device, all);
     if (!made) return made.error();
     stream = std::move(made).value();
     return {};

@@ -37,7 +37,7 @@ std::unordered_map<ggml_backend_t, Attached>& attached() {
 }  // namespace
 
 Result<std::unique_ptr<ExpertStream>> ExpertStream::make(ggml_backend_dev_t device,
-                                                         std::vector<StreamedWeight> weights) {
+                                                         const std::vector<StreamedWeight>& weights) {
     std::unique_ptr<ExpertStream> made(new ExpertStream());
     for (const StreamedWeight& weight : weights) made->weights_[weight.seen] = weight;
     made->side_.reset(ggml_backend_dev_init(device, nullptr));

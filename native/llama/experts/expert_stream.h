@@ -34,7 +34,8 @@ public:
     static constexpr std::int64_t kFrom = 64;
 
     // Errors: out_of_memory.
-    static Result<std::unique_ptr<ExpertStream>> make(ggml_backend_dev_t device, std::vector<StreamedWeight> weights);
+    static Result<std::unique_ptr<ExpertStream>> make(ggml_backend_dev_t device,
+                                                      const std::vector<StreamedWeight>& weights);
     ~ExpertStream();
     ExpertStream(const ExpertStream&) = delete;
     ExpertStream& operator=(const ExpertStream&) = delete;

@@ -78,7 +78,7 @@ Result<engine::Image> ImageStore::open(std::string bytes) {
         rows = std::make_shared<Rows>(*this, name, std::move(bytes));
         known->in_use = rows;
     }
-    return image_of(*known, std::move(rows));
+    return image_of(*known, rows);
 }
 
 void ImageStore::describe(std::string bytes, std::function<void(Result<engine::Image>)> done) {
@@ -96,7 +96,7 @@ void ImageStore::describe(std::string bytes, std::function<void(Result<engine::I
                 return;
             }
             const Known* known = find(name);
-            done(image_of(known != nullptr ? *known : add(name, std::move(parts->value())), nullptr));
+            done(image_of(known != nullptr ? *known : add(name, std::move(*parts).value()), nullptr));
         };
     });
 }

@@ -27,7 +27,7 @@ constexpr std::size_t kTakenBack = 4096;
 
 // Tokens that are read beside one computation of the target: fewer are left for later.
 constexpr std::size_t kLeastAtOnce = memory::kPageSize;
-constexpr std::size_t kMostAtOnce = std::size_t{4} * kScorerCall;
+constexpr std::size_t kMostAtOnce = 1024;
 
 std::size_t n_common(const Tokens& a, std::span<const Token> b) {
     const auto [first, second] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
@@ -47,7 +47,7 @@ Result<Bound> find(const ScorerModel& model, std::optional<std::int32_t> layer) 
         find_layer_keys(*model.context(), *parts.paged, layer.value_or(usual_layer(model.architecture(), layers)));
     if (keys) return Bound{std::move(keys).value(), parts.paged};
     return Error{ErrorCode::unsupported,
-                 "--kv-offload-scorer: a " + model.architecture() + " model cannot score pages: " + keys.error().text};
+                 "a " + model.architecture() + " model cannot score pages: " + keys.error().text};
 }
 
 }  // namespace
@@ -60,7 +60,7 @@ Result<std::unique_ptr<DraftScorer>> DraftScorer::load(const ScorerOptions& opti
     const LayerKeys& keys = scorer->keys_;
     const KeyShape shape{keys.n_heads, keys.n_heads_kv, keys.dimensions.size(), keys.head_size};
     Result<std::unique_ptr<KeyIndex>> index = KeyIndex::create(shape, options.n_threads);
-    if (!index) return Error{ErrorCode::unsupported, "--kv-offload-scorer: " + index.error().text};
+    if (!index) return Error{ErrorCode::unsupported, options.option + ": " + index.error().text};
     scorer->index_ = std::move(index).value();
     // The first computation pays for pages of weights that were not read yet.
     const Token token = 0;
@@ -74,7 +74,7 @@ DraftScorer::DraftScorer(const ScorerOptions& options, std::unique_ptr<ScorerMod
 
 Result<void> DraftScorer::bind() {
     Result<Bound> found = find(*model_, options_.layer);
-    if (!found) return found.error();
+    if (!found) return Error{found.error().code, options_.option + ": " + found.error().text};
     keys_ = std::move(found.value().keys);
     cells_ = KvCells(*found.value().cache, false);
     probe_.bind(keys_, found.value().cache->get_cells(0));
@@ -94,7 +94,7 @@ Result<void> DraftScorer::reload() {
     const LayerKeys before = keys_;
     if (Result<void> bound = bind(); !bound) return bound;
     if (keys_.is_like(before)) return {};
-    return Error{ErrorCode::unsupported, "--kv-offload-scorer: its keys lie otherwise than before it was unloaded"};
+    return Error{ErrorCode::unsupported, options_.option + ": its keys lie otherwise than before it was unloaded"};
 }
 
 ScorerUsage DraftScorer::usage() const {
@@ -197,18 +197,24 @@ void DraftScorer::forget(LaneId lane) {
     of_lanes_.erase(found);
 }
 
-// Never the last tokens: their queries are asked for when pages are chosen.
 void DraftScorer::read(LaneId lane, std::span<const Token> text) {
     if (model_->context() == nullptr) return;
-    ReadText& known = text_of(lane, text);
+    const ReadText& known = text_of(lane, text);
     if (text.size() < known.text().text().size() + kLeastAtOnce) return;
+    if (const Result<bool> done = read_ahead(lane, text); !done) warn(done.error());
+}
+
+// Never the last tokens: their queries are asked for when pages are chosen.
+Result<bool> DraftScorer::read_ahead(LaneId lane, std::span<const Token> text) {
+    ReadText& known = text_of(lane, text);
     known.text().set(text, model_->vocabularies(), false);
     const std::size_t n_tokens = known.text().tokens().size();
-    if (n_tokens < known.n_read() + kNotedQueries + kLeastAtOnce) return;
+    if (n_tokens < known.n_read() + kNotedQueries + kLeastAtOnce) return false;
     known.forget_others();
     const std::size_t n_most = known.n_read() + kMostAtOnce;
     const std::size_t end = std::min(n_tokens - kNotedQueries, n_most) / kLeastAtOnce * kLeastAtOnce;
-    if (const Result<void> done = read_on(known, end); !done) warn(done.error());
+    if (Result<void> done = read_on(known, end); !done) return done.error();
+    return true;
 }
 
 bool DraftScorer::begin_scores(LaneId lane, std::span<const Token> text, std::vector<memory::PageKeys> pages) {
@@ -246,7 +252,8 @@ Result<void> DraftScorer::read_on(ReadText& text, std::size_t end) {
     const auto stop = static_cast<Position>(end);
     Position at = model_->cut(sequence, begin) ? begin : model_->window_begin(begin);
     while (at < stop) {
-        const Position next = std::min({at / kScorerCall * kScorerCall + kScorerCall, at < begin ? begin : stop, stop});
+        const Position n_call = model_->n_call();
+        const Position next = std::min({at / n_call * n_call + n_call, at < begin ? begin : stop, stop});
         const auto part = std::span(tokens).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(next - at));
         std::optional<QueryProbe::Watch> watch;
         if (probe_.is_watched(LaneId{sequence}) && next + static_cast<Position>(kNotedQueries) > stop) {

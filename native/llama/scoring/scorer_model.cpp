@@ -23,7 +23,6 @@ namespace {
 // Cells of a sequence: enough for what a sentence refers to, and few beside the target's pool. Measured with the
 // packaged scorer: 512 find as many facts in texts of 4,000 tokens as 1,024 do.
 constexpr std::int32_t kMostWindow = 1024;
-constexpr std::int32_t kLeastWindow = 2 * kScorerCall;
 
 bool has_texts(const llama_model* model) {
     return llama_vocab_type(llama_model_get_vocab(model)) != LLAMA_VOCAB_TYPE_NONE;
@@ -61,7 +60,7 @@ Result<void> ScorerModel::reload() {
 }
 
 Error ScorerModel::failed(const std::string& text) const {
-    return {ErrorCode::start_failed, "--kv-offload-scorer " + options_.path + ": " + text};
+    return {ErrorCode::start_failed, options_.option + " " + options_.path + ": " + text};
 }
 
 TextVocabularies ScorerModel::vocabularies() const {
@@ -70,7 +69,8 @@ TextVocabularies ScorerModel::vocabularies() const {
 }
 
 Position ScorerModel::window_begin(Position position) const {
-    return std::max(0, position / kScorerCall * kScorerCall + kScorerCall - n_window_);
+    const Position n_call = options_.n_call;
+    return std::max(0, position / n_call * n_call + n_call - n_window_);
 }
 
 Result<void> ScorerModel::open() {
@@ -98,11 +98,11 @@ Result<void> ScorerModel::load_weights() {
     cache_types_ = default_kv_cache_types(model_.get(), target_.info().n_gpu_layers != 0);
     if (options_.cache_type) {
         const Result<ggml_type> type = parse_kv_cache_type(*options_.cache_type);
-        if (!type) return Error{type.error().code, "--kv-offload-scorer-cache-type: " + type.error().text};
+        if (!type) return Error{type.error().code, options_.option + "-cache-type: " + type.error().text};
         cache_types_ = {type.value(), type.value()};
     }
     if (const Result<void> checked = check_kv_cache_types(model_.get(), cache_types_, false); !checked) {
-        return Error{checked.error().code, "--kv-offload-scorer-cache-type: " + checked.error().text};
+        return Error{checked.error().code, options_.option + "-cache-type: " + checked.error().text};
     }
     ModelInfo info;
     info.cache_type_k = ggml_type_name(cache_types_.k);
@@ -131,12 +131,13 @@ Result<void> ScorerModel::check_vocabulary() {
 
 Result<void> ScorerModel::create_context() {
     const std::int32_t n_trained = llama_model_n_ctx_train(model_.get());
-    const std::int32_t n_useful = std::min({kMostWindow, n_trained, options_.n_ctx + kScorerCall});
-    n_window_ = std::max(kLeastWindow, n_useful / kScorerCall * kScorerCall);
+    const std::int32_t n_call = options_.n_call;
+    const std::int32_t n_useful = std::min({kMostWindow, n_trained, options_.n_ctx + n_call});
+    n_window_ = std::max(2 * n_call, n_useful / n_call * n_call);
     const auto n_lanes = static_cast<std::uint32_t>(options_.n_lanes);
     llama_context_params params = llama_context_default_params();
     params.n_ctx = static_cast<std::uint32_t>(n_window_) * n_lanes;
-    params.n_batch = params.n_ubatch = kScorerCall;
+    params.n_batch = params.n_ubatch = static_cast<std::uint32_t>(n_call);
     params.n_seq_max = n_lanes;
     params.n_outputs_max = n_lanes;  // none are asked for; llama.cpp wants room for one of each
     params.n_threads = params.n_threads_batch = options_.n_threads;
@@ -172,6 +173,8 @@ Result<void> ScorerModel::compute(std::int32_t sequence, Position begin, std::sp
     llama_memory_seq_rm(llama_get_memory(context_.get()), sequence, 0, window_begin(begin));
     const std::size_t n = tokens.size();
     std::vector<llama_token> ids(tokens.begin(), tokens.end());
+    // What is no token names a hole in a prompt (prefill/sparse_text.h).
+    std::replace_if(ids.begin(), ids.end(), [n = n_tokens(model_.get())](llama_token id) { return id >= n; }, 0);
     std::vector<llama_pos> positions(n);
     std::iota(positions.begin(), positions.end(), begin);
     std::vector<std::int32_t> n_sequences(n, 1);

@@ -4,7 +4,7 @@
 //
 // The window makes its memory as constant as the pool's, whatever the length of the texts, and keeps a model within
 // the distances that it was trained for. What a token sees depends on its position alone: calls do not cross the
-// multiples of kScorerCall, and at each of those the window moves on.
+// multiples of a call's tokens, and at each of those the window moves on.
 #pragma once
 
 #include <cstddef>
@@ -25,9 +25,6 @@
 
 namespace luce::llama {
 
-// Tokens of a call.
-inline constexpr std::int32_t kScorerCall = 256;
-
 class ScorerModel final : public ContextOwner {
 public:
     // The target must outlive it. Errors: start_failed (the reason why it cannot score this target's texts included),
@@ -47,6 +44,7 @@ public:
 
     MemoryRefusals& refusals() { return refusals_; }  // of its computations
     std::int32_t n_sequences() const { return options_.n_lanes; }
+    std::int32_t n_call() const { return options_.n_call; }  // most tokens of a call
     Position n_window() const { return n_window_; }
     std::size_t weights_bytes() const { return weights_bytes_; }
     std::size_t cells_bytes() const { return cells_bytes_; }

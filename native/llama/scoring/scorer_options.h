@@ -9,6 +9,8 @@ namespace luce::llama {
 
 struct ScorerOptions {
     std::string path;
+    std::string option = "--kv-offload-scorer";  // that names it, for messages
+    std::int32_t n_call = 256;                   // tokens of a call
     std::int32_t n_lanes = 1;
     std::int32_t n_ctx = 0;  // tokens of the longest text
     std::int32_t n_threads = 1;

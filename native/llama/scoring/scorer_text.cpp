@@ -38,6 +38,7 @@ std::string_view whole_characters(std::string_view bytes) {
 }
 
 void append_piece(const llama_vocab* vocabulary, Token token, std::string& bytes) {
+    if (token >= llama_vocab_n_tokens(vocabulary)) return;  // it names a hole in a prompt (prefill/sparse_text.h)
     std::array<char, 64> buffer{};
     const auto size = static_cast<std::int32_t>(buffer.size());
     const std::int32_t n = llama_token_to_piece(vocabulary, token, buffer.data(), size, 0, true);

@@ -40,12 +40,22 @@ KvCacheManager::KvCacheManager(KvDevice& device, DiskStore* disk, MemoryConfig c
       fetcher_(device, tree_, cache_, policy_, disk, selector_.uses_scores()),
       placer_(device, tree_, cache_, pool_),
       snapshots_(device, tree_, cache_, lanes_, checkpoints_, slots_, policy_),
-      transfer_(device, tree_, cache_, slots_, policy_, config_.n_vocab, config_.has_images, selector_.uses_scores()) {}
+      transfer_(device, tree_, cache_, slots_, policy_, config_.n_vocab, config_.has_other_ids,
+                selector_.uses_scores()) {}
 
 std::shared_ptr<KvCacheManager::Fetch> KvCacheManager::fetch(std::span<const Token> text,
                                                              const MemoryRequest& request) {
     if (refusal() || request.restore_slot || !reuses(request)) return nullptr;
     return fetcher_.fetch(text, request.snapshots);
+}
+
+Position KvCacheManager::n_known(std::span<const Token> text, const MemoryRequest& request) {
+    if (refusal() || !reuses(request)) return 0;
+    const Known known = fetcher_.walk(text);
+    const PrefixMatchLimits limits{static_cast<Position>(text.size()), false, device_.traits().has_state()};
+    const Position n = match_prefix(known, tree_.root(), text, limits).n;
+    if (!known.pages.empty()) tree_.retire(*known.pages.back());
+    return n;
 }
 
 Result<void> KvCacheManager::check(const MemoryRequest& request, Position n_prompt) const {

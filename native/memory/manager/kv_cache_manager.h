@@ -49,6 +49,9 @@ public:
     std::shared_ptr<Fetch> fetch(std::span<const Token> text, const MemoryRequest& request);
     static bool is_done(const Fetch& fetch) { return fetch.is_done(); }
 
+    // How much of the text need not be computed. Only what is in memory counts: fetch() first.
+    Position n_known(std::span<const Token> text, const MemoryRequest& request);
+
     // Errors: unsupported, bad_args.
     Result<void> check(const MemoryRequest& request, Position n_prompt) const;
 

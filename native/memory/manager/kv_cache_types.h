@@ -34,8 +34,8 @@ struct MemoryConfig {
     std::size_t host_budget = 0;
     std::int32_t n_slots = 0;
     std::int32_t n_vocab = 0;
-    bool has_images = false;  // as in TierLimits
-    bool reuses = true;       // whether begin() looks for a prefix where the request leaves it open
+    bool has_other_ids = false;  // as in TierLimits
+    bool reuses = true;          // whether begin() looks for a prefix where the request leaves it open
     std::optional<ResidencyConfig> residency = std::nullopt;  // unset: a lane sees all of its text
 };
 

@@ -6,7 +6,7 @@
 namespace luce::memory {
 
 TierLimits SnapshotTransfer::limits() const {
-    return {device_.traits().row_bytes, device_.traits().max_state_bytes(), n_vocab_, has_images_};
+    return {device_.traits().row_bytes, device_.traits().max_state_bytes(), n_vocab_, has_other_ids_};
 }
 
 Result<SnapshotContents> SnapshotTransfer::contents_of(std::int32_t number) {

@@ -14,14 +14,14 @@ class SnapshotTransfer {
 public:
     // All must outlive it. uses_scores: whether how much pages matter is of use.
     SnapshotTransfer(KvDevice& device, PrefixTree& tree, PageCache& cache, Slots& slots, EvictionPolicy& policy,
-                     std::int32_t n_vocab, bool has_images, bool uses_scores)
+                     std::int32_t n_vocab, bool has_other_ids, bool uses_scores)
         : device_(device),
           tree_(tree),
           cache_(cache),
           slots_(slots),
           policy_(policy),
           n_vocab_(n_vocab),
-          has_images_(has_images),
+          has_other_ids_(has_other_ids),
           uses_scores_(uses_scores) {}
 
     // Errors: bad_slot, empty_slot, unsupported, out_of_memory, internal; and bad_slot, no_room, bad_snapshot.
@@ -36,7 +36,7 @@ private:
     Slots& slots_;
     EvictionPolicy& policy_;
     std::int32_t n_vocab_;
-    bool has_images_;
+    bool has_other_ids_;
     bool uses_scores_;
 };
 

@@ -10,11 +10,6 @@
 
 namespace luce::memory {
 
-struct PositionSpan {
-    Position begin = 0;
-    Position end = 0;  // one past the last
-};
-
 class PinnedRanges {
 public:
     PinnedRanges() = default;  // none

@@ -31,9 +31,9 @@ struct TierLimits {
     std::size_t row_bytes = 0;        // of one position, exactly
     std::size_t max_state_bytes = 0;  // of a checkpoint's state, at most
     std::int32_t n_vocab = 0;         // tokens are below it; logits are so many or none
-    bool has_images = false;          // whose ids are at and above it
+    bool has_other_ids = false;       // at and above it: images', and those that name holes in a prompt
 
-    bool is_token(Token token) const { return token >= 0 && (has_images || token < n_vocab); }
+    bool is_token(Token token) const { return token >= 0 && (has_other_ids || token < n_vocab); }
 };
 
 struct PageFile {

@@ -393,7 +393,6 @@ private:
     }
 
     static Error internal(const char* what) { return {ErrorCode::internal, what}; }
-
     std::vector<float> to_logits(std::uint64_t hash) const {
         std::vector<float> logits(n_logits);
         for (std::size_t i = 0; i < 4; ++i) logits[i] = static_cast<float>((hash >> (16 * i)) & 0xffff);
@@ -462,7 +461,8 @@ private:
         std::vector<Row> rows(tokens.size());
         for (std::size_t i = 0; i < rows.size(); ++i) {
             std::memcpy(&rows[i], bytes.data() + i * sizeof(Row), sizeof(Row));
-            if (rows[i].token != tokens[i] || rows[i].position != begin + static_cast<Position>(i)) {
+            const bool is_it = rows[i].token == tokens[i] || tokens[i] >= kVocab;  // an image's name, or a hole's
+            if (!is_it || rows[i].position != begin + static_cast<Position>(i)) {
                 return internal("rows of another text");
             }
         }

@@ -10,8 +10,8 @@
 
 TEST_SUITE_BEGIN("memory");
 
+using namespace luce;
 using namespace luce::memory;
-using luce::Position;
 
 namespace {
 

@@ -100,7 +100,7 @@ TEST_CASE("what is beyond the model's limits is refused, and refused before it i
     const Bytes bytes = encoded(checkpoint);
     REQUIRE(checkpoint_in(bytes));
     TierLimits other = limits();
-    other.has_images = true;  // their ids are beyond the vocabulary
+    other.has_other_ids = true;  // their ids are beyond the vocabulary
     PageFile with_image = random_page(random, root_name(kIdentity));
     with_image.tokens[3] = 1 << 30;
     CHECK(!fits_page(with_image.tokens, *with_image.rows, limits()));

@@ -94,6 +94,10 @@ private:
         return {{"position", point.position}, {"slot", point.slot}};
     }
     static json as_json(const wire::ImageAt& image) { return {{"position", image.position}, {"path", image.path}}; }
+    static json as_json(wire::Reading reading) {
+        constexpr const char* kNames[] = {"full", "sparse", "auto"};
+        return kNames[static_cast<int>(reading)];
+    }
     static json as_json(const wire::PinSpan& span) { return {{"begin", span.begin}, {"end", span.end}}; }
     static json as_json(const std::vector<wire::SamplerKind>& kinds) {
         constexpr const char* kNames[] = {"penalties", "dry",   "top_n_sigma", "top_k",      "typ_p",
@@ -166,6 +170,15 @@ inline JsonFields fields_of(const wire::MemoryArgs& memory) {
         .add("reuse", memory.reuse);
 }
 
+inline JsonFields fields_of(const wire::ReadingArgs& reading) {
+    return JsonFields()
+        .add("prefill", reading.prefill)
+        .add("share", reading.share)
+        .add("n_from", reading.n_from)
+        .add("keep", reading.keep)
+        .add("blocks", reading.blocks);
+}
+
 struct CommandToJson {
     json operator()(const wire::Generate& command) const {
         constexpr const char* kForms[] = {"positional", "file", "named"};
@@ -180,6 +193,7 @@ struct CommandToJson {
             .add_object("sampling", fields_of(command.sampling))
             .add_object("constraint", fields_of(command.constraint))
             .add_object("memory", fields_of(command.memory))
+            .add_object("reading", fields_of(command.reading))
             .add("images", command.images)
             .add("stop_tokens", command.stop_tokens)
             .add("n_least", command.n_least)
@@ -187,6 +201,18 @@ struct CommandToJson {
             .add("n_logprobs", command.n_logprobs)
             .add("n_generated_before", command.n_generated_before)
             .add("priority", command.priority)
+            .object();
+    }
+    json operator()(const wire::Compress& compress) const {
+        return JsonFields()
+            .add("type", std::string("compress"))
+            .add("id", compress.id)
+            .add("prompt", compress.prompt)
+            .add("prompt_path", compress.prompt_path)
+            .add("share", compress.share)
+            .add("keep", compress.keep)
+            .add("blocks", compress.blocks)
+            .add("scorer", compress.scorer)
             .object();
     }
     json operator()(const wire::Embed& embed) const {
@@ -216,6 +242,7 @@ struct CommandToJson {
             .object();
     }
     json operator()(const wire::FreeSlot& free) const { return slot_fields("free_slot", free).object(); }
+    json operator()(const wire::FreeScorer&) const { return {{"type", "free_scorer"}}; }
     json operator()(const wire::ListSlots& list) const {
         return JsonFields().add("type", std::string("list_slots")).add("id", list.id).object();
     }
@@ -295,6 +322,7 @@ inline wire::GenerateOk generate_ok_from(const json& object) {
     wire::GenerateOk ok;
     ok.id = optional_from<wire::RequestId>(object, "id");
     ok.n_prompt = object.value("n_prompt", 0);
+    ok.n_read = optional_from<std::int32_t>(object, "n_read");
     ok.n_generated = object.value("n_generated", 0);
     ok.n_reused = object.value("n_reused", 0);
     ok.tier = object.value("tier", "none");
@@ -310,6 +338,17 @@ inline wire::GenerateOk generate_ok_from(const json& object) {
     }
     ok.output_path = optional_from<std::string>(object, "output_path");
     ok.stop = stop_reason_from(object.value("stop", "limit"));
+    return ok;
+}
+
+inline wire::CompressOk compress_ok_from(const json& object) {
+    wire::CompressOk ok;
+    ok.id = optional_from<wire::RequestId>(object, "id");
+    ok.n_in = object.at("n_in");
+    ok.n_out = object.at("n_out");
+    for (const json& part : object.value("parts", json::array())) {
+        ok.parts.push_back({part.at("begin"), part.at("end")});
+    }
     return ok;
 }
 
@@ -348,6 +387,7 @@ inline wire::Reply reply_from(const json& object) {
     const std::string type = object.at("type");
     const std::optional<wire::RequestId> id = optional_from<wire::RequestId>(object, "id");
     if (type == "generate_ok") return generate_ok_from(object);
+    if (type == "compress_ok") return compress_ok_from(object);
     if (type == "err") return wire::Err{id, {error_code_from(object.at("code")), object.value("text", "")}};
     if (type == "pong") return wire::Pong{object.value("word", "")};
     if (type == "plain_ok") return wire::PlainOk{id};

@@ -1,5 +1,5 @@
 """The forms that ask for tokens: `<path> <n_gen> …` and with a slot `RESTORE …` and `RESTORE_CHAIN …`,
-`generate <in> <n_gen> <out>`, and `gen key=value …`.
+`generate <in> <n_gen> <out>`, `gen key=value …`, and `compress` in both its forms.
 
 One table says which keys `gen` has, another what may follow a positional command. What they mean to the engine is not
 known here.
@@ -12,7 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from luce.protocol.commands import MAX_LOGPROBS, ConstraintArgs, Generate, GenerateForm, MemoryArgs, SamplingArgs
+from luce.protocol.commands import (
+    MAX_LOGPROBS,
+    Compress,
+    ConstraintArgs,
+    Generate,
+    GenerateForm,
+    MemoryArgs,
+    Reading,
+    ReadingArgs,
+    SamplingArgs,
+)
 from luce.protocol.errors import ErrorCode
 from luce.protocol.scalar_values import (
     MAX_UINT64,
@@ -111,6 +121,15 @@ def _read_grammar(value: bytes) -> Fields:
     return {"grammar": parse_text(value)}
 
 
+_READINGS = {b"full": Reading.FULL, b"sparse": Reading.SPARSE, b"auto": Reading.AUTO}
+
+
+def _parse_reading(value: bytes) -> Reading:
+    if value not in _READINGS:
+        raise RefusedError("must be full, sparse or auto")
+    return _READINGS[value]
+
+
 NAMED_KEYS: dict[bytes, Key] = {
     b"id": ("", sets("id", parse_count)),
     b"n": ("", sets("n_generate", parse_count)),
@@ -158,9 +177,22 @@ NAMED_KEYS: dict[bytes, Key] = {
     b"marks": ("memory", sets("marks", parse_marks)),
     b"turn": ("memory", sets("turn", parse_count)),
     b"pin": ("memory", sets("pins", parse_pins)),
+    b"prefill": ("reading", sets("prefill", _parse_reading)),
+    b"prefill_keep": ("reading", sets("share", parse_positive_probability)),
+    b"prefill_from": ("reading", sets("n_from", parse_count)),
+    b"keep": ("reading", sets("keep", parse_pins)),
+    b"blocks": ("reading", sets("blocks", parse_pins)),
     b"images": ("", sets("images", parse_images)),
     b"generated": ("", sets("n_generated_before", parse_count)),
     b"priority": ("", sets("priority", lambda value: parse_integer(value, MIN_INT32, MAX_INT32))),
+}
+
+_COMPRESS_KEYS: dict[bytes, Key] = {
+    b"id": ("", sets("id", parse_count)),
+    b"share": ("", sets("share", parse_positive_probability)),
+    b"keep": ("", sets("keep", parse_pins)),
+    b"blocks": ("", sets("blocks", parse_pins)),
+    b"prompt": ("", _read_prompt),
 }
 
 _POSITIONAL_KEYS: dict[bytes, Key] = {
@@ -277,5 +309,25 @@ def parse_named_generate(arguments: bytes) -> Generate:
         sampling=SamplingArgs(**parts.get("sampling", {})),
         constraint=constraint,
         memory=memory,
+        reading=ReadingArgs(**parts.get("reading", {})),
         **parts.get("", {}),
     )
+
+
+def parse_compress(arguments: bytes) -> Compress:
+    """The one verb has both forms. Its first word tells which."""
+    if b"=" in (next_word(arguments)[0] or b""):
+        return Compress(**read_named_args(arguments, _COMPRESS_KEYS, required=(b"id", b"share", b"prompt"))[""])
+    words = [word.decode("utf-8") for _, word in zip(range(5), words_of(arguments), strict=False)]
+    if len(words) < 2:
+        raise RefusedError("keep_x1000 is missing" if words else "path is missing")
+    path, kept, *more = words
+    try:
+        keep_x1000 = parse_integer(kept.encode(), 1, 1000)
+    except RefusedError as refusal:
+        raise RefusedError(f"keep_x1000 '{shortened(kept.encode())}' {refusal.text}") from None
+    # `nopark` is for daemons that park the target meanwhile.
+    scorers = more[:-1] if more[-1:] == ["nopark"] else more
+    if len(scorers) > 1 or "nopark" in scorers:
+        raise RefusedError("nothing but nopark may follow the scorer")
+    return Compress(keep_x1000 / 1000, prompt_path=path, scorer=scorers[0] if scorers else None)

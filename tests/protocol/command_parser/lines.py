@@ -19,6 +19,7 @@ from .generations import (
     NAMED_KEYS,
     Key,
     is_positional_generate,
+    parse_compress,
     parse_file_generate,
     parse_named_generate,
     parse_positional_generate,
@@ -29,7 +30,7 @@ from .generations import (
     words_of,
 )
 from .memory import MEMORY_PARSERS, VERBS_WITHOUT_ID
-from .scalars import not_yet, parse_flag
+from .scalars import parse_flag
 
 
 class CommandError(RemoteProtocolError):
@@ -53,6 +54,7 @@ _STATUS_KEYS: dict[bytes, Key] = _ID_KEY | {b"check": ("", sets("check", parse_f
 class _Form(Enum):
     GEN = auto()
     GENERATE = auto()
+    COMPRESS = auto()
     EMBED = auto()
     CANCEL = auto()
     STATUS = auto()
@@ -62,17 +64,14 @@ class _Form(Enum):
     RESTORE_CHAIN = auto()
     MEMORY = auto()
     MEMORY_WORDS = auto()
-    RESERVED_GENERATING = auto()
     POSITIONAL = auto()
     UNKNOWN = auto()
 
 
-# In the protocol, but not in this build; True where the command would generate. `free drafter` is reserved too.
-RESERVED_VERBS: dict[str, bool] = {"compress": True}
-
 _FORMS: dict[str, _Form] = {
     "gen": _Form.GEN,
     "generate": _Form.GENERATE,
+    "compress": _Form.COMPRESS,
     "embed": _Form.EMBED,
     "cancel": _Form.CANCEL,
     "status": _Form.STATUS,
@@ -85,17 +84,15 @@ _FORMS: dict[str, _Form] = {
 }
 VERBS: tuple[str, ...] = tuple(_FORMS)
 
-_FORM_OF_VERB: dict[bytes, _Form] = {verb.encode(): form for verb, form in _FORMS.items()} | {
-    verb.encode(): _Form.RESERVED_GENERATING for verb in RESERVED_VERBS
-}
+_FORM_OF_VERB: dict[bytes, _Form] = {verb.encode(): form for verb, form in _FORMS.items()}
 
 _GENERATING = {
     _Form.GEN,
     _Form.GENERATE,
+    _Form.COMPRESS,
     _Form.RESTORE,
     _Form.RESTORE_CHAIN,
     _Form.POSITIONAL,
-    _Form.RESERVED_GENERATING,
 }
 GENERATING_VERBS: tuple[str, ...] = tuple(verb.decode() for verb, form in _FORM_OF_VERB.items() if form in _GENERATING)
 # In these a word that begins with id= is a piece of a path, or the word to echo.
@@ -171,6 +168,7 @@ def _parse_quit(line: _Line) -> Quit:
 _PARSERS: dict[_Form, Callable[[bytes], Command]] = {
     _Form.GEN: parse_named_generate,
     _Form.GENERATE: parse_file_generate,
+    _Form.COMPRESS: parse_compress,
     _Form.RESTORE: parse_restore,
     _Form.RESTORE_CHAIN: parse_restore_chain,
     _Form.EMBED: _parse_embed,
@@ -190,8 +188,6 @@ def _parse_classified(line: _Line) -> Command:
             return MEMORY_PARSERS[line.verb.decode()](line.arguments)
         case _Form.QUIT:
             return _parse_quit(line)
-        case _Form.RESERVED_GENERATING:
-            raise not_yet(line.verb.decode())
         case _:
             raise RefusedError(f"there is no command '{shortened(line.verb)}'", ErrorCode.UNKNOWN_COMMAND)
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from luce.protocol.commands import (
     Clear,
     DescribeImage,
+    FreeScorer,
     FreeSlot,
     ListSlots,
     LoadSlot,
@@ -26,7 +27,7 @@ from luce.protocol.commands import (
 from luce.protocol.scalar_values import RefusedError, parse_count, parse_text, shortened
 
 from .generations import Key, next_word, read_named_args, sets, words_of
-from .scalars import not_yet, parse_flag, parse_placed_count
+from .scalars import parse_flag, parse_placed_count
 
 _BLANKS = b" \t"
 
@@ -69,9 +70,12 @@ def _checked(thin: ThinSnapshot) -> ThinSnapshot:
     return thin
 
 
-def _parse_free(arguments: bytes) -> FreeSlot:
-    if next_word(arguments)[0] == b"drafter":
-        raise not_yet("free drafter")
+def _parse_free(arguments: bytes) -> FreeSlot | FreeScorer:
+    word, rest = next_word(arguments)
+    if word == b"drafter":
+        if next_word(rest)[0] is not None:
+            raise RefusedError("free drafter takes no arguments")
+        return FreeScorer()
     return FreeSlot(**_read(arguments, _SLOT))
 
 
@@ -131,7 +135,7 @@ def _parse_clear_words(arguments: bytes) -> Clear:
     return Clear(disk=bool(what))
 
 
-Parser = Callable[[bytes], MemoryCommand | DescribeImage]
+Parser = Callable[[bytes], MemoryCommand | FreeScorer | DescribeImage]
 
 _IN_CAPITALS: dict[str, Parser] = {
     "SNAPSHOT": lambda arguments: _parse_slot_words(arguments, Snapshot),

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from luce.protocol import ErrorCode
 from luce.protocol.scalar_values import RefusedError, parse_count, shortened
-
-
-def not_yet(command: str) -> RefusedError:
-    """What belongs to the protocol, but not to this build."""
-    return RefusedError(f"this daemon does not have {command} yet", ErrorCode.UNKNOWN_COMMAND)
 
 
 def parse_placed_count(name: str, word: bytes | None) -> int:

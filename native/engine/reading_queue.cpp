@@ -1,0 +1,178 @@
+#include "engine/reading_queue.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/log.h"
+#include "prefill/part_choice.h"
+
+namespace luce::engine {
+namespace {
+
+constexpr std::size_t kLogTokens = std::size_t{4} << 20;
+
+// Below it the scorer takes longer than what it saves.
+constexpr Position kLeastSparse = 16 * prefill::kChunk;
+
+// Whether what must be read of the first n tokens is among the parts.
+bool holds_all(const std::vector<PositionSpan>& parts, const std::vector<PositionSpan>& keep, Position n) {
+    std::vector<PositionSpan> both = parts;
+    both.insert(both.end(), keep.begin(), keep.end());
+    return prefill::n_in(prefill::joined(std::move(both), n)) == prefill::n_in(parts);
+}
+
+}  // namespace
+
+ReadingQueue::ReadingQueue(memory::KvCacheManager& memory, prefill::PromptScorer* scorer, std::int32_t n_vocab,
+                           std::int32_t n_ctx)
+    : memory_(memory), scorer_(scorer), n_vocab_(n_vocab), n_ctx_(n_ctx), log_(kLogTokens) {}
+
+Result<void> ReadingQueue::check(const Request& request) const {
+    if (scorer_ == nullptr || !scorer_->is_there()) {
+        return Error{ErrorCode::unsupported,
+                     "a prompt is read in parts by the choice of a small model: start with --prefill-scorer FILE"};
+    }
+    if (!request.images.empty()) {
+        return Error{ErrorCode::unsupported, "a prompt with images is read whole: leave prefill= out"};
+    }
+    if (request.memory.restore_slot || !request.memory.snapshots.empty()) {
+        return Error{ErrorCode::unsupported,
+                     "slots hold what was read whole: prefill= does not go with restore= or snap="};
+    }
+    return {};
+}
+
+std::optional<WaitingRequest> ReadingQueue::remove(RequestKey key) {
+    const auto job =
+        std::find_if(jobs_.begin(), jobs_.end(), [key](const Job& j) { return j.waiting.request.key == key; });
+    if (job == jobs_.end()) return std::nullopt;
+    WaitingRequest waiting = std::move(job->waiting);
+    jobs_.erase(job);
+    return waiting;
+}
+
+bool ReadingQueue::is_fetched(const Job& job) {
+    return job.waiting.fetch == nullptr || memory::KvCacheManager::is_done(*job.waiting.fetch);
+}
+
+bool ReadingQueue::wants_step() const {
+    return std::any_of(jobs_.begin(), jobs_.end(),
+                       [](const Job& job) { return !job.waiting.has_asked || is_fetched(job); });
+}
+
+std::vector<WaitingRequest> ReadingQueue::advance() {
+    std::vector<WaitingRequest> decided;
+    bool has_scored = false;
+    for (auto job = jobs_.begin(); job != jobs_.end();) {
+        WaitingRequest& waiting = job->waiting;
+        if (!waiting.has_asked) {
+            waiting.fetch = memory_.fetch(waiting.request.prompt, waiting.request.memory);
+            waiting.has_asked = true;
+        }
+        bool is_done = is_fetched(*job) && is_decided(*job);
+        if (!is_done && job->is_scored && !std::exchange(has_scored, true)) {
+            const Result<bool> scored = score(*job);
+            if (!scored) read_whole(*job, scored.error());
+            is_done = !scored || scored.value();
+        }
+        if (is_done) decided.push_back(std::move(waiting));
+        job = is_done ? jobs_.erase(job) : std::next(job);
+    }
+    return decided;
+}
+
+// What was read whole is worth more than what was read in parts, where it costs the same.
+ReadingQueue::Start ReadingQueue::start_of(const Request& request) {
+    const std::span<const Token> text = request.prompt;
+    const auto n = static_cast<Position>(text.size());
+    Start start;
+    if (request.compresses) return {{}, 0, n};
+    const Position n_known = memory_.n_known(text, request.memory);
+    if (n_known > 0) start.parts = {{0, n_known}};
+    start.begin = n_known;
+    start.n_to_do = n - n_known;
+    const std::optional<prefill::ReadingLog::Found> read = log_.find(text);
+    if (!read || !holds_all(read->parts, request.reading.keep, read->n_common)) return start;
+    const Position end = read->parts.back().end;
+    const prefill::SparseText head(Tokens(text.begin(), text.begin() + end), read->parts, n_vocab_);
+    const Position n_head = memory_.n_known(head.names(), request.memory);
+    const auto n_to_do = static_cast<Position>(head.names().size()) - n_head + n - read->n_common;
+    if (n_to_do < start.n_to_do) return {read->parts, read->n_common, n_to_do};
+    return start;
+}
+
+// Whether nothing has to be scored: the request reads all, or goes on from what was read in parts before.
+bool ReadingQueue::is_decided(Job& job) {
+    if (job.is_scored) return false;
+    Request& request = job.waiting.request;
+    const prefill::ReadingWish& wish = request.reading;
+    job.start = start_of(request);
+    const auto n = static_cast<Position>(request.prompt.size());
+    const bool is_automatic = wish.reading == prefill::Reading::automatic && n < n_ctx_;
+    const Position n_from = request.compresses ? 0 : is_automatic ? std::max(wish.n_from, kLeastSparse) : kLeastSparse;
+    if (job.start.n_to_do >= n_from) {
+        job.is_scored = true;
+        return false;
+    }
+    std::vector<PositionSpan> parts = job.start.parts;
+    parts.push_back({job.start.begin, n});
+    read_parts(request, std::move(parts));
+    return true;
+}
+
+// Whether it is known now.
+Result<bool> ReadingQueue::score(Job& job) {
+    Request& request = job.waiting.request;
+    const Result<bool> read = scorer_->read(request.prompt);
+    if (!read || !read.value()) return read;
+    const Result<std::vector<float>> scores = scorer_->scores(request.prompt);
+    if (!scores) return scores.error();
+    const auto n = static_cast<Position>(request.prompt.size());
+    prefill::PartRules rules;
+    rules.begin = job.start.begin;
+    rules.n_budget = static_cast<Position>(std::ceil(request.reading.share * (n - job.start.begin)));
+    if (!request.compresses) {
+        const Position n_room = n_ctx_ - prefill::n_in(job.start.parts) - std::min(request.n_generate, n_ctx_ / 4);
+        rules.n_budget = std::min(rules.n_budget, std::max(0, n_room));
+        // What the request generated earlier is its own.
+        rules.keep.push_back({n - request.n_generated_before, n});
+    }
+    rules.keep.insert(rules.keep.end(), request.reading.keep.begin(), request.reading.keep.end());
+    rules.blocks = request.reading.blocks;
+    std::vector<PositionSpan> parts = prefill::choose_parts(n, scores.value(), rules);
+    parts.insert(parts.end(), job.start.parts.begin(), job.start.parts.end());
+    read_parts(request, std::move(parts));
+    return true;
+}
+
+void ReadingQueue::read_parts(Request& request, std::vector<PositionSpan> parts) const {
+    const auto n = static_cast<Position>(request.prompt.size());
+    parts = prefill::joined(std::move(parts), n);
+    if (prefill::n_in(parts) == n && !request.compresses) return;
+    request.sparse = std::make_shared<prefill::SparseText>(std::move(request.prompt), std::move(parts), n_vocab_);
+    request.prompt = request.sparse->tokens();
+    request.whole_memory = request.memory;
+    memory::MemoryRequest& memory = request.memory;
+    for (Position& mark : memory.marks) mark = request.sparse->read_position(mark);
+    if (memory.turn) memory.turn = request.sparse->read_position(*memory.turn);
+    memory.pins = request.sparse->read_spans(memory.pins);
+}
+
+void ReadingQueue::read_whole(Job& job, const Error& why) {
+    job.waiting.request.reading_error = why;
+    if (std::exchange(has_warned_, true)) return;
+    log_warn("a prompt is not read in parts: " + why.text + " (said once)");
+}
+
+void ReadingQueue::note_read(Tokens text, std::vector<PositionSpan> parts) {
+    log_.add(std::move(text), std::move(parts));
+}
+
+void ReadingQueue::note_begun(const prefill::SparseText& text) {
+    ++status_.n_prompts;
+    status_.n_tokens += text.prompt().size();
+    status_.n_left_out += text.prompt().size() - text.tokens().size();
+}
+
+}  // namespace luce::engine

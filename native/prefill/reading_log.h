@@ -1,0 +1,44 @@
+// ReadingLog: which parts were read of the texts of late, so that the next turn of a conversation goes on from them:
+// what one turn left out, the next does not choose anew. Pure; knows no memory.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/token.h"
+
+namespace luce::prefill {
+
+class ReadingLog {
+public:
+    // The latest texts, up to so many tokens in all.
+    explicit ReadingLog(std::size_t n_most_tokens) : n_most_tokens_(n_most_tokens) {}
+
+    // `parts`: as joined() gives them. Texts that this one goes on from are forgotten.
+    void add(Tokens text, std::vector<PositionSpan> parts);
+
+    struct Found {
+        Position n_common = 0;  // tokens that both begin with
+        std::vector<PositionSpan> parts;
+    };
+
+    // The text that has most in common with this one; none: they all depart from it before they leave anything out.
+    std::optional<Found> find(std::span<const Token> text);
+
+    void clear() { texts_.clear(); }
+    std::size_t size() const { return texts_.size(); }
+
+private:
+    struct Text {
+        Tokens tokens;
+        std::vector<PositionSpan> parts;
+    };
+
+    std::size_t n_most_tokens_;
+    std::list<Text> texts_;  // the latest used first
+};
+
+}  // namespace luce::prefill
