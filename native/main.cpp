@@ -134,7 +134,11 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
         scorer.free();
         device_memory.unload();
     };
-    const daemon::Parking parking = {give_back, take_back, drafting.memory != nullptr};
+    const auto free_scorer = [&] {
+        scorer.free();
+        return scorer.is_there();
+    };
+    const daemon::Parking parking = {give_back, take_back, drafting.memory != nullptr, free_scorer};
     daemon::SlotCommands slots(engine, texts.memory(), texts.files(), info.identity, parking);
     const auto describe = [&] {
         info.n_pool = model.info().n_pool;

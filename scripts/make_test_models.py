@@ -266,6 +266,11 @@ BENCH_SHAPES: dict[str, tuple[Builder, Sizes]] = {
         Sizes("qwen35", 4096, 32, 14336, 32, 8, head=128, state_heads_k=16, state_heads_v=32, state=128),
     ),
     "bench-8b-attention": (build_qwen3, Sizes("qwen3", 4096, 36, 12288, 32, 8, head=128, n_ctx=65536)),
+    # As large as a model of 0.6B that says what of a prompt matters to one without a vocabulary.
+    "bench-scorer": (
+        build_qwen3,
+        Sizes("qwen3", 1024, 28, 3072, 16, 8, head=128, n_ctx=262144, has_vocab=False, n_ids=248320),
+    ),
     # As large as what people run: a hybrid of 27B, and a mixture of 26B of which a token reads 4B.
     "bench-27b": (
         build_qwen35,

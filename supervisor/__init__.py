@@ -3,10 +3,19 @@
 This module gives embedders their names and must stay cheap to import: it imports no heavy library and starts nothing.
 """
 
+from luce.protocol import PinSpan, Reading, ReadingArgs
 from luce.supervisor.config import ConfigError, DaemonConfig, EngineConfig, SupervisorConfig
 from luce.supervisor.embedding.model import EmbeddingStatus, Relevance, TextVector
 from luce.supervisor.engine.client import EngineClient
-from luce.supervisor.engine.generation import DeathCause, EngineDied, EngineError, Event, Generation, TokenEvent
+from luce.supervisor.engine.generation import (
+    Compressed,
+    DeathCause,
+    EngineDied,
+    EngineError,
+    Event,
+    Generation,
+    TokenEvent,
+)
 from luce.supervisor.engine.locate import NotInstalledError, find_luced, packaged_draft, packaged_model
 from luce.supervisor.engine.process import EngineProcess, StartError, StopDeadlines
 from luce.supervisor.engine.watchdog import EngineState
@@ -28,6 +37,7 @@ from luce.supervisor.scheduling.text_files import SavedText
 from luce.supervisor.supervisor import EngineStatus, LaneStatus, Supervisor, SupervisorStatus
 
 __all__ = [
+    "Compressed",
     "ConfigError",
     "DaemonConfig",
     "DeadlineError",
@@ -48,9 +58,12 @@ __all__ = [
     "Generation",
     "LaneStatus",
     "NotInstalledError",
+    "PinSpan",
     "PrefillEvent",
     "PromptTooLongError",
     "QueueFullError",
+    "Reading",
+    "ReadingArgs",
     "Relevance",
     "RequestError",
     "RequestEvent",

@@ -14,6 +14,7 @@ from luce.protocol import (
     ConstraintArgs,
     ErrorCode,
     ExpertReads,
+    ReadingArgs,
     SamplingArgs,
     Speculation,
     StopReason,
@@ -70,6 +71,9 @@ class GenerateRequest:
     pin: Sequence[tuple[int, int]] = ()
     """Positions of the prompt, from the first up to before the second, that the engine's bounded pool (`kvflash`) is to
     hold all the time: a system prompt, a file. Elsewhere all of a running text is there anyway."""
+    reading: ReadingArgs = field(default_factory=ReadingArgs)
+    """How much of the prompt is read, and of one that is read in parts what in any case, and what whole or not at all.
+    Parts are chosen by the engine's `prefill_scorer`. A prompt with images is read whole."""
     images: Sequence[PromptImage] = ()
     """In the prompt, in the order of their positions; `Supervisor.image_ids` says which ids stand there for each."""
     reuse: bool = True  # False: no prefix of the prompt is taken from what the engine remembers
@@ -94,6 +98,7 @@ class GenerateRequest:
                 raise ValueError(f"pin=({begin}, {end}): it must begin at 0 or later, and before it ends")
         if len(self.pin) > MAX_MARKS:
             raise ValueError(f"pin has more than {MAX_MARKS} spans")
+        _check_reading(self.reading)
 
     def sampling(self, seed: int) -> SamplingArgs:
         return replace(
@@ -110,9 +115,22 @@ class GenerateRequest:
         )
 
 
+def _check_reading(reading: ReadingArgs) -> None:
+    if reading.share is not None and not 0 < reading.share <= 1:
+        raise ValueError(f"reading.share={reading.share}: it must be above 0 and at most 1")
+    if reading.n_from is not None and reading.n_from < 0:
+        raise ValueError(f"reading.n_from={reading.n_from}: it must be 0 or more")
+    for name, spans in (("keep", reading.keep), ("blocks", reading.blocks)):
+        if len(spans) > MAX_MARKS:
+            raise ValueError(f"reading.{name} has more than {MAX_MARKS} spans")
+        for span in spans:
+            if not 0 <= span.begin < span.end:
+                raise ValueError(f"reading.{name}: {span} must begin at 0 or later, and before it ends")
+
+
 @dataclass(frozen=True, slots=True)
 class PrefillEvent:
-    """So much of the prompt has been read."""
+    """So much of the prompt has been read, or of the parts of it that are to be."""
 
     n_done: int
     n_total: int
@@ -125,13 +143,14 @@ class FinishedEvent:
     reason: StopReason
     n_prompt: int
     n_generated: int
-    n_reused: int  # tokens of the prompt that did not have to be computed
+    n_reused: int  # tokens of the prompt that did not have to be computed; never more than were read
     tier: str  # where they lay
     miss: str  # why not more
     queue_s: float  # waited for its turn
     prefill_s: float  # from there to the first token
     decode_s: float  # after it
     seed: int
+    n_read: int | None = None  # tokens of the prompt, where only parts of it were read
     n_resumes: int = 0  # times that it was begun again: engines lost under it, trials that it made way for
     speculation: Speculation | None = None  # on the last engine; None: no step of it could speculate
     experts: ExpertReads | None = None  # on the last engine; None: no mixture in two memories

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from luce.protocol import ErrorCode, LocalProtocolError
+from luce.protocol import Compress, ErrorCode, LocalProtocolError, PinSpan, ReadingArgs
 from luce.supervisor.config import ConfigError, EngineConfig, SupervisorConfig
 from luce.supervisor.embedding.model import EmbeddingModel, EmbeddingStatus, Input, Relevance, TextVector
-from luce.supervisor.engine.generation import EngineDied, EngineError
+from luce.supervisor.engine.generation import Compressed, EngineDied, EngineError
 from luce.supervisor.engine.image_file import ImageFile
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.locate import find_luced
@@ -25,11 +25,13 @@ from luce.supervisor.engine.process import StartError
 from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import EngineFailedError, GenerateRequest, RequestEvent, RequestRefusedError
+from luce.supervisor.scheduling.compressing import Compressing
 from luce.supervisor.scheduling.engine_handle import LastText
 from luce.supervisor.scheduling.idle_sleep import IdleSleep
 from luce.supervisor.scheduling.image_ids import ImageIds
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.multiplexer import Multiplexer
+from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.text_files import SavedText
 from luce.supervisor.service import Service, Submission
 
@@ -106,7 +108,9 @@ class Supervisor:
         self._multiplexer = Multiplexer(config, [])
         self._service = Service(self._multiplexer, self._open_text)
         self._projector = config.daemon_config(config.engine_configs()[0]).mmproj
+        self._reading = ReadingPolicy.of(config.daemon_config(config.engine_configs()[0]))
         self._images = ImageIds()
+        self._compressing = Compressing(self._multiplexer, config)
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
@@ -118,6 +122,7 @@ class Supervisor:
         ]
         self._multiplexer = Multiplexer(self.config, self._monitors)
         self._service = Service(self._multiplexer, self._open_text)
+        self._compressing = Compressing(self._multiplexer, self.config)
         self._embedding = self._open_embedding("embedding", self.config.embedding_config())
         self._reranker = self._open_embedding("rerank", self.config.rerank_config())
         self._group = asyncio.TaskGroup()
@@ -169,6 +174,22 @@ class Supervisor:
         The submission has to be closed."""
         return await self._service.submit(request)
 
+    async def compress(
+        self,
+        tokens: Sequence[int],
+        share: float,
+        *,
+        keep: Sequence[tuple[int, int]] = (),
+        blocks: Sequence[tuple[int, int]] = (),
+    ) -> Compressed:
+        """The parts of a text that matter most to its end, so that about so large a share of it is left (above 0, at
+        most 1): its beginning, its end and what `keep` names in any case, each of `blocks` whole or not at all. Both
+        name positions, from the first up to before the second. It is chosen by the engine's small model
+        (`prefill_scorer`); nothing is generated. An engine that dies meanwhile is not seen but as a pause, once.
+        Cancelling the task that waits ends it. Raises RequestError."""
+        command = Compress(share, tuple(tokens), keep=_spans(keep), blocks=_spans(blocks))
+        return await self._compressing.compress(command)
+
     async def embed(self, inputs: Sequence[Input]) -> list[TextVector]:
         """The vector of each text (or list of ids), in their order, by the embedding model. Raises RequestError,
         TextError."""
@@ -203,6 +224,15 @@ class Supervisor:
             with suppress(EngineDied):
                 if (answered := handle.unpark()) is not None:
                     await _told(answered)
+
+    def parts_from(self, reading: ReadingArgs) -> int | None:
+        """From so many tokens on a prompt of such a request may be read in parts; None: each is read whole."""
+        return self._reading.parts_from(reading, self.n_ctx)
+
+    @property
+    def has_scorer(self) -> bool:
+        """Whether there is a small model that says what of a prompt matters (`prefill_scorer`)."""
+        return self.config.daemon_config(self.config.engine_configs()[0]).prefill_scorer is not None
 
     @property
     def has_images(self) -> bool:
@@ -344,6 +374,7 @@ class Supervisor:
         ConfigError."""
         _require_one_model(self.config)
         _require_one_projector(self.config)
+        _require_one_reading(self.config)
 
         def on_convert(text: str) -> None:
             if self._on_log is not None:
@@ -382,6 +413,10 @@ async def _told(answer: Awaitable[_Answer]) -> _Answer:
         raise RequestRefusedError(ErrorCode.BAD_ARGS, str(error)) from error
 
 
+def _spans(named: Sequence[tuple[int, int]]) -> tuple[PinSpan, ...]:
+    return tuple(PinSpan(begin, end) for begin, end in named)
+
+
 def _absolute(path: Path) -> str:
     return str(path.absolute())
 
@@ -409,6 +444,15 @@ def _require_one_projector(config: SupervisorConfig) -> None:
     """The ids that stand for an image are its projector's."""
     if len({config.daemon_config(engine).mmproj for engine in config.engine_configs()}) > 1:
         raise ConfigError("engines: all engines of one server have the same mmproj, or none has one")
+
+
+def _require_one_reading(config: SupervisorConfig) -> None:
+    """A request may run on any engine, and go on on another one."""
+    configs = [config.daemon_config(engine) for engine in config.engine_configs()]
+    if len({(other.prefill, other.prefill_scorer is None) for other in configs}) > 1:
+        raise ConfigError(
+            "engines: all engines of one server have the same prefill, and all have a prefill_scorer or none has one"
+        )
 
 
 def _draft_file(draft: Path, model: Path, on_convert: Callable[[str], None]) -> Path:

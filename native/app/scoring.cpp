@@ -13,8 +13,13 @@ namespace {
 
 using daemon::Options;
 
+// What says which parts of a prompt matter says which pages do.
+const std::optional<std::string>& scorer_file(const Options& options) {
+    return options.kvflash_scorer ? options.kvflash_scorer : options.prefill_scorer;
+}
+
 llama::ScorerOptions to_scorer_options(const Options& options, const llama::ModelInfo& info) {
-    return llama::ScorerOptions{.path = *options.kvflash_scorer,
+    return llama::ScorerOptions{.path = *scorer_file(options),
                                 .n_lanes = options.n_lanes,
                                 .n_ctx = info.n_ctx,
                                 .n_threads = options.n_draft_threads.value_or(info.n_threads),
@@ -65,8 +70,8 @@ Result<llama::PageScoring> open_scoring(const Options& options, const llama::Mod
     scoring.layer = options.kvflash_layer;
     if (options.kvflash_policy == KvflashPolicy::query) scoring.policy = ScoringPolicy::query;
     if (options.kvflash_policy == KvflashPolicy::draft) scoring.policy = ScoringPolicy::draft;
-    if (options.kvflash_scorer) scoring.scorer = to_scorer_options(options, model.info());
-    const llama::LoadGuard guard(to_guard_options(options, options.kvflash_scorer.value_or(options.model), reply_fd));
+    if (scorer_file(options)) scoring.scorer = to_scorer_options(options, model.info());
+    const llama::LoadGuard guard(to_guard_options(options, scorer_file(options).value_or(options.model), reply_fd));
     return llama::PageScoring::open(scoring, model);
 }
 

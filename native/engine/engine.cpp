@@ -102,8 +102,14 @@ void Engine::use_idle_time() {
 void Engine::admit(std::vector<Event>& events) {
     if (!admission_.is_open()) return;
     const Span span(Part::admit);
+    take_waiting(events);
     // Nobody waits for a repair.
-    if (lanes_.find_repair() && admission_.wants_step()) stop_repair();
+    if (!lanes_.find_repair() || !admission_.wants_step()) return;
+    stop_repair();
+    take_waiting(events);
+}
+
+void Engine::take_waiting(std::vector<Event>& events) {
     while (const std::optional<LaneId> lane = admission_.resume_next()) {
         want_images(*lane);
         if (speculator_ != nullptr) speculator_->begin(*lane, at(*lane)->text(), at(*lane)->n_computed());
@@ -210,7 +216,8 @@ StepPlan Engine::plan() const {
     const DecoderLimits& limits = decoder_.limits();
     StepBudget budget;
     budget.n_pool = memory_.refusal() ? limits.n_pool : memory_.n_available_cells() + n_private;
-    budget.n_prefill = sizer_.next(lanes_.has_decoding() || lanes_.find_repair());
+    // Who comes while only a repair is read waits no longer than lanes that answer.
+    budget.n_prefill = sizer_.next(lanes_.has_decoding() || lanes_.n_requests() == 0);
     budget.n_call = std::min(limits.n_ubatch, limits.n_batch);
     budget.separate_prefill = limits.separate_prefill;
     return plan_step(views, budget);

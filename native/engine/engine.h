@@ -156,6 +156,7 @@ private:
     std::unique_ptr<Generation>& at(LaneId lane) { return lanes_.at(lane); }
 
     void admit(std::vector<Event>& events);
+    void take_waiting(std::vector<Event>& events);
     void copy_beside_lanes();
     void begin(LaneId lane, WaitingRequest waiting, std::vector<Event>& events);
     void remember(LaneId lane, std::span<const float> logits, std::vector<Event>& events);

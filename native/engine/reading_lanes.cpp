@@ -15,7 +15,6 @@ namespace {
 
 // Of the time of lanes that answer: they get slower by no more than this.
 constexpr double kRepairShare = 0.04;
-constexpr double kMostCredit_s = 1.0;
 
 }  // namespace
 
@@ -108,10 +107,13 @@ bool Engine::allow_repair(LaneView& view) const {
 void Engine::spend_on_repair(const PlannedCall& call, double seconds) {
     std::int32_t n_tokens = 0;
     for (const PlannedSlice& slice : call) n_tokens += at(slice.lane)->is_repair() ? slice.n_tokens : 0;
-    if (n_tokens == 0) {
-        repair_credit_s_ = std::min(kMostCredit_s, repair_credit_s_ + kRepairShare * seconds);
-    } else if (lanes_.n_requests() > 0) {
-        repair_credit_s_ -= sizer_.call_price_s() + n_tokens * sizer_.token_price_s();
+    if (lanes_.n_requests() == 0) {
+        repair_credit_s_ = 0;
+    } else if (n_tokens == 0) {
+        if (lanes_.has_decoding()) repair_credit_s_ += kRepairShare * seconds;
+    } else {
+        const double share_s = sizer_.call_price_s() + n_tokens * sizer_.token_price_s();
+        repair_credit_s_ -= call.size() == 1 ? seconds : std::min(seconds, share_s);
     }
 }
 

@@ -21,7 +21,7 @@ std::int32_t Engine::n_kept_for_prompts() const {
     const std::int32_t n_most = std::min(limits.n_ubatch, limits.n_batch) / 2;
     std::int32_t n_kept = 0;
     for (const auto& lane : lanes_) {
-        if (lane && lane->is_prefilling()) n_kept = std::min(n_most, n_kept + lane->n_pending());
+        if (lane && lane->is_prefilling() && !lane->is_repair()) n_kept = std::min(n_most, n_kept + lane->n_pending());
     }
     return n_kept;
 }

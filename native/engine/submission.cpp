@@ -63,6 +63,7 @@ Result<void> Engine::submit(Request request) {
         if (!sampler) return sampler.error();
         waiting.sampler = std::move(sampler).value();
     }
+    waiting.has_asked = request.compresses;  // memory is not asked
     const bool reads_all = !request.compresses && request.reading.reading == prefill::Reading::full;
     waiting.request = std::move(request);
     if (reads_all) {

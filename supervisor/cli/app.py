@@ -16,6 +16,7 @@ _COMMANDS = {
     "bench": ("luce.supervisor.cli.bench.command", "Measure what this machine does with a model, or a server."),
     "tokenize": ("luce.supervisor.cli.tokens", "Turn text into token ids."),
     "detokenize": ("luce.supervisor.cli.tokens", "Turn token ids into text, as they come."),
+    "compress": ("luce.supervisor.cli.compress", "Shorten a text to the parts that matter to a question."),
     "calibrate": ("luce.supervisor.cli.calibration.command", "Find out which layer --kv-offload-layer should name."),
     "experts": (
         "luce.supervisor.cli.experts.command",

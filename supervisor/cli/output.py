@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from luce.supervisor.cli.entry import EXIT_REFUSED, Failure, OutputClosedError
+from luce.supervisor.cli.entry import EXIT_REFUSED, Failure, OutputClosedError, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,6 +46,16 @@ def print_tables(print_to: Callable[[Console], None]) -> None:
     with console.capture() as captured:
         print_to(console)
     write_output(captured.get().encode(console.encoding, errors="replace"))
+
+
+def say_tables(print_to: Callable[[Console], None]) -> None:
+    """The same for people, on stderr, where stdout has something else."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with console.capture() as captured:
+        print_to(console)
+    say(captured.get(), nl=False)
 
 
 def _output_error(error: OSError) -> Exception:

@@ -1,4 +1,5 @@
-"""ServerClient: streamed answers from any server of OpenAI's API. Knows HTTP; shows nothing, measures nothing.
+"""ServerClient: streamed answers from any server of OpenAI's API, and what else it answers at once. Knows HTTP; shows
+nothing, measures nothing.
 
 An answer counts only when the server has ended it: a stream that breaks off raises ServerError. It blocks, so that
 Ctrl-C in the main thread ends the wait, and with it the answer.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -71,14 +73,31 @@ class ServerClient:
     def stream(self, path: str, body: Mapping[str, Any], answer: Answer) -> Generator[Piece, None, None]:
         """The pieces of an answer as they come, gathered in `answer`. Closing it early ends the answer. Raises
         ServerError."""
-        data = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
-        connection = self._connect()
+        with self._asked(path, {**body, "stream": True, "stream_options": {"include_usage": True}}) as response:
+            yield from _pieces(response, answer)
+
+    def ask(self, path: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """The JSON object that is answered at once: after `timeout_s` of silence it is given up. Raises ServerError."""
+        with self._asked(path, body, timeout_s) as response:
+            try:
+                said = json.loads(response.read())
+            except ValueError:
+                said = None
+        if not isinstance(said, dict):
+            raise ServerError("the server's answer is no JSON object")
+        return said
+
+    @contextmanager
+    def _asked(
+        self, path: str, body: Mapping[str, Any], silence_s: float = _SILENCE_S
+    ) -> Iterator[http.client.HTTPResponse]:
+        connection = self._connect(silence_s)
         try:
-            connection.request("POST", urlsplit(self.url).path + path, data, self._headers)
+            connection.request("POST", urlsplit(self.url).path + path, json.dumps(body).encode(), self._headers)
             response = connection.getresponse()
             if response.status != http.client.OK:
                 raise _refusal(response.status, response.read(_MAX_ERROR_BYTES))
-            yield from _pieces(response, answer)
+            yield response
         except TimeoutError:
             raise ServerError(f"the server at {self.url} has fallen silent") from None
         except (OSError, http.client.HTTPException) as error:
@@ -86,7 +105,7 @@ class ServerClient:
         finally:
             connection.close()
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self, silence_s: float) -> http.client.HTTPConnection:
         parts = urlsplit(self.url)
         assert parts.hostname is not None
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -95,7 +114,7 @@ class ServerClient:
             connection.connect()
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise ServerError(f"there is no server at {self.url} ({error}): start one with `luce serve`") from None
-        connection.sock.settimeout(_SILENCE_S)
+        connection.sock.settimeout(silence_s)
         return connection
 
 

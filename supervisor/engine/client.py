@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from luce.protocol import (
     MAX_LINE_BYTES,
     SENTINEL,
+    Cancel,
     Command,
+    Compress,
+    CompressOk,
     DescribeImage,
     Embed,
     Embedding,
@@ -54,11 +57,20 @@ from luce.protocol import (
     Unparked,
     format_command,
 )
-from luce.supervisor.engine.generation import DeathCause, EngineDied, EngineError, Generation, Receiver
+from luce.supervisor.engine.generation import (
+    Compressed,
+    Compression,
+    DeathCause,
+    EngineDied,
+    EngineError,
+    Generation,
+    Receiver,
+)
 from luce.supervisor.engine.pipes import PipeClosedError
 from luce.supervisor.engine.process import EngineProcess, describe_exit
 from luce.supervisor.engine.prompt_file import PromptFile
 
+_Generating = TypeVar("_Generating", Generate, Compress)
 MemoryReply = Parked | Unparked | SnapshotTaken | SlotSaved | SlotFreed | PlainOk | ImageDescribed
 
 MAX_INLINE_IDS = 1 << 12  # of a prompt that goes on the line itself: numbers of more take longer to write than a file
@@ -137,8 +149,21 @@ class EngineClient:
             raise
         return generation
 
-    def start(self, command: Generate, receiver: Receiver) -> int:
-        """The same for a receiver of the caller's own, without waiting until the engine reads. Returns the id."""
+    async def compress(self, command: Compress) -> Compressed:
+        """What would be read of a prompt; its id is given here. The engine is told when nobody waits any more. Raises
+        EngineError, EngineDied, LocalProtocolError, or OSError where the file of a long prompt cannot be written."""
+        compression = Compression()
+        compression.result.add_done_callback(_note_failure)
+        request_id = self.start(command, compression)
+        try:
+            return await compression.result
+        except asyncio.CancelledError:
+            with suppress(EngineDied):
+                self.post(Cancel(id=request_id))
+            raise
+
+    def start(self, command: _Generating, receiver: Receiver) -> int:
+        """`generate` for a receiver of the caller's own, without waiting until the engine reads. Returns the id."""
         request_id = self._free_id()
         command = self._register(command, request_id, receiver)
         try:
@@ -148,7 +173,7 @@ class EngineClient:
             raise
         return request_id
 
-    def _register(self, command: Generate, request_id: int, receiver: Receiver) -> Generate:
+    def _register(self, command: _Generating, request_id: int, receiver: Receiver) -> _Generating:
         if len(command.prompt) > MAX_INLINE_IDS:
             self._prompt_files[request_id] = file = PromptFile.write(command.prompt)
             command = replace(command, prompt=(), prompt_path=file.path)
@@ -344,12 +369,12 @@ class EngineClient:
                 if receiver is not None and reply.id is not None:
                     receiver.take_reply(reply)
                     self._forget_if_done(reply.id, receiver)
+            case CompressOk():
+                self._end_compression(reply)
             case Err():
                 self._dispatch_error(reply)
             case Pong():
-                answered = self._pings.pop(reply.word, None)
-                if answered is not None and not answered.done():
-                    answered.set_result(None)
+                self._end_ping(reply)
             case Parked() | Unparked() | SnapshotTaken() | SlotSaved() | SlotFreed() | PlainOk() | ImageDescribed():
                 self._end_call(reply)
             case Embedding():
@@ -363,6 +388,21 @@ class EngineClient:
                     raise RemoteProtocolError(f"reply line {reply.text[:80]!r}")
             case _:
                 pass  # `[cancel]` and the like: the request's own last event says how it ended
+
+    def _end_ping(self, reply: Pong) -> None:
+        answered = self._pings.pop(reply.word, None)
+        if answered is not None and not answered.done():
+            answered.set_result(None)
+
+    def _end_compression(self, reply: CompressOk) -> None:
+        self.n_moved += 1
+        receiver = self._receivers.get(reply.id) if reply.id is not None else None
+        if receiver is None or reply.id is None:
+            return
+        if not isinstance(receiver, Compression):
+            raise RemoteProtocolError(f"request {reply.id} did not ask to compress")
+        receiver.take_parts(reply)
+        self._forget_if_done(reply.id, receiver)
 
     def _end_call(self, reply: MemoryReply) -> None:
         called = self._calls.pop(reply.id, None) if reply.id is not None else None

@@ -1,4 +1,5 @@
-"""Generation: the events of one request, as its engine sends them; and what an engine can fail with.
+"""Generation: the events of one request, as its engine sends them; Compression: what one keeps of a prompt; and what an
+engine can fail with.
 
 Puts the two channels of a request together: it is over when its last token's sentinel and its final reply have both
 come. It must not know processes, nor what the tokens mean.
@@ -18,12 +19,14 @@ from typing import Protocol, Self
 from luce.protocol import (
     Cancel,
     Command,
+    CompressOk,
     ErrorCode,
     GenerateOk,
     InlineSnapshot,
     InlineSnapshotFailed,
     Logprobs,
     PrefillProgress,
+    RemoteProtocolError,
 )
 
 
@@ -165,3 +168,63 @@ class Generation:
         if not self.done:
             self._failure = failure
             self._wakeup.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """What was kept of a prompt."""
+
+    tokens: tuple[int, ...]
+    parts: tuple[tuple[int, int], ...]
+    """Where they stand in it: from the first up to before the second, in rising order."""
+    n_in: int
+    """Tokens of the prompt."""
+
+
+class Compression:
+    """What comes of one `compress`. `result` is done once both channels have said it, or with EngineError or
+    EngineDied."""
+
+    def __init__(self) -> None:
+        self.result: asyncio.Future[Compressed] = asyncio.get_running_loop().create_future()
+        self._tokens: list[int] = []
+        self._final: CompressOk | GenerateOk | None = None
+        self._ended_tokens = False
+        self._failed = False
+
+    @property
+    def done(self) -> bool:
+        return self._failed or (self._final is not None and self._ended_tokens)
+
+    # Receiver: called by the client only.
+
+    def take_tokens(self, tokens: Sequence[int]) -> None:
+        self._tokens += tokens
+
+    def take_end(self) -> None:
+        self._ended_tokens = True
+        self._finish()
+
+    def take_reply(self, reply: GenerationReply) -> None:
+        if isinstance(reply, GenerateOk):  # as it ends when it is cancelled
+            self._final = reply
+
+    def take_parts(self, reply: CompressOk) -> None:
+        self._final = reply
+        self._finish()
+
+    def fail(self, failure: Exception) -> None:
+        self._failed = True
+        if not self.result.done():
+            self.result.set_exception(failure)
+
+    def _finish(self) -> None:
+        final = self._final
+        if not self._ended_tokens or not isinstance(final, CompressOk):
+            return
+        parts = tuple((part.begin, part.end) for part in final.parts)
+        n_tokens = len(self._tokens)
+        if not n_tokens == final.n_out == sum(end - begin for begin, end in parts):
+            raise RemoteProtocolError(f"a compress of {final.n_out} tokens has {n_tokens}, and parts that do not fit")
+        if not self.result.done():
+            self.result.set_result(Compressed(tuple(self._tokens), parts, final.n_in))

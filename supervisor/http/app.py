@@ -11,8 +11,8 @@ from types import ModuleType
 
 from aiohttp import web
 
+from luce.supervisor.http.admin import compress_endpoint, slot_endpoints, status_page, text_endpoints
 from luce.supervisor.http.admin import endpoints as admin
-from luce.supervisor.http.admin import slot_endpoints, status_page, text_endpoints
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.answer_defaults import AnswerDefaults, ModelDefaults
 from luce.supervisor.http.answering.answerer import ChatAnswerer
@@ -36,6 +36,7 @@ _MODULES: tuple[ModuleType, ...] = (
     admin,
     slot_endpoints,
     text_endpoints,
+    compress_endpoint,
     openai_chat,
     openai_completions,
     openai_responses,

@@ -64,6 +64,19 @@ _EXPERTS: tuple[tuple[_Kind, str, str, str], ...] = (
 """Only of a mixture whose experts lie in two memories."""
 
 
+_READING: tuple[tuple[_Kind, str, str, str], ...] = (
+    (CounterMetricFamily, "luce_engine_prefill_sparse", "Prompts that were read in parts", "prefill_sparse"),
+    (CounterMetricFamily, "luce_engine_prefill_sparse_tokens", "Their tokens", "prefill_sparse_tokens"),
+    (CounterMetricFamily, "luce_engine_prefill_left_out_tokens", "Of these, those not read", "prefill_left_out"),
+    (GaugeMetricFamily, "luce_engine_prefill_repairs", "Such texts that are still to be read whole", "prefill_repairs"),
+    (CounterMetricFamily, "luce_engine_prefill_repaired_tokens", "Tokens computed for that", "prefill_repaired"),
+    (CounterMetricFamily, "luce_engine_prefill_scored_tokens", "Tokens that the scorer has read", "prefill_scored"),
+    (GaugeMetricFamily, "luce_engine_prefill_scorer_bytes", "Memory of the scorer", "prefill_scorer_bytes"),
+    (GaugeMetricFamily, "luce_engine_prefill_keys_bytes", "Host memory of its keys of texts", "prefill_keys_bytes"),
+)
+"""Of prompts that are read in parts, by the choice of a small model."""
+
+
 def engine_families(asked: Sequence[tuple[EngineStatus, EngineMetrics]]) -> Iterator[Metric]:
     engines = [(status.name, engine_metrics) for status, engine_metrics in asked]
     yield from _time_families(engines)
@@ -72,7 +85,7 @@ def engine_families(asked: Sequence[tuple[EngineStatus, EngineMetrics]]) -> Iter
     yield from _limit_families([status for status, engine_metrics in asked if engine_metrics])
     yield _disk_trouble(engines)
     yield from _page_families(engines)
-    for kind, name, text, key in _EXPERTS:
+    for kind, name, text, key in (*_READING, *_EXPERTS):
         yield _family(kind, name, text, key, engines)
 
 

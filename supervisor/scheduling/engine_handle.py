@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from luce.protocol import (
     MAX_MARKS,
     Command,
+    Compress,
     DescribeImage,
     ErrorCode,
     ImageDescribed,
@@ -28,13 +29,15 @@ from luce.protocol import (
 )
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.client import EngineClient, MemoryReply
-from luce.supervisor.engine.generation import EngineDied, EngineError
+from luce.supervisor.engine.generation import Compressed, EngineDied, EngineError
 from luce.supervisor.engine.image_file import ImageFile
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.monitor import EngineMonitor
 from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, common_tokens
 from luce.supervisor.prefix_cache.slots import Reservation, SlotBudget, SlotTable
+from luce.supervisor.requests import GenerateRequest
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
+from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.router import RecentTexts
 from luce.supervisor.scheduling.text_files import SavedText, load_text, save_text
 
@@ -53,6 +56,7 @@ class EngineHandle:
         """`several`: there are other engines, so that it matters which texts this one has read."""
         self.monitor = monitor
         self._config = config
+        self._reading = ReadingPolicy.of(monitor.daemon_config)
         self._texts = RecentTexts(max_tokens=4_000_000) if several else None
         self._client: EngineClient | None = None
         self.info: EngineInfo | None = None
@@ -67,6 +71,8 @@ class EngineHandle:
         self.idle_since_s = time.monotonic()
         self._file_slot: int | None = None
         self._file_lock = asyncio.Lock()
+        self.compressing = asyncio.Lock()
+        """Held by whoever has it compress a text."""
         self._lanes: dict[Attempt, int] = {}
         self.last_texts: dict[int, LastText] = {}
         """By lane: what ran there last. Of requests that nobody waited for to their end there is nothing."""
@@ -132,9 +138,11 @@ class EngineHandle:
         if self._client is None:
             raise EngineDied("there is no engine")
         self.unpark()
-        memory, reservations = self._memory_args(in_flight)
+        in_parts = self.may_read_parts(in_flight.request, in_flight.n_prompt)
+        memory, reservations = self._memory_args(in_flight, in_parts=in_parts)
         try:
-            attempt.id = self._client.start(in_flight.command(memory), attempt)
+            reading = self._reading.told(in_flight.request, in_parts=in_parts)
+            attempt.id = self._client.start(in_flight.command(memory, reading), attempt)
         except BaseException:
             self._abort(reservations)
             raise
@@ -215,6 +223,16 @@ class EngineHandle:
         assert isinstance(reply, ImageDescribed)
         return reply.ids
 
+    async def compress(self, command: Compress) -> Compressed:
+        """REQUIRES: the caller holds `compressing`. Raises EngineDied, EngineError, LocalProtocolError or OSError."""
+        if self._client is None:
+            raise EngineDied("there is no engine")
+        self.unpark()
+        try:
+            return await self._client.compress(command)
+        finally:
+            self.note_use()
+
     def _for_files(self) -> tuple[EngineClient, int]:
         self.note_use()
         if self._client is None:
@@ -230,10 +248,11 @@ class EngineHandle:
         n_held = self._texts.n_held(key)
         return n_held - n_held % self.info.page_tokens  # the few tokens that all texts begin with decide nothing
 
-    def is_reading_what(self, key: bytes) -> bool:
+    def is_reading_what(self, asked: InFlightRequest) -> bool:
         """Whether somebody is reading so much of the same prefix that waiting for it beats reading it twice."""
         if self.info is None or not self.info.reuses:
             return False  # nothing will be found: there is nothing to wait for
+        key = asked.key
         n_least = max(self._config.share_min_tokens, 1)
         prefix = key[: n_least * TOKEN_BYTES]
         if len(prefix) < n_least * TOKEN_BYTES:
@@ -242,10 +261,18 @@ class EngineHandle:
             in_flight = attempt.in_flight
             if in_flight is None or not attempt.is_reading or not in_flight.key.startswith(prefix):
                 continue
+            if self._leaves_gaps(in_flight) and not (in_flight.key == key and self._leaves_gaps(asked)):
+                continue  # what stands behind a gap is found by those alone that leave out the same
             n_useful = self._n_useful(in_flight, common_tokens(in_flight.key, key))
             if n_useful >= n_least and n_useful > attempt.n_read:
                 return True
         return False
+
+    def may_read_parts(self, request: GenerateRequest, n_prompt: int) -> bool:
+        return self._reading.may_read_parts(request, n_prompt, self.n_ctx)
+
+    def _leaves_gaps(self, in_flight: InFlightRequest) -> bool:
+        return self.may_read_parts(in_flight.request, in_flight.n_prompt)
 
     def _n_useful(self, in_flight: InFlightRequest, n_common: int) -> int:
         """Of so many tokens that another text shares with this one, how many it can go on from once they are read."""
@@ -267,9 +294,9 @@ class EngineHandle:
         else:
             self.slots.abort(reservation)
 
-    def _memory_args(self, in_flight: InFlightRequest) -> tuple[MemoryArgs, dict[int, Reservation]]:
+    def _memory_args(self, in_flight: InFlightRequest, *, in_parts: bool) -> tuple[MemoryArgs, dict[int, Reservation]]:
         """Marks where later prompts may part from this one, and a slot for the first and the last beginning of a
-        message: what all conversations share, and what this one goes on from."""
+        message: what all conversations share, and what this one goes on from. Slots hold what was read whole."""
         pins = tuple(PinSpan(begin, end) for begin, end in in_flight.request.pin)
         if self.info is None or self.info.page_bytes is None:
             return MemoryArgs(pins=pins), {}  # it knows neither
@@ -277,7 +304,7 @@ class EngineHandle:
         bounds = sorted({mark for mark in request.boundaries if 0 < mark <= in_flight.n_prompt})
         within = {mark for mark in request.marks if 0 < mark < in_flight.n_prompt}
         marks = sorted(within.union(bounds))[-MAX_MARKS:]
-        reservations = self._reserve(in_flight, set(bounds[:1] + bounds[-1:]))
+        reservations = {} if in_parts else self._reserve(in_flight, set(bounds[:1] + bounds[-1:]))
         points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
         reuse = None if in_flight.request.reuse else False
         turn = request.turn if request.turn is not None and 0 < request.turn < in_flight.n_prompt else None

@@ -23,6 +23,7 @@ from luce.protocol import (
     Logprobs,
     MemoryArgs,
     PrefillProgress,
+    ReadingArgs,
     RemoteProtocolError,
     StopReason,
 )
@@ -148,8 +149,9 @@ class InFlightRequest:
         only the engine knows whether it was the text's end, and it says so again."""
         return len(self.tokens) if self.diverged else max(len(self.tokens) - 1, 0)
 
-    def command(self, memory: MemoryArgs) -> Generate:
-        """What the next attempt asks for; without an id."""
+    def command(self, memory: MemoryArgs, reading: ReadingArgs) -> Generate:
+        """What the next attempt asks for; without an id. Of a prompt that is read in parts the engine reads the tokens
+        that it is told were generated before in any case."""
         request, n_kept = self.request, self.n_kept()
         return Generate(
             prompt=(*unpack(self.key), *self.tokens[:n_kept]),
@@ -157,6 +159,7 @@ class InFlightRequest:
             sampling=request.sampling(self.seed),
             constraint=request.constraint,
             memory=memory,
+            reading=reading,
             images=tuple(ImageAt(image.position, image.file.path) for image in request.images),
             stop_tokens=tuple(request.stop_tokens),
             n_least=request.min_tokens,
@@ -178,17 +181,19 @@ class InFlightRequest:
         now_s = time.monotonic()
         started_s = now_s if self.started_s is None else self.started_s
         first_token_s = now_s if self.first_token_s is None else self.first_token_s
+        n_read = None if final is None else self._n_read(final)
         event = FinishedEvent(
             reason=StopReason.LIMIT if final is None else final.stop,
             n_prompt=self.n_prompt,
             n_generated=len(self.tokens),
-            n_reused=0 if final is None else min(final.n_reused, self.n_prompt),
+            n_reused=0 if final is None else min(final.n_reused, self.n_prompt if n_read is None else n_read),
             tier="none" if final is None else final.tier,
             miss="none" if final is None else final.miss,
             queue_s=started_s - self.asked_s,
             prefill_s=first_token_s - started_s,
             decode_s=now_s - first_token_s,
             seed=self.seed,
+            n_read=n_read,
             n_resumes=max(self.n_attempts - 1, 0),
             speculation=None if final is None else final.speculation,
             experts=None if final is None else final.experts,
@@ -196,6 +201,12 @@ class InFlightRequest:
         if final is None or self.n_attempts != 1:
             return event
         return replace(event, prefill_s=final.prefill_s, decode_s=final.decode_s)
+
+    def _n_read(self, final: GenerateOk) -> int | None:
+        """Of the prompt itself: an engine counts what it was given of the answer too, and has read all of that."""
+        if final.n_read is None:
+            return None
+        return max(final.n_read - (final.n_prompt - self.n_prompt), 0)
 
 
 class AttemptListener(Protocol):

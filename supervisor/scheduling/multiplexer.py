@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from luce.protocol import Cancel, ErrorCode, GenerateOk, LocalProtocolError
@@ -70,6 +70,7 @@ class Multiplexer:
         self._serials = itertools.count(1)
         self._pump_is_due = False
         self._closed = False
+        self._engines_changed = asyncio.Event()
         self._mean_service_s = 1.0
         self.totals = Totals()
 
@@ -81,7 +82,7 @@ class Multiplexer:
             raise SupervisorClosedError("the supervisor has been left")
         if len(prompt) == 0:
             raise RequestRefusedError(ErrorCode.EMPTY_PROMPT, "a prompt needs at least one token")
-        self._check_length(prompt)
+        self._check_length(request, len(prompt))
         self._check_hope()
         seed = self._seed_of(request)
         try:
@@ -144,9 +145,23 @@ class Multiplexer:
         """In the order of the monitors."""
         return tuple(self._handles.values())
 
+    async def engine(self, load: Callable[[EngineHandle], int]) -> EngineHandle:
+        """The least loaded engine, for work without a lane, once one is there. Raises EngineFailedError where none will
+        be, SupervisorClosedError."""
+        while True:
+            if self._closed:
+                raise SupervisorClosedError("the supervisor has been left")
+            self._check_hope()
+            there = [handle for handle in self._handles.values() if handle.is_open]
+            if there:
+                return min(there, key=lambda handle: (load(handle), handle.hosts_alone, len(handle.attempts)))
+            self._engines_changed.clear()
+            await self._engines_changed.wait()
+
     def close(self) -> None:
         """Every request fails, and no further one is taken."""
         self._closed = True
+        self._engines_changed.set()
         error = SupervisorClosedError("the supervisor was left while the request ran")
         in_flight_requests = [*self._admission.clear(), *self._resumed]
         for handle in self._handles.values():
@@ -158,6 +173,7 @@ class Multiplexer:
 
     def engine_ready(self, monitor: EngineMonitor, client: EngineClient, info: EngineInfo) -> None:
         self._handles[monitor].open(client, info)
+        self._engines_changed.set()
         self._note_room()
         self._schedule_pump()
 
@@ -170,7 +186,8 @@ class Multiplexer:
         for in_flight in running:
             failures = in_flight.failures
             if death.cause not in {DeathCause.STOPPED, DeathCause.CLOSED}:
-                failures.note_death(alone=len(running) == 1, own_fault=death.cause in _OWN_FAULT)
+                alone = len(running) == 1 and not handle.compressing.locked()
+                failures.note_death(alone=alone, own_fault=death.cause in _OWN_FAULT)
             if failures.is_hopeless:
                 text = f"the request was given up: {failures.n_alone} engines have died while nothing else ran\n{death}"
                 self._give_up(in_flight, EngineKillerError(text))
@@ -180,6 +197,7 @@ class Multiplexer:
         self._schedule_pump()
 
     def engine_failed(self, monitor: EngineMonitor) -> None:  # noqa: ARG002  it is one of the others' words
+        self._engines_changed.set()
         try:
             self._check_hope()
         except EngineFailedError as error:
@@ -232,7 +250,8 @@ class Multiplexer:
         in_flight = attempt.in_flight
         if in_flight is not None:
             attempt.abandon()
-            in_flight.n_computed = final.n_prompt - final.n_reused + final.n_generated
+            n_read = final.n_prompt if final.n_read is None else final.n_read
+            in_flight.n_computed = n_read - final.n_reused + final.n_generated
             self._complete(in_flight, final)
         self._schedule_pump()
 
@@ -319,7 +338,7 @@ class Multiplexer:
                 for handle in handles
             ]
             handle = choose(candidates)
-            if handle is None or (in_flight.request.reuse and handle.is_reading_what(in_flight.key)):
+            if handle is None or (in_flight.request.reuse and handle.is_reading_what(in_flight)):
                 return False  # another is reading the same: it waits rather than read it twice
             chosen = handle
             return True
@@ -338,7 +357,8 @@ class Multiplexer:
         return True
 
     def _start(self, in_flight: InFlightRequest, handle: EngineHandle, *, alone: bool) -> None:
-        if in_flight.is_full(handle.n_ctx):
+        in_parts = handle.may_read_parts(in_flight.request, in_flight.n_prompt)
+        if in_flight.is_full(None if in_parts else handle.n_ctx):  # how much of it parts take, the engine knows
             self._complete(in_flight, None)
             return
         identity = "" if handle.info is None else handle.info.identity
@@ -457,11 +477,12 @@ class Multiplexer:
         timer = asyncio.get_running_loop().call_later(delay_s, act)
         self._timers.setdefault(in_flight, []).append(timer)
 
-    def _check_length(self, prompt: Sequence[int]) -> None:
+    def _check_length(self, request: GenerateRequest, n_prompt: int) -> None:
         limits = [handle.n_ctx for handle in self._handles.values()]
         known = [n_ctx for n_ctx in limits if n_ctx is not None]
-        if known and len(known) == len(limits) and len(prompt) > max(known):
-            raise PromptTooLongError(len(prompt), max(known))
+        is_too_long = bool(known) and len(known) == len(limits) and n_prompt > max(known)
+        if is_too_long and not any(handle.may_read_parts(request, n_prompt) for handle in self._handles.values()):
+            raise PromptTooLongError(n_prompt, max(known))
 
     def _check_hope(self) -> None:
         """Raises EngineFailedError when no engine is left that could ever serve."""

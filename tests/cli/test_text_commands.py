@@ -203,7 +203,7 @@ def test_doctor_finds_a_backend_that_is_not_loaded(run: Run) -> None:
 
 def test_help_is_quick_and_teaches(run: Run) -> None:
     """Quick: what takes long to import is not."""
-    for command in ([], ["run"], ["tokenize"], ["detokenize"], ["inspect"], ["doctor"]):
+    for command in ([], ["run"], ["tokenize"], ["detokenize"], ["compress"], ["inspect"], ["doctor"]):
         result = run("luce", *command, "--help", env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"})
         assert result.returncode == 0
         assert result.stdout.startswith(b"Usage: luce")

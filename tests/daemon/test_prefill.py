@@ -1,5 +1,5 @@
-"""Prompts of which only parts are read (`prefill=sparse`): facts are found, what is read later is exact, and nothing that
-was read in parts ever counts as a whole. And `compress`, which says what would be read."""
+"""Prompts of which only parts are read (`prefill=sparse`): facts are found, what is read later is exact, and nothing
+that was read in parts ever counts as a whole. And `compress`, which says what would be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.protocol import CompressOk, End, Err, ErrorCode, PlainOk, Token
+from luce.protocol import CompressOk, End, Err, ErrorCode, Parked, PlainOk, Token, Weights
 from luce.supervisor.text import TextModel
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import done, generate, status_of
@@ -20,6 +20,7 @@ BY_SCORER = ("--prefill-scorer", str(SCORER))
 NO_REPAIR = ("--prefill-repair", "off")
 CTX = ("--ctx", "8192")
 SPARSE = "prefill=sparse prefill_keep=0.2"
+AGAIN = "\n<|im_start|>user\nAnd again?<|im_end|>\n<|im_start|>assistant\n"
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_after_the_repair_the_next_turn_stands_on_exact_memory(
     status = repaired(daemon)
     assert int(status["prefill_repaired"]) >= len(prompt)
     assert status["lanes_busy"] == "0"
-    next_turn = [*prompt, *first.tokens, *facts.ids("\n<|im_start|>user\nAnd again?<|im_end|>\n<|im_start|>assistant\n")]
+    next_turn = [*prompt, *first.tokens, *facts.ids(AGAIN)]
     told = generate(daemon, next_turn, SPARSE, 24)
     assert told.ok.n_read is None, "little is new: it is read whole"
     assert told.ok.n_reused >= len(prompt)
@@ -102,7 +103,7 @@ def test_without_repair_the_next_turn_goes_on_from_the_parts(start: Start, facts
     prompt, code = facts.prompt(300, 0.6)
     first = generate(daemon, prompt, SPARSE, 24)
     n_scored = int(status_of(daemon)["prefill_scored"])
-    next_turn = [*prompt, *first.tokens, *facts.ids("\n<|im_start|>user\nAnd again?<|im_end|>\n<|im_start|>assistant\n")]
+    next_turn = [*prompt, *first.tokens, *facts.ids(AGAIN)]
     told = generate(daemon, next_turn, SPARSE, 24)
     assert told.ok.n_read is not None
     assert first.ok.n_read is not None
@@ -148,12 +149,14 @@ def test_compress_by_place(start: Start, facts: Facts, tmp_path: Path, *, mux: b
         assert len(kept) == ok.n_out <= 0.2 * len(prompt) + 64
         assert facts.tells(kept, code)
     assert int(status_of(daemon)["prefill_scorer_bytes"]) > SCORER.stat().st_size / 2
-    daemon.send("free drafter")
-    assert daemon.next_reply() == PlainOk()
-    assert status_of(daemon)["prefill_scorer_bytes"] == "0"
-    daemon.send(f"compress {path} 200")
-    assert daemon.tokens_until_end() == kept
-    assert isinstance(daemon.next_reply(), CompressOk)
+    # Its memory goes at a word, and it comes back when it is asked.
+    for line, said in (("free drafter", PlainOk()), ("park draft", Parked(Weights.DRAFT))):
+        daemon.send(line)
+        assert daemon.next_reply() == said
+        assert status_of(daemon)["prefill_scorer_bytes"] == "0"
+        daemon.send(f"compress {path} 200")
+        assert daemon.tokens_until_end() == kept
+        assert isinstance(daemon.next_reply(), CompressOk)
 
 
 def test_what_does_not_go_together_is_refused(start: Start) -> None:
@@ -220,11 +223,10 @@ def test_cancel_and_park_while_it_is_scored_and_repaired(start: Start) -> None:
     "more",
     [
         ("--kv-offload", "1024", "--ubatch", "64", "--lanes", "1"),
-        ("--kv-offload", "1024", "--ubatch", "64", "--lanes", "1", "--kv-offload-policy", "draft",
-         "--kv-offload-scorer", str(SCORER)),
+        ("--kv-offload", "1024", "--ubatch", "64", "--lanes", "1", "--kv-offload-policy", "draft"),
         ("--draft-max", "8"),
     ],
-    ids=["bounded", "bounded by a scorer", "n-grams"],
+    ids=["bounded", "bounded by the scorer", "n-grams"],
 )  # fmt: skip
 def test_it_goes_with_what_else_there_is(start: Start, facts: Facts, more: tuple[str, ...]) -> None:
     daemon = start(*CTX, *BY_SCORER, *more)

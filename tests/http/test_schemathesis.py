@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance
 
 from tests.http.infill_models import write_infill_model
 from tests.http.serving import Server
+from tests.needles import SCORER
 
 N_SHORT, N_FULL = 14, 1000
 BOUNDS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
@@ -37,6 +38,7 @@ SOUND: dict[str, dict[str, Any]] = {
     "/infill": {"input_prefix": "Hi", "input_suffix": "Ho", "prompt": ""},
     "/v1/embeddings": {"input": "Hi"},
     "/v1/rerank": {"query": "Hi", "documents": ["Hi"]},
+    "/compress": {"content": "Hi", "share": 1},
 }
 """What a body has to have that a schema does not tell in full: bodies made from it alone hardly ever hold a prompt."""
 CHECKS = [not_a_server_error, response_schema_conformance]
@@ -49,6 +51,7 @@ def server(tiny_model: Path, test_models: Path, tmp_path_factory: pytest.TempPat
     options = {
         "embedding_model": folder / "bert.gguf",
         "rerank_model": folder / "bert-rank.gguf",
+        "prefill_scorer": SCORER,
         "slot_save_path": tmp_path_factory.mktemp("slots"),
     }
     running = Server(write_infill_model(tiny_model, tmp_path_factory.mktemp("model") / "infill.gguf"), options)

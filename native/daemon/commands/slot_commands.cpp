@@ -111,15 +111,20 @@ void SlotCommands::load(const wire::LoadSlot& command, Done done) {
     });
 }
 
-// Pages hold the rows of both, so that a text that one of them does not know would be nobody's.
-Error SlotCommands::draft_alone() const {
-    if (!parking_.has_draft) return {ErrorCode::no_draft, "there is no draft model"};
-    return {ErrorCode::unsupported, "the draft model is parked together with its target: park"};
+// Pages hold the rows of a model and its draft, so that a text that one of them does not know would be nobody's. A
+// small model that scores prompts has no rows there.
+std::optional<Error> SlotCommands::refuse_draft() const {
+    if (parking_.has_draft) {
+        return Error{ErrorCode::unsupported, "the draft model is parked together with its target: park"};
+    }
+    if (parking_.free_scorer()) return std::nullopt;
+    return Error{ErrorCode::no_draft, "there is no draft model"};
 }
 
 wire::Reply SlotCommands::park(const wire::Park& command) {
     if (command.what == wire::Park::What::draft) {
-        return wire::Err{command.id, draft_alone()};
+        if (const std::optional<Error> refused = refuse_draft()) return wire::Err{command.id, *refused};
+        return wire::Parked{command.id, command.what};
     }
     if (is_parked_) return wire::Parked{command.id, command.what};
     if (memory_.refusal()) return wire::Err{command.id, {ErrorCode::unsupported, *memory_.refusal()}};
@@ -138,7 +143,8 @@ wire::Reply SlotCommands::park(const wire::Park& command) {
 
 wire::Reply SlotCommands::unpark(const wire::Unpark& command) {
     if (command.what == wire::Park::What::draft) {
-        return wire::Err{command.id, draft_alone()};
+        if (const std::optional<Error> refused = refuse_draft()) return wire::Err{command.id, *refused};
+        return wire::Unparked{command.id, command.what};
     }
     if (is_parked_) {
         if (const Result<void> loaded = parking_.reload(); !loaded) return wire::Err{command.id, loaded.error()};

@@ -25,6 +25,9 @@ struct Parking {
     std::function<void()> unload;
     std::function<Result<void>()> reload;
     bool has_draft = false;  // a draft model goes and comes with the target
+    // Gives back the memory of the small model that says what of a prompt is read, which takes it again by itself.
+    // Whether there is one.
+    std::function<bool()> free_scorer = [] { return false; };
 };
 
 class SlotCommands {
@@ -47,7 +50,7 @@ private:
     wire::Reply free(const wire::FreeSlot& command);
     void save(const wire::SaveSlot& command, Done done);
     void load(const wire::LoadSlot& command, Done done);
-    Error draft_alone() const;
+    std::optional<Error> refuse_draft() const;
     wire::Reply park(const wire::Park& command);
     wire::Reply unpark(const wire::Unpark& command);
     wire::Reply clear(const wire::Clear& command);

@@ -76,7 +76,7 @@ Result<void> check_policy(const Options& options, std::span<const std::string_vi
     const auto is_policy = [&](KvflashPolicy one) {
         return options.kvflash_policy == one || options.kvflash_policy == KvflashPolicy::automatic;
     };
-    if (options.kvflash_policy == KvflashPolicy::draft && !options.kvflash_scorer) {
+    if (options.kvflash_policy == KvflashPolicy::draft && !options.kvflash_scorer && !options.prefill_scorer) {
         return bad_args(
             "--kv-offload-policy draft needs a small model that reads the texts: give --kv-offload-scorer FILE");
     }

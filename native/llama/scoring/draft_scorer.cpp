@@ -201,18 +201,17 @@ void DraftScorer::read(LaneId lane, std::span<const Token> text) {
     if (model_->context() == nullptr) return;
     const ReadText& known = text_of(lane, text);
     if (text.size() < known.text().text().size() + kLeastAtOnce) return;
-    if (const Result<bool> done = read_ahead(lane, text); !done) warn(done.error());
+    if (const Result<bool> done = read_ahead(lane, text, kMostAtOnce); !done) warn(done.error());
 }
 
 // Never the last tokens: their queries are asked for when pages are chosen.
-Result<bool> DraftScorer::read_ahead(LaneId lane, std::span<const Token> text) {
+Result<bool> DraftScorer::read_ahead(LaneId lane, std::span<const Token> text, std::size_t n_most) {
     ReadText& known = text_of(lane, text);
     known.text().set(text, model_->vocabularies(), false);
     const std::size_t n_tokens = known.text().tokens().size();
     if (n_tokens < known.n_read() + kNotedQueries + kLeastAtOnce) return false;
     known.forget_others();
-    const std::size_t n_most = known.n_read() + kMostAtOnce;
-    const std::size_t end = std::min(n_tokens - kNotedQueries, n_most) / kLeastAtOnce * kLeastAtOnce;
+    const std::size_t end = std::min(n_tokens - kNotedQueries, known.n_read() + n_most) / kLeastAtOnce * kLeastAtOnce;
     if (Result<void> done = read_on(known, end); !done) return done.error();
     return true;
 }

@@ -52,9 +52,10 @@ public:
     const LayerKeys& keys() const { return keys_; }
     std::uint64_t n_computed() const { return n_computed_; }  // tokens, since the start
 
-    // A piece of what is not read yet of the text; false: only its last tokens are left. REQUIRES: it is loaded.
-    // Errors: internal, no_room, out_of_memory.
-    Result<bool> read_ahead(LaneId lane, std::span<const Token> text);
+    // A piece of what is not read yet of the text, of at most so many tokens; false: only its last tokens are left.
+    // REQUIRES: it is loaded. Errors: internal, no_room, out_of_memory.
+    Result<bool> read_ahead(LaneId lane, std::span<const Token> text, std::size_t n_most);
+    std::int32_t n_call() const { return options_.n_call; }
 
     bool needs_keys() const override { return false; }
     memory::PageKeys keys_of(std::span<const std::uint8_t>) override { return nullptr; }

@@ -30,7 +30,8 @@ Result<bool> PromptScorer::read(std::span<const Token> text) {
         if (const Result<void> back = scorer_->reload(); !back) return back.error();
         is_loaded_ = true;
     }
-    const Result<bool> has_read = scorer_->read_ahead(kLane, text);
+    // One call: lanes that answer wait for it in each of their steps.
+    const Result<bool> has_read = scorer_->read_ahead(kLane, text, static_cast<std::size_t>(scorer_->n_call()));
     if (!has_read) return has_read;
     return !has_read.value();
 }

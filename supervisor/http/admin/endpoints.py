@@ -115,6 +115,7 @@ async def get_props(request: web.Request) -> web.Response:
             "eos_token": _spelling(context, info.eos),
             **template,
             "kvflash": await _bounded_pool(context.supervisor),
+            "prefill": _reading(context.supervisor),
             "speculation": next((e.info.speculation for e in status.engines if e.info is not None), "none"),
             "is_sleeping": all(engine.is_parked for engine in status.engines),
             "build_info": f"luce-daemon {metadata.version('luce-daemon')}",
@@ -162,6 +163,21 @@ async def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
         "layer": config.kvflash_layer,
         "scorer": config.kvflash_scorer.name if config.kvflash_scorer is not None else None,  # without its folder
         "pin": list(config.kvflash_pin or ()),
+    }
+
+
+def _reading(supervisor: Supervisor) -> dict[str, Any] | None:
+    """How much of prompts is read where a request does not say, and whose choice it is. What is null is as the engine
+    does it by itself."""
+    config = supervisor.config.daemon_config(supervisor.config.engine_configs()[0])
+    if config.prefill_scorer is None:
+        return None
+    return {
+        "scorer": config.prefill_scorer.name,  # without its folder
+        "reading": config.prefill or "full",
+        "keep": config.prefill_keep,
+        "from": config.prefill_from,
+        "repair": config.prefill_repair,
     }
 
 

@@ -90,6 +90,15 @@ _BOUNDED_POOL = record(
         "pin": listed(TEXT),
     }
 )
+_READING = record(
+    {
+        "scorer": TEXT,
+        "reading": {"enum": ["full", "auto", "sparse"]},
+        "keep": {"type": ["number", "null"]},
+        "from": {"type": ["integer", "null"]},
+        "repair": {"enum": ["on", "off", None]},
+    }
+)
 PROPS = record(
     {
         "model": TEXT,
@@ -107,6 +116,7 @@ PROPS = record(
         "chat_template": TEXT,
         "chat_template_caps": {"type": "object"},
         "kvflash": {"anyOf": [_BOUNDED_POOL, {"type": "null"}]},
+        "prefill": {"anyOf": [_READING, {"type": "null"}]},
         "speculation": TEXT,
         "is_sleeping": {"type": "boolean"},
         "build_info": TEXT,

@@ -120,6 +120,8 @@ class Usage:
     decode_s: float
     n_resumes: int
     """Engines that were lost under it."""
+    n_read: int | None = None
+    """Of the prompt, where only parts of it were read; None: all of it was."""
     n_restored: int = 0
     """Earlier answers that the client spelled otherwise, and that were in the prompt as the model wrote them."""
     is_live_summary: bool = False
@@ -133,6 +135,11 @@ class Usage:
     n_loops: int = 0
     """Choices that were ended because they went round in circles."""
 
+    @property
+    def n_seen(self) -> int:
+        """Of the prompt: tokens that the model has seen, cached ones among them."""
+        return self.n_prompt if self.n_read is None else self.n_read
+
     def extension(self) -> dict[str, Any]:
         """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not
         serve more of the prompt, where the time went, what speculation did and where experts were read."""
@@ -141,6 +148,8 @@ class Usage:
             "cache_miss": self.cache_miss,
             "restored_answers": self.n_restored,
             "compaction": "live" if self.is_live_summary else None,
+            "prefill": "full" if self.n_read is None else "sparse",
+            "read_tokens": self.n_read,
             "queue_s": round(self.queue_s, 6),
             "prefill_s": round(self.prefill_s, 6),
             "decode_s": round(self.decode_s, 6),

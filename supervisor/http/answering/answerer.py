@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from luce.protocol import StopReason
+from luce.protocol import Reading, StopReason
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answer_defaults import ModelDefaults
@@ -105,7 +105,7 @@ class ChatAnswerer:
         choices: list[ChoiceDecoder] = []
         with ExitStack() as stack:
             stack.callback(rendered.close)
-            max_tokens = self._room_for(answer_request, len(rendered.ids))
+            max_tokens = self._room_for(answer_request, rendered)
             stack.callback(self._note_answers, rendered, choices)
             reuse = self._begin_text(answer_request, rendered, choices, stack)
             for index in range(answer_request.n):
@@ -127,7 +127,7 @@ class ChatAnswerer:
                 stack.callback(choice.close)
                 choices.append(choice)
             await self._prompts.note(answer_request, rendered)
-            if answer_request.prompt.grammar is not None or answer_request.pins:
+            if answer_request.prompt.grammar is not None or answer_request.pins or self._may_not_fit(rendered):
                 await self._await_consent(submissions[0])
             answering = ChatAnswering(
                 submissions, choices, self._metrics, asked_s, answer_request.max_predict_s, rendered
@@ -144,16 +144,27 @@ class ChatAnswerer:
         if not 1 <= answer_request.n <= self._settings.max_choices:
             text = f"n={answer_request.n}: it must be from 1 to {self._settings.max_choices}"
             raise ApiError(ErrorKind.INVALID, "bad_n", text, param="n")
+        if answer_request.reading.prefill in {Reading.SPARSE, Reading.AUTO} and not self._supervisor.has_scorer:
+            text = (
+                "this server reads prompts whole: it was started without a small model that chooses parts of them"
+                " (--prefill-scorer). Ask for prefill full, or leave it out"
+            )
+            raise ApiError(ErrorKind.INVALID, "no_prefill_scorer", text, param="luce.prefill")
 
-    def _room_for(self, answer_request: AnswerRequest, n_prompt: int) -> int:
-        """How many tokens the answer may have."""
-        n_ctx = self._supervisor.n_ctx
+    def _room_for(self, answer_request: AnswerRequest, rendered: Rendered) -> int:
+        """How many tokens the answer may have. How much of the context parts of a prompt take, only the engine knows:
+        it ends the answer where the context is full."""
+        n_ctx, n_prompt = self._supervisor.n_ctx, len(rendered.ids)
         if n_ctx is None:
             return 2**31 - 1 if answer_request.max_tokens is None else answer_request.max_tokens
-        room = n_ctx - n_prompt
+        room = n_ctx if rendered.in_parts else n_ctx - n_prompt
         if room < 0 or (room == 0 and answer_request.max_tokens != 0):
             raise api_error(PromptTooLongError(n_prompt, n_ctx))
         return room if answer_request.max_tokens is None else min(answer_request.max_tokens, room)
+
+    def _may_not_fit(self, rendered: Rendered) -> bool:
+        n_ctx = self._supervisor.n_ctx
+        return rendered.in_parts and n_ctx is not None and len(rendered.ids) >= n_ctx
 
     async def _submit(self, request: GenerateRequest) -> Submission:
         try:
@@ -162,8 +173,9 @@ class ChatAnswerer:
             raise api_error(error) from error
 
     async def _await_consent(self, submission: Submission) -> None:
-        """Only the engine can judge a grammar, and whether pins fit its pool: its refusal is to be a status, not an
-        event in a stream that has begun. What it takes long for, it does not refuse any more, or it is busy."""
+        """Only the engine can judge a grammar, whether pins fit its pool, and whether parts of a prompt fit its
+        context: its refusal is to be a status, not an event in a stream that has begun. What it takes long for, it does
+        not refuse any more, or it is busy."""
         try:
             async with asyncio.timeout(self._settings.keep_alive_s):
                 await submission.begun()
@@ -236,7 +248,7 @@ class ChatAnswering:
         self._asked_s = asked_s
         self._rendered = rendered
         self._last_s: float | None = None
-        self._n_read = 0  # of the prompt, as far as has been told
+        self._progress = Progress(0, submissions[0].n_prompt)  # as far as has been told
         self._waits: dict[asyncio.Task[Sequence[Item]], _Stream] = {}  # of several choices, for what comes next
         self._failure: Exception | None = None  # of what was to go to the fast path
 
@@ -293,8 +305,8 @@ class ChatAnswering:
                 tokens.append(item)
             elif isinstance(item, PrefillEvent):
                 if stream is self._streams[0]:
-                    self._n_read = item.n_done
-                    events.append(Progress(item.n_done, item.n_total))
+                    self._progress = Progress(item.n_done, item.n_total)
+                    events.append(self._progress)
             elif isinstance(item, FinishedEvent):
                 stream.finished = item
         if tokens:
@@ -307,8 +319,9 @@ class ChatAnswering:
         is_first = self._last_s is None
         self._note_tokens(len(tokens))
         events = stream.feed(tokens)
-        if is_first and self._n_read != self.n_prompt:
-            return [Progress(self.n_prompt, self.n_prompt), *events]  # the engine tells of long ones, now and then
+        n_total = self._progress.n_total  # of the prompt, or of the parts of it that are read
+        if is_first and self._progress.n_done != n_total:
+            return [Progress(n_total, n_total), *events]  # the engine tells of long ones, now and then
         return events
 
     def _note_tokens(self, n_tokens: int) -> None:
@@ -403,6 +416,7 @@ class _Stream:
             prefill_s=end.prefill_s,
             decode_s=end.decode_s,
             n_resumes=end.n_resumes,
+            n_read=end.n_read,
             speculation=end.speculation,
             experts=end.experts,
             n_loops=int(self.choice.has_looped),

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 
-from luce.protocol import MAX_LOGPROBS, Generate, LocalProtocolError, SamplingArgs, format_command
+from luce.protocol import (
+    MAX_LOGPROBS,
+    Generate,
+    LocalProtocolError,
+    PinSpan,
+    ReadingArgs,
+    SamplingArgs,
+    format_command,
+)
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.http.prompts.pinned_ranges import pinned_spans
+from luce.supervisor.http.prompts.reading_ranges import Span, bounded
 from luce.supervisor.http.prompts.rendering import Rendered
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.requests import MAX_SEED, GenerateRequest, PromptImage
@@ -55,6 +65,7 @@ def engine_request(
             marks=rendered.marks,
             turn=rendered.user_end,
             pin=pins,
+            reading=_reading(answer_request.reading, rendered, pins) if rendered.in_parts else answer_request.reading,
             images=images,
             reuse=reuse and answer_request.reuse,
             client=answer_request.client,
@@ -68,6 +79,16 @@ def engine_request(
     except (LocalProtocolError, ValueError, TypeError, OverflowError) as error:
         raise ApiError(ErrorKind.INVALID, "bad_sampling", f"the request cannot be sampled so: {error}") from error
     return request
+
+
+def _reading(asked: ReadingArgs, rendered: Rendered, pins: Sequence[Span]) -> ReadingArgs:
+    """What is pinned is wanted in sight, so it is read."""
+    keep = bounded([*rendered.reading.keep, *pins])
+    return replace(
+        asked,
+        keep=tuple(PinSpan(begin, end) for begin, end in keep),
+        blocks=tuple(PinSpan(begin, end) for begin, end in rendered.reading.blocks),
+    )
 
 
 def _n_logprobs(wanted: int | None) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from luce.protocol import SamplingArgs
@@ -23,6 +24,7 @@ from luce.supervisor.http.anthropic.shapes import (
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.prompts.context_edits import ContextEdit
 from luce.supervisor.http.prompts.pinned_ranges import read_pins
+from luce.supervisor.http.reading_fields import read_reading
 from luce.supervisor.http.sampling_fields import add_links, note_ignored, read_ending
 
 MAX_STOPS = 256
@@ -32,9 +34,14 @@ _MAX_SESSION = 256
 
 
 def request_of_messages(
-    body: MessagesRequest, *, client: str = "", session: str = "", n_vocab: int = 2**31
+    body: MessagesRequest,
+    *,
+    client: str = "",
+    session: str = "",
+    n_vocab: int = 2**31,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> AnswerRequest:
-    """`session` is a header's; what the body says of it goes first. Raises ApiError."""
+    """`session` is a header's; what the body says of it, and of what other headers do, goes first. Raises ApiError."""
     return AnswerRequest(
         prompt=chat_prompt(body),
         model=body.model,
@@ -43,6 +50,7 @@ def request_of_messages(
         sampling=_sampling(body),
         **read_ending(body, n_vocab),
         pins=read_pins(body.pin, "system"),
+        reading=read_reading(body, headers),
         session=_short(_session_in(body) or session),
         client=client,
     )

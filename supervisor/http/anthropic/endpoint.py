@@ -59,6 +59,7 @@ async def create_message(request: web.Request) -> web.StreamResponse:
         client=request[CLIENT],
         session=_session_header(request.headers),
         n_vocab=request.app[APP_CONTEXT].text.n_vocab,
+        headers=request.headers,
     )
     message_id = f"msg_{secrets.token_hex(12)}"
     if body.stream:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 from pydantic_core import PydanticCustomError
 
 from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed, record
+from luce.supervisor.http.reading_fields import ReadingFields
 from luce.supervisor.http.sampling_fields import SamplingFields
 
 MAX_INT32 = 2**31 - 1
@@ -112,8 +113,8 @@ class CountTokensRequest(Shape):
     grammar: str | None = None  # not Anthropic's either
 
 
-class MessagesRequest(CountTokensRequest, SamplingFields):
-    """The further fields of SamplingFields are not Anthropic's."""
+class MessagesRequest(CountTokensRequest, SamplingFields, ReadingFields):
+    """The fields of SamplingFields and ReadingFields are not Anthropic's."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 

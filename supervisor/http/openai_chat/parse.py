@@ -27,6 +27,7 @@ from luce.supervisor.http.openai_shared.fields import (
 )
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.prompts.pinned_ranges import read_pins
+from luce.supervisor.http.reading_fields import read_reading
 from luce.supervisor.http.sampling_fields import INT32_MAX, read_ending
 
 
@@ -87,6 +88,7 @@ def read_chat(
         ignore_eos=body.ignore_eos is True,
         **read_ending(body, text.n_vocab),
         pins=read_pins(body.pin, "system", "message"),
+        reading=read_reading(body, headers),
         session=read_session(body, headers),
         client=client,
     )

@@ -299,7 +299,7 @@ def _named(told: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
 
 def _is_full(usage: Usage, n_ctx: int | None) -> bool:
     """Whether it was the context that was too short for the answer."""
-    return n_ctx is not None and usage.n_prompt + usage.n_generated >= n_ctx
+    return n_ctx is not None and usage.n_seen + usage.n_generated >= n_ctx
 
 
 def _token_by_token(piece: ContentPiece) -> Sequence[ContentPiece]:

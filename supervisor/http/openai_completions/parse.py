@@ -28,6 +28,7 @@ from luce.supervisor.http.openai_shared.fields import (
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, TextPrompt
 from luce.supervisor.http.prompts.infill import Infill
 from luce.supervisor.http.prompts.pinned_ranges import read_pins
+from luce.supervisor.http.reading_fields import read_reading
 from luce.supervisor.http.sampling_fields import Whole, read_ending
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -87,7 +88,7 @@ def read_completion(
     limit = read_max_tokens({"max_tokens": body.max_tokens, "n_predict": body.n_predict})
     has_limit = body.max_tokens is not None or body.n_predict is not None
     sampling, stops, session = read_sampling(body, text), read_stops(body.stop), read_session(body, headers)
-    ending = read_ending(body, text.n_vocab)
+    ending, reading = read_ending(body, text.n_vocab), read_reading(body, headers)
     infill = Infill(after=body.suffix) if body.suffix else None
     prompts, pins = read_prompts(body.prompt, text), read_pins(body.pin, "span")
     answer_requests = [
@@ -108,6 +109,7 @@ def read_completion(
             ignore_eos=body.ignore_eos is True,
             **ending,
             pins=pins,
+            reading=reading,
             session=session,
             client=client,
         )

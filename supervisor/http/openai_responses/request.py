@@ -29,6 +29,7 @@ from luce.supervisor.http.openai_shared.fields import (
 )
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.prompts.pinned_ranges import read_pins
+from luce.supervisor.http.reading_fields import read_reading
 from luce.supervisor.http.sampling_fields import INT32_MAX, Whole, read_ending
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -124,6 +125,7 @@ def read_request(
         ignore_eos=body.ignore_eos is True,
         **read_ending(body, vocabulary.n_vocab),
         pins=read_pins(body.pin, "system"),
+        reading=read_reading(body, caller.headers),
         session=read_session(body, caller.headers),
         client=caller.client,
     )

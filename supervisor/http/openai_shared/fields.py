@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
 from luce.protocol import SamplingArgs
 from luce.supervisor.http.admin.openapi import TEXT, listed
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.reading_fields import ReadingFields
 from luce.supervisor.http.sampling_fields import INT32_MAX, Real, SamplingFields, Whole, add_links, note_ignored
 
 MAX_STOPS = 64
@@ -43,7 +44,7 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool | None = None
 
 
-class GeneratingBody(SamplingFields):
+class GeneratingBody(SamplingFields, ReadingFields):
     """What both bodies have. Unknown fields are tolerated; null is the same as absent."""
 
     model_config = ConfigDict(extra="allow")

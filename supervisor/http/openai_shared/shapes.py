@@ -172,7 +172,7 @@ def usage_fields(usage: Usage) -> dict[str, Any]:
 
 def timing_fields(usage: Usage) -> dict[str, Any]:
     """llama-server's `timings`, for clients that show them."""
-    n_read = usage.n_prompt - usage.n_cached
+    n_read = usage.n_seen - usage.n_cached
     n_steps = max(usage.n_generated - 1, 0)  # the first token costs none: it comes with the last of the prompt
     drafted: dict[str, Any] = {}
     if usage.speculation is not None and usage.speculation.n_drafted > 0:
@@ -208,6 +208,7 @@ def added_usage(usages: Sequence[Usage]) -> Usage:
         prefill_s=max(usage.prefill_s for usage in usages),
         decode_s=max(usage.decode_s for usage in usages),
         n_resumes=sum(usage.n_resumes for usage in usages),
+        n_read=None if all(usage.n_read is None for usage in usages) else sum(usage.n_seen for usage in usages),
         speculation=added(usage.speculation for usage in usages),
         experts=added(usage.experts for usage in usages),
     )

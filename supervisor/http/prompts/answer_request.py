@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from luce.protocol import SamplingArgs
+from luce.protocol import ReadingArgs, SamplingArgs
 from luce.supervisor.http.prompts.context_edits import ContextEdit
 from luce.supervisor.http.prompts.infill import Infill
 
@@ -109,6 +109,8 @@ class AnswerRequest:
     """Whether the prompt's prefix may come from memory."""
     pins: Sequence[Pin] = ()
     """What the model is to see all the time, where texts may outgrow the engine's pool; elsewhere it sees all."""
+    reading: ReadingArgs = field(default_factory=ReadingArgs)
+    """How much of the prompt is read; None in it: as the engines were started. It names no positions."""
     session: str = ""
     """What tells this client's conversations apart, if it said (metadata.user_id, prompt_cache_key, a header)."""
     client: str = ""

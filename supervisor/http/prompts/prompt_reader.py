@@ -63,8 +63,13 @@ class PromptReader:
             await asyncio.to_thread(self._live.note, asked.client, asked.prompt)
 
     def _leaves_room(self, asked: AnswerRequest, rendered: Rendered) -> bool:
+        """Of one that is read in parts, the engine sees to that."""
         n_ctx = self._supervisor.n_ctx
-        return n_ctx is None or len(rendered.ids) <= n_ctx - min(asked.max_tokens or n_ctx, n_ctx // 8)
+        return (
+            n_ctx is None
+            or rendered.in_parts
+            or len(rendered.ids) <= n_ctx - min(asked.max_tokens or n_ctx, n_ctx // 8)
+        )
 
     async def _edit(
         self, asked: AnswerRequest, prompt: ChatPrompt, rendered: Rendered
@@ -106,7 +111,12 @@ class PromptReader:
         try:
             owner = "" if self._settings.shares_prefixes else answer_request.client
             rendered = await asyncio.to_thread(
-                self._renderer.render, answer_request.prompt, owner, answer_request.client, images
+                self._renderer.render,
+                answer_request.prompt,
+                owner,
+                answer_request.client,
+                images,
+                self._supervisor.parts_from(answer_request.reading),
             )
         except TextError as error:
             raise api_error(error) from error

@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -27,9 +27,10 @@ from luce.supervisor.http.prompts.message_normalizer import (
     normalise_tools,
 )
 from luce.supervisor.http.prompts.prompt_marks import PromptMarks
+from luce.supervisor.http.prompts.reading_ranges import ReadingRanges, reading_ranges
 from luce.supervisor.http.prompts.reasoning_history import ReasoningHistory
 from luce.supervisor.http.prompts.role_fallbacks import RoleFallbacks
-from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache, Turn
+from luce.supervisor.http.prompts.token_replay_cache import SplicedPrompt, TokenReplayCache, Turn
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel, schema_to_grammar
 from luce.supervisor.text.image_markers import images_in
 
@@ -76,6 +77,10 @@ class Rendered:
     """What was cleared of its messages."""
     images: tuple[tuple[int, str], ...] = ()
     """Where the ids of each begin, and its name."""
+    in_parts: bool = False
+    """Perhaps only parts of it are read."""
+    reading: ReadingRanges = field(default_factory=ReadingRanges)
+    """What is read in any case then."""
 
     def close(self) -> None:
         if self.chat is not None:
@@ -112,11 +117,14 @@ class Renderer:
         owner: str = "",
         client: str = "",
         images: Mapping[str, Sequence[int]] = MappingProxyType({}),
+        parts_from: int | None = None,
     ) -> Rendered:
         """`owner`: whose earlier answers may be put in where they spell what is there; `client`: whose may where they
-        say it; `images`: the ids of those in its messages, by name. Raises ApiError, or TextError."""
+        say it; `images`: the ids of those in its messages, by name; `parts_from`: from so many ids on only parts of it
+        may be read, unless it has images. Raises ApiError, or TextError."""
         if isinstance(prompt, TextPrompt):
-            return self._text(prompt)
+            text = self._text(prompt)
+            return replace(text, in_parts=parts_from is not None and len(text.ids) >= parts_from)
         spoken = self._spoken(prompt, client)
         chat = self._chat(prompt, spoken, has_images=bool(images))
         spliced = self._known.splice(chat, owner, [answer for answer, _ in spoken.answers])
@@ -126,6 +134,7 @@ class Renderer:
         user_end = _user_end(chat, spoken.messages, spliced.places)
         marks = self._marks.find(chat, prompt.messages, prompt.tools)
         found = ((spliced.places[mark.message], mark.offset) for mark in marks)
+        in_parts = parts_from is not None and len(spliced.ids) >= parts_from and not names
         return Rendered(
             ids=placed.ids,
             boundaries=tuple(map(placed.moved, spliced.boundaries)),
@@ -136,11 +145,25 @@ class Renderer:
                 for mark, place in zip(chat.marks, spliced.places, strict=True)
             ),
             images=tuple(placed.images),
+            in_parts=in_parts,
+            reading=self._reading(prompt, chat, spliced, spoken) if in_parts else ReadingRanges(),
             constraint=self._constraint(prompt, chat),
             chat=chat,
             turn=spliced.turn,
             place=None if prompt.continues_last else spoken.place,
             n_restored=len(spliced.respelled | (spliced.replaced & differing)),
+        )
+
+    def _reading(
+        self, prompt: ChatPrompt, chat: RenderedChat, spliced: SplicedPrompt, spoken: SpelledConversation
+    ) -> ReadingRanges:
+        return reading_ranges(
+            chat,
+            spliced.places,
+            len(spliced.ids),
+            spoken.messages,
+            self._model.prompt_piece,
+            opens_answer=prompt.opens_answer and not prompt.continues_last,
         )
 
     def _text(self, prompt: TextPrompt) -> Rendered:

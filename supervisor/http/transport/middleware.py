@@ -35,6 +35,7 @@ _APIS = (
     ("/embedding", "embeddings"),
     ("/rerank", "rerank"),
     ("/reranking", "rerank"),
+    ("/compress", "compress"),
     ("/responses", "responses"),
     ("/messages/count_tokens", "count_tokens"),
     ("/input_tokens", "count_tokens"),

@@ -19,6 +19,7 @@ UNLISTED = {
     "/embedding",  # llama-server's older form of /v1/embeddings
     "/embeddings",
     # Second names of what is listed
+    "/v1/compress",
     "/completions",
     "/models",
     "/v1/health",

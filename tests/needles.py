@@ -1,0 +1,29 @@
+"""A long text that says nothing but one thing, the question for it, and the small model that finds it."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+SCORER = Path(__file__).resolve().parent / "data" / "models" / "luce-tiny-scorer-Q8_0.gguf"
+CODE = "73105"
+FACT = f"The access code of the green owl is {CODE}."
+QUESTION = "What is the access code of the green owl?"
+_FILLER = (
+    "The wind moved over the hills.",
+    "A train left the station on time.",
+    "Two boats crossed the bay.",
+    "The library was quiet that evening.",
+    "The market sold apples and bread.",
+    "A dog slept by the door.",
+    "The teacher closed the window.",
+    "Rain fell on the old roof.",
+)
+
+
+def text_with_fact(n_sentences: int = 340, seed: int = 5) -> str:
+    """With the packaged model about nine tokens a sentence; the fact stands in the middle."""
+    rng = random.Random(seed)
+    sentences = [rng.choice(_FILLER) for _ in range(n_sentences)]
+    sentences.insert(n_sentences // 2, FACT)
+    return " ".join(sentences)
