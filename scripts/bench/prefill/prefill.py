@@ -119,11 +119,13 @@ class Run:
             self.without_repair, args.model, args.recall_lengths, args.shares, args.needles,
             lambda sample: self.note("tools", sample),
         )  # fmt: skip
-        table = Table("sessions", "read", "right", "another call", "no call", "broken")
-        for share in (1.0, *args.shares):
-            told = [sample.whole if share == 1.0 else sample.found[share] for sample in samples]
-            counts = (str(told.count(word)) for word in ("right", "formed", "none", "broken"))
-            table.add_row(str(len(samples)), f"{share:.0%}", *counts)
+        table = Table("a call is", "sessions", "read", "right", "another call", "no call", "broken")
+        for is_required in (False, True):
+            rows = [sample for sample in samples if sample.is_required == is_required]
+            for share in (1.0, *args.shares):
+                told = [sample.whole if share == 1.0 else sample.found[share] for sample in rows]
+                counts = (str(told.count(word)) for word in ("right", "formed", "none", "broken"))
+                table.add_row("required" if is_required else "free", str(len(rows)), f"{share:.0%}", *counts)
         self.console.print(table)
 
     def first(self) -> None:

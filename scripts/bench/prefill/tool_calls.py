@@ -1,5 +1,6 @@
 """Whether an agent's next call stays well formed where only parts of its session are read: sessions that read long
-files with a tool, one after the other, and are told to read another one. Counts, no times.
+files with a tool, one after the other, and are told to read another one. Asked freely, and with a call that is
+required, whose argument the model has to choose. Counts, no times.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from luce.protocol import Generate, MemoryArgs, PinSpan, Reading, ReadingArgs, format_command
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.prompts.rendering import Renderer
 from luce.supervisor.text import TextModel
@@ -33,10 +35,13 @@ TOOL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ToolSample:
+    """What came of it: `right`, `formed` (a call, but another one), `none`, or `broken`."""
+
     n_prompt: int
+    is_required: bool
     whole: str
     found: dict[float, str]
-    """What came of it at each share: `right`, `formed` (a call, but another one), `none`, or `broken`."""
+    """At each share."""
 
 
 def measure_tool_calls(
@@ -53,28 +58,43 @@ def measure_tool_calls(
         for n_tokens in lengths:
             with start(n_tokens) as daemon:
                 for seed in range(n_sessions):
-                    samples.append(_sample(daemon, model, renderer, n_tokens, seed, shares))
-                    report(samples[-1])
+                    for choice in ("auto", "required"):
+                        samples.append(_sample(daemon, model, renderer, n_tokens, seed, choice, shares))
+                        report(samples[-1])
     return samples
 
 
 def _sample(
-    daemon: DaemonDriver, model: TextModel, renderer: Renderer, n_tokens: int, seed: int, shares: Sequence[float]
+    daemon: DaemonDriver,
+    model: TextModel,
+    renderer: Renderer,
+    n_tokens: int,
+    seed: int,
+    choice: Literal["auto", "required"],
+    shares: Sequence[float],
 ) -> ToolSample:
     messages, path = _session(model, n_tokens, seed)
-    rendered = renderer.render(ChatPrompt(messages=messages, tools=[TOOL]), parts_from=0)
-    spans = {
-        name: ",".join(f"{begin}:{end}" for begin, end in getattr(rendered.reading, name))
-        for name in ("keep", "blocks")
-    }
+    rendered = renderer.render(ChatPrompt(messages=messages, tools=[TOOL], tool_choice=choice), parts_from=0)
+    keep, blocks = (
+        tuple(PinSpan(*span) for span in spans) for spans in (rendered.reading.keep, rendered.reading.blocks)
+    )
     rendered.close()
 
-    def told(extra: str) -> str:
-        answer = daemon.generate(rendered.ids, N_ANSWER, f"reuse=0 {extra}")
+    def told(reading: ReadingArgs) -> str:
+        command = Generate(
+            id=1,
+            prompt=rendered.ids,
+            n_generate=N_ANSWER,
+            constraint=rendered.constraint,
+            memory=MemoryArgs(reuse=False),
+            reading=reading,
+        )
+        daemon.send_bytes(format_command(command))
+        answer = daemon.collect(1)[1]
         return _judge(model.detokenize(answer.tokens, unparse_special=True).decode(errors="replace"), path)
 
-    sparse = "prefill=sparse " + " ".join(f"{name}={value}" for name, value in spans.items() if value)
-    return ToolSample(len(rendered.ids), told(""), {share: told(f"{sparse} prefill_keep={share}") for share in shares})
+    found = {share: told(ReadingArgs(Reading.SPARSE, share, keep=keep, blocks=blocks)) for share in shares}
+    return ToolSample(len(rendered.ids), choice == "required", told(ReadingArgs()), found)
 
 
 def _session(model: TextModel, n_tokens: int, seed: int) -> tuple[list[dict[str, Any]], str]:
@@ -103,6 +123,6 @@ def _judge(answer: str, path: str) -> str:
         call = json.loads(found[1])
     except ValueError:
         return "broken"
-    if not isinstance(call, dict) or call.get("name") != "read_file":
+    if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
         return "broken"
     return "right" if call.get("arguments") == {"path": path} else "formed"

@@ -29,6 +29,8 @@ WHOLE_TOKENS = 2048
 is to choose from: a document with a question behind it."""
 END_TOKENS = 256
 """Of a longer one the end, beside as much of its beginning as of a result's: where questions stand."""
+_CLOSING_TOKENS = 16
+"""Behind a result: what the template closes it with. A block left open would take in what follows it."""
 _CALL_TOKENS = 256  # of a call whose results are nowhere to be found
 
 _SYSTEM = frozenset({"system", "developer"})
@@ -219,7 +221,10 @@ class _Texts:
             first = max(prompt.begin(at), begin - RESULT_TOKENS) if is_answered else prompt.begin(at)
             yield first, min(begin + RESULT_TOKENS, prompt.n_ids)
             at, is_answered = span[1], True
-        if not is_answered:
+        if is_answered:
+            closing = prompt.end(at)
+            yield closing, min(closing + _CLOSING_TOKENS, prompt.n_ids)
+        else:
             # The turn behind the call has what the template makes of the results, if they have one.
             behind = prompt.mark_after(at)
             end = prompt.begin(at) + _CALL_TOKENS if behind is None else prompt.begin(behind) + RESULT_TOKENS

@@ -122,6 +122,8 @@ def test_what_is_read_in_any_case(open_model: Open, name: str) -> None:
         assert number == 1 or "read_file" in span or name.startswith("HuggingFace")
     for word in ("alpha", "beta", "zeta"):
         assert f"{word} line 30" not in text
+    # A block that is opened is closed.
+    assert text.count("</tool_response>") == rendered.chat.prompt.count("</tool_response>")
     assert "Third question." in kept[-1]
     assert rendered.reading.keep[-1][1] == len(rendered.ids)
     n_kept = sum(end - begin for begin, end in rendered.reading.keep)
