@@ -27,7 +27,10 @@ std::optional<FinishedStats> Admission::cancel(RequestKey key, double now_s) {
     if (std::optional<WaitingRequest> waiting = queue_.remove(key)) {
         FinishedStats stats;
         stats.reason = Finish::cancel;
-        stats.n_prompt = static_cast<std::int32_t>(waiting->request.prompt.size());
+        const Request& request = waiting->request;
+        stats.n_prompt =
+            static_cast<std::int32_t>(request.sparse ? request.sparse->prompt().size() : request.prompt.size());
+        if (request.sparse) stats.n_read = static_cast<std::int32_t>(request.prompt.size());
         return stats;
     }
     const auto it = std::find_if(suspended_.begin(), suspended_.end(),

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -63,6 +64,7 @@ public:
 
     // What comes first has the lower one: higher priority, then older.
     static std::pair<std::int64_t, std::uint64_t> rank(const Generation& g) {
+        if (g.is_repair()) return {std::numeric_limits<std::int64_t>::max(), g.arrival()};
         return {-std::int64_t{g.request().priority}, g.arrival()};
     }
 

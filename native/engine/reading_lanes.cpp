@@ -56,7 +56,8 @@ void Engine::note_read(const Generation& g) {
     }
     std::vector<PositionSpan> parts = sparse.parts();
     parts.back().end = static_cast<Position>(text.size());
-    readings_.note_read(std::move(text), std::move(parts));
+    const auto n_prompt = static_cast<Position>(sparse.prompt().size());
+    readings_.note_read(std::move(text), n_prompt, std::move(parts), g.request().reading.share);
 }
 
 bool Engine::can_begin_repair() const {
@@ -96,7 +97,8 @@ void Engine::pause_repairs(bool is_paused) {
 // credit pays for, in a call of its own.
 bool Engine::allow_repair(LaneView& view) const {
     if (readings_.wants_step()) return false;
-    if (lanes_.n_requests() == 0) return true;
+    const auto computes = [](const auto& lane) { return lane && !lane->is_repair() && !is_waiting(*lane); };
+    if (std::none_of(lanes_.begin(), lanes_.end(), computes)) return true;
     if (sizer_.token_price_s() <= 0) return false;
     const double n_paid = (repair_credit_s_ - sizer_.call_price_s()) / sizer_.token_price_s();
     if (n_paid < SliceSizer::kMinTokens) return false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "base/log.h"
@@ -63,43 +64,79 @@ bool ReadingQueue::wants_step() const {
 
 std::vector<WaitingRequest> ReadingQueue::advance() {
     std::vector<WaitingRequest> decided;
-    bool has_scored = false;
     for (auto job = jobs_.begin(); job != jobs_.end();) {
         WaitingRequest& waiting = job->waiting;
         if (!waiting.has_asked) {
             waiting.fetch = memory_.fetch(waiting.request.prompt, waiting.request.memory);
             waiting.has_asked = true;
         }
-        bool is_done = is_fetched(*job) && is_decided(*job);
-        if (!is_done && job->is_scored && !std::exchange(has_scored, true)) {
-            const Result<bool> scored = score(*job);
-            if (!scored) read_whole(*job, scored.error());
-            is_done = !scored || scored.value();
-        }
-        if (is_done) decided.push_back(std::move(waiting));
+        const bool is_done = is_fetched(*job) && is_decided(*job);
+        if (is_done) decided.push_back(take(*job));
         job = is_done ? jobs_.erase(job) : std::next(job);
+    }
+    const auto job = next_to_score();
+    if (job == jobs_.end()) return decided;
+    const Result<bool> scored = score(*job);
+    if (!scored) read_whole(*job, scored.error());
+    if (!scored || scored.value()) {
+        decided.push_back(take(*job));
+        jobs_.erase(job);
     }
     return decided;
 }
 
-// What was read whole is worth more than what was read in parts, where it costs the same.
+// Memory is asked anew, for what is read.
+WaitingRequest ReadingQueue::take(Job& job) {
+    if (job.waiting.request.sparse != nullptr) {
+        job.waiting.fetch.reset();
+        job.waiting.has_asked = false;
+    }
+    return std::move(job.waiting);
+}
+
+// Answers come before those who only ask, then higher priority, then who came first.
+std::list<ReadingQueue::Job>::iterator ReadingQueue::next_to_score() {
+    const auto rank = [](const Job& job) {
+        const Request& request = job.waiting.request;
+        return std::tuple(job.is_scored, !request.compresses, request.priority);
+    };
+    const auto first =
+        std::max_element(jobs_.begin(), jobs_.end(), [&rank](const Job& a, const Job& b) { return rank(a) < rank(b); });
+    return first != jobs_.end() && first->is_scored ? first : jobs_.end();
+}
+
+// What was read whole is worth more than what was read in parts, where it costs the same. What leaves no room for the
+// rest is worth nothing.
 ReadingQueue::Start ReadingQueue::start_of(const Request& request) {
     const std::span<const Token> text = request.prompt;
     const auto n = static_cast<Position>(text.size());
-    Start start;
-    if (request.compresses) return {{}, 0, n};
+    const Start nothing{{}, 0, n};
+    if (request.compresses) return nothing;
+    Start start = nothing;
     const Position n_known = memory_.n_known(text, request.memory);
-    if (n_known > 0) start.parts = {{0, n_known}};
-    start.begin = n_known;
-    start.n_to_do = n - n_known;
-    const std::optional<prefill::ReadingLog::Found> read = log_.find(text);
-    if (!read || !holds_all(read->parts, request.reading.keep, read->n_common)) return start;
-    const Position end = read->parts.back().end;
-    const prefill::SparseText head(Tokens(text.begin(), text.begin() + end), read->parts, n_vocab_);
-    const Position n_head = memory_.n_known(head.names(), request.memory);
-    const auto n_to_do = static_cast<Position>(head.names().size()) - n_head + n - read->n_common;
-    if (n_to_do < start.n_to_do) return {read->parts, read->n_common, n_to_do};
-    return start;
+    if (n_known > 0) start = {{{0, n_known}}, n_known, n - n_known};
+    if (std::optional<Start> parts = parts_of(request); parts && parts->n_to_do < start.n_to_do) start = *parts;
+    const double n_more = request.reading.share * (n - start.begin) + kLeastSparse + n_answer(request);
+    const bool is_whole = fits(n, request);
+    return is_whole || prefill::n_in(start.parts) + n_more <= n_ctx_ ? start : nothing;
+}
+
+// Where the prompt goes on from one of which parts were read.
+std::optional<ReadingQueue::Start> ReadingQueue::parts_of(const Request& request) {
+    if (!request.memory.reuse.value_or(true)) return std::nullopt;
+    const std::span<const Token> text = request.prompt;
+    const std::optional<prefill::ReadingLog::Found> read = log_.find(text, request.reading.share);
+    if (!read || !holds_all(read->parts, request.reading.keep, read->n_common)) return std::nullopt;
+    const prefill::SparseText head(Tokens(text.begin(), text.begin() + read->n_common), read->parts, n_vocab_);
+    const Position n_known = memory_.n_known(head.names(), request.memory);
+    const auto n_head = static_cast<Position>(head.names().size());
+    return Start{read->parts, read->n_common, n_head - n_known + static_cast<Position>(text.size()) - read->n_common};
+}
+
+Position ReadingQueue::n_answer(const Request& request) const { return std::min(request.n_generate, n_ctx_ / 4); }
+
+bool ReadingQueue::fits(Position n, const Request& request) const {
+    return n + (request.n_generate > 0 ? 1 : 0) <= n_ctx_;
 }
 
 // Whether nothing has to be scored: the request reads all, or goes on from what was read in parts before.
@@ -109,9 +146,10 @@ bool ReadingQueue::is_decided(Job& job) {
     const prefill::ReadingWish& wish = request.reading;
     job.start = start_of(request);
     const auto n = static_cast<Position>(request.prompt.size());
-    const bool is_automatic = wish.reading == prefill::Reading::automatic && n < n_ctx_;
-    const Position n_from = request.compresses ? 0 : is_automatic ? std::max(wish.n_from, kLeastSparse) : kLeastSparse;
-    if (job.start.n_to_do >= n_from) {
+    const Position n_rest = prefill::n_in(job.start.parts) + n - job.start.begin;
+    const bool is_automatic = wish.reading == prefill::Reading::automatic && fits(n, request);
+    const Position n_from = is_automatic ? std::max(wish.n_from, kLeastSparse) : kLeastSparse;
+    if (request.compresses || job.start.n_to_do >= n_from || !fits(n_rest, request)) {
         job.is_scored = true;
         return false;
     }
@@ -133,7 +171,7 @@ Result<bool> ReadingQueue::score(Job& job) {
     rules.begin = job.start.begin;
     rules.n_budget = static_cast<Position>(std::ceil(request.reading.share * (n - job.start.begin)));
     if (!request.compresses) {
-        const Position n_room = n_ctx_ - prefill::n_in(job.start.parts) - std::min(request.n_generate, n_ctx_ / 4);
+        const Position n_room = n_ctx_ - prefill::n_in(job.start.parts) - n_answer(request);
         rules.n_budget = std::min(rules.n_budget, std::max(0, n_room));
         // What the request generated earlier is its own.
         rules.keep.push_back({n - request.n_generated_before, n});
@@ -165,8 +203,8 @@ void ReadingQueue::read_whole(Job& job, const Error& why) {
     log_warn("a prompt is not read in parts: " + why.text + " (said once)");
 }
 
-void ReadingQueue::note_read(Tokens text, std::vector<PositionSpan> parts) {
-    log_.add(std::move(text), std::move(parts));
+void ReadingQueue::note_read(Tokens text, Position n_prompt, std::vector<PositionSpan> parts, double share) {
+    log_.add(std::move(text), n_prompt, std::move(parts), share);
 }
 
 void ReadingQueue::note_begun(const prefill::SparseText& text) {

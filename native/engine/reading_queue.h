@@ -47,8 +47,8 @@ public:
     // A piece of work, and the requests of which it is known now what they read.
     std::vector<WaitingRequest> advance();
 
-    // A text has been read in these parts.
-    void note_read(Tokens text, std::vector<PositionSpan> parts);
+    // A text, its answer behind a prompt of so many tokens, has been read in these parts.
+    void note_read(Tokens text, Position n_prompt, std::vector<PositionSpan> parts, double share);
     void forget() { log_.clear(); }
     void note_begun(const prefill::SparseText& text);
 
@@ -68,7 +68,12 @@ private:
     };
 
     static bool is_fetched(const Job& job);
+    static WaitingRequest take(Job& job);
+    std::list<Job>::iterator next_to_score();
     Start start_of(const Request& request);
+    std::optional<Start> parts_of(const Request& request);
+    Position n_answer(const Request& request) const;  // tokens that are kept free for it
+    bool fits(Position n, const Request& request) const;
     bool is_decided(Job& job);
     Result<bool> score(Job& job);
     void read_parts(Request& request, std::vector<PositionSpan> parts) const;

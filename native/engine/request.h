@@ -19,6 +19,8 @@
 
 namespace luce::engine {
 
+inline constexpr std::int32_t kMaxSparsePrompt = 1 << 22;  // tokens of a prompt of which parts are read
+
 // Names a request for its whole life in the engine; never reused within a process.
 enum class RequestKey : std::uint64_t {};
 

@@ -1,4 +1,5 @@
 // The part of Engine that takes requests: what is checked of them before they wait, and how they are taken back.
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -32,6 +33,10 @@ Result<void> Engine::check_length(const Request& request) const {
 Result<void> Engine::check(const Request& request) const {
     const auto n_prompt = static_cast<std::int64_t>(request.prompt.size());
     if (n_prompt == 0) return Error{ErrorCode::empty_prompt, "the prompt has no tokens"};
+    if (n_prompt > std::max(kMaxSparsePrompt, config_.n_ctx)) {
+        return Error{ErrorCode::prompt_too_long, "a prompt may have " + std::to_string(kMaxSparsePrompt) +
+                                                     " tokens at most, however little of it is read"};
+    }
     const bool may_read_less = request.compresses || request.reading.reading != prefill::Reading::full;
     const Result<void> fits = may_read_less ? readings_.check(request) : check_length(request);
     if (!fits) return fits;

@@ -17,16 +17,18 @@ public:
     // The latest texts, up to so many tokens in all.
     explicit ReadingLog(std::size_t n_most_tokens) : n_most_tokens_(n_most_tokens) {}
 
-    // `parts`: as joined() gives them. Texts that this one goes on from are forgotten.
-    void add(Tokens text, std::vector<PositionSpan> parts);
+    // `text`: a prompt of n_prompt tokens and its answer. `parts`: as joined() gives them; `share`: how much of the
+    // prompt was to be read. Texts that this one goes on from are forgotten.
+    void add(Tokens text, Position n_prompt, std::vector<PositionSpan> parts, double share);
 
     struct Found {
         Position n_common = 0;  // tokens that both begin with
         std::vector<PositionSpan> parts;
     };
 
-    // The text that has most in common with this one; none: they all depart from it before they leave anything out.
-    std::optional<Found> find(std::span<const Token> text);
+    // The text that has most in common with this one, if this one goes on behind its prompt and no more than `share`
+    // was to be read. Another question about the same text is none: for it other parts may matter.
+    std::optional<Found> find(std::span<const Token> text, double share);
 
     void clear() { texts_.clear(); }
     std::size_t size() const { return texts_.size(); }
@@ -34,7 +36,9 @@ public:
 private:
     struct Text {
         Tokens tokens;
+        Position n_prompt = 0;
         std::vector<PositionSpan> parts;
+        double share = 0;
     };
 
     std::size_t n_most_tokens_;

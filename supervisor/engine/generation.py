@@ -56,6 +56,10 @@ class EngineDied(Exception):  # noqa: N818  what happened, in the words of ARCHI
         self.cause = cause
 
 
+class EngineEndedError(EngineDied):
+    """It was told to end, and ended what it had begun: nobody is to blame."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
     """The `index`th token of the answer, from 0."""
@@ -206,8 +210,9 @@ class Compression:
         self._finish()
 
     def take_reply(self, reply: GenerationReply) -> None:
-        if isinstance(reply, GenerateOk):  # as it ends when it is cancelled
+        if isinstance(reply, GenerateOk):  # as it ends when it is cancelled, by us or by an engine that is told to end
             self._final = reply
+            self._finish()
 
     def take_parts(self, reply: CompressOk) -> None:
         self._final = reply
@@ -220,7 +225,10 @@ class Compression:
 
     def _finish(self) -> None:
         final = self._final
-        if not self._ended_tokens or not isinstance(final, CompressOk):
+        if not self._ended_tokens or final is None:
+            return
+        if isinstance(final, GenerateOk):
+            self.fail(EngineEndedError("the engine was told to end"))
             return
         parts = tuple((part.begin, part.end) for part in final.parts)
         n_tokens = len(self._tokens)

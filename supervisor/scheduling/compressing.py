@@ -1,7 +1,7 @@
 """Compressing: has an engine say what of a prompt matters, and another one where the first dies of it or meanwhile.
 
-It takes no lane. An engine's small model reads one text at a time, so an engine is handed one at a time: prompts of
-requests that are to be read in parts come between. Knows no texts.
+It takes no lane. An engine's small model reads one text at a time, so an engine is handed one at a time; prompts of
+requests that are to be read in parts go before it. Knows no texts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 
 from luce.protocol import Compress, ErrorCode, LocalProtocolError
 from luce.supervisor.config import SupervisorConfig
-from luce.supervisor.engine.generation import Compressed, EngineDied, EngineError
+from luce.supervisor.engine.generation import Compressed, EngineDied, EngineEndedError, EngineError
 from luce.supervisor.requests import (
     DeadlineError,
     EngineFailedError,
@@ -44,7 +44,7 @@ class Compressing:
             text = "what matters in a text is chosen by a small model: start with one (prefill_scorer)"
             raise RequestRefusedError(ErrorCode.UNSUPPORTED, text)
         n_waiting = self._n_begun.total()
-        if n_waiting > self._config.max_queue:
+        if n_waiting >= self._config.max_queue:
             raise QueueFullError(n_waiting, _RETRY_AFTER_S)
         try:
             return await self._compress(command)
@@ -65,7 +65,7 @@ class Compressing:
             try:
                 return await handle.compress(command)
             except EngineDied as error:
-                n_deaths += 1
+                n_deaths += not isinstance(error, EngineEndedError)
                 if n_deaths == _MAX_DEATHS:
                     raise EngineFailedError(str(error)) from error
             finally:

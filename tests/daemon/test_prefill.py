@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.protocol import CompressOk, End, Err, ErrorCode, Parked, PlainOk, Token, Weights
+from luce.protocol import CompressOk, End, Err, ErrorCode, Parked, PlainOk, Pong, Token, Weights
 from luce.supervisor.text import TextModel
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import done, generate, status_of
@@ -252,3 +252,56 @@ def test_models_with_positions_of_one_part(start: Start, test_models: Path, name
     assert again.tokens == first.tokens
     assert again.ok.n_reused > 0
     assert status_of(daemon)["integrity"] == "ok"
+
+
+def test_parts_are_found_on_disk_after_a_restart(start: Start, tmp_path: Path) -> None:
+    prompt = random_prompt(6000, seed=7)
+    arguments = (*CTX, *BY_SCORER, *NO_REPAIR, "--disk-cache", str(tmp_path / "disk"))
+    first = start(*arguments)
+    told = generate(first, prompt, SPARSE, 4)
+    first.close()
+    again = generate(start(*arguments), prompt, SPARSE, 4)
+    assert again.tokens == told.tokens
+    assert again.ok.n_read == told.ok.n_read
+    assert again.ok.n_reused == told.ok.n_read
+
+
+def test_in_the_plain_dialect_the_scorer_is_freed_in_turn(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.bin"
+    path.write_bytes(to_bytes(random_prompt(3000)))
+    daemon = start(*CTX, *BY_SCORER, mux=False)
+    daemon.send(f"compress {path} 200", "free drafter", "ping end")
+    assert daemon.tokens_until_end()
+    replies = [daemon.next_reply() for _ in range(3)]
+    assert [type(reply) for reply in replies if not isinstance(reply, Pong)] == [CompressOk, PlainOk]
+    assert status_of(daemon)["prefill_scorer_bytes"] == "0"
+
+
+def test_a_scorer_whose_file_has_changed_is_read_anew_or_refused(start: Start, tmp_path: Path) -> None:
+    scorer = tmp_path / "scorer.gguf"
+    good = SCORER.read_bytes()
+    scorer.write_bytes(good)
+    daemon = start(*CTX, "--prefill-scorer", str(scorer))
+    prompt = ",".join(map(str, random_prompt(2000)))
+
+    def compress() -> CompressOk | Err:
+        daemon.send(f"compress id=5 share=0.2 prompt={prompt}")
+        daemon.tokens_until_end()
+        reply = daemon.next_reply()
+        assert isinstance(reply, CompressOk | Err)
+        return reply
+
+    before = compress()
+    assert isinstance(before, CompressOk)
+    for _ in range(2):
+        done(daemon, "free drafter")
+        scorer.unlink()
+        scorer.write_bytes(b"GGUF, and nothing else")
+        for _ in range(3):
+            assert isinstance(compress(), Err)
+            assert status_of(daemon)["prefill_scorer_bytes"] == "0"
+        # Requests are answered, all of their prompts read.
+        assert generate(daemon, random_prompt(2000, seed=3), SPARSE, 2).ok.n_read is None
+        scorer.unlink()
+        scorer.write_bytes(good)
+        assert compress() == before

@@ -101,10 +101,7 @@ void Dispatcher::on_command(wire::Command command, std::size_t n_bytes) {
             if constexpr (std::is_same_v<T, wire::Generate> || std::is_same_v<T, wire::Compress>) {
                 on_generate(GeneratingCommand(std::move(which)), n_bytes);
             }
-            if constexpr (std::is_same_v<T, wire::FreeScorer>) {
-                scorer_.free();
-                output_.send_reply(wire::PlainOk{});
-            }
+            if constexpr (std::is_same_v<T, wire::FreeScorer>) wait_for_turn({which, n_bytes});
             if constexpr (std::is_same_v<T, wire::Embed>) {
                 output_.send_reply(wire::Err{
                     which.id, {ErrorCode::unsupported, "this daemon gives no vectors: start one with --embedding"}});
@@ -236,6 +233,11 @@ void Dispatcher::take_turns() {
         }
         if (const auto* slot_command = std::get_if<SlotCommand>(&turn.what)) {
             serve_slot_command(*slot_command, true);
+            continue;
+        }
+        if (std::holds_alternative<wire::FreeScorer>(turn.what)) {
+            scorer_.free();
+            output_.send_reply(wire::PlainOk{});
             continue;
         }
         const auto& command = std::get<GeneratingCommand>(turn.what);

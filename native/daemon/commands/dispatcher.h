@@ -87,7 +87,7 @@ private:
         }
     };
     struct Turn {
-        std::variant<GeneratingCommand, SlotCommand, wire::ParseError> what;
+        std::variant<GeneratingCommand, SlotCommand, wire::FreeScorer, wire::ParseError> what;
         std::size_t n_bytes = 0;
         bool is_cancelled = false;
     };

@@ -9,7 +9,6 @@ namespace luce::daemon {
 namespace {
 
 constexpr std::size_t kMaxGrammarBytes = 8u << 20;
-constexpr std::int32_t kMaxSparsePrompt = 1 << 22;  // tokens of a prompt of which parts are read
 
 std::vector<engine::SamplerKind> to_order(const std::vector<wire::SamplerKind>& kinds) {
     using To = engine::SamplerKind;
@@ -158,7 +157,7 @@ Result<engine::Request> RequestBuilder::build(const GeneratingCommand& command, 
     if (command.prompt_path) {
         const bool counted = command.form == wire::Generate::Form::file;
         const bool is_long = command.compresses || request.reading.reading != prefill::Reading::full;
-        const std::int32_t n_most = is_long ? std::max(kMaxSparsePrompt, defaults_.n_ctx) : defaults_.n_ctx;
+        const std::int32_t n_most = is_long ? std::max(engine::kMaxSparsePrompt, defaults_.n_ctx) : defaults_.n_ctx;
         Result<Tokens> prompt =
             read_prompt_file(*command.prompt_path, counted ? PromptLayout::counted : PromptLayout::raw, n_most);
         if (!prompt) return prompt.error();

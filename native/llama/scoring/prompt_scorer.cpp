@@ -12,7 +12,7 @@ constexpr LaneId kLane{0};  // one text at a time
 }  // namespace
 
 Result<void> PromptScorer::open(const std::string& path) {
-    if (scorer_ && path == path_) return {};
+    if (is_there() && path == path_) return {};
     Result<std::unique_ptr<DraftScorer>> loaded = load_(path);
     if (!loaded) return loaded.error();
     scorer_ = std::move(loaded).value();
@@ -25,11 +25,21 @@ void PromptScorer::free() {
     if (scorer_ && std::exchange(is_loaded_, false)) scorer_->unload();
 }
 
-Result<bool> PromptScorer::read(std::span<const Token> text) {
-    if (!is_loaded_) {
-        if (const Result<void> back = scorer_->reload(); !back) return back.error();
-        is_loaded_ = true;
+// A file that has changed is another model, which knows nothing of what this one has read.
+Result<void> PromptScorer::load() {
+    if (is_loaded_) return {};
+    if (scorer_ != nullptr && !scorer_->reload()) scorer_.reset();
+    if (scorer_ == nullptr) {
+        Result<std::unique_ptr<DraftScorer>> loaded = load_(path_);
+        if (!loaded) return loaded.error();
+        scorer_ = std::move(loaded).value();
     }
+    is_loaded_ = true;
+    return {};
+}
+
+Result<bool> PromptScorer::read(std::span<const Token> text) {
+    if (const Result<void> loaded = load(); !loaded) return loaded.error();
     // One call: lanes that answer wait for it in each of their steps.
     const Result<bool> has_read = scorer_->read_ahead(kLane, text, static_cast<std::size_t>(scorer_->n_call()));
     if (!has_read) return has_read;

@@ -24,19 +24,21 @@ public:
     // Gives the model's memory back; what was read of texts is kept.
     void free();
 
-    bool is_there() const override { return scorer_ != nullptr; }
+    bool is_there() const override { return !path_.empty(); }
     const std::string& path() const { return path_; }  // empty: none
     ScorerUsage usage() const { return scorer_ ? scorer_->usage() : ScorerUsage{}; }
     std::uint64_t n_read() const { return scorer_ ? scorer_->n_computed() : 0; }  // tokens
 
-    // Errors: those of prefill's, start_failed (its file has changed).
+    // Errors: those of prefill's.
     Result<bool> read(std::span<const Token> text) override;
     Result<std::vector<float>> scores(std::span<const Token> text) override;
 
 private:
+    Result<void> load();
+
     Load load_;
     std::string path_;
-    std::unique_ptr<DraftScorer> scorer_;
+    std::unique_ptr<DraftScorer> scorer_;  // null: its file could not be read again
     bool is_loaded_ = false;
 };
 

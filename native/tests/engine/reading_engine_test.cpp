@@ -205,6 +205,70 @@ TEST_CASE("without repair the next turn goes on from what was read, and chooses 
     }
 }
 
+TEST_CASE("a prompt that ends where another one was not read is chosen anew, and so is another question") {
+    ReadingSetup s(false, 2, 4096, false);
+    const Tokens prompt = prompt_of(2, 40 * kChunk);
+    REQUIRE(s.engine.submit(s.sparse(1, prompt, {9})));
+    s.run(1);
+    Tokens other = prompt;
+    other[38 * kChunk] = 1;
+    REQUIRE(s.engine.submit(s.sparse(3, other, {30})));
+    s.run(3);
+    CHECK(s.outcome.tokens.at(RequestKey{3}) == answer_to(read_of(other, {0, 30, 36, 37, 38, 39}), 5));
+    // Who wants more of it read, too, and who wants nothing that is known.
+    REQUIRE(s.engine.submit(s.sparse(4, prompt, {9, 11, 13, 15})));
+    s.run(4);
+    CHECK(s.outcome.finished.at(RequestKey{4}).n_read == 9 * kChunk);
+    Request anew = s.sparse(5, prompt, {17});
+    anew.memory.reuse = false;
+    REQUIRE(s.engine.submit(anew));
+    s.run(5);
+    CHECK(s.outcome.tokens.at(RequestKey{5}) == answer_to(read_of(prompt, {0, 17, 36, 37, 38, 39}), 5));
+    const Tokens shorter(prompt.begin(), prompt.begin() + 25 * kChunk);
+    REQUIRE(s.engine.submit(s.sparse(2, shorter, {12})));
+    s.run(2);
+    CHECK(s.outcome.tokens.at(RequestKey{2}) == answer_to(read_of(shorter, {0, 12, 21, 22, 23, 24}), 5));
+}
+
+TEST_CASE("a conversation that outgrows the context is read in parts, whatever memory has of it") {
+    ReadingSetup s(false, 2, 32 * kChunk);
+    const Tokens prompt = prompt_of(21, 60 * kChunk);
+    const Tokens first(prompt.begin(), prompt.begin() + 30 * kChunk);
+    REQUIRE(s.engine.submit(request(1, first, 1)));
+    s.run(1);
+    REQUIRE(s.engine.submit(s.sparse(2, prompt, {7, 40})));
+    s.run(2);
+    CHECK(s.outcome.tokens.at(RequestKey{2}) == answer_to(read_of(prompt, {0, 7, 40, 56, 57, 58, 59}), 5));
+    const Tokens little(prompt.begin(), prompt.begin() + 33 * kChunk);
+    Request r = s.sparse(3, little, {});
+    r.reading.reading = Reading::automatic;
+    REQUIRE(s.engine.submit(r));
+    s.run(3);
+    CHECK(s.outcome.finished.at(RequestKey{3}).n_read.value_or(9999) < 32 * kChunk);
+}
+
+TEST_CASE("answers are chosen for before those who only ask, the most important first") {
+    ReadingSetup s(false, 1);
+    Request compress = s.sparse(1, prompt_of(31, 30 * kChunk), {7}, 0);
+    compress.compresses = true;
+    REQUIRE(s.engine.submit(compress));
+    REQUIRE(s.engine.submit(s.sparse(2, prompt_of(32, 30 * kChunk), {7})));
+    Request urgent = s.sparse(3, prompt_of(33, 30 * kChunk), {7});
+    urgent.priority = 5;
+    REQUIRE(s.engine.submit(urgent));
+    std::vector<std::uint64_t> order;
+    for (int i = 0; i < 1000 && order.size() < 3; ++i) {
+        for (const Event& event : s.engine.step()) {
+            if (const auto* finished = std::get_if<FinishedEvent>(&event)) {
+                order.push_back(static_cast<std::uint64_t>(finished->key));
+            } else if (const auto* chosen = std::get_if<ChosenEvent>(&event)) {
+                order.push_back(static_cast<std::uint64_t>(chosen->key));
+            }
+        }
+    }
+    CHECK(order.front() == 3);
+}
+
 TEST_CASE("a prompt that is read whole never finds pages that were computed with a part of it") {
     ReadingSetup s(false, 2, 4096, false);
     const Tokens prompt = prompt_of(4, 30 * kChunk);

@@ -150,24 +150,27 @@ TEST_CASE("parts are in order, apart, within the text and near the budget, whate
 TEST_CASE("the next turn goes on from what was read of the last one") {
     ReadingLog log(1 << 20);
     Tokens text = counting(900);
-    CHECK(!log.find(text));
-    log.add(text, {{0, 64}, {640, 900}});
+    CHECK(!log.find(text, 0.2));
+    log.add(text, 900, {{0, 64}, {640, 900}}, 0.2);
     Tokens next = text;
     next.insert(next.end(), 100, 5);
-    const auto found = log.find(next);
+    const auto found = log.find(next, 0.2);
     REQUIRE(found);
     CHECK(found->n_common == 900);
     CHECK(found->parts == Spans{{0, 64}, {640, 900}});
     // It has become part of a longer one.
-    log.add(next, {{0, 64}, {640, 1000}});
+    log.add(next, 1000, {{0, 64}, {640, 1000}}, 0.2);
     CHECK(log.size() == 1);
-    // Another text that departs: what both have is cut there; before anything was left out there is nothing to go on
-    // from.
-    Tokens other = text;
+    // How an answer begins may be shown otherwise once it is there. Another question is another text.
+    Tokens other = next;
+    other[950] = 1;
+    CHECK(log.find(other, 0.2)->parts == Spans{{0, 64}, {640, 950}});
     other[700] = 1;
-    CHECK(log.find(other)->parts == Spans{{0, 64}, {640, 700}});
-    other[30] = 1;
-    CHECK(!log.find(other));
+    CHECK(!log.find(other, 0.2));
+    CHECK(!log.find(std::span(text).first(500), 0.2));
+    // Who wants more read gets more.
+    CHECK(log.find(next, 0.1));
+    CHECK(!log.find(next, 0.3));
 }
 
 TEST_CASE("the log forgets the oldest texts") {
@@ -175,12 +178,12 @@ TEST_CASE("the log forgets the oldest texts") {
     for (Token first = 0; first < 5; ++first) {
         Tokens text = counting(900);
         text[0] = 100 + first;
-        log.add(text, {{0, 1}, {500, 900}});
+        log.add(text, 900, {{0, 1}, {500, 900}}, 0.2);
     }
     CHECK(log.size() == 2);
     Tokens text = counting(900);
     text[0] = 104;
-    CHECK(log.find(text));
+    CHECK(log.find(text, 0.2));
     text[0] = 101;
-    CHECK(!log.find(text));
+    CHECK(!log.find(text, 0.2));
 }
