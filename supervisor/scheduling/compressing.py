@@ -44,7 +44,7 @@ class Compressing:
             text = "what matters in a text is chosen by a small model: start with one (prefill_scorer)"
             raise RequestRefusedError(ErrorCode.UNSUPPORTED, text)
         n_waiting = self._n_begun.total()
-        if n_waiting >= self._config.max_queue:
+        if n_waiting > self._config.max_queue:  # one of them is at work
             raise QueueFullError(n_waiting, _RETRY_AFTER_S)
         try:
             return await self._compress(command)
