@@ -110,7 +110,7 @@ std::list<ReadingQueue::Job>::iterator ReadingQueue::next_to_score() {
 ReadingQueue::Start ReadingQueue::start_of(const Request& request) {
     const std::span<const Token> text = request.prompt;
     const auto n = static_cast<Position>(text.size());
-    const Start nothing{{}, 0, n};
+    Start nothing{{}, 0, n};
     if (request.compresses) return nothing;
     Start start = nothing;
     const Position n_known = memory_.n_known(text, request.memory);
@@ -162,7 +162,7 @@ bool ReadingQueue::is_decided(Job& job) {
 // Whether it is known now.
 Result<bool> ReadingQueue::score(Job& job) {
     Request& request = job.waiting.request;
-    const Result<bool> read = scorer_->read(request.prompt);
+    Result<bool> read = scorer_->read(request.prompt);
     if (!read || !read.value()) return read;
     const Result<std::vector<float>> scores = scorer_->scores(request.prompt);
     if (!scores) return scores.error();

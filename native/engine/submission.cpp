@@ -38,7 +38,7 @@ Result<void> Engine::check(const Request& request) const {
                                                      " tokens at most, however little of it is read"};
     }
     const bool may_read_less = request.compresses || request.reading.reading != prefill::Reading::full;
-    const Result<void> fits = may_read_less ? readings_.check(request) : check_length(request);
+    Result<void> fits = may_read_less ? readings_.check(request) : check_length(request);
     if (!fits) return fits;
     const std::int32_t n_vocab = decoder_.limits().n_vocab;
     const auto outside = [n_vocab](Token token) { return token < 0 || token >= n_vocab; };
