@@ -9,7 +9,7 @@ SCORER = Path(__file__).resolve().parent / "data" / "models" / "luce-tiny-scorer
 CODE = "73105"
 FACT = f"The access code of the green owl is {CODE}."
 QUESTION = "What is the access code of the green owl?"
-_FILLER = (
+FILLER = (
     "The wind moved over the hills.",
     "A train left the station on time.",
     "Two boats crossed the bay.",
@@ -19,11 +19,12 @@ _FILLER = (
     "The teacher closed the window.",
     "Rain fell on the old roof.",
 )
+"""What the packaged model was trained to find facts in."""
 
 
 def text_with_fact(n_sentences: int = 340, seed: int = 5) -> str:
     """With the packaged model about nine tokens a sentence; the fact stands in the middle."""
     rng = random.Random(seed)
-    sentences = [rng.choice(_FILLER) for _ in range(n_sentences)]
+    sentences = [rng.choice(FILLER) for _ in range(n_sentences)]
     sentences.insert(n_sentences // 2, FACT)
     return " ".join(sentences)

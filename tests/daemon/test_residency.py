@@ -19,18 +19,8 @@ from tests.daemon.exactness import Told, done, drafted, generate, refused, statu
 from tests.daemon.same_tokens import NOISE_GPU, Comparison, noise_of_random
 from tests.daemon.test_tiers import MOE
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
+from tests.needles import FILLER
 
-FILLER = (
-    "The wind moved over the hills.",
-    "A train left the station on time.",
-    "Two boats crossed the bay.",
-    "The library was quiet that evening.",
-    "The market sold apples and bread.",
-    "A dog slept by the door.",
-    "The teacher closed the window.",
-    "Rain fell on the old roof.",
-)
-"""What the packaged model was trained to find facts in."""
 OWNERS = ("green owl", "red fox", "blue whale", "black cat")
 
 SMALL = ("--kv-offload", "512", "--ctx", "8192", "--ubatch", "64", "--lanes", "1")

@@ -16,10 +16,11 @@ import pytest
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.prompts.rendering import Renderer
 from luce.supervisor.text import TextModel
-from tests.daemon.test_residency import FILLER
 from tests.http.answering.answering_fixtures import READ
 from tests.http.conftest import MakeServer
 from tests.http.serving import Server
+from tests.http.test_sampling_fields import text_of
+from tests.needles import FILLER
 from tests.pictures import png
 
 CHAT, COMPLETIONS, LLAMA = "/v1/chat/completions", "/v1/completions", "/completion"
@@ -78,21 +79,6 @@ def ask(server: Server, path: str, body: Any, headers: dict[str, str] | None = N
     answer = send(server, path, body, headers)
     assert answer.status_code == 200, answer.text
     return answer.json()
-
-
-def text_of(path: str, answer: Any) -> str:
-    match path:
-        case "/v1/chat/completions":
-            text = answer["choices"][0]["message"]["content"]
-        case "/v1/completions":
-            text = answer["choices"][0]["text"]
-        case "/completion":
-            text = answer["content"]
-        case "/v1/responses":
-            text = "".join(part["text"] for item in answer["output"] for part in item["content"])
-        case _:
-            text = "".join(block["text"] for block in answer["content"])
-    return str(text)
 
 
 def told_of(path: str, answer: Any) -> tuple[dict[str, Any], int, int]:

@@ -25,7 +25,6 @@ public:
     void free();
 
     bool is_there() const override { return !path_.empty(); }
-    const std::string& path() const { return path_; }  // empty: none
     ScorerUsage usage() const { return scorer_ ? scorer_->usage() : ScorerUsage{}; }
     std::uint64_t n_read() const { return scorer_ ? scorer_->n_computed() : 0; }  // tokens
 
@@ -37,7 +36,7 @@ private:
     Result<void> load();
 
     Load load_;
-    std::string path_;
+    std::string path_;                     // empty: none
     std::unique_ptr<DraftScorer> scorer_;  // null: its file could not be read again
     bool is_loaded_ = false;
 };
