@@ -15,9 +15,11 @@ from typing import Any
 SETTERS = {
     "bytes": "bytes(&Options::{native})",
     "cache_type": "text(&Options::{native})",
+    "factor": "real(&Options::{native}, false)",
     "folder": "text(&Options::{native})",
     "number": "number<std::int32_t>(&Options::{native}, {least}, {most})",
     "path": "text(&Options::{native})",
+    "positive": "real(&Options::{native}, true)",
     "switch": "flag(&Options::{native})",
     "text": "text(&Options::{native})",
     "uint64": "number<std::uint64_t>(&Options::{native}, {least}, {most}u)",
@@ -43,11 +45,18 @@ def row_of(option: dict[str, Any]) -> str:
     return f'    {{"--{option["name"]}", {takes}, {text}, {setter_of(option)}, {{{aliases}}}}},\n'
 
 
+def gone_row_of(option: dict[str, Any]) -> str:
+    name, takes, why = (json.dumps(option.get(key, "")) for key in ("name", "takes", "why"))
+    return f'    {{"--" {name}, {takes}, {why}}},\n'
+
+
 def main() -> None:
     table, output = map(Path, sys.argv[1:])
-    rows = "".join(map(row_of, json.loads(table.read_text("utf-8"))["options"]))
+    read = json.loads(table.read_text("utf-8"))
+    rows, gone = "".join(map(row_of, read["options"])), "".join(map(gone_row_of, read["gone"]))
     output.parent.mkdir(parents=True, exist_ok=True)
     specs = f"std::vector<OptionSpec> all_specs() {{\n    return {{\n{rows}    }};\n}}\n"
+    specs += f"constexpr GoneOption kGone[] = {{\n{gone}}};\n"
     output.write_text(f"// From {table.name}: change that.\n{specs}", "utf-8")
 
 

@@ -1,5 +1,6 @@
 // luced's composition root: options -> parts -> loop. What each part is made of is decided in app/.
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <exception>
@@ -98,7 +99,8 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
     const double started_s = clock.now_s();
     llama::LlamaDecoder decoder(model, options.n_lanes);
     app::TextStore texts(model, options.n_lanes);
-    const Result<app::Drafting> opened = app::open_drafting(options, model, decoder, clock, reply_fd);
+    const Result<app::Drafting> opened =
+        app::open_drafting(options, model, std::move(fitted.draft), decoder, clock, reply_fd);
     if (!opened) return refuse_to_start(reply_fd, opened.error());
     const app::Drafting& drafting = opened.value();
     if (const auto kept = texts.open(options, model, info, decoder, drafting, clock, reply_fd); !kept) {
@@ -114,7 +116,7 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
     if (!opened_scorer) return refuse_to_start(reply_fd, opened_scorer.error());
     llama::PromptScorer& scorer = *opened_scorer.value();
     llama::LlamaSamplerFactory samplers(model, decoder);
-    llama::DeviceMemory device_memory(model, decoder, texts.target(), drafting.memory, texts.combined(),
+    llama::DeviceMemory device_memory(model, decoder, texts.target(), drafting.memory, texts.combined(), texts.packed(),
                                       texts.scoring(), daemon::least_pool(options));
     engine::Engine engine(decoder, samplers, texts.memory(), clock,
                           to_engine_config(options, info.n_ctx, device_memory, scorer), drafting.speculator.get());
@@ -193,6 +195,7 @@ int run(int argc, char** argv) {
     set_log_level(options.log_level);
     if (options.wants_help) return app::print(daemon::help_text());
     if (options.wants_version) return app::print(version_text());
+    for (const std::string& note : options.notes) log_warn(note);
     if (const auto ready = prepare_process(options); !ready) return refuse_to_start(STDOUT_FILENO, ready.error());
     const auto trace = open_trace(options);
     if (!trace) return refuse_to_start(STDOUT_FILENO, trace.error());
@@ -207,8 +210,9 @@ int run(int argc, char** argv) {
     Result<app::FittedModel> fitted = app::load_fitting(options, backend, replies.get());
     if (!fitted) return refuse_to_start(replies.get(), fitted.error());
     if (options.sizes_kvflash) {
-        const auto sized = app::size_pool(options, fitted.value().model, replies.get());
+        auto sized = app::size_pool(options, fitted.value().model, replies.get());
         if (!sized) return refuse_to_start(replies.get(), sized.error());
+        fitted.value().draft = std::move(sized).value();
     }
     llama::Backend::on_abort(app::on_fatal_abort);
     app::tell_of_memory_on(replies.get());
@@ -218,6 +222,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    ::umask(S_IRWXG | S_IRWXO);  // what it writes is made of people's prompts: for their eyes only
     try {
         return run(argc, argv);
     } catch (const std::exception& e) {

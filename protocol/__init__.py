@@ -16,13 +16,16 @@ from .commands import Compress as Compress
 from .commands import ConstraintArgs as ConstraintArgs
 from .commands import DescribeImage as DescribeImage
 from .commands import Embed as Embed
+from .commands import ForgetText as ForgetText
 from .commands import FreeScorer as FreeScorer
 from .commands import FreeSlot as FreeSlot
 from .commands import Generate as Generate
 from .commands import GenerateForm as GenerateForm
 from .commands import GrammarTrigger as GrammarTrigger
+from .commands import HoldText as HoldText
 from .commands import ImageAt as ImageAt
 from .commands import ListSlots as ListSlots
+from .commands import ListTexts as ListTexts
 from .commands import LoadSlot as LoadSlot
 from .commands import MemoryArgs as MemoryArgs
 from .commands import MemoryCommand as MemoryCommand
@@ -38,6 +41,7 @@ from .commands import SaveSlot as SaveSlot
 from .commands import Snapshot as Snapshot
 from .commands import SnapshotPoint as SnapshotPoint
 from .commands import Status as Status
+from .commands import TextCommand as TextCommand
 from .commands import ThinSnapshot as ThinSnapshot
 from .commands import TriggerKind as TriggerKind
 from .commands import Unpark as Unpark
@@ -78,6 +82,7 @@ from .replies import SnapshotTaken as SnapshotTaken
 from .replies import Speculation as Speculation
 from .replies import StatusLine as StatusLine
 from .replies import StopReason as StopReason
+from .replies import TextsLine as TextsLine
 from .replies import ThinTaken as ThinTaken
 from .replies import UnknownLine as UnknownLine
 from .replies import Unparked as Unparked

@@ -21,11 +21,14 @@ from .commands import (
     Compress,
     DescribeImage,
     Embed,
+    ForgetText,
     FreeScorer,
     FreeSlot,
     Generate,
     GenerateForm,
+    HoldText,
     ListSlots,
+    ListTexts,
     LoadSlot,
     Park,
     Ping,
@@ -49,6 +52,7 @@ _UNSET: dict[type, Any] = {
     for command in (
         Generate(), Compress(0.0), Embed(), Cancel(0), Status(), Ping(), Quit(), Snapshot(0), ThinSnapshot(0, 0, 0),
         FreeSlot(0), ListSlots(), SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(), DescribeImage("", 0),
+        ListTexts(), HoldText(""), ForgetText(""),
     )
 }  # fmt: skip
 _BY_NAME = {verb.command: verb for verb in reversed(VERBS) if verb.keys is not None}

@@ -147,6 +147,7 @@ class MemoryArgs:
     pins: tuple[PinSpan, ...] = ()
     """At most MAX_MARKS."""
     reuse: bool | None = None
+    reuse_most: int | None = None
     """Look for a prefix that is still there, without being told a slot."""
 
 
@@ -358,6 +359,36 @@ class Clear:
 
 
 @dataclass(frozen=True, slots=True)
+class ListTexts:
+    """What is remembered, a run of pages each: `texts id= [from=] [n=]`."""
+
+    first: int = 0
+    n_most: int | None = None
+    id: int | None = None
+    """Required on the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldText:
+    """Keep the text that ends with this page from leaving memory, or no longer: `hold id= page= [on=]`."""
+
+    page: str
+    """Its name, as `texts` tells it."""
+    on: bool = True
+    id: int | None = None
+    """Required on the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetText:
+    """Drop the run that ends with this page, and all behind it: `forget id= page=`."""
+
+    page: str
+    id: int | None = None
+    """Required on the line."""
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeImage:
     """The ids that stand in a prompt for the image in a file: `image id= path=`."""
 
@@ -367,4 +398,17 @@ class DescribeImage:
 
 
 MemoryCommand = Snapshot | ThinSnapshot | FreeSlot | ListSlots | SaveSlot | LoadSlot | Park | Unpark | Clear
-Command = Generate | Compress | Embed | Cancel | Status | Ping | Quit | MemoryCommand | FreeScorer | DescribeImage
+TextCommand = ListTexts | HoldText | ForgetText
+Command = (
+    Generate
+    | Compress
+    | Embed
+    | Cancel
+    | Status
+    | Ping
+    | Quit
+    | MemoryCommand
+    | TextCommand
+    | FreeScorer
+    | DescribeImage
+)

@@ -246,6 +246,18 @@ class StatusLine:
 
 
 @dataclass(frozen=True, slots=True)
+class TextsLine:
+    """The reply to `texts`."""
+
+    fields: Fields = ()
+
+    @property
+    def id(self) -> int | None:
+        number = dict(self.fields).get("id", "")
+        return int(number) if number.isascii() and number.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True)
 class ReadyLine:
     fields: Fields = ()
 
@@ -301,6 +313,7 @@ Reply = (
     | Logprobs
     | SnapReply
     | StatusLine
+    | TextsLine
     | ReadyLine
     | PoolSize
     | LoadProgress

@@ -314,6 +314,8 @@ def _parse_line(line: str) -> r.Reply | None:
         return r.Pong(*words)
     if tag == "[status]":
         return r.StatusLine(_all_fields(words))
+    if tag == "[texts]":
+        return r.TextsLine(_all_fields(words))
     if tag == "[daemon]" and words[:1] == ["ready"]:
         return r.ReadyLine(_all_fields(words[1:]))
     if tag == "[lp]":
@@ -385,6 +387,8 @@ def _line_of(reply: r.Reply) -> str:
             words = ["[lp]", *_words(reply, [_ID]), f"i={index}", *([_logprobs_text(entries)] if entries else [])]
         case r.StatusLine(fields=fields):
             words = ["[status]", *_field_words(fields)]
+        case r.TextsLine(fields=fields):
+            words = ["[texts]", *_field_words(fields)]
         case r.ReadyLine(fields=fields):
             words = ["[daemon] ready", *_field_words(fields)]
         case _:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from gguf import GGUFWriter
@@ -31,6 +32,7 @@ Builder = Callable[[GGUFWriter, Weights, Sizes, int], None]
 MTP_SEED = zlib.crc32(b"mtp heads")  # the heads are the same in the target's file and in one of their own
 N_REDUCED_VOCAB = 1024
 STRENGTH = 4.0
+RANK = 32  # of what a drafter's head knows of a token
 
 
 def mask_token(n_vocab: int) -> int:
@@ -40,11 +42,12 @@ def mask_token(n_vocab: int) -> int:
 
 def dflash(
     target_layers: list[int], *, sections: bool = False, window: int = 0, embedding_scale: float = 0.0,
-    is_causal: bool = False, has_markov_head: bool = False,
+    is_causal: bool = False, head: Literal["", "anchor", "bonus", "selector"] = "",
 ) -> Builder:  # fmt: skip
     """A block-diffusion draft that reads the inputs of `target_layers`; `sections` for a target with M-RoPE, `window`
-    for sliding attention in all layers but the last; `is_causal`: a block's tokens see only those before them;
-    `has_markov_head`: a DSpark draft."""
+    for sliding attention in all layers but the last; `is_causal`: a block's tokens see only those before them; `head`:
+    a DSpark draft, which drafts from its block's first place on (anchor) or from the second (bonus), or a DFlash2 draft
+    (selector)."""
 
     def build(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
         add_common_keys(w, s)
@@ -79,11 +82,30 @@ def dflash(
             )
             t.norm(b + "ffn_norm.weight", s.n_embd)
             add_dense(t, b, s.n_embd, s.n_ff)
-        if has_markov_head:
-            t.matrix("markov_w1.weight", 32, n_vocab)
-            t.matrix("markov_w2.weight", 32, n_vocab)
+        if head in {"anchor", "bonus"}:
+            w.add_bool(f"{s.arch}.sample_from_anchor", head == "anchor")
+            t.matrix("markov_w1.weight", RANK, n_vocab)
+            t.matrix("markov_w2.weight", RANK, n_vocab, gain=STRENGTH)
+            t.matrix("conf_proj.weight", s.n_embd + RANK, 1)
+        if head == "selector":
+            add_selector(w, t, s, n_vocab)
 
     return build
+
+
+def add_selector(w: GGUFWriter, t: Weights, s: Sizes, n_vocab: int) -> None:
+    """What DFlash2 has more than DFlash: convolutions along the block, and the choice among each place's likeliest."""
+    kernel, group, top_k = 3, 16, 8
+    for key, value in {"conv_kernel_size": kernel, "conv_group_size": group, "selector_rank": RANK}.items():
+        w.add_uint32(f"{s.arch}.{key}", value)
+    w.add_uint32(f"{s.arch}.selector_top_k", top_k)
+    t.matrix("selector_predecessor.weight", RANK, n_vocab, gain=STRENGTH)
+    t.matrix("selector_successor.weight", RANK, n_vocab, gain=STRENGTH)
+    t.matrix("selector_hidden.weight", s.n_embd, RANK)
+    for i in range(s.n_layer):
+        for part in ("attn_conv", "ffn_conv"):
+            t.normal(f"blk.{i}.{part}_base", s.n_embd, kernel, 2, deviation=0.3)
+            t.matrix(f"blk.{i}.{part}_proj.weight", s.n_embd, 2 * kernel * (s.n_embd // group))
 
 
 def eagle3(target_layers: list[int], *, n_embd_target: int, is_reduced: bool = False) -> Builder:

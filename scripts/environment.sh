@@ -5,9 +5,11 @@ say() { printf '\n== %s\n' "$*"; }
 
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
+may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
 # A Debian package where we may install one, else a sentence that says how.
 need_package() {
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    if may_install; then
         say "installing $1"
         { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1" >/dev/null; } ||
             fail "apt-get could not install $1: install it and run this again"

@@ -51,7 +51,7 @@ from scripts.projector_models import projector  # noqa: E402
 
 # Raise it with any change of what is written, here or in draft_models.py, embedding_models.py and gguf_weights.py:
 # files of other versions are written anew, and the tests look at this file alone to see whether there are any.
-GENERATOR_VERSION = 8
+GENERATOR_VERSION = 9
 DEFAULT_TOKENIZER = ROOT / "models" / "luce-tiny-Q8_0.gguf"
 
 
@@ -211,6 +211,8 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "qwen3moe": (build_qwen3, Sizes("qwen3moe", n_expert=8)),
     "qwen35": (build_qwen35, QWEN35),
     "qwen35moe": (build_qwen35, Sizes("qwen35moe", n_layer=8, n_expert=8)),
+    # Without a layer of attention: refused.
+    "qwen35_recurrent": (build_qwen35, replace(QWEN35, n_layer=3)),
     "gemma4": (build_gemma4, GEMMA4),
     "gemma4moe": (build_gemma4, Sizes("gemma4", n_layer=6, n_expert=8)),
     "laguna": (build_laguna, Sizes("laguna", n_layer=5, n_expert=8)),
@@ -231,6 +233,10 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     # Drafts, each with its target's name at the end.
     "drafts/dflash-qwen3": (dflash([0, 2, 3]), DRAFT),
     "drafts/dflash-causal": (dflash([0, 2, 3], is_causal=True), replace(DRAFT, seed="drafts/dflash-qwen3")),
+    "drafts/dspark-qwen3": (dflash([0, 2, 3], head="anchor"), DRAFT),
+    "drafts/dspark-bonus": (dflash([0, 2, 3], head="bonus"), DRAFT),
+    "drafts/dflash2-qwen3": (dflash([0, 2, 3], head="selector"), DRAFT),
+    "drafts/dflash2-qwen35": (dflash([1, 3, 5, 7], sections=True, head="selector"), DRAFT),
     "drafts/dflash-qwen3moe": (dflash([1, 2, 3]), DRAFT),
     "drafts/dflash-qwen35": (dflash([1, 3, 5, 7], sections=True), DRAFT),
     "drafts/dflash-qwen35moe": (dflash([1, 4, 7], sections=True), DRAFT),
@@ -241,9 +247,8 @@ MODELS: dict[str, tuple[Builder, Sizes]] = {
     "drafts/mtp-qwen35": (mtp_head_alone(add_qwen35_keys), replace(QWEN35, seed="qwen35")),
     "drafts/assistant-gemma4": (gemma4_assistant(GEMMA4), Sizes("gemma4-assistant", n_embd=64, n_layer=3)),
     "drafts/simple-qwen3": (with_rope_base(9e5, build_qwen3), replace(QWEN3, seed="qwen3")),
-    # Drafts that are refused: another vocabulary, DSpark's head, a narrower hidden size, a layer that none has.
+    # Drafts that are refused: another vocabulary, a narrower hidden size, a layer that none has.
     "drafts/other-vocabulary": (build_qwen3, Sizes("qwen3", n_embd=64, n_layer=1, swaps_tokens=True)),
-    "drafts/dflash-markov": (dflash([0, 2, 3], has_markov_head=True), DRAFT),
     "drafts/dflash-narrow": (dflash([0, 2, 3]), replace(DRAFT, n_embd=64)),
     "drafts/dflash-deep": (dflash([0, 2, 99]), DRAFT),
     "drafts/eagle3-deep": (eagle3([1, 2, 99], n_embd_target=QWEN3.n_embd), HEAD),
@@ -399,6 +404,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         write_model(path, name, options.tokenizer_from)
         print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+    if not options.only and not options.shape:  # the tests ask this whether they have to make any
+        (options.out_dir / "made-by.py").write_bytes(Path(__file__).read_bytes())
     return 0
 
 

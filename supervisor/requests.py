@@ -77,6 +77,7 @@ class GenerateRequest:
     images: Sequence[PromptImage] = ()
     """In the prompt, in the order of their positions; `Supervisor.image_ids` says which ids stand there for each."""
     reuse: bool = True  # False: no prefix of the prompt is taken from what the engine remembers
+    reuse_most: int | None = None  # of at most so many tokens; None: as long as there is one
     client: str = ""  # who asks: the engine's time is shared fairly among clients
     session: str = ""  # what belongs together: with several engines, one that served it before is preferred
     priority: int = 0  # higher first

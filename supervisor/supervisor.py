@@ -26,12 +26,13 @@ from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import EngineFailedError, GenerateRequest, RequestEvent, RequestRefusedError
 from luce.supervisor.scheduling.compressing import Compressing
-from luce.supervisor.scheduling.engine_handle import LastText
+from luce.supervisor.scheduling.engine_handle import EngineHandle, LastText
 from luce.supervisor.scheduling.idle_sleep import IdleSleep
 from luce.supervisor.scheduling.image_ids import ImageIds
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.multiplexer import Multiplexer
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
+from luce.supervisor.scheduling.remembered_texts import TextListing
 from luce.supervisor.scheduling.text_files import SavedText
 from luce.supervisor.service import Service, Submission
 
@@ -224,6 +225,36 @@ class Supervisor:
             with suppress(EngineDied):
                 if (answered := handle.unpark()) is not None:
                     await _told(answered)
+
+    async def texts(self) -> list[TextListing | None]:
+        """What each engine remembers, in the order of `status().engines`; None for one that is not there. Raises
+        RequestRefusedError."""
+        return [await self._texts_of(handle) for handle in self._multiplexer.handles]
+
+    async def _texts_of(self, handle: EngineHandle) -> TextListing | None:
+        try:
+            return await _told(handle.texts())
+        except EngineDied:
+            return None
+
+    async def hold_text(self, engine: int, page: str, *, on: bool) -> None:
+        """Keep the text that ends with this page of an engine (`texts`) from leaving memory, or no longer. Raises
+        RequestRefusedError, EngineFailedError."""
+        await self._of_text(engine, lambda handle: handle.hold_text(page, on=on))
+
+    async def forget_text(self, engine: int, page: str) -> None:
+        """Drop what the run that ends with this page holds, and all behind it, from the disk too. Raises
+        RequestRefusedError (`busy`: something is in use and stays), EngineFailedError."""
+        await self._of_text(engine, lambda handle: handle.forget_text(page))
+
+    async def _of_text(self, engine: int, act: Callable[[EngineHandle], Awaitable[None]]) -> None:
+        handles = self._multiplexer.handles
+        if not 0 <= engine < len(handles):
+            raise RequestRefusedError(ErrorCode.BAD_ARGS, f"there is no engine {engine}")
+        try:
+            await _told(act(handles[engine]))
+        except EngineDied as error:
+            raise EngineFailedError(str(error)) from error
 
     def parts_from(self, reading: ReadingArgs) -> int | None:
         """From so many tokens on a prompt of such a request may be read in parts; None: each is read whole."""

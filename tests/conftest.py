@@ -113,7 +113,6 @@ def test_models() -> Path:
             check=True,
             timeout=600,
         )
-        stamp.write_bytes(from_script)
     return TEST_MODELS_DIR
 
 

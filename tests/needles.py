@@ -22,7 +22,7 @@ FILLER = (
 """What the packaged model was trained to find facts in."""
 
 
-def text_with_fact(n_sentences: int = 340, seed: int = 5) -> str:
+def text_with_fact(n_sentences: int = 240, seed: int = 5) -> str:
     """With the packaged model about nine tokens a sentence; the fact stands in the middle."""
     rng = random.Random(seed)
     sentences = [rng.choice(FILLER) for _ in range(n_sentences)]

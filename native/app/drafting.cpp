@@ -35,8 +35,8 @@ std::optional<std::string> why_chains(const Options& options, const ModelInfo& i
 
 }  // namespace
 
-Result<Drafting> open_drafting(const Options& options, const llama::Model& model, engine::Decoder& decoder,
-                               const Clock& clock, int reply_fd) {
+Result<Drafting> open_drafting(const Options& options, const llama::Model& model, llama::OpenedDraft opened,
+                               engine::Decoder& decoder, const Clock& clock, int reply_fd) {
     engine::SpeculationConfig config;
     config.n_most = n_draft_most(options);
     config.is_adaptive = options.draft_gate;
@@ -52,10 +52,13 @@ Result<Drafting> open_drafting(const Options& options, const llama::Model& model
             std::make_unique<speculation::NgramLookup>(config.n_most, kLeast, options.draft_answers));
     }
     if (options.draft || options.mtp) {
-        Result<llama::OpenedDraft> opened = load_draft(options, model, reply_fd);
-        if (!opened) return opened.error();
-        drafting.memory = opened.value().memory;
-        config.sources.push_back(std::move(opened.value().source));
+        if (opened.memory == nullptr) {
+            Result<llama::OpenedDraft> loaded = load_draft(options, model, reply_fd);
+            if (!loaded) return loaded.error();
+            opened = std::move(loaded).value();
+        }
+        drafting.memory = opened.memory;
+        config.sources.push_back(std::move(opened.source));
     }
     if (const auto reason = why_chains(options, model.info(), decoder.limits(), config)) {
         log_warn("--draft-tree: drafts are chains: " + *reason);

@@ -19,7 +19,8 @@ struct Drafting {
     llama::DraftMemory* memory = nullptr;            // the speculator's
 };
 
-Result<Drafting> open_drafting(const daemon::Options& options, const llama::Model& model, engine::Decoder& decoder,
-                               const Clock& clock, int reply_fd);
+// `opened`: the draft, if it is open already.
+Result<Drafting> open_drafting(const daemon::Options& options, const llama::Model& model, llama::OpenedDraft opened,
+                               engine::Decoder& decoder, const Clock& clock, int reply_fd);
 
 }  // namespace luce::app

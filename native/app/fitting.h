@@ -5,6 +5,7 @@
 #include "base/result.h"
 #include "daemon/commands/profile_fields.h"
 #include "daemon/setup/options.h"
+#include "llama/drafting/draft_sources.h"
 #include "llama/model/backend.h"
 #include "llama/model/model.h"
 
@@ -12,7 +13,8 @@ namespace luce::app {
 
 struct FittedModel {
     llama::Model model;
-    daemon::StatusFields plan;  // what was chosen, for the status; empty: nothing was
+    daemon::StatusFields plan;   // what was chosen, for the status; empty: nothing was
+    llama::OpenedDraft draft{};  // where it had to be opened to size the pool; empty: it is still to be
 };
 
 // What was chosen stands in the options afterwards. A plan that fails is made once more, smaller. Errors: as

@@ -12,6 +12,7 @@
 #include "daemon/setup/host_memory.h"
 #include "daemon/setup/residency_setup.h"
 #include "daemon/setup/startup.h"
+#include "llama/drafting/draft_context.h"
 #include "llama/kv_cache/kv_device.h"
 #include "llama/kv_cache/pool_memory.h"
 #include "memory/residency/pool_size.h"
@@ -35,6 +36,29 @@ llama::SplitMode split_mode_of(daemon::SplitModeChoice choice) {
         case daemon::SplitModeChoice::tensor: return llama::SplitMode::tensor;
     }
     return llama::SplitMode::layer;
+}
+
+std::optional<llama::RopeScaling> to_llama(std::optional<daemon::RopeScalingChoice> choice) {
+    if (!choice) return std::nullopt;
+    switch (*choice) {
+        case daemon::RopeScalingChoice::none: return llama::RopeScaling::none;
+        case daemon::RopeScalingChoice::linear: return llama::RopeScaling::linear;
+        case daemon::RopeScalingChoice::yarn: return llama::RopeScaling::yarn;
+    }
+    return std::nullopt;
+}
+
+llama::RopeOptions to_rope(const Options& options) {
+    llama::RopeOptions rope;
+    rope.scaling = to_llama(options.rope_scaling);
+    rope.freq_base = options.rope_freq_base;
+    rope.freq_scale = options.rope_scale ? std::optional(1.0F / *options.rope_scale) : options.rope_freq_scale;
+    if (options.yarn_orig_ctx) rope.yarn_orig_ctx = static_cast<std::uint32_t>(*options.yarn_orig_ctx);
+    rope.yarn_ext_factor = options.yarn_ext_factor;
+    rope.yarn_attn_factor = options.yarn_attn_factor;
+    rope.yarn_beta_slow = options.yarn_beta_slow;
+    rope.yarn_beta_fast = options.yarn_beta_fast;
+    return rope;
 }
 
 llama::PlacementOptions to_placement(const Options& options) {
@@ -74,7 +98,10 @@ llama::ModelOptions to_model_options(const Options& options) {
     model.placement = to_placement(options);
     model.cache_type_k = options.cache_type_k;
     model.cache_type_v = options.cache_type_v;
+    if (options.draft) model.captured_layers = llama::captured_layers(*options.draft);
     model.flash_attention = to_llama(options.flash_attention);
+    model.rope = to_rope(options);
+    model.kv_overrides = options.kv_overrides;
     model.n_draft_most = n_draft_most(options);
     model.n_tree = n_draft_tree(options);
     model.loads_heads = options.mtp && !options.draft;
@@ -148,11 +175,11 @@ Result<llama::OpenedDraft> load_draft(const Options& options, const llama::Model
 }
 
 // `--kv-offload auto`: a context with the pool that the devices have room for, measured with the smallest one and the
-// draft in place. The draft goes again: its cells are as many as the pool's.
-Result<void> size_pool(Options& options, llama::Model& model, int reply_fd) {
+// draft in place. The draft's cells go and come back, as many as the pool's.
+Result<llama::OpenedDraft> size_pool(Options& options, llama::Model& model, int reply_fd) {
     const memory::DeviceTraits traits = llama::LlamaKvDevice(model, options.n_lanes).traits();
-    if (traits.refusal || traits.row_bytes == 0) return {};  // refused where the memory is set up
     llama::OpenedDraft draft;
+    if (traits.refusal || traits.row_bytes == 0) return draft;  // refused where the memory is set up
     if (wants_draft_model(options)) {
         auto opened = load_draft(options, model, reply_fd);
         if (!opened) return opened.error();
@@ -162,12 +189,15 @@ Result<void> size_pool(Options& options, llama::Model& model, int reply_fd) {
         daemon::size_pool(options, model.info().n_ctx, llama::pool_devices(model, options.n_lanes, draft.memory),
                           llama::weights_read_a_token(model, draft.memory));
     if (!chosen) return chosen.error();
-    draft = {};
+    if (draft.memory != nullptr) draft.memory->unload(/*keeps_weights*/ true);
     const std::int32_t n_least = *options.n_kvflash;
     options.n_kvflash = chosen.value();
     for (;;) {
         Result<void> resized = model.resize_pool(*options.n_kvflash);
-        if (resized || *options.n_kvflash == n_least) return resized;
+        if (resized && draft.memory != nullptr) resized = draft.memory->reload();
+        if (resized) return draft;
+        if (*options.n_kvflash == n_least) return resized.error();
+        if (draft.memory != nullptr) draft.memory->unload(/*keeps_weights*/ true);
         log_warn("--kv-offload auto: a smaller pool is tried: " + resized.error().text);
         options.n_kvflash = memory::smaller_pool(*options.n_kvflash, n_least);
     }

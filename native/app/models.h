@@ -34,7 +34,8 @@ Result<llama::OpenedDraft> load_draft(const daemon::Options& options, const llam
 
 bool wants_draft_model(const daemon::Options& options);
 
-// `--kv-offload auto`: gives the model the pool that the devices have room for, and notes it in the options.
-Result<void> size_pool(daemon::Options& options, llama::Model& model, int reply_fd);
+// `--kv-offload auto`: gives the model the pool that the devices have room for, and notes it in the options. Returns
+// the draft, where one is wanted: its weights were loaded to know what it takes.
+Result<llama::OpenedDraft> size_pool(daemon::Options& options, llama::Model& model, int reply_fd);
 
 }  // namespace luce::app

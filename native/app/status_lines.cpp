@@ -45,6 +45,7 @@ wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, const 
     for (auto& [key, value] : layer_fields(layer)) add(key.c_str(), value);
     add("page", std::to_string(memory::kPageSize));
     add("kv", info.cache_type_k + "/" + info.cache_type_v);
+    if (!info.cache_type_outside.empty()) add("kv_outside", info.cache_type_outside);
     add("lanes", std::to_string(options.n_lanes));
     add("slots", std::to_string(has_pages ? options.n_slots : 0));
     add("host", std::to_string(has_pages ? host_bytes : 0));

@@ -64,6 +64,9 @@ TextStore::TextStore(const llama::Model& model, std::int32_t n_lanes) : target_(
 
 Result<void> TextStore::open(const Options& options, const llama::Model& model, ModelInfo& info,
                              llama::LlamaDecoder& decoder, const Drafting& drafting, const Clock& clock, int reply_fd) {
+    if (options.host_cache_type) {
+        if (const auto known = llama::check_packed_type(*options.host_cache_type); !known) return known.error();
+    }
     memory::KvDevice& device = join(options, drafting, info);
     if (const auto opened = open_files(options, info, device, clock); !opened) return opened.error();
     memory::MemoryConfig config = to_memory_config(options, info);
@@ -71,7 +74,7 @@ Result<void> TextStore::open(const Options& options, const llama::Model& model, 
         return bounded.error();
     }
     host_budget_ = config.host_budget;
-    pinned_ = pin_pages(target_.device(), device.traits(), config.host_budget);
+    if (!packed_) pinned_ = pin_pages(target_.device(), device.traits(), config.host_budget);
     Result<llama::PageScoring> scoring = open_scoring(options, model, reply_fd);
     if (!scoring) return scoring.error();
     scoring_ = std::move(scoring).value();
@@ -89,7 +92,20 @@ memory::KvDevice& TextStore::join(const Options& options, const Drafting& drafti
     }
     // What was computed without seeing all of a text is not what others may go on from.
     if (options.n_kvflash) info.identity = llama::joint_identity(info.identity, "bounded residency");
-    return combined_ ? static_cast<memory::KvDevice&>(*combined_) : target_;
+    memory::KvDevice& device = combined_ ? static_cast<memory::KvDevice&>(*combined_) : target_;
+    return options.host_cache_type ? pack(*options.host_cache_type, device, info) : device;
+}
+
+// What had fewer bits in between is not what others may go on from who want them all.
+memory::KvDevice& TextStore::pack(const std::string& type, memory::KvDevice& device, ModelInfo& info) {
+    llama::RowPacker packer = target_.packer(type);
+    if (packer.row_bytes() == packer.raw_row_bytes()) {
+        log_warn("--host-cache-type " + type + " is not used: it is not smaller than what the cache has");
+        return device;
+    }
+    info.identity = llama::joint_identity(info.identity, "packed as " + type);
+    info.cache_type_outside = type;
+    return packed_.emplace(device, std::move(packer), static_cast<std::size_t>(info.n_threads));
 }
 
 Result<void> TextStore::open_files(const Options& options, const ModelInfo& info, memory::KvDevice& device,

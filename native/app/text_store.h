@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "app/drafting.h"
 #include "base/clock.h"
@@ -14,6 +15,7 @@
 #include "llama/device_copy/pinned_memory.h"
 #include "llama/kv_cache/combined_kv_device.h"
 #include "llama/kv_cache/kv_device.h"
+#include "llama/kv_cache/packed_kv_device.h"
 #include "llama/model/model.h"
 #include "llama/scoring/page_scoring.h"
 #include "memory/manager/kv_cache_manager.h"
@@ -38,16 +40,19 @@ public:
     llama::PageScoring& scoring() { return scoring_; }
     llama::LlamaKvDevice& target() { return target_; }
     llama::CombinedKvDevice* combined() { return combined_ ? &*combined_ : nullptr; }
+    llama::PackedKvDevice* packed() { return packed_ ? &*packed_ : nullptr; }
     std::size_t host_budget() const { return host_budget_; }
 
 private:
     memory::KvDevice& join(const daemon::Options& options, const Drafting& drafting, llama::ModelInfo& info);
+    memory::KvDevice& pack(const std::string& type, memory::KvDevice& device, llama::ModelInfo& info);
     Result<void> open_files(const daemon::Options& options, const llama::ModelInfo& info, memory::KvDevice& device,
                             const Clock& clock);
 
     std::unique_ptr<llama::PinnedMemory> pinned_;  // outlives whatever holds rows
     llama::LlamaKvDevice target_;
     std::optional<llama::CombinedKvDevice> combined_;  // the target's and the draft's
+    std::optional<llama::PackedKvDevice> packed_;      // either, with fewer bits outside
     std::unique_ptr<memory::IoWorker> files_;
     std::unique_ptr<memory::DiskStore> disk_;
     std::size_t host_budget_ = 0;

@@ -123,7 +123,8 @@ ReadingQueue::Start ReadingQueue::start_of(const Request& request) {
 
 // Where the prompt goes on from one of which parts were read.
 std::optional<ReadingQueue::Start> ReadingQueue::parts_of(const Request& request) {
-    if (!request.memory.reuse.value_or(true)) return std::nullopt;
+    // The log does not tell whose text it was.
+    if (!request.memory.reuse.value_or(true) || request.memory.reuse_most) return std::nullopt;
     const std::span<const Token> text = request.prompt;
     const std::optional<prefill::ReadingLog::Found> read = log_.find(text, request.reading.share);
     if (!read || !holds_all(read->parts, request.reading.keep, read->n_common)) return std::nullopt;

@@ -93,6 +93,7 @@ struct MemoryArgs {
     std::optional<Position> turn;          // where the user's last message ends
     std::vector<PinSpan> pins;             // at most kMaxMarks
     std::optional<bool> reuse;             // look for a prefix that is still there, without being told a slot
+    std::optional<Position> reuse_most;    // of at most so many tokens
 
     // Whether it asks for something that only a daemon that keeps pages can do. `reuse` is a wish, not a demand.
     bool any() const { return restore_slot || !snapshots.empty() || !marks.empty() || turn || !pins.empty(); }
@@ -232,14 +233,35 @@ struct Clear {
     bool disk = false;  // the disk cache's too
 };
 
+// `texts id= [from=] [n=]`: what is remembered, a run of pages each.
+struct ListTexts {
+    std::optional<RequestId> id;
+    std::int32_t first = 0;
+    std::optional<std::int32_t> n_most;
+};
+
+// `hold id= page= [on=]`: keep the text that ends with this page from leaving memory, or no longer.
+struct HoldText {
+    std::optional<RequestId> id;
+    std::string page;  // its name, not empty
+    bool on = true;
+};
+
+// `forget id= page=`: drop the run that ends with this page, and all behind it.
+struct ForgetText {
+    std::optional<RequestId> id;
+    std::string page;
+};
+
 // `image id= path=`: the ids that stand in a prompt for the image in a file.
 struct DescribeImage {
     RequestId id = 0;
     std::string path;  // not empty
 };
 
-using Command = std::variant<Generate, Compress, Embed, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot,
-                             FreeScorer, ListSlots, SaveSlot, LoadSlot, Park, Unpark, Clear, DescribeImage>;
+using Command =
+    std::variant<Generate, Compress, Embed, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot, FreeScorer,
+                 ListSlots, SaveSlot, LoadSlot, Park, Unpark, Clear, DescribeImage, ListTexts, HoldText, ForgetText>;
 
 inline constexpr std::int32_t kMaxLogprobs = 100;
 inline constexpr std::size_t kMaxMarks = 4096;

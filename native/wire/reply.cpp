@@ -211,6 +211,7 @@ struct Formatter {
         return line_of("[snap] failed", "id", r.id, "slot", r.slot) + ' ' + std::string(luce::name_of(r.code));
     }
     std::string operator()(const StatusLine& status) const { return line_of_pairs("[status]", status.fields); }
+    std::string operator()(const TextsLine& texts) const { return line_of_pairs("[texts]", texts.fields); }
     std::string operator()(const ReadyLine& ready) const { return line_of_pairs("[daemon] ready", ready.fields); }
     std::string operator()(const LoadProgress& r) const { return line_of("[daemon] loading", "percent", r.percent); }
     std::string operator()(const OutOfMemory& r) const {

@@ -172,6 +172,11 @@ struct ImageDescribed {
 struct StatusLine {
     std::vector<std::pair<std::string, std::string>> fields;
 };
+// `[texts] id= total= short= from= texts=…`: the reply to `texts`.
+struct TextsLine {
+    std::vector<std::pair<std::string, std::string>> fields;
+};
+
 struct ReadyLine {
     std::vector<std::pair<std::string, std::string>> fields;
 };
@@ -193,8 +198,8 @@ struct OutOfMemory {
 
 using Reply =
     std::variant<GenerateOk, CompressOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine,
-                 ReadyLine, Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot,
-                 InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory, Embedding, ImageDescribed>;
+                 TextsLine, ReadyLine, Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved,
+                 InlineSnapshot, InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory, Embedding, ImageDescribed>;
 
 // Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
 // [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.

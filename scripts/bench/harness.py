@@ -126,4 +126,4 @@ def write_json(path: Path | None, value: object) -> None:
 
 def options_of(args: argparse.Namespace) -> dict[str, Any]:
     """For the JSON."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+    return json.loads(json.dumps(vars(args), default=str))  # type: ignore[no-any-return]

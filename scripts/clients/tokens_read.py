@@ -98,7 +98,7 @@ class Known:
     def _ids(self, prompt: ChatPrompt) -> tuple[int, ...]:
         rendered = self._renderer.render(prompt)
         rendered.close()
-        return rendered.ids
+        return tuple(rendered.ids)
 
 
 def rows(steps: Sequence[Step], model: TextModel) -> Iterator[Row]:

@@ -10,6 +10,7 @@ import os
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +20,7 @@ from luce.supervisor.cli.options import (
     NOT_NEGATIVE,
     click_option,
     engine_options,
+    gone_options,
     read_binary,
     read_engine_config,
     read_sampling,
@@ -26,7 +28,19 @@ from luce.supervisor.cli.options import (
 )
 from luce.supervisor.config import engine_environment
 
-_PIPE_ONLY = ("n", "text_ids", "temp", "top_k", "top_p", "min_p", "repeat", "presence", "frequency", "ignore_eos")
+_PIPE_ONLY = (
+    "n",
+    "text_ids",
+    "csv",
+    "temp",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat",
+    "presence",
+    "frequency",
+    "ignore_eos",
+)
 
 _EPILOG = """\b
 Examples:
@@ -71,17 +85,35 @@ def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: b
     help="Read prompt ids (int32, little endian) from stdin until it ends, write the answer's ids to stdout as they"
     " come, and exit. Replies and the log go to stderr.",
 )
-@click.option("-n", "n", type=NOT_NEGATIVE, metavar="N", help="With --pipe: most tokens to generate. Default: 128.")
+@click.option(
+    "--tokens", metavar="IDS", help="--pipe with a prompt of these decimal ids, commas between them, in place of stdin."
+)
+@click.option(
+    "--tokens-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The same from a file, for prompts that are too long for a command line.",
+)
+@click.option(
+    "-n",
+    "--n-predict",
+    "n",
+    type=NOT_NEGATIVE,
+    metavar="N",
+    help="With --pipe: most tokens to generate. Default: 128.",
+)
 @click.option("--text-ids", is_flag=True, help="With --pipe: ids are decimal numbers, one a line on stdout.")
+@click.option("--csv", is_flag=True, help="With --pipe: the answer's ids are decimal numbers with commas, on one line.")
 @click.option("--ignore-eos", is_flag=True, help="With --pipe: go on to -n past an end-of-text token.")
 @sampling_options
+@gone_options
 def command(embedding: Any, stream_fd: int | None, mux: bool, die_with_parent: bool, **values: Any) -> int:
     """Run the native daemon: commands on stdin, replies on stdout, tokens on --stream-fd, the log on stderr.
 
     The commands are described in protocol/PROTOCOL.md; `ping hello` is a first one to try. The end of stdin lets what
     runs finish and then ends the daemon.
     """
-    if values["pipe"]:
+    if values["pipe"] or values["tokens"] is not None or values["tokens_file"] is not None:
         if stream_fd is not None or mux:
             raise Failure("--pipe writes its tokens to stdout: leave --stream-fd and --mux out", EXIT_BAD_ARGS)
         if embedding is not None:
@@ -115,14 +147,17 @@ def _check_open(fd: int) -> None:
 
 
 def _run_pipe(values: dict[str, Any]) -> int:
-    from luce.supervisor.cli.pipe import PipeRequest, run_pipe
+    from luce.supervisor.cli.pipe import PipeRequest, read_prompt, run_pipe
 
+    prompt = read_prompt(values["tokens"], values["tokens_file"], text_ids=values["text_ids"])
     return run_pipe(
         read_binary(),
         read_engine_config(values),
         PipeRequest(
+            prompt=prompt,
             n_generate=128 if values["n"] is None else values["n"],
             text_ids=values["text_ids"],
+            csv=values["csv"],
             ignore_eos=values["ignore_eos"],
             sampling=read_sampling(values),
         ),

@@ -15,8 +15,9 @@ _MAX_INT32 = 2**31 - 1
 class IdReader:
     """Reads ids from bytes that come in pieces of any size. Raises Failure at what is none."""
 
-    def __init__(self, *, as_text: bool) -> None:
+    def __init__(self, *, as_text: bool, source: str = "stdin") -> None:
         self._as_text = as_text
+        self._source = source
         self._rest = b""
 
     def feed(self, data: bytes) -> array[int]:
@@ -28,13 +29,13 @@ class IdReader:
         else:
             end = len(data) - len(data) % 4
         self._rest = data[end:]
-        return _decimal_ids(data[:end]) if self._as_text else _binary_ids(data[:end])
+        return _decimal_ids(data[:end], self._source) if self._as_text else _binary_ids(data[:end])
 
     def finish(self) -> array[int]:
         """The last id, where nothing but the end of the input ends it."""
         rest, self._rest = self._rest, b""
         if self._as_text:
-            return _decimal_ids(rest)
+            return _decimal_ids(rest, self._source)
         if rest != b"":
             raise Failure(
                 f"stdin ends with {len(rest)} bytes too many for int32 ids; decimal ids need --text-ids", EXIT_BAD_ARGS
@@ -42,9 +43,9 @@ class IdReader:
         return array("i")
 
 
-def read_ids(data: bytes, *, as_text: bool) -> tuple[int, ...]:
-    """All ids of `data`. Raises Failure."""
-    reader = IdReader(as_text=as_text)
+def read_ids(data: bytes, *, as_text: bool, source: str = "stdin") -> tuple[int, ...]:
+    """All ids of `data`, which came from `source`. Raises Failure."""
+    reader = IdReader(as_text=as_text, source=source)
     return (*reader.feed(data), *reader.finish())
 
 
@@ -66,12 +67,12 @@ def _binary_ids(data: bytes) -> array[int]:
     return ids
 
 
-def _decimal_ids(data: bytes) -> array[int]:
+def _decimal_ids(data: bytes, source: str) -> array[int]:
     ids = array("i")
     for word in data.split():
         # isdigit of bytes is ASCII only
         if not word.isdigit() or len(word) > _MAX_DIGITS or int(word) > _MAX_INT32:
             shown = word[:20].decode("ascii", errors="backslashreplace")
-            raise Failure(f"stdin held {shown!r}, which is no decimal token id", EXIT_BAD_ARGS)
+            raise Failure(f"{source} held {shown!r}, which is no decimal token id", EXIT_BAD_ARGS)
         ids.append(int(word))
     return ids

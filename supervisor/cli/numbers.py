@@ -1,6 +1,6 @@
 """Numbers as the daemon takes them. Real: one with a fraction, finite, and within what a binary32 holds. Bytes: a count
-of them, 8G for short. NumberOrAuto: a whole one, or the word auto. PositionSpans:
-positions. Seconds: a time. JsonObject: no number, but read like one. format_bytes: for people."""
+of them, 8G for short. NumberOrAuto: a whole one, or the word auto. PositionSpans: positions. KvOverrides: typed values
+by key. Seconds: a time. JsonObject: no number, but read like one. format_bytes: for people."""
 
 from __future__ import annotations
 
@@ -84,6 +84,20 @@ class PositionSpans(click.ParamType):  # type: ignore[type-arg]  # as Seconds
             if not (_is_position(begin) and _is_position(end) and int(begin) < int(end)):
                 self.fail(f"{span!r} is not begin:end, 0:512 say, which begins before it ends", param, ctx)
         return spans
+
+
+class KvOverrides(click.ParamType):  # type: ignore[type-arg]  # as Seconds
+    """Values in place of a model file's, `KEY=TYPE:VALUE,…`; what they mean only the model's loader knows."""
+
+    name = "overrides"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        overrides = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+        for override in overrides:
+            key, _, typed = override.partition("=")
+            if not key or typed.partition(":")[0] not in {"int", "float", "bool", "str"} or ":" not in typed:
+                self.fail(f"{override!r} is not KEY=TYPE:VALUE, with int, float, bool or str for TYPE", param, ctx)
+        return overrides
 
 
 def _is_position(text: str) -> bool:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure
+from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure, say
 from luce.supervisor.cli.model_files import NO_DRAFT, read_draft, read_model, read_packaged_draft
-from luce.supervisor.cli.numbers import Bytes, NumberOrAuto, PositionSpans, Real
+from luce.supervisor.cli.numbers import Bytes, KvOverrides, NumberOrAuto, PositionSpans, Real
 from luce.supervisor.config import CACHE_TYPES, DaemonConfig, table
-from luce.supervisor.config.table import PROCESS_OPTIONS, EngineOption
+from luce.supervisor.config.table import PROCESS_OPTIONS, EngineOption, GoneOption
 from luce.supervisor.engine.locate import NotInstalledError, find_luced
 
 if TYPE_CHECKING:
@@ -50,7 +50,37 @@ def click_option(field: str) -> Callable[[F], F]:
     if option.takes is None:
         return click.option(*names, field, is_flag=True, help=option.help)
     metavar = None if option.choices or option.kind == "cache_type" else option.takes
+    if option.kind == "overrides":  # given several times they add up, as in llama.cpp's programs
+        return click.option(
+            *names, field, type=KvOverrides(), multiple=True, callback=_joined, metavar=metavar, help=option.help
+        )
     return click.option(*names, field, type=_type_of(option), metavar=metavar, help=option.help)
+
+
+def _joined(_context: click.Context, _option: click.Parameter, values: tuple[tuple[str, ...], ...]) -> Any:
+    return tuple(one for value in values for one in value) or None
+
+
+def gone_options(function: F) -> F:
+    """What older drivers took: accepted, and one line says that it does nothing."""
+    for option in table.gone_options():
+        function = click.option(
+            f"--{option.name}",
+            is_flag=option.takes is None,
+            hidden=True,
+            expose_value=False,
+            callback=_tell_gone(option),
+            type=None if option.takes is None else click.STRING,
+        )(function)
+    return function
+
+
+def _tell_gone(option: GoneOption) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def tell(_context: click.Context, _option: click.Parameter, value: Any) -> None:
+        if value and option.why is not None:
+            say(f"--{option.name} does nothing any more: {option.why}")
+
+    return tell
 
 
 def _type_of(option: EngineOption) -> click.ParamType:  # type: ignore[type-arg]  # generic in newer versions of click
@@ -67,6 +97,10 @@ def _type_of(option: EngineOption) -> click.ParamType:  # type: ignore[type-arg]
             return NumberOrAuto(option.name, option.least, option.most)
         case "spans":
             return PositionSpans()
+        case "positive":
+            return Real(min=0, min_open=True)
+        case "factor":
+            return Real(min=0)
         case "share":
             return Real(min=0, max=1, min_open=True)
         case "text":
@@ -116,14 +150,16 @@ def read_engine_config(values: Mapping[str, Any], **fixed: Any) -> DaemonConfig:
     draft = values["draft"]
     if draft is not None:
         shaped["draft"] = None if draft == NO_DRAFT else read_draft(draft, model)
-    elif values["model"] is None and wants_packaged_draft(mtp=values["mtp"], draft_max=values["draft_max"]):
+    elif values["model"] is None and wants_packaged_draft(
+        mtp=values["mtp"], draft_max=values["draft_max"], draft_method=values["draft_method"]
+    ):
         shaped["draft"] = read_packaged_draft()
     return DaemonConfig(model=model, **(shaped | fixed))
 
 
-def wants_packaged_draft(*, mtp: bool, draft_max: int | None) -> bool:
+def wants_packaged_draft(*, mtp: bool, draft_max: int | None, draft_method: str | None) -> bool:
     """Whether the packaged model is to have its drafter: not if drafts come from elsewhere, or from nowhere."""
-    return not mtp and draft_max != 0
+    return not mtp and draft_max != 0 and draft_method not in {"none", "mtp"}
 
 
 def read_sampling(values: Mapping[str, Any]) -> SamplingArgs:

@@ -33,6 +33,7 @@ _ENGINES = "engines"
 _PROFILES = "profiles"
 _TABLES = frozenset({_ENGINES, _PROFILES})
 _SECRETS = frozenset({"api_keys"})
+_REMOVED = {"shared_prefixes": "it was removed: say cache_isolation (off or key)"}
 _UNITS = re.compile(r"_(s|bytes)$")
 _NEAR = 0.8  # how alike a variable's name has to be for it to be taken for a slip of the pen
 
@@ -183,6 +184,8 @@ def _from_environment(options: Mapping[str, Option], environ: Mapping[str, str])
     for variable, text in environ.items():
         if not variable.startswith(PREFIX) or variable in _OTHER_VARIABLES:
             continue
+        if (advice := _REMOVED.get(variable.removeprefix(PREFIX).lower())) is not None:
+            raise ConfigError(f"{variable}: {advice}")
         option = by_variable.get(variable)
         if option is None:
             _refuse_slip(variable, by_variable)
@@ -269,6 +272,8 @@ def _checked(option: Option, value: object) -> object:
 
 
 def _unknown(key: str, known: Iterable[str]) -> str:
+    if (advice := _REMOVED.get(key.replace("-", "_"))) is not None:
+        return f"{key}: {advice}"
     near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
     return f"there is no option {key}" + (f"; did you mean {near[0]}?" if near else "")
 

@@ -39,9 +39,30 @@ class EngineOption:
         return cls(**given, choices=tuple(row.get("choices", ())), field=field, aliases=tuple(row.get("aliases", ())))
 
 
+@dataclass(frozen=True, slots=True)
+class GoneOption:
+    """What older drivers took, and what is accepted and does nothing."""
+
+    name: str
+    takes: str | None = None
+    why: str | None = None
+    """What to say of it; None: nothing."""
+
+
 @cache
 def engine_options() -> dict[str, EngineOption]:
     """By field, in the order in which they are shown."""
+    return {option.field: option for option in map(EngineOption.of, _table()["options"])}
+
+
+@cache
+def gone_options() -> tuple[GoneOption, ...]:
+    return tuple(GoneOption(**row) for row in _table()["gone"])
+
+
+@cache
+def _table() -> dict[str, Any]:
     data = pkgutil.get_data(__name__, "options.json")
     assert data is not None, "the table lies beside this file"
-    return {option.field: option for option in map(EngineOption.of, json.loads(data)["options"])}
+    table: dict[str, Any] = json.loads(data)
+    return table

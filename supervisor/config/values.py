@@ -35,7 +35,7 @@ def byte_count(text: str) -> int:
 def read_item(annotation: Any, item: object, folder: Path) -> object:
     """The value that an item of a TOML file is. Paths are meant from `folder` on."""
     inner, optional = _without_none(annotation)
-    if optional and item == _UNSET:
+    if optional and item == _UNSET and _UNSET not in get_args(inner):
         return None
     if inner == ByteCount:
         return byte_count(item) if isinstance(item, str) else _whole(item)
@@ -65,7 +65,7 @@ def read_item(annotation: Any, item: object, folder: Path) -> object:
 def read_text(annotation: Any, text: str) -> object:
     """The value that a text of the environment is; the items of a list have commas between them."""
     inner, optional = _without_none(annotation)
-    if optional and text == _UNSET:
+    if optional and text == _UNSET and _UNSET not in get_args(inner):
         return None
     if inner is bool:
         return _switch(text)

@@ -53,6 +53,8 @@ from luce.protocol import (
     SnapshotTaken,
     Status,
     StatusLine,
+    TextCommand,
+    TextsLine,
     UnknownLine,
     Unparked,
     format_command,
@@ -71,7 +73,7 @@ from luce.supervisor.engine.process import EngineProcess, describe_exit
 from luce.supervisor.engine.prompt_file import PromptFile
 
 _Generating = TypeVar("_Generating", Generate, Compress)
-MemoryReply = Parked | Unparked | SnapshotTaken | SlotSaved | SlotFreed | PlainOk | ImageDescribed
+MemoryReply = Parked | Unparked | SnapshotTaken | SlotSaved | SlotFreed | PlainOk | ImageDescribed | TextsLine
 
 MAX_INLINE_IDS = 1 << 12  # of a prompt that goes on the line itself: numbers of more take longer to write than a file
 
@@ -228,7 +230,7 @@ class EngineClient:
             raise
         return request_id, answered
 
-    def post_call(self, command: MemoryCommand | DescribeImage) -> asyncio.Future[MemoryReply]:
+    def post_call(self, command: MemoryCommand | TextCommand | DescribeImage) -> asyncio.Future[MemoryReply]:
         """Send a command about slots, weights, caches or images without waiting; its id is given here. Done with the
         reply, or with EngineError or EngineDied. Raises as `send` does."""
         request_id = self._free_id()
@@ -375,7 +377,16 @@ class EngineClient:
                 self._dispatch_error(reply)
             case Pong():
                 self._end_ping(reply)
-            case Parked() | Unparked() | SnapshotTaken() | SlotSaved() | SlotFreed() | PlainOk() | ImageDescribed():
+            case (
+                Parked()
+                | Unparked()
+                | SnapshotTaken()
+                | SlotSaved()
+                | SlotFreed()
+                | PlainOk()
+                | ImageDescribed()
+                | TextsLine()
+            ):
                 self._end_call(reply)
             case Embedding():
                 self._end_embedding(reply)

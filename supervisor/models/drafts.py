@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from luce.supervisor.models.cache_folder import cache_folder
+from luce.supervisor.models.draft_cache import note_use, prune
 from luce.supervisor.models.gguf_header import GgufError, read_gguf_header
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ def _converted(folder: Path, target: Path, cache_dir: Path, on_convert: Callable
         if not _is_whole(kept):
             cache_dir.mkdir(parents=True, exist_ok=True)
             _write(prepared, kept, lambda: say(f"converting {folder} to {kept}; this happens once"))
+        note_use(kept)
+        for path in prune(cache_dir, kept):
+            say(f"removed {path}: it was not used for long, and is converted again when it is wanted")
     except ConversionError as error:
         raise DraftError(str(error)) from error
     except OSError as error:
@@ -123,11 +127,6 @@ def _converted(folder: Path, target: Path, cache_dir: Path, on_convert: Callable
 def what_hinders(prepared: Prepared) -> Iterator[tuple[str, str]]:
     """Why luced would refuse what the checkpoint becomes, though it can be converted, and what to do: said before
     gigabytes are written for nothing."""
-    if prepared.config.selector is not None:
-        yield (
-            "drafters with a selector (DFlash2) are not known to this version",
-            "name a DFlash drafter without one",
-        )
     if prepared.reads_last_layer:
         yield (
             "it reads the output of the last layer, which this version does not hand to DFlash drafters",

@@ -130,6 +130,13 @@ class SlotTable:
         else:
             self._release(reservation.slot)
 
+    def give_up_all(self) -> list[int]:
+        """What is in slots is no longer kept; what is on its way to one stays. Returns the slots that are free now."""
+        given_up = [entry for entry in self._entries.values() if not entry.claimed]
+        for entry in given_up:
+            self._give_up(entry)
+        return [entry.slot for entry in given_up]
+
     def check_integrity(self) -> None:
         """Asserts what only a bug of ours can break."""
         budget = self._budget

@@ -20,11 +20,15 @@ from luce.protocol import (
     Compress,
     DescribeImage,
     ErrorCode,
+    ForgetText,
+    HoldText,
     ImageDescribed,
+    ListTexts,
     MemoryArgs,
     Park,
     PinSpan,
     SnapshotPoint,
+    TextsLine,
     Unpark,
 )
 from luce.supervisor.config import SupervisorConfig
@@ -38,6 +42,7 @@ from luce.supervisor.prefix_cache.slots import Reservation, SlotBudget, SlotTabl
 from luce.supervisor.requests import GenerateRequest
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
+from luce.supervisor.scheduling.remembered_texts import MAX_TEXTS, TextListing, TextRun, parse_listing
 from luce.supervisor.scheduling.router import RecentTexts
 from luce.supervisor.scheduling.text_files import SavedText, load_text, save_text
 
@@ -233,6 +238,37 @@ class EngineHandle:
         finally:
             self.note_use()
 
+    async def texts(self) -> TextListing:
+        """What it remembers. Raises EngineDied, EngineError."""
+        if self._client is None:
+            raise EngineDied("there is no engine")
+        fields: dict[str, str] = {}
+        runs: list[TextRun] = []
+        while not fields or len(runs) < min(int(fields["total"]), MAX_TEXTS):
+            reply = await self._client.post_call(ListTexts(first=len(runs)))
+            assert isinstance(reply, TextsLine)
+            fields = dict(reply.fields)
+            listed = parse_listing(fields)
+            if not listed.runs:
+                break
+            runs += listed.runs
+        return TextListing(int(fields["total"]), int(fields["short"]), tuple(runs[:MAX_TEXTS]))
+
+    async def hold_text(self, page: str, *, on: bool) -> None:
+        """Raises EngineDied, EngineError."""
+        if self._client is None:
+            raise EngineDied("there is no engine")
+        await self._client.post_call(HoldText(page, on))
+
+    async def forget_text(self, page: str) -> None:
+        """Which slot holds which page only the engine knows, so all slots are given up: they keep memory from making
+        room, and hold nothing else. Raises EngineDied, EngineError."""
+        if self._client is None:
+            raise EngineDied("there is no engine")
+        for slot in self.slots.give_up_all() if self.slots is not None else ():
+            self._free(slot)
+        await self._client.post_call(ForgetText(page))
+
     def _for_files(self) -> tuple[EngineClient, int]:
         self.note_use()
         if self._client is None:
@@ -250,8 +286,9 @@ class EngineHandle:
 
     def is_reading_what(self, asked: InFlightRequest) -> bool:
         """Whether somebody is reading so much of the same prefix that waiting for it beats reading it twice."""
-        if self.info is None or not self.info.reuses:
-            return False  # nothing will be found: there is nothing to wait for
+        is_found = asked.request.reuse and asked.request.reuse_most is None
+        if self.info is None or not self.info.reuses or not is_found:
+            return False  # there is nothing to wait for
         key = asked.key
         n_least = max(self._config.share_min_tokens, 1)
         prefix = key[: n_least * TOKEN_BYTES]
@@ -308,7 +345,10 @@ class EngineHandle:
         points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
         reuse = None if in_flight.request.reuse else False
         turn = request.turn if request.turn is not None and 0 < request.turn < in_flight.n_prompt else None
-        return MemoryArgs(marks=tuple(marks), turn=turn, snapshots=points, pins=pins, reuse=reuse), reservations
+        memory = MemoryArgs(
+            marks=tuple(marks), turn=turn, snapshots=points, pins=pins, reuse=reuse, reuse_most=request.reuse_most
+        )
+        return memory, reservations
 
     def _reserve(self, in_flight: InFlightRequest, positions: set[int]) -> dict[int, Reservation]:
         slots = self.slots  # gone from here if the engine dies while it is told what to free

@@ -338,7 +338,7 @@ class Multiplexer:
                 for handle in handles
             ]
             handle = choose(candidates)
-            if handle is None or (in_flight.request.reuse and handle.is_reading_what(in_flight)):
+            if handle is None or handle.is_reading_what(in_flight):
                 return False  # another is reading the same: it waits rather than read it twice
             chosen = handle
             return True

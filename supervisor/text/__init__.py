@@ -13,7 +13,15 @@ from luce.supervisor.text.answer import (
     ToolCall,
     ToolCallDelta,
 )
-from luce.supervisor.text.chat import Delimiter, MessageMark, RenderedChat, Thinking, Trigger, schema_to_grammar
+from luce.supervisor.text.chat import (
+    ChatMessage,
+    Delimiter,
+    MessageMark,
+    RenderedChat,
+    Thinking,
+    Trigger,
+    schema_to_grammar,
+)
 from luce.supervisor.text.detokenizer import Detokenizer, StopMatch, StopStrings
 from luce.supervisor.text.errors import (
     AnswerFormatError,
@@ -33,6 +41,7 @@ __all__ = [
     "AnswerMessage",
     "AnswerParser",
     "BadRequestError",
+    "ChatMessage",
     "ClosedError",
     "ContentDelta",
     "Delimiter",

@@ -6,13 +6,24 @@ Knows the shapes of luce_text's JSON; knows nothing of the wire, of HTTP's shape
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
 
 from luce.supervisor.text.errors import BadRequestError
 from luce.supervisor.text.image_markers import MARKER_BYTES, MARKER_PREFIX
 from luce.supervisor.text.library import ChatHandle, encode_text, load_library
+
+
+class ChatMessage(dict[str, Any]):
+    """A message that nobody changes any more: it is encoded once, however often it is rendered."""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        return encode_message(self)
+
 
 TriggerKind = Literal["word", "pattern", "full", "token"]
 
@@ -46,8 +57,7 @@ class Delimiter:
     tokens: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class MessageMark:
+class MessageMark(NamedTuple):
     """The position in the prompt's ids at which a message begins. `role` is empty where it is not known."""
 
     token: int
@@ -60,7 +70,7 @@ class RenderedChat:
     """A rendered chat request. `tokens` is what the engine gets; texts of messages are never special tokens in it."""
 
     prompt: str
-    tokens: tuple[int, ...]
+    tokens: array[int]
     format: str
     grammar: str
     grammar_lazy: bool
@@ -75,9 +85,7 @@ class RenderedChat:
     handle: ChatHandle = field(repr=False, compare=False)
 
     @classmethod
-    def from_json(
-        cls, values: Mapping[str, Any], prompt: str, tokens: tuple[int, ...], handle: ChatHandle
-    ) -> RenderedChat:
+    def from_json(cls, values: Mapping[str, Any], prompt: str, tokens: array[int], handle: ChatHandle) -> RenderedChat:
         thinking = values["thinking"]
         return cls(
             prompt=prompt,
@@ -103,7 +111,7 @@ class RenderedChat:
                 Delimiter(delimiter["role"], delimiter["text"], tuple(delimiter["tokens"]))
                 for delimiter in values["delimiters"]
             ),
-            marks=tuple(MessageMark(mark["token"], mark["byte"], mark["role"]) for mark in values["marks"]),
+            marks=tuple(map(MessageMark._make, values["marks"])),
             text_spans=tuple((begin, end) for begin, end in values["text_spans"]),
             handle=handle,
         )
@@ -121,6 +129,15 @@ def encode_json(value: object) -> bytes:
         raise BadRequestError(f"not expressible as JSON: {error}") from error
 
 
+def encode_message(message: Mapping[str, Any]) -> bytes:
+    """For `texts` of the native renderer (luce_text.h)."""
+    content = message.get("content")
+    if not isinstance(content, str):
+        return encode_json(message)
+    without = encode_json({key: message[key] for key in message if key != "content"})
+    return b"%b\n%b" % (without, encode_text(content))
+
+
 def request_json(
     messages: Sequence[Mapping[str, Any]],
     *,
@@ -136,17 +153,12 @@ def request_json(
     reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] = "auto",
     has_images: bool = False,
 ) -> tuple[bytes, bytes]:
-    """A request for the native renderer, and the texts that go beside it. `messages` and `tools` have the shapes of
+    """A request for the native renderer, and the messages that go beside it. `messages` and `tools` have the shapes of
     OpenAI's chat completions. `has_images`: markers in their texts (image_markers.py) stand for images."""
-    contents = [message.get("content") for message in messages]
-    texts = [encode_text(content) if isinstance(content, str) else None for content in contents]
+    encoded = [message.encoded if isinstance(message, ChatMessage) else encode_message(message) for message in messages]
     request = encode_json(
         {
-            "messages": [
-                message if text is None else {key: message[key] for key in message if key != "content"}
-                for message, text in zip(messages, texts, strict=True)
-            ],
-            "content_bytes": [None if text is None else len(text) for text in texts],
+            "message_bytes": list(map(len, encoded)),
             "tools": list(tools) if tools is not None else None,
             "tool_choice": tool_choice,
             "parallel_tool_calls": parallel_tool_calls,
@@ -160,7 +172,7 @@ def request_json(
             "image_markers": {"prefix": MARKER_PREFIX, "bytes": MARKER_BYTES} if has_images else None,
         }
     )
-    return request, b"".join(text for text in texts if text is not None)
+    return request, b"".join(encoded)
 
 
 def schema_to_grammar(schema: Mapping[str, Any] | bool) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import struct
 import threading
+from array import array
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from luce.supervisor.text.errors import (
 )
 
 LIBRARY_VARIABLE = "LUCE_TEXT_LIBRARY"
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 _ERRORS: dict[int, type[TextError]] = {
     1: BadRequestError,
@@ -147,12 +147,12 @@ class Library:
         finally:
             self._library.luce_text_free(out)
 
-    def ids_of(self, name: str, *arguments: Any) -> tuple[int, ...]:
+    def ids_of(self, name: str, *arguments: Any) -> array[int]:
         """A call whose one result is a list of 32-bit numbers (ids; attribute bits fit as well)."""
         out, size = ctypes.c_void_p(), ctypes.c_size_t()
         self.call(name, *arguments, ctypes.byref(out), ctypes.byref(size))
         try:
-            return struct.unpack(f"{size.value}i", ctypes.string_at(out, size.value * 4))
+            return array("i", ctypes.string_at(out, size.value * 4))
         finally:
             self._library.luce_text_free(out)
 

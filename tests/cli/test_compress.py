@@ -76,7 +76,7 @@ def test_json_says_all_of_it(run: Run) -> None:
     assert (result.returncode, result.stderr) == (0, b"")
     said = json.loads(result.stdout)
     assert said["output_tokens"] == len(said["tokens"]) == sum(end - begin for begin, end in said["parts"]) <= 500
-    assert said["input_tokens"] > 2500
+    assert said["input_tokens"] > 2000
     assert CODE in said["content"]
     assert said["content"].count("|") == len(said["parts"]) - 1
     assert said["seconds"] > 0

@@ -63,7 +63,7 @@ def test_values_have_their_types(tmp_path: Path) -> None:
         queue_timeout = "none"
         alias = ["a", "b"]
         cors_origins = "*"
-        shared_prefixes = false
+        restore_answers = false
         [[engines]]
         env = { CUDA_VISIBLE_DEVICES = "0" }
         [[engines]]
@@ -77,7 +77,7 @@ def test_values_have_their_types(tmp_path: Path) -> None:
     assert (config.ctx, config.host_cache, config.disk_budget, config.slot_budget) == (65536, 8 << 30, 123, 1024)
     assert (config.flash_attn, config.prefix_cache, config.queue_timeout_s) == ("on", "off", None)
     assert (settings.keep_alive_s, settings.aliases, settings.cors_origins) == (2.0, ("a", "b"), ("*",))
-    assert (settings.shares_prefixes, settings.max_body_bytes) == (False, 2 << 20)
+    assert (settings.restores_answers, settings.max_body_bytes) == (False, 2 << 20)
     first, second = config.engine_configs()
     assert first.environment == {"CUDA_VISIBLE_DEVICES": "0"}
     assert second.options == {"gpu_layers": 0, "host_cache": 1 << 30}
@@ -85,13 +85,13 @@ def test_values_have_their_types(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", ["0", "false", "off", "no", "OFF", "False"])
 def test_a_switch_of_the_environment_can_be_off(word: str) -> None:
-    assert read(LUCE_SHARED_PREFIXES=word).serve_settings().shares_prefixes is False
+    assert read(LUCE_RESTORE_ANSWERS=word).serve_settings().restores_answers is False
 
 
 @pytest.mark.parametrize("word", ["1", "true", "on", "yes"])
 def test_a_switch_of_the_environment_can_be_on(word: str, tmp_path: Path) -> None:
-    configuration = read("shared_prefixes = false", folder=tmp_path, LUCE_SHARED_PREFIXES=word)
-    assert configuration.serve_settings().shares_prefixes is True
+    configuration = read("restore_answers = false", folder=tmp_path, LUCE_RESTORE_ANSWERS=word)
+    assert configuration.serve_settings().restores_answers is True
 
 
 def test_the_environment_has_lists_numbers_and_sizes() -> None:
@@ -125,7 +125,7 @@ def test_what_others_put_into_the_environment_does_not_matter() -> None:
         ("LUCE_CTX", "-1", "it must be 0 or more"),
         ("LUCE_KEEP_ALIVE", "nan", "nan is no number"),
         ("LUCE_KEEP_ALIVE", "11", "11"),
-        ("LUCE_SHARED_PREFIXES", "maybe", "neither on"),
+        ("LUCE_RESTORE_ANSWERS", "maybe", "neither on"),
         ("LUCE_HOST_CACHE", "8X", "is no number of bytes: 1000, 64M or 8G, say"),
         ("LUCE_FLASH_ATTN", "perhaps", "none of auto, on, off"),
         ("LUCE_PROT", "1", "LUCE_PROT: there is no such option; did you mean LUCE_PORT?"),
@@ -152,7 +152,8 @@ def test_what_is_wrong_in_the_environment_is_named(variable: str, text: str, sai
         ("slots = -1", "slots: it must be 0 or more"),
         ("model = 5", "model: 5 is not a path"),
         ('model = "a\\u0000b"', "zero byte"),
-        ("shared_prefixes = 1", "shared_prefixes: 1 is not true or false"),
+        ("restore_answers = 1", "restore_answers: 1 is not true or false"),
+        ("shared_prefixes = false", "say cache_isolation"),
         ("alias = [1]", "alias: it must be a list of texts"),
         ("keep_alive = inf", "keep_alive: inf is no number"),
         ("keep_alive = 1\nkeep_alive_s = 1", "given twice"),
@@ -356,8 +357,8 @@ def test_keys_come_from_a_file_too_and_are_shown_nowhere(tmp_path: Path) -> None
 def test_clients_that_are_kept_apart_are_not_drafted_from_each_other_s_answers() -> None:
     for given, answers in (
         ({}, None),
-        ({"shares_prefixes": False}, "off"),
-        ({"shares_prefixes": False, "draft_answers": "on"}, "on"),
+        ({"cache_isolation": "key"}, "off"),
+        ({"cache_isolation": "key", "draft_answers": "on"}, "on"),
         ({"draft_answers": "off"}, "off"),
     ):
         configuration = read(given=dict(given))
@@ -384,7 +385,7 @@ def test_what_is_shown_is_a_file_that_says_the_same(tmp_path: Path) -> None:
         queue_timeout = "none"
         host_cache = "8G"
         disk_cache = "cache"
-        shared_prefixes = false
+        restore_answers = false
         reasoning = "on"
         chat_template_kwargs = { a = 1, b = ["x", { c = "y" }] }
         [[engines]]

@@ -25,6 +25,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "number": ("3", 3),
     "number_or_auto": ("auto", "auto"),
     "path": ("/s.gguf", Path("/s.gguf")),
+    "text": ("q4_0", "q4_0"),
     "spans": ("0:64,100:200", ("0:64", "100:200")),
 }
 
@@ -43,6 +44,10 @@ def luced(*arguments: str) -> str:
 
 def test_the_renamed_ones_are_those() -> None:
     assert {alias: option.name for option in RENAMED for alias in option.aliases} == {
+        "max-ctx": "ctx",
+        "ctx-size": "ctx",
+        "kv-k": "cache-type-k",
+        "kv-v": "cache-type-v",
         "kvflash": "kv-offload",
         "kvflash-tau": "kv-offload-interval",
         "kvflash-policy": "kv-offload-policy",

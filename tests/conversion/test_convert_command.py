@@ -15,7 +15,6 @@ from tests.conversion.checkpoints import (
     byte_level_tokenizer,
     checkpoint,
     vocabulary,
-    with_selector,
 )
 
 LUCE = Path(sys.executable).parent / "luce"
@@ -64,15 +63,6 @@ def test_notes_are_shown(tmp_path: Path, target: Path) -> None:
     result = run("convert", source.write(tmp_path / "drafter"), "--target", target)
     assert result.returncode == 0
     assert "Note: the drafter rotates with base 5" in result.stdout
-
-
-def test_what_cannot_be_run_yet_is_converted_and_said(tmp_path: Path, target: Path) -> None:
-    folder = with_selector().write(tmp_path / "drafter")
-    result = run("convert", folder, "--target", target)
-    assert result.returncode == 0
-    said = " ".join(result.stdout.split())  # the console wraps lines
-    assert "Note: luced cannot run the result yet: drafters with a selector (DFlash2)" in said
-    assert (folder / "draft-bf16.gguf").exists()
 
 
 @pytest.mark.parametrize("with_target", [True, False])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from luce.supervisor.conversion import OutputType, convert_checkpoint
+from luce.supervisor.models.draft_cache import prune
 from luce.supervisor.models.drafts import DraftError, default_cache_dir, resolve_draft
 from tests.conversion.checkpoints import N_TARGET_LAYERS, Checkpoint, checkpoint, with_selector, write_target
 
@@ -86,9 +88,9 @@ def test_a_checkpoint_is_converted_once(drafter: Path, target: Path, cache: Path
     assert "q8_0" in first.name
     by_hand = convert_checkpoint(drafter, target, tmp_path / "by-hand.gguf", OutputType.Q8_0)
     assert first.read_bytes() == by_hand.path.read_bytes()
-    written = first.stat().st_mtime_ns
+    written = first.stat().st_ino
     assert resolve_draft(drafter, target, cache, said.append) == first
-    assert first.stat().st_mtime_ns == written
+    assert first.stat().st_ino == written
     assert len(said) == 1
 
 
@@ -173,15 +175,43 @@ def test_a_checkpoint_that_is_refused_leaves_nothing(tmp_path: Path, target: Pat
     assert not cache.exists()
 
 
-def test_a_selector_is_refused_before_anything_is_converted(tmp_path: Path, target: Path, cache: Path) -> None:
+def test_a_selector_is_converted_too(tmp_path: Path, target: Path, cache: Path) -> None:
     folder = with_selector().write(tmp_path / "drafter")
-    said: list[str] = []
-    with pytest.raises(DraftError, match=r"drafter: drafters with a selector \(DFlash2\) are not known.*: name a"):
-        resolve_draft(folder, target, cache, said.append)
-    assert not cache.exists()
-    assert said == []
+    kept = resolve_draft(folder, target, cache)
+    assert kept.parent == cache
     by_hand = convert_checkpoint(folder, target, folder / "draft.gguf", OutputType.Q8_0).path
+    assert by_hand.read_bytes() == kept.read_bytes()
     assert resolve_draft(folder, target, cache) == by_hand
+
+
+def unused_since(path: Path, days: float) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        path.write_bytes(bytes(1000))
+        path.with_suffix(".lock").touch()
+    os.utime(path, (0, time.time() - days * 24 * 3600))
+    return path
+
+
+def test_what_was_not_used_for_long_goes_with_the_next_start(drafter: Path, target: Path, cache: Path) -> None:
+    kept = unused_since(resolve_draft(drafter, target, cache), 100)
+    old, newer = (unused_since(cache / f"x-q8_0-{n:032x}.gguf", days) for n, days in ((1, 91), (2, 89)))
+    foreign = [unused_since(cache / name, 1000) for name in ("mine.gguf", "x-q8_0-12.gguf")]
+    said: list[str] = []
+    assert resolve_draft(drafter, target, cache, said.append) == kept  # used again, so it is not old any more
+    assert said == [f"removed {old}: it was not used for long, and is converted again when it is wanted"]
+    assert [path.exists() for path in (kept, old, newer, *foreign)] == [True, False, True, True, True]
+    assert not old.with_suffix(".lock").exists()
+    assert time.time() - kept.stat().st_mtime < 24 * 3600
+
+
+def test_beyond_the_budget_those_unused_longest_go_first(cache: Path) -> None:
+    kept, *others = (unused_since(cache / f"x-q8_0-{n:032x}.gguf", 60 - n) for n in range(5))
+    assert prune(cache, kept, most_bytes=5000) == []
+    assert prune(cache, kept, most_bytes=2999) == others[:3]
+    assert sorted(cache.glob("*.gguf")) == sorted([kept, others[3]])
+    assert prune(cache, kept, most_bytes=0) == [others[3]]
+    assert kept.exists()
 
 
 @pytest.mark.parametrize("says_how_many", [True, False])

@@ -39,7 +39,7 @@ def test_kill_minus_nine_at_any_moment(start: Start, test_models: Path, tmp_path
     checked = make_references(start, model)
     rng = random.Random(3)
     n_from_disk = 0
-    for round_number in range(300 if full else 10):
+    for round_number in range(300 if full else 7):
         daemon = start(*ARGUMENTS, "--disk-cache", str(tmp_path), model=model)
         assert status_of(daemon)["disk_corrupt"] == "0"
         for prompt in rng.sample(PROMPTS, rng.randrange(1, 4)):

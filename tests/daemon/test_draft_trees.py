@@ -54,7 +54,7 @@ def test_every_architecture_without_state(
     """A tree of random guesses goes wrong at nearly every step, somewhere: nearly every step takes branches back."""
     n = N_TOKENS_FULL if full else N_TOKENS
     model = test_models / f"{architecture}.gguf"
-    prompts = random_prompts(40 if full else 8, seed=3)
+    prompts = random_prompts(40 if full else 5, seed=3)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, n)
     goes_far = full and architecture in MOE
     comparison = Comparison(math.inf) if goes_far else comparison_of(architecture, gpu)
@@ -80,7 +80,7 @@ def test_what_a_tree_leaves_is_reused_kept_and_put_back(
 ) -> None:
     """Pages and tails that are taken right behind a tree's step hold the text's way through it and nothing else."""
     model = test_models / f"{architecture}.gguf"
-    prompts = random_prompts(4, seed=17)
+    prompts = random_prompts(3, seed=17)
     references = plainly(start("--draft-ngram", "off", model=model), prompts, N_TOKENS)
     comparison = comparison_of(architecture, gpu)
     arguments = (*arguments_of(test_models, architecture), "--draft-adaptive", "off", "--disk-cache", str(tmp_path))
@@ -149,7 +149,7 @@ def test_random_histories(
     def start_with_trees(*more: str, model: Path, mux: bool) -> DaemonDriver:
         return start(*arguments, *more, model=model, mux=mux)
 
-    n_batches, n_histories = (20, 15) if full else (1, 8)
+    n_batches, n_histories = (20, 15) if full else (1, 5)
     for batch in range(n_batches):
         seed = f"{architecture} with trees {batch}"
         play_batch(start_with_trees, model, references, ready, tmp_path, seed, n_histories, NOISE_RANDOM, gpu, full)

@@ -18,6 +18,8 @@ from tests.needles import FILLER
 
 LRU = ("--kv-offload", "1024", "--ctx", "8192", "--ubatch", "64", "--lanes", "1", "--kv-offload-policy", "lru")
 """Without a pin nothing but the newest pages stays."""
+NARROW = ("--kv-offload", "768", *LRU[2:])
+"""The same, with room for FACT_WITHIN: the facts' texts are twice as long."""
 FACT_WITHIN = (256, 512)
 
 
@@ -27,7 +29,7 @@ def facts(tiny_model: Path) -> Facts:
 
 
 def early_fact(facts: Facts, i: int) -> tuple[list[int], str]:
-    """A prompt of some 2000 tokens that tells a fact within FACT_WITHIN, and asks for it at its end."""
+    """A prompt of some 1400 tokens that tells a fact within FACT_WITHIN, and asks for it at its end."""
     owner, code = OWNERS[i % len(OWNERS)], str(40123 + 1111 * i)
 
     def filler(n_tokens: int) -> list[int]:
@@ -40,7 +42,7 @@ def early_fact(facts: Facts, i: int) -> tuple[list[int], str]:
     told = [*start, *facts.ids(f" The access code of the {owner} is {code}.")]
     assert FACT_WITHIN[0] <= len(start) < len(told) <= FACT_WITHIN[1]
     asked = facts.ids(f"\n\nWhat is the access code of the {owner}?<|im_end|>\n<|im_start|>assistant\n")
-    return told + filler(1500) + asked, code
+    return told + filler(1050) + asked, code
 
 
 def n_told(daemon: DaemonDriver, facts: Facts, extra: str, n: int) -> int:
@@ -51,7 +53,7 @@ def n_told(daemon: DaemonDriver, facts: Facts, extra: str, n: int) -> int:
 
 
 def test_a_pinned_fact_is_told_and_one_that_is_not_pinned_is_gone(start: Start, facts: Facts, full: bool) -> None:
-    daemon = start(*LRU)
+    daemon = start(*NARROW)
     n = 6 if full else 3
     assert n_told(daemon, facts, "", n) <= 1
     assert n_told(daemon, facts, "pin=256:512", n) >= n - 1
@@ -61,7 +63,7 @@ def test_a_pinned_fact_is_told_and_one_that_is_not_pinned_is_gone(start: Start, 
 
 def test_pins_of_every_text_are_the_daemons(start: Start, facts: Facts, full: bool) -> None:
     n = 6 if full else 3
-    daemon = start(*LRU, "--kv-offload-pin", "300:400,256:512")
+    daemon = start(*NARROW, "--kv-offload-pin", "300:400,256:512")
     assert n_told(daemon, facts, "", n) >= n - 1
     # A text that ends before them, or within them, is one like any other.
     for n_prompt in (10, 300):
@@ -71,7 +73,7 @@ def test_pins_of_every_text_are_the_daemons(start: Start, facts: Facts, full: bo
 def test_a_pinned_page_that_is_out_comes_back_when_its_text_begins_again(
     start: Start, facts: Facts, tmp_path: Path, full: bool
 ) -> None:
-    daemon = start(*LRU)
+    daemon = start(*NARROW)
     n = 4 if full else 2
     n_before, n_slot, n_file, n_parked = 0, 0, 0, 0
     for i in range(n):
@@ -95,12 +97,12 @@ def test_a_pinned_page_that_is_out_comes_back_when_its_text_begins_again(
 def test_lanes_with_pins_wait_for_room_and_all_are_served(start: Start, facts: Facts) -> None:
     shape = ("--ctx", "4096", "--ubatch", "64", "--lanes", "4")
     daemon = start("--kv-offload", "1664", *shape, "--kv-offload-policy", "lru")
-    prompts = {i: early_fact(facts, i) for i in range(1, 7)}
+    prompts = {i: early_fact(facts, i) for i in range(1, 6)}
     lines = [gen_line(i, 24, prompt, f"pin=256:512 priority={i % 2}") for i, (prompt, _) in prompts.items()]
     daemon.send(*lines)
     answers = daemon.collect(len(prompts))
     assert all(not isinstance(answer.reply, Err) for answer in answers.values())
-    assert sum(facts.tells(answers[i].tokens, code) for i, (_, code) in prompts.items()) >= 5
+    assert sum(facts.tells(answers[i].tokens, code) for i, (_, code) in prompts.items()) >= 4
     status = status_of(daemon)
     assert (status["lanes_busy"], status["pages_out"]) == ("0", "0")
 

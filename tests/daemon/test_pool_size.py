@@ -111,3 +111,13 @@ def test_what_cannot_go_with_it_is_refused(
     ended = run(luced, tiny_model, *arguments)
     assert ended.returncode == 64, ended
     assert says in ended.stdout
+
+
+def test_to_size_a_pool_a_drafter_is_loaded_once(luced: Path, tiny_model: Path, packaged_draft: Path) -> None:
+    """It has to be there to know what it takes; its cells come anew, as many as the pool's."""
+    drafting = ("--draft", str(packaged_draft), "--log-level", "debug", "--lanes", "1", "--ctx", "4096")
+    ended = run(luced, tiny_model, *drafting)
+    assert ended.returncode == 0, ended.stderr
+    loaded = [line for line in ended.stderr.splitlines() if "loaded meta data" in line]
+    assert [packaged_draft.name in line for line in loaded].count(True) == 1
+    assert "spec=ngram+dflash" in ended.stdout

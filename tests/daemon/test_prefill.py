@@ -20,6 +20,7 @@ BY_SCORER = ("--prefill-scorer", str(SCORER))
 NO_REPAIR = ("--prefill-repair", "off")
 CTX = ("--ctx", "8192")
 SPARSE = "prefill=sparse prefill_keep=0.2"
+N_SENTENCES = 220  # some 2,000 tokens: from 1,024 on that no memory has, parts are read
 AGAIN = "\n<|im_start|>user\nAnd again?<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -37,10 +38,10 @@ def repaired(daemon: DaemonDriver) -> dict[str, str]:
 
 def test_a_fact_is_found_in_a_fifth_of_the_text(start: Start, facts: Facts, full: bool) -> None:
     daemon = start(*CTX, *BY_SCORER, *NO_REPAIR)
-    n = 16 if full else 5
+    n = 16 if full else 4
     n_found = 0
     for i in range(n):
-        prompt, code = facts.prompt(380, (i + 0.5) / n)
+        prompt, code = facts.prompt(380 if full else N_SENTENCES, (i + 0.5) / n)
         told = generate(daemon, prompt, SPARSE, 24)
         assert told.ok.n_prompt == len(prompt)
         assert told.ok.n_read is not None
@@ -56,7 +57,7 @@ def test_a_fact_is_found_in_a_fifth_of_the_text(start: Start, facts: Facts, full
 def test_what_was_read_in_parts_is_no_prefix_of_what_is_read_whole(start: Start, facts: Facts) -> None:
     daemon = start(*CTX, *BY_SCORER, *NO_REPAIR)
     plain = start(*CTX)
-    prompt, _ = facts.prompt(300, 0.4)
+    prompt, _ = facts.prompt(N_SENTENCES, 0.4)
     generate(daemon, prompt, SPARSE, 8)
     comparison = Comparison(0.05)
     expected, margins = plain_answer(plain, prompt)
@@ -79,7 +80,7 @@ def test_after_the_repair_the_next_turn_stands_on_exact_memory(
 ) -> None:
     arguments = (*CTX, *BY_SCORER, *(str(tmp_path / "disk") if word == "DISK" else word for word in more))
     daemon = start(*arguments)
-    prompt, code = facts.prompt(300, 0.6)
+    prompt, code = facts.prompt(N_SENTENCES, 0.6)
     first = generate(daemon, prompt, SPARSE, 24)
     assert facts.tells(first.tokens, code)
     status = repaired(daemon)
@@ -100,7 +101,7 @@ def test_after_the_repair_the_next_turn_stands_on_exact_memory(
 
 def test_without_repair_the_next_turn_goes_on_from_the_parts(start: Start, facts: Facts) -> None:
     daemon = start(*CTX, *BY_SCORER, *NO_REPAIR)
-    prompt, code = facts.prompt(300, 0.6)
+    prompt, code = facts.prompt(N_SENTENCES, 0.6)
     first = generate(daemon, prompt, SPARSE, 24)
     n_scored = int(status_of(daemon)["prefill_scored"])
     next_turn = [*prompt, *first.tokens, *facts.ids(AGAIN)]
@@ -115,8 +116,8 @@ def test_without_repair_the_next_turn_goes_on_from_the_parts(start: Start, facts
 
 def test_keep_and_blocks_are_read(start: Start, facts: Facts) -> None:
     daemon = start(*CTX, *BY_SCORER, *NO_REPAIR)
-    prompt, _ = facts.prompt(300, 0.5)
-    daemon.send(f"compress id=4 share=0.05 keep=700:900 blocks=1000:1100,1200:1210 prompt={','.join(map(str, prompt))}")
+    prompt, _ = facts.prompt(N_SENTENCES, 0.5)
+    daemon.send(f"compress id=4 share=0.05 keep=700:900 blocks=1000:1100,1150:1160 prompt={','.join(map(str, prompt))}")
     kept = daemon.tokens_until_end()
     reply = daemon.next_reply()
     assert isinstance(reply, CompressOk)
@@ -127,7 +128,7 @@ def test_keep_and_blocks_are_read(start: Start, facts: Facts) -> None:
 
 @pytest.mark.parametrize("mux", [True, False])
 def test_compress_by_place(start: Start, facts: Facts, tmp_path: Path, *, mux: bool) -> None:
-    prompt, code = facts.prompt(300, 0.5)
+    prompt, code = facts.prompt(N_SENTENCES, 0.5)
     path = tmp_path / "prompt.bin"
     path.write_bytes(to_bytes(prompt))
     daemon = start(*CTX, mux=mux)
@@ -160,7 +161,7 @@ def test_compress_by_place(start: Start, facts: Facts, tmp_path: Path, *, mux: b
 
 
 def test_what_does_not_go_together_is_refused(start: Start) -> None:
-    prompt = random_prompt(3000)
+    prompt = random_prompt(1500)
     daemon = start("--ctx", "4096", *BY_SCORER)
     for extra in ("prefill=sparse snap=64:0", "prefill=auto restore=0"):
         daemon.send(gen_line(1, 4, prompt, extra))
@@ -177,14 +178,14 @@ def test_what_does_not_go_together_is_refused(start: Start) -> None:
     # What the daemon was started with is a wish: who does not ask for it is not refused.
     eager = start("--ctx", "4096", "--prefill", "sparse", *BY_SCORER)
     assert generate(eager, prompt, "snap=64:0", 4).ok.n_read is None
-    assert generate(eager, random_prompt(3000, seed=2), "", 4).ok.n_read is not None
-    assert generate(eager, random_prompt(3000, seed=3), "prefill=full", 4).ok.n_read is None
+    assert generate(eager, random_prompt(1500, seed=2), "", 4).ok.n_read is not None
+    assert generate(eager, random_prompt(1500, seed=3), "prefill=full", 4).ok.n_read is None
 
 
 def test_a_prompt_beyond_the_context_is_admitted(start: Start, facts: Facts, tmp_path: Path) -> None:
-    daemon = start("--ctx", "1024", *BY_SCORER)
-    prompt, code = facts.prompt(600, 0.3)
-    assert len(prompt) > 4096
+    daemon = start("--ctx", "512", *BY_SCORER)
+    prompt, code = facts.prompt(260, 0.3)
+    assert len(prompt) > 4 * 512
     path = tmp_path / "long.bin"
     path.write_bytes(to_bytes(prompt))
     daemon.send(gen_line(1, 24, path, ""))
@@ -194,13 +195,13 @@ def test_a_prompt_beyond_the_context_is_admitted(start: Start, facts: Facts, tmp
     assert refused.code is ErrorCode.PROMPT_TOO_LONG
     daemon.send(gen_line(2, 24, path, "prefill=auto"))
     tokens = daemon.tokens_until_end()
-    assert (daemon.next_ok().n_read or 9999) < 1024
+    assert (daemon.next_ok().n_read or 9999) < 512
     assert facts.tells(tokens, code)
 
 
 def test_cancel_and_park_while_it_is_scored_and_repaired(start: Start) -> None:
     daemon = start(*CTX, "--lanes", "1", *BY_SCORER)
-    prompt = random_prompt(7000)
+    prompt = random_prompt(1500)
     daemon.send(gen_line(1, 4, prompt, SPARSE), "cancel id=1")
     answer = daemon.collect(1)[1]
     assert answer.tokens == []
@@ -222,15 +223,15 @@ def test_cancel_and_park_while_it_is_scored_and_repaired(start: Start) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        ("--kv-offload", "1024", "--ubatch", "64", "--lanes", "1"),
-        ("--kv-offload", "1024", "--ubatch", "64", "--lanes", "1", "--kv-offload-policy", "draft"),
+        ("--kv-offload", "640", "--ubatch", "64", "--lanes", "1"),
+        ("--kv-offload", "640", "--ubatch", "64", "--lanes", "1", "--kv-offload-policy", "draft"),
         ("--draft-max", "8"),
     ],
     ids=["bounded", "bounded by the scorer", "n-grams"],
 )  # fmt: skip
 def test_it_goes_with_what_else_there_is(start: Start, facts: Facts, more: tuple[str, ...]) -> None:
     daemon = start(*CTX, *BY_SCORER, *more)
-    prompt, code = facts.prompt(380, 0.5)
+    prompt, code = facts.prompt(N_SENTENCES, 0.5)
     told = generate(daemon, prompt, "prefill=sparse prefill_keep=0.4", 24)
     assert told.ok.n_read is not None
     assert facts.tells(told.tokens, code)
@@ -244,7 +245,7 @@ def test_models_with_positions_of_one_part(start: Start, test_models: Path, name
     """What they answer means nothing; that the parts stand where they stand, that later tokens do, too, and that all of
     it is one text to memory does."""
     model = test_models / f"{name}.gguf"
-    prompt = [token % 100 for token in random_prompt(3000)]
+    prompt = [token % 100 for token in random_prompt(1500)]
     daemon = start(*CTX, *NO_REPAIR, "--prefill-scorer", str(model), model=model)
     first = generate(daemon, prompt, "prefill=sparse prefill_keep=0.3", 12)
     again = generate(daemon, prompt, "prefill=sparse prefill_keep=0.3", 12)
@@ -255,7 +256,7 @@ def test_models_with_positions_of_one_part(start: Start, test_models: Path, name
 
 
 def test_parts_are_found_on_disk_after_a_restart(start: Start, tmp_path: Path) -> None:
-    prompt = random_prompt(6000, seed=7)
+    prompt = random_prompt(1600, seed=7)
     arguments = (*CTX, *BY_SCORER, *NO_REPAIR, "--disk-cache", str(tmp_path / "disk"))
     first = start(*arguments)
     told = generate(first, prompt, SPARSE, 4)
@@ -268,7 +269,7 @@ def test_parts_are_found_on_disk_after_a_restart(start: Start, tmp_path: Path) -
 
 def test_in_the_plain_dialect_the_scorer_is_freed_in_turn(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "prompt.bin"
-    path.write_bytes(to_bytes(random_prompt(3000)))
+    path.write_bytes(to_bytes(random_prompt(1500)))
     daemon = start(*CTX, *BY_SCORER, mux=False)
     daemon.send(f"compress {path} 200", "free drafter", "ping end")
     assert daemon.tokens_until_end()
@@ -282,7 +283,7 @@ def test_a_scorer_whose_file_has_changed_is_read_anew_or_refused(start: Start, t
     good = SCORER.read_bytes()
     scorer.write_bytes(good)
     daemon = start(*CTX, "--prefill-scorer", str(scorer))
-    prompt = ",".join(map(str, random_prompt(2000)))
+    prompt = ",".join(map(str, random_prompt(1200)))
 
     def compress() -> CompressOk | Err:
         daemon.send(f"compress id=5 share=0.2 prompt={prompt}")
@@ -301,7 +302,7 @@ def test_a_scorer_whose_file_has_changed_is_read_anew_or_refused(start: Start, t
             assert isinstance(compress(), Err)
             assert status_of(daemon)["prefill_scorer_bytes"] == "0"
         # Requests are answered, all of their prompts read.
-        assert generate(daemon, random_prompt(2000, seed=3), SPARSE, 2).ok.n_read is None
+        assert generate(daemon, random_prompt(1200, seed=3), SPARSE, 2).ok.n_read is None
         scorer.unlink()
         scorer.write_bytes(good)
         assert compress() == before

@@ -248,6 +248,8 @@ def test_sampled_tokens_are_those_of_plain_decoding(
     [
         ("qwen3", "drafts/simple-qwen3", "draft", True),
         ("qwen3", "drafts/dflash-qwen3", "dflash", False),
+        ("qwen3", "drafts/dspark-qwen3", "dflash", False),
+        ("qwen35", "drafts/dflash2-qwen35", "dflash", False),
         ("qwen3", "drafts/eagle3-qwen3", "eagle3", False),
         ("gemma4", "gemma4", "draft", True),  # it drafts for itself
         ("gemma4", "drafts/dflash-gemma4", "dflash", False),
@@ -363,7 +365,6 @@ def test_acceptance_after_a_restore_is_that_of_the_undisturbed_run(
     [
         ("dflash-narrow", "hidden size"),
         ("dflash-deep", "layer"),
-        ("dflash-markov", "DSpark"),
         ("other-vocabulary", "vocabulary"),
     ],
 )

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import httpx2 as httpx
 import pytest
 
-from tests.http.admin.test_status_page import browser, opened, shows
 from tests.http.conftest import MakeServer
 from tests.http.serving import Server
 from tests.http.test_app_metrics import samples
+from tests.http.window.browsing import browser, opened, shows
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -142,5 +142,5 @@ async def test_without_speculation_nothing_is_told(make_server: MakeServer) -> N
 def test_the_page_shows_it(client: httpx.Client, browser: Browser, speculating: Server) -> None:
     client.post("/v1/chat/completions", json=DIALECTS["/v1/chat/completions"])
     said = r"drafts: ngram, dflash; [1-9]\.\d\d tokens a step, \d+ % of what was drafted was right"
-    with opened(browser, f"{speculating.url}/") as page:
-        shows(page, ".engine header", re.compile(said))
+    with opened(browser, f"{speculating.url}/#now") as page:
+        shows(page.locator(".engine header"), re.compile(said))

@@ -36,6 +36,9 @@ TYPE_NAMES: dict[str, type] = {
     "unpark": protocol.Unpark,
     "clear": protocol.Clear,
     "describe_image": protocol.DescribeImage,
+    "list_texts": protocol.ListTexts,
+    "hold_text": protocol.HoldText,
+    "forget_text": protocol.ForgetText,
 }
 REPLY_TYPE_NAMES: dict[str, type] = {
     "generate_ok": protocol.GenerateOk,
@@ -57,6 +60,7 @@ REPLY_TYPE_NAMES: dict[str, type] = {
     "inline_snapshot": protocol.InlineSnapshot,
     "inline_snapshot_failed": protocol.InlineSnapshotFailed,
     "status": protocol.StatusLine,
+    "texts": protocol.TextsLine,
     "ready": protocol.ReadyLine,
     "pool_size": protocol.PoolSize,
     "load_progress": protocol.LoadProgress,

@@ -30,6 +30,7 @@ from luce.supervisor import (
     SupervisorClosedError,
     SupervisorConfig,
 )
+from luce.supervisor.engine.client import MAX_INLINE_IDS
 from luce.supervisor.engine.generation import Compression, EngineEndedError
 from luce.supervisor.text import TextModel
 from tests.needles import CODE, QUESTION, SCORER, text_with_fact
@@ -47,9 +48,9 @@ def text(tiny_model: Path) -> TextModel:
 
 @pytest.fixture(scope="module")
 def asked(text: TextModel) -> tuple[int, ...]:
-    """A text of about 3,000 tokens, and what it is read for."""
+    """A text of about 2,300 tokens, and what it is read for."""
     ids = text.tokenize(f"{text_with_fact()}\n\n{QUESTION}")
-    assert 2500 < len(ids) < 4000
+    assert 2000 < len(ids) < 2800
     return tuple(ids)
 
 
@@ -123,7 +124,7 @@ async def test_what_is_named_is_kept_and_a_share_of_one_is_all(client: EngineCli
 
 
 async def test_a_long_prompt_goes_by_a_file_that_goes_with_the_answer(client: EngineClient) -> None:
-    prompt = ENDLESS[:5000]
+    prompt = ENDLESS[: MAX_INLINE_IDS + 1]
     waiting = asyncio.create_task(client.compress(Compress(0.2, prompt)))
     await asyncio.sleep(0)
     assert n_prompt_files() == 1
@@ -206,7 +207,7 @@ async def test_a_supervisor_finds_what_matters(supervisor: Supervisor, asked: tu
 
 
 async def test_many_at_once_beside_answers(supervisor: Supervisor, asked: tuple[int, ...]) -> None:
-    prompts = [asked[n:] for n in range(0, 800, 200)]
+    prompts = [asked[n:] for n in range(0, 400, 100)]
     texts = asyncio.gather(*(supervisor.compress(prompt, 0.2) for prompt in prompts))
     answers = asyncio.gather(*(collect(supervisor, request(max_tokens=20)) for _ in range(6)))
     for prompt, compressed in zip(prompts, await texts, strict=True):
@@ -216,7 +217,7 @@ async def test_many_at_once_beside_answers(supervisor: Supervisor, asked: tuple[
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 async def test_an_engine_that_is_killed_meanwhile_is_replaced(supervisor: Supervisor, how: signal.Signals) -> None:
-    prompt = ENDLESS[:4000]
+    prompt = ENDLESS[:1500]
     waiting = asked_for(supervisor, prompt)
     await asyncio.sleep(0)
     pid = await at_work(supervisor)
@@ -229,7 +230,7 @@ async def test_an_engine_that_is_killed_meanwhile_is_replaced(supervisor: Superv
 
 async def test_of_two_engines_the_other_goes_on(scoring: SupervisorConfig) -> None:
     async with Supervisor(dataclasses.replace(scoring, engines=[{}, {}], restart_delay_s=30.0)) as running:
-        prompt = ENDLESS[:4000]
+        prompt = ENDLESS[:1500]
         waiting = asked_for(running, prompt)
         await asyncio.sleep(0)
         os.kill(await at_work(running), signal.SIGKILL)
@@ -368,11 +369,11 @@ async def test_a_parked_engine_wakes_for_it_and_does_not_sleep_meanwhile(scoring
 
 async def test_an_engine_that_hangs_meanwhile_is_replaced(scoring: SupervisorConfig) -> None:
     async with Supervisor(dataclasses.replace(scoring, idle_ping_interval_s=0.2)) as running:
-        waiting = asked_for(running, ENDLESS[:4000])
+        waiting = asked_for(running, ENDLESS[:1500])
         await asyncio.sleep(0)
         os.kill(await at_work(running), signal.SIGSTOP)
         async with asyncio.timeout(DEADLINE_S):
-            check(await waiting, ENDLESS[:4000])
+            check(await waiting, ENDLESS[:1500])
         assert running.status().engines[0].n_deaths == 1
 
 

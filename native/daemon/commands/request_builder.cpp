@@ -81,6 +81,7 @@ memory::MemoryRequest to_memory(const wire::MemoryArgs& args) {
     request.turn = args.turn;
     for (const wire::PinSpan& pin : args.pins) request.pins.push_back({pin.begin, pin.end});
     request.reuse = args.reuse;
+    request.reuse_most = args.reuse_most;
     return request;
 }
 

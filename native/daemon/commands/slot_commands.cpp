@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "daemon/commands/text_fields.h"
+#include "memory/pages/page_name.h"
 #include "memory/snapshots/snapshot_file.h"
 
 namespace luce::daemon {
@@ -34,6 +36,12 @@ void SlotCommands::serve(const SlotCommand& command, std::optional<engine::Reque
                 done(unpark(which));
             else if constexpr (std::is_same_v<T, wire::Clear>)
                 done(clear(which));
+            else if constexpr (std::is_same_v<T, wire::ListTexts>)
+                done(describe_texts(which, memory_.texts()));
+            else if constexpr (std::is_same_v<T, wire::HoldText>)
+                done(hold(which));
+            else if constexpr (std::is_same_v<T, wire::ForgetText>)
+                done(forget(which));
         },
         command);
 }
@@ -157,6 +165,25 @@ wire::Reply SlotCommands::unpark(const wire::Unpark& command) {
 wire::Reply SlotCommands::clear(const wire::Clear& command) {
     engine_.forget_readings();
     memory_.clear(command.disk);
+    return wire::PlainOk{command.id};
+}
+
+wire::Reply SlotCommands::hold(const wire::HoldText& command) {
+    const std::optional<memory::PageName> page = memory::page_name_of(command.page);
+    if (!page) return wire::Err{command.id, no_page_name()};
+    if (const Result<void> held = memory_.texts().hold(*page, command.on); !held) {
+        return wire::Err{command.id, held.error()};
+    }
+    return wire::PlainOk{command.id};
+}
+
+wire::Reply SlotCommands::forget(const wire::ForgetText& command) {
+    const std::optional<memory::PageName> page = memory::page_name_of(command.page);
+    if (!page) return wire::Err{command.id, no_page_name()};
+    engine_.forget_readings();
+    if (const Result<void> forgotten = memory_.texts().forget(*page); !forgotten) {
+        return wire::Err{command.id, forgotten.error()};
+    }
     return wire::PlainOk{command.id};
 }
 

@@ -14,8 +14,9 @@
 
 namespace luce::daemon {
 
-using SlotCommand = std::variant<wire::Snapshot, wire::ThinSnapshot, wire::FreeSlot, wire::ListSlots, wire::SaveSlot,
-                                 wire::LoadSlot, wire::Park, wire::Unpark, wire::Clear>;
+using SlotCommand =
+    std::variant<wire::Snapshot, wire::ThinSnapshot, wire::FreeSlot, wire::ListSlots, wire::SaveSlot, wire::LoadSlot,
+                 wire::Park, wire::Unpark, wire::Clear, wire::ListTexts, wire::HoldText, wire::ForgetText>;
 
 template <typename T>
 concept IsSlotCommand = requires(T command) { SlotCommand(command); };
@@ -54,6 +55,8 @@ private:
     wire::Reply park(const wire::Park& command);
     wire::Reply unpark(const wire::Unpark& command);
     wire::Reply clear(const wire::Clear& command);
+    wire::Reply hold(const wire::HoldText& command);
+    wire::Reply forget(const wire::ForgetText& command);
 
     engine::Engine& engine_;
     memory::KvCacheManager& memory_;

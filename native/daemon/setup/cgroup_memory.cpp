@@ -104,7 +104,7 @@ std::optional<CgroupMemory> cgroup_memory(const fs::path& root) {
     const fs::path mount = root / "sys/fs/cgroup";
     const Version two = {mount, {"memory.max", "memory.high"}, "memory.current", {"inactive_file", "active_file"}};
     const Version one = {mount / "memory",
-                         {"memory.limit_in_bytes"},
+                         {"memory.limit_in_bytes", "memory.soft_limit_in_bytes"},
                          "memory.usage_in_bytes",
                          {"total_inactive_file", "total_active_file"}};
     const std::string groups = read(root / "proc/self/cgroup");

@@ -16,7 +16,8 @@ struct CgroupMemory {
 };
 
 // Of the group that the process is in and those around it, the one that leaves least. Version 2 (memory.max and
-// memory.high) and version 1 (memory.limit_in_bytes). None: nothing limits it, or nothing can be read. `root`: in place
+// memory.high) and version 1 (memory.limit_in_bytes and, which it is pushed back to where the machine runs short,
+// memory.soft_limit_in_bytes). None: nothing limits it, or nothing can be read. `root`: in place
 // of "/".
 std::optional<CgroupMemory> cgroup_memory(const std::filesystem::path& root = "/");
 

@@ -87,6 +87,9 @@ Result<void> check_policy(const Options& options, std::span<const std::string_vi
     if (has_layer && !is_policy(KvflashPolicy::query)) {
         return bad_args("--kv-offload-layer is for --kv-offload-policy query (or auto): the one given asks no layer");
     }
+    if (options.host_cache_type && (options.n_kvflash || options.sizes_kvflash)) {
+        return bad_args("--host-cache-type does not go with --kv-offload, which reads in pages what is in them");
+    }
     if (options.kvflash_scorer_cache_type && !options.kvflash_scorer) {
         return bad_args("--kv-offload-scorer-cache-type is for a scorer: name one with --kv-offload-scorer FILE");
     }
@@ -96,6 +99,27 @@ Result<void> check_policy(const Options& options, std::span<const std::string_vi
 Result<void> check_prefill(const Options& options) {
     if (options.prefill != ReadingChoice::full && !options.prefill_scorer) {
         return bad_args("--prefill auto and sparse need a small model that chooses: give --prefill-scorer FILE");
+    }
+    return {};
+}
+
+// Two words for one number, and what belongs to a way of scaling that is not the one given.
+Result<void> check_rope(const Options& options) {
+    const bool has_scale = options.rope_scale || options.rope_freq_scale;
+    if (options.rope_scale && options.rope_freq_scale) {
+        return bad_args("--rope-scale and --rope-freq-scale both say how far positions are scaled: give one of them");
+    }
+    if (options.rope_scaling == RopeScalingChoice::none && has_scale) {
+        return bad_args("--rope-scaling none scales nothing: leave --rope-scale and --rope-freq-scale out");
+    }
+    if (!options.rope_scaling || options.rope_scaling == RopeScalingChoice::yarn) return {};
+    const std::pair<const char*, bool> of_yarn[] = {{"--yarn-orig-ctx", options.yarn_orig_ctx.has_value()},
+                                                    {"--yarn-ext-factor", options.yarn_ext_factor.has_value()},
+                                                    {"--yarn-attn-factor", options.yarn_attn_factor.has_value()},
+                                                    {"--yarn-beta-slow", options.yarn_beta_slow.has_value()},
+                                                    {"--yarn-beta-fast", options.yarn_beta_fast.has_value()}};
+    for (const auto& [name, is_given] : of_yarn) {
+        if (is_given) return bad_args(std::string(name) + " is for --rope-scaling yarn: give that, or leave it out");
     }
     return {};
 }
@@ -152,6 +176,7 @@ Result<void> check_together(const Options& options, std::span<const std::string_
         return bad_args("--lanes " + std::to_string(options.n_lanes) + " needs --ubatch and --batch of at least that");
     }
     if (Result<void> checked = check_images(options); !checked) return checked;
+    if (Result<void> checked = check_rope(options); !checked) return checked;
     if (Result<void> checked = check_prefill(options); !checked) return checked;
     return check_draft(options);
 }

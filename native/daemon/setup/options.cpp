@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string_view>
@@ -29,6 +30,13 @@ struct OptionSpec {
     std::vector<std::string_view> aliases;  // older names, which go on working
 };
 
+// An option of older drivers that has no use here.
+struct GoneOption {
+    std::string_view name;
+    std::string_view value;  // what it takes; empty: nothing
+    std::string_view why;    // empty: nothing is to be said of it
+};
+
 template <typename Number>
 std::optional<std::string> parse_number(std::string_view text, Number low, Number high, Number& number) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -49,6 +57,19 @@ Setter number(Field Options::* field, Number low, Number high) {
     };
 }
 
+Setter real(std::optional<float> Options::* field, bool is_positive) {
+    return [=](Options& options, std::string_view text) -> std::optional<std::string> {
+        float number = 0;
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool is_read = error == std::errc() && end == text.data() + text.size() && std::isfinite(number);
+        if (!is_read || number < 0 || (is_positive && number == 0)) {
+            return is_positive ? "takes a number above 0" : "takes a number from 0 on";
+        }
+        options.*field = number;
+        return std::nullopt;
+    };
+}
+
 Setter flag(bool Options::* field) {
     return [=](Options& options, std::string_view) -> std::optional<std::string> {
         options.*field = true;
@@ -65,8 +86,8 @@ Setter text(Field Options::* field) {
     };
 }
 
-template <typename Value>
-Setter choice(Value Options::* field, std::vector<std::pair<std::string_view, Value>> values) {
+template <typename Value, typename Field>
+Setter choice(Field Options::* field, std::vector<std::pair<std::string_view, Value>> values) {
     return [field, values = std::move(values)](Options& options, std::string_view value) -> std::optional<std::string> {
         std::string known;
         for (const auto& [name, meaning] : values) {
@@ -126,6 +147,18 @@ std::optional<std::string> draft_accept(Options&, std::string_view value) {
     return "takes one of match";
 }
 
+// Several times, and several at once: each adds to those before it. What they mean the model's loader says.
+std::optional<std::string> kv_overrides(Options& options, std::string_view text) {
+    while (true) {
+        const std::size_t comma = text.find(',');
+        const std::string_view one = text.substr(0, comma);
+        if (one.empty()) return "takes KEY=TYPE:VALUE, with commas between several";
+        options.kv_overrides.emplace_back(one);
+        if (comma == std::string_view::npos) return std::nullopt;
+        text.remove_prefix(comma + 1);
+    }
+}
+
 constexpr std::int32_t kMaxLayer = 1 << 16;
 
 std::optional<std::string> kvflash_size(Options& options, std::string_view text) {
@@ -182,6 +215,37 @@ const OptionSpec* find(std::string_view name) {
     return nullptr;
 }
 
+// Whether the option at `i` is one that does nothing any more; `i` is then at its value, if it takes one.
+bool pass_gone(std::span<char* const> arguments, std::size_t& i, std::string_view name, bool has_value,
+               Options& options) {
+    const auto* gone = std::ranges::find(kGone, name, &GoneOption::name);
+    if (gone == std::end(kGone) || (has_value && gone->value.empty())) return false;
+    if (!gone->value.empty() && !has_value && i + 1 < arguments.size()) ++i;
+    if (!gone->why.empty()) {
+        options.notes.push_back(std::string(name) + " does nothing any more: " + std::string(gone->why));
+    }
+    return true;
+}
+
+// What --draft-method says in one word, as the options that it stands for.
+Result<void> apply_draft_method(Options& options) {
+    switch (options.draft_method) {
+        case DraftMethod::automatic: break;
+        case DraftMethod::none:
+            if (options.mtp || options.n_draft_most.value_or(0) > 0) {
+                return bad_args("--draft-method none drafts nothing: leave --mtp and --draft-max out");
+            }
+            options.n_draft_most = 0;
+            break;
+        case DraftMethod::dflash:
+            if (options.mtp) return bad_args("--draft-method dflash and --mtp name two sources: give one of them");
+            if (!options.draft) return bad_args("--draft-method dflash needs a drafter: give --draft FILE");
+            break;
+        case DraftMethod::mtp: options.mtp = true; break;
+    }
+    return {};
+}
+
 }  // namespace
 
 Result<Options> parse_options(std::span<char* const> arguments) {
@@ -192,6 +256,7 @@ Result<Options> parse_options(std::span<char* const> arguments) {
         const std::size_t equals = word.starts_with("--") ? word.find('=') : std::string_view::npos;
         const std::string_view name = word.substr(0, equals);
         const OptionSpec* spec = find(name);
+        if (spec == nullptr && pass_gone(arguments, i, name, equals != std::string_view::npos, options)) continue;
         if (spec == nullptr) return bad_args("unknown option '" + std::string(name) + "'; luced --help lists them");
         given.push_back(spec->name);
         std::string_view value;
@@ -208,6 +273,7 @@ Result<Options> parse_options(std::span<char* const> arguments) {
             return bad_args(std::string(name) + " " + *wrong + ", not '" + std::string(value) + "'");
         }
     }
+    if (Result<void> applied = apply_draft_method(options); !applied) return applied.error();
     if (Result<void> checked = check_together(options, given); !checked) return checked.error();
     if (options.sizes_kvflash) options.n_kvflash = static_cast<std::int32_t>(n_least_pool(options));
     return options;

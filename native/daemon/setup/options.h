@@ -23,6 +23,8 @@ enum class ReadingChoice { full, automatic, sparse };
 
 enum class SplitModeChoice { none, layer, row, tensor };
 enum class FlashAttentionChoice { automatic, on, off };
+enum class RopeScalingChoice { none, linear, yarn };
+enum class DraftMethod { automatic, none, dflash, mtp };
 
 // Drafted tokens a lane and step where nobody says otherwise: what a block of 16 holds beside the lane's own token.
 inline constexpr std::int32_t kDraftMost = 15;
@@ -78,6 +80,16 @@ struct Options {
     std::optional<std::string> cache_type_k;
     std::optional<std::string> cache_type_v;
     FlashAttentionChoice flash_attention = FlashAttentionChoice::automatic;
+    std::optional<RopeScalingChoice> rope_scaling;
+    std::optional<float> rope_scale;
+    std::optional<float> rope_freq_base;
+    std::optional<float> rope_freq_scale;
+    std::optional<std::int32_t> yarn_orig_ctx;
+    std::optional<float> yarn_ext_factor;
+    std::optional<float> yarn_attn_factor;
+    std::optional<float> yarn_beta_slow;
+    std::optional<float> yarn_beta_fast;
+    std::vector<std::string> kv_overrides;  // KEY=TYPE:VALUE
     EmbeddingPooling embedding = EmbeddingPooling::none;
     std::optional<int> stream_fd;
     bool multiplexed = false;
@@ -87,11 +99,13 @@ struct Options {
     std::optional<std::string> trace;  // a file for the spans of steps
     std::int32_t n_slots = 256;
     std::optional<std::uint64_t> host_cache_bytes;  // unset: a share of the free memory
+    std::optional<std::string> host_cache_type;     // unset: as in the cache
     std::optional<std::string> disk_cache;
     std::uint64_t disk_budget_bytes = std::uint64_t{32} << 30;
     bool reuses_prefixes = true;
     std::optional<std::string> draft;  // a GGUF file: a draft model, or with `mtp` the assistant that has the heads
     bool mtp = false;
+    DraftMethod draft_method = DraftMethod::automatic;
     std::optional<std::string> mmproj;         // a GGUF file: what makes rows of images
     std::optional<std::int32_t> n_draft_most;  // 0: never speculate; unset: as each source does best
     bool draft_gate = true;
@@ -106,6 +120,7 @@ struct Options {
     bool dies_with_parent = false;
     bool wants_version = false;
     bool wants_help = false;
+    std::vector<std::string> notes;  // of options that do nothing any more: for the log
 
     // Most tokens of one pass over the weights, and of a call, at the least.
     std::int32_t ubatch() const { return n_ubatch.value_or(kUbatch); }

@@ -68,10 +68,10 @@ void CommonDrafts::open() {
     for (Lane& lane : lanes_) lane = {};
 }
 
-void CommonDrafts::unload() {
+void CommonDrafts::unload(bool keeps_weights) {
     if (device_) device_->unbind();
     batch_.reset();
-    model_->unload();
+    model_->unload(keeps_weights);
     for (Lane& lane : lanes_) lane = {};
 }
 

@@ -54,7 +54,8 @@ public:
     Result<void> catch_up(LaneId lane) override;
     const std::string& identity() const override { return model_->identity(); }
     MemoryRefusals& refusals() override { return model_->refusals(); }
-    void unload() override;
+    using DraftMemory::unload;
+    void unload(bool keeps_weights) override;
     Result<void> reload() override;
 
     // What the lane carries over from its last token to the next one, beside its cells: without it the first pair after

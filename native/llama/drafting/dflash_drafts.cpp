@@ -14,7 +14,6 @@
 #include "llama-context.h"
 #include "llama/decoding/logit_choice.h"
 #include "llama/drafting/drafted_token.h"
-#include "llama/gguf_check/draft_fit.h"
 #include "llama/model/sequence.h"
 #include "speculation/trees/tree_drafts.h"
 
@@ -50,9 +49,12 @@ Result<std::unique_ptr<DflashDrafts>> DflashDrafts::load(const DraftModelOptions
     drafts->n_embd_ = llama_model_n_embd(target.model());
     drafts->mask_ = dflash_mask_token(weights);
     drafts->traits_.name = "dflash";
-    drafts->n_block_ = std::min(options.n_most, dflash_block_size(weights) - 1);
-    drafts->traits_.can_branch = options.n_tree > 0;
-    drafts->traits_.n_most = options.n_tree > 0 ? options.n_tree : drafts->n_block_;
+    drafts->head_ = dflash_head(weights);
+    drafts->first_place_ = dflash_first_place(weights);
+    drafts->n_block_ = std::min(options.n_most, dflash_block_size(weights) - drafts->first_place_);
+    // Behind a head, what stands at a place depends on what stands before it.
+    drafts->traits_.can_branch = options.n_tree > 0 && drafts->head_ == DflashHead::none;
+    drafts->traits_.n_most = drafts->traits_.can_branch ? options.n_tree : drafts->n_block_;
     for (std::int32_t i = 0; i < options.n_lanes; ++i) drafts->pending_.emplace_back(drafts->n_features());
     drafts->open();
     drafts->device_ = std::make_unique<LlamaKvDevice>(*drafts->model_, options.n_lanes);
@@ -68,10 +70,10 @@ void DflashDrafts::open() {
     batch_ = std::make_unique<common_batch>(model_->context());
 }
 
-void DflashDrafts::unload() {
+void DflashDrafts::unload(bool keeps_weights) {
     device_->unbind();
     batch_.reset();
-    model_->unload();
+    model_->unload(keeps_weights);
     for (Pending& pending : pending_) pending = Pending(n_features());
 }
 
@@ -183,11 +185,11 @@ Result<void> DflashDrafts::inject(std::span<const Portion> portions) {
             const std::array<llama_pos, 4> positions = {position, position, position, 0};
             batch_->add_embd({pending.rows.row(i), 1, n_features()}, positions.data(), sequence(portion.lane), false);
             if (batch_->size() < n_most) continue;
-            result = run("injecting features", 0);
+            result = run("injecting features", features_shape());
             batch_->clear();
         }
     }
-    if (result && batch_->size() > 0) result = run("injecting features", 0);
+    if (result && batch_->size() > 0) result = run("injecting features", features_shape());
     for (const Portion& portion : portions) take_off(portion);
     return result;
 }
@@ -217,19 +219,28 @@ Result<std::int32_t> DflashDrafts::prepare(std::span<const DraftAsk> asks) {
 Result<void> DflashDrafts::draft(std::span<const DraftAsk> asks, std::vector<Draft>& drafts) {
     if (const Result<std::int32_t> prepared = prepare(asks); !prepared) return prepared.error();
     batch_->clear();
+    // A head computes all blocks as one tensor: they have to be equally long then.
+    std::int32_t n_widest = 0;
+    for (const DraftAsk& ask : asks) n_widest = std::max(n_widest, n_places(ask));
+    const auto n_tokens = [&](const DraftAsk& ask) {
+        return first_place_ + (head_ == DflashHead::none ? n_places(ask) : n_widest);
+    };
     for (const DraftAsk& ask : asks) {
         const auto last = static_cast<Position>(ask.text.size()) - 1;
-        for (std::int32_t i = 0; i <= n_places(ask); ++i) {
-            // The graph gives logits of all its tokens whatever is asked for: with fewer, rows would be another's.
-            batch_->add(i == 0 ? ask.text.back() : mask_, last + i, sequence(ask.lane), true);
+        for (std::int32_t i = 0; i < n_tokens(ask); ++i) {
+            // The graph gives logits of all its tokens whatever is asked for: with fewer, rows would be another's. A
+            // selector hands out what it has made of them.
+            const bool wants_logits = head_ != DflashHead::selector;
+            batch_->add(i == 0 ? ask.text.back() : mask_, last + i, sequence(ask.lane), wants_logits);
         }
     }
-    Result<void> computed = run("drafting", batch_->size());
+    Result<void> computed = run("drafting", block_shape(asks.size()));
     if (computed) {
         std::int32_t row = 0;
         for (const DraftAsk& ask : asks) {
-            drafts.push_back(read_draft(ask, row + 1));
-            row += 1 + n_places(ask);
+            const std::int32_t first = row + first_place_;
+            drafts.push_back(head_ == DflashHead::selector ? read_selected(ask, first) : read_draft(ask, first));
+            row += n_tokens(ask);
         }
     }
     // The block was a question; what the text becomes is injected when it is known.
@@ -265,10 +276,37 @@ Draft DflashDrafts::read_draft(const DraftAsk& ask, std::int32_t row) const {
     return is_tree ? speculation::tree_draft(ask, places) : chain;
 }
 
-Result<void> DflashDrafts::run(const char* what, std::int32_t n_outputs) {
+// The same rows as read_draft(), as the selector packs them: the likeliest tokens of a place, and how well each goes
+// with each of those before it.
+Draft DflashDrafts::read_selected(const DraftAsk& ask, std::int32_t row) const {
+    const auto n_kept = static_cast<std::size_t>(llama_model_dflash_selector_top_k(model_->model()));
+    const auto n_embd = static_cast<std::size_t>(llama_model_n_embd(model_->model()));
+    Draft chain;
+    chain.lane = ask.lane;
+    std::size_t before = 0;
+    for (std::int32_t i = 0; i < n_places(ask); ++i) {
+        const float* packed = model_->context()->get_embeddings_nextn() + static_cast<std::size_t>(row + i) * n_embd;
+        const std::span<const float> scores(packed + n_kept + before * n_kept, n_kept);
+        const Likeliest best = likeliest(scores);
+        if (best.probability <= 0.0F) break;
+        before = static_cast<std::size_t>(best.token);
+        chain.tokens.push_back(static_cast<Token>(packed[before]));
+        chain.confidence.push_back(best.probability);
+    }
+    return chain;
+}
+
+CallShape DflashDrafts::features_shape() const { return {batch_->size(), 0, 1, 1}; }
+
+CallShape DflashDrafts::block_shape(std::size_t n_blocks) const {
+    if (head_ == DflashHead::none) return {batch_->size(), batch_->size(), 1, 0};
+    const std::int32_t n_outputs = head_ == DflashHead::selector ? 0 : batch_->size();
+    return {batch_->size(), n_outputs, static_cast<std::int32_t>(n_blocks), 0};
+}
+
+Result<void> DflashDrafts::run(const char* what, const CallShape& shape) {
     try {
-        const auto variant = n_outputs > 0 ? std::uint64_t{0} : std::uint64_t{1};  // tokens, or features
-        const GraphCache::Lease graph = model_->graphs().lease({batch_->size(), n_outputs, 1, variant});
+        const GraphCache::Lease graph = model_->graphs().lease(shape);
         const int code = llama_process(model_->context(), LLAMA_PROCESS_TYPE_DECODE, batch_->get());
         llama_synchronize(model_->context());
         if (code == 0) return {};

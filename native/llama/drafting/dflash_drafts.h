@@ -1,4 +1,5 @@
-// DflashDrafts: a DFlash drafter (block diffusion that reads the target's hidden features) as a source of drafts, and
+// DflashDrafts: a DFlash drafter (block diffusion that reads the target's hidden features) as a source of drafts, also
+// with what newer ones have behind their block (DSpark, DFlash2), and
 // the memory that it keeps of each lane's text: K and V of the target's features, position for position.
 //
 // Source: "DFlash: Block Diffusion for Flash Speculative Decoding" (Chen et al., 2026); the graph is llama.cpp's.
@@ -16,6 +17,7 @@
 #include "llama/drafting/draft_context.h"
 #include "llama/drafting/draft_memory.h"
 #include "llama/drafting/feature_rows.h"
+#include "llama/gguf_check/draft_fit.h"
 #include "llama/kv_cache/kv_device.h"
 #include "speculation/draft_source.h"
 
@@ -48,7 +50,8 @@ public:
     Result<void> catch_up(LaneId lane) override;
     const std::string& identity() const override { return model_->identity(); }
     MemoryRefusals& refusals() override { return model_->refusals(); }
-    void unload() override;
+    using DraftMemory::unload;
+    void unload(bool keeps_weights) override;
     Result<void> reload() override;
 
 private:
@@ -75,17 +78,22 @@ private:
     void drop_pending(LaneId lane);
     Result<void> leave_out_skipped(LaneId lane);
     void warn_of_loss(const Result<void>& injected);
-    Result<void> run(const char* what, std::int32_t n_outputs);
+    Result<void> run(const char* what, const CallShape& shape);
+    CallShape features_shape() const;
+    CallShape block_shape(std::size_t n_blocks) const;
     std::size_t n_features() const;  // of a position
     std::size_t n_pending(LaneId lane) const;
     std::int32_t n_places(const speculation::DraftAsk& ask) const;
     speculation::Draft read_draft(const speculation::DraftAsk& ask, std::int32_t row) const;
+    speculation::Draft read_selected(const speculation::DraftAsk& ask, std::int32_t row) const;
 
     const Model& target_;
     std::unique_ptr<DraftContext> model_;
     std::unique_ptr<LlamaKvDevice> device_;
     speculation::SourceTraits traits_;
-    std::int32_t n_block_ = 0;          // places of the block after its first one, or fewer if that many are wanted
+    DflashHead head_ = DflashHead::none;
+    std::int32_t first_place_ = 1;      // of a block, that is drafted: before it stands the text's last token
+    std::int32_t n_block_ = 0;          // places of the block from there on, or fewer if that many are wanted
     std::vector<std::int32_t> layers_;  // of the target, whose inputs are the features
     std::int32_t n_embd_ = 0;           // of one layer
     Token mask_ = 0;

@@ -85,13 +85,11 @@ Result<DraftKind> draft_kind_of(const std::string& path, std::int32_t n_embd_tar
     const std::uint32_t n_hyper_connections = gguf.count(".hyper_connection.count", {});
     if (gguf.refusal()) return Error{ErrorCode::start_failed, "draft " + path + ": " + *gguf.refusal()};
     if (architecture == "dflash") {
-        const char* const mark = n_hyper_connections > 0               ? "dflash.hyper_connection.count"
-                                 : gguf.has_tensor("markov_w1.weight") ? "markov_w1.weight"
-                                                                       : nullptr;
-        if (mark == nullptr) return DraftKind::dflash;
-        return Error{ErrorCode::start_failed, "draft " + path + ": it is a DSpark drafter (it has " + mark +
-                                                  "), which this version does not run: name a DFlash drafter that is "
-                                                  "none"};
+        if (n_hyper_connections == 0) return DraftKind::dflash;
+        return Error{ErrorCode::start_failed,
+                     "draft " + path +
+                         ": it drafts for DeepSeek V4 (it has dflash.hyper_connection.count), whose memory cannot be "
+                         "paged: name a DFlash or DSpark drafter that is for another model"};
     }
     if (architecture == "eagle3") return DraftKind::eagle3;
     if (architecture == "gemma4-assistant") return DraftKind::assistant;
@@ -102,16 +100,23 @@ Result<DraftKind> draft_kind_of(const std::string& path, std::int32_t n_embd_tar
     return (has_heads && fits) || (n_heads > 0 && !has_trunk) ? DraftKind::mtp : DraftKind::simple;
 }
 
+std::vector<std::uint32_t> captured_layers(const std::string& path) {
+    Result<GgufMetadata> opened = GgufMetadata::open(path);
+    if (!opened) return {};
+    opened.value().set_architecture(opened.value().text("general.architecture"));
+    return opened.value().numbers(".target_layers");
+}
+
 Result<std::unique_ptr<DraftContext>> DraftContext::load(const DraftModelOptions& options, const Model& target) {
     std::unique_ptr<DraftContext> draft(new DraftContext(options, target));
     if (Result<void> opened = draft->open(); !opened) return opened.error();
     return draft;
 }
 
-void DraftContext::unload() {
+void DraftContext::unload(bool keeps_weights) {
     graphs_.reset();
     context_.reset();
-    model_.reset();
+    if (!keeps_weights) model_.reset();
     refusals_.forget();
 }
 
@@ -130,8 +135,8 @@ Result<void> DraftContext::open() {
     if (options_.path.empty()) {
         architecture_ = target_.architecture();
         identity_ = target_.info().identity;
-    } else if (Result<void> loaded = load_weights(); !loaded) {
-        return loaded;
+    } else if (!model_) {
+        if (Result<void> loaded = load_weights(); !loaded) return loaded;
     }
     if (Result<void> checked = check_draft_fits(kind_, weights(), target_.model()); !checked) {
         return failed(checked.error().text + "; name a draft that was made for this model, or none");
@@ -212,7 +217,10 @@ Result<void> DraftContext::create_context() {
     params.swa_full = false;
     params.no_perf = true;
     params.ctx_other = target_.context();
-    if (kind_ == DraftKind::mtp || kind_ == DraftKind::assistant) params.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
+    if (kind_ == DraftKind::mtp || kind_ == DraftKind::assistant) {
+        params.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
+        target_.info().rope.apply(params);  // they are parts of the model, and see positions as it does
+    }
     try {
         context_.reset(llama_init_from_model(weights(), params));
     } catch (const std::exception& e) {
@@ -238,7 +246,11 @@ void DraftContext::read_target() const {
             llama_set_embeddings_nextn(target_.context(), true, /*masked*/ false);
         }
     }
-    if (kind_ == DraftKind::dflash) return;
+    if (kind_ == DraftKind::dflash) {
+        const bool has_selector = dflash_head(weights()) == DflashHead::selector;
+        if (has_selector) llama_set_embeddings_nextn(context_.get(), true, /*masked*/ false);
+        return;
+    }
     if (kind_ != DraftKind::eagle3) llama_set_embeddings_nextn(target_.context(), true, /*masked*/ false);
     llama_set_embeddings_nextn(context_.get(), true, /*masked*/ true);
 }

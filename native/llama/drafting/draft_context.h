@@ -35,6 +35,9 @@ const char* name_of(DraftKind kind);
 // a plain draft model otherwise. Errors: start_failed.
 Result<DraftKind> draft_kind_of(const std::string& path, std::int32_t n_embd_target);
 
+// The target's layers whose input the file's draft reads; none if it reads no such, or is no draft.
+std::vector<std::uint32_t> captured_layers(const std::string& path);
+
 class DraftContext final : public ContextOwner {
 public:
     // An empty path: the heads in the target's own file, which must have been loaded with them. What the draft reads of
@@ -43,7 +46,7 @@ public:
     static Result<std::unique_ptr<DraftContext>> load(const DraftModelOptions& options, const Model& target);
 
     // Give the memory back, and take it again once the target is there again. Errors of reload(): start_failed.
-    void unload();
+    void unload(bool keeps_weights);
     Result<void> reload();
 
     llama_context* context() const override { return context_.get(); }

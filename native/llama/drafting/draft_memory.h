@@ -44,8 +44,10 @@ public:
     // Whether its computations were refused memory.
     virtual MemoryRefusals& refusals() = 0;
 
-    // Give the device's memory back, and take it again. Errors: start_failed.
-    virtual void unload() = 0;
+    // Give the device's memory back, and take it again: with as many cells as the target's pool has then.
+    // `keeps_weights`: all of it but the weights. Errors: start_failed.
+    virtual void unload(bool keeps_weights) = 0;
+    void unload() { unload(false); }
     virtual Result<void> reload() = 0;
 };
 

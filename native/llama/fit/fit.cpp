@@ -159,10 +159,11 @@ std::size_t file_bytes(const std::vector<std::string>& files) {
 }
 
 // libllama's own sum, of a context that takes no memory; none: it makes no such context.
-std::optional<ContextSize> measure(llama_model* model, const llama_context_params& params) {
+std::optional<ContextSize> measure(llama_model* model, const ContextSizes& sizes) {
     ContextSize size;
+    sizes.types.set(model);
     try {
-        const std::unique_ptr<llama_context, LlamaContextDeleter> context(llama_init_from_model(model, params));
+        const std::unique_ptr<llama_context, LlamaContextDeleter> context(llama_init_from_model(model, sizes.params));
         if (!context) return std::nullopt;
         for (const auto& [type, bytes] : llama_get_memory_breakdown(context.get())) {
             size.cache += bytes.context;
@@ -191,7 +192,7 @@ public:
         const auto [at, is_new] = known_.try_emplace({n_ctx, has_q8, is_wide});
         if (!is_new) return at->second;
         if (const Result<ContextSizes> planned = sizes(n_ctx, has_q8, is_wide)) {
-            at->second = llama::measure(model_, planned.value().params);
+            at->second = llama::measure(model_, planned.value());
         }
         return at->second;
     }
@@ -304,11 +305,11 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     if (!chosen) return chosen.error();
     if (!uses_gpu) {  // the cache has the CPU's number format there
         FitPlan& plan = fitted.plan;
-        plan.host_cache = measure(model, chosen.value().params).value_or(ContextSize{}).cache;
+        plan.host_cache = measure(model, chosen.value()).value_or(ContextSize{}).cache;
         plan.fits_host = plan.host_weights + plan.host_cache <= fitted.budget.host;
     }
-    fitted.cache_type_k = ggml_type_name(chosen.value().params.type_k);
-    fitted.cache_type_v = ggml_type_name(chosen.value().params.type_v);
+    fitted.cache_type_k = chosen.value().types.text(true);
+    fitted.cache_type_v = chosen.value().types.text(false);
     fitted.n_ctx_wanted = sizes.value().n_ctx;
     return fitted;
 }

@@ -76,7 +76,9 @@ Result<void> check_hidden_output(const llama_model* model) {
 // What is not multiplied as a matrix is computed with as it is; ggml asserts that it is of this type.
 Result<void> check_vectors(const llama_model* draft) {
     for (const auto& [name, tensor] : draft->tensors_by_name) {
-        if (ggml_n_dims(tensor) > 1 || tensor->type == GGML_TYPE_F32 || tensor == draft->d2t) continue;
+        // A matrix of one row looks like a vector.
+        const bool is_matrix = ggml_n_dims(tensor) > 1 || tensor == draft->dspark_conf_proj;
+        if (is_matrix || tensor->type == GGML_TYPE_F32 || tensor == draft->d2t) continue;
         return does_not_fit("its " + name + " is of type " + ggml_type_name(tensor->type) + " instead of f32");
     }
     return {};
@@ -183,6 +185,26 @@ std::optional<std::int32_t> metadata_number(const llama_model* model, const char
     return error == std::errc() && *end == '\0' ? std::optional(n) : std::nullopt;
 }
 
+// llama.cpp's graphs of the heads assert what they need.
+Result<void> check_dflash_head(const llama_model* draft) {
+    char text[8] = {};
+    if (dflash_head(draft) == DflashHead::markov &&
+        llama_model_meta_val_str(draft, "dflash.block_size", text, sizeof text) < 0) {
+        return does_not_fit("a DSpark drafter's file has to say how large its block is (dflash.block_size)");
+    }
+    if (llama_model_dflash_selector_top_k(draft) > 0 && draft->dflash_selector_hidden == nullptr) {
+        return does_not_fit("it names a selector (dflash.selector_top_k) and has none");
+    }
+    for (const llama_layer& layer : draft->layers) {
+        for (const ggml_tensor* base : {layer.dflash_attn_conv_base, layer.dflash_ffn_conv_base}) {
+            if (base == nullptr || base->type == GGML_TYPE_F32) continue;
+            return does_not_fit(std::string("its ") + base->name + " is of type " + ggml_type_name(base->type) +
+                                " instead of f32");
+        }
+    }
+    return {};
+}
+
 Result<void> check_dflash(const llama_model* draft, const llama_model* target) {
     const std::uint32_t n_read = llama_model_target_layer_ids_n(draft);
     if (n_read == 0) return does_not_fit("it names no layers of the target to read");
@@ -203,9 +225,7 @@ Result<void> check_dflash(const llama_model* draft, const llama_model* target) {
     if (dflash_block_size(draft) < 2) {
         return does_not_fit("its block has no room for a drafted token (dflash.block_size)");
     }
-    if (llama_model_dflash_selector_top_k(draft) > 0) {
-        return does_not_fit("drafters with a selector (DFlash2) are not known to this version");
-    }
+    if (Result<void> checked = check_dflash_head(draft); !checked) return checked;
     return draft->d2t == nullptr ? Result<void>() : check_token_map(draft->d2t, n_vocab);
 }
 
@@ -224,6 +244,18 @@ Result<void> check_draft_fits(DraftKind kind, const llama_model* draft, const ll
         case DraftKind::dflash: return check_dflash(draft, target);
     }
     return does_not_fit("its kind is not known");
+}
+
+DflashHead dflash_head(const llama_model* draft) {
+    if (draft->dspark_markov_w1 != nullptr) return DflashHead::markov;
+    return draft->dflash_selector_hidden != nullptr ? DflashHead::selector : DflashHead::none;
+}
+
+// llama.cpp's default, where a file does not say.
+std::int32_t dflash_first_place(const llama_model* draft) {
+    char text[8] = {};
+    const bool says = llama_model_meta_val_str(draft, "dflash.sample_from_anchor", text, sizeof text) >= 0;
+    return dflash_head(draft) == DflashHead::markov && (!says || std::string_view(text) == "true") ? 0 : 1;
 }
 
 std::int32_t dflash_block_size(const llama_model* draft) {

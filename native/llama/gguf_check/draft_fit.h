@@ -16,9 +16,17 @@ namespace luce::llama {
 // fit.
 Result<void> check_draft_fits(DraftKind kind, const llama_model* draft, const llama_model* target);
 
+// What stands behind a DFlash drafter's block. markov (DSpark): a place's logits depend on the token before it.
+// selector (DFlash2): it says which of each place's likeliest tokens go together.
+enum class DflashHead { none, markov, selector };
+DflashHead dflash_head(const llama_model* draft);
+
 // How many tokens a DFlash drafter computes at once, the one before the drafted ones included; 0: the file says
 // nonsense.
 std::int32_t dflash_block_size(const llama_model* draft);
+
+// Which of them is the first drafted one: the one after the text's last token, or (DSpark) what stands in its place.
+std::int32_t dflash_first_place(const llama_model* draft);
 
 // Whether a token of a block sees only those before it; else all of its block.
 bool dflash_is_causal(const llama_model* draft);

@@ -111,6 +111,13 @@ std::vector<std::string_view> GgufMetadata::strings(std::string_view key) {
     return result;
 }
 
+std::vector<uint32_t> GgufMetadata::numbers(std::string_view key) const {
+    const gguf_type type = is_array(key) ? gguf_get_arr_type(gguf_.get(), find(key)) : GGUF_TYPE_COUNT;
+    if (type != GGUF_TYPE_UINT32 && type != GGUF_TYPE_INT32) return {};
+    const auto* data = static_cast<const uint32_t*>(gguf_get_arr_data(gguf_.get(), find(key)));
+    return {data, data + array_length(key)};
+}
+
 void GgufMetadata::require(std::string_view key) {
     if (!has(key)) {
         refuse("model has no " + full(key));

@@ -43,6 +43,8 @@ public:
     std::string text(std::string_view key, std::string_view fallback = {});
     // The strings stay in this object.
     std::vector<std::string_view> strings(std::string_view key);
+    // Of 32 bits; none where the key is absent or of another type.
+    std::vector<uint32_t> numbers(std::string_view key) const;
 
     // Refuses a file without the key.
     void require(std::string_view key);

@@ -9,12 +9,14 @@
 namespace luce::llama {
 
 DeviceMemory::DeviceMemory(Model& model, LlamaDecoder& decoder, LlamaKvDevice& device, DraftMemory* draft,
-                           CombinedKvDevice* joint, PageScoring& scoring, std::optional<std::int32_t> n_least)
+                           CombinedKvDevice* joint, PackedKvDevice* packed, PageScoring& scoring,
+                           std::optional<std::int32_t> n_least)
     : model_(model),
       decoder_(decoder),
       device_(device),
       draft_(draft),
       joint_(joint),
+      packed_(packed),
       scoring_(scoring),
       n_least_(n_least) {}
 
@@ -54,6 +56,7 @@ Result<void> DeviceMemory::open_others() {
         if (Result<void> back = draft_->reload(); !back) return back;
     }
     if (joint_ != nullptr) joint_->refresh();
+    if (packed_ != nullptr) packed_->refresh();
     if (Result<void> back = scoring_.reload(); !back) return back;
     decoder_.note_pool();
     return {};

@@ -12,6 +12,7 @@
 #include "llama/drafting/draft_memory.h"
 #include "llama/kv_cache/combined_kv_device.h"
 #include "llama/kv_cache/kv_device.h"
+#include "llama/kv_cache/packed_kv_device.h"
 #include "llama/model/model.h"
 #include "llama/scoring/page_scoring.h"
 
@@ -19,10 +20,11 @@ namespace luce::llama {
 
 class DeviceMemory {
 public:
-    // All must outlive it; `draft` and `joint` may be null. `n_least`: tokens of the smallest pool that works; unset:
-    // the pool stays as large as it is.
+    // All must outlive it; `draft`, `joint` and `packed` may be null. `n_least`: tokens of the smallest pool that
+    // works; unset: the pool stays as large as it is.
     DeviceMemory(Model& model, LlamaDecoder& decoder, LlamaKvDevice& device, DraftMemory* draft,
-                 CombinedKvDevice* joint, PageScoring& scoring, std::optional<std::int32_t> n_least);
+                 CombinedKvDevice* joint, PackedKvDevice* packed, PageScoring& scoring,
+                 std::optional<std::int32_t> n_least);
 
     // Nothing may be kept in the pool. Afterwards only reload() may be called.
     void unload();
@@ -54,6 +56,7 @@ private:
     LlamaKvDevice& device_;
     DraftMemory* draft_;
     CombinedKvDevice* joint_;
+    PackedKvDevice* packed_;
     PageScoring& scoring_;
     std::optional<std::int32_t> n_least_;
 };

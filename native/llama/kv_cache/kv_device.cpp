@@ -119,6 +119,10 @@ KvCells::WiderSpan LlamaKvDevice::widen_span(std::int32_t n_more) {
     return {cells_, std::min(padded, static_cast<std::uint32_t>(cells_.size()))};
 }
 
+RowPacker LlamaKvDevice::packer(const std::string& type) const {
+    return parts_.paged == nullptr ? RowPacker() : RowPacker(*parts_.paged, type);
+}
+
 KvUsage LlamaKvDevice::usage() const {
     return {cells_.n_used(), cells_.n_spanned(0), cells_.n_aside(), rows_.n_tensors()};
 }

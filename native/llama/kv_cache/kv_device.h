@@ -14,6 +14,7 @@
 #include "llama/kv_cache/kv_cells.h"
 #include "llama/kv_cache/kv_rows.h"
 #include "llama/kv_cache/memory_parts.h"
+#include "llama/kv_cache/row_packer.h"
 #include "memory/manager/kv_device.h"
 
 namespace luce::llama {
@@ -38,6 +39,9 @@ public:
     void rebind();
 
     KvUsage usage() const;
+
+    // Of its rows; of a memory without any it packs nothing. REQUIRES: check_packed_type(type).
+    RowPacker packer(const std::string& type) const;
 
     // While it lives, attention runs over a few cells more than a call of n_more tokens needs: the same number for many
     // calls. It is part of their graph, and a GPU waits for another one as long as for several steps.

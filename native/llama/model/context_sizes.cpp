@@ -7,7 +7,6 @@
 #include "common.h"
 #include "llama-hparams.h"
 #include "llama-model.h"
-#include "llama/model/kv_cache_type.h"
 
 namespace luce::llama {
 namespace {
@@ -23,22 +22,6 @@ llama_flash_attn_type flash_attn_type(FlashAttention choice) {
     return LLAMA_FLASH_ATTN_TYPE_AUTO;
 }
 
-Result<KvCacheTypes> kv_cache_types(const llama_model* model, const ModelOptions& options, bool on_gpu) {
-    KvCacheTypes types = default_kv_cache_types(model, on_gpu);
-    const bool flash_attention_off = options.flash_attention == FlashAttention::off;
-    if (flash_attention_off && ggml_is_quantized(types.v)) types.v = GGML_TYPE_F16;
-    for (const bool is_key : {true, false}) {
-        const auto& name = is_key ? options.cache_type_k : options.cache_type_v;
-        if (!name) continue;
-        Result<ggml_type> type = parse_kv_cache_type(*name);
-        if (!type) return type.error();
-        (is_key ? types.k : types.v) = type.value();
-    }
-    if (Result<void> checked = check_kv_cache_types(model, types, flash_attention_off); !checked)
-        return checked.error();
-    return types;
-}
-
 // How many recurrent states each lane keeps to go back to when drafted tokens are rejected: one a token, as many as the
 // budget holds. libllama refuses a context whose ubatch does not take them all.
 std::uint32_t n_rollback_states(const llama_model* model, const ModelOptions& options, std::size_t state_bytes) {
@@ -49,6 +32,14 @@ std::uint32_t n_rollback_states(const llama_model* model, const ModelOptions& op
     const auto n_affordable = static_cast<std::int64_t>(options.rollback_bytes / all_lanes_bytes);
     const std::int64_t n = std::min<std::int64_t>({options.n_draft_most, n_affordable, options.n_ubatch - 2});
     return static_cast<std::uint32_t>(std::max<std::int64_t>(0, n));
+}
+
+bool has_attention(const llama_model* model) {
+    const llama_hparams& hparams = model->hparams;
+    for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
+        if (!hparams.is_recr(il)) return true;
+    }
+    return false;
 }
 
 // Of one lane.
@@ -83,18 +74,27 @@ Result<void> check_is_decoder(const llama_model* model) {
     if (llama_model_has_encoder(model)) return refused("the model has an encoder; luced runs decoder-only models");
     if (!llama_model_has_decoder(model)) return refused("the model has no decoder (an embedding model?)");
     if (llama_model_is_diffusion(model)) return refused("the model is a diffusion model; luced runs causal ones");
+    if (llama_model_is_hybrid(model) && !has_attention(model)) {
+        return refused("the model's file says that all of its " + std::to_string(model->hparams.n_layer()) +
+                       " layers are recurrent, and llama.cpp asserts that a " + model->arch_name() +
+                       " model has one of attention (full_attention_interval, attention.recurrent_layers)");
+    }
     return {};
 }
 
 Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions& options, bool uses_gpu) {
     ContextSizes sizes;
-    sizes.n_ctx_train = llama_model_n_ctx_train(model);
+    if (Result<void> checked = check_rope(model, options.rope); !checked) return checked.error();
+    sizes.n_ctx_train = options.rope.extended(model, llama_model_n_ctx_train(model));
     const std::int32_t n_default = std::min(kDefaultMaxCtx, options.n_pool.value_or(kDefaultMaxCtx));
     const std::int32_t n_most = options.outgrows_pool ? std::max(sizes.n_ctx_train, 1) : n_default;
     sizes.n_ctx = options.n_ctx.value_or(std::clamp(sizes.n_ctx_train, 1, n_most));
     sizes.n_pool = options.n_pool.value_or(sizes.n_ctx);
-    const Result<KvCacheTypes> types = kv_cache_types(model, options, uses_gpu);
+    const KvRules rules = {options.cache_type_k, options.cache_type_v, options.captured_layers,
+                           options.flash_attention == FlashAttention::off};
+    Result<KvLayerTypes> types = KvLayerTypes::make(model, rules, uses_gpu);
     if (!types) return types.error();
+    sizes.types = std::move(types).value();
     if (options.n_tree > 0) sizes.tree_refusal = tree_refusal(model);
     sizes.n_tree = sizes.tree_refusal ? 0 : options.n_tree;
     sizes.state_bytes = recurrent_state_bytes(model);
@@ -111,11 +111,12 @@ Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions&
     params.n_outputs_max = static_cast<std::uint32_t>(std::min(options.n_lanes * n_verified, options.n_batch));
     params.n_rs_seq = n_rollback_states(model, options, sizes.state_bytes);
     params.n_threads = params.n_threads_batch = options.n_threads.value_or(common_cpu_get_num_physical_cores());
-    params.type_k = types.value().k;
-    params.type_v = types.value().v;
+    params.type_k = sizes.types.of_context().k;
+    params.type_v = sizes.types.of_context().v;
     params.flash_attn_type = flash_attn_type(options.flash_attention);
     params.offload_kqv = uses_gpu;
     params.kv_unified = true;  // lanes share the pool's cells
+    options.rope.apply(params);
     params.moe_cache_size = options.placement.expert_cache_bytes;
     params.swa_full = false;
     params.no_perf = true;

@@ -10,12 +10,14 @@
 #include <llama.h>
 
 #include "base/result.h"
+#include "llama/model/kv_layer_types.h"
 #include "llama/model/model.h"
 
 namespace luce::llama {
 
 struct ContextSizes {
     llama_context_params params{};  // complete
+    KvLayerTypes types;             // to be set before a context is made
     std::int32_t n_ctx = 0;
     std::int32_t n_ctx_train = 0;
     std::int32_t n_pool = 0;

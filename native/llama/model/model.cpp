@@ -13,7 +13,8 @@
 #include "llama-hparams.h"
 #include "llama-model.h"
 #include "llama/model/context_sizes.h"
-#include "llama/model/kv_cache_type.h"
+#include "llama/model/kv_layer_types.h"
+#include "llama/model/kv_overrides.h"
 #include "llama/model/model_identity.h"
 #include "llama/model/weights.h"
 
@@ -48,6 +49,16 @@ bool on_load_progress(float part, void* user) {
     return true;
 }
 
+// What is overridden has to be read: else the model would be another one than was asked for, and nobody knew.
+Result<Weights> read_overridden(const std::string& path, llama_model_params params, const KvOverrides& overrides) {
+    overrides.apply(params);
+    const KvOverrides::Watch watch(overrides);
+    Result<Weights> weights = read_weights(path, params);
+    if (!weights) return weights;
+    if (Result<void> checked = watch.check(); !checked) return checked.error();
+    return weights;
+}
+
 Error start_failed(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
 
 // "CUDA0 has 812 of 24564 MiB free", of each device that says it.
@@ -79,19 +90,19 @@ bool has_spare_memory() {
 }
 
 // Of one position, at the least: layers whose rows are not those of all positions, or another layer's, are left out.
-std::size_t least_row_bytes(const llama_model* model, const KvCacheTypes& types) {
+std::size_t least_row_bytes(const llama_model* model, const KvLayerTypes& types) {
     const llama_hparams& hparams = model->hparams;
     std::size_t n_bytes = 0;
     for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
         if (hparams.is_recr(il) || hparams.is_swa(il) || !hparams.has_kv(il)) continue;
-        n_bytes += ggml_row_size(types.k, hparams.n_embd_k_gqa(il));
-        if (!hparams.is_mla()) n_bytes += ggml_row_size(types.v, hparams.n_embd_v_gqa(il));
+        n_bytes += ggml_row_size(types.of(il).k, hparams.n_embd_k_gqa(il));
+        if (!hparams.is_mla()) n_bytes += ggml_row_size(types.of(il).v, hparams.n_embd_v_gqa(il));
     }
     return n_bytes;
 }
 
 // The host's memory is given out before it is there: who takes more of it is ended later, without a word.
-Result<void> check_host_holds(const llama_model* model, const KvCacheTypes& types, std::int32_t n_pool,
+Result<void> check_host_holds(const llama_model* model, const KvLayerTypes& types, std::int32_t n_pool,
                               std::size_t host_bytes) {
     const std::size_t n_needed = least_row_bytes(model, types) * static_cast<std::size_t>(n_pool);
     if (n_needed <= host_bytes) return {};
@@ -129,6 +140,8 @@ const llama_vocab* Model::vocab() const { return llama_model_get_vocab(model_.ge
 Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress) {
     on_progress();
     Model loaded;
+    const Result<KvOverrides> overrides = KvOverrides::parse(options.kv_overrides);
+    if (!overrides) return overrides.error();
     Result<Placement> placement = Placement::make(options.placement);
     if (!placement) return placement.error();
     has_gpu = has_gpu && placement.value().allows_gpu();
@@ -143,7 +156,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     params.progress_callback = on_load_progress;
     LoadProgress progress{.on_progress = on_progress, .on_percent = options.on_percent};
     params.progress_callback_user_data = &progress;
-    Result<Weights> weights = read_weights(options.path, params);
+    Result<Weights> weights = read_overridden(options.path, params, overrides.value());
     if (!weights) return loaded.load_error(weights.error());
     loaded.model_ = std::move(weights.value().model);
     loaded.info_.architecture = metadata(loaded.model_.get(), "general.architecture");
@@ -162,6 +175,8 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     on_progress();
 
     ModelInfo& info = loaded.info_;
+    info.rope = options.rope;
+    info.overrides = overrides.value().text();
     info.file_name = std::filesystem::path(options.path).filename().string();
     info.n_vocab = llama_vocab_n_tokens(loaded.vocab());
     info.has_text = llama_vocab_type(loaded.vocab()) != LLAMA_VOCAB_TYPE_NONE;
@@ -227,13 +242,13 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
                  std::to_string(info_.n_ctx_train) + "; answers may get worse there");
     }
     warn_of_few_states(sizes, options);
-    const KvCacheTypes types = {sizes.params.type_k, sizes.params.type_v};
     if (!uses_gpu && options.host_bytes) {
-        const auto held = check_host_holds(model_.get(), types, info_.n_pool, *options.host_bytes);
+        const auto held = check_host_holds(model_.get(), sizes.types, info_.n_pool, *options.host_bytes);
         if (!held) return held;
     }
-    info_.cache_type_k = ggml_type_name(types.k);
-    info_.cache_type_v = ggml_type_name(types.v);
+    info_.cache_type_k = sizes.types.text(true);
+    info_.cache_type_v = sizes.types.text(false);
+    sizes.types.set(model_.get());
     params_ = std::make_shared<llama_context_params>(sizes.params);
     if (options.may_widen && uses_gpu && open_wide_context()) return {};
     return open_context();

@@ -7,11 +7,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "llama/decoding/context_owner.h"
 #include "llama/decoding/graph_cache.h"
 #include "llama/model/placement.h"
+#include "llama/model/rope_options.h"
 
 struct llama_model;
 struct llama_context;
@@ -36,9 +38,12 @@ struct ModelOptions {
     std::optional<std::int32_t> n_threads;     // unset: one a physical core
     std::optional<std::int32_t> n_gpu_layers;  // unset: all, where there is a GPU
     PlacementOptions placement;
-    std::optional<std::string> cache_type_k;  // unset: see kv_cache_type.h
+    std::optional<std::string> cache_type_k;  // rules, see kv_layer_types.h; unset: see kv_cache_type.h
     std::optional<std::string> cache_type_v;
+    std::vector<std::uint32_t> captured_layers;  // whose input a draft model reads
     FlashAttention flash_attention = FlashAttention::automatic;
+    RopeOptions rope;
+    std::vector<std::string> kv_overrides;  // KEY=TYPE:VALUE
     std::int32_t n_draft_most = 0;          // tokens that a lane verifies beside its next one
     std::int32_t n_tree = 0;                // the same in all branches of a tree; 0: no trees
     bool loads_heads = false;               // heads for drafting (MTP), where the file has them
@@ -54,9 +59,12 @@ inline constexpr std::int32_t kWideUbatch = 2048;
 struct ModelInfo {
     std::string file_name;  // without its folders
     std::string architecture;
-    std::string identity;  // hexadecimal; equal for equal weights, KV types and rope settings
+    std::string identity;  // hexadecimal; equal for equal weights, KV types, rope and overrides
+    RopeOptions rope;      // what is not as the file says
+    std::string overrides;
     std::string cache_type_k;
     std::string cache_type_v;
+    std::string cache_type_outside;  // of pages that left the device; empty: the same
     std::int32_t n_ctx = 0;
     std::int32_t n_ctx_train = 0;
     std::int32_t n_pool = 0;

@@ -74,6 +74,12 @@ Result<std::string> memory_identity(const std::vector<std::string>& shards, cons
         hash_number(hash, name.size());
         hash.update(name);
     }
+    // Where all is as the file says there is none of this, and memory from before there were such options is known.
+    for (const std::string& settings : {info.rope.text(), info.overrides}) {
+        if (settings.empty()) continue;
+        hash_number(hash, settings.size());
+        hash.update(settings);
+    }
     for (const std::string& shard : shards) {
         if (!hash_shard(hash, shard)) return Error{ErrorCode::start_failed, shard + " cannot be read a second time"};
     }

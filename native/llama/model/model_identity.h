@@ -12,7 +12,8 @@
 namespace luce::llama {
 
 // 32 hexadecimal digits of the SHA-256 over every shard's header (metadata and tensor infos) and sampled blocks of
-// every tensor, the KV types, the page size and the format version. Errors: start_failed.
+// every tensor, the KV types, the page size, the format version, and what is not as the file says (rope, overrides).
+// Errors: start_failed.
 Result<std::string> memory_identity(const std::vector<std::string>& shards, const ModelInfo& info);
 
 // Of the memory that a model and its draft keep together.

@@ -1,6 +1,7 @@
 // render_chat: see the header.
 #include "llama/text/chat_renderer.h"
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "llama/text/chat_request.h"
 #include "llama/text/failure.h"
 #include "llama/text/grammar_choice.h"
+#include "llama/text/json_text.h"
 #include "llama/text/message_marks.h"
 #include "llama/text/schema_grammar.h"
 
@@ -33,7 +35,13 @@ std::shared_ptr<const SpecialText> special_text(const ChatTemplate& chat_templat
     return chat_template.special_text(frame);
 }
 
-void tokenize(const common_chat_templates_inputs& inputs, const ImageMarkers& markers, RenderedChat& chat) {
+bool is_plain(const ChatRequest& request, const SpecialText& special) {
+    return std::ranges::all_of(request.read, [&](const auto& message) { return message->is_plain(special); }) &&
+           is_plain_but_for_messages(request, special);
+}
+
+// `inputs`: what the template sees of the request.
+void tokenize(const ChatRequest& request, const common_chat_templates_inputs& inputs, RenderedChat& chat) {
     const ChatTemplate& chat_template = *chat.chat_template;
     const RenderPrompt render = [&](const common_chat_templates_inputs& other) {
         return common_chat_templates_apply(chat_template.templates(), other).prompt;
@@ -42,7 +50,8 @@ void tokenize(const common_chat_templates_inputs& inputs, const ImageMarkers& ma
     for (int attempts_left = 3;; --attempts_left) {
         chat.params = apply(chat_template, inputs);
         const std::shared_ptr<const SpecialText> special = special_text(chat_template, chat.params);
-        auto marks = mark_text(inputs, chat.params.prompt, *special, render);
+        auto marks =
+            is_plain(request, *special) ? TextMarks() : mark_text(inputs, chat.params.prompt, *special, render);
         if (!marks && attempts_left > 0) {
             continue;
         }
@@ -51,7 +60,7 @@ void tokenize(const common_chat_templates_inputs& inputs, const ImageMarkers& ma
         }
         chat.text = std::move(*marks);
         PromptTokens tokens = tokenize_prompt(chat_template.vocabulary(), chat_template.texts(), *special,
-                                              chat.params.prompt, chat.text.spans, true, markers);
+                                              chat.params.prompt, chat.text.spans, true, request.markers);
         chat.marks = find_message_marks(chat_template.vocabulary(), *special, chat.params.prompt, tokens,
                                         chat.params.message_delimiters);
         chat.ids = std::move(tokens.ids);
@@ -154,7 +163,7 @@ common_json delimiters_json(const RenderedChat& chat) {
 
 std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
                                                 std::string_view request_json, std::string_view texts) {
-    const ChatRequest inputs = parse_chat_request(request_json, texts);
+    const ChatRequest inputs = parse_chat_request(request_json, texts, chat_template->messages());
     const std::string constraint = own_grammar(inputs);
     const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     const bool must_call = may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
@@ -164,7 +173,7 @@ std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTempla
     }
     auto chat = std::make_shared<RenderedChat>();
     chat->chat_template = std::move(chat_template);
-    tokenize(rendered, inputs.markers, *chat);
+    tokenize(inputs, rendered, *chat);
     if (!inputs.chosen_tool.empty()) constrain_to_tool(rendered, inputs.chosen_tool, *chat);
     if (may_call && !must_call && !inputs.json_schema.empty()) {
         constrain_to_call_or_schema(inputs, constraint, *chat);
@@ -186,7 +195,7 @@ common_json to_json(const RenderedChat& chat) {
     }
     common_json marks = common_json::array();
     for (const MessageMark& mark : chat.marks) {
-        marks.push_back({{"token", mark.token}, {"byte", mark.byte}, {"role", mark.role}});
+        marks.push_back(common_json::array({mark.token, mark.byte, mark.role}));
     }
     common_json spans = common_json::array();
     for (const ByteSpan& span : chat.text.spans) {

@@ -10,31 +10,6 @@ namespace luce::llama {
 
 namespace {
 
-constexpr int kMaxJsonDepth = 128;
-
-[[noreturn]] void refuse(const std::string& message) { throw TextFailure(LUCE_TEXT_BAD_ARGUMENT, message); }
-
-// The deepest nesting of brackets outside strings.
-int json_depth(std::string_view text) {
-    int depth = 0;
-    int deepest = 0;
-    bool in_string = false;
-    for (size_t i = 0; i < text.size(); ++i) {
-        const char c = text[i];
-        if (in_string) {
-            i += c == '\\' ? 1 : 0;
-            in_string = c != '"';
-        } else if (c == '"') {
-            in_string = true;
-        } else if (c == '{' || c == '[') {
-            deepest = std::max(deepest, ++depth);
-        } else if (c == '}' || c == ']') {
-            --depth;
-        }
-    }
-    return deepest;
-}
-
 bool flag(const common_json& body, const char* key, bool otherwise) {
     if (!body.contains(key) || body.at(key).is_null()) {
         return otherwise;
@@ -55,58 +30,39 @@ std::string text(const common_json& body, const char* key, const std::string& ot
     return body.at(key).get<std::string>();
 }
 
-void check_messages(const common_json& messages) {
-    if (!messages.is_array() || messages.empty()) {
-        refuse("messages must be an array of at least one message");
+std::vector<RequestMessagePtr> read_listed(const common_json& messages) {
+    std::vector<RequestMessagePtr> read;
+    for (const common_json& message : messages.is_array() ? messages : common_json::array()) {
+        read.push_back(std::make_shared<const RequestMessage>(message));
     }
-    for (const common_json& message : messages) {
-        if (!message.is_object() || !message.contains("role") || !message.at("role").is_string()) {
-            refuse("each message must be an object with a role");
-        }
-        for (const char* key : {"reasoning_content", "name", "tool_call_id"}) {
-            if (message.contains(key) && !message.at(key).is_string()) {
-                refuse(std::string("a message's ") + key + " must be a string");
-            }
-        }
-        if (message.contains("tool_calls") && !message.at("tool_calls").is_array()) {
-            refuse("a message's tool_calls must be an array");
-        }
-    }
+    return read;
 }
 
-void read_contents(common_json& body, std::string_view texts) {
-    if (!body.contains("content_bytes")) {
-        return;
-    }
-    common_json& messages = body.at("messages");
-    const common_json& sizes = body.at("content_bytes");
-    if (!sizes.is_array() || sizes.size() != messages.size()) {
-        refuse("content_bytes must have a number or null for each message");
-    }
-    for (size_t i = 0; i < sizes.size(); ++i) {
-        if (sizes.at(i).is_null()) continue;
-        const int64_t n_bytes = sizes.at(i).is_number_integer() ? sizes.at(i).get<int64_t>() : -1;
+std::vector<RequestMessagePtr> read_encoded(const common_json& sizes, std::string_view texts, MessageCache& known) {
+    std::vector<RequestMessagePtr> read;
+    for (const common_json& size : sizes.is_array() ? sizes : common_json::array()) {
+        const int64_t n_bytes = size.is_number_integer() ? size.get<int64_t>() : -1;
         if (n_bytes < 0 || static_cast<uint64_t>(n_bytes) > texts.size()) {
-            refuse("content_bytes must be numbers whose sum is the length of the texts");
+            refuse("message_bytes must be numbers whose sum is the length of the messages");
         }
-        messages.at(i)["content"] = texts.substr(0, static_cast<size_t>(n_bytes));
+        read.push_back(known.get(texts.substr(0, static_cast<size_t>(n_bytes))));
         texts.remove_prefix(static_cast<size_t>(n_bytes));
     }
+    return read;
 }
 
-// Some clients write null where they have nothing to say.
-common_json without_nulls(const common_json& messages) {
-    common_json cleaned = common_json::array();
-    for (const common_json& message : messages) {
-        common_json copy = common_json::object();
-        for (const auto& [key, value] : message.items()) {
-            if (!value.is_null() || key == "content") {
-                copy[key] = value;
-            }
-        }
-        cleaned.push_back(copy);
+void read_messages(const common_json& body, std::string_view texts, MessageCache& known, ChatRequest& request) {
+    if (body.contains("message_bytes")) {
+        request.read = read_encoded(body.at("message_bytes"), texts, known);
+    } else if (body.contains("messages")) {
+        request.read = read_listed(body.at("messages"));
     }
-    return cleaned;
+    if (request.read.empty()) {
+        refuse("messages must be an array of at least one message");
+    }
+    for (const RequestMessagePtr& message : request.read) {
+        request.messages.push_back(message->chat_msg());
+    }
 }
 
 // {"type": "function", "function": {"name": ...}}: that tool is required.
@@ -210,39 +166,19 @@ void read_ending(const common_json& body, common_chat_templates_inputs& inputs) 
 
 }  // namespace
 
-common_json parse_json(std::string_view text, const char* what) {
-    if (json_depth(text) > kMaxJsonDepth) {
-        refuse(std::string(what) + " is nested more than " + std::to_string(kMaxJsonDepth) + " levels deep");
-    }
-    try {
-        return common_json::parse(std::string(text));
-    } catch (const common_json_error& e) {
-        refuse(std::string(what) + " is not valid JSON: " + e.what());
-    }
-}
-
-ChatRequest parse_chat_request(std::string_view json, std::string_view texts) {
-    common_json body = parse_json(json, "the chat request");
-    if (!body.is_object() || !body.contains("messages")) {
+ChatRequest parse_chat_request(std::string_view json, std::string_view texts, MessageCache& known) {
+    const common_json body = parse_json(json, "the chat request");
+    if (!body.is_object()) {
         refuse("the chat request must be an object with messages");
     }
-    check_messages(body.at("messages"));
-    read_contents(body, texts);
     ChatRequest request;
+    read_messages(body, texts, known, request);
     try {
         read_markers(body, request.markers);
-        request.messages = common_chat_msgs_parse_oaicompat(without_nulls(body.at("messages")));
         read_tools(body, request);
         read_constraints(body, request);
         read_reasoning(body, request);
         read_ending(body, request);
-        for (const common_chat_msg& message : request.messages) {
-            for (const common_chat_tool_call& call : message.tool_calls) {
-                if (json_depth(call.arguments) > kMaxJsonDepth) {
-                    refuse("a tool call's arguments are nested too deeply");
-                }
-            }
-        }
     } catch (const TextFailure&) {
         throw;
     } catch (const std::exception& e) {

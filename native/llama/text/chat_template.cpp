@@ -107,7 +107,8 @@ void check_parses(const char* source) {
 
 ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source)
     : vocabulary_(std::move(vocabulary)),
-      texts_([this](std::string_view text) { return vocabulary_->tokenize(text, false, false); }, kMaxCachedBytes) {
+      texts_([this](std::string_view text) { return vocabulary_->tokenize(text, false, false); }, kMaxCachedBytes),
+      messages_(read_message, kMaxCachedBytes) {
     vocabulary_->text();
     if (override_source.empty()) {
         check_parses(llama_model_chat_template(vocabulary_->model(), nullptr));

@@ -9,6 +9,7 @@
 
 #include <chat.h>
 
+#include "llama/text/request_message.h"
 #include "llama/text/special_text.h"
 #include "llama/text/token_cache.h"
 #include "llama/text/vocabulary.h"
@@ -24,6 +25,7 @@ public:
     const common_chat_templates* templates() const { return templates_.get(); }
     std::string source() const;
     TokenCache& texts() const { return texts_; }
+    MessageCache& messages() const { return messages_; }
     // As the requests' frames are mostly the same, the last one's is kept: the whole vocabulary is looked through.
     std::shared_ptr<const SpecialText> special_text(const std::vector<std::string>& frame) const;
 
@@ -34,6 +36,7 @@ private:
     std::shared_ptr<const Vocabulary> vocabulary_;
     common_chat_templates_ptr templates_;
     mutable TokenCache texts_;
+    mutable MessageCache messages_;
     mutable std::mutex mutex_;
     mutable std::vector<std::string> frame_;
     mutable std::shared_ptr<const SpecialText> special_text_;  // of frame_

@@ -20,4 +20,7 @@ private:
     luce_text_status status_;
 };
 
+// The caller's data are at fault.
+[[noreturn]] inline void refuse(const std::string& message) { throw TextFailure(LUCE_TEXT_BAD_ARGUMENT, message); }
+
 }  // namespace luce::llama

@@ -42,7 +42,9 @@ std::string replace_in_json(const std::string& text, const VisitString& visit, I
     return changed ? replaced.dump() : text;
 }
 
-void replace_in(common_chat_msg& message, const VisitString& visit) {
+}  // namespace
+
+void replace_strings(common_chat_msg& message, const VisitString& visit) {
     const InputOrigin origin = message.role == "assistant" ? InputOrigin::answer : InputOrigin::other;
     message.role = visit(message.role, InputOrigin::other);
     message.content = visit(message.content, origin);
@@ -63,12 +65,10 @@ void replace_in(common_chat_msg& message, const VisitString& visit) {
     }
 }
 
-}  // namespace
-
 common_chat_templates_inputs replace_strings(const common_chat_templates_inputs& inputs, const VisitString& visit) {
     common_chat_templates_inputs copy = inputs;
     for (common_chat_msg& message : copy.messages) {
-        replace_in(message, visit);
+        replace_strings(message, visit);
     }
     for (common_chat_tool& tool : copy.tools) {
         tool.name = visit(tool.name, InputOrigin::other);

@@ -16,6 +16,9 @@ enum class InputOrigin {
 
 using VisitString = std::function<std::string(const std::string&, InputOrigin)>;
 
+// The same of one message alone.
+void replace_strings(common_chat_msg& message, const VisitString& visit);
+
 // The inputs with each string replaced by what visit returns for it.
 common_chat_templates_inputs replace_strings(const common_chat_templates_inputs& inputs, const VisitString& visit);
 

@@ -14,8 +14,8 @@
 #include "llama/gguf_check/gguf_preflight.h"
 #include "llama/text/answer_parser.h"
 #include "llama/text/chat_renderer.h"
-#include "llama/text/chat_request.h"
 #include "llama/text/failure.h"
+#include "llama/text/json_text.h"
 #include "llama/text/schema_grammar.h"
 
 using namespace luce::llama;

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LUCE_TEXT_ABI_VERSION 4
+#define LUCE_TEXT_ABI_VERSION 5
 
 #if defined(_WIN32)
 #define LUCE_TEXT_API __declspec(dllexport)
@@ -79,15 +79,14 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
 /* In: {"messages", "tools", "tool_choice", "parallel_tool_calls", "json_schema", "grammar", "enable_thinking",
  *      "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "reasoning_format"}, as OpenAI's
  *      chat completions spell them; only "messages" is required. Besides "image_markers": {"prefix": text, "bytes": n}:
- *      what begins with the prefix and is so long stands for an image; number k of them is the id n_vocab + k. And
- *      "content_bytes": [n or null]: the contents of the messages with a number stand in `texts`, one behind the other,
- *      so that long texts need not be written as JSON and read again.
- * Out: {"format", "grammar", "grammar_lazy",
- *       "triggers": [{"type": "word" | "pattern" | "full" | "token", "value", "token"}], "preserved": [id],
- *       "generation_prompt", "additional_stops": [text],
- *       "thinking": {"supported", "start", "ends": [text], "start_tokens": [id], "ends_tokens": [[id]]},
- *       "delimiters": [{"role", "text", "tokens"}], "marks": [{"token", "byte", "role"}],
- *       "text_spans": [[begin, end]] (bytes of the prompt that spell a special token but came from a message)} */
+ *      what begins with the prefix and is so long stands for an image; number k of them is the id n_vocab + k. And in
+ *      place of "messages" "message_bytes": [n]: the messages stand in `texts`, one behind the other, so long each:
+ * JSON, and behind a line's end the content as it is, if it is a text. What came before is then not read again. Out:
+ * {"format", "grammar", "grammar_lazy", "triggers": [{"type": "word" | "pattern" | "full" | "token", "value",
+ * "token"}], "preserved": [id], "generation_prompt", "additional_stops": [text], "thinking": {"supported", "start",
+ * "ends": [text], "start_tokens": [id], "ends_tokens": [[id]]}, "delimiters": [{"role", "text", "tokens"}], "marks":
+ * [[token, byte, role]], "text_spans": [[begin, end]] (bytes of the prompt that spell a special token but came from a
+ * message)} */
 LUCE_TEXT_API luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json,
                                                 const char* texts, size_t n_texts, luce_text_chat** chat,
                                                 char** rendered, char** error);

@@ -44,7 +44,7 @@ void append_raw(const Vocabulary& vocabulary, TokenCache& texts, const SpecialTe
     size_t begin = 0;
     const auto append = [&](size_t end) {
         const std::string_view part = text.substr(begin, end - begin);
-        const auto more = begin == 0 ? texts.tokenize(part) : tokenize_continuation(vocabulary, part);
+        const auto more = begin == 0 ? texts.get(part) : tokenize_continuation(vocabulary, part);
         ids.insert(ids.end(), more.begin(), more.end());
         begin = end;
     };

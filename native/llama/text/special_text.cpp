@@ -3,6 +3,7 @@
 #include "llama/text/special_text.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <iterator>
 #include <map>
@@ -31,6 +32,11 @@ bool is_known_tag(std::string_view text) {
 }
 
 bool all_space(std::string_view text) { return std::all_of(text.begin(), text.end(), is_space); }
+
+uint64_t next_serial() {
+    static std::atomic<uint64_t> last = 0;
+    return ++last;
+}
 
 // The raw stretches that are left, by their first byte.
 class RawText {
@@ -86,7 +92,7 @@ bool touches(const std::vector<ByteSpan>& spans, size_t begin, size_t end) {
 
 }  // namespace
 
-SpecialText::SpecialText(const Vocabulary& vocabulary, const std::vector<std::string>& frame) {
+SpecialText::SpecialText(const Vocabulary& vocabulary, const std::vector<std::string>& frame) : serial_(next_serial()) {
     const llama_vocab* vocab = vocabulary.text();
     constexpr uint32_t kControl = LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN;
     for (llama_token id = 0; id < vocabulary.n_tokens(); ++id) {

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -52,6 +53,9 @@ public:
     bool ends_open(std::string_view text) const;
     bool begins_open(std::string_view text) const;
 
+    // No other has the same.
+    uint64_t serial() const { return serial_; }
+
     // The longest structural token whose spelling the text begins with.
     llama_token leading_structural(std::string_view text) const;
 
@@ -74,6 +78,7 @@ private:
     template <typename Wanted>
     std::vector<ByteSpan> spans(std::string_view text, Wanted wanted) const;
 
+    const uint64_t serial_;
     std::vector<Entry> entries_;                          // in llama.cpp's own order
     std::array<std::vector<size_t>, 256> by_first_byte_;  // ranks
     std::array<bool, 256> begins_{};                      // whether there are any: all of each prompt is looked through

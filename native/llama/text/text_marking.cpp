@@ -273,7 +273,32 @@ private:
     int n_renderings_ = 0;
 };
 
+// Clears `is_plain` at a string that is not.
+VisitString plainness(const SpecialText& special, bool& is_plain) {
+    return [&](const std::string& text, InputOrigin) {
+        is_plain =
+            is_plain && special.structural_in(text).empty() && !special.begins_open(text) && !special.ends_open(text);
+        return text;
+    };
+}
+
 }  // namespace
+
+bool is_plain(common_chat_msg message, const SpecialText& special) {
+    bool is_plain = true;
+    replace_strings(message, plainness(special, is_plain));
+    return is_plain;
+}
+
+bool is_plain_but_for_messages(const common_chat_templates_inputs& inputs, const SpecialText& special) {
+    common_chat_templates_inputs others;
+    others.tools = inputs.tools;
+    others.chat_template_kwargs = inputs.chat_template_kwargs;
+    others.json_schema = inputs.json_schema;
+    bool is_plain = true;
+    replace_strings(others, plainness(special, is_plain));
+    return is_plain;
+}
 
 std::optional<TextMarks> mark_text(const common_chat_templates_inputs& inputs, const std::string& prompt,
                                    const SpecialText& special, const RenderPrompt& render) {

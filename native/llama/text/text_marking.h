@@ -27,6 +27,11 @@ struct TextMarks {
     std::vector<ByteSpan> spans;  // in order, without overlaps; empty ones are seams between two inputs
 };
 
+// Whether no string of it spells a special token, or a part of one at an end: then there is nothing to mark.
+bool is_plain(common_chat_msg message, const SpecialText& special);
+// The same of the inputs' other strings.
+bool is_plain_but_for_messages(const common_chat_templates_inputs& inputs, const SpecialText& special);
+
 // prompt: render(inputs). Nothing, if it is no longer what render gives (a template may print the time): render anew.
 std::optional<TextMarks> mark_text(const common_chat_templates_inputs& inputs, const std::string& prompt,
                                    const SpecialText& special, const RenderPrompt& render);

@@ -29,6 +29,7 @@
 #include "memory/manager/prefix_placer.h"
 #include "memory/manager/snapshot_slots.h"
 #include "memory/manager/snapshot_transfer.h"
+#include "memory/manager/text_board.h"
 
 namespace luce::memory {
 
@@ -140,6 +141,9 @@ public:
     // Drop all that no slot and no request holds.
     void clear(bool with_disk);
 
+    // What people see of the remembered texts, and ask to be kept or forgotten.
+    TextBoard& texts() { return texts_; }
+
     MemoryStatus status() const;
     EvictionCosts& eviction_costs() { return policy_.costs(); }
     std::size_t n_conversations() const { return policy_.n_conversations(); }
@@ -148,6 +152,7 @@ public:
 private:
     const ResidencyConfig* residency() const { return config_.residency && !refusal() ? &*config_.residency : nullptr; }
     bool reuses(const MemoryRequest& request) const { return request.reuse.value_or(config_.reuses); }
+    static std::span<const Token> reusable(std::span<const Token> text, const MemoryRequest& request);
     Position n_most(const Known& known, std::span<const Token> text, const MemoryRequest& request);
     void open(LaneId lane, const PrefixMatch& prefix_match, std::span<const Token> text, const MemoryRequest& request,
               ConversationRef conversation);
@@ -171,6 +176,7 @@ private:
     PrefixPlacer placer_;
     SnapshotSlots snapshots_;
     SnapshotTransfer transfer_;
+    TextBoard texts_;
 };
 
 }  // namespace luce::memory

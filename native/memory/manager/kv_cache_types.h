@@ -54,6 +54,7 @@ struct MemoryRequest {
     std::optional<Position> turn;    // where the user's last message ends
     std::vector<PositionSpan> pins;  // what the lane is to see all the time
     std::optional<bool> reuse;
+    std::optional<Position> reuse_most;  // what is known behind this position is as if it were unknown
 };
 
 struct PrefillStart {

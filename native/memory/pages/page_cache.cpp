@@ -432,6 +432,20 @@ Result<void> PageCache::empty_pool() {
     return {};
 }
 
+bool PageCache::forget(Page& page) {
+    if (page.n_lanes > 0 || page.n_out > 0 || page.n_pins > 0 || page.n_waiting > 0) return false;
+    if (disk_ != nullptr) {
+        for (const CheckpointOnDisk& checkpoint : disk_->checkpoints_after(page.name)) {
+            disk_->erase(checkpoint.name);
+        }
+        disk_->erase(page.name);
+    }
+    if (page.host != nullptr) set_host(page, nullptr);
+    if (page.is_resident()) set_cells(page, {});
+    after_drop(page);
+    return true;
+}
+
 void PageCache::clear() {
     for (Checkpoint* checkpoint : checkpoints_.all()) drop(*checkpoint);
     // From the leaves up: dropping one page makes its parent a candidate.

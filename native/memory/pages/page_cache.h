@@ -157,6 +157,9 @@ public:
     // All pages leave the pool: into the host if it has room for them, pinned ones for sure. REQUIRES: no lane runs.
     Result<void> empty_pool();
 
+    // The page and its checkpoints leave memory and disk. False: something needs it, and it stays.
+    bool forget(Page& page);
+
     // Drop all that is neither pinned nor in use.
     void clear();
 

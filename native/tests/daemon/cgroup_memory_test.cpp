@@ -99,6 +99,11 @@ TEST_CASE("version 1, beside version 2 as well") {
     machine.with(kOne + "a/memory.stat", "inactive_file 1\ntotal_inactive_file 600\ntotal_active_file 400\n");
     REQUIRE(machine.look());
     CHECK(machine.look()->available == 5000);
+    machine.with(kOne + "a/memory.soft_limit_in_bytes", "9223372036854771712\n");
+    CHECK(ends_with(machine.look()->file, "/memory.limit_in_bytes"));
+    machine.with(kOne + "a/memory.soft_limit_in_bytes", "2500\n");
+    CHECK(machine.look()->available == 500);
+    CHECK(ends_with(machine.look()->file, "/a/memory.soft_limit_in_bytes"));
     machine.with(kTwo + "memory.max", "100\n");
     CHECK(machine.look()->available == 100);
 }

@@ -194,6 +194,84 @@ TEST_CASE("options: speculation that cannot be") {
     }
 }
 
+TEST_CASE("options: what older drivers call them, and what they have no use for here") {
+    const Result<Options> older = parse({"--model", "m", "--daemon", "--max-ctx=100", "--kv-k", "f16", "--kv-v", "q8_0",
+                                         "--fast-rollback", "--ddtree", "--ddtree-budget", "22", "--ddtree-temp=1.5",
+                                         "--ddtree-no-chain-seed", "--pflash", "--pflash-alpha", "0.1", "--seed", "7"});
+    REQUIRE_MESSAGE(older.ok(), (older ? "" : older.error().text));
+    CHECK(older.value().n_ctx == 100);
+    CHECK(older.value().cache_type_k == "f16");
+    CHECK(older.value().cache_type_v == "q8_0");
+    CHECK(older.value().seed == 7);
+    CHECK(older.value().draft_tree.value_or(0) == 0);
+    REQUIRE(older.value().notes.size() == 7);
+    CHECK(older.value().notes[2].starts_with("--ddtree-budget does nothing any more: --draft-tree N"));
+    CHECK(parse({"--model", "m", "--ctx-size", "64"}).value().n_ctx == 64);
+    CHECK(parse({"--model", "m", "--daemon"}).value().notes.empty());
+    CHECK_FALSE(parse({"--model", "m", "--ddtree=1"}));
+    CHECK_FALSE(parse({"--model", "m", "--ddtree-nonsense"}));
+}
+
+TEST_CASE("options: where drafts come from, in one word") {
+    CHECK(parse({"--model", "m", "--draft-method", "none"}).value().n_draft_most == 0);
+    CHECK(parse({"--model", "m", "--draft", "d", "--draft-method", "none"}).value().n_draft_most == 0);
+    CHECK(parse({"--model", "m", "--draft-method", "mtp"}).value().mtp);
+    CHECK(parse({"--model", "m", "--draft-method", "dflash", "--draft", "d"}));
+    CHECK_FALSE(parse({"--model", "m", "--draft-method", "auto"}).value().n_draft_most);
+    for (const std::vector<std::string>& wrong : {std::vector<std::string>{"dflash"},
+                                                  {"dflash", "--draft", "d", "--mtp"},
+                                                  {"none", "--mtp"},
+                                                  {"none", "--draft-max", "4"},
+                                                  {"eagle"}}) {
+        std::vector<std::string> line = {"--model", "m", "--draft-method"};
+        line.insert(line.end(), wrong.begin(), wrong.end());
+        const Result<Options> parsed = parse(line);
+        REQUIRE_FALSE(parsed);
+        CHECK(parsed.error().text.find("--draft-method") != std::string::npos);
+    }
+}
+
+TEST_CASE("options: how positions are seen") {
+    const Result<Options> yarn =
+        parse({"--model", "m", "--rope-scaling", "yarn", "--rope-scale", "4", "--yarn-orig-ctx", "32768",
+               "--yarn-ext-factor", "0", "--yarn-attn-factor", "1.5", "--yarn-beta-slow", "1", "--yarn-beta-fast", "32",
+               "--rope-freq-base", "1e6"});
+    REQUIRE_MESSAGE(yarn.ok(), (yarn ? "" : yarn.error().text));
+    CHECK(yarn.value().rope_scaling == RopeScalingChoice::yarn);
+    CHECK(yarn.value().rope_scale == 4.0F);
+    CHECK(yarn.value().yarn_orig_ctx == 32768);
+    CHECK(yarn.value().yarn_ext_factor == 0.0F);
+    CHECK(yarn.value().rope_freq_base == 1e6F);
+    const std::vector<std::vector<std::string>> wrong = {{"--rope-scaling", "ntk"},
+                                                         {"--rope-scale", "0"},
+                                                         {"--rope-scale", "-1"},
+                                                         {"--rope-scale", "nan"},
+                                                         {"--rope-freq-base", "inf"},
+                                                         {"--rope-freq-scale", ""},
+                                                         {"--yarn-orig-ctx", "0"},
+                                                         {"--yarn-ext-factor", "-0.1"},
+                                                         {"--yarn-beta-fast", "1x"},
+                                                         {"--rope-scale", "2", "--rope-freq-scale", "0.5"},
+                                                         {"--rope-scale", "2", "--rope-scaling", "none"},
+                                                         {"--yarn-beta-slow", "1", "--rope-scaling", "linear"}};
+    for (const std::vector<std::string>& words : wrong) {
+        std::vector<std::string> line = {"--model", "m"};
+        line.insert(line.end(), words.begin(), words.end());
+        const Result<Options> parsed = parse(line);
+        REQUIRE_FALSE(parsed);
+        CHECK(parsed.error().text.find(words[0]) != std::string::npos);
+    }
+}
+
+TEST_CASE("options: overridden keys add up") {
+    const Result<Options> both =
+        parse({"--model", "m", "--override-kv", "a=int:1,b=str:x", "--override-kv", "c=bool:true"});
+    REQUIRE(both);
+    CHECK(both.value().kv_overrides == std::vector<std::string>{"a=int:1", "b=str:x", "c=bool:true"});
+    CHECK_FALSE(parse({"--model", "m", "--override-kv", "a=int:1,"}));
+    CHECK_FALSE(parse({"--model", "m", "--override-kv", ""}));
+}
+
 TEST_CASE("options: the help names every option") {
     const std::string help = help_text();
     for (const char* name : {"--model",

@@ -59,7 +59,7 @@ struct Short : Setup {
           joint(open_joint(draft.memory, device)),
           scoring(open_scoring(options, model)),
           memory(joint ? static_cast<KvDevice&>(*joint) : device, nullptr, config(scoring.scorer()), clock),
-          device_memory(model, decoder, device, draft.memory, joint.get(), scoring,
+          device_memory(model, decoder, device, draft.memory, joint.get(), nullptr, scoring,
                         options.may_shrink ? std::optional(kLeast) : std::nullopt),
           samplers(model, decoder),
           speculator(open_speculator(std::move(draft.source), variant, decoder, model, clock)),

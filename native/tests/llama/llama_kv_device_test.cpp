@@ -27,6 +27,8 @@ std::vector<Variant> variants() {
                         "make the test models first: scripts/make_test_models.py build/test-models");
         for (const char* type : {"f16", "bf16", "q8_0"}) all.push_back({test_model(name), type});
     }
+    all.push_back({LUCE_TINY_MODEL, "q8_0,7:bf16"});
+    all.push_back({test_model("gemma4"), "bf16,attn:q8_0"});
     return all;
 }
 

@@ -32,11 +32,11 @@ TEST_SUITE("llama") {
         for (int round = 0; round < 3; ++round) {
             for (unsigned number = 0; number < 10; ++number) {
                 const std::string text = text_of(number, 100 + number);
-                CHECK(cache.tokenize(text) == bytes_of(text));
+                CHECK(cache.get(text) == bytes_of(text));
             }
         }
         CHECK(n_calls == 10);
-        CHECK(cache.tokenize("") == bytes_of(""));
+        CHECK(cache.get("") == bytes_of(""));
     }
 
     TEST_CASE("the longest unused texts leave") {
@@ -49,18 +49,18 @@ TEST_SUITE("llama") {
             },
             kMaxBytes);
         for (unsigned number = 0; number < 4; ++number) {
-            cache.tokenize(text_of(number, 100));
+            cache.get(text_of(number, 100));
         }
         CHECK(cache.n_bytes() == kMaxBytes);
-        cache.tokenize(text_of(0, 100));
-        cache.tokenize(text_of(4, 100));  // takes the place of 1
+        cache.get(text_of(0, 100));
+        cache.get(text_of(4, 100));  // takes the place of 1
         tokenised.clear();
         for (const unsigned number : {0U, 2U, 3U, 4U, 1U}) {
-            cache.tokenize(text_of(number, 100));
+            cache.get(text_of(number, 100));
         }
         CHECK(tokenised == std::vector<std::string>{text_of(1, 100)});
         const std::string large = text_of(9, 10 * kMaxBytes);
-        CHECK(cache.tokenize(large) == bytes_of(large));
+        CHECK(cache.get(large) == bytes_of(large));
         CHECK(cache.n_bytes() == 0);
     }
 
@@ -69,7 +69,7 @@ TEST_SUITE("llama") {
         TokenCache cache(bytes_of, 5000);
         for (int round = 0; round < 5000; ++round) {
             const std::string text = text_of(random() % 40, random() % 300);
-            REQUIRE(cache.tokenize(text) == bytes_of(text));
+            REQUIRE(cache.get(text) == bytes_of(text));
             REQUIRE(cache.n_bytes() <= 5000);
         }
     }

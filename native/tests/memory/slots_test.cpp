@@ -12,6 +12,7 @@ TEST_SUITE_BEGIN("memory");
 using namespace luce;
 using namespace luce::engine;
 using namespace luce::tests;
+using memory::kPageSize;
 
 namespace {
 
@@ -244,6 +245,55 @@ TEST_CASE("many snapshots of one growing text cost its pages and their checkpoin
     const std::size_t pages = 3 * 64 * row;  // 192 positions that all of them share
     const std::size_t checkpoints = 16 * (60 * row + 4 * 4);
     CHECK(play.memory.status().cache.pinned_bytes <= pages + checkpoints);
+}
+
+TEST_CASE("texts that branch are runs, and one of them can be held, let go and forgotten") {
+    for (const bool has_state : {false, true}) {
+        CAPTURE(has_state);
+        Play play(has_state);
+        const Tokens shared = counting(1, 2 * kPageSize);
+        for (const Token first : {Token{7}, Token{9}}) REQUIRE(play.run(joined(shared, counting(first, kPageSize)), 1));
+        memory::TextBoard& texts = play.memory.texts();
+        const memory::TextListing listing = texts.list(0, 10);
+        REQUIRE(listing.runs.size() == 3);
+        CHECK(listing.n_runs == 3);
+        CHECK(listing.runs[0].end == 2 * kPageSize);
+        CHECK(!listing.runs[0].parent);
+        CHECK(listing.runs[1].parent == listing.runs[0].name);
+        CHECK(listing.runs[2].parent == listing.runs[0].name);
+        CHECK(texts.list(1, 1).runs[0].name == listing.runs[1].name);
+        CHECK(texts.list(3, 10).runs.empty());
+
+        const memory::PageName branch = listing.runs[1].name;
+        REQUIRE(texts.hold(branch, true));
+        REQUIRE(texts.hold(branch, true));  // it is
+        play.memory.clear(false);
+        CHECK(texts.list(0, 10).runs.size() >= 1);
+        CHECK(texts.list(0, 10).runs[0].n_pinned > 0);
+        REQUIRE(texts.hold(branch, false));
+        REQUIRE(texts.forget(texts.list(0, 10).runs[0].name));
+        CHECK(texts.list(0, 10).n_runs == 0);
+        CHECK(texts.forget(branch).error().code == ErrorCode::bad_args);
+        CHECK(texts.hold(branch, true).error().code == ErrorCode::bad_args);
+        REQUIRE(play.engine.check_integrity() == std::nullopt);
+        REQUIRE(play.run(shared, 2));
+    }
+}
+
+TEST_CASE("what runs or is in a slot is not forgotten") {
+    Play play;
+    const Tokens text = counting(1, 2 * kPageSize);
+    REQUIRE(play.run(text, 1, snapping({{2 * kPageSize, 0}})));
+    memory::TextBoard& texts = play.memory.texts();
+    const memory::PageName name = texts.list(0, 1).runs.at(0).name;
+    CHECK(texts.forget(name).error().code == ErrorCode::busy);
+    REQUIRE(play.memory.slots().free(0));
+    CHECK(texts.forget(name));
+    play.submit(text, 5);
+    for (int i = 0; i < 3; ++i) play.step();
+    CHECK(texts.forget(texts.list(0, 1).runs.at(0).name).error().code == ErrorCode::busy);
+    play.finish_all();
+    CHECK(play.answers.at(2) == expected_answer(text, 5, 300));
 }
 
 TEST_SUITE_END();

@@ -166,6 +166,7 @@ inline JsonFields fields_of(const wire::MemoryArgs& memory) {
         .add("snapshots", memory.snapshots)
         .add("marks", memory.marks)
         .add("turn", memory.turn)
+        .add("reuse_most", memory.reuse_most)
         .add("pins", memory.pins)
         .add("reuse", memory.reuse);
 }
@@ -258,6 +259,27 @@ struct CommandToJson {
         return JsonFields().add("type", std::string("clear")).add("id", clear.id).add("disk", clear.disk).object();
     }
 
+    json operator()(const wire::ListTexts& texts) const {
+        return JsonFields()
+            .add("type", std::string("list_texts"))
+            .add("id", texts.id)
+            .add("first", texts.first)
+            .add("n_most", texts.n_most)
+            .object();
+    }
+    json operator()(const wire::HoldText& hold) const {
+        json object =
+            JsonFields().add("type", std::string("hold_text")).add("id", hold.id).add("page", hold.page).object();
+        if (!hold.on) object["on"] = false;
+        return object;
+    }
+    json operator()(const wire::ForgetText& forget) const {
+        return JsonFields()
+            .add("type", std::string("forget_text"))
+            .add("id", forget.id)
+            .add("page", forget.page)
+            .object();
+    }
     json operator()(const wire::DescribeImage& image) const {
         return JsonFields()
             .add("type", std::string("describe_image"))
@@ -401,6 +423,7 @@ inline wire::Reply reply_from(const json& object) {
     if (type == "prefill_progress") return wire::PrefillProgress{id, object.at("n_done"), object.at("n_total")};
     if (type == "logprobs") return logprobs_from(object);
     if (type == "status") return wire::StatusLine{object.value("fields", Fields{})};
+    if (type == "texts") return wire::TextsLine{object.value("fields", Fields{})};
     if (type == "ready") return wire::ReadyLine{object.value("fields", Fields{})};
     if (type == "pool_size") return wire::PoolSize{object.at("n_tokens")};
     if (type == "load_progress") return wire::LoadProgress{object.at("percent")};

@@ -91,7 +91,7 @@ def _render(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     chat = model.render(messages, tools=tools or None, continue_final_message=goes_on)
     chat.close()
-    return chat.tokens, tuple(mark.token for mark in chat.marks if mark.token > 0)
+    return tuple(chat.tokens), tuple(mark.token for mark in chat.marks if mark.token > 0)
 
 
 def filler(model: TextModel, n_tokens: int, seed: int) -> list[Message]:

@@ -113,5 +113,7 @@ class AnswerRequest:
     """How much of the prompt is read; None in it: as the engines were started. It names no positions."""
     session: str = ""
     """What tells this client's conversations apart, if it said (metadata.user_id, prompt_cache_key, a header)."""
+    max_context: int | None = None
+    """Tokens that prompt and answer may have together; None: as many as the engine's context."""
     client: str = ""
     """Who asks, by API key: the engine's time is shared fairly among clients, cached prefixes only if allowed."""

@@ -10,7 +10,8 @@ An answer that nobody here gave (another server did, or an earlier one) is taken
 stays so: what was read of it is in memory.
 
 The same conversation is the same messages before, in their canonical form, for the same client: no other client's
-answer is ever put in. Knows messages; no template, no ids and no engine.
+answer is ever put in. What a message was found to be is kept (conversation_memo.py) and holds as long as the same
+answers are known at its place. Knows messages; no template, no ids and no engine.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from hashlib import blake2b
 from typing import Any
 
 from luce.supervisor.http.prompts.canonical_message import Defaults, defaults_of, heard, reasoning_of, said
+from luce.supervisor.http.prompts.conversation_memo import ConversationMemo, Place, exact_bytes, exact_key
 from luce.supervisor.http.prompts.message_normalizer import CLEARED_REASONING, content_texts, normalise_messages
+from luce.supervisor.text import ChatMessage
 
+_MEMO_BYTES = 64 << 20
 _ENTRY_BYTES = 1500  # beside an answer's texts, about
 _MAX_AT_ONE_PLACE = 16
 
@@ -61,13 +65,30 @@ class SpelledConversation:
     """That of an answer to it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _ReadMessage:
+    """What a message was found to be, and where the conversation stands behind it."""
+
+    shown: ChatMessage | None
+    """None: nobody is to see it."""
+    digest: blake2b
+    answer: tuple[GivenAnswer | None, bool] | None = None
+    """Of an assistant's message: as in SpelledConversation.answers."""
+    place: bytes = b""
+    known: tuple[GivenAnswer, ...] = ()
+    """The answers at its place."""
+    call_ids: tuple[tuple[str, str], ...] = ()
+    """Of its calls: the client's, and the one that was given."""
+
+
 class AnswerSpellings:
     """The latest used answers, up to so many bytes. Any thread may use it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._given: OrderedDict[bytes, list[GivenAnswer]] = OrderedDict()
+        self._given: OrderedDict[bytes, tuple[GivenAnswer, ...]] = OrderedDict()
         self._lock = threading.Lock()
+        self._memo: ConversationMemo[_ReadMessage] = ConversationMemo(_MEMO_BYTES)
         self.n_bytes = 0
 
     def read(
@@ -82,68 +103,82 @@ class AnswerSpellings:
         have been filled in. Raises UnreadableContentError."""
         walk = _Walk(client)
         defaults = defaults_of(tools)
+        path: list[Place] = []
+        before, prefix = 0, exact_bytes((client, defaults))  # of the first message's key
         for number, raw in enumerate(messages):
-            for message in normalise_messages([raw]):  # none, of a message that nobody is to see
-                if message.get("role") != "assistant":
-                    walk.hear(message)
-                    continue
-                is_kept = keeps_last and number == len(messages) - 1
-                answer = None
-                if not is_kept:
-                    answer = self._find(walk.place, message, raw, defaults) or self._meet(walk.place, message, raw)
-                walk.say(message, answer)
+            is_kept = keeps_last and number == len(messages) - 1
+            key = None if is_kept or prefix is None else exact_key(raw)
+            if key is None or prefix is None:
+                walk.go_on(self._read_message(walk, raw, defaults, is_kept=is_kept))
+                prefix = None  # what follows is known only behind what is known itself
+                continue
+            place, prefix = (before, prefix + key), b""
+            path.append(place)
+            known = self._memo.get(place)
+            if known is not None and self._still_holds(known[1]):
+                before, read = known
+            else:
+                read = self._read_message(walk, raw, defaults, is_kept=False)
+                before = self._memo.put(place, read)
+            walk.go_on(read)
+        self._memo.use(reversed(path))
         return SpelledConversation(walk.messages, walk.answers, walk.place)
+
+    def _still_holds(self, read: _ReadMessage) -> bool:
+        return read.answer is None or self._known_at(read.place) is read.known
+
+    def _read_message(self, walk: _Walk, raw: Message, defaults: Defaults, *, is_kept: bool) -> _ReadMessage:
+        for message in normalise_messages([raw]):
+            if message.get("role") != "assistant":
+                return walk.hear(message)
+            if is_kept:
+                return walk.say(message, None, ())
+            known = self._known_at(walk.place)
+            answer = _find(known, message, raw, defaults)
+            if answer is None and (met := self._meet(message, raw)) is not None:
+                answer, known = met, self._keep(walk.place, met)
+            return walk.say(message, answer, known)
+        return walk.skip()
 
     def keep(self, place: bytes, message: Message) -> GivenAnswer:
         """An answer that was given."""
-        return self._keep(place, GivenAnswer(message, said(message), reasoning_of(message)))
+        answer = GivenAnswer(message, said(message), reasoning_of(message))
+        self._keep(place, answer)
+        return answer
 
-    def _meet(self, place: bytes, message: Message, raw: Message) -> GivenAnswer | None:
+    def _meet(self, message: Message, raw: Message) -> GivenAnswer | None:
         """An answer that the client has from elsewhere, for the first time."""
         if self._max_bytes == 0 or CLEARED_REASONING in message:
             return None
         own, *others = (said(message, content) for content in _contents(message, raw))
-        return self._keep(place, GivenAnswer(dict(message), own, reasoning_of(message), b"".join(others), False))
+        return GivenAnswer(dict(message), own, reasoning_of(message), b"".join(others), False)
 
-    def _keep(self, place: bytes, answer: GivenAnswer) -> GivenAnswer:
+    def _keep(self, place: bytes, answer: GivenAnswer) -> tuple[GivenAnswer, ...]:
+        """All that are known at the place now, in a tuple of their own: what was found by another one holds no more."""
         with self._lock:
-            here = self._given.setdefault(place, [])
+            here = self._given.get(place, ())
             leaving = [other for other in here if other.message == answer.message]
             if not leaving and len(here) >= _MAX_AT_ONE_PLACE:
-                leaving = here[:1]
-            for other in leaving:
-                here.remove(other)
-                self.n_bytes -= other.n_bytes
-            here.append(answer)
-            self.n_bytes += answer.n_bytes
+                leaving = [here[0]]
+            here = (*(other for other in here if other not in leaving), answer)
+            self._given[place] = here
+            self.n_bytes += answer.n_bytes - sum(other.n_bytes for other in leaving)
             self._given.move_to_end(place)
             while self.n_bytes > self._max_bytes and self._given:
                 _, oldest = self._given.popitem(last=False)
                 self.n_bytes -= sum(other.n_bytes for other in oldest)
-        return answer
+        return here
 
-    def _find(self, place: bytes, message: Message, raw: Message, defaults: Defaults) -> GivenAnswer | None:
-        """The latest answer at the place that says the same, and reasons the same if the message reasons at all."""
+    def _known_at(self, place: bytes) -> tuple[GivenAnswer, ...]:
         with self._lock:
-            here = list(self._given.get(place, ()))
+            here = self._given.get(place, ())
             if here:
                 self._given.move_to_end(place)
-        if not here:
-            return None
-        reasoning = reasoning_of(message)
-        here = [answer for answer in reversed(here) if reasoning in ("", answer.reasoning)]
-        wanted = [said(message, content) for content in _contents(message, raw)]
-        for answer in here:
-            if answer.said in wanted or answer.also_said in wanted:
-                return answer
-        if not any(call["function"]["name"] in defaults for call in message.get("tool_calls", ())):
-            return None
-        wanted = [said(message, content, defaults) for content in _contents(message, raw)]
-        return next((answer for answer in here if said(answer.message, None, defaults) in wanted), None)
+        return here
 
 
 class _Walk:
-    """Through a conversation, from its first message."""
+    """Through a conversation, from its first message. Each is read where the walk stands; then it goes on."""
 
     def __init__(self, client: str) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -157,25 +192,63 @@ class _Walk:
     def place(self) -> bytes:
         return self._digest.digest()
 
-    def hear(self, message: dict[str, Any]) -> None:
+    def hear(self, message: dict[str, Any]) -> _ReadMessage:
         id_ = message.get("tool_call_id")
-        self._digest.update(heard(message, None if id_ is None else self._numbers.get(id_, id_)))
+        digest = self._digest_behind(heard(message, None if id_ is None else self._numbers.get(id_, id_)))
         if id_ in self._ids:
             message["tool_call_id"] = self._ids[id_]
-        self.messages.append(message)
+        return _ReadMessage(ChatMessage(message), digest)
 
-    def say(self, message: dict[str, Any], answer: GivenAnswer | None) -> None:
-        shown = message if answer is None else dict(answer.message)
-        if message.pop(CLEARED_REASONING, False):
+    def say(self, message: dict[str, Any], answer: GivenAnswer | None, known: tuple[GivenAnswer, ...]) -> _ReadMessage:
+        is_cleared = message.pop(CLEARED_REASONING, False)
+        shown = ChatMessage(message if answer is None else answer.message)
+        if is_cleared:
             shown.pop("reasoning_content", None)
-        self._digest.update(said(message) if answer is None else answer.said)
-        for theirs, ours in zip(message.get("tool_calls", ()), shown.get("tool_calls", ()), strict=True):
-            self._ids[theirs["id"]] = ours["id"]
-            self._numbers[theirs["id"]] = self._n_calls
-            self._n_calls += 1
-        self.messages.append(shown)
+        calls = zip(message.get("tool_calls", ()), shown.get("tool_calls", ()), strict=True)
         is_ours = answer is not None and answer.is_ours
-        self.answers.append((answer, shown != message) if is_ours else (None, False))
+        return _ReadMessage(
+            shown,
+            self._digest_behind(said(message) if answer is None else answer.said),
+            (answer, shown != message) if is_ours else (None, False),
+            self.place,
+            known,
+            tuple((theirs["id"], ours["id"]) for theirs, ours in calls),
+        )
+
+    def skip(self) -> _ReadMessage:
+        return _ReadMessage(None, self._digest)
+
+    def go_on(self, read: _ReadMessage) -> None:
+        self._digest = read.digest
+        if read.shown is not None:
+            self.messages.append(read.shown)
+        if read.answer is not None:
+            self.answers.append(read.answer)
+        for theirs, ours in read.call_ids:
+            self._ids[theirs] = ours
+            self._numbers[theirs] = self._n_calls
+            self._n_calls += 1
+
+    def _digest_behind(self, data: bytes) -> blake2b:
+        digest = self._digest.copy()
+        digest.update(data)
+        return digest
+
+
+def _find(known: Sequence[GivenAnswer], message: Message, raw: Message, defaults: Defaults) -> GivenAnswer | None:
+    """The latest of them that says the same, and reasons the same if the message reasons at all."""
+    if not known:
+        return None
+    reasoning = reasoning_of(message)
+    here = [answer for answer in reversed(known) if reasoning in ("", answer.reasoning)]
+    wanted = [said(message, content) for content in _contents(message, raw)]
+    for answer in here:
+        if answer.said in wanted or answer.also_said in wanted:
+            return answer
+    if not any(call["function"]["name"] in defaults for call in message.get("tool_calls", ())):
+        return None
+    wanted = [said(message, content, defaults) for content in _contents(message, raw)]
+    return next((answer for answer in here if said(answer.message, None, defaults) in wanted), None)
 
 
 def _contents(message: Message, raw: Message) -> Iterator[str]:

@@ -5,6 +5,7 @@ The text layer gives number k of a prompt's images the one id n_vocab + k; which
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
@@ -22,7 +23,7 @@ class ImagePlaces:
         self._ends: list[int] = []  # by how much what stands behind each moves
         self.images: list[tuple[int, str]] = []
         """Where the ids of each begin, and its name."""
-        self.ids: tuple[int, ...] = tuple(rendered)
+        self.ids: Sequence[int] = rendered
         if not self._places:
             return
         whole: list[int] = []
@@ -37,7 +38,7 @@ class ImagePlaces:
             whole += ids[name]
             taken = place + 1
             self._ends.append(len(whole) - taken)
-        self.ids = (*whole, *rendered[taken:])
+        self.ids = array("i", (*whole, *rendered[taken:]))
 
     def moved(self, position: int) -> int:
         """Where a position of the rendered prompt is now."""

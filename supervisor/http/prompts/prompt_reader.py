@@ -109,7 +109,7 @@ class PromptReader:
     async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
         images = await self._images.ids_of(answer_request.prompt)
         try:
-            owner = "" if self._settings.shares_prefixes else answer_request.client
+            owner = "" if self._settings.cache_isolation == "off" else answer_request.client
             rendered = await asyncio.to_thread(
                 self._renderer.render,
                 answer_request.prompt,

@@ -54,7 +54,7 @@ _TRIGGER_KINDS = {
 
 @dataclass(frozen=True)
 class Rendered:
-    ids: tuple[int, ...]
+    ids: Sequence[int]
     boundaries: tuple[int, ...] = ()
     marks: tuple[int, ...] = ()
     """Where other prompts may part from this one within its messages."""

@@ -37,7 +37,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class SplicedPrompt:
-    ids: tuple[int, ...]
+    ids: array[int]
     boundaries: tuple[int, ...]
     places: tuple[int | None, ...]
     """Of the template's messages, in their order; None: within an answer that was put in."""
@@ -50,7 +50,7 @@ class SplicedPrompt:
     """Of these, those that read otherwise than the template has them."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class _Answer:
     text: bytes
     """With the head of its turn."""
@@ -60,6 +60,9 @@ class _Answer:
     """The message that these ids are, and nothing else."""
     special: tuple[tuple[int, int], ...]
     """Where special tokens stand among its bytes, and which."""
+    shown_as: tuple[tuple[int, bytes], int] | None = None
+    """The latest rendered turn that is this answer in another spelling, by length and digest of its text and ids; and
+    how many of these the answer takes the place of."""
 
     @property
     def n_bytes(self) -> int:
@@ -82,7 +85,7 @@ class TokenReplayCache:
         what the assistant's messages are known to be, in their order."""
         prompt = chat.prompt.encode()
         digest = blake2b(client.encode(), digest_size=16)
-        ids: list[int] = []
+        ids = array("i")
         boundaries: list[int] = []
         places: list[int | None] = []
         replaced, respelled = set(), set()
@@ -104,7 +107,7 @@ class TokenReplayCache:
             places.append(len(ids))
             place = digest.digest()
             here = self._known_at(place)
-            found = self._spelled(chat, prompt, mark, here)
+            found = self._spelled(chat, prompt, mark, here) if here else None
             if found is None and given is not None:
                 found = self._respelled(chat, prompt, number, [known for known in here if known.given is given])
                 if found is not None:
@@ -112,13 +115,13 @@ class TokenReplayCache:
             if found is not None:
                 known_ids, n_replaced = found
                 replaced.add(n_said - 1)
-                n_spliced += tuple(known_ids) != chat.tokens[n_taken : n_taken + n_replaced]
+                n_spliced += known_ids != chat.tokens[n_taken : n_taken + n_replaced]
                 ids += known_ids
                 n_taken += n_replaced
             turn = (place, mark.byte, boundaries[-1])
         ids += chat.tokens[n_taken:]
         return SplicedPrompt(
-            tuple(ids),
+            ids,
             tuple(boundaries),
             tuple(places),
             None if turn is None else Turn(turn[0], prompt[turn[1] :], tuple(ids[turn[2] :])),
@@ -170,7 +173,7 @@ class TokenReplayCache:
 
     def _spelled(
         self, chat: RenderedChat, prompt: bytes, mark: MessageMark, here: Sequence[_Answer]
-    ) -> tuple[Sequence[int], int] | None:
+    ) -> tuple[array[int], int] | None:
         """An answer whose turn began at the mark, and how many of the prompt's ids it takes the place of."""
         fitting = [answer for answer in here if prompt.startswith(answer.text, mark.byte)]
         for answer in sorted(fitting, key=lambda answer: -len(answer.text)):
@@ -181,7 +184,7 @@ class TokenReplayCache:
 
     def _respelled(
         self, chat: RenderedChat, prompt: bytes, number: int, here: Sequence[_Answer]
-    ) -> tuple[Sequence[int], int] | None:
+    ) -> tuple[array[int], int] | None:
         """The same for answers that are the message behind mark `number`, whatever the template has made of it: up to
         the token that ends the turn, if the turn begins as theirs did, has the same special tokens in the same order
         and shows all that they say. A template that strips the reasoning does not."""
@@ -192,6 +195,9 @@ class TokenReplayCache:
         if number + 1 < len(chat.marks):
             n_tokens, n_bytes = chat.marks[number + 1].token, chat.marks[number + 1].byte
         tokens, text = chat.tokens[mark.token : n_tokens], prompt[mark.byte : n_bytes]
+        turn = (len(text), blake2b(text + tokens, digest_size=16).digest())
+        if (shown_as := here[-1].shown_as) is not None and shown_as[0] == turn:
+            return here[-1].ids, shown_as[1]
         end = self._end_of_turn(tokens)
         if end is None:
             return None
@@ -200,6 +206,7 @@ class TokenReplayCache:
         for answer in reversed(here):
             is_shown = shown.startswith(answer.head) and _shows(shown, answer)
             if is_shown and self._has_special(answer, special):
+                answer.shown_as = (turn, end)
                 return answer.ids, end
         return None
 
@@ -227,11 +234,11 @@ class TokenReplayCache:
                 break
         return None
 
-    def _n_replaced(self, tokens: Sequence[int], begin: int, answer: _Answer) -> int | None:
+    def _n_replaced(self, tokens: array[int], begin: int, answer: _Answer) -> int | None:
         """How many tokens from `begin` on spell the answer, if none lies across its end and special tokens are where
         they are in it."""
         n = len(answer.ids)
-        if array("i", tokens[begin : begin + n]) == answer.ids:
+        if tokens[begin : begin + n] == answer.ids:
             return n  # as most are
         n_bytes, end = 0, begin
         while n_bytes < len(answer.text) and end < len(tokens):

@@ -82,7 +82,7 @@ def test_a_new_session_reads_what_differs(
         pytest.skip("each prompt's order in one way; in both with --full")
     machine = Machine(test_models / f"{family}.gguf", tmp_path, template)
     told = []
-    earlier: dict[str, list[tuple[int, ...]]] = {client: [] for client in SHAPES}
+    earlier: dict[str, list[Sequence[int]]] = {client: [] for client in SHAPES}
     try:
         for number, folder in enumerate(FOLDERS):
             if restarts and number > 0:

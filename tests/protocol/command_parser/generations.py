@@ -176,6 +176,7 @@ NAMED_KEYS: dict[bytes, Key] = {
     b"snap": ("memory", sets("snapshots", parse_snapshots)),
     b"marks": ("memory", sets("marks", parse_marks)),
     b"turn": ("memory", sets("turn", parse_count)),
+    b"reuse_most": ("memory", sets("reuse_most", parse_count)),
     b"pin": ("memory", sets("pins", parse_pins)),
     b"prefill": ("reading", sets("prefill", _parse_reading)),
     b"prefill_keep": ("reading", sets("share", parse_positive_probability)),

@@ -12,14 +12,18 @@ from typing import Any, TypeVar
 from luce.protocol.commands import (
     Clear,
     DescribeImage,
+    ForgetText,
     FreeScorer,
     FreeSlot,
+    HoldText,
     ListSlots,
+    ListTexts,
     LoadSlot,
     MemoryCommand,
     Park,
     SaveSlot,
     Snapshot,
+    TextCommand,
     ThinSnapshot,
     Unpark,
     Weights,
@@ -57,6 +61,9 @@ _OF: dict[bytes, Key] = {b"of": ("", sets("of", parse_count))}
 _RANGE: dict[bytes, Key] = {b"from": ("", sets("begin", parse_count)), b"to": ("", sets("end", parse_count))}
 _PATH: dict[bytes, Key] = {b"path": ("", sets("path", _parse_path))}
 _WHAT: dict[bytes, Key] = {b"what": ("", sets("what", _parse_weights))}
+_PAGE: dict[bytes, Key] = {b"page": ("", sets("page", _parse_path))}
+_ON: dict[bytes, Key] = {b"on": ("", sets("on", parse_flag))}
+_FROM: dict[bytes, Key] = {b"from": ("", sets("first", parse_count)), b"n": ("", sets("n_most", parse_count))}
 _DISK: dict[bytes, Key] = {b"disk": ("", sets("disk", parse_flag))}
 
 
@@ -135,7 +142,7 @@ def _parse_clear_words(arguments: bytes) -> Clear:
     return Clear(disk=bool(what))
 
 
-Parser = Callable[[bytes], MemoryCommand | FreeScorer | DescribeImage]
+Parser = Callable[[bytes], MemoryCommand | TextCommand | FreeScorer | DescribeImage]
 
 _IN_CAPITALS: dict[str, Parser] = {
     "SNAPSHOT": lambda arguments: _parse_slot_words(arguments, Snapshot),
@@ -155,6 +162,9 @@ _BY_NAME: dict[str, Parser] = {
     "load": lambda arguments: LoadSlot(**_read(arguments, _SLOT | _PATH)),
     "image": lambda arguments: DescribeImage(**_read(arguments, _ID | _PATH)),
     "clear": lambda arguments: Clear(**_read(arguments, _ID, _DISK)),
+    "texts": lambda arguments: ListTexts(**_read(arguments, _ID, _FROM)),
+    "hold": lambda arguments: HoldText(**_read(arguments, _ID | _PAGE, _ON)),
+    "forget": lambda arguments: ForgetText(**_read(arguments, _ID | _PAGE)),
     "park": lambda arguments: _parse_park(arguments, Park),
     "unpark": lambda arguments: _parse_park(arguments, Unpark),
 }

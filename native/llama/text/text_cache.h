@@ -1,0 +1,76 @@
+// TextCache: what was made of texts lately, so that a conversation's next prompt costs what is new in it. For what
+// follows from a text alone. Knows nothing of what is made. Any thread may use it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace luce::llama {
+
+// NBytes: how much memory a value takes.
+template <typename Value, auto NBytes>
+class TextCache {
+public:
+    // Any thread may call it.
+    using Make = std::function<Value(std::string_view)>;
+
+    // max_bytes: of texts and values together; the longest unused leave first.
+    TextCache(Make make, size_t max_bytes) : make_(std::move(make)), max_bytes_(max_bytes) {}
+
+    Value get(std::string_view text) {
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            const auto found = by_text_.find(text);
+            if (found != by_text_.end()) {
+                entries_.splice(entries_.begin(), entries_, found->second);
+                return found->second->value;
+            }
+        }
+        Value value = make_(text);
+        insert(text, value);
+        return value;
+    }
+
+    size_t n_bytes() const {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        return n_bytes_;
+    }
+
+private:
+    struct Entry {
+        std::string text;
+        Value value;
+
+        size_t n_bytes() const { return text.size() + NBytes(value); }
+    };
+
+    void insert(std::string_view text, const Value& value) {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (by_text_.count(text) > 0) {
+            return;  // another thread was faster
+        }
+        entries_.push_front({std::string(text), value});
+        by_text_.emplace(entries_.front().text, entries_.begin());
+        n_bytes_ += entries_.front().n_bytes();
+        while (n_bytes_ > max_bytes_) {
+            n_bytes_ -= entries_.back().n_bytes();
+            by_text_.erase(entries_.back().text);
+            entries_.pop_back();
+        }
+    }
+
+    const Make make_;
+    const size_t max_bytes_;
+    mutable std::mutex mutex_;
+    std::list<Entry> entries_;  // the latest used first
+    std::unordered_map<std::string_view, typename std::list<Entry>::iterator> by_text_;
+    size_t n_bytes_ = 0;
+};
+
+}  // namespace luce::llama

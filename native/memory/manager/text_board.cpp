@@ -1,0 +1,148 @@
+#include "memory/manager/text_board.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "memory/tiers/disk_store.h"
+
+namespace luce::memory {
+namespace {
+
+constexpr std::size_t kFirstTokens = 32;  // enough to know a text again
+constexpr std::size_t kMaxHolds = 256;
+
+Error no_such_page() { return {ErrorCode::bad_args, "page=: nothing that is remembered ends there: list texts again"}; }
+
+double last_use_s(const Page& page) { return page.owner ? page.owner->last_use_s : 0; }
+
+Checkpoint* longest_checkpoint(Page& page) {
+    const auto longest = std::ranges::max_element(page.checkpoints, {},
+                                                  [](const Checkpoint& checkpoint) { return checkpoint.rest.size(); });
+    return longest == page.checkpoints.end() ? nullptr : &*longest;
+}
+
+}  // namespace
+
+bool TextBoard::is_present(const Page& page) const { return page.is_kept() || cache_.is_on_disk(page); }
+
+std::vector<Page*> TextBoard::children_of(Page& page) const {
+    std::vector<Page*> children;
+    for (const auto& [_, child] : page.children) {
+        if (is_present(*child)) children.push_back(child.get());
+    }
+    std::ranges::sort(children, [](const Page* a, const Page* b) {
+        return last_use_s(*a) != last_use_s(*b) ? last_use_s(*a) > last_use_s(*b) : a->name < b->name;
+    });
+    return children;
+}
+
+// From this page on; `page` is the run's last one then.
+TextRun TextBoard::run_from(Page*& page) const {
+    TextRun run;
+    run.begin = page->begin();
+    if (!page->parent->is_root()) run.parent = page->parent->name;
+    run.first_tokens.assign(page->tokens.begin(), page->tokens.begin() + kFirstTokens);
+    for (;;) {
+        run.n_device += page->is_resident() ? 1 : 0;
+        run.n_host += page->host != nullptr ? 1 : 0;
+        run.n_disk += cache_.is_on_disk(*page) ? 1 : 0;
+        run.n_pinned += page->n_pins > 0 ? 1 : 0;
+        run.n_checkpoints += static_cast<std::int32_t>(page->checkpoints.size());
+        if (page->owner) {
+            const double age_s = std::max(policy_.now_s() - page->owner->last_use_s, 0.0);
+            run.age_s = std::min(run.age_s.value_or(age_s), age_s);
+        }
+        const std::vector<Page*> children = children_of(*page);
+        if (children.size() != 1 || holds_.contains(page->name)) break;
+        page = children.front();
+    }
+    run.name = page->name;
+    run.end = page->end();
+    run.n_lanes = page->n_lanes + page->n_out;
+    run.is_held = holds_.contains(page->name);
+    return run;
+}
+
+TextListing TextBoard::list(std::int32_t first, std::int32_t n_most) {
+    TextListing listing;
+    listing.n_short = static_cast<std::int32_t>(tree_.root().checkpoints.size());
+    std::vector<Page*> next = children_of(tree_.root());
+    std::ranges::reverse(next);
+    while (!next.empty()) {
+        Page* page = next.back();
+        next.pop_back();
+        TextRun run = run_from(page);
+        std::vector<Page*> children = children_of(*page);
+        next.insert(next.end(), children.rbegin(), children.rend());
+        const std::int32_t number = listing.n_runs++;
+        if (number >= first && number - first < n_most) listing.runs.push_back(std::move(run));
+    }
+    return listing;
+}
+
+Page* TextBoard::find(const PageName& name) {
+    Page* found = nullptr;
+    tree_.for_each([&](Page& page) {
+        if (!page.is_root() && page.name == name) found = &page;
+    });
+    return found;
+}
+
+Result<void> TextBoard::hold(const PageName& name, bool on) {
+    const auto held = holds_.find(name);
+    if (!on) {
+        if (held == holds_.end()) return {};
+        slots_.let_go(held->second);
+        holds_.erase(held);
+        return {};
+    }
+    if (held != holds_.end()) return {};
+    if (holds_.size() >= kMaxHolds) {
+        return Error{ErrorCode::no_room,
+                     "so many texts are held already (" + std::to_string(kMaxHolds) + "): let one go"};
+    }
+    Page* page = find(name);
+    if (page == nullptr || !page->is_kept()) return no_such_page();
+    Slot place{page, longest_checkpoint(*page), page->end(), 0};
+    // A model with state goes on from a checkpoint only: from the last one before the end.
+    while (needs_checkpoint_ && place.checkpoint == nullptr && !place.page->parent->is_root()) {
+        place.page = place.page->parent;
+        place.checkpoint = longest_checkpoint(*place.page);
+    }
+    if (needs_checkpoint_ && place.checkpoint == nullptr) {
+        return Error{ErrorCode::unsupported, "there is no checkpoint from which this text could be gone on with"};
+    }
+    place.position = place.checkpoint != nullptr ? place.checkpoint->position() : place.page->end();
+    if (Result<void> kept = slots_.hold(place); !kept) return kept;
+    holds_.emplace(name, place);
+    return {};
+}
+
+Result<void> TextBoard::forget(const PageName& name) {
+    snapshots_.forget_all_ended();
+    Page* top = find(name);
+    if (top == nullptr) return no_such_page();
+    while (!top->parent->is_root() && children_of(*top->parent).size() == 1 && !holds_.contains(top->parent->name)) {
+        top = top->parent;
+    }
+    std::vector<Page*> pages{top};  // parents before their children
+    for (std::size_t i = 0; i < pages.size(); ++i) {
+        for (const auto& [_, child] : pages[i]->children) pages.push_back(child.get());
+    }
+    for (std::size_t i = pages.size(); i-- > 0;) {
+        const auto held = holds_.find(pages[i]->name);
+        if (held == holds_.end()) continue;
+        slots_.let_go(held->second);
+        holds_.erase(held);
+    }
+    std::size_t n_stayed = 0;
+    for (std::size_t i = pages.size(); i-- > 0;) {
+        if (!cache_.forget(*pages[i])) ++n_stayed;
+    }
+    tree_.forget_evicted();
+    if (n_stayed == 0) return {};
+    return Error{ErrorCode::busy, std::to_string(n_stayed) + " of " + std::to_string(pages.size()) +
+                                      " pages are in use or in slots, and stay"};
+}
+
+}  // namespace luce::memory
