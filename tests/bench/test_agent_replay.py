@@ -13,13 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from luce.supervisor import SupervisorConfig
+from luce.supervisor.evaluating.transcripts import Session, made_up_system, read_session, read_transcript
 from luce.supervisor.text import TextModel
 from scripts.bench.replay.agent_replay import Plan, main, prepare, read_all, replay
-from scripts.bench.replay.conversation import Session
-from scripts.bench.replay.prompts import Prepared, PromptMaker, Setting, made_up_system
+from scripts.bench.replay.prompts import Prepared, PromptMaker, Setting
 from scripts.bench.replay.report import Ratio, Report
 from scripts.bench.replay.run import Served, play
-from scripts.bench.replay.transcripts import read_session, read_transcript
 from tests.daemon.same_tokens import NOISE_BATCHING, Comparison
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "data" / "transcripts"

@@ -12,8 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scripts.bench.replay.conversation import IMAGE, NO_RESULT, Message, Session, to_messages
-from scripts.bench.replay.transcripts import MAX_LINE_BYTES, find_transcripts, read_session, read_transcript
+from luce.supervisor.evaluating.transcripts import (
+    IMAGE,
+    MAX_LINE_BYTES,
+    NO_RESULT,
+    Message,
+    Session,
+    find_transcripts,
+    read_session,
+    read_transcript,
+    to_messages,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "data" / "transcripts"

@@ -5,7 +5,9 @@ Recall: prompts with a needle, a code that the end asks for, in four surrounding
 in parts (--shares). Two hops: a fact that names another one; counted is whether both are among the parts, since the
 packaged model does not put two facts together. Counts, so a busy machine does no harm.
 
-Tools: sessions that read long files with a tool and are told to read another one; what comes of the call.
+Tools: sessions that read long files with a tool and are told to read another one, and recorded sessions of agents
+(--transcripts: files of Claude Code or Codex, or folders of such) whose every answer is asked for again; what comes of
+the call.
 
 First token: random prompts that no memory has (--lengths), the time to the first token, whole over parts; and the time
 in which the scorer chooses.
@@ -38,15 +40,17 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
+from luce.supervisor.evaluating.transcripts import find_transcripts, read_transcript
 from scripts.bench.harness import ROOT, Ratio, make_quick, options_of, parser_of, write_json
 from scripts.bench.memory.agent_session import SessionShape
 from scripts.bench.prefill.first_token import measure_beside, measure_first_tokens
 from scripts.bench.prefill.recall import RecallSample, measure_recall
 from scripts.bench.prefill.session import SIDES, measure_session
-from scripts.bench.prefill.tool_calls import measure_tool_calls
+from scripts.bench.prefill.tool_calls import measure_tool_calls, measure_transcripts
 from tests.daemon_driver import DaemonDriver
 
 PARTS = ("recall", "tools", "first", "beside", "session")
+TRANSCRIPTS = ROOT / "tests" / "data" / "transcripts"
 SCORER = ROOT / "tests" / "data" / "models" / "luce-tiny-scorer-Q8_0.gguf"
 QUICK = {"needles": 1, "recall_lengths": [2048], "lengths": [4096], "pairs": 1, "turns": 5, "sessions": 1}
 
@@ -55,6 +59,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = parser_of(__doc__, has_quick=True, ubatch=0)
     parser.add_argument("--only", nargs="+", default=list(PARTS), choices=PARTS)
     parser.add_argument("--scorer", type=Path, default=SCORER, metavar="GGUF")
+    parser.add_argument("--transcripts", type=Path, nargs="+", default=[TRANSCRIPTS], metavar="PATH")
+    parser.add_argument("--transcript-ctx", type=int, default=16384, metavar="N", help="a longer prompt is left out")
     parser.add_argument("--needles", type=int, default=4, metavar="N", help="of each kind at each depth and length")
     parser.add_argument("--first-needle", type=int, default=0, metavar="N", help="where several runs share the work")
     parser.add_argument("--recall-lengths", type=int, nargs="+", default=[2048, 3072, 4096, 6144], metavar="N")
@@ -119,13 +125,20 @@ class Run:
             self.without_repair, args.model, args.recall_lengths, args.shares, args.needles,
             lambda sample: self.note("tools", sample),
         )  # fmt: skip
-        table = Table("a call is", "sessions", "read", "right", "another call", "no call", "broken")
-        for is_required in (False, True):
-            rows = [sample for sample in samples if sample.is_required == is_required]
-            for share in (1.0, *args.shares):
-                told = [sample.whole if share == 1.0 else sample.found[share] for sample in rows]
-                counts = (str(told.count(word)) for word in ("right", "formed", "none", "broken"))
-                table.add_row("required" if is_required else "free", str(len(rows)), f"{share:.0%}", *counts)
+        sessions = [read_transcript(path) for path in find_transcripts(args.transcripts)]
+        recorded = measure_transcripts(
+            self.without_repair, args.model, sessions, args.transcript_ctx, args.shares,
+            lambda sample: self.note("tools", sample),
+        )  # fmt: skip
+        table = Table("sessions", "a call is", "answers", "read", "right", "another call", "no call", "cut", "broken")
+        for name, of_kind in (("made", samples), ("recorded", recorded)):
+            for is_required in (False, True):
+                rows = [sample for sample in of_kind if sample.is_required == is_required]
+                for share in (1.0, *args.shares):
+                    told = [sample.whole if share == 1.0 else sample.found[share] for sample in rows]
+                    counts = (str(told.count(word)) for word in ("right", "formed", "none", "cut", "broken"))
+                    kind = "required" if is_required else "free"
+                    table.add_row(name, kind, str(len(rows)), f"{share:.0%}", *counts)
         self.console.print(table)
 
     def first(self) -> None:

@@ -30,12 +30,11 @@ sys.path.insert(0, str(ROOT))
 
 from luce.supervisor import RequestError, StartError, SupervisorConfig  # noqa: E402
 from luce.supervisor.config import CACHE_TYPES  # noqa: E402
+from luce.supervisor.evaluating.transcripts import Session, find_transcripts, read_transcript  # noqa: E402
 from luce.supervisor.text import TextModel  # noqa: E402
-from scripts.bench.replay.conversation import Session  # noqa: E402
 from scripts.bench.replay.prompts import Prepared, PromptMaker, Setting  # noqa: E402
 from scripts.bench.replay.report import Report, print_report  # noqa: E402
 from scripts.bench.replay.run import Pass, cold_config, fresh_target, play  # noqa: E402
-from scripts.bench.replay.transcripts import find_transcripts, read_transcript  # noqa: E402
 
 DEFAULT_TRANSCRIPTS = ROOT / "tests" / "data" / "transcripts"
 

@@ -76,13 +76,13 @@ class Player:
     def ask(self, sent: Body, faithful: Body, *, is_counted: bool) -> Said:
         """`faithful`: as a client sends it that changes nothing."""
         prompt = self.client.prompt(faithful, self._model)
-        ids = self._renderer.render(prompt).ids
+        ids = tuple(self._renderer.render(prompt).ids)
         said = self.client.said(self._post(sent))
         if said.is_cut_off:
             raise RefusedError("a call was cut off by the limit")
         n_ideal = len(ids) - max((n_shared(ids, other) for other in self._earlier), default=0)
         whole = replace(prompt, messages=[*prompt.messages, said.message()], opens_answer=False, continues_last=False)
-        self._earlier += [ids, self._up_to_end(self._renderer.render(whole).ids)]
+        self._earlier += [ids, self._up_to_end(tuple(self._renderer.render(whole).ids))]
         if is_counted:
             self.turns.append(Turn(self._effect, self.client.name, said.n_prompt, n_ideal, said.n_read))
         return said

@@ -6,27 +6,21 @@ the text side of a model, no engine and no clock.
 
 from __future__ import annotations
 
-import json
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from luce.supervisor.text import TemplateError, TextError, TextModel
-from scripts.bench.replay.conversation import Client, Kind, Message, Session, Turn
-
-_RULES = (
-    "Read a file before you change it, and change no more of it than the task needs.",
-    "Run the tests that cover what you have changed; say so plainly when one of them fails.",
-    "Prefer a search with a precise pattern to reading whole folders.",
-    "Keep the style of the code around: its names, its comments, its way to report errors.",
-    "Never guess the content of a file, the output of a command or the name of a function.",
-    "Ask before you do what cannot be undone: deleting, pushing, publishing, sending.",
-    "Call several tools at once when none of them needs the result of another.",
-    "Answer in few words; the user sees what the tools have done.",
-    "Credentials, keys and personal data are neither shown nor written into files.",
-    "When a command fails twice in the same way, stop and think about the cause.",
+from luce.supervisor.evaluating.transcripts import (
+    Client,
+    Kind,
+    Message,
+    Session,
+    Turn,
+    made_up_system,
+    system_as_user,
+    tools_of,
 )
+from luce.supervisor.text import TemplateError, TextError, TextModel
 
 
 @dataclass(frozen=True)
@@ -63,54 +57,6 @@ class Prepared:
     n_too_long: int = 0
     n_unrendered: int = 0
     template_error: str = ""
-
-
-def made_up_system(client: Client, kind: Kind, n_bytes: int) -> str:
-    """A system prompt of about so many bytes, the same every time."""
-    who = "a sub-agent that works for a coding agent" if kind == "side" else "a coding agent"
-    text = f"You are {who} ({client}). You work in the user's folder with the tools below.\n"
-    number = 0
-    while len(text) < n_bytes:
-        if number % len(_RULES) == 0:
-            text += f"\n# Part {number // len(_RULES) + 1}\n"
-        text += f"{number + 1}. {_RULES[(number * 7 + number // len(_RULES)) % len(_RULES)]}\n"
-        number += 1
-    return text
-
-
-def made_up_tools(turns: Iterable[Turn]) -> list[Message]:
-    """A definition for each tool that was called, with the arguments that were seen, by name."""
-    seen: dict[str, dict[str, str]] = {}
-    for turn in turns:
-        for call in turn.answered.calls:
-            parameters = seen.setdefault(call.name, {})
-            for name, value in json.loads(call.arguments).items():
-                parameters.setdefault(name, _json_type(value))
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": f"The tool {name}. Use it only for what its name says.",
-                "parameters": {
-                    "type": "object",
-                    "properties": {
-                        parameter: {"type": kind, "description": f"The {parameter.replace('_', ' ')}"}
-                        for parameter, kind in sorted(parameters.items())
-                    },
-                    "required": [],
-                },
-            },
-        }
-        for name, parameters in sorted(seen.items())
-    ]
-
-
-def _json_type(value: object) -> str:
-    kinds: Mapping[type, str] = {
-        bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object",
-    }  # fmt: skip
-    return kinds.get(type(value), "string")
 
 
 class PromptMaker:
@@ -151,7 +97,7 @@ class PromptMaker:
         if messages[0]["role"] == "system":
             system = f"{system}\n\n{messages.pop(0)['content']}"
         if not self._takes_late_system:
-            messages = list(_as_user(messages))
+            messages = list(system_as_user(messages))
         return [{"role": "system", "content": system}, *messages]
 
     def _prompt(self, session: Session, number: int, turn: Turn) -> Prompt:
@@ -182,11 +128,7 @@ class PromptMaker:
     def _tools_of(self, client: Client, sessions: Sequence[Session]) -> list[Message]:
         if self._setting.tools is not None:
             return list(self._setting.tools)
-        own = [session for session in sessions if session.client == client]
-        given = {tool["function"]["name"]: tool for session in own for tool in session.tools}
-        for tool in made_up_tools(turn for session in own for turn in session.turns):
-            given.setdefault(tool["function"]["name"], tool)
-        return [given[name] for name in sorted(given)]
+        return tools_of(client, sessions)
 
 
 def _takes_late_system(model: TextModel) -> bool:
@@ -198,18 +140,3 @@ def _takes_late_system(model: TextModel) -> bool:
         return False
     chat.close()
     return True
-
-
-def _as_user(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
-    """System messages as the user's, joined with what stands beside them."""
-    last: Message | None = None
-    for message in messages:
-        role = "user" if message["role"] == "system" else message["role"]
-        if last is not None and role == "user" and last["role"] == "user":
-            last["content"] += f"\n\n{message['content']}"
-            continue
-        if last is not None:
-            yield last
-        last = {**message, "role": role}
-    if last is not None:
-        yield last

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -187,6 +187,22 @@ def _assistant(items: Sequence[Item]) -> Message:
             for call in calls
         ]
     return message
+
+
+def system_as_user(messages: Iterable[Message]) -> Iterator[dict[str, Any]]:
+    """System messages as the user's, joined with what stands beside them: for templates that take one at the beginning
+    only."""
+    last: Message | None = None
+    for message in messages:
+        role = "user" if message["role"] == "system" else message["role"]
+        if last is not None and role == "user" and last["role"] == "user":
+            last["content"] += f"\n\n{message['content']}"
+            continue
+        if last is not None:
+            yield last
+        last = {**message, "role": role}
+    if last is not None:
+        yield last
 
 
 # What both formats need

@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from scripts.bench.replay.claude_transcript import read_claude
-from scripts.bench.replay.codex_transcript import ITEM_KINDS, LINE_KINDS, read_codex
-from scripts.bench.replay.conversation import Session, parse_line
+from luce.supervisor.evaluating.transcripts.claude_transcript import read_claude
+from luce.supervisor.evaluating.transcripts.codex_transcript import ITEM_KINDS, LINE_KINDS, read_codex
+from luce.supervisor.evaluating.transcripts.conversation import Session, parse_line
 
 MAX_LINE_BYTES = 64 << 20
 _N_LINES_TO_TELL = 20

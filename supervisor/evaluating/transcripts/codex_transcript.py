@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from scripts.bench.replay.conversation import (
+from luce.supervisor.evaluating.transcripts.conversation import (
     IMAGE,
     Conversation,
     Item,

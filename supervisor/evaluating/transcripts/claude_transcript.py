@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from scripts.bench.replay.conversation import (
+from luce.supervisor.evaluating.transcripts.conversation import (
     DOCUMENT,
     IMAGE,
     Conversation,

@@ -1,0 +1,237 @@
+"""`luce check`: does an engine keep the daemon's promises with this model on this machine? The command line: reads,
+starts, shows. What is checked stands in luce.supervisor.checking."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from luce.supervisor.cli.bench.command import Depths
+from luce.supervisor.cli.check_report import print_report, to_json, write_json
+from luce.supervisor.cli.entry import (
+    EXIT_BAD_ARGS,
+    EXIT_OK,
+    EXIT_REFUSED,
+    EXIT_START_FAILED,
+    Failure,
+    run_async,
+    say,
+)
+from luce.supervisor.cli.model_files import text_model
+from luce.supervisor.cli.numbers import Real
+from luce.supervisor.cli.options import engine_options, read_binary, read_engine_config
+from luce.supervisor.cli.output import print_tables, write_output
+from luce.supervisor.cli.progress import progress
+
+if TYPE_CHECKING:
+    from luce.supervisor.checking.checks import Check
+    from luce.supervisor.checking.finding import Finding
+    from luce.supervisor.checking.subject import Volume
+    from luce.supervisor.config import DaemonConfig
+
+_STDOUT = "-"
+
+_EPILOG = """\b
+What is checked (names for --only and --skip):
+  reuse         a prompt of which the engine remembers a beginning, or all
+  restore       snapshots that were taken on the way, restored
+  park          texts after park and unpark
+  disk          texts after a restart, from files of --disk-cache
+  suspend       two answers in a pool that cannot hold both to their ends
+  paging        --kv-offload: texts that leave a bounded pool and come back
+  lanes         several answers at once
+  ngrams        drafts that are copied from earlier text, alone and in lanes
+  drafter       drafts of --draft or --mtp, alone and in lanes
+  sampling      temperature 0.7, top-k 40, top-p 0.95 with drafts and without
+  conversation  one that grows: no empty answer, no logprob that is no number
+  kv-type       KL divergence of the KV type in use against f16
+All but the last three compare tokens at temperature 0 with those of an engine that reads the text from the start,
+alone and without drafts. They may part only where the two likeliest tokens are nearly a tie (--noise). Each check
+also fails where what it checks has not happened. docs/check.md explains each one.
+
+\b
+Examples:
+  luce check --quick                               the packaged model, within a minute
+  luce check --model m.gguf --draft d.gguf         everything, at 1,024, 4,096 and 32,768 tokens
+  luce check --model m.gguf --only kv-type --cache-type-k q8_0 --cache-type-v q4_0
+  luce check --model m.gguf --skip paging --lengths 1K,64K --json check.json
+
+\b
+Exit codes: 0 all passed, 1 a check failed or nothing could be checked, 2 the start failed, 64 bad arguments.
+"""
+
+
+class Names(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """Names of checks with commas between them."""
+
+    name = "checks"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        from luce.supervisor.checking.checks import CHECKS
+
+        known = [check.name for check in CHECKS]
+        names = tuple(value.split(",")) if isinstance(value, str) else tuple(value)
+        for name in names:
+            if name not in known:
+                self.fail(f"{name!r} is no check: they are {', '.join(known)}", param, ctx)
+        return names
+
+
+@click.command("check", epilog=_EPILOG)
+@click.option("--quick", is_flag=True, help="Short texts (256 and 1,024 tokens) and fewer of them.")
+@click.option(
+    "--lengths",
+    type=Depths(),
+    metavar="N,…",
+    help="Tokens of the texts, 32K for 32768. Those beyond --ctx, or beyond what the model was trained with, are left"
+    " out. Default: 1K,4K,32K.",
+)
+@click.option("--only", type=Names(), metavar="NAME,…", help="These checks alone.")
+@click.option("--skip", type=Names(), metavar="NAME,…", default=(), help="All checks but these.")
+@click.option(
+    "--noise",
+    type=Real(min=0),
+    metavar="X",
+    help="How close the two likeliest tokens are to be, in logits, for rounding to turn them. Default: 0.3.",
+)
+@click.option(
+    "--max-kl",
+    type=Real(min=0),
+    metavar="X",
+    help="Mean KL divergence against f16 that the KV type may have, in nats a token. Default: by the type.",
+)
+@click.option(
+    "--json", "json_path", metavar="FILE", help="Write everything that was found as JSON; - for standard output."
+)
+@engine_options
+def command(
+    quick: bool,
+    lengths: tuple[int, ...] | None,
+    only: tuple[str, ...] | None,
+    skip: tuple[str, ...],
+    noise: float | None,
+    max_kl: float | None,
+    json_path: str | None,
+    **values: Any,
+) -> int:
+    """Check on this machine, with this model and these options of the engine, that memory, lanes and drafts change no
+    answer, and that the KV type keeps its promise. A gate for CI: the exit code says whether all of it holds.
+
+    Every check starts engines of its own, so that a large model is loaded some fifteen times.
+    """
+    checks = _chosen(only, skip)
+    if values["log_level"] is None:
+        values["log_level"] = "error"
+    config = read_engine_config(values)
+    volume = _volume(quick, lengths, noise, max_kl)
+    found: list[Finding] = []
+    ready: dict[str, str] = {}
+    binary = read_binary()
+    with progress("starting", len(checks)) as advance:
+        code = run_async(lambda: _check(binary, config, volume, checks, found, ready, advance))
+    if code != EXIT_OK:
+        return code  # told to stop
+    report = to_json(ready, config, volume, found)
+    if json_path is not None and json_path != _STDOUT:
+        write_json(Path(json_path), report)
+    if json_path == _STDOUT:
+        write_output(report)
+    else:
+        print_tables(lambda console: print_report(console, ready, found))
+    return _exit_code(found)
+
+
+def _chosen(only: tuple[str, ...] | None, skip: tuple[str, ...]) -> list[Check]:
+    from luce.supervisor.checking.checks import CHECKS
+
+    chosen = [check for check in CHECKS if (only is None or check.name in only) and check.name not in skip]
+    if not chosen:
+        raise click.UsageError("--only and --skip leave no check")
+    return chosen
+
+
+def _volume(quick: bool, lengths: tuple[int, ...] | None, noise: float | None, max_kl: float | None) -> Volume:
+    from luce.supervisor.checking.subject import QUICK, Volume
+
+    volume = replace(QUICK if quick else Volume(), most_kl=max_kl)
+    if lengths is not None:
+        volume = replace(volume, lengths=tuple(sorted(lengths)))
+    return volume if noise is None else replace(volume, noise=noise)
+
+
+async def _check(
+    binary: Path,
+    config: DaemonConfig,
+    volume: Volume,
+    checks: Sequence[Check],
+    found: list[Finding],
+    ready: dict[str, str],
+    advance: Callable[[str], None],
+) -> int:
+    """Fills `found`, and `ready` with what the engine says of itself."""
+    from luce.supervisor.checking.checks import run_checks
+    from luce.supervisor.checking.engines import EngineStarter
+    from luce.supervisor.checking.finding import left_out
+    from luce.supervisor.checking.subject import Subject, reach_of
+    from luce.supervisor.checking.texts import Texts
+    from luce.supervisor.engine.process import StartError
+
+    with text_model(config.model) as model, _folder(config) as folder:
+        pool = config.kvflash if isinstance(config.kvflash, int) else config.pool
+        reach = reach_of(volume, ctx=config.ctx, n_trained=_trained_with(config.model), pool=pool)
+        if not reach.lengths:
+            raise Failure(f"no length of --lengths can be checked: {reach.why}", EXIT_BAD_ARGS)
+        starter = EngineStarter(binary, config, say)
+        try:
+            async with starter.engine(ctx=reach.ctx, disk_cache=None) as engine:
+                ready.update(engine.ready)
+        except StartError as error:
+            raise Failure(
+                str(error), EXIT_BAD_ARGS if error.exit_code == EXIT_BAD_ARGS else EXIT_START_FAILED
+            ) from None
+        found += [left_out("lengths", f"{length:,} tokens", reach.why) for length in reach.beyond]
+        texts = Texts(model if model.info.has_text else None, int(ready["vocab"]))
+        subject = Subject(starter, texts, volume, reach.ctx, reach.lengths, Path(folder))
+        found += await run_checks(subject, checks, lambda check, of_it: advance(_summary(check, of_it)))
+    return EXIT_OK
+
+
+def _trained_with(model: Path) -> int:
+    """Tokens of the longest text; 0 if the file does not say."""
+    from luce.supervisor.models.gguf_header import GgufError, read_gguf_header
+    from luce.supervisor.models.model_memory import model_memory
+
+    try:
+        return model_memory(read_gguf_header(model)).n_context_trained
+    except GgufError as error:
+        raise Failure(f"--model {model}: {error}", EXIT_START_FAILED) from None
+
+
+def _folder(config: DaemonConfig) -> tempfile.TemporaryDirectory[str]:
+    """Where the disk check may write: in the folder of --disk-cache, if that is there."""
+    folder = config.disk_cache
+    beside = folder if folder is not None and folder.is_dir() else None
+    return tempfile.TemporaryDirectory(prefix="luce-check-", dir=beside)
+
+
+def _summary(check: Check, found: Sequence[Finding]) -> str:
+    from luce.supervisor.checking.finding import Verdict
+
+    verdicts = Counter(finding.verdict for finding in found)
+    told = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict if verdicts[verdict])
+    return f"{check.name}: {told} ({sum(finding.seconds for finding in found):.1f} s)"
+
+
+def _exit_code(found: list[Finding]) -> int:
+    from luce.supervisor.checking.finding import Verdict
+
+    verdicts = {finding.verdict for finding in found}
+    if Verdict.PASSED not in verdicts and Verdict.FAILED not in verdicts:
+        raise Failure("nothing could be checked: see what was left out, and why", EXIT_REFUSED)
+    return EXIT_REFUSED if Verdict.FAILED in verdicts else EXIT_OK

@@ -1,0 +1,254 @@
+"""`luce eval`: does a model answer rightly, alone or against another? The command line; starts, asks and shows."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from luce.supervisor.cli.bench.command import Depths
+from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure, say
+from luce.supervisor.cli.evaluation.report import print_results, to_json
+from luce.supervisor.cli.evaluation.sides import ServerSide
+from luce.supervisor.cli.evaluation.task_choice import choose_tasks
+from luce.supervisor.cli.options import engine_options
+from luce.supervisor.cli.output import print_tables, write_output
+from luce.supervisor.cli.progress import progress
+from luce.supervisor.cli.server_client import ServerClient, ServerError
+from luce.supervisor.cli.servers import end_by_signals, engine_arguments, named_server, own_server
+from luce.supervisor.evaluating.question import Question, Scale, Task
+from luce.supervisor.evaluating.results import Results
+from luce.supervisor.evaluating.run import ask_all
+from luce.supervisor.evaluating.suites import PACKAGED_AT_LEAST, PACKAGED_LENGTH, SUITES, Suite
+
+_EPILOG = """\b
+What is asked:
+  needles   needle, needle-many, needle-hop: codes that a long text names
+  ruler     multi-key, multi-value, multi-query, variables, common-words, frequent-words
+  tools     calls that are well formed (tools-formed), of the right tool (tools-name), with the right arguments
+            (tools-arguments)
+  replay    an agent's session, each answer against the recorded one: replay-formed, replay-tool, replay-arguments,
+            replay-text
+  humaneval, gsm8k, math    published problems, from files that you name
+
+\b
+Examples:
+  luce eval                                        the packaged model: is this installation in order?
+  luce eval --model m.gguf --suite standard --plot m.png
+  luce eval --model m.gguf --vs "--cache-type-k q8_0 --cache-type-v q4_0"     what does a setting cost?
+  luce eval --url http://127.0.0.1:8080 --vs http://127.0.0.1:8081 --tasks tools,replay
+  luce eval --model m.gguf --tasks gsm8k --gsm8k test.jsonl --at-least gsm8k=0.6
+
+\b
+Exit codes: 0 done, 1 something is below --at-least or a server refused, 2 the start failed, 64 bad arguments.
+"""
+_CTX_BESIDE = 1024  # tokens of template, question and answer around a long text, and more than any tool's prompt
+
+
+class AtLeast(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click only
+    """NAME=SHARE, the share from 0 to 1 or in percent."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if not isinstance(value, str):
+            name, wanted = value
+            return str(name), float(wanted)
+        name, _, number = value.partition("=")
+        try:
+            share = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not (name and 0 <= share <= 1):
+            self.fail(f"{value!r} is no NAME=SHARE, needle=0.9 or needle=90% say", param, ctx)
+        return name, share
+
+
+class Names(click.ParamType):  # type: ignore[type-arg]  # as AtLeast
+    """Names with commas between them."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        del param, ctx
+        words = value.split(",") if isinstance(value, str) else value
+        return tuple(dict.fromkeys(word.strip() for word in words))
+
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_COUNT = click.IntRange(1, 1 << 20)
+
+
+@click.command("eval", epilog=_EPILOG)
+@click.option("--url", metavar="URL", help="Ask this server of OpenAI's API in place of an engine of its own.")
+@click.option(
+    "--vs",
+    metavar="URL|OPTIONS",
+    help="Compare with this server, or with a second engine that has these options besides: both get the same"
+    " questions in turns.",
+)
+@click.option("--suite", type=click.Choice(list(SUITES)), default="quick", show_default=True, help="How much is asked.")
+@click.option("--tasks", type=Names(), metavar="NAME,…", help="Only these tasks, or families of them. Default: all.")
+@click.option("--lengths", type=Depths(), metavar="N,…", help="Lengths of the long prompts, in tokens; 8K for 8192.")
+@click.option("--samples", type=_COUNT, metavar="N", help="Questions of a task, at each length.")
+@click.option("--transcripts", type=click.Path(path_type=Path, exists=True), multiple=True, metavar="PATH",
+              help="Replay these sessions of Claude Code or Codex: files or folders. Default: made-up.")  # fmt: skip
+@click.option("--humaneval", type=_FILE, metavar="FILE", help="HumanEval as it is published, JSONL or JSONL.gz.")
+@click.option("--gsm8k", type=_FILE, metavar="FILE", help="GSM8K as it is published, JSONL.")
+@click.option("--math", type=_FILE, metavar="FILE", help="MATH or MATH-500, JSONL with problem and solution.")
+@click.option("--run-code", is_flag=True, help="Let --humaneval run the code that the model writes. It gets a process"
+              " with limits and, where the kernel allows it, no network; it can read what you can read.")  # fmt: skip
+@click.option("--at-least", type=AtLeast(), multiple=True, metavar="NAME=SHARE",
+              help="Exit with 1 where this share is lower; with --vs also NAME-same, answers that are the same on both"
+              " sides. The packaged model has its own. Can be given several times.")  # fmt: skip
+@click.option("--parallel", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N",
+              help="Questions at once.")  # fmt: skip
+@click.option("--thinking", type=click.IntRange(0, 1 << 20), default=0, show_default=True, metavar="N",
+              help="Tokens that an answer may think before it begins.")  # fmt: skip
+@click.option("--name", "model_name", default="default", metavar="NAME", help="The model that --url is asked for.")
+@click.option("--vs-name", default="default", metavar="NAME", help="The model that --vs is asked for.")
+@click.option("--json", "as_json", is_flag=True, help="Shares, intervals and every answer as JSON in place of tables.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it all into a PNG, SVG or PDF.")
+@engine_options
+@click.pass_context
+def command(context: click.Context, /, **values: Any) -> int:
+    """Ask a model questions that have one right answer, and say how many it gets right: long texts, tool calls, agents'
+    sessions, and published problems.
+
+    Without --url an engine of its own is started with the options below, and is gone at the end. --seed draws other
+    questions. Keys of servers are read from LUCE_API_KEY, that of --vs from LUCE_VS_API_KEY. Shares are shown with the
+    range that holds in 95 of 100 evaluations.
+    """
+    suite = _suite(values)
+    tasks = choose_tasks(values, suite.n_problems)
+    at_least = _at_least(values, tasks, suite)
+    pyplot = None
+    if values["plot"] is not None:
+        from luce.supervisor.cli.evaluation.plot import save_plot
+        from luce.supervisor.cli.pictures import open_pyplot
+
+        pyplot = open_pyplot()
+    end_by_signals()
+    try:
+        with _sides(context, values, suite) as (sides, what):
+            settings = {"suite": values["suite"], "seed": _seed(values), "temperature": 0,
+                        "thinking": values["thinking"]}  # fmt: skip
+            results = Results(what, tasks, settings, at_least)
+            _ask(results, sides, suite, values["parallel"])
+    except ServerError as error:
+        raise Failure(str(error), EXIT_REFUSED) from None
+    if not any(asked.outcomes for asked in results.asked):
+        raise Failure("; ".join(["nothing could be asked", *results.refusals()]), EXIT_REFUSED)
+    if values["as_json"]:
+        write_output((json.dumps(to_json(results), indent=2) + "\n").encode())
+    else:
+        print_tables(lambda console: print_results(console, results))
+    if pyplot is not None:
+        save_plot(pyplot, results, values["plot"])
+    shortfalls = results.shortfalls()
+    for shortfall in shortfalls:
+        say(f"below --at-least: {shortfall}")
+    return EXIT_REFUSED if shortfalls else EXIT_OK
+
+
+def _suite(values: Mapping[str, Any]) -> Suite:
+    suite = SUITES[values["suite"]]
+    if values["lengths"] is not None:
+        suite = replace(suite, lengths=values["lengths"])
+    if values["samples"] is not None:
+        suite = replace(suite, n_samples=values["samples"], n_calls=values["samples"], n_problems=values["samples"])
+    return suite
+
+
+def _seed(values: Mapping[str, Any]) -> int:
+    return 1 if values["seed"] is None else int(values["seed"])
+
+
+def _at_least(values: Mapping[str, Any], tasks: Sequence[Task], suite: Suite) -> dict[str, float]:
+    """What was given; the packaged model's own where that is asked what it can do. Raises UsageError."""
+    metrics = {metric for task in tasks for metric in task.metrics}
+    known = metrics | ({f"{task.name}-same" for task in tasks} if values["vs"] is not None else set())
+    for name, _ in values["at_least"]:
+        if name not in known:
+            names = ", ".join(sorted(known))
+            raise click.UsageError(f"--at-least {name}: nothing of this name is asked; there are {names}")
+    is_packaged = values["url"] is None and values["model"] is None and not values["transcripts"]
+    is_known = is_packaged and max(suite.lengths) <= PACKAGED_LENGTH
+    own = {name: share for name, share in PACKAGED_AT_LEAST.items() if is_known and name in metrics}
+    return own | dict(values["at_least"])
+
+
+@contextmanager
+def _sides(
+    context: click.Context, values: Mapping[str, Any], suite: Suite
+) -> Iterator[tuple[list[ServerSide], dict[str, str]]]:
+    """Who is asked, and what they are. Raises UsageError, Failure, or click's Exit where an engine does not start."""
+    engine, vs = engine_arguments(context), values["vs"]
+    is_vs_url = vs is not None and vs.startswith(("http://", "https://"))
+    others = [word for word in engine if word.startswith("--") and word != "--seed"]
+    if values["url"] is not None and others:
+        raise click.UsageError(f"{others[0]} is for an engine of its own: leave --url out")
+    if values["url"] is not None and vs is not None and not is_vs_url:
+        raise click.UsageError(f"--vs {vs} is for an engine of its own, and --url has none: give an address")
+
+    besides = [] if vs is None or is_vs_url else _words(vs)
+
+    def side(name: str, server: ServerClient, model: str) -> ServerSide:
+        return ServerSide(name, server, model, values["thinking"])
+
+    with ExitStack() as stack:
+        if values["url"] is not None:
+            server = named_server("--url", values["url"], "LUCE_API_KEY")
+            sides, what = [side("url", server, values["model_name"])], {"url": server.url}
+        else:
+            start = ["--log-level", "warn", *engine, *_room(values, suite)]
+            sides = [side("luce", stack.enter_context(own_server(start)), "default")]
+            what = {"luce": str(values["model"] or "the packaged model")}
+        if is_vs_url:
+            other = named_server("--vs", vs, "LUCE_VS_API_KEY")
+            sides.append(side("vs", other, values["vs_name"]))
+            what["vs"] = other.url
+        elif vs is not None:
+            sides.append(side("vs", stack.enter_context(own_server([*start, *besides])), "default"))
+            what["vs"] = f"the same with {vs}"
+        yield sides, what
+
+
+def _words(options: str) -> list[str]:
+    try:
+        words = shlex.split(options)
+    except ValueError as error:
+        raise click.UsageError(f"--vs {options}: {error}") from None
+    if not words or not words[0].startswith("--"):
+        raise click.UsageError(f"--vs {options!r} is neither an address nor options: http://… or '--cache-type-k q4_0'")
+    return words
+
+
+def _room(values: Mapping[str, Any], suite: Suite) -> list[str]:
+    """For the longest prompts, where nothing else was said."""
+    n_ctx = max(suite.lengths) * 5 // 4 + _CTX_BESIDE + values["thinking"]
+    room = ["--ctx", str(max(n_ctx, 8192))] if values["ctx"] is None and values["pool"] is None else []
+    return room + (["--lanes", str(values["parallel"])] if values["parallel"] > 1 and values["lanes"] is None else [])
+
+
+def _ask(results: Results, sides: Sequence[ServerSide], suite: Suite, n_at_once: int) -> None:
+    """Raises ServerError."""
+    questions: list[Question] = []
+    counted: dict[str, float] = {"": 1.0}  # by the first side: all get the same prompts
+    for task in results.tasks:
+        if task.sample not in counted:
+            counted[task.sample] = sides[0].chars_per_token(task.sample)
+        seed, chars_per_token = results.settings["seed"], counted[task.sample]
+        questions += task.make(Scale(suite.lengths, suite.n_samples, suite.n_calls, seed, chars_per_token))
+    with progress("asking", len(questions)) as advance:
+        for asked in ask_all(sides, questions, n_at_once):
+            results.asked.append(asked)
+            question = asked.question
+            marks = ", ".join(f"{one.side} {next(iter(one.scores.values())):.0%}" for one in asked.outcomes)
+            advance(f"{question.task} {question.name}: {marks or 'left out'}")

@@ -1,0 +1,55 @@
+"""Each check passes on the real engine and fails on one with a fault, for the reason that the fault is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from luce.supervisor.checking.checks import CHECKS
+from luce.supervisor.checking.finding import Verdict
+from tests.checking.conftest import RunCheck
+from tests.checking.faulty_luced import FAULTS
+
+SEEDED = [
+    ("reuse", "DamagedMemory", "logprob|margin"),
+    ("reuse", "NothingReused", "only 0 of 256 tokens were reused"),
+    ("restore", "DamagedSnapshot", "logprob|margin"),
+    ("restore", "SnapshotIgnored", "the engine went on from None"),
+    ("park", "WrongAfterPark", "token 5 is"),
+    ("disk", "DamagedOnDisk", "logprob|margin"),
+    ("disk", "DamagedFiles", "not from disk"),
+    ("suspend", "LostToken", "token 5 is|logprob of token 5"),
+    ("suspend", "RoomyPool", "neither was set aside"),
+    ("paging", "DamagedInPool", "logprob|margin"),
+    ("lanes", "WrongInLanes", "token 5 is"),
+    ("lanes", "OneLane", "no two of them were ever computed together"),
+    ("ngrams", "WrongDrafts", "token 5 is"),
+    ("ngrams", "NoDrafts", "nothing was drafted"),
+    ("drafter", "WrongDrafts", "token 5 is"),
+    ("sampling", "OtherSeeds", "answers are not those of the same seed"),
+    ("sampling", "OtherDistribution", "are of another distribution"),
+    ("conversation", "EmptyAnswers", "gone on with: the answer is empty"),
+    ("conversation", "NoNumbers", "is no number"),
+    ("kv-type", "CoarseCache", "mean KL"),
+    ("kv-type", "DamagedCache", "mean KL"),
+]
+
+
+def test_every_check_has_a_fault_and_every_fault_a_check() -> None:
+    assert {check for check, _, _ in SEEDED} == {check.name for check in CHECKS}
+    assert {fault for _, fault, _ in SEEDED} == set(FAULTS)
+
+
+@pytest.mark.parametrize("name", [check.name for check in CHECKS])
+async def test_the_real_engine_passes(run_check: RunCheck, name: str) -> None:
+    findings = await run_check(name)
+    assert [finding for finding in findings if finding.verdict is Verdict.FAILED] == []
+    assert any(finding.verdict is Verdict.PASSED and finding.n_tokens > 0 for finding in findings)
+
+
+@pytest.mark.parametrize(("name", "fault", "said"), SEEDED)
+async def test_a_fault_fails_its_check(run_check: RunCheck, name: str, fault: str, said: str) -> None:
+    failed = [finding for finding in await run_check(name, fault=fault) if finding.verdict is Verdict.FAILED]
+    assert failed
+    assert any(re.search(said, finding.text) for finding in failed), failed
