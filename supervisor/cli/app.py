@@ -11,9 +11,14 @@ from luce.supervisor.cli.entry import run_command
 # Command name -> (module, one line of help); modules load late, so that `luce --help` is fast.
 _COMMANDS = {
     "serve": ("luce.supervisor.cli.serve", "Serve the OpenAI and Anthropic APIs, for agents and programs."),
-    "chat": ("luce.supervisor.cli.chat", "Talk to a model in the terminal."),
+    "chat": ("luce.supervisor.cli.terminal.chat", "Talk to a model in the terminal."),
+    "ps": ("luce.supervisor.cli.watching.ps", "Show which servers and engines run on this machine."),
+    "top": ("luce.supervisor.cli.watching.top", "Watch a server: its lanes, its memory, how fast it is."),
     "run": ("luce.supervisor.cli.run", "Generate text for a prompt."),
+    "keys": ("luce.supervisor.cli.keys", "Make API keys for a server that others reach."),
+    "cache": ("luce.supervisor.cli.cache", "See and remove what a disk cache holds of conversations."),
     "bench": ("luce.supervisor.cli.bench.command", "Measure what this machine does with a model, or a server."),
+    "eval": ("luce.supervisor.cli.evaluation.command", "Find out whether a model answers rightly."),
     "tokenize": ("luce.supervisor.cli.tokens", "Turn text into token ids."),
     "detokenize": ("luce.supervisor.cli.tokens", "Turn token ids into text, as they come."),
     "compress": ("luce.supervisor.cli.compress", "Shorten a text to the parts that matter to a question."),
@@ -24,6 +29,7 @@ _COMMANDS = {
     ),
     "inspect": ("luce.supervisor.cli.inspect", "Show what a model file is and what it costs in memory."),
     "convert": ("luce.supervisor.cli.convert", "Convert a DFlash drafter's checkpoint to a GGUF file for --draft."),
+    "check": ("luce.supervisor.cli.check", "Check that memory, lanes and drafts change no answer, for CI."),
     "doctor": ("luce.supervisor.cli.doctor", "Check this installation, with a generation through the real daemon."),
 }
 _ATTRIBUTES = {"tokenize": "tokenize", "detokenize": "detokenize"}

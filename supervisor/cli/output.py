@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import select
 import stat
 from collections.abc import Callable
@@ -24,6 +25,7 @@ _CHUNK_BYTES = select.PIPE_BUF
 
 
 STDOUT_FD = 1
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def write_output(data: bytes) -> None:
@@ -36,6 +38,11 @@ def write_output(data: bytes) -> None:
             _poll_writable(STDOUT_FD, timeout_ms=None)
         except OSError as error:
             raise _output_error(error) from None
+
+
+def safe(text: str) -> str:
+    """What others wrote is no command to the terminal: control characters are shown as their pictures."""
+    return _CONTROLS.sub(lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 0x20 else "\ufffd", text)
 
 
 def print_tables(print_to: Callable[[Console], None]) -> None:

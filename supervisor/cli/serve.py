@@ -79,6 +79,20 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     "--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="File with further keys, one a line."
 )
 @click.option(
+    "--api-keys",
+    "key_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with a table for each key: the key's hash, its scope (infer or admin), its requests and tokens a"
+    " minute, most lanes, longest context. `luce keys new NAME` writes one. SIGHUP reads it anew.",
+)
+@click.option(
+    "--open-to-all/--no-open-to-all",
+    "open_to_all",
+    default=None,
+    help="Whether others than this machine may be served without a key. Default: they may not.",
+)
+@click.option(
     "--alias",
     "aliases",
     multiple=True,
@@ -128,11 +142,19 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     help="Jinja template in place of the model's own.",
 )
 @click.option(
-    "--shared-prefixes/--no-shared-prefixes",
-    "shares_prefixes",
-    default=None,
-    help="Whether clients with other keys may be served from each other's cached prefixes, which lets them find out"
-    " by the time it takes whether somebody has sent the same. Default: they may.",
+    "--cache-isolation",
+    type=click.Choice(["off", "key"]),
+    help="key: what one API key has sent speeds up nothing of another's, which could find out by the time it takes that"
+    " somebody has sent the same. Default: off, clients share what has been read.",
+)
+@click.option(
+    "--common-prompt",
+    "common_prompts",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE",
+    help="File with a system prompt that all keys share with --cache-isolation key; may be given several times."
+    " Default: none.",
 )
 @click.option(
     "--restore-answers/--no-restore-answers",
@@ -161,6 +183,15 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     default=None,
     help="Whether an answer is ended, as by its limit, that repeats one token or phrase for hundreds of tokens;"
     " usage.luce says so (loop). Default: it is not.",
+)
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Name that the server answers under, beside this machine's own and its addresses: what a proxy in front of it"
+    " is called, say (* for all); may be given several times. Others are refused, because a foreign page's name may"
+    " have been pointed at this machine. Default: none.",
 )
 @click.option(
     "--cors-origin",
@@ -282,7 +313,7 @@ def _draft(configuration: Configuration) -> Path | None:
     """The packaged model comes with its drafter, where nothing is said of either. Raises Failure."""
     is_packaged = configuration["model"] is None and all("model" not in one.options for one in configuration["engines"])
     is_silent = configuration.settings["draft"].origin == "default"
-    is_wanted = wants_packaged_draft(mtp=configuration["mtp"], draft_max=configuration["draft_max"])
+    is_wanted = wants_packaged_draft(**{name: configuration[name] for name in ("mtp", "draft_max", "draft_method")})
     draft: Path | None = read_packaged_draft() if is_packaged and is_silent and is_wanted else configuration["draft"]
     return draft
 
@@ -290,7 +321,7 @@ def _draft(configuration: Configuration) -> Path | None:
 def draft_answers(configuration: Configuration, settings: ServeSettings) -> OnOff | None:
     """Clients that are kept apart could tell by the speed of a draft what others were answered."""
     asked: OnOff | None = configuration["draft_answers"]
-    return "off" if asked is None and not settings.shares_prefixes else asked
+    return "off" if asked is None and settings.cache_isolation == "key" else asked
 
 
 def expert_profiles(configuration: Configuration, environ: Mapping[str, str]) -> Path | None:

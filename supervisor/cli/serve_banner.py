@@ -1,15 +1,11 @@
-"""What to put into each client so that it talks to this server: lines to copy. Pure text.
-
-The formats are the clients' own (scripts/clients/ runs each of them).
-"""
+"""What `luce serve` prints once it is ready: where it is, and the lines that clients take. Pure text."""
 
 from __future__ import annotations
 
-import json
 import shlex
 from textwrap import indent
 
-NO_KEY = "none"  # clients insist on some key; without keys of ours any will do
+from luce.supervisor.http.window.client_lines import client_lines
 
 
 def start_banner(url: str, model: str, key: str | None, *, n_ctx: int) -> str:
@@ -22,7 +18,7 @@ def start_banner(url: str, model: str, key: str | None, *, n_ctx: int) -> str:
             "Ctrl-C ends the server.\n"
         )
     return (
-        f"\nluce serve is ready: {model} at {url}   (status page: {url}/)\n\n"
+        f"\nluce serve is ready: {model} at {url}   (chat and status: {url}/)\n\n"
         + "".join(
             f"{name}\n{indent(lines, '    ')}\n\n" for name, lines in client_lines(url, model, key, n_ctx=n_ctx).items()
         )
@@ -30,51 +26,9 @@ def start_banner(url: str, model: str, key: str | None, *, n_ctx: int) -> str:
     )
 
 
-def client_lines(url: str, model: str, key: str | None, *, n_ctx: int) -> dict[str, str]:
-    """What each client takes, by its name."""
-    said = NO_KEY if key is None else key
-    return {
-        "Claude Code": f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={said} claude --model {model}",
-        "Codex, in ~/.codex/config.toml": _codex(url, model, key),
-        "opencode, in opencode.json (then: opencode --model luce/" + model + ")": _opencode(url, model, said, n_ctx),
-        "pi, in ~/.pi/agent/models.json (then: pi --provider luce --model " + model + ")": _pi(url, model, said, n_ctx),
-        "Open WebUI": f"OPENAI_API_BASE_URL={url}/v1 OPENAI_API_KEY={said} open-webui serve",
-        "OpenAI SDKs": f"OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={said}",
-        "Anthropic SDKs": f"ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={said}",
-        "This terminal": f"luce chat --url {url}" if key is None else f"LUCE_API_KEY={said} luce chat --url {url}",
-    }
-
-
-def _codex(url: str, model: str, key: str | None) -> str:
-    lines = [
-        f"model = {json.dumps(model)}",
-        'model_provider = "luce"',
-        "[model_providers.luce]",
-        'name = "luce"',
-        f'base_url = "{url}/v1"',
-        'wire_api = "responses"',
-    ]
-    if key is not None:
-        lines.append(f'env_key = "LUCE_API_KEY"   # and in the environment: LUCE_API_KEY={key}')
-    return "\n".join(lines)
-
-
-def _opencode(url: str, model: str, key: str, n_ctx: int) -> str:
-    limit = {"context": n_ctx, "output": _most_output(n_ctx)}
-    provider = {
-        "npm": "@ai-sdk/openai-compatible",
-        "options": {"baseURL": f"{url}/v1", "apiKey": key},
-        "models": {model: {"tool_call": True, "limit": limit}},
-    }
-    return json.dumps({"provider": {"luce": provider}})
-
-
-def _pi(url: str, model: str, key: str, n_ctx: int) -> str:
-    entry = {"id": model, "input": ["text"], "contextWindow": n_ctx, "maxTokens": _most_output(n_ctx)}
-    provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": key, "models": [entry]}
-    return json.dumps({"providers": {"luce": provider}})
-
-
-def _most_output(n_ctx: int) -> int:
-    """What clients set aside for an answer when they look whether a conversation has to be compacted."""
-    return min(n_ctx // 4, 32_000)
+def open_to_all_warning(host: str) -> str:
+    return (
+        f"\nWARNING: everybody who reaches {host} may use this server: it was started with --open-to-all and without"
+        " an API key.\nThey can spend its time, and find out what others have asked. LUCE_API_KEY or --api-keys asks"
+        " for keys.\n"
+    )

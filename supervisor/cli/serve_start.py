@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
@@ -25,12 +26,14 @@ from luce.supervisor.cli.entry import (
 )
 from luce.supervisor.cli.input import read_file, utf8
 from luce.supervisor.cli.output import write_output
-from luce.supervisor.cli.serve_banner import start_banner
+from luce.supervisor.cli.serve_banner import open_to_all_warning, start_banner
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.engine.locate import NotInstalledError
 from luce.supervisor.engine.process import StartError
 from luce.supervisor.engine.watchdog import EngineState
-from luce.supervisor.http.server import require_keys_if_exposed, serve
+from luce.supervisor.http.keys.api_key import ApiKey
+from luce.supervisor.http.keys.key_ring import keys_of
+from luce.supervisor.http.server import is_exposed, require_keys_if_exposed, serve
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import refuse_taken, tls_context
 from luce.supervisor.supervisor import Supervisor
@@ -52,9 +55,19 @@ def check_settings(settings: ServeSettings) -> None:
     """What can be found wrong before a model is loaded for minutes. Raises Failure."""
     if settings.chat_template is not None:
         utf8(read_file(settings.chat_template), f"--chat-template {settings.chat_template}")
+    keys = _keys(settings)
+    if keys and all(key.scope != "admin" for key in keys):
+        say("luce serve: no API key has scope admin: nobody can read /metrics and /status.json")
     if settings.slot_save_path is not None and not settings.slot_save_path.is_dir():
         raise Failure(f"--slot-save-path {settings.slot_save_path} is no folder: make it first", EXIT_BAD_ARGS)
     _check_address(settings)
+
+
+def _keys(settings: ServeSettings) -> Sequence[ApiKey]:
+    try:
+        return keys_of(settings)
+    except ConfigError as error:
+        raise Failure(f"--{str(error).replace('_', '-', 1)}", EXIT_BAD_ARGS) from None
 
 
 def _check_address(settings: ServeSettings) -> None:
@@ -70,7 +83,11 @@ def _check_address(settings: ServeSettings) -> None:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except ConfigError as error:
         is_open = "others can reach" in str(error)
-        hint = "; set LUCE_API_KEY, or name a file with --api-key-file" if is_open else ""
+        hint = (
+            "; set LUCE_API_KEY, name a file with --api-keys (`luce keys new NAME` writes one), or say --open-to-all"
+            if is_open
+            else ""
+        )
         raise Failure(f"{error}{hint}", EXIT_BAD_ARGS) from None
     except (socket.gaierror, UnicodeError):
         raise Failure(f"--host {host}: there is no such address", EXIT_BAD_ARGS) from None
@@ -99,6 +116,7 @@ def _bind_failure(settings: ServeSettings, error: OSError) -> Failure:
 
 async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings) -> int:
     """Returns the exit code. Raises Failure."""
+    os.umask(0o077)  # what it writes is made of people's prompts: for their eyes only
     _start_logging(config.log_level)
     model = settings.aliases[0] if settings.aliases else config.model.stem
     try:
@@ -194,11 +212,13 @@ async def _while_engines_last(supervisor: Supervisor, serving: Coroutine[Any, An
 
 def _announce(url: str, model: str, supervisor: Supervisor, settings: ServeSettings) -> None:
     key = None
-    if settings.api_keys:
+    if settings.has_keys:
         # Shown to the one who sits there, but not to a journal.
-        key = settings.api_keys[0] if sys.stdout.isatty() else "YOUR_KEY"
+        key = settings.api_keys[0] if settings.api_keys and sys.stdout.isatty() else "YOUR_KEY"
     with suppress(OutputClosedError, Failure):  # nobody has to read it
         banner = start_banner(_reachable(url), model, key, n_ctx=supervisor.n_ctx or _SMALL_CTX)
+        if is_exposed(settings):
+            banner = f"{banner}{open_to_all_warning(settings.host)}"
         write_output(banner.encode(errors="backslashreplace"))
 
 

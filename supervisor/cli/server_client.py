@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ _CONNECT_S = 10.0
 _SILENCE_S = 300.0  # our servers show a sign of life every few seconds
 _MAX_EVENT_BYTES = 64 << 20
 _MAX_ERROR_BYTES = 1 << 16
+_UNIX = "unix:"
 
 Piece = tuple[Literal["reasoning", "content", "call"], str]
 
@@ -56,11 +58,26 @@ class Answer:
 
 def server_url(text: str) -> str:
     """The address without what clients add to it. Raises ValueError."""
+    if text.startswith(_UNIX) and len(text) > len(_UNIX):
+        return text
     url = text.rstrip("/").removesuffix("/v1")
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"{text!r} is no address of a server: http://127.0.0.1:8080, say")
+        raise ValueError(f"{text!r} is no address of a server: http://127.0.0.1:8080, say, or unix:PATH")
     return url
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """To a socket with a name in the file system."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 class ServerClient:
@@ -79,21 +96,36 @@ class ServerClient:
     def ask(self, path: str, body: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """The JSON object that is answered at once: after `timeout_s` of silence it is given up. Raises ServerError."""
         with self._asked(path, body, timeout_s) as response:
-            try:
-                said = json.loads(response.read())
-            except ValueError:
-                said = None
+            return self._object(response)
+
+    def look(self, path: str, timeout_s: float) -> dict[str, Any]:
+        """The JSON object that is there to be read. As `ask`."""
+        with self._asked(path, None, timeout_s, min(timeout_s, _CONNECT_S)) as response:
+            return self._object(response)
+
+    def _object(self, response: http.client.HTTPResponse) -> dict[str, Any]:
+        try:
+            said = json.loads(response.read())
+        except ValueError:
+            said = None
         if not isinstance(said, dict):
-            raise ServerError("the server's answer is no JSON object")
+            raise ServerError(f"what {self.url} answers is no JSON object")
         return said
 
     @contextmanager
     def _asked(
-        self, path: str, body: Mapping[str, Any], silence_s: float = _SILENCE_S
+        self,
+        path: str,
+        body: Mapping[str, Any] | None,
+        silence_s: float = _SILENCE_S,
+        connect_s: float = _CONNECT_S,
     ) -> Iterator[http.client.HTTPResponse]:
-        connection = self._connect(silence_s)
+        """Without a body it is a GET."""
+        connection = self._connect(silence_s, connect_s)
+        prefix = "" if self.url.startswith(_UNIX) else urlsplit(self.url).path
+        data = None if body is None else json.dumps(body).encode()
         try:
-            connection.request("POST", urlsplit(self.url).path + path, json.dumps(body).encode(), self._headers)
+            connection.request("GET" if data is None else "POST", prefix + path, data, self._headers)
             response = connection.getresponse()
             if response.status != http.client.OK:
                 raise _refusal(response.status, response.read(_MAX_ERROR_BYTES))
@@ -105,17 +137,22 @@ class ServerClient:
         finally:
             connection.close()
 
-    def _connect(self, silence_s: float) -> http.client.HTTPConnection:
-        parts = urlsplit(self.url)
-        assert parts.hostname is not None
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    def _connect(self, silence_s: float, connect_s: float) -> http.client.HTTPConnection:
         try:
-            connection = kind(parts.hostname, parts.port, timeout=_CONNECT_S)
+            connection = self._connection(connect_s)
             connection.connect()
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise ServerError(f"there is no server at {self.url} ({error}): start one with `luce serve`") from None
         connection.sock.settimeout(silence_s)
         return connection
+
+    def _connection(self, connect_s: float) -> http.client.HTTPConnection:
+        if self.url.startswith(_UNIX):
+            return _UnixConnection(self.url.removeprefix(_UNIX), connect_s)
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        return kind(parts.hostname, parts.port, timeout=connect_s)
 
 
 def _pieces(response: http.client.HTTPResponse, answer: Answer) -> Iterator[Piece]:

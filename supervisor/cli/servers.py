@@ -26,6 +26,9 @@ from luce.supervisor.cli.server_client import ServerClient, server_url
 if TYPE_CHECKING:
     from types import FrameType
 
+DEFAULT_URL = "http://127.0.0.1:8080"
+KEY_VARIABLE = "LUCE_API_KEY"
+
 _END_S = 30.0
 # What says where the parts of the package are, not what `luce serve` is to do.
 _KEPT = frozenset({"LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY"})
@@ -82,6 +85,17 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
+def undisturbed() -> Iterator[None]:
+    """Signals that end a program or an answer come when the block is left: what draws on a terminal is not to be left
+    in the middle."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def own_server(arguments: Sequence[str]) -> Iterator[ServerClient]:
     """A server that is ready. Where it does not start it has said why, and click.exceptions.Exit has its status."""
     port, key = _free_port(), secrets.token_urlsafe(24)
@@ -105,7 +119,7 @@ def own_server(arguments: Sequence[str]) -> Iterator[ServerClient]:
 
 def _environment(key: str) -> Mapping[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LUCE_") or name in _KEPT}
-    return {**kept, "LUCE_API_KEY": key}
+    return {**kept, KEY_VARIABLE: key}
 
 
 def _free_port() -> int:

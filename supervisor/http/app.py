@@ -11,23 +11,31 @@ from types import ModuleType
 
 from aiohttp import web
 
-from luce.supervisor.http.admin import compress_endpoint, slot_endpoints, status_page, text_endpoints
+from luce.supervisor.http.admin import compress_endpoint, slot_endpoints, status, text_endpoints
 from luce.supervisor.http.admin import endpoints as admin
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.answer_defaults import AnswerDefaults, ModelDefaults
 from luce.supervisor.http.answering.answerer import ChatAnswerer
+from luce.supervisor.http.answering.key_limits import KeyLimits
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.anthropic import endpoint as anthropic
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
 from luce.supervisor.http.embeddings import endpoint as embeddings
 from luce.supervisor.http.embeddings import rerank
+from luce.supervisor.http.keys.key_ring import KEY_RING, KeyRing, keys_of
 from luce.supervisor.http.metrics import Metrics
 from luce.supervisor.http.openai_chat import endpoint as openai_chat
 from luce.supervisor.http.openai_completions import endpoint as openai_completions
 from luce.supervisor.http.openai_responses import endpoint as openai_responses
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.http.transport.access_control import API_KEYS, ApiKeys, add_headers, check_access
+from luce.supervisor.http.streams import endpoints as streams
+from luce.supervisor.http.streams import resumable_answer
+from luce.supervisor.http.transport.access_control import add_headers, check_access
 from luce.supervisor.http.transport.middleware import account_request
+from luce.supervisor.http.transport.origins import check_origin
+from luce.supervisor.http.transport.served_hosts import check_host
+from luce.supervisor.http.window import endpoints as window
+from luce.supervisor.http.window import memory_endpoints, pages
 from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.text import TextModel
 
@@ -43,22 +51,30 @@ _MODULES: tuple[ModuleType, ...] = (
     anthropic,
     embeddings,
     rerank,
-    status_page,
+    status,
+    window,
+    memory_endpoints,
+    pages,
+    streams,
 )
 
 
 async def create_app(supervisor: Supervisor, settings: ServeSettings | None = None) -> web.Application:
     """The application over a supervisor that has been entered and outlives it. Mount it under a path with add_subapp.
 
-    Raises TextError or OSError if the chat template cannot be used.
+    Raises TextError or OSError if the chat template cannot be used, ConfigError if the file of keys cannot.
     """
     chosen = ServeSettings() if settings is None else settings
     text = await _open_text(supervisor, chosen)
     metrics = Metrics(version=metadata.version("luce-daemon"), model=supervisor.model.stem)
     of_file = await asyncio.to_thread(AnswerDefaults.of_file, supervisor.model)
     defaults = ModelDefaults(chosen, chosen.profiles, of_file)
-    gate = ShutdownGate(ChatAnswerer(supervisor, text, chosen, metrics, defaults))
-    app = web.Application(middlewares=[account_request, check_access], client_max_size=chosen.max_body_bytes)
+    keys = KeyRing(await asyncio.to_thread(keys_of, chosen))
+    gate = ShutdownGate(KeyLimits(ChatAnswerer(supervisor, text, chosen, metrics, defaults), keys, metrics))
+    app = web.Application(
+        middlewares=[window.note_request, account_request, check_host, check_origin, check_access],
+        client_max_size=chosen.max_body_bytes,
+    )
     app[APP_CONTEXT] = AppContext(
         supervisor=supervisor,
         text=text,
@@ -69,7 +85,7 @@ async def create_app(supervisor: Supervisor, settings: ServeSettings | None = No
         hold=gate.hold,
     )
     app[SHUTDOWN_GATE] = gate
-    app[API_KEYS] = ApiKeys(chosen.api_keys)
+    app[KEY_RING] = keys
     app.on_response_prepare.append(add_headers)
     if chosen.chat_template is not None:  # else the text is the supervisor's
 
@@ -82,6 +98,9 @@ async def create_app(supervisor: Supervisor, settings: ServeSettings | None = No
         module.add_routes(app.router)
         operations += module.OPERATIONS
     admin.set_up(app, operations)
+    resumable_answer.set_up(app)
+    window.set_up(app)
+    pages.set_up(app)
     return app
 
 

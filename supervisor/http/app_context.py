@@ -40,6 +40,10 @@ class Answering(Protocol):
     @property
     def n_prompt(self) -> int: ...
 
+    @property
+    def n_generated(self) -> int:
+        """Tokens of all choices so far."""
+
     def events(self, fast_path: FastPath | None = None) -> AsyncIterator[AnswerEvent]:
         """AnswerFinished last. Raises ApiError where the answer cannot be served to its end.
 
@@ -79,7 +83,7 @@ class AppContext:
 
 APP_CONTEXT = web.AppKey("app_context", AppContext)
 CLIENT = web.RequestKey("client", str)
-"""Of a request: its API key's digest; empty without keys. Set by middleware."""
+"""Of a request: its API key's name; empty without keys. Set by middleware."""
 REQUEST_ID = web.RequestKey("request_id", str)
 """Of a request: its id in headers and log. Set by middleware."""
 STREAMS = web.RequestKey("streams", bool)

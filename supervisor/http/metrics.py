@@ -62,8 +62,7 @@ class Distribution:
 class Isolation(Protocol):
     """What answering/tenant_isolation.py says of itself."""
 
-    n_shortened: int
-    is_full: bool
+    n_forgotten: int
 
     @property
     def n_tokens(self) -> int: ...
@@ -79,6 +78,8 @@ class Metrics:
         self._n_generated_tokens = 0
         self._n_repaired_calls = 0
         self._n_loops = 0
+        self._n_key_requests: Counter[tuple[str, str]] = Counter()
+        self._n_key_tokens: Counter[tuple[str, str]] = Counter()
         self._n_hits: Counter[str] = Counter()
         self._n_hit_tokens: Counter[str] = Counter()
         self._n_misses: Counter[str] = Counter()
@@ -115,6 +116,14 @@ class Metrics:
     def request_ended(self, api: str, outcome: str) -> None:
         """`outcome`: ok, refused, overloaded, failed or gone. Each request that was started ends once."""
         self._n_ended[api, outcome] += 1
+
+    def key_request(self, key: str, outcome: str) -> None:
+        self._n_key_requests[key, outcome] += 1
+
+    def key_tokens(self, key: str, n_read: int, n_generated: int) -> None:
+        """As they count for the key: computed ones."""
+        self._n_key_tokens[key, "read"] += n_read
+        self._n_key_tokens[key, "generated"] += n_generated
 
     def first_token(self, seconds: float) -> None:
         self._first_token.add(seconds)
@@ -170,6 +179,7 @@ class Metrics:
 
     def families(self) -> Iterator[Metric]:
         yield from self._requests()
+        yield from self._keys()
         yield from _isolation_families(self._isolation)
         for distribution in (
             self._first_token,
@@ -206,6 +216,17 @@ class Metrics:
         if self._status is not None:
             yield from _supervisor_families(self._status)
             yield from engine_families(list(zip(self._status.engines, self._engine_metrics, strict=False)))
+
+    def _keys(self) -> Iterator[Metric]:
+        """Without numbers where there are no keys."""
+        for name, text, label, counts in (
+            ("luce_http_key_requests", "Requests by the API key that asked", "outcome", self._n_key_requests),
+            ("luce_http_key_tokens", "Tokens computed for an API key", "kind", self._n_key_tokens),
+        ):
+            family = CounterMetricFamily(name, text, labels=["key", label])
+            for (key, value), count in sorted(counts.items()):
+                family.add_metric([key, value], count)
+            yield family
 
     def _requests(self) -> Iterator[Metric]:
         ended = CounterMetricFamily("luce_http_requests", "Requests that have ended", labels=["api", "outcome"])
@@ -306,8 +327,6 @@ def _embedding_families(status: SupervisorStatus) -> Iterator[Metric]:
 def _isolation_families(isolation: Isolation | None) -> Iterator[Metric]:
     """Zeros, where nobody is kept apart."""
     name, text = "luce_http_isolation", "Clients that are kept apart"
-    n_tokens, n_shortened = (0, 0) if isolation is None else (isolation.n_tokens, isolation.n_shortened)
-    is_full = isolation is not None and isolation.is_full
+    n_tokens, n_forgotten = (0, 0) if isolation is None else (isolation.n_tokens, isolation.n_forgotten)
     yield GaugeMetricFamily(f"{name}_tokens", f"{text}: tokens of their texts that are known", n_tokens)
-    yield CounterMetricFamily(f"{name}_shortened", f"{text}: texts that were shortened", n_shortened)
-    yield GaugeMetricFamily(f"{name}_full", f"{text}: 1 if none is served from memory any more", is_full)
+    yield CounterMetricFamily(f"{name}_forgotten", f"{text}: texts that had to be forgotten", n_forgotten)

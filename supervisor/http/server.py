@@ -6,12 +6,11 @@ It knows sockets and signals; it must not know requests.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Self
 
 from aiohttp import web
@@ -20,9 +19,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from luce.supervisor.config import ConfigError
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.app import SHUTDOWN_GATE, create_app
+from luce.supervisor.http.keys.key_ring import KEY_RING, keys_of
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import BACKLOG, tls_context, unix_socket
-from luce.supervisor.http.transport.access_control import refuse_foreign_names
+from luce.supervisor.http.transport.served_hosts import SERVED_HOSTS, ServedHosts, is_loopback
 from luce.supervisor.http.transport.slow_client_reaper import SlowClientReaper
 from luce.supervisor.supervisor import Supervisor
 
@@ -33,30 +33,25 @@ _LOG = logging.getLogger("luce.http.server")
 
 
 def require_keys_if_exposed(settings: ServeSettings) -> None:
-    """Raises ConfigError for an address that others can reach without a key."""
-    is_closed = is_loopback(settings.host)
-    if settings.socket_path is not None:
-        is_closed = int(settings.socket_mode, 8) & 0o007 == 0
-    if not settings.api_keys and not is_closed:
+    """Raises ConfigError for an address that others can reach without a key, where that is not wanted."""
+    if is_exposed(settings) and not settings.open_to_all:
         raise ConfigError(f"others can reach {settings.host}: name an API key, or serve 127.0.0.1 only")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it. Names other than localhost are not asked for their addresses."""
-    if host.lower().rstrip(".") in {"localhost", "ip6-localhost"}:
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]").partition("%")[0]).is_loopback
-    except ValueError:
+def is_exposed(settings: ServeSettings) -> bool:
+    """Whether others can reach the server, and need no key."""
+    if settings.has_keys:
         return False
+    if settings.socket_path is not None:
+        return int(settings.socket_mode, 8) & 0o007 != 0
+    return not is_loopback(settings.host)
 
 
 @asynccontextmanager
 async def listening(app: web.Application, settings: ServeSettings) -> AsyncIterator[tuple[web.AppRunner, str]]:
     """The application on its port, and the address to put into a client. Raises OSError, ConfigError."""
     require_keys_if_exposed(settings)
-    if not settings.api_keys:
-        app.middlewares.append(refuse_foreign_names)
+    app[SERVED_HOSTS] = ServedHosts.of(settings)
     runner = web.AppRunner(
         app,
         handle_signals=False,
@@ -110,11 +105,36 @@ async def serve(supervisor: Supervisor, settings: ServeSettings, *, on_ready: Ca
     """
     require_keys_if_exposed(settings)
     app = await create_app(supervisor, settings)
-    with _Signals() as signals:
+    with _Signals() as signals, _keys_read_on_hangup(app, settings):
         async with listening(app, settings) as (runner, url):
             on_ready(url)
             await signals.first.wait()
             await _stop(runner, app[SHUTDOWN_GATE], settings, signals)
+
+
+@contextmanager
+def _keys_read_on_hangup(app: web.Application, settings: ServeSettings) -> Iterator[None]:
+    """SIGHUP reads the file of keys anew. What cannot be read changes nothing: nobody is locked out, or let in, by a
+    slip of the pen."""
+    if settings.key_file is None:
+        yield
+        return
+
+    def read() -> None:
+        try:
+            keys = keys_of(settings)
+        except ConfigError as error:
+            _LOG.error("SIGHUP: the keys stay as they were: %s", error)
+            return
+        app[KEY_RING].replace(keys)
+        _LOG.info("SIGHUP: %d API keys", len(keys))
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, read)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 async def _stop(runner: web.AppRunner, gate: ShutdownGate, settings: ServeSettings, signals: _Signals) -> None:
@@ -149,7 +169,7 @@ class _Unreadable(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         if not isinstance(error, HttpProcessingError | web.RequestPayloadError):
             return True
-        _LOG.debug("a request could not be read: %s", error)
+        _LOG.debug("a request could not be read: %s", type(error).__name__)  # its text may hold a key
         return False
 
 

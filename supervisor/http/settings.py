@@ -24,13 +24,17 @@ class ServeSettings(AnswerDefaults):
     ssl_cert_file: Path | None = None  # PEM, with what leads from it to a known authority; None: no TLS
     ssl_key_file: Path | None = None  # PEM; None: the key is in the certificate's file
     api_keys: tuple[str, ...] = ()  # any of them lets a request in; none: everybody who reaches the address
+    key_file: Path | None = None  # with further keys, their names, scopes and limits; read again on SIGHUP
+    open_to_all: bool = False  # whether others may reach the server without a key
     aliases: tuple[str, ...] = ()  # names under which /v1/models lists the model; any name is accepted
     chat_template: Path | None = None  # in place of the model's own
     slot_save_path: Path | None = None  # folder of the files that POST /slots/{id} saves and restores; None: none
-    shares_prefixes: bool = True  # whether clients with other keys may be served from each other's cached prefixes
+    cache_isolation: Literal["off", "key"] = "off"  # key: no key's texts are served from what other keys have sent
+    common_prompts: tuple[Path, ...] = ()  # files with system prompts that are no secret between keys
     repairs_calls: bool = True  # whether tool calls that come as text, beside the model's format, are read as calls
     compaction: Literal["live", "off"] = "off"  # live: summaries are answered from the conversation in memory
     guards_loops: bool = False  # whether an answer that says the same for hundreds of tokens is ended
+    allowed_hosts: tuple[str, ...] = ()  # names to answer under beside this machine's own; "*" for all
     cors_origins: tuple[str, ...] = ()  # "*" for all; none: no CORS headers
     max_body_bytes: ByteCount = 32 * MIB
     max_choices: int = 16  # of one request (`n`)
@@ -39,6 +43,8 @@ class ServeSettings(AnswerDefaults):
     body_timeout_s: float = 60.0  # for a body to arrive
     idle_timeout_s: float = 120.0  # of a connection without a request; also for the head of one to arrive
     request_timeout_s: float | None = None  # for a whole request; None: as long as it takes
+    stream_kept_s: float = 300.0  # for which an answer with a name goes on without a reader, and is kept at its end
+    streams_kept_bytes: ByteCount = 64 * MIB  # of such streams together
     shutdown_grace_s: float = 30.0  # for streams to end by themselves
     profiles: Mapping[str, AnswerDefaults] = field(default_factory=dict)
     """Further names of the model, and what is different for those who ask for it by them."""
@@ -60,6 +66,13 @@ class ServeSettings(AnswerDefaults):
             raise ConfigError(f"keep_alive_s={self.keep_alive_s}: it must be above 0 and at most 10")
         if any(not key for key in self.api_keys):
             raise ConfigError("an API key is empty: leave it out, or name one")
+
+        if self.common_prompts and self.cache_isolation == "off":
+            raise ConfigError("common_prompts is of no use without cache_isolation: all prompts are common")
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.api_keys) or self.key_file is not None
 
     @property
     def socket_path(self) -> Path | None:

@@ -15,14 +15,19 @@ Event = dict[str, Any] | str
 """A chunk's delta, or data as it is."""
 
 
+MODELS = '{"data": [{"id": "scripted"}]}'
+
+
 class ScriptedServer(ThreadingHTTPServer):
     """Each request takes the next answer of the script: its events, or a status with a body. `asked` has the bodies."""
 
     daemon_threads = True
 
-    def __init__(self, script: Sequence[Any]) -> None:
+    def __init__(self, script: Sequence[Any], models: str | None, status: str | None) -> None:
+        """`models` and `status`: what is read at /v1/models and /status.json, if anything."""
         super().__init__(("127.0.0.1", 0), Handler)
         self.script = list(script)
+        self.pages = {"/v1/models": models, "/status.json": status}
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.gone = threading.Event()
@@ -34,6 +39,10 @@ class ScriptedServer(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: ScriptedServer
+
+    def do_GET(self) -> None:
+        body = self.server.pages.get(self.path)
+        self._send(404 if body is None else 200, body or "")
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -83,8 +92,8 @@ def forever(content: str) -> Iterator[Event]:
 
 
 @contextmanager
-def scripted(*script: Any) -> Iterator[ScriptedServer]:
-    with ScriptedServer(script) as server:
+def scripted(*script: Any, models: str | None = MODELS, status: str | None = None) -> Iterator[ScriptedServer]:
+    with ScriptedServer(script, models, status) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

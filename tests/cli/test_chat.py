@@ -1,33 +1,27 @@
-"""`luce chat`: over pipes and in a terminal, with a real server, an engine of its own, and servers with a script."""
+"""`luce chat` over pipes: with a real server, an engine of its own, and servers with a script."""
 
 from __future__ import annotations
 
 import json
 import os
-import pty
 import re
-import signal
 import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
-from luce.supervisor.cli.chat_conversation import Conversation, NotAConversationError
-from luce.supervisor.cli.chat_terminal import figures, safe
+from luce.supervisor.cli.output import safe
 from luce.supervisor.cli.server_client import Answer, ToolCall, server_url
-from tests.cli.conftest import TIMEOUT_S, Run
-from tests.cli.scripted_server import end, forever, scripted, text
+from luce.supervisor.cli.terminal.branches import Branches
+from luce.supervisor.cli.terminal.conversation import Conversation, NotAConversationError
+from luce.supervisor.cli.terminal.screen import figures
+from tests.cli.conftest import Run
+from tests.cli.scripted_server import end, scripted, text
 from tests.http.serving import Server
 
 CALL = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city":'}}
 REST_OF_CALL = {"index": 0, "function": {"arguments": ' "Rome"}'}}
-PROMPT = b">\x1b[0m "  # of an editor that waits
-Start = Callable[..., AbstractContextManager["Terminal"]]
 Chat = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
@@ -172,7 +166,7 @@ def test_commands_that_cannot_be_carried_out_say_why(chat: Chat, tmp_path: Path)
         lines = ("/load", "/load /no/such", f"/load {tmp_path}/bad.json", "/save /no/such/file", "/dance", "/help")
         result = chat(server.url, *lines)
     said = result.stderr.decode()
-    for text_of in ("/load wants a file", "No such file", "message 0 has no role", "no command /dance", "/retry"):
+    for text_of in ("wants a file: /load FILE", "No such file", "message 0 has no role", "no command /dance", "/retry"):
         assert text_of in said
     assert (result.returncode, server.asked) == (1, [])
 
@@ -183,10 +177,89 @@ def test_a_slash_can_be_said(chat: Chat) -> None:
     assert server.asked[0]["messages"][0]["content"] == "/etc is a folder"
 
 
-def test_no_server_is_said_with_what_to_do(chat: Chat) -> None:
-    result = chat("http://127.0.0.1:9", "Hello")
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "unix:/no/such.sock"])
+def test_no_server_is_said_before_anything_is_read(run: Run, url: str) -> None:
+    read_end, write_end = os.pipe()  # a line that never comes
+    try:
+        result = run("luce", "chat", "--url", url, stdin=read_end)
+    finally:
+        os.close(read_end)
+        os.close(write_end)
     assert result.returncode == 1
+    assert f"no server at {url}".encode() in result.stderr
     assert b"luce serve" in result.stderr
+    assert b"--own" in result.stderr
+
+
+def test_another_program_that_answers_is_told_from_a_server(chat: Chat) -> None:
+    with scripted(models="<html>a page</html>") as server:
+        result = chat(server.url, "Hello")
+    assert (result.returncode, server.asked) == (1, [])
+    assert b"is no JSON object" in result.stderr
+
+
+def test_a_server_that_lists_no_models_will_do(chat: Chat) -> None:
+    with scripted([text("ok"), *end()], models=None) as server:
+        assert chat(server.url, "Hello").stdout == b"ok\n"
+
+
+def test_a_file_goes_with_the_next_message(chat: Chat, tmp_path: Path) -> None:
+    (tmp_path / "my notes.txt").write_text("Buy milk.")
+    with scripted([text("ok"), *end()], [text("ok"), *end()]) as server:
+        result = chat(server.url, f"/file {tmp_path}/my notes.txt", "What to buy?", "And then?")
+    assert b"(my notes.txt, 9 characters, goes with your next message)" in result.stderr
+    first, _, second = server.asked[1]["messages"]
+    assert first["content"] == '<file name="my notes.txt">\nBuy milk.\n</file>\n\nWhat to buy?'
+    assert second["content"] == "And then?"
+
+
+def test_what_is_no_text_file_is_not_sent(chat: Chat, tmp_path: Path) -> None:
+    (tmp_path / "picture").write_bytes(b"ab\xff")
+    (tmp_path / "large").touch()
+    os.truncate(tmp_path / "large", (8 << 20) + 1)
+    os.mkfifo(tmp_path / "pipe")
+    with scripted([text("ok"), *end()]) as server:
+        names = ("picture", "large", "pipe", "missing", ".")
+        result = chat(server.url, *(f"/file {tmp_path / name}" for name in names), "/file", "Hello")
+    said = result.stderr.decode()
+    for text_of in ("byte 2 is none", "more than the 8,388,608", "it is no file", "No such file", "/file FILE"):
+        assert text_of in said
+    assert server.asked[0]["messages"] == [{"role": "user", "content": "Hello"}]
+
+
+def test_a_branch_goes_on_from_any_turn_and_the_way_back_is_kept(chat: Chat) -> None:
+    lines = ("One", "Two", "/branch other 1", "Three", "/branch main", "Four", "/branch copy", "/branch")
+    with scripted(*([text(f"answer {number}"), *end()] for number in range(4))) as server:
+        result = chat(server.url, *lines)
+    assert result.returncode == 0, result.stderr
+    said = [[message["content"] for message in body["messages"]][::2] for body in server.asked]
+    assert said == [["One"], ["One", "Two"], ["One", "Three"], ["One", "Two", "Four"]]
+    assert result.stderr.decode().endswith(
+        "  main: 3 turns\n  other: 2 turns\n* copy: 3 turns\n    1 One\n    2 Two\n    3 Four\n"
+    )
+
+
+def test_what_both_branches_share_is_not_read_again(chat: Chat, server: Server) -> None:
+    lines = ("Who are you?", "What is 7 + 5?", "/branch other 1", "What is 2 + 2?")
+    result = chat(server.url, *lines, options=["--temp", "0", "-n", "40"])
+    told = [line for line in result.stderr.decode().splitlines() if line.startswith("[")]
+    n_cached = re.search(r"prompt \d+, (\d+) from the cache", told[2])
+    assert n_cached is not None
+    assert int(n_cached[1]) > 12, "the first turn and its answer are in memory"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/branch main 1", "there is a branch main already"),
+        ("/branch new 1", "there are 0 turns, not 1"),
+        ("/branch new one", "it wants a name, and a number"),
+        ("/branch new 1 2", "it wants a name, and a number"),
+    ],
+)
+def test_branches_that_cannot_be_made_say_why(chat: Chat, line: str, said: str) -> None:
+    with scripted() as server:
+        assert said in chat(server.url, line).stderr.decode()
 
 
 @pytest.mark.parametrize(
@@ -202,120 +275,6 @@ def test_arguments_that_do_not_go_together(run: Run, arguments: list[str], said:
     result = run("luce", "chat", *arguments, input=b"")
     assert result.returncode == 64
     assert said in b" ".join(result.stderr.split())
-
-
-# In a terminal
-
-
-class Terminal:
-    """Reads all the time, as terminals do: an editor waits until what it has written is on the screen."""
-
-    def __init__(self, popen: subprocess.Popen[bytes], fd: int) -> None:
-        self.popen, self._fd, self._seen = popen, fd, b""
-        self._changed = threading.Condition()
-        self._pump = threading.Thread(target=self._read)
-        self._pump.start()
-
-    def _read(self) -> None:
-        with suppress(OSError):  # the other side has closed it
-            while data := os.read(self._fd, 1 << 16):
-                with self._changed:
-                    self._seen += data
-                    self._changed.notify()
-
-    def type(self, line: str) -> None:
-        os.write(self._fd, line.encode())
-
-    def wait_for(self, wanted: bytes) -> None:
-        with self._changed:
-            assert self._changed.wait_for(lambda: wanted in self._seen, TIMEOUT_S), f"no {wanted!r} in {self._seen!r}"
-            self._seen = self._seen.partition(wanted)[2]
-
-    def close(self) -> None:
-        self.popen.kill()
-        self._pump.join(TIMEOUT_S)
-        os.close(self._fd)
-
-
-@pytest.fixture
-def terminal(bin_dir: Path) -> Start:
-    @contextmanager
-    def start(*arguments: str) -> Iterator[Terminal]:
-        master, slave = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm"}
-        command = [str(bin_dir / "luce"), "chat", *arguments]
-        with subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
-        ) as popen:
-            os.close(slave)
-            it = Terminal(popen, master)
-            try:
-                yield it
-            finally:
-                it.close()
-
-    return start
-
-
-def test_ctrl_c_stops_the_answer_and_not_the_chat(terminal: Start) -> None:
-    with scripted(forever("word "), [text("Again."), *end()]) as server, terminal("--url", server.url) as it:
-        it.type("Go on\n")
-        it.wait_for(b"word word")
-        it.popen.send_signal(signal.SIGINT)
-        it.wait_for(b"(stopped)")
-        assert server.gone.wait(TIMEOUT_S), "the server was not left"
-        it.type("And now?\n")
-        it.wait_for(b"Again.")
-        it.wait_for(PROMPT)
-        said = server.asked[1]["messages"]
-        assert [message["role"] for message in said] == ["user", "assistant", "user"]
-        assert said[1]["content"].startswith("word word")
-        it.popen.send_signal(signal.SIGINT)
-        it.wait_for(b"Ctrl-D or /quit leaves")
-        it.type("/quit\n")
-        assert it.popen.wait(TIMEOUT_S) == 0
-
-
-def test_what_a_model_writes_is_no_command_to_the_terminal(terminal: Start) -> None:
-    answer = [{"index": 0, "delta": {"reasoning_content": "think"}}, text("a\x1b]0;owned\x07b"), *end()]
-    with scripted(answer) as server, terminal("--url", server.url) as it:
-        it.type("Hi\n")
-        it.wait_for(b"\x1b[2mthink\x1b[0m")
-        it.wait_for("a␛]0;owned␇b".encode())
-        it.wait_for(PROMPT)
-        it.type("\x04")
-        assert it.popen.wait(TIMEOUT_S) == 0
-
-
-def test_a_signal_ends_the_chat_and_its_engine(terminal: Start) -> None:
-    with terminal("--threads", "1", "--ctx", "512") as it:
-        it.wait_for(PROMPT)
-        engines = [child for child in psutil.Process(it.popen.pid).children(recursive=True) if child.name() == "luced"]
-        assert len(engines) == 1
-        it.popen.send_signal(signal.SIGTERM)
-        assert it.popen.wait(TIMEOUT_S) == 128 + signal.SIGTERM
-        assert not engines[0].is_running()
-
-
-MISSED = """
-import ctypes, functools, readline, signal, sys
-from luce.supervisor.cli.chat_terminal import Terminal
-signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-# Called between the prompt and the wait for a key. No Python runs behind it that would notice the signal.
-readline.set_pre_input_hook(functools.partial(ctypes.PyDLL(None)["raise"], int(signal.SIGTERM)))
-Terminal(is_terminal=True).read(">")
-"""
-
-
-def test_a_signal_that_comes_before_readline_waits_is_noticed() -> None:
-    master, slave = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", MISSED], stdin=slave, stdout=slave, start_new_session=True) as popen:
-        os.close(slave)
-        try:
-            assert popen.wait(TIMEOUT_S) == 128 + signal.SIGTERM
-        finally:
-            popen.kill()
-            os.close(master)
 
 
 # Without a process
@@ -335,10 +294,25 @@ def test_an_unanswered_turn_is_forgotten() -> None:
     assert not conversation.retry()
 
 
-@pytest.mark.parametrize("text_of", ["", "{", "{}", "5", '{"messages": 5}', "[5]", '[{"role": 5}]', "[" * 99_999])
+@pytest.mark.parametrize(
+    "text_of",
+    ["", "{", "{}", "5", '{"messages": 5}', "[5]", '[{"role": 5}]', '[{"role": "user"}]', "[" * 99_999],
+)
 def test_what_is_no_conversation_is_refused(text_of: str) -> None:
     with pytest.raises(NotAConversationError):
         Conversation.from_json(text_of)
+
+
+def test_a_fork_and_its_origin_do_not_change_each_other() -> None:
+    branches = Branches(Conversation("S"))
+    branches.conversation.say("one")
+    branches.conversation.take(Answer("1"))
+    assert branches.go_to("other", 0)
+    branches.conversation.say("two")
+    assert not branches.go_to("main")
+    assert branches.conversation.turns == ["one"]
+    branches.go_to("other")
+    assert [message["content"] for message in branches.conversation.messages] == ["S", "two"]
 
 
 def test_a_list_of_messages_is_a_conversation_too() -> None:

@@ -216,7 +216,7 @@ def test_the_banner_is_for_every_client(serving: Serving) -> None:
 
 
 def test_what_the_banner_shows_is_what_clients_read() -> None:
-    from luce.supervisor.cli.serve_banner import client_lines
+    from luce.supervisor.http.window.client_lines import client_lines
 
     lines = client_lines("http://h:1", 'm"x', "k", n_ctx=32768)
     by_name = {name.split(",", 1)[0]: text for name, text in lines.items()}
@@ -245,10 +245,11 @@ def test_the_page_names_every_option_without_a_flag() -> None:
 
 
 def test_every_flag_teaches() -> None:
-    from luce.supervisor.cli.chat import command as chat
     from luce.supervisor.cli.serve import command
+    from luce.supervisor.cli.terminal.chat import command as chat
+    from luce.supervisor.cli.watching.top import command as top
 
-    for option in (*command.params, *chat.params):
+    for option in (*command.params, *chat.params, *top.params):
         assert isinstance(option, click.Option)
         assert len(option.help or "") >= 20, option.opts
 

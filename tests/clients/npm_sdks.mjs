@@ -63,7 +63,7 @@ found.refusals = [];
 for (const ask of [
     () => openai.chat.completions.create({ ...chat, temperature: 99 }),
     () => anthropic.messages.create({ ...message, max_tokens: -1 }),
-    () => openai.responses.create({ ...asked, background: true }),
+    () => openai.responses.create({ ...asked, conversation: "conv_1" }),
 ]) {
     try {
         await ask();

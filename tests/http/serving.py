@@ -7,14 +7,15 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from aiohttp import web
 
-from luce.supervisor import Supervisor, SupervisorConfig
+from luce.supervisor import GenerateRequest, Supervisor, SupervisorConfig
 from luce.supervisor.http.app import create_app
 from luce.supervisor.http.server import listening
 from luce.supervisor.http.settings import ServeSettings
@@ -91,3 +92,32 @@ class Server:
             async with listening(self.app, self.settings) as (_, self.url):
                 self._started.set_result(None)
                 await self._stop.wait()
+
+
+@contextmanager
+def generating(server: Server, n_requests: int, n_prompt: int = 300) -> Iterator[None]:
+    """So many long answers under way on the server, until the block is left."""
+    tasks: list[asyncio.Task[None]] = []
+
+    async def read(number: int) -> None:
+        request = GenerateRequest(
+            prompt_ids=[2 + (number * 7 + i) % 8000 for i in range(n_prompt)], max_tokens=3000, ignore_eos=True
+        )
+        while True:
+            async with aclosing(server.supervisor.generate(request)) as events:
+                async for _ in events:
+                    pass
+
+    async def begin() -> None:
+        tasks.extend(asyncio.create_task(read(number)) for number in range(n_requests))
+
+    async def end() -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    server.call(begin)
+    try:
+        yield
+    finally:
+        server.call(end)

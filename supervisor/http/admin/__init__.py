@@ -1,4 +1,4 @@
-"""What operators and tools ask: health, models, slots, tokenizing, the status page, the OpenAPI document.
+"""What operators and tools ask: health, models, slots, tokenizing, how things stand, the OpenAPI document.
 
 Called by `app`. Calls `app_context`, `metrics` and `transport`. Generates nothing.
 """

@@ -17,6 +17,7 @@ from luce.supervisor.engine.generation import Compressed
 from luce.supervisor.http.admin.openapi import COUNT, NUMBER, TEXT, Operation, listed, record
 from luce.supervisor.http.app_context import APP_CONTEXT
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
+from luce.supervisor.http.keys.key_ring import charge
 from luce.supervisor.http.openai_shared.fields import refusal, whole
 from luce.supervisor.http.openai_shared.shapes import encode
 from luce.supervisor.http.sampling_fields import INT32_MAX, Real, Whole
@@ -80,12 +81,15 @@ async def post_compress(request: web.Request) -> web.Response:
     body = await read_body(request, CompressBody)
     async with context.hold():
         work = _compress(context.supervisor, context.text, body, context.settings.request_timeout_s)
-        return await while_connected(request, work)
+        n_tokens, answer = await while_connected(request, work)
+    charge(request, n_tokens)
+    return web.Response(body=answer, content_type="application/json")
 
 
 async def _compress(
     supervisor: Supervisor, text: TextModel, body: CompressBody, timeout_s: float | None
-) -> web.Response:
+) -> tuple[int, bytes]:
+    """How many tokens were read, and the answer."""
     try:
         async with asyncio.timeout(timeout_s):
             asked = await asyncio.to_thread(read_task, body, text)
@@ -96,7 +100,7 @@ async def _compress(
         raise api_error(DeadlineError(f"the request was to take {timeout_s:g} s at most")) from None
     except PromptTooLongError as error:
         raise refusal("content", f"'content': {error.told}.", "context_length_exceeded") from error
-    return web.Response(body=answer, content_type="application/json")
+    return len(task.prompt), answer
 
 
 def read_task(body: CompressBody, text: TextModel) -> Asked:

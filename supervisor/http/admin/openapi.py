@@ -18,12 +18,12 @@ _REFERENCE = "#/components/schemas/{model}"
 _ERRORS = {
     "400": "The request cannot be served as it is",
     "401": "A key is needed",
-    "403": "A page of another origin may not do that",
+    "403": "This name, this page's origin or this key may not do that",
     "404": "There is no such thing",
     "405": "There is no such method here",
     "408": "It took too long",
     "413": "The body is too large",
-    "429": "Too many requests wait: Retry-After says when to try again",
+    "429": "Too many requests wait, or the key has used up its own: Retry-After says when to try again",
     "500": "The server has failed",
     "501": "This model cannot do that",
     "503": "The server stops, or no engine is left",
@@ -58,6 +58,8 @@ class Operation:
     """JSON schema (draft 2020-12) of a successful answer that is not streamed."""
     streams: bool = False
     """Whether it answers with server-sent events too, if the body says so."""
+    has_answer: bool = True
+    """Whether a successful answer has a body; else it is 204."""
     needs_body: bool = True
     """Whether there is nothing that it does without one."""
     query: Mapping[str, Any] = field(default_factory=dict)
@@ -89,7 +91,10 @@ def _operation(operation: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
     said: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": re.sub(r"[^a-z0-9]+", "_", f"{operation.method}{operation.path}".lower()).strip("_"),
-        "responses": {"200": _success(operation, schemas), **_failures(operation.path)},
+        "responses": {
+            "200" if operation.has_answer else "204": _success(operation, schemas),
+            **_failures(operation.path),
+        },
     }
     in_path = dict.fromkeys(re.findall(r"\{(\w+)\}", operation.path), NAME)
     if in_path or operation.query:

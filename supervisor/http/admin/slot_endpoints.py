@@ -121,8 +121,8 @@ def _folder(context: AppContext) -> Path:
     if folder is None:
         text = "This server does not save slots. Start it with --slot-save-path."
         raise ApiError(ErrorKind.UNSUPPORTED, "not_supported", text)
-    if not context.settings.shares_prefixes:
-        text = "Slots cannot be saved while clients are kept apart (--no-shared-prefixes): anybody could restore them."
+    if context.settings.cache_isolation != "off":
+        text = "Slots cannot be saved while clients are kept apart (--cache-isolation key): anybody could restore them."
         raise ApiError(ErrorKind.UNSUPPORTED, "not_supported", text)
     return folder
 

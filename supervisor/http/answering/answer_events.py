@@ -134,6 +134,8 @@ class Usage:
     """What was cleared of the prompt's older messages."""
     n_loops: int = 0
     """Choices that were ended because they went round in circles."""
+    key: str | None = None
+    """The name of the API key that asked; None: it has none."""
 
     @property
     def n_seen(self) -> int:
@@ -155,6 +157,7 @@ class Usage:
             "decode_s": round(self.decode_s, 6),
             "resumes": self.n_resumes,
             "loop": self.n_loops > 0,
+            "key": self.key,
             "speculation": None if self.speculation is None else speculation_fields(self.speculation),
             "experts": None if self.experts is None else expert_fields(self.experts),
         }

@@ -97,7 +97,7 @@ class AnswerLog:
         if not self._writes:
             return
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(self._path, "ab", buffering=0, opener=_only_ours) as file:
                 line = answer.to_line()
                 # A line that was cut off must not spoil the next one.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from luce.protocol import Reading, StopReason
-from luce.supervisor.config import ConfigError, SupervisorConfig
+from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.http.answer_defaults import ModelDefaults
 from luce.supervisor.http.answering.answer_events import (
@@ -36,6 +36,7 @@ from luce.supervisor.http.answering.choice_decoder import (
     PlainReading,
 )
 from luce.supervisor.http.answering.choice_requests import engine_request
+from luce.supervisor.http.answering.common_prompts import common_heads
 from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
@@ -45,6 +46,7 @@ from luce.supervisor.http.prompts.prompt_images import PromptImages
 from luce.supervisor.http.prompts.prompt_reader import PromptReader
 from luce.supervisor.http.prompts.rendering import Rendered, Renderer
 from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache
+from luce.supervisor.http.request_records import current_record
 from luce.supervisor.requests import (
     FinishedEvent,
     GenerateRequest,
@@ -66,7 +68,7 @@ if TYPE_CHECKING:
 
 
 class ChatAnswerer:
-    """For one supervisor and its model. Implements app_context.Answerer. Raises ConfigError."""
+    """For one supervisor and its model. Implements app_context.Answerer. Raises ConfigError, TextError."""
 
     def __init__(
         self,
@@ -89,9 +91,9 @@ class ChatAnswerer:
         self._log = _answer_log(supervisor.config, text, settings.answers_kept_bytes)
         for answer in self._log.read() if self._log is not None else ():
             self._keep_answer(answer)
-        self._client_texts = None if settings.shares_prefixes else TenantIsolation()
-        if self._client_texts is not None:
-            _require_no_disk(supervisor.config)
+        self._client_texts = None
+        if settings.cache_isolation == "key":
+            self._client_texts = TenantIsolation(common_heads(settings.common_prompts, text))
             metrics.watch_isolation(self._client_texts)
 
     @asynccontextmanager
@@ -107,7 +109,7 @@ class ChatAnswerer:
             stack.callback(rendered.close)
             max_tokens = self._room_for(answer_request, rendered)
             stack.callback(self._note_answers, rendered, choices)
-            reuse = self._begin_text(answer_request, rendered, choices, stack)
+            reuse_most = self._begin_text(answer_request, rendered, choices, stack)
             for index in range(answer_request.n):
                 request = engine_request(
                     answer_request,
@@ -116,7 +118,7 @@ class ChatAnswerer:
                     self._settings,
                     max_tokens=max_tokens,
                     n_vocab=self._text.n_vocab,
-                    reuse=reuse,
+                    reuse_most=reuse_most,
                     seed=self._supervisor.config.seed,
                     images=self._images.placed(answer_request.prompt, rendered.images),
                 )
@@ -154,7 +156,8 @@ class ChatAnswerer:
     def _room_for(self, answer_request: AnswerRequest, rendered: Rendered) -> int:
         """How many tokens the answer may have. How much of the context parts of a prompt take, only the engine knows:
         it ends the answer where the context is full."""
-        n_ctx, n_prompt = self._supervisor.n_ctx, len(rendered.ids)
+        bounds = [bound for bound in (self._supervisor.n_ctx, answer_request.max_context) if bound is not None]
+        n_ctx, n_prompt = min(bounds, default=None), len(rendered.ids)
         if n_ctx is None:
             return 2**31 - 1 if answer_request.max_tokens is None else answer_request.max_tokens
         room = n_ctx if rendered.in_parts else n_ctx - n_prompt
@@ -186,15 +189,15 @@ class ChatAnswerer:
 
     def _begin_text(
         self, answer_request: AnswerRequest, rendered: Rendered, choices: Sequence[ChoiceDecoder], stack: ExitStack
-    ) -> bool:
-        """Whether the prompt's prefix may come from the engine's memory."""
+    ) -> int | None:
+        """How much of the prompt may come from the engine's memory; None: as much as is there."""
         texts = self._client_texts
         if texts is None:
-            return True
-        key = object()
-        reuse = texts.begin(key, answer_request.client, rendered.ids)
-        stack.callback(lambda: texts.end(key, [choice.tokens for choice in choices]))
-        return reuse
+            return None
+        client, prompt = answer_request.client, rendered.ids
+        n_most = texts.begin(client, prompt)
+        stack.callback(lambda: texts.end(client, prompt, [choice.tokens for choice in choices]))
+        return n_most
 
     def _note_answers(self, rendered: Rendered, choices: Sequence[ChoiceDecoder]) -> None:
         if rendered.turn is None:
@@ -247,6 +250,7 @@ class ChatAnswering:
         self._metrics = metrics
         self._asked_s = asked_s
         self._rendered = rendered
+        self._record = current_record()  # tokens come in another context
         self._last_s: float | None = None
         self._progress = Progress(0, submissions[0].n_prompt)  # as far as has been told
         self._waits: dict[asyncio.Task[Sequence[Item]], _Stream] = {}  # of several choices, for what comes next
@@ -255,6 +259,10 @@ class ChatAnswering:
     @property
     def n_prompt(self) -> int:
         return self._streams[0].submission.n_prompt
+
+    @property
+    def n_generated(self) -> int:
+        return sum(len(stream.choice.tokens) for stream in self._streams)
 
     async def events(self, fast_path: FastPath | None = None) -> AsyncGenerator[AnswerEvent, None]:
         try:
@@ -328,6 +336,8 @@ class ChatAnswering:
         now_s = time.monotonic()
         if self._last_s is None:
             self._metrics.first_token(now_s - self._asked_s)
+            if self._record is not None:
+                self._record.first_token_s = now_s - self._asked_s
         else:
             self._metrics.token_gaps((now_s - self._last_s) / n_tokens, n_tokens)
         self._last_s = now_s
@@ -347,6 +357,8 @@ class ChatAnswering:
             experts=added(usage.experts for usage in usages),
             n_loops=sum(usage.n_loops for usage in usages),
         )
+        if self._record is not None:
+            self._record.usage = usage
         self._metrics.queued(usage.queue_s)
         self._metrics.prompt(usage.n_prompt, usage.n_cached, tier=usage.cache_tier, miss=usage.cache_miss)
         self._metrics.generated(usage.n_generated)
@@ -441,9 +453,3 @@ def _answer_log(config: SupervisorConfig, text: TextModel, kept_bytes: int) -> A
     if folder is None or kept_bytes == 0:
         return None
     return AnswerLog(Path(folder), text, min(kept_bytes, MAX_LOG_BYTES))
-
-
-def _require_no_disk(config: SupervisorConfig) -> None:
-    """What others have sent to an earlier engine lies on disk, and nobody knows any more whose it is."""
-    if any(config.daemon_config(engine).disk_cache is not None for engine in config.engine_configs()):
-        raise ConfigError("shares_prefixes=False cannot be had with a disk cache: leave one of the two out")

@@ -32,7 +32,7 @@ def engine_request(
     *,
     max_tokens: int,
     n_vocab: int,
-    reuse: bool,
+    reuse_most: int | None,
     seed: int | None = None,
     images: Sequence[PromptImage] = (),
 ) -> GenerateRequest:
@@ -67,7 +67,8 @@ def engine_request(
             pin=pins,
             reading=_reading(answer_request.reading, rendered, pins) if rendered.in_parts else answer_request.reading,
             images=images,
-            reuse=reuse and answer_request.reuse,
+            reuse=answer_request.reuse and reuse_most != 0,
+            reuse_most=reuse_most,
             client=answer_request.client,
             session=f"{answer_request.client}\n{answer_request.session}"
             if answer_request.session

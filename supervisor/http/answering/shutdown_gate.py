@@ -123,6 +123,10 @@ class _Gated:
     def n_prompt(self) -> int:
         return self._answering.n_prompt
 
+    @property
+    def n_generated(self) -> int:
+        return self._answering.n_generated
+
     def events(self, fast_path: FastPath | None = None) -> AsyncIterator[AnswerEvent]:
         return self._gate.events(self._answering.events(fast_path))
 

@@ -22,6 +22,7 @@ from luce.supervisor.http.admin.openapi import COUNT, NUMBER, TEXT, Operation, l
 from luce.supervisor.http.app_context import APP_CONTEXT
 from luce.supervisor.http.embeddings.inputs import MAX_INPUTS, read_inputs
 from luce.supervisor.http.embeddings.serving import compute, required
+from luce.supervisor.http.keys.key_ring import charge
 from luce.supervisor.http.openai_shared.fields import refusal, whole
 from luce.supervisor.http.openai_shared.shapes import text_json
 from luce.supervisor.http.sampling_fields import Whole
@@ -121,7 +122,9 @@ async def _vectors(request: web.Request, model: EmbeddingModel, value: Any, para
         inputs = await asyncio.to_thread(read_inputs, value, param, text)
         return await model.embed(inputs)
 
-    return await compute(request, work(), param)
+    vectors = await compute(request, work(), param)
+    charge(request, sum(vector.n_tokens for vector in vectors))
+    return vectors
 
 
 async def _response(write: Any, vectors: Sequence[TextVector]) -> web.Response:

@@ -16,6 +16,7 @@ from luce.supervisor.http.admin.openapi import NUMBER, TEXT, Operation, listed, 
 from luce.supervisor.http.app_context import APP_CONTEXT
 from luce.supervisor.http.embeddings.inputs import MAX_INPUTS, too_many
 from luce.supervisor.http.embeddings.serving import compute, required
+from luce.supervisor.http.keys.key_ring import charge
 from luce.supervisor.http.openai_shared.fields import expect, refusal, whole
 from luce.supervisor.http.openai_shared.shapes import json_response, new_id
 from luce.supervisor.http.sampling_fields import INT32_MAX, Whole
@@ -61,6 +62,7 @@ async def post_rerank(request: web.Request) -> web.Response:
     documents = read_documents(body.texts if is_tei else body.documents, param)
     top_n = whole(body.top_n, "top_n", 1, INT32_MAX) or len(documents)
     scores = await compute(request, model.rerank(body.query, documents), param)
+    charge(request, sum(score.n_tokens for score in scores))
     best = _best(scores, raw=body.raw_scores is True)[:top_n]
     if is_tei:
         texts = [{"text": documents[number]} if body.return_text else {} for number, _ in best]

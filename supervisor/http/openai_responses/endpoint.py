@@ -14,6 +14,7 @@ from aiohttp import web
 from luce.supervisor.http.admin.openapi import TEXT, Operation, record
 from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.openai_responses.background import BackgroundResponses
 from luce.supervisor.http.openai_responses.events import ResponseWriter
 from luce.supervisor.http.openai_responses.request import (
     Caller,
@@ -39,7 +40,7 @@ OPERATIONS = (
             {
                 "id": TEXT,
                 "object": {"const": "response"},
-                "status": {"enum": ["completed", "incomplete"]},
+                "status": {"enum": ["completed", "incomplete", "in_progress"]},
                 "output": {"type": "array"},
             }
         ),
@@ -68,19 +69,35 @@ class ResponsesApi:
 
     def __init__(self) -> None:
         self._kept = KeptResponses()
+        self._background = BackgroundResponses()
 
     async def create(self, request: web.Request) -> web.StreamResponse:
         context = request.app[APP_CONTEXT]
         body = await read_body(request, ResponsesBody)
         asked = self._read(request, body, context)
         writer = ResponseWriter(asked.form)
+
+        def keep(response: bytes) -> None:
+            if response and body.store is not False and context.settings.responses_kept_bytes > 0:
+                self._keep(asked, body, writer, response, context)
+
+        if body.background:
+            if context.settings.responses_kept_bytes == 0:
+                raise refusal("background", "background: this server keeps no responses (responses_kept = 0)")
+            return await self._background.begin(
+                request,
+                asked.form.id,
+                asked.answer_request,
+                writer,
+                streams=body.stream is True,
+                on_end=lambda: keep(writer.ended()),
+            )
         if body.stream:
-            response = await stream_answer(request, asked.answer_request, writer)
+            response = await stream_answer(request, asked.answer_request, writer, lambda: keep(writer.final))
         else:
             await while_connected(request, _write_all(context, asked, writer))
             response = web.Response(body=writer.final, content_type="application/json")
-        if writer.final and body.store is not False and context.settings.responses_kept_bytes > 0:
-            self._keep(asked, body, writer, context)
+        keep(writer.final)
         return response
 
     async def count(self, request: web.Request) -> web.Response:
@@ -90,10 +107,13 @@ class ResponsesApi:
         n_tokens = await while_connected(request, context.answerer.count_tokens(asked.answer_request))
         return web.json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
 
-    async def show(self, request: web.Request) -> web.Response:
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        name = request.match_info["response_id"]
+        running = self._background.look(request[CLIENT], name)
+        found = self._find(request).response if running is None else running
         if request.query.get("stream") in {"true", "1"}:
-            raise refusal("stream", "a response that is kept cannot be streamed again", "unsupported_value")
-        return web.Response(body=self._find(request).response, content_type="application/json")
+            return await self._background.stream(request, name)
+        return web.Response(body=found, content_type="application/json")
 
     async def forget(self, request: web.Request) -> web.Response:
         kept = self._find(request)
@@ -108,8 +128,11 @@ class ResponsesApi:
         return web.json_response(_page(items, request))
 
     async def cancel(self, request: web.Request) -> web.Response:
-        self._find(request)
-        raise refusal("response_id", "only background responses can be cancelled, and there are none here")
+        ended = await self._background.cancel(request[CLIENT], request.match_info["response_id"])
+        if ended is None:
+            self._find(request)
+            raise refusal("response_id", "only a background response that is at work can be cancelled")
+        return web.Response(body=ended, content_type="application/json")
 
     def _read(self, request: web.Request, body: ResponsesBody, context: AppContext) -> ParsedResponses:
         client = request[CLIENT]
@@ -141,13 +164,20 @@ class ResponsesApi:
             raise ApiError(ErrorKind.NOT_FOUND, "response_not_found", text, param="response_id")
         return kept
 
-    def _keep(self, asked: ParsedResponses, body: ResponsesBody, writer: ResponseWriter, context: AppContext) -> None:
+    def _keep(
+        self,
+        asked: ParsedResponses,
+        body: ResponsesBody,
+        writer: ResponseWriter,
+        response: bytes,
+        context: AppContext,
+    ) -> None:
         kept = KeptResponse(
             asked.form.id,
             asked.answer_request.client,
             body.previous_response_id,
             encode_items(asked.items),
-            writer.final,
+            response,
             tuple(item["id"] for item in writer.output),
         )
         self._kept.keep(kept, limit_bytes=context.settings.responses_kept_bytes)

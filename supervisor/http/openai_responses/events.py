@@ -35,6 +35,7 @@ from luce.supervisor.http.openai_responses.tools import Tools
 from luce.supervisor.http.openai_shared.shapes import TokenClock, timing_fields, usage_fields
 
 COMPLETED, INCOMPLETE, FAILED, IN_PROGRESS = "completed", "incomplete", "failed", "in_progress"
+CANCELLED = "cancelled"
 
 _FAILURE_CODES = {
     ErrorKind.OVERLOADED: "rate_limit_exceeded",
@@ -76,6 +77,7 @@ class ResponseWriter:
         self._clock = TokenClock()
         self.final = b""
         """The whole response, once it has been completed: what those get who do not stream."""
+        self._failure = b""
 
     def first(self, n_prompt: int = 0) -> bytes:
         self._clock.n_prompt = n_prompt
@@ -106,7 +108,17 @@ class ResponseWriter:
             self._ended.append(self._item.snapshot(INCOMPLETE))
             self._item = None
         said = {"code": _FAILURE_CODES.get(error.kind, "server_error"), "message": error.text}
-        return self._events([("response.failed", self._response(FAILED, error=said))])
+        body = self._response(FAILED, error=said)
+        self._failure = _alone(body)
+        return self._events([("response.failed", body)])
+
+    def so_far(self) -> bytes:
+        """The whole response as it stands, whether it is complete or not."""
+        return self.final or self._failure or _alone(self._response(IN_PROGRESS))
+
+    def ended(self) -> bytes:
+        """The same, where nothing more will come."""
+        return self.final or self._failure or _alone(self._response(CANCELLED))
 
     @property
     def output(self) -> list[dict[str, Any]]:
@@ -174,7 +186,7 @@ class ResponseWriter:
             completed_at=None if is_cut else int(time.time()),
             usage=response_usage(usage),
         )
-        self.final = body.removeprefix('"response":').encode("ascii")
+        self.final = _alone(body)
         return self._events([(kind, f"{body},{fields(timings=timing_fields(usage))}")])
 
     def _response(self, status: str, **values: object) -> str:
@@ -195,6 +207,10 @@ class ResponseWriter:
             lines.append(f'event: {name}\ndata: {{"type":"{name}","sequence_number":{self._n_events},{body}}}\n\n')
             self._n_events += 1
         return "".join(lines).encode("ascii")
+
+
+def _alone(body: str) -> bytes:
+    return body.removeprefix('"response":').encode("ascii")
 
 
 def response_usage(usage: Usage) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A request body of the Responses API, as an AnswerRequest and as what its response says back. Pure.
 
-Unknown fields are tolerated; what cannot be had here (background, conversations, prompt templates, images) is refused
+Unknown fields are tolerated; what cannot be had here (conversations, prompt templates, images) is refused
 in words. With `truncation: auto` a conversation that is too long loses what came first; agents compact better.
 """
 
@@ -133,8 +133,8 @@ def read_request(
 
 
 def _refuse_what_is_not_here(body: ResponsesBody) -> None:
-    if body.background:
-        raise refusal("background", "background: responses are made while the client waits", "unsupported_value")
+    if body.background and body.store is False:
+        raise refusal("background", "background: a response that is not stored cannot be asked for later")
     if body.conversation is not None:
         text = "conversation: conversations are not kept here. Send the items, or previous_response_id"
         raise refusal("conversation", text, "unsupported_parameter")
@@ -219,7 +219,7 @@ def _echo(body: ResponsesBody, model: str) -> dict[str, Any]:
     reasoning = body.reasoning or {}
     return {
         "model": model,
-        "background": False,
+        "background": body.background is True,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": body.max_tool_calls,

@@ -6,7 +6,6 @@ It must not know what the events say.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from aiohttp import web
 
@@ -14,22 +13,10 @@ from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFini
 from luce.supervisor.http.app_context import APP_CONTEXT, Answerer, Answering
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
+from luce.supervisor.http.streams.resumable_answer import CONVERSATION_ID, resumable_answer
+from luce.supervisor.http.transport.answer_writer import AnswerWriter
 from luce.supervisor.http.transport.connection import while_connected
 from luce.supervisor.http.transport.sse import EventStream
-
-
-class AnswerWriter(Protocol):
-    """A dialect's words for one streamed answer. Each method gives the bytes of whole server-sent events, or none."""
-
-    def first(self, n_prompt: int) -> bytes:
-        """What goes out before the prompt is read: clients and proxies wait for it."""
-
-    def keep_alive(self) -> bytes: ...
-
-    def feed(self, event: AnswerEvent) -> bytes: ...
-
-    def fail(self, error: ApiError) -> bytes:
-        """The end of a stream that could not be served to its end."""
 
 
 class StreamFastPath:
@@ -53,9 +40,14 @@ async def send_events(answering: Answering, stream: EventStream, encode: Callabl
             await stream.send_bytes(data)
 
 
-async def stream_answer(request: web.Request, asked: AnswerRequest, writer: AnswerWriter) -> web.StreamResponse:
-    """What is wrong with the request is told by the status; once the stream has begun, by its last event."""
+async def stream_answer(
+    request: web.Request, asked: AnswerRequest, writer: AnswerWriter, on_end: Callable[[], None] | None = None
+) -> web.StreamResponse:
+    """What is wrong with the request is told by the status; once the stream has begun, by its last event. `on_end` is
+    called for an answer that goes on without its client."""
     context = request.app[APP_CONTEXT]
+    if (name := request.headers.get(CONVERSATION_ID)) is not None:
+        return await resumable_answer(request, name, asked, writer, on_end)
     async with (
         context.answerer.open(asked) as answering,
         EventStream(request, keep_alive=writer.keep_alive, settings=context.settings) as stream,

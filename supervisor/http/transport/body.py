@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from pydantic import BaseModel, ValidationError
 
 from luce.supervisor.http.app_context import APP_CONTEXT
@@ -22,6 +22,8 @@ from luce.supervisor.http.transport.connection import ClientGoneError
 MAX_DEPTH = 100  # of arrays and objects in each other
 MAX_VALUES = 2_000_000  # a body of 32 MiB could hold eight times as many, each an object of ours
 MAX_DIGITS = 20  # of a whole number: all of 64 bits
+
+_ENCODINGS = ("identity", "gzip", "deflate", "br", "zstd")  # aiohttp says which of them are installed
 
 _LONG_BYTES = 1 << 18  # of a body; what is shorter is parsed in the time that a thread takes to begin
 
@@ -66,6 +68,10 @@ async def read_json(request: web.Request) -> dict[str, Any]:
 async def read_bytes(request: web.Request, settings: ServeSettings) -> bytes:
     """Raises ApiError if it is too long or too slow, ClientGoneError."""
     limit = settings.max_body_bytes
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower()
+    if encoding not in _ENCODINGS:
+        text = f"Content-Encoding {encoding[:40]!r} is not known: send the body as it is"
+        raise ApiError(ErrorKind.INVALID, "bad_encoding", text)
     if request.content_length is not None and request.content_length > limit:
         raise _too_large(limit)
     pieces = bytearray()

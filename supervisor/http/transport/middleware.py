@@ -41,6 +41,8 @@ _APIS = (
     ("/input_tokens", "count_tokens"),
     ("/messages", "messages"),
 )
+OTHER_API = "other"
+"""What is no answer to a prompt."""
 _BODY_IS_LEFT = frozenset({"bad_encoding", "slow_body", "body_too_large"})  # nothing can follow on this connection
 _POLLED = ("/health", "/metrics", "/status.json")  # by machines, all day long
 _RETRY_AFTER_S = {ErrorKind.OVERLOADED: 1.0, ErrorKind.UNAVAILABLE: 10.0}
@@ -77,11 +79,14 @@ async def account_request(request: web.Request, handler: Handler) -> web.StreamR
         return response
     finally:
         metrics.request_ended(api, outcome)
+        if request[CLIENT]:
+            metrics.key_request(request[CLIENT], outcome)
         level = logging.DEBUG if request.rel_url.raw_path.endswith(_POLLED) else logging.INFO
         _access_log.log(
             level,
-            "%s %s %s %d %s %.3f s",
+            "%s%s %s %s %d %s %.3f s",
             request[REQUEST_ID],
+            f" {request[CLIENT]}" if request[CLIENT] else "",
             request.method,
             request.rel_url.raw_path[:200],
             status,
@@ -94,7 +99,7 @@ def api_name(request: web.Request) -> str:
     """The API for metrics: one of a few words, whatever the client asks for."""
     resource = request.match_info.route.resource
     path = "" if resource is None else resource.canonical
-    return next((api for end, api in _APIS if path.endswith(end)), "other")
+    return next((api for end, api in _APIS if path.endswith(end)), OTHER_API)
 
 
 def error_response(request: web.Request, error: ApiError) -> web.Response:

@@ -37,7 +37,8 @@ class EventStream(Presence):
     """
 
     def __init__(self, request: web.Request, *, keep_alive: Callable[[], bytes], settings: ServeSettings) -> None:
-        """`keep_alive` gives the bytes of a whole event or comment; sent after each `keep_alive_s` without a send."""
+        """`keep_alive` gives the bytes of a whole event or comment, or none; sent after each `keep_alive_s` without a
+        send."""
         super().__init__(request)
         self._keep_alive = keep_alive
         self._settings = settings
@@ -111,7 +112,8 @@ class EventStream(Presence):
 
     async def _send_sign_of_life(self) -> None:
         try:
-            await self.response.write(self._keep_alive())
+            if data := self._keep_alive():
+                await self.response.write(data)
         except ConnectionError:
             pass  # the handler learns of it by itself
         finally:

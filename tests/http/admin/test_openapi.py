@@ -15,6 +15,7 @@ UNLISTED = {
     "/metrics",  # docs/metrics.md
     "/openapi.json",
     "/",  # a page
+    "/window/{path}",  # its files
     "/v1/responses/{response_id}/cancel",  # nothing runs in the background: it is refused
     "/embedding",  # llama-server's older form of /v1/embeddings
     "/embeddings",

@@ -136,7 +136,7 @@ def test_what_is_no_slot_or_action_is_refused(saving: httpx.Client) -> None:
 
 
 async def test_without_a_folder_there_are_no_files(make_server: MakeServer, tmp_path: Path) -> None:
-    for options in ({}, {"slot_save_path": tmp_path, "shares_prefixes": False}):
+    for options in ({}, {"slot_save_path": tmp_path, "cache_isolation": "key"}):
         async with make_server(**options) as server:
             with httpx.Client(base_url=server.url, timeout=120) as client:
                 for action in ("save", "restore", "erase"):

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from luce.protocol import SamplingArgs
-from luce.supervisor import ConfigError
 from luce.supervisor.http.answering.answer_events import Progress
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.http.settings import ServeSettings
@@ -124,28 +124,48 @@ async def test_side_requests_do_not_push_out_a_long_prefix(tiny_model: Path) -> 
         assert again.usage.n_cached > 1400, again.usage
 
 
-async def test_clients_that_are_kept_apart(tiny_model: Path) -> None:
-    settings = ServeSettings(shares_prefixes=False)
-    async with running(tiny_model, settings=settings) as apart:
-        ask = chat(system(RULES), "Hello")
-        mine, theirs = replace(ask, client="mine"), replace(ask, client="theirs")
-        first = await serve(apart.answerer, mine)
-        assert (await serve(apart.answerer, mine)).usage.n_cached >= first.usage.n_prompt - 1
-        strange = await serve(apart.answerer, theirs)
-        assert (strange.usage.n_cached, strange.usage.cache_miss) == (0, "off")
-        assert (await serve(apart.answerer, theirs)).usage.n_cached >= first.usage.n_prompt - 1
+async def test_clients_that_are_kept_apart(tiny_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "common.txt").write_text("Be brief. " * 100)
+    settings = ServeSettings(cache_isolation="key", common_prompts=(tmp_path / "common.txt",))
+    async with running(tiny_model, settings=settings, lanes=2) as apart:
+
+        async def n_cached(client: str, *messages: dict[str, Any] | str) -> int:
+            return (await serve(apart.answerer, chat(*messages, client=client))).usage.n_cached
+
+        ask = replace(chat(system(RULES), "Hello"), client="mine")
+        first = await serve(apart.answerer, ask)
+        n_prompt = first.usage.n_prompt
+        assert await n_cached("mine", system(RULES), "Hello") >= n_prompt - 1
+        strange = await serve(apart.answerer, replace(ask, client="theirs"))
+        assert strange.usage.n_cached == 0
         assert strange.choice.content == first.choice.content
+        assert await n_cached("theirs", system(RULES), "Hello") >= n_prompt - 1
+        # What another has asked behind the same beginning is as far away as what nobody has asked.
+        question = "What did they ask? " * 30
+        await n_cached("mine", system(RULES), question)
+        known_to_others = await serve(apart.answerer, replace(chat(system(RULES), question), client="theirs"))
+        unknown = await serve(apart.answerer, replace(chat(system(RULES), question[::-1]), client="theirs"))
+        assert known_to_others.usage.n_cached == unknown.usage.n_cached > 0
+        assert known_to_others.usage.cache_miss == unknown.usage.cache_miss
         # What was answered to one client is no prefix for another.
-        both = [replace(chat(system(RULES), "Hello", assistant(first.choice.content), "Go on"), client=c)
-                for c in ("mine", "other")]  # fmt: skip
-        assert (await serve(apart.answerer, both[0])).usage.n_cached > first.usage.n_prompt
-        assert (await serve(apart.answerer, both[1])).usage.n_cached == 0
+        both = (system(RULES), "Hello", assistant(first.choice.content), "Go on")
+        assert await n_cached("mine", *both) > n_prompt
+        assert await n_cached("other", *both) == 0
+        # What is said to be common is.
+        common = system("Be brief. " * 100)
+        assert await n_cached("mine", common, "Hello") == 0
+        assert await n_cached("theirs", common, "What else?") > 200
 
 
-async def test_clients_cannot_be_kept_apart_on_disk(tiny_model: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="disk"):
-        async with running(tiny_model, settings=ServeSettings(shares_prefixes=False), disk_cache=tmp_path / "cache"):
-            pytest.fail("it was taken")
+async def test_clients_that_are_kept_apart_find_nothing_of_earlier_servers_on_disk(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """Nobody knows any more whose it is."""
+    settings, ask = ServeSettings(cache_isolation="key"), replace(chat(system(RULES), "Hello"), client="mine")
+    for _ in range(2):
+        async with running(tiny_model, settings=settings, disk_cache=tmp_path / "cache") as apart:
+            assert (await serve(apart.answerer, ask)).usage.n_cached == 0
+            assert (await serve(apart.answerer, ask)).usage.n_cached > 0
 
 
 async def test_an_abandoned_prompt_goes_on_where_it_stopped(tiny_model: Path) -> None:

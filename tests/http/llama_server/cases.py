@@ -23,6 +23,8 @@ _RESPONSES = "http/openai_responses/test_endpoint.py::"
 _EMBEDDINGS = "http/embeddings/test_embeddings.py::"
 _RERANK = "http/embeddings/test_rerank.py::"
 _ACCESS = "http/transport/test_access_control.py::"
+_ORIGINS = "http/transport/test_origins.py::"
+_STREAMS = "http/streams/test_streams.py::"
 _SLOTS = "http/admin/test_slot_files.py::"
 _IMAGES = "http/test_images.py::"
 _APP = "http/test_app.py::"
@@ -62,7 +64,7 @@ CASES: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "test_server_models": f"{_SERVER}test_models_say_what_they_can",
         "test_server_slots": (f"{_APP}test_lanes", ALWAYS_ON),
         "test_load_split_model": f"{_SERVER}test_a_model_in_parts_is_served",
-        "test_no_ui": ("http/admin/test_status_page.py::test_the_page_may_do_nothing_but_what_it_is", ALWAYS_ON),
+        "test_no_ui": ("http/window/test_pages.py::test_the_page_may_do_nothing_but_what_it_is", ALWAYS_ON),
         "test_server_model_aliases_and_tags": (f"{_APP}test_aliases_stand_for_the_model", NAMES),
     },
     "test_chat_completion.py": {
@@ -277,11 +279,11 @@ CASES: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "test_correct_api_key": f"{_ACCESS}test_nothing_without_a_key",
         "test_correct_api_key_anthropic_header": f"{_ACCESS}test_nothing_without_a_key",
         "test_openai_library_correct_api_key": f"{_CHAT}test_openais_client_without_a_version_in_its_address",
-        "test_cors_options": (f"{_ACCESS}test_pages_that_are_allowed", ORIGINS),
-        "test_cors_origins_localhost_reflects": (f"{_ACCESS}test_pages_that_are_allowed", ORIGINS),
-        "test_cors_origins_localhost_rejects": (f"{_ACCESS}test_pages_of_others_get_nothing", ORIGINS),
+        "test_cors_options": (f"{_ORIGINS}test_pages_that_are_allowed", ORIGINS),
+        "test_cors_origins_localhost_reflects": (f"{_ORIGINS}test_pages_that_are_allowed", ORIGINS),
+        "test_cors_origins_localhost_rejects": (f"{_ORIGINS}test_pages_of_others_get_nothing", ORIGINS),
         "test_cors_origins_defaults_to_localhost_with_tools_enabled": (
-            f"{_ACCESS}test_pages_of_others_get_nothing",
+            f"{_ORIGINS}test_pages_of_others_get_nothing",
             ORIGINS,
         ),
         "test_cors_proxy_only_forwards_explicit_proxy_headers": ENDPOINTS,
@@ -322,7 +324,17 @@ CASES: Mapping[str, Mapping[str, str | Sequence[str]]] = {
         "test_with_ctx_shift": SHIFT,
         "test_multi_requests_parallel": f"{_DRAFTS}test_sampled_tokens_are_those_of_plain_decoding",
     },
-    "test_stream.py": {EVERY: ENDPOINTS},
+    "test_stream.py": {
+        "test_stream_resume_and_stop_with_slashed_model_name": (
+            f"{_STREAMS}test_an_answer_goes_on_without_its_client",
+            f"{_STREAMS}test_deleting_ends_the_answer",
+        ),
+        "test_stream_stop_during_model_load": (f"{_STREAMS}test_deleting_ends_the_answer", ENDPOINTS),
+        "test_stream_resumes_after_reload_during_model_load": (
+            f"{_STREAMS}test_an_answer_goes_on_without_its_client",
+            ENDPOINTS,
+        ),
+    },
     "test_systemone.py": {EVERY: ENDPOINTS},
     "test_template.py": {
         "test_reasoning": f"{_CHAT}test_reasoning_in_the_prompt",

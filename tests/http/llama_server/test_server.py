@@ -23,9 +23,9 @@ from tests.pictures import png
 BOS = 8000
 NOT_HERE = [
     ("GET", "/lora-adapters"), ("POST", "/lora-adapters"), ("GET", "/tools"), ("POST", "/tools"),
-    ("GET", "/cors-proxy"), ("POST", "/predict"), ("POST", "/v1/systemone"), ("GET", "/v1/stream"),
-    ("DELETE", "/v1/stream"), ("POST", "/v1/streams/lookup"), ("POST", "/models/load"), ("POST", "/models/unload"),
-    ("GET", "/models/sse"), ("POST", "/v1/audio/transcriptions"), ("POST", "/v1/chat/completions/control"),
+    ("GET", "/cors-proxy"), ("POST", "/predict"), ("POST", "/v1/systemone"), ("POST", "/models/load"),
+    ("POST", "/models/unload"), ("GET", "/models/sse"), ("POST", "/v1/audio/transcriptions"),
+    ("POST", "/v1/chat/completions/control"),
 ]  # fmt: skip
 
 

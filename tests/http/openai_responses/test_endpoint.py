@@ -250,7 +250,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_the_numbers(client: openai.O
         {"input": None},
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:image/png;base64,"}]}]},
         {"input": [{"type": "item_reference", "id": "msg_1"}]},
-        {"input": "hi", "background": True},
+        {"input": "hi", "background": True, "store": False},
         {"input": "hi", "previous_response_id": "resp_\u2603/../../etc/passwd"},
         {"input": "hi", "tools": [{"type": "function"}]},
         {"input": "hi", "text": {"format": {"type": "json_schema", "schema": {"type": "nonsense"}}}},

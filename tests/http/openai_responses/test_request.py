@@ -147,7 +147,6 @@ def test_unknown_fields_and_nulls_are_tolerated() -> None:
         ("input", {"role": "user"}, "input"),
         ("input", [], "input"),
         ("input", [[]], "input[0]"),
-        ("background", True, "background"),
         ("conversation", "conv_1", "conversation"),
         ("prompt", {"id": "pmpt_1"}, "prompt"),
         ("truncation", "always", "truncation"),

@@ -1,0 +1,153 @@
+"""`luce chat`: a conversation in the terminal, with a server that runs or with an engine of its own.
+
+The engine of its own is a server too, on a port that nobody else knows the key of: one way to answer, not two. Whether
+there is a server is found out before anything is typed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_REFUSED, Failure, say
+from luce.supervisor.cli.input import read_file, utf8, utf8_argument
+from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, read_sampling, sampling_options
+from luce.supervisor.cli.server_client import ServerClient, ServerError
+from luce.supervisor.cli.servers import (
+    DEFAULT_URL,
+    KEY_VARIABLE,
+    end_by_signals,
+    engine_arguments,
+    named_server,
+    own_server,
+)
+from luce.supervisor.cli.terminal.branches import Branches
+from luce.supervisor.cli.terminal.conversation import Conversation
+from luce.supervisor.cli.terminal.screen import Terminal, is_terminal
+from luce.supervisor.cli.terminal.talk import Talk
+from luce.supervisor.cli.watching.looking import model_at, others_running
+
+_NO_MODEL = "default"  # a server answers under any name
+
+
+@click.command("chat")
+@click.option("--url", metavar="URL", help=f"Server to talk to. Default: {DEFAULT_URL}.")
+@click.option(
+    "--api-key", metavar="KEY", help=f"The server's key. Better in {KEY_VARIABLE}, which no list of processes shows."
+)
+@click.option(
+    "--own",
+    is_flag=True,
+    help="Talk to an engine of its own, gone when the chat is; so does any option of the engine, --model first of all.",
+)
+@click.option("--system", metavar="TEXT", help="The system message, which comes before all others.")
+@click.option(
+    "--tools",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="JSON list of tools that the model may call, as chat completions have them. You type what a call gives.",
+)
+@click.option(
+    "-n", "n", type=NOT_NEGATIVE, metavar="N", help="Most tokens of an answer. Default: as there is room for."
+)
+@click.option(
+    "--markdown/--no-markdown",
+    default=True,
+    help="Whether answers are laid out as Markdown, or stand as the model wrote them. In a terminal alone.",
+)
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File with what was typed, which the arrow keys bring back; /dev/null keeps nothing. Default: chat_history"
+    " below ~/.local/state/luce-daemon, which you alone can read.",
+)
+@engine_options
+@sampling_options
+@click.pass_context
+def command(context: click.Context, /, **values: Any) -> int:
+    """Talk to a model in the terminal: /help shows what else can be typed.
+
+    Talks to a server that runs; where none does, it offers to start one. Enter sends, Alt-Enter begins another line,
+    Tab completes, and what was typed before is a key away. /file sends a text file along, /branch tries another way
+    from any turn on: what both ways share is not read again.
+
+    Where stdin is no terminal, each line is a turn; answers go to stdout, all else to stderr.
+    """
+    engine = engine_arguments(context)
+    own = values["own"] or bool(engine)
+    if own and (values["url"] is not None or values["api_key"] is not None):
+        raise click.UsageError(f"{(engine or ['--own'])[0]} starts an engine of its own: leave --url and --api-key out")
+    if values["system"] is not None:
+        utf8_argument(values["system"], "--system")
+    options = _request_options(values)
+    end_by_signals()
+    with ExitStack() as stack:
+        server = None if own else _running_server(values["url"], values["api_key"])
+        if server is None:
+            server = stack.enter_context(own_server(["--log-level", "warn", "--lanes", "1", *engine]))
+        branches = Branches(Conversation(values["system"]))
+        terminal = _open_terminal(branches, values)
+        if terminal.is_terminal:
+            terminal.note(_greeting(server))
+        return Talk(server, terminal, options, branches).run()
+
+
+def _running_server(url: str | None, key: str | None) -> ServerClient | None:
+    """One that answers. None: there is none, and the user wants one for this chat. Raises Failure."""
+    server = named_server("--url", url or DEFAULT_URL, KEY_VARIABLE, key)
+    try:
+        model_at(server)
+    except ServerError as error:
+        if error.status is not None:  # it is there, and wants a key, say
+            raise Failure(str(error), EXIT_REFUSED) from None
+        if is_terminal():
+            say(f"{error}{others_running()}")
+            if click.confirm("Start one for this chat, with the packaged model?", default=True, err=True):
+                return None
+            raise Failure("`luce chat --model FILE` starts one with another model", EXIT_REFUSED) from None
+        own = ", or talk to one of its own with `luce chat --own`"
+        raise Failure(f"{error}{own}{others_running()}", EXIT_REFUSED) from None
+    return server
+
+
+def _greeting(server: ServerClient) -> str:
+    try:
+        return f"{model_at(server)} at {server.url}; /help shows what else can be typed"
+    except ServerError as error:  # it has just been there
+        raise Failure(str(error), EXIT_REFUSED) from None
+
+
+def _open_terminal(branches: Branches, values: Mapping[str, Any]) -> Terminal:
+    if not is_terminal():
+        return Terminal(None)
+    from luce.supervisor.cli.terminal.editor import default_history, open_editor
+
+    editor = open_editor(values["history"] or default_history(), lambda: branches.names)
+    return Terminal(editor, lays_out=values["markdown"])
+
+
+def _request_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    options = {
+        **asdict(read_sampling({**values, "seed": None})),
+        "model": _NO_MODEL,
+        "max_tokens": values["n"],
+        "tools": None if values["tools"] is None else _read_tools(values["tools"]),
+    }
+    return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+def _read_tools(file: Path) -> list[Any]:
+    try:
+        tools = json.loads(utf8(read_file(file), str(file)))
+    except (ValueError, RecursionError) as error:
+        raise Failure(f"--tools {file} is not JSON: {error}", EXIT_BAD_ARGS) from None
+    if not isinstance(tools, list):
+        raise Failure(f"--tools {file}: it must be a list of tools", EXIT_BAD_ARGS)
+    return tools

@@ -1,0 +1,54 @@
+"""What a server says when it is asked how it stands, and what to say where none answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from luce.supervisor.cli.output import safe
+from luce.supervisor.cli.server_client import ServerClient, ServerError
+
+_LOOK_S = 10.0
+_NO_LIST = frozenset({404, 405, 501})  # of a server that answers chats but lists no models
+
+
+def model_at(server: ServerClient) -> str:
+    """The model that a server has, as far as it says so. Raises ServerError where it would answer nothing."""
+    try:
+        models = server.look("/v1/models", _LOOK_S).get("data")
+    except ServerError as error:
+        if error.status not in _NO_LIST:
+            raise
+        models = None
+    match models:
+        case [{"id": str(name)}, *_]:
+            return name
+    return "a model"
+
+
+def status_of(server: ServerClient, timeout_s: float) -> dict[str, Any]:
+    """/status.json. Raises ServerError, also where it is another program's."""
+    status = server.look("/status.json", timeout_s)
+    if not isinstance(status.get("engines"), list):
+        raise ServerError(f"{server.url} is no server of luce-daemon: its /status.json says nothing of engines")
+    shown: dict[str, Any] = _safe(status)
+    return shown
+
+
+def _safe(value: Any) -> Any:
+    """Without characters that would command a terminal: the server may be anybody's."""
+    match value:
+        case str():
+            return safe(value)
+        case list():
+            return [_safe(entry) for entry in value]
+        case dict():
+            return {safe(name): _safe(entry) for name, entry in value.items()}
+    return value
+
+
+def others_running() -> str:
+    """A hint, where servers run on this machine."""
+    from luce.supervisor.cli.watching.processes import runners_running
+
+    urls = sorted(url for runner in runners_running() if not runner.is_private for url in runner.urls)
+    return f"\nRunning here: {', '.join(urls)} (choose with --url)" if urls else ""

@@ -1,0 +1,72 @@
+"""KeyRing: the keys that let requests in, found by what a request brings; read anew from their file when told to."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Iterable, Sequence
+
+from aiohttp import web
+
+from luce.supervisor.http.app_context import APP_CONTEXT
+from luce.supervisor.http.keys.api_key import ApiKey, digest_of, plain_keys
+from luce.supervisor.http.keys.key_account import KeyAccount
+from luce.supervisor.http.keys.key_file import read_key_file
+from luce.supervisor.http.settings import ServeSettings
+
+
+class KeyRing:
+    def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
+        self._accounts: dict[str, KeyAccount] = {}
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[ApiKey]) -> None:
+        """A name that stays keeps what it has used; answers of one that goes come to their end."""
+        now_s = time.monotonic()
+        accounts = {}
+        for key in keys:
+            account = self._accounts.get(key.name)
+            if account is None:
+                account = KeyAccount(key, now_s)
+            else:
+                account.change(key, now_s)
+            accounts[key.name] = account
+        self._accounts = accounts
+
+    def find(self, given: Sequence[str]) -> KeyAccount | None:
+        """The account of the first key that is known. Digests are compared, all of them: it takes as long whatever is
+        given."""
+        found: KeyAccount | None = None
+        for digest in map(digest_of, given):
+            for account in self._accounts.values():
+                if hmac.compare_digest(account.key.digest, digest) and found is None:
+                    found = account
+        return found
+
+    def account(self, name: str) -> KeyAccount | None:
+        return self._accounts.get(name)
+
+    def __bool__(self) -> bool:
+        return bool(self._accounts)
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+
+KEY_RING = web.AppKey("key_ring", KeyRing)
+KEY_ACCOUNT = web.RequestKey("key_account", KeyAccount)
+"""Of a request that has brought a key. Set by middleware."""
+
+
+def charge(request: web.Request, n_tokens: int) -> None:
+    """What was computed for a request that is no answer."""
+    account = request.get(KEY_ACCOUNT)
+    if account is not None:
+        account.use_tokens(n_tokens)
+        request.app[APP_CONTEXT].metrics.key_tokens(account.key.name, n_tokens, 0)
+
+
+def keys_of(settings: ServeSettings) -> tuple[ApiKey, ...]:
+    """All that the settings name. Raises ConfigError."""
+    filed = () if settings.key_file is None else read_key_file(settings.key_file)
+    return (*plain_keys(settings.api_keys), *filed)

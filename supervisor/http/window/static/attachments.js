@@ -1,0 +1,56 @@
+// Files that go with the next message: texts, and images where the model takes them. Knows no conversation.
+
+import { at, button, make } from "./dom.js";
+
+const MOST_BYTES = 16 << 20;
+
+export function attachments(notice) {
+  let attached = [];
+  let hasImages = false;
+
+  function draw() {
+    at("attached").replaceChildren(...attached.map(file => make("li", { class: "attachment" }, file.name, " ",
+      button("×", () => { attached = attached.filter(other => other !== file); draw(); }, { "aria-label": "Leave out " + file.name }))));
+  }
+
+  async function add(file) {
+    if (file.size > MOST_BYTES) throw new Error("it has more than 16 MB");
+    if (file.type.startsWith("image/")) {
+      if (!hasImages) throw new Error("this model takes no images");
+      attached.push({ name: file.name, image: await asUrl(file) });
+    } else {
+      const text = await file.text();
+      if (text.includes("\0")) throw new Error("it is no text");
+      attached.push({ name: file.name, text });
+    }
+  }
+
+  async function addAll(files) {
+    const refused = [];
+    for (const file of files) await add(file).catch(error => refused.push(file.name + ": " + error.message));
+    draw();
+    notice(refused.length ? "Not attached: " + refused.join("; ") : "");
+    at("attached").append(...refused.map(said => make("li", { class: "failure" }, said)));
+  }
+
+  at("attach").addEventListener("click", () => at("attach-file").click());
+  at("attach-file").addEventListener("change", async () => {
+    await addAll([...at("attach-file").files]);
+    at("attach-file").value = "";
+  });
+  at("composer").addEventListener("dragover", event => event.preventDefault());
+  at("composer").addEventListener("drop", event => { event.preventDefault(); addAll([...event.dataTransfer.files]); });
+
+  return {
+    count: () => attached.length,
+    take() { const taken = attached; attached = []; draw(); return taken; },
+    allowImages(allowed) { hasImages = allowed; },
+  };
+}
+
+const asUrl = file => new Promise((resolve, reject) => {
+  const reader = new FileReader();
+  reader.onload = () => resolve(reader.result);
+  reader.onerror = () => reject(reader.error);
+  reader.readAsDataURL(file);
+});

@@ -1,0 +1,23 @@
+// How to connect clients: lines to copy, which the server makes. Knows no client.
+
+import { askJson } from "./api.js";
+import { button, make } from "./dom.js";
+
+let isDrawn = false;
+
+export async function look(_, view) {
+  if (isDrawn) return;
+  const told = await askJson("clients.json?" + new URLSearchParams({ url: location.origin + location.pathname.replace(/\/$/, "") }));
+  isDrawn = true;
+  view.classList.add("connect");
+  view.replaceChildren(
+    make("h1", {}, "Connect a client"),
+    make("p", { class: "soft" }, "Copy the lines of your client. ", told.needs_key ? "Put your API key in place of YOUR_KEY." : "This server wants no key: any word will do for clients that insist on one."),
+    ...Object.entries(told.clients).map(([name, lines]) => {
+      const copy = button("Copy", async () => {
+        await navigator.clipboard.writeText(lines);
+        copy.textContent = "Copied";
+      }, { "aria-label": "Copy the lines for " + name });
+      return make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, name), make("span", { class: "grow" }), copy), make("pre", { tabindex: "0" }, make("code", {}, lines)));
+    }));
+}

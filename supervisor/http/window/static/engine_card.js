@@ -1,0 +1,82 @@
+// One engine as status.json describes it: its lanes, and where its pages lie. Draws; asks nothing.
+
+import { make, share, size, whole } from "./dom.js";
+
+const MOST_CELLS = 240;
+const TIERS = { device: "Device", host: "Host memory", disk: "Disk" };
+
+function drawLane(lane, number, ctx) {
+  const isReading = lane && lane.n_read < lane.n_prompt;
+  const said = !lane ? "free" : isReading
+    ? "reading " + whole(lane.n_read) + " of " + whole(lane.n_prompt)
+    : "writing, " + whole(lane.n_generated) + " after " + whole(lane.n_prompt);
+  const read = make("i", { class: "read" }), written = make("i");
+  if (lane) {
+    const all = isReading ? lane.n_prompt : ctx || lane.n_prompt + lane.n_generated;
+    read.style.width = 100 * lane.n_read / all + "%";
+    written.style.width = 100 * lane.n_generated / all + "%";
+  }
+  return make("li", { class: "lane" }, make("span", {}, "Lane " + (number + 1)), make("span", { class: lane ? "" : "soft" }, said),
+    make("div", { class: "track", "aria-hidden": "true" }, read, written));
+}
+
+function drawTier(tier) {
+  const used = tier.parts.reduce((sum, part) => sum + part.n, 0);
+  const all = tier.n_total === null ? used : Math.max(tier.n_total, used);
+  const said = tier.n_total === null
+    ? whole(used) + " files, " + size(tier.bytes)
+    : whole(used) + " of " + whole(tier.n_total) + " pages, " + size(tier.bytes) + " in all";
+  const each = Math.max(1, Math.ceil(all / MOST_CELLS)), nCells = Math.ceil(all / each), cells = [];
+  for (const part of tier.parts) {
+    const n = Math.min(Math.ceil(part.n / each), nCells - cells.length);
+    for (let i = 0; i < n; i++) cells.push(make("i", { class: part.kind }));
+  }
+  while (cells.length < nCells) cells.push(make("i"));
+  const label = TIERS[tier.name] + ": " + tier.parts.map(part => whole(part.n) + " " + part.kind).join(", ") + "; " + said +
+    (each > 1 ? "; each square stands for " + each : "");
+  return make("div", { class: "tier" }, make("p", {}, make("span", {}, TIERS[tier.name]), make("span", { class: "soft" }, said)),
+    make("div", { class: "map", role: "img", "aria-label": label }, ...cells));
+}
+
+function drawKey(tiers) {
+  const outgrows = tiers.some(tier => tier.parts.some(part => part.kind === "out"));
+  const kinds = [["running", "in use"], ...(outgrows ? [["out", "of texts in use, out of the pool"]] : []),
+    ["kept", "kept for later"], ["tails", "states"], ["files", "files"], ["free", "free"]];
+  return make("div", { class: "key", "aria-hidden": "true" },
+    ...kinds.map(([kind, said]) => make("span", {}, make("i", { class: kind }), said)));
+}
+
+// What speculation has brought since the engine's start, as far as it has been measured.
+function speculated(engine) {
+  const seen = engine.figures, each = seen.spec_tokens_per_step;
+  const said = "drafts: " + engine.speculation.replaceAll("+", ", ");
+  if (each === undefined) return said;
+  const right = seen.spec_drafted > 0 ? ", " + share(seen.spec_accepted, seen.spec_drafted) + " of what was drafted was right" : "";
+  return said + "; " + each.toFixed(2) + " tokens a step" + right;
+}
+
+// Of texts that outgrow the pool: how many of the pages that mattered were there already, and what the others cost.
+function recalled(engine) {
+  const seen = engine.figures;
+  if (!seen.page_choices) return "";
+  const stood = seen.page_stall_s === undefined ? "" : ", " + seen.page_stall_s.toFixed(1) + " s stood still for them";
+  return share(seen.pages_found, seen.pages_wanted) + " of the pages that mattered were in the pool; " +
+    size(seen.page_bytes_in) + " came in, " + size(seen.page_bytes_out) + " went out" + stood;
+}
+
+export function drawEngine(engine) {
+  const isGood = engine.state === "ready", lanes = [];
+  for (let number = 0; number < engine.lanes; number++) lanes.push(drawLane(engine.running[number], number, engine.ctx));
+  const recall = recalled(engine);
+  const memory = !engine.tiers.length ? [] : [make("h3", {}, "Pages"), ...engine.tiers.map(drawTier), drawKey(engine.tiers),
+    make("p", { class: "soft" }, whole(engine.slots_used) + " of " + whole(engine.slots) + " slots hold a beginning"),
+    recall ? make("p", { class: "soft recall" }, recall) : null];
+  return make("section", { class: "card engine" },
+    make("header", {}, make("h2", {}, engine.name[0].toUpperCase() + engine.name.slice(1)),
+      make("span", { class: "state " + (isGood ? "good" : "bad") },
+        engine.state + (engine.load_percent === null ? "" : ", " + engine.load_percent + " % loaded")),
+      engine.speculation === "none" ? null : make("span", { class: "soft" }, speculated(engine)),
+      engine.deaths ? make("span", { class: "soft" }, "replaced " + engine.deaths + (engine.deaths > 1 ? " times" : " time")) : null,
+      !isGood && engine.last_failure ? make("span", { class: "soft" }, engine.last_failure) : null),
+    make("div", { class: "columns" }, make("div", {}, make("h3", {}, "Lanes"), make("ul", {}, ...lanes)), make("div", {}, ...memory)));
+}

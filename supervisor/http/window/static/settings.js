@@ -1,0 +1,81 @@
+// How a conversation's answers are made: system text, sampling, a JSON schema, tools. A conversation keeps its own; a
+// field that is empty leaves the choice to the server. Draws the dialog; asks nothing.
+
+import { button, make } from "./dom.js";
+
+const NUMBERS = [
+  ["temperature", "Temperature", 0, 5, 0.05], ["top_p", "Top p", 0.01, 1, 0.01], ["top_k", "Top k", 0, 100000, 1],
+  ["min_p", "Min p", 0, 1, 0.01], ["repeat_penalty", "Repeat penalty", 0.5, 3, 0.01], ["seed", "Seed", 0, 2 ** 53 - 1, 1],
+  ["max_tokens", "Most tokens", 1, 10000000, 1],
+];
+const JSON_FIELDS = ["schema", "tools"];
+
+// The fields of a request that the settings say.
+export function requestFields(settings) {
+  const fields = {};
+  for (const [name] of NUMBERS) if (settings?.[name] !== undefined) fields[name] = settings[name];
+  if (settings?.effort) fields.reasoning_effort = settings.effort;
+  if (settings?.schema) {
+    fields.response_format = { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(settings.schema) } };
+  }
+  if (settings?.tools) {
+    fields.tools = JSON.parse(settings.tools);
+    if (settings.tool_choice) fields.tool_choice = settings.tool_choice;
+  }
+  return fields;
+}
+
+// Shows the dialog; `keep(settings)` when it is closed with "Keep".
+export function openSettings(dialog, settings, keep) {
+  const now = settings || {};
+  const field = (name, label, input) => make("label", {}, label, Object.assign(input, { name, value: now[name] ?? "" }));
+  const numbers = NUMBERS.map(([name, label, min, max, step]) =>
+    field(name, label, make("input", { type: "number", min, max, step, placeholder: "server's" })));
+  const choice = (name, label, values, unset) => {
+    const select = make("select", {}, ...["", ...values].map(value => make("option", { value }, value || unset)));
+    return field(name, label, select);
+  };
+  const refused = make("p", { class: "failure", role: "alert" });
+  const form = make("form", { method: "dialog" },
+    make("h2", { id: "settings-title" }, "Settings of this conversation"),
+    field("system", "System text", make("textarea", { rows: 4 })),
+    make("div", { class: "numbers" }, ...numbers),
+    choice("effort", "Reasoning", ["none", "low", "medium", "high"], "as the server has it"),
+    field("schema", "JSON schema that answers follow", make("textarea", { rows: 3, placeholder: '{"type": "object", "properties": {…}}', spellcheck: "false" })),
+    field("tools", "Tools, as a list of OpenAI's functions. You answer the calls by hand", make("textarea", { rows: 3, placeholder: '[{"type": "function", "function": {"name": "…"}}]', spellcheck: "false" })),
+    choice("tool_choice", "Calls", ["required", "none"], "when the model wants to"),
+    refused,
+    make("div", { class: "row" }, make("button", { class: "main" }, "Keep"), button("Cancel", () => dialog.close())));
+  form.addEventListener("submit", event => {
+    event.preventDefault();
+    const wrong = JSON_FIELDS.map(name => wrongJson(name, form.elements[name].value)).find(Boolean);
+    if (wrong) { refused.textContent = wrong; return; }
+    keep(read(form));
+    dialog.close();
+  });
+  dialog.replaceChildren(form);
+  dialog.showModal();
+}
+
+function wrongJson(name, text) {
+  if (!text.trim()) return null;
+  try {
+    const value = JSON.parse(text);
+    return name === "tools" && !Array.isArray(value) ? "tools: this is no list." : null;
+  } catch (error) {
+    return name + ": " + error.message;
+  }
+}
+
+function read(form) {
+  const settings = {};
+  for (const name of ["system", "effort", "tool_choice", ...JSON_FIELDS]) {
+    const value = form.elements[name].value.trim();
+    if (value) settings[name] = value;
+  }
+  for (const [name] of NUMBERS) {
+    const value = form.elements[name].value;
+    if (value !== "") settings[name] = Number(value);
+  }
+  return settings;
+}
