@@ -24,7 +24,7 @@ from aiohttp import ClientError, ClientSession, ClientTimeout
 
 from tests.http.raw_client import post, raw_client
 
-SHORT_S, FULL_S = 9.0, 1800.0
+SHORT_S, FULL_S = 6.0, 1800.0
 KILLS_SHORT_S, KILLS_FULL_S = 4.0, 30.0  # between two kills
 N_CLIENTS = 6
 GROWTH_BYTES = 24 << 20

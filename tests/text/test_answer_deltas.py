@@ -222,7 +222,7 @@ def test_every_template(open_with: OpenWith, llama_templates_dir: Path, full: bo
     for name in names:
         for index, (model, chat) in enumerate(rendered(open_with, name)):
             rng = random.Random(f"{name} {index}")
-            for data in answers(model, chat, rng, 1000 if full else 500):
+            for data in answers(model, chat, rng, 1000 if full else 250):
                 check_against_the_whole(chat, data, sizes(rng, 9 if full else 60))
                 n_read += 1
     assert n_read >= 20 * len(names)

@@ -151,7 +151,7 @@ def test_templates(open_with: OpenWith, name: str, full: bool) -> None:
             assert json.loads(message.tool_calls[0].arguments) == ARGUMENTS
         else:
             assert message.content.strip().startswith(str(answer["content"]))
-        check_every_split(chat, text, 400 if full else 40)
+        check_every_split(chat, text, 400 if full else 25)
         check_many_at_once(model, chat, text)
 
 

@@ -166,7 +166,7 @@ def after(before: Sequence[Message], step: Step) -> list[Message]:
 HELLO: Message = {"role": "user", "content": "Hello"}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, min_size=2, max_size=6))
 def test_prompts_are_those_of_a_server_without_memo(
     model: TextModel, forgetful: TextModel, steps: Sequence[Step]
