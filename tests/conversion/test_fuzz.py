@@ -18,7 +18,7 @@ from luce.supervisor.conversion import ConversionError, OutputType, convert_chec
 from luce.supervisor.models.gguf_header import read_gguf_header
 from tests.conversion.checkpoints import N_TARGET_LAYERS, Checkpoint, checkpoint, write_target
 
-N_SHORT, N_FULL = 100, 10_000
+N_SHORT, N_FULL = 60, 10_000
 
 VALUES: list[Any] = [
     None, True, False, 0, 1, 2, 3, -1, 7, 15, 16, 31, 32, 64, 511, 512, 2**31 - 1, 2**31, 2**32, 2**63, 2**64, 10**40,

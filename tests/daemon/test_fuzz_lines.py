@@ -91,6 +91,6 @@ def drain(fd: int) -> None:
 
 
 def test_fuzzed_lines(luced: Path, tiny_model: Path, full: bool) -> None:
-    n_lines = 500_000 if full else 4_000
+    n_lines = 500_000 if full else 3_000
     run(luced, tiny_model, n_lines, 1, mux=True)
     run(luced, tiny_model, n_lines, 2, mux=False)

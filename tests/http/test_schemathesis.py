@@ -23,7 +23,7 @@ from tests.http.infill_models import write_infill_model
 from tests.http.serving import Server
 from tests.needles import SCORER
 
-N_SHORT, N_FULL = 14, 1000
+N_SHORT, N_FULL = 9, 1000
 BOUNDS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
 BOUNDED = {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses", "/completion", "/infill"}
 MESSAGES = {"messages": [{"role": "user", "content": "Hi"}]}

@@ -78,7 +78,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
     return [place for name in names for place in ((value, name), *places(value[name]))]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(data=st.data(), body=BODY, n_spoilt=st.sampled_from([0, 0, 1, 2]))
 def test_any_body_is_an_ask_or_a_refusal(data: st.DataObject, body: dict[str, Any], n_spoilt: int) -> None:
     body = json.loads(json.dumps(body))

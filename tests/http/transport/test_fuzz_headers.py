@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.http.serving import Server
 
-N_SHORT, N_FULL = 60, 5000
+N_SHORT, N_FULL = 40, 5000
 DEADLINE_S = 60.0
 NAMES = st.sampled_from(
     [b"Host", b"Origin", b"Sec-Fetch-Site", b"Content-Length", b"Transfer-Encoding", b"Content-Encoding", b"Expect",
