@@ -54,7 +54,7 @@ def n_told(daemon: DaemonDriver, facts: Facts, extra: str, n: int) -> int:
 
 def test_a_pinned_fact_is_told_and_one_that_is_not_pinned_is_gone(start: Start, facts: Facts, full: bool) -> None:
     daemon = start(*NARROW)
-    n = 6 if full else 3
+    n = 6 if full else 2
     assert n_told(daemon, facts, "", n) <= 1
     assert n_told(daemon, facts, "pin=256:512", n) >= n - 1
     # A single position holds its page; pins elsewhere are of no use to it.
@@ -62,7 +62,7 @@ def test_a_pinned_fact_is_told_and_one_that_is_not_pinned_is_gone(start: Start, 
 
 
 def test_pins_of_every_text_are_the_daemons(start: Start, facts: Facts, full: bool) -> None:
-    n = 6 if full else 3
+    n = 6 if full else 2
     daemon = start(*NARROW, "--kv-offload-pin", "300:400,256:512")
     assert n_told(daemon, facts, "", n) >= n - 1
     # A text that ends before them, or within them, is one like any other.

@@ -112,7 +112,7 @@ def recalled(daemon: DaemonDriver, facts: Facts, n: int) -> int:
 def test_a_fact_that_has_left_the_pool_comes_back_when_it_is_asked_for(
     start: Start, facts: Facts, tiny_model: Path, full: bool
 ) -> None:
-    n = 8 if full else 4
+    n = 8 if full else 3
     assert recalled(start(*SMALL, "--kv-offload-policy", "query"), facts, n) >= 3 * n // 4
     # Control: without looking at what is asked for, it is gone.
     lru = start(*SMALL, "--kv-offload-policy", "lru")
@@ -124,7 +124,7 @@ def test_facts_are_found_again_after_restore_file_and_park(
     start: Start, facts: Facts, tmp_path: Path, full: bool
 ) -> None:
     daemon = start(*SMALL)
-    n = 6 if full else 3
+    n = 6 if full else 2
     told = []
     for i in range(n):
         prompt, code = facts.prompt(140, (i + 0.5) / (n + 2))
@@ -145,7 +145,7 @@ def test_facts_are_found_again_after_restore_file_and_park(
 
 
 def test_what_mattered_is_known_after_a_restart(start: Start, facts: Facts, tmp_path: Path, full: bool) -> None:
-    n = 6 if full else 3
+    n = 6 if full else 2
     disk = ("--disk-cache", str(tmp_path))
     prompts = [facts.prompt(140, (i + 0.5) / (n + 2)) for i in range(n)]
     before = start(*SMALL, *disk)
@@ -171,7 +171,7 @@ def test_what_mattered_is_known_after_a_restart(start: Start, facts: Facts, tmp_
 
 
 def test_what_mattered_is_known_from_a_snapshots_file(start: Start, facts: Facts, tmp_path: Path, full: bool) -> None:
-    n = 6 if full else 3
+    n = 6 if full else 2
     prompts = [facts.prompt(140, (i + 0.5) / (n + 2)) for i in range(n)]
     before = start(*SMALL)
     for i, (prompt, _) in enumerate(prompts):
