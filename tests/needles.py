@@ -5,21 +5,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from luce.supervisor.evaluating.tasks.haystack import FILLER
+
 SCORER = Path(__file__).resolve().parent / "data" / "models" / "luce-tiny-scorer-Q8_0.gguf"
 CODE = "73105"
 FACT = f"The access code of the green owl is {CODE}."
 QUESTION = "What is the access code of the green owl?"
-FILLER = (
-    "The wind moved over the hills.",
-    "A train left the station on time.",
-    "Two boats crossed the bay.",
-    "The library was quiet that evening.",
-    "The market sold apples and bread.",
-    "A dog slept by the door.",
-    "The teacher closed the window.",
-    "Rain fell on the old roof.",
-)
-"""What the packaged model was trained to find facts in."""
 
 
 def text_with_fact(n_sentences: int = 240, seed: int = 5) -> str:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from luce.protocol import Err, ErrorCode
+from luce.supervisor.evaluating.tasks.haystack import FILLER
 from luce.supervisor.text import TextModel
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import done, generate, status_of
 from tests.daemon.test_residency import FAMILIES, OWNERS, Facts, model_of
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
-from tests.needles import FILLER
 
 LRU = ("--kv-offload", "1024", "--ctx", "8192", "--ubatch", "64", "--lanes", "1", "--kv-offload-policy", "lru")
 """Without a pin nothing but the newest pages stays."""

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from luce.protocol import Err, ErrorCode, StatusLine
+from luce.supervisor.evaluating.tasks.haystack import FILLER
 from luce.supervisor.text import TextModel
 from tests.daemon.conftest import Start, margins_of
 from tests.daemon.exactness import Told, done, drafted, generate, refused, status_of
 from tests.daemon.same_tokens import NOISE_GPU, Comparison, noise_of_random
 from tests.daemon.test_tiers import MOE
 from tests.daemon_driver import DaemonDriver, gen_line, random_prompt
-from tests.needles import FILLER
 
 OWNERS = ("green owl", "red fox", "blue whale", "black cat")
 

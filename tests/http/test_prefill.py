@@ -13,6 +13,7 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from luce.supervisor.evaluating.tasks.haystack import FILLER
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.prompts.rendering import Renderer
 from luce.supervisor.text import TextModel
@@ -20,7 +21,6 @@ from tests.http.answering.answering_fixtures import READ
 from tests.http.conftest import MakeServer
 from tests.http.serving import Server
 from tests.http.test_sampling_fields import text_of
-from tests.needles import FILLER
 from tests.pictures import png
 
 CHAT, COMPLETIONS, LLAMA = "/v1/chat/completions", "/v1/completions", "/completion"

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from luce.protocol import CompressOk
+from luce.supervisor.evaluating.tasks.haystack import OWNERS
 from luce.supervisor.text import TextModel
-from scripts.bench.residency.prompts import KINDS, N_AROUND, OWNERS, depths, needle_prompt, sentences
+from scripts.bench.residency.prompts import KINDS, N_AROUND, depths, needle_prompt, sentences
 from scripts.bench.residency.sides import DEADLINE_S, RefusedError
 from tests.daemon_driver import DaemonDriver
 

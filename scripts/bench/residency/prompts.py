@@ -15,16 +15,11 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
+from luce.supervisor.evaluating.tasks.haystack import FILLER, OWNERS
 from luce.supervisor.text import TextModel
 
 ROOT = Path(__file__).resolve().parents[3]
 
-FILLER = (
-    "The wind moved over the hills.", "A train left the station on time.", "Two boats crossed the bay.",
-    "The library was quiet that evening.", "The market sold apples and bread.", "A dog slept by the door.",
-    "The teacher closed the window.", "Rain fell on the old roof.",
-)  # fmt: skip
-OWNERS = ("green owl", "red fox", "blue whale", "black cat", "white horse", "grey wolf")
 KINDS = {
     "filler": "one code among sentences",
     "code": "one code in a comment of Python",

@@ -27,23 +27,7 @@ using Ours = Speculating<llama::DflashDrafts>;
 }  // namespace
 
 TEST_CASE("drafts of every kind of DFlash drafter are those of llama.cpp's own driver") {
-    for (const Pair& pair : kHeads) {
-        CAPTURE(pair.draft);
-        Ours ours(pair.target, pair.draft);
-        Reference reference(ours.model.context(), pair);
-        ours.start(kSecond, some_tokens(70, 11));
-        reference.follow(*ours.batch);
-        for (std::int32_t step = 0; step < 8; ++step) {
-            CAPTURE(step);
-            const std::vector<Draft> found = ours.draft({kSecond});
-            REQUIRE(found[0].tokens.size() == kMost);
-            CHECK(text_of(found[0].tokens) == text_of(reference.draft(kSecond, ours.text(kSecond))));
-            const std::int32_t n_accepted = step % (kMost + 1);
-            ours.verify(found, n_accepted);
-            reference.follow(*ours.batch);
-            reference.accept(kSecond, n_accepted, ours.text(kSecond).size() - 1);
-        }
-    }
+    for (const Pair& pair : kHeads) check_same_drafts<llama::DflashDrafts>(pair, 8);
 }
 
 TEST_CASE("a lane that asks for fewer tokens gets the beginning of what it would get, and others all of theirs") {

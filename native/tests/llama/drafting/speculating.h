@@ -215,4 +215,24 @@ struct Reference {
     common_speculative_ptr driver;
 };
 
+// Of drafts of ours and of the reference's, step by step, with each number of them accepted in turn.
+template <typename Drafts>
+void check_same_drafts(const Pair& pair, std::int32_t n_steps) {
+    CAPTURE(pair.draft);
+    Speculating<Drafts> ours(pair.target, pair.draft);
+    Reference reference(ours.model.context(), pair);
+    ours.start(kSecond, some_tokens(70, 11));
+    reference.follow(*ours.batch);
+    for (std::int32_t step = 0; step < n_steps; ++step) {
+        CAPTURE(step);
+        const std::vector<Draft> found = ours.draft({kSecond});
+        REQUIRE(found[0].tokens.size() == kMost);
+        CHECK(text_of(found[0].tokens) == text_of(reference.draft(kSecond, ours.text(kSecond))));
+        const std::int32_t n_accepted = step % (kMost + 1);
+        ours.verify(found, n_accepted);
+        reference.follow(*ours.batch);
+        reference.accept(kSecond, n_accepted, ours.text(kSecond).size() - 1);
+    }
+}
+
 }  // namespace luce::draft_tests
