@@ -34,7 +34,8 @@ from luce.supervisor.requests import (
     SupervisorClosedError,
 )
 from luce.supervisor.scheduling.text_files import SavedText
-from luce.supervisor.supervisor import EngineStatus, LaneStatus, Supervisor, SupervisorStatus
+from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.supervisor_status import EngineStatus, LaneStatus, SupervisorStatus
 
 __all__ = [
     "Compressed",

@@ -8,21 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from luce.protocol import Compress, ErrorCode, LocalProtocolError, PinSpan, ReadingArgs
 from luce.supervisor.config import ConfigError, EngineConfig, SupervisorConfig
-from luce.supervisor.embedding.model import EmbeddingModel, EmbeddingStatus, Input, Relevance, TextVector
+from luce.supervisor.embedding.model import EmbeddingModel, Input, Relevance, TextVector
 from luce.supervisor.engine.generation import Compressed, EngineDied, EngineError
 from luce.supervisor.engine.image_file import ImageFile
-from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.locate import find_luced
 from luce.supervisor.engine.monitor import EngineMonitor
 from luce.supervisor.engine.process import StartError
-from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import EngineFailedError, GenerateRequest, RequestEvent, RequestRefusedError
 from luce.supervisor.scheduling.compressing import Compressing
@@ -31,10 +28,12 @@ from luce.supervisor.scheduling.idle_sleep import IdleSleep
 from luce.supervisor.scheduling.image_ids import ImageIds
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.multiplexer import Multiplexer
+from luce.supervisor.scheduling.presence import Presence
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.remembered_texts import TextListing
 from luce.supervisor.scheduling.text_files import SavedText
 from luce.supervisor.service import Service, Submission
+from luce.supervisor.supervisor_status import EngineStatus, LaneStatus, SupervisorStatus
 
 if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
@@ -42,63 +41,20 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneStatus:
-    """A lane at work."""
-
-    n_prompt: int
-    n_read: int  # of the prompt, as far as the engine has said so
-    n_generated: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineStatus:
-    name: str
-    state: EngineState
-    pid: int | None
-    n_deaths: int
-    lanes: int
-    n_running: int
-    running: tuple[LaneStatus, ...]  # those that somebody waits for
-    slots: int
-    n_slots_used: int
-    slot_bytes_used: int
-    slowest_step_s: float  # the longest silence that ended well: deadlines follow it
-    last_failure: str | None
-    load_percent: int | None  # while it starts: how much of the model it has read
-    log_tail: tuple[str, ...]
-    info: EngineInfo | None  # what it said of itself when it was ready; the last one's, while there is none
-    is_parked: bool = False  # it has given its memory back until the next request
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SupervisorStatus:
-    engines: tuple[EngineStatus, ...]
-    n_waiting: int
-    n_requests: int
-    n_finished: int
-    n_failed: int
-    n_cancelled: int
-    n_resumes: int
-    n_tokens: int
-    embeddings: tuple[EmbeddingStatus, ...] = ()  # models that give vectors or rank documents
-
-    @property
-    def is_healthy(self) -> bool:
-        """Some engine is ready."""
-        return any(engine.state is EngineState.READY for engine in self.engines)
-
-
 class Supervisor:
     """One model behind one or more engines, for any asyncio program. Use as a context manager.
 
     Entering it waits until an engine is ready; raises StartError when none can be started, or a draft does not fit its
     model, NotInstalledError when there is no luced, ConfigError when its engines have different models. `on_log` gets
-    each line of the engines' logs.
+    each line of the engines' logs. With `starts` false it is entered without an engine: requests wait until
+    `presence.come()`.
     """
 
-    def __init__(self, config: SupervisorConfig, *, on_log: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, config: SupervisorConfig, *, on_log: Callable[[str], None] | None = None, starts: bool = True
+    ) -> None:
         self.config = config
+        self._starts = starts
         self.model = config.daemon_config(config.engine_configs()[0]).model  # of the first engine, and so of all
         self._on_log = on_log
         self._group: asyncio.TaskGroup | None = None
@@ -112,6 +68,13 @@ class Supervisor:
         self._reading = ReadingPolicy.of(config.daemon_config(config.engine_configs()[0]))
         self._images = ImageIds()
         self._compressing = Compressing(self._multiplexer, config)
+        self._presence: Presence | None = None
+
+    @property
+    def presence(self) -> Presence:
+        """Whether the engines are there, and how they leave and come back. REQUIRES: it has been entered."""
+        assert self._presence is not None
+        return self._presence
 
     async def __aenter__(self) -> Self:
         if self._group is not None:
@@ -124,8 +87,12 @@ class Supervisor:
         self._multiplexer = Multiplexer(self.config, self._monitors)
         self._service = Service(self._multiplexer, self._open_text)
         self._compressing = Compressing(self._multiplexer, self.config)
+        self._presence = Presence(self._multiplexer, self._monitors, is_here=self._starts)
         self._embedding = self._open_embedding("embedding", self.config.embedding_config())
         self._reranker = self._open_embedding("rerank", self.config.rerank_config())
+        if not self._starts:
+            for monitor in self._monitors:
+                monitor.forbid()
         self._group = asyncio.TaskGroup()
         await self._group.__aenter__()
         try:
@@ -150,6 +117,7 @@ class Supervisor:
         del kind, error, trace
         assert self._group is not None
         self._multiplexer.close()
+        self.presence.close()
         for model in self._embedding_models:
             model.queue.close()
         for task in self._tasks:
@@ -189,7 +157,8 @@ class Supervisor:
         (`prefill_scorer`); nothing is generated. An engine that dies meanwhile is not seen but as a pause, once.
         Cancelling the task that waits ends it. Raises RequestError."""
         command = Compress(share, tuple(tokens), keep=_spans(keep), blocks=_spans(blocks))
-        return await self._compressing.compress(command)
+        async with self.presence.errand():
+            return await self._compressing.compress(command)
 
     async def embed(self, inputs: Sequence[Input]) -> list[TextVector]:
         """The vector of each text (or list of ids), in their order, by the embedding model. Raises RequestError,
@@ -273,11 +242,16 @@ class Supervisor:
     async def image_ids(self, file: ImageFile) -> tuple[int, ...]:
         """What stands in a prompt for an image. Raises RequestRefusedError (`bad_image`, `unsupported`, …),
         EngineFailedError."""
-        return await self._images.ids(file, self._multiplexer.handles)
+        async with self.presence.errand():
+            return await self._images.ids(file, self._multiplexer.handles)
 
     async def save(self, tokens: Sequence[int], path: Path) -> SavedText:
         """Write what an engine has computed of a text into a file, which appears whole or not at all; what it does not
         know of it is computed first. Raises RequestRefusedError, EngineFailedError."""
+        async with self.presence.errand():
+            return await self._save(tokens, path)
+
+    async def _save(self, tokens: Sequence[int], path: Path) -> SavedText:
         key = pack(tokens)
         handles = [handle for handle in self._multiplexer.handles if handle.is_open]
         if not handles:
@@ -291,9 +265,10 @@ class Supervisor:
         """Read such a file into every engine: a prompt that begins with its text goes on from there, until its memory
         is needed for others. Returns the length of the text. Raises RequestRefusedError, EngineFailedError."""
         lengths = []
-        for handle in self._multiplexer.handles:
-            with suppress(EngineDied):
-                lengths.append(await _told(handle.load_text(_absolute(path))))
+        async with self.presence.errand():
+            for handle in self._multiplexer.handles:
+                with suppress(EngineDied):
+                    lengths.append(await _told(handle.load_text(_absolute(path))))
         if not lengths:
             raise EngineFailedError("there is no engine now")
         return lengths[0]
@@ -381,12 +356,14 @@ class Supervisor:
 
     async def _wait_until_ready(self) -> None:
         """Returns when the first engine is ready and every other one has been tried once."""
-        errors = await asyncio.gather(*(monitor.first_start for monitor in self._monitors))
+        if not self._starts:
+            return
+        errors = await asyncio.gather(*(monitor.next_start for monitor in self._monitors))
         failures = [error for error in errors if error is not None]
         if len(failures) == len(errors):
             raise failures[0]
         for model in self._embedding_models:
-            error = await model.monitor.first_start
+            error = await model.monitor.next_start
             if error is not None:
                 raise StartError(f"{model.name}_model: {error}", error.exit_code)
 

@@ -18,7 +18,7 @@ from luce.supervisor.config import DaemonConfig, EngineConfig, SupervisorConfig
 from luce.supervisor.engine.client import EngineClient
 from luce.supervisor.engine.generation import DeathCause, EngineDied
 from luce.supervisor.engine.info import EngineInfo
-from luce.supervisor.engine.process import EngineProcess, StartError
+from luce.supervisor.engine.process import EngineProcess, StartError, StopDeadlines
 from luce.supervisor.engine.watchdog import (
     EngineState,
     Lifecycle,
@@ -27,6 +27,9 @@ from luce.supervisor.engine.watchdog import (
     ProcessActivity,
     RestartPolicy,
 )
+
+_LAST_WRITES_S = 120.0
+"""For an engine that ends in order to write what is not on disk yet: the host cache's bytes at a slow disk's speed."""
 
 
 class MonitorListener(Protocol):
@@ -84,9 +87,13 @@ class EngineMonitor:
         self._client: EngineClient | None = None
         self._has_work = asyncio.Event()
         self._did_work = self._had_requests = False
+        self._may_start = asyncio.Event()
+        self._may_start.set()
+        self._is_to_end = False
+        self._ended = asyncio.Event()
         self.last_failure: StartError | EngineDied | None = None
-        self.first_start: asyncio.Future[StartError | None] = asyncio.get_running_loop().create_future()
-        """Done when the first start has succeeded or failed."""
+        self.next_start: asyncio.Future[StartError | None] = asyncio.get_running_loop().create_future()
+        """Done when the first start has succeeded or failed; a new one after each `allow`."""
 
     @property
     def state(self) -> EngineState:
@@ -130,21 +137,57 @@ class EngineMonitor:
         """There are requests: watch closely from now on."""
         self._has_work.set()
 
+    def forbid(self) -> None:
+        """No engine is started from now on; the one that runs goes on until it dies."""
+        self._may_start.clear()
+
+    def allow(self) -> None:
+        """There is to be an engine, started if there is none."""
+        if self.next_start.done():
+            self.next_start = asyncio.get_running_loop().create_future()
+        self._lifecycle.n_idle_deaths = 0
+        self._may_start.set()
+
+    async def end(self) -> None:
+        """The engine ends in order: what it is to write to disk it writes. None is started until `allow`. REQUIRES: no
+        request runs on it, and `run` runs."""
+        self.forbid()
+        if self._process is None:
+            return
+        self._ended.clear()
+        self._is_to_end = True
+        self._has_work.set()
+        await self._ended.wait()
+
     async def run(self, listener: MonitorListener) -> None:
         """Until the engine is given up, or this is cancelled: then the engine is stopped first."""
         try:
             while True:
+                await self._wait_until_allowed()
                 self._did_work = self._had_requests = False
                 await self._live(listener)
+                if self._is_to_end:
+                    self._is_to_end = False
+                    self._ended.set()
+                    continue
                 delay_s = self._lifecycle.note_death(did_work=self._did_work, had_requests=self._had_requests)
                 if delay_s is None:
                     listener.engine_failed(self)
                     return
                 await asyncio.sleep(delay_s)
-                self._lifecycle.to(EngineState.STARTING)
         except BaseException:
             self._lifecycle.to(EngineState.STOPPING)
             raise
+        finally:
+            self._ended.set()  # whoever waits for its end
+
+    async def _wait_until_allowed(self) -> None:
+        has_ended = self._lifecycle.state is EngineState.READY
+        if has_ended or not self._may_start.is_set():
+            self._lifecycle.to(EngineState.AWAY)
+            await self._may_start.wait()
+        if self._lifecycle.state is not EngineState.STARTING:
+            self._lifecycle.to(EngineState.STARTING)
 
     async def _live(self, listener: MonitorListener) -> None:
         """One process, from its start to its end."""
@@ -155,6 +198,8 @@ class EngineMonitor:
                 self._process = process
                 info = await self._wait_ready(process)
                 n_pool, shortage = await self._serve(process, info, listener)
+                if self._is_to_end:
+                    await process.stop(StopDeadlines(quit_s=_LAST_WRITES_S))
                 await process.kill()  # it is of no use any more, whatever it still does
             if n_pool is not None:
                 info = replace(info, kvflash=n_pool)
@@ -258,7 +303,7 @@ class EngineMonitor:
                 requests_wait=has_requests,
             )
             n_heard, n_moved, then_s = client.n_heard, client.n_moved, now_s
-            if client.death is not None:
+            if client.death is not None or self._is_to_end:
                 return
             is_doubtful = liveness.silent_s > 0 or not answered or (has_requests and not moved)
             why = liveness.verdict(activity.look()) if is_doubtful else None
@@ -280,8 +325,8 @@ class EngineMonitor:
                         pong = client.post_ping()
 
     def _note_start(self, error: StartError | None) -> None:
-        if not self.first_start.done():
-            self.first_start.set_result(error)
+        if not self.next_start.done():
+            self.next_start.set_result(error)
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:

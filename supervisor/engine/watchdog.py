@@ -14,15 +14,17 @@ class EngineState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     BACKOFF = "backoff"
+    AWAY = "away"
     STOPPING = "stopping"
     FAILED = "failed"
 
 
 _S = EngineState
 TRANSITIONS: dict[EngineState, frozenset[EngineState]] = {
-    _S.STARTING: frozenset({_S.READY, _S.BACKOFF, _S.STOPPING, _S.FAILED}),
-    _S.READY: frozenset({_S.BACKOFF, _S.STOPPING, _S.FAILED}),
-    _S.BACKOFF: frozenset({_S.STARTING, _S.STOPPING}),
+    _S.STARTING: frozenset({_S.READY, _S.BACKOFF, _S.AWAY, _S.STOPPING, _S.FAILED}),
+    _S.READY: frozenset({_S.BACKOFF, _S.AWAY, _S.STOPPING, _S.FAILED}),
+    _S.BACKOFF: frozenset({_S.STARTING, _S.AWAY, _S.STOPPING}),
+    _S.AWAY: frozenset({_S.STARTING, _S.STOPPING}),
     _S.STOPPING: frozenset(),
     _S.FAILED: frozenset({_S.STOPPING}),
 }

@@ -15,7 +15,7 @@ from luce.supervisor.http.engine_metrics import LANE_TIERS, lane_pages, step_sec
 
 if TYPE_CHECKING:
     from luce.supervisor.http.engine_metrics import EngineMetrics
-    from luce.supervisor.supervisor import EngineStatus
+    from luce.supervisor.supervisor_status import EngineStatus
 
     Engine = tuple[str, EngineMetrics]
     """Its name, and what it said."""

@@ -27,7 +27,7 @@ from luce.supervisor.http.engine_families import engine_families
 
 if TYPE_CHECKING:
     from luce.supervisor.http.engine_metrics import EngineMetrics
-    from luce.supervisor.supervisor import SupervisorStatus
+    from luce.supervisor.supervisor_status import SupervisorStatus
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 _GAP_SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.012, 0.016, 0.024, 0.032, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)

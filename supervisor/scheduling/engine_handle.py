@@ -71,6 +71,8 @@ class EngineHandle:
         self._reservations: dict[int, dict[int, Reservation]] = {}  # request id -> slot -> what is on its way
         self.is_reserved = False
         """It is to become empty: nothing new starts."""
+        self.is_held = False
+        """It leaves the device, or has left it: nothing starts until it is back."""
         self.is_parked = False
         """It has given its memory back; the next request takes it again."""
         self.idle_since_s = time.monotonic()
@@ -87,6 +89,10 @@ class EngineHandle:
         return self._client is not None
 
     @property
+    def is_here(self) -> bool:
+        return self.is_open and not self.is_held
+
+    @property
     def n_lanes(self) -> int:
         return 0 if self.info is None else self.info.lanes
 
@@ -101,7 +107,7 @@ class EngineHandle:
     @property
     def n_free(self) -> int:
         """Requests that could start now."""
-        if not self.is_open or self.is_reserved or self.hosts_alone:
+        if not self.is_here or self.is_reserved or self.hosts_alone:
             return 0
         return max(self.n_lanes - len(self.attempts), 0)
 

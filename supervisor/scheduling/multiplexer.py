@@ -12,7 +12,6 @@ import itertools
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from luce.protocol import Cancel, ErrorCode, GenerateOk, LocalProtocolError
 from luce.supervisor.config import SupervisorConfig
@@ -35,6 +34,7 @@ from luce.supervisor.scheduling.engine_handle import EngineHandle
 from luce.supervisor.scheduling.fair_queue import FairQueue, FullError, Ticket
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.router import Candidate, RecentSessions, choose
+from luce.supervisor.scheduling.totals import Totals
 
 _MAX_COST_TOKENS = 1024  # of an answer, as long as nobody knows how long it will be
 _SERVED_ALONE = {ErrorCode.OUT_OF_MEMORY, ErrorCode.INTERNAL}
@@ -42,18 +42,6 @@ _SERVED_ALONE = {ErrorCode.OUT_OF_MEMORY, ErrorCode.INTERNAL}
 _SERVED_LATER = {ErrorCode.NO_ROOM, ErrorCode.QUEUE_FULL, ErrorCode.BUSY}
 """The engine has no room for the request as long as others run."""
 _OWN_FAULT = {DeathCause.CRASHED, DeathCause.HUNG}
-
-
-@dataclass(slots=True)
-class Totals:
-    """Since the start, for status and metrics."""
-
-    n_requests: int = 0
-    n_finished: int = 0
-    n_failed: int = 0
-    n_cancelled: int = 0
-    n_resumes: int = 0
-    n_tokens: int = 0
 
 
 class Multiplexer:
@@ -73,6 +61,8 @@ class Multiplexer:
         self._engines_changed = asyncio.Event()
         self._mean_service_s = 1.0
         self.totals = Totals()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after something has come, started, ended or died."""
 
     # Callers
 
@@ -141,9 +131,32 @@ class Multiplexer:
         return self._handles[monitor]
 
     @property
+    def n_running(self) -> int:
+        return sum(len(handle.attempts) for handle in self._handles.values())
+
+    @property
     def handles(self) -> Sequence[EngineHandle]:
-        """In the order of the monitors."""
+        """As the monitors."""
         return tuple(self._handles.values())
+
+    def set_aside(self) -> None:
+        """What runs stops, and goes on from where it is when something can start again."""
+        attempts = [attempt for handle in self._handles.values() for attempt in handle.attempts]
+        for attempt in attempts:
+            if (in_flight := attempt.in_flight) is not None:
+                self._stop(attempt)
+                self._requeue(in_flight)
+
+    def look_again(self) -> None:
+        """Handles may take requests that they did not take before."""
+        self._engines_changed.set()
+        self._note_room()
+        self._schedule_pump()
+
+    def fail_waiting(self, error: Exception) -> None:
+        """Nothing will serve what waits."""
+        for in_flight in [*self._admission.clear(), *self._resumed]:
+            self._give_up(in_flight, error)
 
     async def engine(self, load: Callable[[EngineHandle], int]) -> EngineHandle:
         """The least loaded engine, for work without a lane, once one is there. Raises EngineFailedError where none will
@@ -152,7 +165,7 @@ class Multiplexer:
             if self._closed:
                 raise SupervisorClosedError("the supervisor has been left")
             self._check_hope()
-            there = [handle for handle in self._handles.values() if handle.is_open]
+            there = [handle for handle in self._handles.values() if handle.is_here]
             if there:
                 return min(there, key=lambda handle: (load(handle), handle.hosts_alone, len(handle.attempts)))
             self._engines_changed.clear()
@@ -173,9 +186,7 @@ class Multiplexer:
 
     def engine_ready(self, monitor: EngineMonitor, client: EngineClient, info: EngineInfo) -> None:
         self._handles[monitor].open(client, info)
-        self._engines_changed.set()
-        self._note_room()
-        self._schedule_pump()
+        self.look_again()
 
     def engine_died(self, monitor: EngineMonitor, death: EngineDied) -> None:
         handle = self._handles[monitor]
@@ -201,8 +212,7 @@ class Multiplexer:
         try:
             self._check_hope()
         except EngineFailedError as error:
-            for in_flight in [*self._admission.clear(), *self._resumed]:
-                self._give_up(in_flight, error)
+            self.fail_waiting(error)
         self._schedule_pump()
 
     def engine_has_requests(self, monitor: EngineMonitor) -> bool:
@@ -290,6 +300,7 @@ class Multiplexer:
             return
         while self._start_one_alone() or self._start_another():
             pass
+        self.on_change()
 
     def _start_one_alone(self) -> bool:
         """Where nothing else runs. While one waits for that, one engine takes nothing new until it is empty."""
@@ -298,7 +309,7 @@ class Multiplexer:
         in_flight = self._next_to_run_alone()
         if in_flight is None:
             return False
-        handles = [handle for handle in self._handles.values() if handle.is_open and not handle.hosts_alone]
+        handles = [handle for handle in self._handles.values() if handle.is_here and not handle.hosts_alone]
         if not handles:
             return False
         handle = min(handles, key=lambda handle: len(handle.attempts))
@@ -459,12 +470,10 @@ class Multiplexer:
         try:
             self._admission.offer(in_flight, ticket, max(n_free, 0))
         except FullError:
-            raise QueueFullError(self.n_waiting, self._retry_after_s()) from None
+            n_lanes = sum(handle.n_lanes for handle in self._handles.values()) or 1
+            retry_after_s = max(1.0, self._mean_service_s * (self.n_waiting + 1) / n_lanes)
+            raise QueueFullError(self.n_waiting, retry_after_s) from None
         self._tickets[in_flight] = ticket
-
-    def _retry_after_s(self) -> float:
-        n_lanes = sum(handle.n_lanes for handle in self._handles.values()) or 1
-        return max(1.0, self._mean_service_s * (self.n_waiting + 1) / n_lanes)
 
     def _expire(self) -> None:
         # A timer may come a little early, and it comes once.
@@ -472,8 +481,7 @@ class Multiplexer:
             waited_s = time.monotonic() - in_flight.asked_s
             self._give_up(in_flight, DeadlineError(f"the request has waited {waited_s:.1f} s for its turn"))
 
-    def _call_later(self, in_flight: InFlightRequest, delay_s: float, act: object) -> None:
-        assert callable(act)
+    def _call_later(self, in_flight: InFlightRequest, delay_s: float, act: Callable[[], None]) -> None:
         timer = asyncio.get_running_loop().call_later(delay_s, act)
         self._timers.setdefault(in_flight, []).append(timer)
 
@@ -487,5 +495,5 @@ class Multiplexer:
     def _check_hope(self) -> None:
         """Raises EngineFailedError when no engine is left that could ever serve."""
         if all(monitor.state in {EngineState.FAILED, EngineState.STOPPING} for monitor in self._handles):
-            causes = {str(monitor.last_failure) for monitor in self._handles if monitor.last_failure is not None}
-            raise EngineFailedError("\n".join(["every engine was given up", *sorted(causes)]))
+            causes = sorted({str(monitor.last_failure) for monitor in self._handles if monitor.last_failure})
+            raise EngineFailedError("\n".join(["every engine was given up", *causes]))

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse, ClientSession
 
-from luce.supervisor.supervisor import LaneStatus
+from luce.supervisor.supervisor_status import LaneStatus
 from tests.clients.patient_clients import (
     CLIENTS,
     CODEX,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from luce.supervisor import (
     FinishedEvent,
@@ -73,6 +74,16 @@ def request(**values: Any) -> GenerateRequest:
     if "prompt" not in values:
         defaults["prompt_ids"] = PROMPT  # type: ignore[assignment]
     return GenerateRequest(**{**defaults, **values})
+
+
+async def until(holds: Callable[[], bool], what: str) -> None:
+    """Fails when it never does."""
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            while not holds():  # noqa: ASYNC110  the state is the engine's
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        pytest.fail(f"never: {what}")
 
 
 async def collect(supervisor: Supervisor, asked: GenerateRequest, *, deadline_s: float = DEADLINE_S) -> Answer:

@@ -6,14 +6,14 @@ import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from luce.supervisor import ConfigError, RequestRefusedError, Supervisor, SupervisorConfig
-from tests.supervisor.streams import DEADLINE_S, PROMPT, collect, first_token, request
+from tests.supervisor.streams import PROMPT, collect, first_token, request, until
 
 LONG = tuple(2 + i * 7 % 8000 for i in range(700))
 
@@ -22,16 +22,6 @@ LONG = tuple(2 + i * 7 % 8000 for i in range(700))
 async def supervisor(brisk: SupervisorConfig) -> AsyncIterator[Supervisor]:
     async with Supervisor(brisk) as running:
         yield running
-
-
-async def until(holds: Callable[[], bool], what: str) -> None:
-    """Fails when it never does."""
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not holds():  # noqa: ASYNC110  the state is the engine's
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        pytest.fail(f"never: {what}")
 
 
 def is_parked(running: Supervisor) -> bool:
@@ -47,8 +37,8 @@ async def test_an_idle_engine_sleeps_and_the_next_request_wakes_it(brisk: Superv
     async with Supervisor(dataclasses.replace(brisk, sleep_idle_s=0.2)) as running:
         first = await collect(running, request(prompt_ids=LONG))
         n_awake = resident_bytes(running)
-        await until(lambda: is_parked(running), "it sleeps")
-        assert resident_bytes(running) < n_awake - (1 << 20), "the weights are gone"
+        await until(lambda: resident_bytes(running) < n_awake - (1 << 20), "it sleeps, and its weights are gone")
+        assert is_parked(running)
         again = await collect(running, request(prompt_ids=LONG))
         assert again.tokens == first.tokens
         assert again.end.n_reused > 600, "what it knew it still knows"

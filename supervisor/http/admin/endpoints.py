@@ -18,7 +18,8 @@ from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.admin.shapes import HEALTH, LANES, MODEL, MODELS, PROPS
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
 from luce.supervisor.http.engine_metrics import ask_engines
-from luce.supervisor.supervisor import LaneStatus, Supervisor
+from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.supervisor_status import LaneStatus
 
 OPERATIONS = (
     Operation("get", "/health", "Whether the server can answer; open without a key", response=HEALTH),

@@ -16,7 +16,7 @@ from aiohttp import web
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
 from luce.supervisor.http.engine_metrics import EngineMetrics, ask_engines
-from luce.supervisor.supervisor import EngineStatus
+from luce.supervisor.supervisor_status import EngineStatus
 
 _FRESH_S = 0.25  # so many pages as are open, so often at most is an engine asked
 

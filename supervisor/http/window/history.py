@@ -16,7 +16,8 @@ import numpy as np
 
 from luce.supervisor.http.engine_metrics import EngineMetrics, ask_engines
 from luce.supervisor.http.request_records import RequestRecords
-from luce.supervisor.supervisor import Supervisor, SupervisorStatus
+from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.supervisor_status import SupervisorStatus
 
 INTERVAL_S = 5.0
 N_SAMPLES = 720  # an hour
