@@ -52,5 +52,5 @@ class SupervisorStatus:
 
     @property
     def is_healthy(self) -> bool:
-        """Some engine is ready."""
-        return any(engine.state is EngineState.READY for engine in self.engines)
+        """Some engine is ready, or will be once it is asked."""
+        return any(engine.state in {EngineState.READY, EngineState.AWAY} for engine in self.engines)

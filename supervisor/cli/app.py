@@ -14,6 +14,7 @@ _COMMANDS = {
     "chat": ("luce.supervisor.cli.terminal.chat", "Talk to a model in the terminal."),
     "ps": ("luce.supervisor.cli.watching.ps", "Show which servers and engines run on this machine."),
     "top": ("luce.supervisor.cli.watching.top", "Watch a server: its lanes, its memory, how fast it is."),
+    "models": ("luce.supervisor.cli.watching.models", "Show a server's models, or those that lie on this machine."),
     "run": ("luce.supervisor.cli.run", "Generate text for a prompt."),
     "keys": ("luce.supervisor.cli.keys", "Make API keys for a server that others reach."),
     "cache": ("luce.supervisor.cli.cache", "See and remove what a disk cache holds of conversations."),

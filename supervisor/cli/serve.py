@@ -272,6 +272,20 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     help="Seconds that running answers get to end after SIGTERM or Ctrl-C. Default: 30.",
 )
 @click.option(
+    "--models",
+    type=click.Path(path_type=Path),
+    metavar="FILE|DIR",
+    help="Several models that take turns on the device: a TOML file with a table [models.NAME] for each, or a folder of"
+    " GGUF files. Requests name theirs. Default: one model.",
+)
+@click.option(
+    "--models-from",
+    multiple=True,
+    metavar="PLACE",
+    help="Further models, found on this machine: huggingface, lmstudio, ollama, or a folder; may be given several"
+    " times.",
+)
+@click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
@@ -291,6 +305,8 @@ def command(context: click.Context, /, config_file: Path | None, print_config: b
         if print_config:
             return _print(configuration)
         settings = configuration.serve_settings()
+        if configuration["models"] is not None or configuration["models_from"]:
+            return _serve_many(configuration, settings)
         model = read_model(configuration["model"])
         for field in ("embedding_model", "rerank_model"):
             if configuration[field] is not None:
@@ -307,6 +323,24 @@ def command(context: click.Context, /, config_file: Path | None, print_config: b
 
     check_settings(settings)
     return run_async(lambda: serve_until_stopped(config, settings))
+
+
+def _serve_many(configuration: Configuration, settings: ServeSettings) -> int:
+    """Raises Failure, ConfigError."""
+    from luce.supervisor.cli.serve_start import check_settings, serve_fleet_until_stopped
+    from luce.supervisor.config.models_file import read_fleet
+
+    if configuration["model"] is not None:
+        raise ConfigError("--model is one model, and --models are several: put it into a table of theirs")
+    fixed: dict[str, object] = {
+        "draft_answers": draft_answers(configuration, settings),
+        "expert_profiles": expert_profiles(configuration, os.environ),
+    }
+    plan = read_fleet(configuration, fixed)
+    for member in plan.config.members:
+        check_file(member.config.model, f"models.{member.name}: model")
+    check_settings(settings)
+    return run_async(lambda: serve_fleet_until_stopped(plan, settings, configuration["log_level"]))
 
 
 def _draft(configuration: Configuration) -> Path | None:

@@ -11,8 +11,8 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from luce.supervisor.cli.entry import (
@@ -28,11 +28,14 @@ from luce.supervisor.cli.input import read_file, utf8
 from luce.supervisor.cli.output import write_output
 from luce.supervisor.cli.serve_banner import open_to_all_warning, start_banner
 from luce.supervisor.config import ConfigError, SupervisorConfig
+from luce.supervisor.config.models_file import FleetPlan
 from luce.supervisor.engine.locate import NotInstalledError
 from luce.supervisor.engine.process import StartError
 from luce.supervisor.engine.watchdog import EngineState
+from luce.supervisor.fleet.fleet import Fleet
 from luce.supervisor.http.keys.api_key import ApiKey
 from luce.supervisor.http.keys.key_ring import keys_of
+from luce.supervisor.http.served_models import ServedFleet
 from luce.supervisor.http.server import is_exposed, require_keys_if_exposed, serve
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import refuse_taken, tls_context
@@ -116,18 +119,40 @@ def _bind_failure(settings: ServeSettings, error: OSError) -> Failure:
 
 async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings) -> int:
     """Returns the exit code. Raises Failure."""
-    os.umask(0o077)  # what it writes is made of people's prompts: for their eyes only
-    _start_logging(config.log_level)
     model = settings.aliases[0] if settings.aliases else config.model.stem
-    try:
+    with _served(settings, config.log_level):
         async with AsyncExitStack() as stack:
             supervisor = Supervisor(config, on_log=say)
             async with _loading_shown(supervisor, config.model.name):
                 await stack.enter_async_context(supervisor)
             await _while_engines_last(
                 supervisor,
-                serve(supervisor, settings, on_ready=lambda url: _announce(url, model, supervisor, settings)),
+                serve(supervisor, settings, on_ready=lambda url: _announce(url, model, supervisor.n_ctx, settings)),
             )
+    return EXIT_OK
+
+
+async def serve_fleet_until_stopped(plan: FleetPlan, settings: ServeSettings, log_level: str | None) -> int:
+    """The same of several models. Returns the exit code. Raises Failure."""
+    with _served(settings, log_level):
+        async with Fleet(plan.config, on_log=say) as fleet:
+            first = plan.config.members[0]
+            served = ServedFleet(fleet, plan.settings, plan.default)
+
+            def announce(url: str) -> None:
+                _announce(url, first.name, first.config.ctx, settings)
+
+            await serve(served, settings, on_ready=announce)
+    return EXIT_OK
+
+
+@contextmanager
+def _served(settings: ServeSettings, log_level: str | None) -> Iterator[None]:
+    """Around a server: what goes wrong with it becomes a Failure."""
+    os.umask(0o077)  # what it writes is made of people's prompts: for their eyes only
+    _start_logging(log_level)
+    try:
+        yield
     except StartError as error:
         code = EXIT_BAD_ARGS if error.exit_code == EXIT_BAD_ARGS else EXIT_START_FAILED
         raise Failure(str(error), code) from error
@@ -139,9 +164,8 @@ async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings)
         if error.filename is not None or error.errno not in _BIND_REASONS:
             raise
         raise _bind_failure(settings, error) from error  # somebody was faster
-    if config.log_level not in {"warn", "error"}:
+    if log_level not in {"warn", "error"}:
         say("luce serve: stopped")
-    return EXIT_OK
 
 
 @asynccontextmanager
@@ -210,13 +234,13 @@ async def _while_engines_last(supervisor: Supervisor, serving: Coroutine[Any, An
     server.result()
 
 
-def _announce(url: str, model: str, supervisor: Supervisor, settings: ServeSettings) -> None:
+def _announce(url: str, model: str, n_ctx: int | None, settings: ServeSettings) -> None:
     key = None
     if settings.has_keys:
         # Shown to the one who sits there, but not to a journal.
         key = settings.api_keys[0] if settings.api_keys and sys.stdout.isatty() else "YOUR_KEY"
     with suppress(OutputClosedError, Failure):  # nobody has to read it
-        banner = start_banner(_reachable(url), model, key, n_ctx=supervisor.n_ctx or _SMALL_CTX)
+        banner = start_banner(_reachable(url), model, key, n_ctx=n_ctx or _SMALL_CTX)
         if is_exposed(settings):
             banner = f"{banner}{open_to_all_warning(settings.host)}"
         write_output(banner.encode(errors="backslashreplace"))

@@ -58,6 +58,14 @@ class ApiKeyFile:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelSources:
+    """Of a server with several models; what each of them is made with is in models_file."""
+
+    models: Path | None = None  # a TOML file with a table for each, or a folder of GGUF files
+    models_from: tuple[str, ...] = ()  # folders, or programs whose models are found (models.finding)
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     field: str
     name: str
@@ -109,6 +117,10 @@ class Configuration:
         self.serve_settings()
         self.supervisor_config(model=self["model"] or Path())
 
+    def overlaid(self, settings: Mapping[str, Setting]) -> Configuration:
+        """With these in place of its own."""
+        return Configuration({**self.settings, **settings})
+
     def __getitem__(self, name: str) -> Any:
         return self.settings[name].value
 
@@ -133,7 +145,7 @@ class Configuration:
 def known_options(flags: Mapping[str, Flag]) -> dict[str, Option]:
     """All options by their field. `flags` are those that the command line has, by field."""
     options = {}
-    for kind in (SupervisorConfig, ServeSettings, ApiKeyFile):
+    for kind in (SupervisorConfig, ServeSettings, ApiKeyFile, ModelSources):
         annotations = get_type_hints(kind, include_extras=True)
         for entry in fields(kind):
             if entry.name not in _NOT_SETTABLE:
@@ -217,25 +229,25 @@ def _refuse_slip(variable: str, known: Iterable[str]) -> None:
 
 
 def _from_file(options: Mapping[str, Option], file: Path) -> dict[str, Setting]:
-    names = _names_in_files(options.values())
+    names = names_in_files(options.values())
     settings: dict[str, Setting] = {}
-    for key, item in _read_toml(file).items():
+    for key, item in read_toml(file).items():
         option = names.get(key.replace("-", "_"))
         if option is None:
-            raise ConfigError(f"{file}: {_unknown(key, names)}")
+            raise ConfigError(f"{file}: {unknown_option(key, names)}")
         if option.field in settings:
             raise ConfigError(f"{file}: {option.name} is given twice, under two of its names")
         if option.field == _ENGINES:
             value: object = _engines(options, item, file)
         elif option.field == _PROFILES:
-            value = _profiles(options, item, file)
+            value = read_profiles(options, item, file)
         else:
-            value = _from_item(option, item, file, key)
+            value = from_item(option, item, file, key)
         settings[option.field] = Setting(option, value, str(file))
     return settings
 
 
-def _names_in_files(options: Iterable[Option]) -> dict[str, Option]:
+def names_in_files(options: Iterable[Option]) -> dict[str, Option]:
     """An option answers to its own name and to its field's."""
     return {
         name: option
@@ -244,7 +256,7 @@ def _names_in_files(options: Iterable[Option]) -> dict[str, Option]:
     }
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def read_toml(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as opened:
             return tomllib.load(opened)
@@ -258,7 +270,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"{file} is not TOML: it is nested too deep") from None
 
 
-def _from_item(option: Option, item: object, file: Path, key: str) -> object:
+def from_item(option: Option, item: object, file: Path, key: str) -> object:
     try:
         return _checked(option, read_item(option.annotation, item, file.absolute().parent))
     except ValueError as error:
@@ -271,7 +283,7 @@ def _checked(option: Option, value: object) -> object:
     return value
 
 
-def _unknown(key: str, known: Iterable[str]) -> str:
+def unknown_option(key: str, known: Iterable[str]) -> str:
     if (advice := _REMOVED.get(key.replace("-", "_"))) is not None:
         return f"{key}: {advice}"
     near = difflib.get_close_matches(key.replace("-", "_"), known, n=1)
@@ -282,7 +294,7 @@ def _engines(options: Mapping[str, Option], item: object, file: Path) -> tuple[E
     if not isinstance(item, list) or not all(isinstance(table, dict) for table in item):
         raise ConfigError(f"{file}: engines: each engine is a table of its own, under [[engines]]")
     of_engine = {entry.name for entry in fields(DaemonConfig)} - _NOT_SETTABLE | {"binary"}
-    names = _names_in_files(option for option in options.values() if option.field in of_engine)
+    names = names_in_files(option for option in options.values() if option.field in of_engine)
     return tuple(_engine(names, table, file, f"engines[{number}]") for number, table in enumerate(item))
 
 
@@ -295,17 +307,17 @@ def _engine(names: Mapping[str, Option], table: Mapping[str, Any], file: Path, p
             except ValueError as error:
                 raise ConfigError(f"{file}: {place}.{key}: {error}") from None
         elif (option := names.get(key.replace("-", "_"))) is not None:
-            values[option.field] = _from_item(option, item, file, f"{place}.{key}")
+            values[option.field] = from_item(option, item, file, f"{place}.{key}")
         else:
-            raise ConfigError(f"{file}: {place}: {_unknown(key, [*names, 'env'])}")
+            raise ConfigError(f"{file}: {place}: {unknown_option(key, [*names, 'env'])}")
     return EngineConfig(**values)
 
 
-def _profiles(options: Mapping[str, Option], item: object, file: Path) -> dict[str, AnswerDefaults]:
+def read_profiles(options: Mapping[str, Option], item: object, file: Path) -> dict[str, AnswerDefaults]:
     if not isinstance(item, dict) or not all(isinstance(table, dict) for table in item.values()):
         raise ConfigError(f"{file}: profiles: each profile is a table of its own, under [profiles.NAME]")
     of_profile = {entry.name for entry in fields(AnswerDefaults)}
-    names = _names_in_files(option for option in options.values() if option.field in of_profile)
+    names = names_in_files(option for option in options.values() if option.field in of_profile)
     return {name: _profile(names, table, file, f"profiles.{name}") for name, table in item.items()}
 
 
@@ -314,8 +326,8 @@ def _profile(names: Mapping[str, Option], table: Mapping[str, Any], file: Path, 
     for key, item in table.items():
         option = names.get(key.replace("-", "_"))
         if option is None:
-            raise ConfigError(f"{file}: {place}: {_unknown(key, names)}")
-        values[option.field] = _from_item(option, item, file, f"{place}.{key}")
+            raise ConfigError(f"{file}: {place}: {unknown_option(key, names)}")
+        values[option.field] = from_item(option, item, file, f"{place}.{key}")
     try:
         return AnswerDefaults(**values)
     except ConfigError as error:

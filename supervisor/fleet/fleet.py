@@ -10,7 +10,8 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,7 @@ from luce.supervisor.fleet.turns import ModelTurn, TurnRules, next_moves
 from luce.supervisor.fleet.weight_lock import WeightLock
 from luce.supervisor.scheduling.presence import Presence, PresenceState
 from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.supervisor_status import SupervisorStatus
 
 _LOG = logging.getLogger("luce.fleet")
 
@@ -91,6 +93,31 @@ class Fleet:
 
     def member(self, name: str) -> Member:
         return self._members[name]
+
+    def status(self) -> SupervisorStatus:
+        """Of all models together; engines are named after theirs."""
+        of_models = {name: supervisor.status() for name, supervisor in self.supervisors.items()}
+        statuses = of_models.values()
+        return SupervisorStatus(
+            engines=tuple(
+                replace(engine, name=f"{name} {engine.name}")
+                for name, status in of_models.items()
+                for engine in status.engines
+            ),
+            n_waiting=sum(status.n_waiting for status in statuses),
+            n_requests=sum(status.n_requests for status in statuses),
+            n_finished=sum(status.n_finished for status in statuses),
+            n_failed=sum(status.n_failed for status in statuses),
+            n_cancelled=sum(status.n_cancelled for status in statuses),
+            n_resumes=sum(status.n_resumes for status in statuses),
+            n_tokens=sum(status.n_tokens for status in statuses),
+            embeddings=tuple(model for status in statuses for model in status.embeddings),
+        )
+
+    async def engine_status(self, timeout_s: float = 1.0) -> list[dict[str, str]]:
+        """As Supervisor.engine_status, in the order of `status().engines`."""
+        said = await asyncio.gather(*(one.engine_status(timeout_s) for one in self.supervisors.values()))
+        return list(chain.from_iterable(said))
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:

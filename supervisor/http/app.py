@@ -19,7 +19,7 @@ from luce.supervisor.http.answering.answerer import ChatAnswerer
 from luce.supervisor.http.answering.key_limits import KeyLimits
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.anthropic import endpoint as anthropic
-from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
+from luce.supervisor.http.app_context import APP_CONTEXT, SERVED_MODELS, AppContext
 from luce.supervisor.http.embeddings import endpoint as embeddings
 from luce.supervisor.http.embeddings import rerank
 from luce.supervisor.http.keys.key_ring import KEY_RING, KeyRing, keys_of
@@ -27,11 +27,12 @@ from luce.supervisor.http.metrics import Metrics
 from luce.supervisor.http.openai_chat import endpoint as openai_chat
 from luce.supervisor.http.openai_completions import endpoint as openai_completions
 from luce.supervisor.http.openai_responses import endpoint as openai_responses
+from luce.supervisor.http.served_models import ServedFleet, ServedModels
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.streams import endpoints as streams
 from luce.supervisor.http.streams import resumable_answer
 from luce.supervisor.http.transport.access_control import add_headers, check_access
-from luce.supervisor.http.transport.middleware import account_request
+from luce.supervisor.http.transport.middleware import account_request, choose_by_query
 from luce.supervisor.http.transport.origins import check_origin
 from luce.supervisor.http.transport.served_hosts import check_host
 from luce.supervisor.http.window import endpoints as window
@@ -59,40 +60,54 @@ _MODULES: tuple[ModuleType, ...] = (
 )
 
 
-async def create_app(supervisor: Supervisor, settings: ServeSettings | None = None) -> web.Application:
-    """The application over a supervisor that has been entered and outlives it. Mount it under a path with add_subapp.
+async def create_app(served: Supervisor | ServedFleet, settings: ServeSettings | None = None) -> web.Application:
+    """The application over a supervisor, or the models of a fleet, that has been entered and outlives it. Mount it
+    under a path with add_subapp.
 
     Raises TextError or OSError if the chat template cannot be used, ConfigError if the file of keys cannot.
     """
     chosen = ServeSettings() if settings is None else settings
-    text = await _open_text(supervisor, chosen)
-    metrics = Metrics(version=metadata.version("luce-daemon"), model=supervisor.model.stem)
-    of_file = await asyncio.to_thread(AnswerDefaults.of_file, supervisor.model)
-    defaults = ModelDefaults(chosen, chosen.profiles, of_file)
+    name = served.model.stem if isinstance(served, Supervisor) else served.name
+    metrics = Metrics(version=metadata.version("luce-daemon"), model=name)
     keys = KeyRing(await asyncio.to_thread(keys_of, chosen))
-    gate = ShutdownGate(KeyLimits(ChatAnswerer(supervisor, text, chosen, metrics, defaults), keys, metrics))
+    gate = ShutdownGate()
     app = web.Application(
-        middlewares=[window.note_request, account_request, check_host, check_origin, check_access],
+        middlewares=[window.note_request, account_request, check_host, check_origin, check_access, choose_by_query],
         client_max_size=chosen.max_body_bytes,
     )
-    app[APP_CONTEXT] = AppContext(
-        supervisor=supervisor,
-        text=text,
-        settings=chosen,
-        answerer=gate,
-        metrics=metrics,
-        defaults=defaults,
-        hold=gate.hold,
-    )
+    texts: list[TextModel] = []
+
+    async def open_context(supervisor: Supervisor, settings: ServeSettings) -> AppContext:
+        text = await _open_text(supervisor, settings)
+        if settings.chat_template is not None:  # else the text is the supervisor's
+            texts.append(text)
+        of_file = await asyncio.to_thread(AnswerDefaults.of_file, supervisor.model)
+        defaults = ModelDefaults(settings, settings.profiles, of_file)
+        answerer = KeyLimits(ChatAnswerer(supervisor, text, settings, metrics, defaults), keys, metrics)
+        return AppContext(
+            supervisor=supervisor,
+            text=text,
+            settings=settings,
+            answerer=gate.before(answerer),
+            metrics=metrics,
+            defaults=defaults,
+            hold=gate.hold,
+        )
+
+    if isinstance(served, Supervisor):
+        app[APP_CONTEXT] = await open_context(served, chosen)
+    else:
+        app[SERVED_MODELS] = models = ServedModels(served, open_context)
+        app[APP_CONTEXT] = await models.context(None)
     app[SHUTDOWN_GATE] = gate
     app[KEY_RING] = keys
     app.on_response_prepare.append(add_headers)
-    if chosen.chat_template is not None:  # else the text is the supervisor's
 
-        async def close_text(_: web.Application) -> None:
+    async def close_texts(_: web.Application) -> None:
+        for text in texts:
             await asyncio.to_thread(text.close)
 
-        app.on_cleanup.append(close_text)
+    app.on_cleanup.append(close_texts)
     operations: list[Operation] = []
     for module in _MODULES:
         module.add_routes(app.router)

@@ -20,6 +20,7 @@ from luce.supervisor.http.settings import ServeSettings
 if TYPE_CHECKING:
     from luce.supervisor.http.metrics import Metrics
     from luce.supervisor.supervisor import Supervisor
+    from luce.supervisor.supervisor_status import SupervisorStatus
     from luce.supervisor.text import TextModel
 
 
@@ -81,10 +82,60 @@ class AppContext:
         return asked or self.model_names[0]
 
 
+class Watched(Protocol):
+    """A supervisor, or all of a server's: how things stand."""
+
+    def status(self) -> SupervisorStatus: ...
+
+    async def engine_status(self, timeout_s: float = 1.0) -> list[dict[str, str]]: ...
+
+
+class Models(Watched, Protocol):
+    """The models of a server that has several."""
+
+    async def context(self, asked: str | None) -> AppContext:
+        """Of the model with this name or alias, the first one's where none is named. Raises ApiError
+        (`model_not_found`)."""
+
+    def listed(self) -> Sequence[ListedModel]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ListedModel:
+    """One of several, as /v1/models shows it."""
+
+    names: Sequence[str]
+    supervisor: Supervisor
+    n_ctx: int | None
+    """Tokens, as far as is known: before the model has been loaded, what it was asked to have."""
+    state: str
+    """here, coming, leaving or away"""
+
+
 APP_CONTEXT = web.AppKey("app_context", AppContext)
+"""Of the only model, or of the first one."""
+SERVED_MODELS = web.AppKey("served_models", Models)
+"""Of a server that has several."""
+_CHOSEN = web.RequestKey("chosen_context", AppContext)
 CLIENT = web.RequestKey("client", str)
 """Of a request: its API key's name; empty without keys. Set by middleware."""
 REQUEST_ID = web.RequestKey("request_id", str)
 """Of a request: its id in headers and log. Set by middleware."""
 STREAMS = web.RequestKey("streams", bool)
 """Of a request: whether its answer is a stream that has begun. Set by EventStream."""
+
+
+async def choose_model(request: web.Request, asked: object) -> None:
+    """From here on `context_of` the request is that of the model that it asks for. Raises ApiError."""
+    if (models := request.app.get(SERVED_MODELS)) is not None:
+        request[_CHOSEN] = await models.context(asked if isinstance(asked, str) else None)
+
+
+def context_of(request: web.Request) -> AppContext:
+    """Of the model that the request has chosen, or of the first one."""
+    chosen: AppContext = request.get(_CHOSEN, request.app[APP_CONTEXT])
+    return chosen
+
+
+def watched_of(app: web.Application) -> Watched:
+    return app[SERVED_MODELS] if SERVED_MODELS in app else app[APP_CONTEXT].supervisor

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.http.app_context import Watched
 
 _TIMEOUT_S = 1.0
 _DECIMAL = re.compile(r"[0-9]{1,15}\.[0-9]{1,9}")
@@ -24,9 +24,9 @@ LANE_TIERS = ("resident", "host", "disk")
 """Where a running text's pages lie. Copies on disk count beside the other two."""
 
 
-async def ask_engines(supervisor: Supervisor) -> list[EngineMetrics]:
+async def ask_engines(watched: Watched) -> list[EngineMetrics]:
     """In the order of `status().engines`; empty for an engine that is not there, or too busy to answer."""
-    return [numbers(said) for said in await supervisor.engine_status(_TIMEOUT_S)]
+    return [numbers(said) for said in await watched.engine_status(_TIMEOUT_S)]
 
 
 def numbers(said: Mapping[str, str]) -> EngineMetrics:

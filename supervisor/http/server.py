@@ -20,6 +20,7 @@ from luce.supervisor.config import ConfigError
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.app import SHUTDOWN_GATE, create_app
 from luce.supervisor.http.keys.key_ring import KEY_RING, keys_of
+from luce.supervisor.http.served_models import ServedFleet
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import BACKLOG, tls_context, unix_socket
 from luce.supervisor.http.transport.served_hosts import SERVED_HOSTS, ServedHosts, is_loopback
@@ -97,14 +98,14 @@ async def _site(runner: web.AppRunner, settings: ServeSettings, tls: ssl.SSLCont
                 await site.stop()  # the loop lets go of the socket before it is closed
 
 
-async def serve(supervisor: Supervisor, settings: ServeSettings, *, on_ready: Callable[[str], None]) -> None:
+async def serve(served: Supervisor | ServedFleet, settings: ServeSettings, *, on_ready: Callable[[str], None]) -> None:
     """Until SIGTERM or SIGINT. Then nothing new is taken; answers may finish for `shutdown_grace_s`, or until a second
     signal, and those that have not by then end with an error that their clients understand.
 
     `on_ready` is told the server's address. Raises ConfigError, OSError, TextError.
     """
     require_keys_if_exposed(settings)
-    app = await create_app(supervisor, settings)
+    app = await create_app(served, settings)
     with _Signals() as signals, _keys_read_on_hangup(app, settings):
         async with listening(app, settings) as (runner, url):
             on_ready(url)

@@ -1,4 +1,5 @@
-"""supervisor/cli/watching: `luce ps`, which finds what runs on this machine, and `luce top`, which watches a server.
+"""supervisor/cli/watching: `luce ps`, which finds what runs on this machine, `luce top`, which watches a server, and
+`luce models`, which lists its models.
 
 `processes` finds servers and engines among the processes, `looking` asks a server what it is, `ps` makes a table of
 both; `top` is the loop and the keys, `speeds` compares two looks, `board` draws them. Called by cli/app and

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, StrictStr, WithJsonSchema
 from luce.protocol import MAX_MARKS
 from luce.supervisor.engine.generation import Compressed
 from luce.supervisor.http.admin.openapi import COUNT, NUMBER, TEXT, Operation, listed, record
-from luce.supervisor.http.app_context import APP_CONTEXT
+from luce.supervisor.http.app_context import context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.http.keys.key_ring import charge
 from luce.supervisor.http.openai_shared.fields import refusal, whole
@@ -74,11 +74,11 @@ class Asked:
 
 
 async def post_compress(request: web.Request) -> web.Response:
-    context = request.app[APP_CONTEXT]
+    body = await read_body(request, CompressBody)
+    context = context_of(request)
     if not context.supervisor.has_scorer:
         text = "this server cannot choose what matters in a text: start it with --prefill-scorer FILE.gguf"
         raise ApiError(ErrorKind.UNSUPPORTED, "no_prefill_scorer", text)
-    body = await read_body(request, CompressBody)
     async with context.hold():
         work = _compress(context.supervisor, context.text, body, context.settings.request_timeout_s)
         n_tokens, answer = await while_connected(request, work)

@@ -6,6 +6,7 @@ know how answers are made.
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -16,7 +17,15 @@ from luce.supervisor.embedding.model import EmbeddingStatus
 from luce.supervisor.http.admin import openapi
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.admin.shapes import HEALTH, LANES, MODEL, MODELS, PROPS
-from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
+from luce.supervisor.http.app_context import (
+    APP_CONTEXT,
+    SERVED_MODELS,
+    AppContext,
+    Models,
+    choose_model,
+    context_of,
+    watched_of,
+)
 from luce.supervisor.http.engine_metrics import ask_engines
 from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.supervisor_status import LaneStatus
@@ -47,9 +56,9 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 async def get_health(request: web.Request) -> web.Response:
     """200 while requests are taken: `ok`, or `degraded` while an engine is started again; else 503."""
-    status = request.app[APP_CONTEXT].supervisor.status()
+    status = watched_of(request.app).status()
     states = [engine.state.value for engine in status.engines]
-    word = "ok" if all(state == "ready" for state in states) else "degraded"
+    word = "ok" if all(state in {"ready", "away"} for state in states) else "degraded"
     if all(state in {"failed", "stopping"} for state in states):
         word = "failed"
     beside = {model.name: model.state.value for model in status.embeddings}
@@ -63,37 +72,65 @@ async def get_health(request: web.Request) -> web.Response:
 
 
 async def get_metrics(request: web.Request) -> web.Response:
-    context = request.app[APP_CONTEXT]
-    engine_metrics = await ask_engines(context.supervisor)
-    body = context.metrics.render(context.supervisor.status(), engine_metrics)
+    watched = watched_of(request.app)
+    engine_metrics = await ask_engines(watched)
+    body = context_of(request).metrics.render(watched.status(), engine_metrics)
     return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
 
 async def get_models(request: web.Request) -> web.Response:
-    context = request.app[APP_CONTEXT]
-    names = context.model_names
-    data = [_model(context, name, request.app[MODEL_CREATED]) for name in names]
-    data += map(_embedding_model, context.supervisor.status().embeddings)
-    capabilities = ["completion", *(["multimodal"] if context.supervisor.has_images else [])]
+    served = request.app.get(SERVED_MODELS)
+    models, data = _of_one(request) if served is None else await asyncio.to_thread(_of_several, served)
+    data += map(_embedding_model, watched_of(request.app).status().embeddings)
     return web.json_response(
         {
             "object": "list",
             "data": data,
             "has_more": False,
-            "first_id": names[0],
+            "first_id": data[0]["id"],
             "last_id": data[-1]["id"],
-            "models": [{"name": name, "model": name, "type": "model", "capabilities": capabilities} for name in names],
+            "models": models,
         }
     )
 
 
+def _of_one(request: web.Request) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """In Ollama's words, and in those of the APIs."""
+    context = context_of(request)
+    names = context.model_names
+    models = [_as_ollama(name, context.supervisor) for name in names]
+    return models, [_model(context, name, request.app[MODEL_CREATED]) for name in names]
+
+
+def _of_several(served: Models) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """With the state of each: whether it is on its device. Looks at the models' files."""
+    models, data = [], []
+    for listed in served.listed():
+        created = int(listed.supervisor.model.stat().st_mtime)
+        for name in listed.names:
+            models.append(_as_ollama(name, listed.supervisor))
+            is_loaded = {"value": "loaded" if listed.state == "here" else "unloaded"}  # llama-server's word
+            data.append(
+                _listed(name, created, listed.n_ctx)
+                | {"aliases": list(listed.names), "meta": {"n_ctx": listed.n_ctx}}
+                | {"state": listed.state, "status": is_loaded}
+            )
+    return models, data
+
+
+def _as_ollama(name: str, supervisor: Supervisor) -> dict[str, Any]:
+    capabilities = ["completion", *(["multimodal"] if supervisor.has_images else [])]
+    return {"name": name, "model": name, "type": "model", "capabilities": capabilities}
+
+
 async def get_model(request: web.Request) -> web.Response:
-    """Any name, because requests with any name are served."""
-    return web.json_response(_model(request.app[APP_CONTEXT], request.match_info["model"], request.app[MODEL_CREATED]))
+    """Any name, because requests with any name are served; of several models those that there are."""
+    await choose_model(request, request.match_info["model"])
+    return web.json_response(_model(context_of(request), request.match_info["model"], request.app[MODEL_CREATED]))
 
 
 async def get_props(request: web.Request) -> web.Response:
-    context = request.app[APP_CONTEXT]
+    context = context_of(request)
     info = context.text.info
     template: dict[str, Any] = {"chat_template": "", "chat_template_caps": {}}
     if info.has_template or context.settings.chat_template is not None:
@@ -128,7 +165,7 @@ async def get_lanes(request: web.Request) -> web.Response:
     """As llama-server's slots, without what is said in them. The numbers count the lanes of all engines; those at work
     come first, because which row of its batch an engine gave a request is not known here."""
     lanes: list[dict[str, Any]] = []
-    for engine in request.app[APP_CONTEXT].supervisor.status().engines:
+    for engine in context_of(request).supervisor.status().engines:
         n_ctx = None if engine.info is None else engine.info.ctx
         for number in range(engine.lanes):
             lane = {"id": len(lanes), "n_ctx": n_ctx, "is_processing": number < engine.n_running}

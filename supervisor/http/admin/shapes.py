@@ -30,7 +30,7 @@ class DetokenizeBody(BaseModel):
 
 _N_CTX = {"type": ["integer", "null"]}
 
-_STATE = {"enum": ["starting", "ready", "backoff", "stopping", "failed"]}
+_STATE = {"enum": ["starting", "ready", "backoff", "away", "stopping", "failed"]}
 HEALTH = record(
     {
         "status": {"enum": ["ok", "degraded", "failed"]},
@@ -60,6 +60,8 @@ MODEL = record(
         "meta": record({"n_ctx": _N_CTX}, n_ctx_train=NUMBER, n_vocab=NUMBER, n_embd=_N_CTX),
     },
     task={"enum": ["embedding", "rerank"]},
+    state={"enum": ["here", "coming", "leaving", "away"]},
+    status=record({"value": {"enum": ["loaded", "unloaded"]}}),
 )
 MODELS = record(
     {

@@ -14,7 +14,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, StrictStr
 
 from luce.supervisor.http.admin.openapi import COUNT, TEXT, Operation, record
-from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
+from luce.supervisor.http.app_context import AppContext, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.requests import RequestError
@@ -58,14 +58,14 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 async def post_slot(request: web.Request) -> web.Response:
-    context = request.app[APP_CONTEXT]
+    context = context_of(request)
     lane = _lane(context, request.match_info["id"])
     match request.query.get("action"):
         case "save":
-            path = _path(context, (await read_body(request, SlotFileBody)).filename)
+            path = _path(context, (await read_body(request, SlotFileBody, chooses=False)).filename)
             return web.json_response(await _save(context, lane, path))
         case "restore":
-            path = _path(context, (await read_body(request, SlotFileBody)).filename)
+            path = _path(context, (await read_body(request, SlotFileBody, chooses=False)).filename)
             return web.json_response(await _restore(context, lane, path))
         case "erase":
             _folder(context)

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
-from luce.supervisor.http.app_context import APP_CONTEXT, AppContext
+from luce.supervisor.http.app_context import context_of, watched_of
 from luce.supervisor.http.engine_metrics import EngineMetrics, ask_engines
 from luce.supervisor.supervisor_status import EngineStatus
 
@@ -31,7 +31,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
     board = _Board()
 
     async def status(request: web.Request) -> web.Response:
-        return web.json_response(await board.look(request.app[APP_CONTEXT]), headers={"Cache-Control": "no-store"})
+        return web.json_response(await board.look(request), headers={"Cache-Control": "no-store"})
 
     router.add_get("/status.json", status)
 
@@ -44,18 +44,19 @@ class _Board:
         self._last: dict[str, Any] = {}
         self._looked_s = -_FRESH_S
 
-    async def look(self, context: AppContext) -> dict[str, Any]:
+    async def look(self, request: web.Request) -> dict[str, Any]:
         async with self._lock:
             if time.monotonic() - self._looked_s >= _FRESH_S:
-                self._last = await snapshot(context)
+                self._last = await snapshot(request)
                 self._looked_s = time.monotonic()
             return self._last
 
 
-async def snapshot(context: AppContext) -> dict[str, Any]:
+async def snapshot(request: web.Request) -> dict[str, Any]:
     """What the page shows, as JSON values."""
-    engine_metrics = await ask_engines(context.supervisor)
-    status = context.supervisor.status()
+    context, watched = context_of(request), watched_of(request.app)
+    engine_metrics = await ask_engines(watched)
+    status = watched.status()
     return {
         "time_s": time.monotonic(),
         "model": context.model_names[0],

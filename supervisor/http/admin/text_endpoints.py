@@ -14,7 +14,7 @@ from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.admin.shapes import CONTENT, PROMPT, TOKENS, DetokenizeBody, TokenizeBody
-from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT
+from luce.supervisor.http.app_context import CLIENT, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.parse import read_chat
@@ -39,7 +39,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 async def post_tokenize(request: web.Request) -> web.Response:
     body = await read_body(request, TokenizeBody)
-    text = request.app[APP_CONTEXT].text
+    text = context_of(request).text
     tokens = await while_connected(request, asyncio.to_thread(_tokenize, text, body))
     if not body.with_pieces:
         return web.json_response({"tokens": tokens})
@@ -48,16 +48,17 @@ async def post_tokenize(request: web.Request) -> web.Response:
 
 async def post_detokenize(request: web.Request) -> web.Response:
     body = await read_body(request, DetokenizeBody)
-    text = request.app[APP_CONTEXT].text
+    text = context_of(request).text
     _check_tokens(text, body.tokens, "tokens")
     content = await while_connected(request, asyncio.to_thread(text.detokenize, body.tokens, unparse_special=True))
     return web.json_response({"content": content.decode("utf-8", "replace")})
 
 
 async def post_apply_template(request: web.Request) -> web.Response:
-    context = request.app[APP_CONTEXT]
+    body = await read_body(request, ChatBody)
+    context = context_of(request)
     parsed = read_chat(
-        await read_body(request, ChatBody),
+        body,
         context.text,
         max_choices=context.settings.max_choices,
         headers=request.headers,

@@ -1,4 +1,4 @@
-"""ShutdownGate: an Answerer in front of the one that answers, which can be shut: for a server that is to stop.
+"""ShutdownGate: stands in front of whatever answers, and can be shut: for a server that is to stop.
 
 It counts the answers that are open, refuses further ones once it is closed, and can end those that run with an error
 that a client understands. It must not know what is answered.
@@ -21,8 +21,7 @@ STREAM_ERRORS: ContextVar[list[ApiError] | None] = ContextVar("STREAM_ERRORS", d
 
 
 class ShutdownGate:
-    def __init__(self, answerer: Answerer) -> None:
-        self._answerer = answerer
+    def __init__(self) -> None:
         self.n_open = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -30,11 +29,9 @@ class ShutdownGate:
         self.is_closed = False
         self._interrupted = asyncio.Event()
 
-    @asynccontextmanager
-    async def open(self, answer_request: AnswerRequest) -> AsyncIterator[Answering]:
-        with self._counted():
-            async with self._answerer.open(answer_request) as answering:
-                yield _Gated(self, answering)
+    def before(self, answerer: Answerer) -> GatedAnswerer:
+        """The same, behind this gate."""
+        return GatedAnswerer(self, answerer)
 
     @asynccontextmanager
     async def hold(self) -> AsyncIterator[None]:
@@ -42,7 +39,7 @@ class ShutdownGate:
         task = asyncio.current_task()
         assert task is not None
         n_cancelled = task.cancelling()
-        with self._counted():
+        with self.counted():
             self._waiting.add(task)
             try:
                 yield
@@ -54,7 +51,8 @@ class ShutdownGate:
                 self._waiting.discard(task)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def counted(self) -> Iterator[None]:
+        """Raises ApiError once it is closed."""
         if self.is_closed:
             raise _shutting_down()
         self.n_open += 1
@@ -65,9 +63,6 @@ class ShutdownGate:
             self.n_open -= 1
             if self.n_open == 0:
                 self._idle.set()
-
-    async def count_tokens(self, answer_request: AnswerRequest) -> int:
-        return await self._answerer.count_tokens(answer_request)
 
     def close(self) -> None:
         """No further answer begins."""
@@ -112,6 +107,23 @@ class ShutdownGate:
             if errors is not None:
                 errors.append(error)
             raise
+
+
+class GatedAnswerer:
+    """Implements app_context.Answerer."""
+
+    def __init__(self, gate: ShutdownGate, answerer: Answerer) -> None:
+        self._gate = gate
+        self._answerer = answerer
+
+    @asynccontextmanager
+    async def open(self, answer_request: AnswerRequest) -> AsyncIterator[Answering]:
+        with self._gate.counted():
+            async with self._answerer.open(answer_request) as answering:
+                yield _Gated(self._gate, answering)
+
+    async def count_tokens(self, answer_request: AnswerRequest) -> int:
+        return await self._answerer.count_tokens(answer_request)
 
 
 class _Gated:

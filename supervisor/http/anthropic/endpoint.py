@@ -21,7 +21,7 @@ from luce.supervisor.http.admin.openapi import Operation
 from luce.supervisor.http.anthropic.conversion import hides_thinking, request_of_count, request_of_messages
 from luce.supervisor.http.anthropic.events import MessageStream, message_json
 from luce.supervisor.http.anthropic.shapes import MESSAGE, TOKEN_COUNT, CountTokensRequest, MessagesRequest
-from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, REQUEST_ID
+from luce.supervisor.http.app_context import CLIENT, REQUEST_ID, context_of
 from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
@@ -58,7 +58,7 @@ async def create_message(request: web.Request) -> web.StreamResponse:
         body,
         client=request[CLIENT],
         session=_session_header(request.headers),
-        n_vocab=request.app[APP_CONTEXT].text.n_vocab,
+        n_vocab=context_of(request).text.n_vocab,
         headers=request.headers,
     )
     message_id = f"msg_{secrets.token_hex(12)}"
@@ -72,7 +72,7 @@ async def create_message(request: web.Request) -> web.StreamResponse:
 async def count_tokens(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, CountTokensRequest)
     answer_request = request_of_count(body, client=request[CLIENT])
-    n_tokens = await while_connected(request, request.app[APP_CONTEXT].answerer.count_tokens(answer_request))
+    n_tokens = await while_connected(request, context_of(request).answerer.count_tokens(answer_request))
     return web.json_response({"input_tokens": n_tokens})
 
 

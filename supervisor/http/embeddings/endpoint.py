@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
 from luce.supervisor.embedding.model import EmbeddingModel, TextVector
 from luce.supervisor.http.admin.openapi import COUNT, NUMBER, TEXT, Operation, listed, record
-from luce.supervisor.http.app_context import APP_CONTEXT
+from luce.supervisor.http.app_context import context_of
 from luce.supervisor.http.embeddings.inputs import MAX_INPUTS, read_inputs
 from luce.supervisor.http.embeddings.serving import compute, required
 from luce.supervisor.http.keys.key_ring import charge
@@ -75,7 +75,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 async def post_embeddings(request: web.Request) -> web.Response:
     model = _model(request)
-    body = await read_body(request, EmbeddingsBody)
+    body = await read_body(request, EmbeddingsBody, chooses=False)
     n_values = whole(body.dimensions, "dimensions", 1, model.n_values) or model.n_values
     vectors = await _vectors(request, model, body.input, "input")
     name = text_json(body.model or model.path.stem)
@@ -95,7 +95,7 @@ async def post_embeddings(request: web.Request) -> web.Response:
 
 async def post_llama_embedding(request: web.Request) -> web.Response:
     model = _model(request)
-    body = await read_body(request, LlamaEmbeddingBody)
+    body = await read_body(request, LlamaEmbeddingBody, chooses=False)
     if body.embd_normalize not in (None, 2):
         told = "'embd_normalize' can only be 2: all vectors are of unit length."
         raise refusal("embd_normalize", told, "unsupported_value")
@@ -112,7 +112,7 @@ async def post_llama_embedding(request: web.Request) -> web.Response:
 
 
 def _model(request: web.Request) -> EmbeddingModel:
-    return required(request.app[APP_CONTEXT].supervisor.embedding_model, "embedding model", "--embedding-model")
+    return required(context_of(request).supervisor.embedding_model, "embedding model", "--embedding-model")
 
 
 async def _vectors(request: web.Request, model: EmbeddingModel, value: Any, param: str) -> list[TextVector]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, WithJsonSchema
 
 from luce.supervisor.embedding.model import Relevance
 from luce.supervisor.http.admin.openapi import NUMBER, TEXT, Operation, listed, record
-from luce.supervisor.http.app_context import APP_CONTEXT
+from luce.supervisor.http.app_context import context_of
 from luce.supervisor.http.embeddings.inputs import MAX_INPUTS, too_many
 from luce.supervisor.http.embeddings.serving import compute, required
 from luce.supervisor.http.keys.key_ring import charge
@@ -55,8 +55,8 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 async def post_rerank(request: web.Request) -> web.Response:
-    model = required(request.app[APP_CONTEXT].supervisor.reranker, "rerank model", "--rerank-model")
-    body = await read_body(request, RerankBody)
+    model = required(context_of(request).supervisor.reranker, "rerank model", "--rerank-model")
+    body = await read_body(request, RerankBody, chooses=False)
     is_tei = body.documents is None and body.texts is not None
     param = "texts" if is_tei else "documents"
     documents = read_documents(body.texts if is_tei else body.documents, param)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from aiohttp import web
 
 from luce.supervisor.embedding.model import EmbeddingModel
-from luce.supervisor.http.app_context import APP_CONTEXT
+from luce.supervisor.http.app_context import context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.transport.connection import while_connected
 from luce.supervisor.requests import PromptTooLongError, RequestRefusedError
@@ -31,7 +31,7 @@ def required(find: Callable[[], EmbeddingModel], what: str, flag: str) -> Embedd
 async def compute(request: web.Request, work: Coroutine[Any, Any, _Result], param: str) -> _Result:
     """What `work` gives. It is cancelled when the client goes. Raises ApiError where it does not fit the model."""
     try:
-        async with request.app[APP_CONTEXT].hold():
+        async with context_of(request).hold():
             return await while_connected(request, work)
     except PromptTooLongError as error:
         text = f"'{param}': {error.told}. Shorten or split it: nothing is cut silently."

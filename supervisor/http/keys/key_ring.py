@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from aiohttp import web
 
-from luce.supervisor.http.app_context import APP_CONTEXT
+from luce.supervisor.http.app_context import context_of
 from luce.supervisor.http.keys.api_key import ApiKey, digest_of, plain_keys
 from luce.supervisor.http.keys.key_account import KeyAccount
 from luce.supervisor.http.keys.key_file import read_key_file
@@ -63,7 +63,7 @@ def charge(request: web.Request, n_tokens: int) -> None:
     account = request.get(KEY_ACCOUNT)
     if account is not None:
         account.use_tokens(n_tokens)
-        request.app[APP_CONTEXT].metrics.key_tokens(account.key.name, n_tokens, 0)
+        context_of(request).metrics.key_tokens(account.key.name, n_tokens, 0)
 
 
 def keys_of(settings: ServeSettings) -> tuple[ApiKey, ...]:

@@ -10,7 +10,7 @@ import asyncio
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import COUNT, TEXT, Operation, record
-from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
+from luce.supervisor.http.app_context import CLIENT, AppContext, context_of
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
 from luce.supervisor.http.openai_chat.parse import ParsedRequest, read_chat
@@ -47,8 +47,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 async def post_chat(request: web.Request) -> web.StreamResponse:
-    context = request.app[APP_CONTEXT]
-    parsed, model = await _read(request, context)
+    parsed, context, model = await _read(request)
     if parsed.streams:
         return await stream_answer(request, parsed.answer_request, ChatStream(parsed, model))
     choices, usage = await whole_answer(request, parsed.answer_request)
@@ -62,14 +61,15 @@ async def post_chat(request: web.Request) -> web.StreamResponse:
 
 
 async def post_input_tokens(request: web.Request) -> web.StreamResponse:
-    context = request.app[APP_CONTEXT]
-    parsed, _ = await _read(request, context)
+    parsed, context, _ = await _read(request)
     n_tokens = await while_connected(request, context.answerer.count_tokens(parsed.answer_request))
     return json_response({"object": "chat.completion.input_tokens", "input_tokens": n_tokens})
 
 
-async def _read(request: web.Request, context: AppContext) -> tuple[ParsedRequest, str]:
+async def _read(request: web.Request) -> tuple[ParsedRequest, AppContext, str]:
+    """And the model's name in the answer."""
     body = await read_body(request, ChatBody)
+    context = context_of(request)
     parsed = read_chat(
         body,
         context.text,
@@ -77,4 +77,4 @@ async def _read(request: web.Request, context: AppContext) -> tuple[ParsedReques
         headers=request.headers,
         client=request[CLIENT],
     )
-    return parsed, context.served_name(body.model)
+    return parsed, context, context.served_name(body.model)

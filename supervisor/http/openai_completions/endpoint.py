@@ -16,7 +16,7 @@ from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import TEXT, Operation
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, Usage
-from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, Answerer, Answering, AppContext
+from luce.supervisor.http.app_context import CLIENT, Answerer, Answering, AppContext, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_completions.emit import CompletionStream, whole_completion
 from luce.supervisor.http.openai_completions.generation_settings import generation_settings
@@ -91,8 +91,8 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 async def post_completion(request: web.Request) -> web.StreamResponse:
-    context = request.app[APP_CONTEXT]
     body = await read_body(request, CompletionBody)
+    context = context_of(request)
     parsed = _read(request, context, body)
     model = context.served_name(body.model)
     if parsed.streams:
@@ -103,13 +103,13 @@ async def post_completion(request: web.Request) -> web.StreamResponse:
 
 async def post_llama_completion(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, LlamaCompletionBody)
-    return await _answer_llama(request, body, _read(request, request.app[APP_CONTEXT], body.as_openai()))
+    return await _answer_llama(request, body, _read(request, context_of(request), body.as_openai()))
 
 
 async def _answer_llama(
     request: web.Request, body: LlamaCompletionBody, parsed: ParsedCompletion
 ) -> web.StreamResponse:
-    context = request.app[APP_CONTEXT]
+    context = context_of(request)
     settings = generation_settings(
         context.defaults.apply(parsed.answer_requests[0]),
         seed=context.supervisor.config.seed,
@@ -132,13 +132,13 @@ async def _answer_llama(
 
 async def post_infill(request: web.Request) -> web.StreamResponse:
     """What stands between two texts, in llama-server's words."""
-    context = request.app[APP_CONTEXT]
+    body = await read_body(request, InfillBody)
+    context = context_of(request)
     try:
         gap_tokens(context.text.info)
     except NoInfillError as error:
         text = f"Infill is not supported by this model: {error}."
         raise ApiError(ErrorKind.UNSUPPORTED, "not_supported", text) from error
-    body = await read_body(request, InfillBody)
     parsed = _read(request, context, body.as_openai())
     n_ctx = context.supervisor.n_ctx
     answer_requests = []

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import TEXT, Operation, record
-from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
+from luce.supervisor.http.app_context import CLIENT, AppContext, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_responses.background import BackgroundResponses
 from luce.supervisor.http.openai_responses.events import ResponseWriter
@@ -72,8 +72,8 @@ class ResponsesApi:
         self._background = BackgroundResponses()
 
     async def create(self, request: web.Request) -> web.StreamResponse:
-        context = request.app[APP_CONTEXT]
         body = await read_body(request, ResponsesBody)
+        context = context_of(request)
         asked = self._read(request, body, context)
         writer = ResponseWriter(asked.form)
 
@@ -101,8 +101,8 @@ class ResponsesApi:
         return response
 
     async def count(self, request: web.Request) -> web.Response:
-        context = request.app[APP_CONTEXT]
         body = await read_body(request, ResponsesBody)
+        context = context_of(request)
         asked = self._read(request, body, context)
         n_tokens = await while_connected(request, context.answerer.count_tokens(asked.answer_request))
         return web.json_response({"object": "response.input_tokens", "input_tokens": n_tokens})

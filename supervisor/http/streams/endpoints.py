@@ -71,7 +71,7 @@ async def delete_stream(request: web.Request) -> web.Response:
 
 
 async def look_up(request: web.Request) -> web.Response:
-    body = await read_body(request, LookupBody)
+    body = await read_body(request, LookupBody, chooses=False)
     sessions = request.app[STREAM_SESSIONS]
     found = [session for name in body.conversation_ids if name for session in sessions.named(request[CLIENT], name)]
     return web.json_response(

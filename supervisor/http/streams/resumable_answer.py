@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext
+from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.http.streams.stream_session import OffsetLostError, StreamSession, StreamSessions
@@ -51,7 +51,7 @@ def begin_session(
     on_end: Callable[[], None] | None = None,
 ) -> tuple[StreamSession, asyncio.Future[None]]:
     """The session, and what is done once its first event is there; an ApiError comes from it if there will be none."""
-    context, sessions = request.app[APP_CONTEXT], request.app[STREAM_SESSIONS]
+    context, sessions = context_of(request), request.app[STREAM_SESSIONS]
     session = StreamSession(request[CLIENT], name, writer.keep_alive)
     opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     opened.add_done_callback(_heard)
@@ -82,7 +82,7 @@ async def follow(request: web.Request, session: StreamSession, begin: int) -> we
     """The session's events from there on, to its end."""
     with session.reader():
         # Signs of life are in the session: clients count its bytes.
-        async with EventStream(request, keep_alive=bytes, settings=request.app[APP_CONTEXT].settings) as stream:
+        async with EventStream(request, keep_alive=bytes, settings=context_of(request).settings) as stream:
             try:
                 while piece := await session.read(begin, _PIECE_BYTES):
                     await stream.send_bytes(piece)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from aiohttp import web
 
 from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFinished, ChoiceFinished, Usage
-from luce.supervisor.http.app_context import APP_CONTEXT, Answerer, Answering
+from luce.supervisor.http.app_context import Answerer, Answering, context_of
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.http.streams.resumable_answer import CONVERSATION_ID, resumable_answer
@@ -45,7 +45,7 @@ async def stream_answer(
 ) -> web.StreamResponse:
     """What is wrong with the request is told by the status; once the stream has begun, by its last event. `on_end` is
     called for an answer that goes on without its client."""
-    context = request.app[APP_CONTEXT]
+    context = context_of(request)
     if (name := request.headers.get(CONVERSATION_ID)) is not None:
         return await resumable_answer(request, name, asked, writer, on_end)
     async with (
@@ -62,7 +62,7 @@ async def stream_answer(
 
 async def whole_answer(request: web.Request, asked: AnswerRequest) -> tuple[list[ChoiceFinished], Usage]:
     """All choices in their order. Raises ApiError, or ClientGoneError."""
-    return await while_connected(request, take_whole(request.app[APP_CONTEXT].answerer, asked))
+    return await while_connected(request, take_whole(context_of(request).answerer, asked))
 
 
 async def take_whole(answerer: Answerer, asked: AnswerRequest) -> tuple[list[ChoiceFinished], Usage]:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 from aiohttp import hdrs, web
 from pydantic import BaseModel, ValidationError
 
-from luce.supervisor.http.app_context import APP_CONTEXT
+from luce.supervisor.http.app_context import choose_model, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.connection import ClientGoneError
@@ -34,10 +34,14 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _Value = TypeVar("_Value")
 
 
-async def read_body(request: web.Request, model: type[_Model]) -> _Model:
-    """The body, checked."""
-    data = await read_bytes(request, request.app[APP_CONTEXT].settings)
-    return await parsed(data, lambda data: check(parse_object(data), model))
+async def read_body(request: web.Request, model: type[_Model], *, chooses: bool = True) -> _Model:
+    """The body, checked. If it names a model, the request is that model's from here on, where it is to be
+    (`chooses`)."""
+    data = await read_bytes(request, context_of(request).settings)
+    body = await parsed(data, lambda data: check(parse_object(data), model))
+    if chooses:
+        await choose_model(request, getattr(body, "model", None))
+    return body
 
 
 async def parsed(data: bytes, parse: Callable[[bytes], _Value]) -> _Value:
@@ -62,7 +66,7 @@ def check(raw: Mapping[str, Any], model: type[_Model]) -> _Model:
 
 async def read_json(request: web.Request) -> dict[str, Any]:
     """The body as an object. Its Content-Type is not looked at: clients send all sorts."""
-    return await parsed(await read_bytes(request, request.app[APP_CONTEXT].settings), parse_object)
+    return await parsed(await read_bytes(request, context_of(request).settings), parse_object)
 
 
 async def read_bytes(request: web.Request, settings: ServeSettings) -> bytes:

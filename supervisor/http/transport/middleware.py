@@ -18,7 +18,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from luce.supervisor.http.answering.shutdown_gate import STREAM_ERRORS
-from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, REQUEST_ID, STREAMS
+from luce.supervisor.http.app_context import CLIENT, REQUEST_ID, STREAMS, choose_model, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.http.transport.connection import ClientGoneError
 from luce.supervisor.http.transport.error_bodies import anthropic_error, openai_error, speaks_anthropic
@@ -58,7 +58,7 @@ async def account_request(request: web.Request, handler: Handler) -> web.StreamR
     given = request.headers.get("x-request-id", "")
     request[REQUEST_ID] = given if _REQUEST_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
     request[CLIENT] = ""
-    metrics = request.app[APP_CONTEXT].metrics
+    metrics = context_of(request).metrics
     api = api_name(request)
     stream_errors: list[ApiError] = []
     STREAM_ERRORS.set(stream_errors)  # each request has a context of its own
@@ -93,6 +93,14 @@ async def account_request(request: web.Request, handler: Handler) -> web.StreamR
             outcome,
             time.monotonic() - began_s,
         )
+
+
+@web.middleware
+async def choose_by_query(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """`?model=`: where there is no body to name it."""
+    if (asked := request.query.get("model")) is not None:
+        await choose_model(request, asked)
+    return await handler(request)
 
 
 def api_name(request: web.Request) -> str:

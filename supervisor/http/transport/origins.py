@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
-from luce.supervisor.http.app_context import APP_CONTEXT
+from luce.supervisor.http.app_context import context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 
 _EXPOSED = "x-request-id, request-id, retry-after"
@@ -23,7 +23,7 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 @web.middleware
 async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-    origins = request.app[APP_CONTEXT].settings.cors_origins
+    origins = context_of(request).settings.cors_origins
     origin = request.headers.get(hdrs.ORIGIN)
     is_allowed = allowed_origin(origins, origin or "null") is not None
     if not is_allowed and _is_by_foreign_page(request, origin):
@@ -40,7 +40,7 @@ async def check_origin(request: web.Request, handler: Handler) -> web.StreamResp
 
 def add_origin_headers(request: web.Request, response: web.StreamResponse) -> None:
     origin = request.headers.get(hdrs.ORIGIN)
-    origins = request.app[APP_CONTEXT].settings.cors_origins
+    origins = context_of(request).settings.cors_origins
     if origin is None or not origins:
         return
     allowed = allowed_origin(origins, origin)

@@ -15,7 +15,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from luce.supervisor.http.admin.openapi import COUNT, Operation, listed, record
-from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, REQUEST_ID
+from luce.supervisor.http.app_context import CLIENT, REQUEST_ID, context_of, watched_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.keys.key_ring import KEY_RING
 from luce.supervisor.http.request_records import RequestRecord, RequestRecords, agent_of
@@ -60,7 +60,7 @@ def set_up(app: web.Application) -> None:
     app[REQUEST_RECORDS] = RequestRecords()
 
     async def note_history(app: web.Application) -> AsyncIterator[None]:
-        task = asyncio.create_task(app[_HISTORY_KEY].run(app[APP_CONTEXT].supervisor, app[REQUEST_RECORDS]))
+        task = asyncio.create_task(app[_HISTORY_KEY].run(watched_of(app), app[REQUEST_RECORDS]))
         yield
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -82,7 +82,7 @@ async def get_requests(request: web.Request) -> web.Response:
 
 async def get_clients(request: web.Request) -> web.Response:
     """`?url=`: where the server is for the one who asks, which a proxy before it may have changed."""
-    context = request.app[APP_CONTEXT]
+    context = context_of(request)
     url = request.query.get("url", f"{request.scheme}://{request.host}")
     if not _URL.fullmatch(url):
         raise ApiError(ErrorKind.INVALID, "invalid_value", f"url={url[:80]!r}: it must be an http address")

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from luce.supervisor.http.app_context import Watched
 from luce.supervisor.http.engine_metrics import EngineMetrics, ask_engines
 from luce.supervisor.http.request_records import RequestRecords
-from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.supervisor_status import SupervisorStatus
 
 INTERVAL_S = 5.0
@@ -79,11 +79,11 @@ class History:
         rows = rows[rows[:, 0] > time_s]  # rows that are still empty are not
         return {name: _values(rows[:, column]) for column, name in enumerate(COLUMNS)}
 
-    async def run(self, supervisor: Supervisor, records: RequestRecords) -> None:
+    async def run(self, watched: Watched, records: RequestRecords) -> None:
         """Until it is cancelled."""
         while True:
-            engine_metrics = await ask_engines(supervisor)
-            self.take(supervisor.status(), engine_metrics, records, time_s=time.time(), now_s=time.monotonic())
+            engine_metrics = await ask_engines(watched)
+            self.take(watched.status(), engine_metrics, records, time_s=time.time(), now_s=time.monotonic())
             await asyncio.sleep(INTERVAL_S)
 
 

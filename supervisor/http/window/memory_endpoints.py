@@ -14,7 +14,7 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, StrictBool, StrictInt, StrictStr
 
 from luce.supervisor.http.admin.openapi import Operation, listed, record
-from luce.supervisor.http.app_context import APP_CONTEXT
+from luce.supervisor.http.app_context import context_of
 from luce.supervisor.http.request_records import RequestRecords
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.window.endpoints import REQUEST_RECORDS
@@ -61,7 +61,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 
 async def get_memory(request: web.Request) -> web.Response:
-    context = request.app[APP_CONTEXT]
+    context = context_of(request)
     engines = context.supervisor.status().engines
     listings = await context.supervisor.texts()
     read_s = seconds_a_token(request.app[REQUEST_RECORDS])
@@ -81,20 +81,20 @@ async def get_memory(request: web.Request) -> web.Response:
 
 
 async def post_hold(request: web.Request) -> web.Response:
-    body = await read_body(request, HoldBody)
-    await request.app[APP_CONTEXT].supervisor.hold_text(body.engine, body.page, on=body.on)
+    body = await read_body(request, HoldBody, chooses=False)
+    await context_of(request).supervisor.hold_text(body.engine, body.page, on=body.on)
     return web.json_response({"ok": True})
 
 
 async def post_forget(request: web.Request) -> web.Response:
-    body = await read_body(request, TextBody)
-    await request.app[APP_CONTEXT].supervisor.forget_text(body.engine, body.page)
+    body = await read_body(request, TextBody, chooses=False)
+    await context_of(request).supervisor.forget_text(body.engine, body.page)
     return web.json_response({"ok": True})
 
 
 async def post_park(request: web.Request) -> web.Response:
-    body = await read_body(request, ParkBody)
-    supervisor = request.app[APP_CONTEXT].supervisor
+    body = await read_body(request, ParkBody, chooses=False)
+    supervisor = context_of(request).supervisor
     await (supervisor.park() if body.on else supervisor.unpark())
     return web.json_response({"ok": True})
 

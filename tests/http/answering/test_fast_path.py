@@ -141,10 +141,10 @@ async def test_a_reader_that_is_cancelled_gets_nothing_more(shared: Answering) -
 
 
 async def test_a_gate_that_is_shut_ends_what_goes_by_an_outlet(shared: Answering) -> None:
-    gate, fast_path = ShutdownGate(shared.answerer), Waited()
+    gate, fast_path = ShutdownGate(), Waited()
 
     async def read() -> None:
-        async with gate.open(replace(ASK, max_tokens=1500)) as answering:
+        async with gate.before(shared.answerer).open(replace(ASK, max_tokens=1500)) as answering:
             async for _ in answering.events(fast_path):
                 pass
 

@@ -1,0 +1,133 @@
+"""A server with several models: each is asked by its name, and clients hear signs of life while theirs comes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from openai import AsyncOpenAI
+
+from luce.supervisor import SupervisorConfig
+from luce.supervisor.fleet.fleet import Fleet, FleetConfig, Member
+from luce.supervisor.fleet.turns import TurnRules
+from luce.supervisor.http.answer_defaults import AnswerDefaults
+from luce.supervisor.http.app import create_app
+from luce.supervisor.http.served_models import ServedFleet
+from luce.supervisor.http.server import listening
+from luce.supervisor.http.settings import ServeSettings
+from tests.supervisor.streams import until
+
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@dataclass
+class Many:
+    fleet: Fleet
+    url: str
+    http: aiohttp.ClientSession
+    sdk: AsyncOpenAI
+
+
+async def fetch(many: Many, path: str, body: dict[str, Any] | None = None) -> tuple[int, bytes]:
+    async with many.http.request("GET" if body is None else "POST", path, json=body) as response:
+        return response.status, await response.read()
+
+
+async def look(many: Many, path: str) -> Any:
+    return json.loads((await fetch(many, path))[1])
+
+
+@pytest.fixture
+async def many(tiny_model: Path) -> AsyncIterator[Many]:
+    """Two that exclude each other."""
+    config = SupervisorConfig(model=tiny_model, ctx=4096, lanes=2, threads=1, log_level="warn")
+    members = [Member(name="left", config=config, aliases=("gauche",)), Member(name="right", config=config)]
+    base = ServeSettings(port=0, keep_alive_s=0.05)
+    of_left = ServeSettings(
+        port=0, keep_alive_s=0.05, aliases=("left", "gauche"), profiles={"left-cold": AnswerDefaults(temperature=0.0)}
+    )
+    of_right = ServeSettings(port=0, keep_alive_s=0.05, aliases=("right",))
+    rules = TurnRules(turn_s=0.2, linger_s=0.05)
+    async with Fleet(FleetConfig(members=members, rules=rules)) as fleet:
+        app = await create_app(ServedFleet(fleet, {"left": of_left, "right": of_right}), base)
+        async with (
+            listening(app, base) as (_, url),
+            aiohttp.ClientSession(url) as http,
+            AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120) as sdk,
+        ):
+            yield Many(fleet, url, http, sdk)
+
+
+async def test_each_api_finds_the_model_that_it_names(many: Many) -> None:
+    bodies = {
+        "/v1/chat/completions": {"messages": HELLO, "max_tokens": 4},
+        "/v1/completions": {"prompt": "Hello", "max_tokens": 4},
+        "/v1/responses": {"input": "Hello", "max_output_tokens": 4},
+        "/v1/messages": {"messages": HELLO, "max_tokens": 4},
+        "/completion": {"prompt": "Hello", "n_predict": 4},
+    }
+    for path, body in bodies.items():
+        before = {name: supervisor.status().n_finished for name, supervisor in many.fleet.supervisors.items()}
+        status, content = await fetch(many, path, {"model": "right", **body})
+        assert status == 200, content
+        after = {name: supervisor.status().n_finished for name, supervisor in many.fleet.supervisors.items()}
+        assert (after["left"], after["right"]) == (before["left"], before["right"] + 1), path
+
+
+async def test_what_is_listed_and_what_is_not_known(many: Many) -> None:
+    listed = (await look(many, "/v1/models"))["data"]
+    assert [(model["id"], model["state"], model["context_window"]) for model in listed] == [
+        ("left", "away", 4096),
+        ("gauche", "away", 4096),
+        ("left-cold", "away", 4096),
+        ("right", "away", 4096),
+    ]
+    answer = await many.sdk.chat.completions.create(model="gauche", messages=HELLO, max_tokens=4)  # type: ignore[arg-type]
+    assert answer.model == "gauche"
+    states = {model["id"]: model["state"] for model in (await look(many, "/v1/models"))["data"]}
+    assert (states["left"], states["right"]) == ("here", "away")
+    status, content = await fetch(many, "/v1/chat/completions", {"model": "gpt-9", "messages": HELLO})
+    assert (status, json.loads(content)["error"]["code"]) == (404, "model_not_found")
+    assert b"left, gauche, left-cold, right" in content
+    assert (await fetch(many, "/v1/models/gpt-9"))[0] == 404
+    assert (await look(many, "/props?model=right"))["model_alias"] == "right"
+    assert (await look(many, "/health"))["status"] == "ok"
+    metrics = (await fetch(many, "/metrics"))[1]
+    assert b'luce_supervisor_engines{state="away"} 1.0' in metrics
+    assert b'engine="left engine 0"' in metrics
+
+
+async def test_a_client_hears_signs_of_life_while_its_model_comes(many: Many) -> None:
+    body = {"model": "left", "messages": HELLO, "max_tokens": 600, "ignore_eos": True, "stream": True}
+
+    long = asyncio.create_task(fetch(many, "/v1/chat/completions", body))
+    await until(lambda: many.fleet.supervisors["left"].presence.n_running > 0, "it runs")
+    _, other = await fetch(many, "/v1/chat/completions", {**body, "model": "right", "max_tokens": 4})
+    assert other.count(b'"delta":{},') > 2, "empty chunks while it waits"
+    assert other.rstrip().endswith(b"data: [DONE]")
+    assert (await long)[1].rstrip().endswith(b"data: [DONE]")
+
+
+async def test_a_conversation_goes_on_after_a_swap(many: Many) -> None:
+    text = "This is a conversation that is long enough to be remembered. " * 20
+
+    async def cached(name: str, *messages: str) -> tuple[int, int, str]:
+        turns = [{"role": "user" if i % 2 == 0 else "assistant", "content": said} for i, said in enumerate(messages)]
+        answer = await many.sdk.chat.completions.create(model=name, messages=turns, max_tokens=16)  # type: ignore[arg-type]
+        usage = answer.usage
+        assert usage is not None
+        assert usage.prompt_tokens_details is not None
+        known = usage.prompt_tokens_details.cached_tokens or 0
+        return usage.prompt_tokens, known, answer.choices[0].message.content or ""
+
+    n_first, _, said = await cached("left", text)
+    await cached("right", text)
+    n_second, n_known, _ = await cached("left", text, said, "And then?")
+    assert n_known >= 0.95 * n_first
+    assert n_known < n_second
