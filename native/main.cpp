@@ -20,6 +20,7 @@
 #include "app/scoring.h"
 #include "app/status_lines.h"
 #include "app/text_store.h"
+#include "app/workers.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/step_profile.h"
@@ -52,9 +53,9 @@ using namespace luce;
 using app::refuse_to_start;
 using daemon::Options;
 
-std::string version_text() {
+std::string version_text(const llama::Backend& backend) {
     return "luced " LUCE_VERSION "\nllama.cpp " LUCE_LLAMA_BUILD "\nbuild " LUCE_BUILD_DESCRIPTION "\n" +
-           llama::Backend().description();
+           backend.description();
 }
 
 engine::EngineConfig to_engine_config(const Options& options, std::int32_t n_ctx, llama::DeviceMemory& device_memory,
@@ -194,7 +195,11 @@ int run(int argc, char** argv) {
     Options options = parsed.value();
     set_log_level(options.log_level);
     if (options.wants_help) return app::print(daemon::help_text());
-    if (options.wants_version) return app::print(version_text());
+    if (options.wants_version) {
+        const llama::Backend backend;
+        const int refused = app::find_workers(options, STDOUT_FILENO);
+        return refused != 0 ? refused : app::print(version_text(backend));
+    }
     for (const std::string& note : options.notes) log_warn(note);
     if (const auto ready = prepare_process(options); !ready) return refuse_to_start(STDOUT_FILENO, ready.error());
     const auto trace = open_trace(options);
@@ -203,6 +208,8 @@ int run(int argc, char** argv) {
     StepProfile profile(clock, trace.value().get());  // outlives the threads that the model's memory has
     const UniqueFd replies = daemon::take_over_stdout();
     const llama::Backend backend;
+    if (options.rpc_worker) return app::lend(options, replies.get());
+    if (const int refused = app::find_workers(options, replies.get()); refused != 0) return refused;
     if (options.embedding != daemon::EmbeddingPooling::none) {
         return app::serve_embeddings(options, backend, replies.get());
     }

@@ -70,6 +70,10 @@ void tell_of_memory_on(int reply_fd) {
 
 void on_fatal_abort(const char* message) {
     tell_of_memory(message);
+    if (std::string_view(message).find("Remote RPC server") != std::string_view::npos) {
+        log_error("an RPC worker is gone, or has answered what it should not (--rpc)");
+        ::_exit(kTryLater);
+    }
     log_error(std::string("fatal error of the engine: ") + message);
     ::_exit(daemon::EventLoop::kEngineFailure);
 }

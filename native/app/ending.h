@@ -11,6 +11,7 @@ namespace luce::app {
 inline constexpr int kOutputFailed = 1;
 inline constexpr int kStartFailed = 2;
 inline constexpr int kBadArguments = 64;
+inline constexpr int kTryLater = 75;  // what is missing is another machine's
 
 // Answers `err start_failed`, logs why, and gives `status` back.
 int refuse_to_start(int reply_fd, const Error& error, int status);

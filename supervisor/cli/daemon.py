@@ -147,7 +147,7 @@ def _check_open(fd: int) -> None:
 
 
 def _run_pipe(values: dict[str, Any]) -> int:
-    from luce.supervisor.cli.pipe import PipeRequest, read_prompt, run_pipe
+    from luce.supervisor.cli.pipeline.pipe import PipeRequest, read_prompt, run_pipe
 
     prompt = read_prompt(values["tokens"], values["tokens_file"], text_ids=values["text_ids"])
     return run_pipe(

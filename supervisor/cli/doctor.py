@@ -37,13 +37,14 @@ class Finding:
 
 @click.command("doctor")
 @model_option
-def command(model: Path | None) -> int:
+@click.option("--rpc", metavar="HOST:PORT,…", help="Look for these RPC workers' devices too (luce rpc-worker).")
+def command(model: Path | None, rpc: str | None) -> int:
     """Check this installation: the native daemon and its build, the CPU's features, GPUs and loadable backends, the
     text library, the packaged models, and a generation through the real daemon (with --model, by that model).
 
     Exits 1 when something is broken, and says what to do about it.
     """
-    findings = [*_check_daemon(), _check_text_library(), _check_generation(model)]
+    findings = [*_check_daemon(rpc), _check_text_library(), _check_generation(model)]
     print_tables(lambda console: _print(console, findings))
     return EXIT_OK if all(finding.good for finding in findings) else EXIT_REFUSED
 
@@ -61,13 +62,13 @@ def _print(console: Console, findings: list[Finding]) -> None:
     console.print(table)
 
 
-def _check_daemon() -> list[Finding]:
+def _check_daemon(rpc: str | None) -> list[Finding]:
     from luce.supervisor.engine.locate import NotInstalledError, find_luced
 
     try:
         binary = find_luced()
         said = subprocess.run(
-            [str(binary), "--version", "--log-level", "debug"],
+            [str(binary), "--version", "--log-level", "debug", *([] if rpc is None else ["--rpc", rpc])],
             capture_output=True,
             encoding="utf-8",
             errors="replace",

@@ -60,6 +60,7 @@ class DaemonConfig:
     threads: int | None = None
     gpu_layers: int | None = None
     device: str | None = None
+    rpc: str | None = None
     split_mode: SplitMode | None = None
     tensor_split: str | None = None
     main_gpu: int | None = None

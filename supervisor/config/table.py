@@ -12,7 +12,19 @@ from typing import Any
 
 # What belongs to a process that is started by hand, and to luced alone; or what a process is for.
 PROCESS_OPTIONS = frozenset(
-    {"embedding", "stream_fd", "mux", "die_with_parent", "plan", "plan_gpus", "plan_host", "version", "help"}
+    {
+        "embedding",
+        "stream_fd",
+        "mux",
+        "die_with_parent",
+        "rpc_worker",
+        "rpc_tensor_cache",
+        "plan",
+        "plan_gpus",
+        "plan_host",
+        "version",
+        "help",
+    }
 )
 
 

@@ -69,7 +69,7 @@ from luce.supervisor.engine.generation import (
     Receiver,
 )
 from luce.supervisor.engine.pipes import PipeClosedError
-from luce.supervisor.engine.process import EngineProcess, describe_exit
+from luce.supervisor.engine.process import EXIT_TRY_LATER, EngineProcess, describe_exit
 from luce.supervisor.engine.prompt_file import PromptFile
 
 _Generating = TypeVar("_Generating", Generate, Compress)
@@ -316,6 +316,8 @@ class EngineClient:
         code = self._process.exit_code
         if code is None:
             return self.declare_dead(seen, DeathCause.ENDED)
+        if code == EXIT_TRY_LATER:
+            return self.declare_dead("a machine that it computes on is gone (--rpc)", DeathCause.WORKER_LOST)
         crashed = code > 0 or -code in _OWN_FAULT
         return self.declare_dead(describe_exit(code), DeathCause.CRASHED if crashed else DeathCause.ENDED)
 

@@ -46,6 +46,12 @@ class DeathCause(StrEnum):
     STOPPED = "stopped"  # by a signal from outside
     BROKE_PROTOCOL = "broke_protocol"
     CLOSED = "closed"  # by us
+    WORKER_LOST = "worker_lost"  # another machine that it computes on is gone
+
+
+OWN_FAULT = frozenset({DeathCause.CRASHED, DeathCause.HUNG})
+FROM_OUTSIDE = frozenset({DeathCause.STOPPED, DeathCause.CLOSED, DeathCause.WORKER_LOST})
+"""No request brought it about."""
 
 
 class EngineDied(Exception):  # noqa: N818  what happened, in the words of ARCHITECTURE.md

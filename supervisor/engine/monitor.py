@@ -18,7 +18,7 @@ from luce.supervisor.config import DaemonConfig, EngineConfig, SupervisorConfig
 from luce.supervisor.engine.client import EngineClient
 from luce.supervisor.engine.generation import DeathCause, EngineDied
 from luce.supervisor.engine.info import EngineInfo
-from luce.supervisor.engine.process import EngineProcess, StartError, StopDeadlines
+from luce.supervisor.engine.process import EXIT_TRY_LATER, EngineProcess, StartError, StopDeadlines
 from luce.supervisor.engine.watchdog import (
     EngineState,
     Lifecycle,
@@ -76,7 +76,8 @@ class EngineMonitor:
         self._liveness = Liveness(
             LivenessLimits(
                 stopped_s=config.stopped_timeout_s,
-                asleep_s=config.asleep_timeout_s,
+                # One that waits for other machines uses no CPU of this one.
+                asleep_s=config.asleep_timeout_s if self.daemon_config.rpc is None else config.busy_timeout_s,
                 busy_s=config.busy_timeout_s,
                 stalled_s=config.stalled_timeout_s,
                 slow_factor=config.slow_factor,
@@ -170,7 +171,7 @@ class EngineMonitor:
                     self._is_to_end = False
                     self._ended.set()
                     continue
-                delay_s = self._lifecycle.note_death(did_work=self._did_work, had_requests=self._had_requests)
+                delay_s = self._note_end()
                 if delay_s is None:
                     listener.engine_failed(self)
                     return
@@ -180,6 +181,18 @@ class EngineMonitor:
             raise
         finally:
             self._ended.set()  # whoever waits for its end
+
+    def _note_end(self) -> float | None:
+        """Seconds until the next start; None: there is none."""
+        failure = self.last_failure
+        is_elsewhere = (
+            failure.exit_code == EXIT_TRY_LATER
+            if isinstance(failure, StartError)
+            else failure is not None and failure.cause is DeathCause.WORKER_LOST
+        )
+        if is_elsewhere:
+            return self._lifecycle.note_absence()
+        return self._lifecycle.note_death(did_work=self._did_work, had_requests=self._had_requests)
 
     async def _wait_until_allowed(self) -> None:
         has_ended = self._lifecycle.state is EngineState.READY

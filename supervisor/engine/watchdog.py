@@ -30,6 +30,9 @@ TRANSITIONS: dict[EngineState, frozenset[EngineState]] = {
 }
 
 
+_LOOK_AGAIN_S = 1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """An engine that did some work before it died is started again at once. One that did none waits, longer each time,
@@ -74,6 +77,12 @@ class Lifecycle:
             return 0.0
         delay_s = self._policy.first_delay_s * self._policy.factor ** (self.n_idle_deaths - 1)
         return min(delay_s, self._policy.max_delay_s)
+
+    def note_absence(self) -> float:
+        """As note_death, where another machine is not there: nobody here is to blame, so it is tried for ever."""
+        self.n_deaths += 1
+        self.to(EngineState.BACKOFF)
+        return _LOOK_AGAIN_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

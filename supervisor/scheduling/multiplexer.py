@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from luce.protocol import Cancel, ErrorCode, GenerateOk, LocalProtocolError
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.client import EngineClient
-from luce.supervisor.engine.generation import DeathCause, EngineDied, EngineError
+from luce.supervisor.engine.generation import FROM_OUTSIDE, OWN_FAULT, EngineDied, EngineError
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.monitor import EngineMonitor
 from luce.supervisor.engine.watchdog import EngineState
@@ -41,7 +41,6 @@ _SERVED_ALONE = {ErrorCode.OUT_OF_MEMORY, ErrorCode.INTERNAL}
 """The engine could not serve the request; alone it may."""
 _SERVED_LATER = {ErrorCode.NO_ROOM, ErrorCode.QUEUE_FULL, ErrorCode.BUSY}
 """The engine has no room for the request as long as others run."""
-_OWN_FAULT = {DeathCause.CRASHED, DeathCause.HUNG}
 
 
 class Multiplexer:
@@ -196,9 +195,9 @@ class Multiplexer:
             attempt.abandon()
         for in_flight in running:
             failures = in_flight.failures
-            if death.cause not in {DeathCause.STOPPED, DeathCause.CLOSED}:
+            if death.cause not in FROM_OUTSIDE:
                 alone = len(running) == 1 and not handle.compressing.locked()
-                failures.note_death(alone=alone, own_fault=death.cause in _OWN_FAULT)
+                failures.note_death(alone=alone, own_fault=death.cause in OWN_FAULT)
             if failures.is_hopeless:
                 text = f"the request was given up: {failures.n_alone} engines have died while nothing else ran\n{death}"
                 self._give_up(in_flight, EngineKillerError(text))

@@ -18,9 +18,15 @@ def test_the_reference_page_is_made_of_the_table() -> None:
 
 
 def test_the_table_and_the_configuration_have_the_same_options() -> None:
-    assert engine_options().keys() - {"plan", "plan_gpus", "plan_host", "version", "help"} == {
-        entry.name for entry in fields(DaemonConfig)
-    }
+    assert engine_options().keys() - {
+        "rpc_worker",
+        "rpc_tensor_cache",
+        "plan",
+        "plan_gpus",
+        "plan_host",
+        "version",
+        "help",
+    } == {entry.name for entry in fields(DaemonConfig)}
 
 
 def test_the_choices_of_the_table_are_those_of_the_types() -> None:

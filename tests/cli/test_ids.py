@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luce.supervisor.cli.entry import Failure
-from luce.supervisor.cli.ids import IdReader, encode_ids, read_ids
+from luce.supervisor.cli.pipeline.ids import IdReader, encode_ids, read_ids
 
 ids_strategy = st.lists(st.integers(0, 2**31 - 1), max_size=30)
 

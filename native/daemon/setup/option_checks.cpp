@@ -162,7 +162,7 @@ Result<void> check_embedding(std::span<const std::string_view> given) {
 }  // namespace
 
 Result<void> check_together(const Options& options, std::span<const std::string_view> given) {
-    if (options.wants_help || options.wants_version) return {};
+    if (options.wants_help || options.wants_version || options.rpc_worker) return {};
     if (options.model.empty()) return bad_args("--model FILE is missing");
     if (options.embedding != EmbeddingPooling::none) return check_embedding(given);
     if (Result<void> checked = check_residency(options, given); !checked) return checked;

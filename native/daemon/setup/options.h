@@ -58,6 +58,9 @@ struct Options {
     std::optional<std::int32_t> n_threads;
     std::optional<std::int32_t> n_gpu_layers;
     std::optional<std::string> devices;
+    std::optional<std::string> rpc_workers;       // HOST:PORT by commas
+    std::optional<std::string> rpc_worker;        // HOST:PORT to lend this machine's devices at, in place of serving
+    std::optional<std::string> rpc_tensor_cache;  // a folder
     SplitModeChoice split_mode = SplitModeChoice::layer;
     std::optional<std::string> tensor_split;
     std::int32_t main_gpu = 0;

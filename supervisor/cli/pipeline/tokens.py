@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure
-from luce.supervisor.cli.ids import IdReader, encode_ids
 from luce.supervisor.cli.input import STDIN, read_file, read_stdin, stdin_chunks, utf8
 from luce.supervisor.cli.model_files import read_model, text_model
 from luce.supervisor.cli.options import model_option
 from luce.supervisor.cli.output import write_output
+from luce.supervisor.cli.pipeline.ids import IdReader, encode_ids
 
 _text_ids_option = click.option(
     "--text-ids", is_flag=True, help="Ids are decimal numbers, one a line, instead of int32, little endian."

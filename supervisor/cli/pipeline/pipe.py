@@ -12,9 +12,9 @@ from pathlib import Path
 from luce.protocol import ErrorCode, Generate, GenerateOk, SamplingArgs, format_reply
 from luce.supervisor.cli.engine_session import engine_session, events_within
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async, say
-from luce.supervisor.cli.ids import encode_ids, read_ids
 from luce.supervisor.cli.input import read_file, read_stdin
 from luce.supervisor.cli.output import OutputPipe
+from luce.supervisor.cli.pipeline.ids import encode_ids, read_ids
 from luce.supervisor.config import DaemonConfig
 from luce.supervisor.engine.generation import EngineError, Event, Generation, TokenEvent
 

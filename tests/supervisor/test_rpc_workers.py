@@ -1,0 +1,103 @@
+"""A model on two workers: the same tokens as without them, and a worker that dies or hangs costs a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from luce.supervisor import StartError, Supervisor, SupervisorConfig
+from tests.supervisor.streams import DEADLINE_S, check_same, collect, request, until
+
+LONG = tuple(2 + i * 7 % 8000 for i in range(700))
+
+
+class Worker:
+    """A luced that lends its CPU."""
+
+    def __init__(self, luced: Path) -> None:
+        self._luced = luced
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self.process: subprocess.Popen[bytes]
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        command = [str(self._luced), "--rpc-worker", self.address, "--threads", "1"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as self.process:
+            try:
+                self._wait()
+                yield
+            finally:
+                self.process.kill()
+
+    def _wait(self) -> None:
+        host, port = self.address.split(":")
+        for _ in range(int(DEADLINE_S * 20)):
+            with socket.socket() as tried:
+                tried.settimeout(0.05)
+                if tried.connect_ex((host, int(port))) == 0:
+                    return
+            assert self.process.poll() is None
+        pytest.fail("the worker does not listen")
+
+
+@pytest.fixture
+def workers(luced: Path) -> list[Worker]:
+    return [Worker(luced), Worker(luced)]
+
+
+def on(config: SupervisorConfig, workers: list[Worker]) -> SupervisorConfig:
+    return dataclasses.replace(config, rpc=",".join(worker.address for worker in workers), cache_type_k="f16")
+
+
+async def test_two_workers_give_the_tokens_of_one_machine(brisk: SupervisorConfig, workers: list[Worker]) -> None:
+    asked = [request(prompt_ids=LONG[: 40 * (n + 1)], max_tokens=60, n_logprobs=2) for n in range(4)]
+    async with Supervisor(dataclasses.replace(brisk, cache_type_k="f16")) as alone:
+        expected = [await collect(alone, one) for one in asked]
+    with workers[0].running(), workers[1].running():
+        async with Supervisor(on(brisk, workers)) as spread:
+            answers = await asyncio.gather(*(collect(spread, one) for one in asked))
+            check_same(asked, answers, expected, n_compared=3)
+            first = await collect(spread, request(prompt_ids=LONG))
+            again = await collect(spread, request(prompt_ids=(*LONG, 5)))
+            assert again.end.n_reused >= 0.9 * len(LONG), "memory works there as here"
+            await spread.park()
+            assert (await collect(spread, request(prompt_ids=LONG))).tokens == first.tokens
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_worker_that_dies_or_hangs_costs_a_pause(
+    brisk: SupervisorConfig, workers: list[Worker], blow: signal.Signals
+) -> None:
+    asked = request(prompt_ids=LONG, max_tokens=1000, n_logprobs=2)
+    hang_s = 120.0 if blow is signal.SIGKILL else 8.0  # a busy machine is no worker that hangs
+    config = dataclasses.replace(on(brisk, workers), busy_timeout_s=hang_s, restart_limit=2)
+    with ExitStack() as stack:
+        stack.enter_context(workers[0].running())
+        second = stack.enter_context(ExitStack())
+        second.enter_context(workers[1].running())
+        async with Supervisor(config) as supervisor:
+            expected = await collect(supervisor, asked)
+            running = asyncio.create_task(collect(supervisor, asked))
+            await until(lambda: supervisor.status().engines[0].n_running > 0, "it runs")
+            workers[1].process.send_signal(blow)
+            await until(lambda: supervisor.status().engines[0].n_deaths > 0, "its engine is gone")
+            assert not running.done()
+            second.close()
+            await until(lambda: supervisor.status().engines[0].n_deaths > 3, "it looks for the worker")
+            stack.enter_context(workers[1].running())
+            check_same([asked], [await running], [expected], n_compared=1)
+
+
+async def test_a_worker_that_is_not_there_is_named(brisk: SupervisorConfig, workers: list[Worker]) -> None:
+    with pytest.raises(StartError, match=f"{workers[0].address} cannot be reached: Connection refused"):
+        async with Supervisor(on(brisk, workers[:1])):
+            pass
