@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from luce.supervisor.cli.watching.conversations import conversations
 from luce.supervisor.cli.watching.processes import Runner
 from luce.supervisor.cli.watching.speeds import Speeds, speeds
 from tests.cli.conftest import TIMEOUT_S, Run
@@ -141,6 +142,7 @@ def test_a_signal_ends_top_and_leaves_the_terminal_as_it_was(bin_dir: Path, numb
 def test_top_goes_on_where_the_server_is_gone_and_comes_back(bin_dir: Path) -> None:
     with scripted(status=json.dumps(STATUS)) as server, top(bin_dir, server.url, "--interval", "0.1") as it:
         it.wait_for(b"2 of 2 lanes free")
+        it.wait_for(b"conversations are not shown: the server refuses (404)")
         server.pages["/status.json"] = None
         it.wait_for(b"no newer figures: the server refuses (404)")
         server.pages["/status.json"] = json.dumps({**STATUS, "model": "another"})
@@ -148,10 +150,17 @@ def test_top_goes_on_where_the_server_is_gone_and_comes_back(bin_dir: Path) -> N
 
 
 def test_top_without_a_terminal_is_one_picture(run: Run, server: tuple[subprocess.Popen[bytes], str]) -> None:
+    body = {"messages": [{"role": "user", "content": "Remember the roofs of the old town. " * 20}], "max_tokens": 4}
+    asked = urllib.request.Request(  # noqa: S310
+        f"{server[1]}/v1/chat/completions", data=json.dumps(body).encode(), headers={"Authorization": f"Bearer {KEY}"}
+    )
+    with urllib.request.urlopen(asked, timeout=TIMEOUT_S) as answer:  # noqa: S310
+        assert answer.status == 200
     result = run("luce", "top", "--url", server[1], "--interval", "0.05", env=WITH_KEY)
     assert result.returncode == 0, result.stderr
     for shown in (b"luce-tiny-Q8_0 at http", b" tokens a second", b"2 of 2 lanes free", b"device", b"host", b"disk"):
         assert shown in result.stdout
+    assert re.search(rb"s ago +\d+ +0 +\d+ m?s .*(device|host) \d.* user Remember", result.stdout)
 
 
 @pytest.mark.parametrize(("status", "said"), [(None, "(404)"), ("[]", "no JSON object"), ("{}", "no server of")])
@@ -184,6 +193,28 @@ def test_what_cannot_be_told_is_not_said() -> None:
     assert speeds(now, look(1.0, 0, [(6, 5, 1)])) == Speeds(10.0, None, None, ((None,),)), "another text; a busy engine"
     restarted = look(1.0, 0, [(5, 5, 9)], tokens_in=11, tokens_reused=0)
     assert speeds(now, restarted) == Speeds(10.0, None, None, ((0.0,),)), "an engine that was started anew"
+
+
+def run_of(page: str, parent: str | None, begin: int, end: int, **places: int) -> dict[str, Any]:
+    counts = {"n_device": 0, "n_host": 0, "n_disk": 0, "n_lanes": 0, **places}
+    return {"page": page, "parent": parent, "begin": begin, "end": end, "is_held": False, "words": page, **counts}
+
+
+def test_a_conversation_is_a_way_to_an_end_of_the_tree() -> None:
+    runs = [
+        run_of("a", None, 0, 192, n_device=3, n_host=3, n_disk=3, age_s=9),
+        run_of("b", "a", 192, 256, n_disk=1, age_s=9),
+        run_of("c", "a", 192, 320, n_host=1, n_disk=2, age_s=4),
+        run_of("d", "gone", 64, 128, n_device=1) | {"age_s": None},
+    ]
+    memory = {"engines": [{"page_tokens": 64, "runs": runs}], "read_s": 0.01}
+    found = conversations(memory)
+    assert [(one.words, one.n_tokens, one.n_shared, one.n_pages) for one in found] == [
+        ("c", 320, 192, (3, 1, 1)),
+        ("b", 256, 192, (3, 0, 1)),
+        ("d", 128, 64, (1, 0, 0)),
+    ]
+    assert [one.read_s for one in found] == [3.2, 2.56, 1.28]
 
 
 @pytest.mark.parametrize(

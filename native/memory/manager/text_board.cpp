@@ -1,6 +1,7 @@
 #include "memory/manager/text_board.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "memory/tiers/disk_store.h"
@@ -9,11 +10,30 @@ namespace luce::memory {
 namespace {
 
 constexpr std::size_t kFirstTokens = 32;  // enough to know a text again
+constexpr Position kLeastTokens = 8;      // of a page that differs only at its end
+constexpr int kMaxCompared = 64;          // pages beside one
 constexpr std::size_t kMaxHolds = 256;
 
 Error no_such_page() { return {ErrorCode::bad_args, "page=: nothing that is remembered ends there: list texts again"}; }
 
 double last_use_s(const Page& page) { return page.owner ? page.owner->last_use_s : 0; }
+
+// The first ones. Behind a branch from where it differs from the pages beside it: what they begin with tells none.
+Tokens telling_tokens(const Page& page) {
+    Position begin = 0;
+    int n_compared = 0;
+    if (!page.parent->is_root()) {
+        for (const auto& [_, beside] : page.parent->children) {
+            if (beside.get() == &page) continue;
+            if (n_compared++ == kMaxCompared) break;
+            begin = std::max(begin, n_common(page.tokens, beside->tokens));
+        }
+    }
+    const auto rest =
+        std::span(page.tokens).subspan(static_cast<std::size_t>(std::min(begin, kPageSize - kLeastTokens)));
+    const auto shown = rest.first(std::min(rest.size(), kFirstTokens));
+    return {shown.begin(), shown.end()};
+}
 
 Checkpoint* longest_checkpoint(Page& page) {
     const auto longest = std::ranges::max_element(page.checkpoints, {},
@@ -41,7 +61,7 @@ TextRun TextBoard::run_from(Page*& page) const {
     TextRun run;
     run.begin = page->begin();
     if (!page->parent->is_root()) run.parent = page->parent->name;
-    run.first_tokens.assign(page->tokens.begin(), page->tokens.begin() + kFirstTokens);
+    run.first_tokens = telling_tokens(*page);
     for (;;) {
         run.n_device += page->is_resident() ? 1 : 0;
         run.n_host += page->host != nullptr ? 1 : 0;

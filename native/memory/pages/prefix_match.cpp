@@ -98,16 +98,18 @@ bool departs(const Known& known, Page& root, std::span<const Token> text) {
     });
 }
 
+// Of two reasons the one that costs more tokens: a text that departs early is not said to lack a checkpoint there.
 Miss why_not_more(const PrefixMatch& chosen, const Known& known, Page& root, std::span<const Token> text) {
     const auto n_text = static_cast<Position>(text.size());
     if (chosen.n >= n_text - 1) return {};
-    if (chosen.n < std::min(known.n_matched, n_text - 1)) {
-        const auto n_kept = static_cast<Position>(n_kept_pages(known.pages)) * kPageSize;
-        const auto n_pages = static_cast<Position>(known.pages.size()) * kPageSize;
-        return {n_kept < n_pages ? Miss::Reason::evicted : Miss::Reason::no_tail, 0};
+    const Position n_not_taken = std::max<Position>(std::min(known.n_matched, n_text - 1) - chosen.n, 0);
+    if (n_text - known.n_matched > n_not_taken && departs(known, root, text)) {
+        return {Miss::Reason::differs, known.n_matched};
     }
-    if (departs(known, root, text)) return {Miss::Reason::differs, known.n_matched};
-    return {};
+    if (n_not_taken == 0) return {};
+    const auto n_kept = static_cast<Position>(n_kept_pages(known.pages)) * kPageSize;
+    const auto n_pages = static_cast<Position>(known.pages.size()) * kPageSize;
+    return {n_kept < n_pages ? Miss::Reason::evicted : Miss::Reason::no_tail, 0};
 }
 
 }  // namespace

@@ -76,7 +76,8 @@ TEST_CASE("with state a prefix ends where a checkpoint stands, and says why not 
     known.checkpoint_at(70, true);
     known.checkpoint_at(150, true);
     CHECK(known.choose(counting(200), true).n == 150);
-    CHECK(to_string(known.choose(with(counting(200), 100, 7), true).miss) == "no_tail");
+    CHECK(to_string(known.choose(with(counting(200), 100, 7), true).miss) == "differs_at:100");
+    CHECK(to_string(known.choose(with(counting(200), 140, 7), true).miss) == "no_tail");
     CHECK(known.choose(with(counting(200), 100, 7), true).n == 70);
     CHECK(to_string(known.choose(with(counting(200), 70, 7), true).miss) == "differs_at:70");
     known.pages[1]->host = nullptr;

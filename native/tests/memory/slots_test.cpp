@@ -252,7 +252,11 @@ TEST_CASE("texts that branch are runs, and one of them can be held, let go and f
         CAPTURE(has_state);
         Play play(has_state);
         const Tokens shared = counting(1, 2 * kPageSize);
-        for (const Token first : {Token{7}, Token{9}}) REQUIRE(play.run(joined(shared, counting(first, kPageSize)), 1));
+        // They part within a page.
+        const Tokens also_shared = joined(shared, counting(5, 40));
+        for (const Token first : {Token{7}, Token{9}}) {
+            REQUIRE(play.run(joined(also_shared, counting(first, kPageSize)), 1));
+        }
         memory::TextBoard& texts = play.memory.texts();
         const memory::TextListing listing = texts.list(0, 10);
         REQUIRE(listing.runs.size() == 3);
@@ -261,6 +265,9 @@ TEST_CASE("texts that branch are runs, and one of them can be held, let go and f
         CHECK(!listing.runs[0].parent);
         CHECK(listing.runs[1].parent == listing.runs[0].name);
         CHECK(listing.runs[2].parent == listing.runs[0].name);
+        CHECK(listing.runs[0].first_tokens == counting(1, 32));
+        CHECK(listing.runs[1].first_tokens == counting(9, 24));
+        CHECK(listing.runs[2].first_tokens == counting(7, 24));
         CHECK(texts.list(1, 1).runs[0].name == listing.runs[1].name);
         CHECK(texts.list(3, 10).runs.empty());
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from luce.supervisor.cli.numbers import format_bytes
+from luce.supervisor.cli.watching.conversations import Conversation, conversation_table
 from luce.supervisor.cli.watching.speeds import Speeds, Status
 
 NOT_KNOWN = "–"  # noqa: RUF001
@@ -29,11 +30,18 @@ _WORDS = {
 
 
 def board(
-    status: Status, found: Speeds, rates: Sequence[float], url: str, trouble: str | None = None
+    status: Status,
+    found: Speeds,
+    rates: Sequence[float],
+    url: str,
+    remembered: Sequence[Conversation] | str,
+    trouble: str | None = None,
 ) -> RenderableType:
-    """`rates`: tokens a second of the last looks, the newest last. `trouble`: why there is no newer look."""
+    """`rates`: tokens a second of the last looks, the newest last. `remembered`: why not, where a text. `trouble`: why
+    there is no newer look."""
     parts: list[RenderableType] = [_head(status, url, trouble), _speeds(status, found, rates), _lanes(status, found)]
     parts += [_memory(engine) for engine in status["engines"] if engine["tiers"]]
+    parts.append(Text(remembered, "dim") if isinstance(remembered, str) else conversation_table(remembered))
     return Group(*(part for pair in parts for part in (pair, "")))
 
 

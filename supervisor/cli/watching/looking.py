@@ -34,6 +34,12 @@ def status_of(server: ServerClient, timeout_s: float) -> dict[str, Any]:
     return shown
 
 
+def memory_of(server: ServerClient, timeout_s: float) -> dict[str, Any]:
+    """/memory.json. Raises ServerError, also where the key has not the scope for it."""
+    memory: dict[str, Any] = _safe(server.look("/memory.json", timeout_s))
+    return memory
+
+
 def _safe(value: Any) -> Any:
     """Without characters that would command a terminal: the server may be anybody's."""
     match value:

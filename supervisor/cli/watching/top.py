@@ -20,15 +20,18 @@ from luce.supervisor.cli.numbers import Seconds
 from luce.supervisor.cli.output import print_tables, safe
 from luce.supervisor.cli.server_client import ServerClient, ServerError
 from luce.supervisor.cli.servers import DEFAULT_URL, KEY_VARIABLE, end_by_signals, named_server, undisturbed
-from luce.supervisor.cli.watching.looking import others_running, status_of
+from luce.supervisor.cli.watching.looking import memory_of, others_running, status_of
 from luce.supervisor.cli.watching.speeds import Speeds, Status, speeds
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from luce.supervisor.cli.watching.conversations import Conversation
+
 _ANSWER_S = 5.0  # a busy engine takes a second
 _STDIN_FD = 0
 _N_RATES = 60
+_MEMORY_EVERY_S = 3.0  # an engine looks through its whole tree for it
 
 
 @click.command("top")
@@ -48,10 +51,11 @@ _N_RATES = 60
 )
 @click.option("--once", is_flag=True, help="Two looks, one picture, and out. So it is where stdout is no terminal.")
 def command(*, url: str | None, api_key: str | None, interval_s: float, once: bool) -> int:
-    """Watch a server: its lanes, what it remembers and where, how fast it reads and writes.
+    """Watch a server: its lanes, the conversations that it remembers, where they lie and what reading them again would
+    cost, how fast it reads and writes.
 
-    q leaves, any other key looks at once. The same figures over longer times are at /metrics, for Prometheus; the page
-    at the server's address shows them in a browser.
+    q leaves, any other key looks at once. Conversations are shown to a key of scope admin. The same figures over longer
+    times are at /metrics, for Prometheus; the page at the server's address shows them in a browser.
     """
     server = named_server("--url", url or DEFAULT_URL, KEY_VARIABLE, api_key)
     end_by_signals()
@@ -79,6 +83,9 @@ class _Watch:
         self._speeds = Speeds()
         self._rates: deque[float] = deque(maxlen=_N_RATES)
         self._trouble: str | None = None
+        self._remembered: list[Conversation] | str = ""
+        self._memory_s = -_MEMORY_EVERY_S
+        self._look_at_memory()
 
     def look(self) -> None:
         before: Status = self._status
@@ -92,11 +99,23 @@ class _Watch:
             engine["tiers"] = engine["tiers"] or earlier["tiers"]  # one that is busy does not say
         self._speeds = speeds(self._status, before)
         self._rates.append(self._speeds.generated_per_s or 0.0)
+        self._look_at_memory()
+
+    def _look_at_memory(self) -> None:
+        from luce.supervisor.cli.watching.conversations import conversations
+
+        if time.monotonic() - self._memory_s < _MEMORY_EVERY_S:
+            return
+        try:
+            self._remembered = conversations(memory_of(self._server, _ANSWER_S))
+        except ServerError as error:
+            self._remembered = f"conversations are not shown: {safe(str(error))}"
+        self._memory_s = time.monotonic()
 
     def __rich__(self) -> RenderableType:
         from luce.supervisor.cli.watching.board import board
 
-        return board(self._status, self._speeds, self._rates, self._server.url, self._trouble)
+        return board(self._status, self._speeds, self._rates, self._server.url, self._remembered, self._trouble)
 
 
 def _show(watch: _Watch, interval_s: float) -> None:

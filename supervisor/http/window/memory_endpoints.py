@@ -113,5 +113,5 @@ def _runs(listing: TextListing | None, text: TextModel) -> list[dict[str, Any]]:
 def _run(run: TextRun, text: TextModel) -> dict[str, Any]:
     shown = asdict(run)
     known = [token for token in shown.pop("first_tokens") if token < text.n_vocab]  # others stand for images
-    words = text.detokenize(known, unparse_special=True).decode("utf-8", "replace")
+    words = text.detokenize(known, unparse_special=False).decode("utf-8", "replace")
     return shown | {"words": words}

@@ -8,10 +8,13 @@ import os
 import re
 import signal
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from luce.supervisor.http.streams.resumable_answer import STREAM_SESSIONS
 from tests.http.serving import Server
+from tests.http.window.breaking_proxy import breaking_proxy
 from tests.http.window.browsing import browser, counts, opened, shows
 
 if TYPE_CHECKING:
@@ -21,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["browser"]  # a fixture
 
-NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": 300, "maxItems": 300}
+N_NUMBERS = 150
+NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": N_NUMBERS, "maxItems": N_NUMBERS}
 WEATHER = {
     "type": "function",
     "function": {
@@ -118,16 +122,55 @@ def test_an_answer_can_be_stopped_and_gone_on_with(page: Page) -> None:
     assert len(gone_on) > len(stopped.rstrip())
 
 
-def test_a_reload_in_mid_answer_keeps_what_came(page: Page) -> None:
-    set_up(page, schema=json.dumps(NUMBERS | {"minItems": 1900, "maxItems": 1900}))
+def test_a_reload_in_mid_answer_takes_it_up_again(page: Page) -> None:
+    set_up(page, schema=json.dumps(NUMBERS))
     say(page, "Numbers")
     page.wait_for_selector(".message.live .body:has-text(',')")
-    with page.expect_response(re.compile("status.json")):  # a second goes by: what came is kept by then
-        pass
-    page.reload()
-    counts(messages(page), 1)
+    with page.expect_request(re.compile(r"v1/stream\?conv_id=")) as asked:
+        page.reload()
+    counts(figures(page), 1)
+    assert asked.value.method == "GET"
+    assert len(json.loads(messages(page).locator(".body").text_content() or "")) == N_NUMBERS
+    shows(figures(page), re.compile("tokens/s"))
+
+
+def test_an_answer_goes_on_over_a_proxy_that_is_restarted(browser: Browser, server: Server) -> None:
+    with breaking_proxy(server.url) as proxy, opened(browser, f"{proxy.url}/") as page:
+        set_up(page, schema=json.dumps(NUMBERS))
+        say(page, "Numbers")
+        page.wait_for_selector(".message.live .body:has-text(',')")
+        for _ in range(2):
+            proxy.down()
+            shows(page.locator(".message.live .told"), re.compile("The connection broke"))
+            proxy.up()
+            shows(page.locator(".message.live .told"), re.compile("pieces"))
+        counts(figures(page), 1)
+        assert len(json.loads(messages(page).locator(".body").text_content() or "")) == N_NUMBERS
+        counts(page.locator("#log .failure"), 0)
+
+
+def test_an_answer_that_is_stopped_ends_on_the_server_and_one_that_is_lost_can_be_gone_on_with(
+    page: Page, server: Server
+) -> None:
+    set_up(page, schema=json.dumps(NUMBERS))
+    say(page, "Numbers")
+    page.wait_for_selector(".message.live .body:has-text(',')")
+    sessions = server.app[STREAM_SESSIONS]
+    with page.expect_response(lambda answer: answer.request.method == "DELETE") as told:
+        page.click("#stop")
+    counts(page.locator(".message.live"), 0)
+    assert sessions.find("", parse_qs(urlsplit(told.value.url).query)["conv_id"][0]) is None
+    messages(page).get_by_role("button", name="Regenerate").click()
+    page.wait_for_selector(".message.live .body:has-text(',')")
+
+    async def lose() -> None:
+        await sessions.close()
+
+    server.call(lose)
     shows(messages(page).locator("footer span"), "cut off")
-    assert messages(page).get_by_role("button", name="Go on").is_visible()
+    set_up(page, schema="", max_tokens="4")
+    messages(page).get_by_role("button", name="Go on").click()
+    counts(figures(page), 1)
 
 
 def test_an_answer_goes_on_when_its_engine_is_killed(page: Page, server: Server) -> None:
@@ -138,7 +181,7 @@ def test_an_answer_goes_on_when_its_engine_is_killed(page: Page, server: Server)
     os.kill(pid, signal.SIGKILL)
     counts(figures(page), 1)
     shows(figures(page), re.compile("went on after 1 engine was lost"))
-    assert len(json.loads(messages(page).locator(".body").text_content() or "")) == 300
+    assert len(json.loads(messages(page).locator(".body").text_content() or "")) == N_NUMBERS
     counts(page.locator("#log .failure"), 0)
 
 

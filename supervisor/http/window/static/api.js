@@ -5,10 +5,15 @@ import { at, say } from "./dom.js";
 
 let key = sessionStorage.getItem("luce-key") || "";
 let waiting = null;  // for a key: a promise that all share
+const SILENCE_MS = 60000;  // a server gives signs of life every 10 s at least
 
 export class ApiError extends Error {
-  constructor(status, text) { super(text); this.status = status; }
+  constructor(status, text, code) { super(text); this.status = status; this.code = code; }
 }
+
+// What ends by itself: nobody answers, the connection breaks, or a proxy has lost its server for a while.
+export const isPassing = error =>
+  error instanceof TypeError || (error instanceof ApiError && [502, 503, 504].includes(error.status));
 
 // Asks until the server takes the key; any other failure ends it: ApiError, TypeError (nobody answers), or a
 // DOMException where it took longer than `timeoutMs`.
@@ -22,7 +27,7 @@ export async function ask(path, { timeoutMs, ...options } = {}) {
       if (tried === key) await askForKey(tried !== "");
       continue;
     }
-    if (!answer.ok) throw new ApiError(answer.status, await failure(answer));
+    if (!answer.ok) throw await failure(answer);
     if (key) sessionStorage.setItem("luce-key", key);
     return answer;
   }
@@ -30,17 +35,13 @@ export async function ask(path, { timeoutMs, ...options } = {}) {
 
 export const askJson = async (path, options) => (await ask(path, options)).json();
 
-export const post = (path, body, signal) => ask(path, {
-  method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal,
+export const post = (path, body, { headers, ...options } = {}) => ask(path, {
+  method: "POST", headers: { "Content-Type": "application/json", ...headers }, body: JSON.stringify(body), ...options,
 });
 
 async function failure(answer) {
-  try {
-    const told = await answer.json();
-    return told.error?.message || "status " + answer.status;
-  } catch {
-    return "status " + answer.status;
-  }
+  const told = await answer.json().catch(() => ({}));  // a proxy's page, say
+  return new ApiError(answer.status, told.error?.message || "status " + answer.status, told.error?.code);
 }
 
 function askForKey(isRefused) {
@@ -64,18 +65,28 @@ function askForKey(isRefused) {
   return waiting;
 }
 
-// The data of each server-sent event of an answer, as text.
+// The server-sent events of an answer: { id, data }. A connection on which nothing comes for SILENCE_MS, not even a sign
+// of life, is taken for a broken one: TypeError.
 export async function* events(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const blocks = (rest + value).split("\n\n");
-    rest = blocks.pop();
-    for (const block of blocks) {
-      const data = block.split("\n").filter(line => line.startsWith("data:")).map(line => line.slice(5).trimStart());
-      if (data.length) yield data.join("\n");
+  let rest = "", timer = 0;
+  const next = () => new Promise((resolve, reject) => {
+    timer = setTimeout(() => reject(new TypeError("the server has said nothing for " + SILENCE_MS / 1000 + " s")), SILENCE_MS);
+    reader.read().then(resolve, reject).finally(() => clearTimeout(timer));
+  });
+  try {
+    for (;;) {
+      const { value, done } = await next();
+      if (done) return;
+      const blocks = (rest + value).split("\n\n");
+      rest = blocks.pop();
+      for (const block of blocks) {
+        const lines = block.split("\n"), field = name => lines.filter(line => line.startsWith(name + ":")).map(line => line.slice(name.length + 1).trimStart());
+        const data = field("data");
+        if (data.length) yield { id: field("id")[0], data: data.join("\n") };
+      }
     }
+  } finally {
+    reader.cancel().catch(() => {});
   }
 }

@@ -3,13 +3,14 @@
 import { at, button, make } from "./dom.js";
 
 const MOST_BYTES = 16 << 20;
+const READ_BY_SERVER = ["image/png", "image/jpeg", "image/gif", "image/bmp"];
 
 export function attachments(notice) {
   let attached = [];
   let hasImages = false;
 
   function draw() {
-    at("attached").replaceChildren(...attached.map(file => make("li", { class: "attachment" }, file.name, " ",
+    at("attached").replaceChildren(...attached.map(file => make("li", { class: "attachment" }, file.image ? make("img", { src: file.image, alt: "" }) : null, file.name, " ",
       button("×", () => { attached = attached.filter(other => other !== file); draw(); }, { "aria-label": "Leave out " + file.name }))));
   }
 
@@ -17,7 +18,7 @@ export function attachments(notice) {
     if (file.size > MOST_BYTES) throw new Error("it has more than 16 MB");
     if (file.type.startsWith("image/")) {
       if (!hasImages) throw new Error("this model takes no images");
-      attached.push({ name: file.name, image: await asUrl(file) });
+      attached.push({ name: file.name, image: await asUrl(READ_BY_SERVER.includes(file.type) ? file : await asPng(file)) });
     } else {
       const text = await file.text();
       if (text.includes("\0")) throw new Error("it is no text");
@@ -38,6 +39,9 @@ export function attachments(notice) {
     await addAll([...at("attach-file").files]);
     at("attach-file").value = "";
   });
+  at("prompt").addEventListener("paste", event => {
+    if (event.clipboardData.files.length) { event.preventDefault(); addAll([...event.clipboardData.files]); }
+  });
   at("composer").addEventListener("dragover", event => event.preventDefault());
   at("composer").addEventListener("drop", event => { event.preventDefault(); addAll([...event.dataTransfer.files]); });
 
@@ -46,6 +50,14 @@ export function attachments(notice) {
     take() { const taken = attached; attached = []; draw(); return taken; },
     allowImages(allowed) { hasImages = allowed; },
   };
+}
+
+// WebP, AVIF and whatever else the browser can draw.
+async function asPng(file) {
+  const picture = await createImageBitmap(file).catch(() => { throw new Error("this browser cannot read it"); });
+  const canvas = make("canvas", { width: picture.width, height: picture.height });
+  canvas.getContext("2d").drawImage(picture, 0, 0);
+  return new Promise(resolve => canvas.toBlob(resolve, "image/png"));
 }
 
 const asUrl = file => new Promise((resolve, reject) => {

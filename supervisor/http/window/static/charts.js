@@ -1,18 +1,17 @@
 // The last hour as charts, by uPlot. Samples are added as they come; what is older than an hour goes.
 
-import { duration, make, rate, size, whole } from "./dom.js";
+import { clock, duration, make, rate, size, whole } from "./dom.js";
 
 const MOST_SAMPLES = 720, HEIGHT = 130;
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000, 1000000];
 const CHARTS = [
   { title: "Tokens a second", names: ["tokens_per_s"], shown: rate },
   { title: "First token", names: ["first_token_s"], shown: duration },
-  { title: "Prompts from the cache", names: ["cached_share"], shown: value => Math.round(100 * value) + " %" },
+  { title: "Prompts from memory", names: ["cached_share"], shown: value => Math.round(100 * value) + " %" },
   { title: "Running and waiting", names: ["running", "waiting"], shown: whole, least: 2, incrs: WHOLE },
   { title: "Pages in the device", names: ["device_pages"], shown: whole, least: 2, incrs: WHOLE },
   { title: "Host memory and disk", names: ["host_bytes", "disk_bytes"], shown: size },
 ];
-const clock = seconds => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 const SPARSE = new Set(["first_token_s", "cached_share"]);  // only where something came
 const COLOURS = ["--run", "--keep"];
 

@@ -14,6 +14,12 @@ const PAGE = 60;  // messages that are drawn at first: the others on demand
 const SAVE_MS = 1000;
 const NEAR_END = 80;
 
+const HINTS = [  // what else people come for, and where it is
+  ["Why was the last request slow?", "now", "Now and before"],
+  ["What does the server remember?", "memory", "Memory"],
+  ["Claude Code, Codex, an SDK:", "connect", "Connect"],
+];
+
 const answers = new Map();  // that are being written, by their conversation's id
 let known = [];  // conversations, the newest first
 let tree = new Tree(newConversation(), []);
@@ -44,12 +50,15 @@ function tellBelow(said) {
 async function openConversation(conversation) {
   const live = answers.get(conversation.id);
   tree = live ? live.tree : new Tree(conversation, await store.messagesOf(conversation.id));
-  if (!live) for (const message of tree.messages.values()) if (message.state === "streaming") message.state = "cut";
+  const unfinished = live ? [] : [...tree.messages.values()].filter(message => message.state === "streaming");
+  for (const message of unfinished) message.state = "cut";
   sessionStorage.setItem("luce-conversation", conversation.id);
   nDrawn = PAGE;
   closeList();
   draw();
-  toEnd();
+  toEndOfAll();
+  const last = unfinished.find(message => message.stream);
+  if (last) write(last, null);
 }
 
 function begin() {
@@ -83,8 +92,9 @@ function draw() {
   const log = at("log");
   log.replaceChildren();
   if (!path.length) {
-    log.append(make("div", { class: "welcome" }, make("h2", {}, "What shall it be?"),
-      make("p", { class: "soft" }, "What you write is kept in this browser and sent to this server only. Edit any message to branch: what both branches share is not read again.")));
+    log.append(make("div", { class: "welcome" }, make("h2", {}, "Talk to the model"),
+      make("p", { class: "soft" }, "What you write is kept in this browser and sent to this server only. Edit any message to branch: what both branches share is not read again."),
+      make("ul", { class: "hints" }, ...HINTS.map(([said, view, name]) => make("li", {}, said + " ", make("a", { href: "#" + view }, name))))));
   }
   if (first > 0) {
     log.append(button("Show " + Math.min(first, 200) + " earlier messages", () => {
@@ -111,6 +121,12 @@ function card(message, isLast) {
 const isAtEnd = () => at("log").scrollHeight - at("log").scrollTop - at("log").clientHeight < NEAR_END;
 const toEnd = () => { at("log").scrollTop = at("log").scrollHeight; };
 
+// Where much is new: what comes into view is measured only then.
+function toEndOfAll() {
+  toEnd();
+  requestAnimationFrame(() => { toEnd(); requestAnimationFrame(toEnd); });
+}
+
 // What is done
 
 const actions = {
@@ -126,7 +142,9 @@ const actions = {
   },
   redraw(id) {
     draw();
-    at("log").querySelector(`[data-id="${id}"]`)?.scrollIntoView({ block: "nearest" });
+    const shown = at("log").querySelector(`[data-id="${id}"]`);
+    shown?.scrollIntoView({ block: "nearest" });
+    shown?.querySelector("footer button + button")?.focus();
   },
   keepEdit(message, text) {
     const made = tree.add(message.parent, { role: message.role, content: text, files: message.files, call: message.call, name: message.name, state: "done" });
@@ -146,7 +164,9 @@ const actions = {
   },
   goOn(message) {
     tree.conversation.leaf = message.id;
-    if (message.content) answer(message); else actions.regenerate(message);
+    if (message.stream) write(message, null);
+    else if (message.content) answer(message);
+    else actions.regenerate(message);
   },
   answerCalls(message, results) {
     let parent = message.id;
@@ -173,23 +193,30 @@ async function answer(goesOn = null) {
     return;
   }
   if (goesOn) body.continue_final_message = true;
-  const message = goesOn || its.add(its.conversation.leaf, { role: "assistant", state: "streaming" });
+  await write(goesOn || its.add(its.conversation.leaf, { role: "assistant", state: "streaming" }), body);
+}
+
+// A message of the model while it comes; `body`: what is asked for, null where it was before.
+async function write(message, body) {
+  const its = tree;
   let follows = true;
   const live = new Answer(new LiveCard(message, () => { if (its === tree && follows) toEnd(); }));
   live.tree = its;
   answers.set(its.conversation.id, live);
   draw();
+  if (document.activeElement === document.body) at("log").focus({ preventScroll: true });  // its button is gone
   toEnd();
   notice("The model answers");
   const onScroll = () => { follows = isAtEnd(); };
   at("log").addEventListener("scroll", onScroll, { passive: true });
   let savedAt = performance.now();
-  keep(its, message);
-  await live.run(body, () => {
+  const run = live.run(body, () => {
     if (performance.now() - savedAt < SAVE_MS) return;
     savedAt = performance.now();
     keep(its, message);
   });
+  keep(its, message);
+  await run;
   at("log").removeEventListener("scroll", onScroll);
   answers.delete(its.conversation.id);
   its.conversation.updated = Date.now();
@@ -232,7 +259,13 @@ function closeList() {
 function stop() { answers.get(tree.conversation.id)?.stop(); }
 
 function onKey(event) {
-  if (event.key === "Escape" && !at("settings").open && !at("chat").hidden) stop();
+  if (event.key !== "Escape" || at("settings").open || at("chat").hidden) return;
+  if (at("conversations").classList.contains("open")) {
+    closeList();
+    at("show-conversations").focus();
+  } else {
+    stop();
+  }
 }
 
 function onPromptKey(event) {

@@ -5,6 +5,11 @@ import { button, make } from "./dom.js";
 
 let isDrawn = false;
 
+// JSON as people write it into files.
+function laidOut(lines) {
+  return lines.startsWith("{") ? JSON.stringify(JSON.parse(lines), null, 2) : lines;
+}
+
 export async function look(_, view) {
   if (isDrawn) return;
   const told = await askJson("clients.json?" + new URLSearchParams({ url: location.origin + location.pathname.replace(/\/$/, "") }));
@@ -12,12 +17,13 @@ export async function look(_, view) {
   view.classList.add("connect");
   view.replaceChildren(
     make("h1", {}, "Connect a client"),
-    make("p", { class: "soft" }, "Copy the lines of your client. ", told.needs_key ? "Put your API key in place of YOUR_KEY." : "This server wants no key: any word will do for clients that insist on one."),
-    ...Object.entries(told.clients).map(([name, lines]) => {
+    make("p", { class: "soft" }, "Copy the lines of your client into a terminal, or into the file that is named. ", told.needs_key ? "Put your API key in place of YOUR_KEY." : "This server wants no key: any word will do for clients that insist on one."),
+    ...Object.entries(told.clients).map(([name, told]) => {
+      const lines = laidOut(told);
       const copy = button("Copy", async () => {
         await navigator.clipboard.writeText(lines);
         copy.textContent = "Copied";
       }, { "aria-label": "Copy the lines for " + name });
-      return make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, name), make("span", { class: "grow" }), copy), make("pre", { tabindex: "0" }, make("code", {}, lines)));
+      return make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, name), copy), make("pre", { tabindex: "0" }, make("code", {}, lines)));
     }));
 }

@@ -76,11 +76,16 @@ function assistantMessage(message) {
   return { role: "assistant", content: message.content, ...(message.reasoning ? { reasoning_content: message.reasoning } : {}), ...calls };
 }
 
-function userContent(message) {
+// With the files that go with it.
+function textOf(message) {
   const files = (message.files || []).filter(file => !file.image);
   const fence = text => "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(run => run[0].length + 1)));
   const texts = files.map(file => file.name + "\n" + fence(file.text) + "\n" + file.text + "\n" + fence(file.text) + "\n\n");
-  const text = texts.join("") + message.content;
+  return texts.join("") + message.content;
+}
+
+function userContent(message) {
+  const text = textOf(message);
   const images = (message.files || []).filter(file => file.image);
   if (!images.length) return text;
   return [...images.map(file => ({ type: "image_url", image_url: { url: file.image } })), { type: "text", text }];
@@ -96,7 +101,7 @@ export const asJson = tree =>
 // The branch in view. Marks that no reader shows say where each message begins, so that it can be read back.
 export const asMarkdown = tree => tree.path().map(message => {
   const calls = (message.calls || []).map(call => "\n\n```json\n" + call.name + " " + call.arguments + "\n```").join("");
-  return "<!-- luce: " + message.role + " -->\n## " + message.role[0].toUpperCase() + message.role.slice(1) + "\n\n" + message.content + calls + "\n";
+  return "<!-- luce: " + message.role + " -->\n## " + message.role[0].toUpperCase() + message.role.slice(1) + "\n\n" + textOf(message) + calls + "\n";
 }).join("\n");
 
 // What a file holds, under ids of its own: the same file may be read twice. Throws an Error that says what is wrong.
@@ -112,9 +117,10 @@ function readJson(text) {
   if (read.format !== FORMAT || !Array.isArray(read.messages)) throw new Error("This JSON is no conversation of this page.");
   const conversation = { ...newConversation(), title: String(read.conversation?.title || ""), settings: read.conversation?.settings || null };
   const ids = new Map(read.messages.map(message => [message.id, newId()]));
-  const messages = read.messages.map((message, number) => {
+  const messages = read.messages.map(({ stream, ...message }, number) => {
     if (!ROLES.includes(message.role) || typeof message.content !== "string") throw new Error("Message " + (number + 1) + " has no role or no text.");
-    return { ...message, id: ids.get(message.id), conversation: conversation.id, parent: ids.get(message.parent) || null, created: Number(message.created) || number };
+    return { ...message, id: ids.get(message.id), conversation: conversation.id, parent: ids.get(message.parent) || null,
+      created: Number(message.created) || number, state: message.state === "streaming" ? "cut" : message.state };
   });
   conversation.leaf = ids.get(read.conversation?.leaf) || (messages.length ? messages[messages.length - 1].id : null);
   if (reachable(messages) !== messages.length) throw new Error("Messages of this file follow on themselves.");

@@ -27,7 +27,7 @@ export const share = (part, all) => (all > 0 ? Math.round(100 * part / all) + " 
 export function size(bytes) {
   let step = 0;
   while (bytes >= 1024 && step < 4) { bytes /= 1024; step++; }
-  return (step && bytes < 10 ? bytes.toFixed(1) : Math.round(bytes)) + ["", " K", " M", " G", " T"][step] + "B";
+  return (step && bytes < 10 ? bytes.toFixed(1) : Math.round(bytes)) + [" ", " K", " M", " G", " T"][step] + "B";
 }
 
 export function duration(seconds) {
@@ -36,6 +36,8 @@ export function duration(seconds) {
   if (seconds < 120) return Math.round(seconds) + " s";
   return seconds < 7200 ? Math.round(seconds / 60) + " min" : Math.round(seconds / 3600) + " h";
 }
+
+export const clock = seconds => new Date(seconds * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
 export function download(name, type, text) {
   const url = URL.createObjectURL(new Blob([text], { type }));

@@ -3,6 +3,7 @@
 import { make, share, size, whole } from "./dom.js";
 
 const MOST_CELLS = 240;
+const KINDS = { running: "in use", kept: "kept for later", pages: "kept for later", tails: "checkpoints" };
 const TIERS = { device: "Device", host: "Host memory", disk: "Disk" };
 
 function drawLane(lane, number, ctx) {
@@ -32,7 +33,7 @@ function drawTier(tier) {
     for (let i = 0; i < n; i++) cells.push(make("i", { class: part.kind }));
   }
   while (cells.length < nCells) cells.push(make("i"));
-  const label = TIERS[tier.name] + ": " + tier.parts.map(part => whole(part.n) + " " + part.kind).join(", ") + "; " + said +
+  const label = TIERS[tier.name] + ": " + tier.parts.map(part => whole(part.n) + " " + (KINDS[part.kind] || part.kind)).join(", ") + "; " + said +
     (each > 1 ? "; each square stands for " + each : "");
   return make("div", { class: "tier" }, make("p", {}, make("span", {}, TIERS[tier.name]), make("span", { class: "soft" }, said)),
     make("div", { class: "map", role: "img", "aria-label": label }, ...cells));
@@ -41,7 +42,7 @@ function drawTier(tier) {
 function drawKey(tiers) {
   const outgrows = tiers.some(tier => tier.parts.some(part => part.kind === "out"));
   const kinds = [["running", "in use"], ...(outgrows ? [["out", "of texts in use, out of the pool"]] : []),
-    ["kept", "kept for later"], ["tails", "states"], ["files", "files"], ["free", "free"]];
+    ["kept", "kept for later"], ["tails", "checkpoints"], ["files", "files"], ["free", "free"]];
   return make("div", { class: "key", "aria-hidden": "true" },
     ...kinds.map(([kind, said]) => make("span", {}, make("i", { class: kind }), said)));
 }
@@ -69,7 +70,7 @@ export function drawEngine(engine) {
   for (let number = 0; number < engine.lanes; number++) lanes.push(drawLane(engine.running[number], number, engine.ctx));
   const recall = recalled(engine);
   const memory = !engine.tiers.length ? [] : [make("h3", {}, "Pages"), ...engine.tiers.map(drawTier), drawKey(engine.tiers),
-    make("p", { class: "soft" }, whole(engine.slots_used) + " of " + whole(engine.slots) + " slots hold a beginning"),
+    make("p", { class: "soft" }, whole(engine.slots_used) + " of " + whole(engine.slots) + " slots pin the beginning of a prompt"),
     recall ? make("p", { class: "soft recall" }, recall) : null];
   return make("section", { class: "card engine" },
     make("header", {}, make("h2", {}, engine.name[0].toUpperCase() + engine.name.slice(1)),

@@ -3,14 +3,21 @@
 
 import { duration, rate, share, whole } from "./dom.js";
 
-const TIERS = { resident: "the device's memory", host: "the host's memory", disk: "the disk" };
+export const TIERS = { resident: "the device's memory", host: "the host's memory", disk: "the disk" };
 
 const MISSES = {
-  no_tail: "its pages are still there, but no checkpoint from which this model could go on",
+  no_tail: "more of it is remembered, but this model goes on only from a checkpoint, and none stands there yet",
   evicted: "more was known once, and had to make room for others",
   identity: "what is on disk belongs to another model or other cache types",
   off: "nothing was looked for: the request, or the server's options, said so",
 };
+const HELPS = {
+  no_tail: "The next prompt that begins like this one finds a checkpoint.",
+  evicted: "A larger --host-cache, or a --disk-cache, keeps more.",
+  identity: "Start the server with the model and the cache types that the disk cache was written with.",
+  differs_at: "If something near the beginning changes with each request (a date, an id), put it behind what stays the same.",
+};
+const MUCH = 256;  // tokens read anew: less needs no advice
 
 export function missReason(miss) {
   if (!miss || miss === "none") return "";
@@ -30,6 +37,19 @@ export function fromUsage(usage, seen = {}) {
 
 export const speed = figures => (figures.decode_s > 0 ? (figures.generated - 1) / figures.decode_s : 0);
 
+function advice(figures) {
+  const [word, position] = (figures.miss || "").split(":");
+  if (figures.prompt - figures.cached < MUCH || (word === "differs_at" && Number(position) > figures.prompt / 2)) return "";
+  return HELPS[word] || "";
+}
+
+// What took its time, in the order in which it was done.
+export const timesOf = figures => [
+  { seconds: figures.queue_s, what: "waiting for a free lane", kind: "queue" },
+  { seconds: figures.prefill_s, what: "reading the prompt", kind: "read" },
+  { seconds: figures.decode_s, what: "writing the answer", kind: "written" },
+].filter(part => part.seconds !== undefined);
+
 // One line under an answer.
 export function brief(figures) {
   const parts = [];
@@ -43,23 +63,19 @@ export function brief(figures) {
   return parts.join(" · ");
 }
 
-// Several sentences, the slowest part first named.
-export function atLength(figures) {
-  const parts = [
-    { seconds: figures.queue_s, what: "waiting for a free lane" },
-    { seconds: figures.prefill_s, what: "reading the prompt" },
-    { seconds: figures.decode_s, what: "writing the answer" },
-  ].filter(part => part.seconds !== undefined);
+// Several sentences, the slowest part first named; `alone`: where nothing beside it shows the parts.
+export function atLength(figures, alone = true) {
+  const parts = timesOf(figures);
   const slowest = parts.reduce((most, part) => (part.seconds > most.seconds ? part : most), parts[0]);
-  const said = ["Most of the time (" + duration(slowest.seconds) + ") went into " + slowest.what + ": " +
-    parts.map(part => part.what + " took " + duration(part.seconds)).join(", ") + "."];
+  const said = ["Most of the time (" + duration(slowest.seconds) + ") went into " + slowest.what +
+    (alone ? ": " + parts.map(part => part.what + " took " + duration(part.seconds)).join(", ") : "") + "."];
   said.push(figures.cached > 0
     ? whole(figures.cached) + " of " + whole(figures.prompt) + " prompt tokens came from " + (TIERS[figures.tier] || "memory") + " and were not read again."
     : "None of the " + whole(figures.prompt) + " prompt tokens came from memory.");
   const why = missReason(figures.miss);
-  if (why) said.push("More did not, because " + why + ".");
+  if (why) said.push((figures.cached > 0 ? "More did not, because " : "The reason: ") + why + ".", advice(figures));
   else if (figures.cached < figures.prompt) said.push("The other " + whole(figures.prompt - figures.cached) + " had not been seen before.");
   if (speed(figures) > 0) said.push("It wrote " + whole(figures.generated) + " tokens at " + rate(speed(figures)) + " a second.");
   if (figures.resumes) said.push("An engine was lost under it, and another one went on from its last token.");
-  return said.join(" ");
+  return said.filter(Boolean).join(" ");
 }

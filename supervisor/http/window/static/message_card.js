@@ -90,7 +90,7 @@ export class LiveCard {
     this.reasoningText = make("div");
     this.reasoning = make("details", { class: "reasoning", hidden: !message.reasoning }, make("summary", {}, "Reasoning"), this.reasoningText);
     this.reasoningText.textContent = message.reasoning || "";
-    this.progress = make("p", { class: "soft small" });
+    this.progress = make("p", { class: "soft small told" });
     this.calls = make("div");
     this.element = make("article", { class: "message assistant live", "data-id": message.id, "aria-label": "Model says", "aria-busy": "true" },
       make("header", {}, make("strong", {}, NAMES.assistant)), this.reasoning, this.body, this.calls, this.progress);

@@ -5,7 +5,7 @@ import { askJson } from "./api.js";
 import { Charts } from "./charts.js";
 import { make, rate, share, whole } from "./dom.js";
 import { drawEngine } from "./engine_card.js";
-import { RequestTable } from "./request_table.js";
+import { RequestTable, drawLast } from "./request_table.js";
 
 let parts = null;
 let before = null;
@@ -26,15 +26,16 @@ function build(view) {
     return { element: make("div", { class: "card" }, make("dt", {}, label), value, note), value, note };
   };
   const tiles = {
-    speed: tile("speed", "Tokens a second"), cached: tile("cached", "Prompts from the cache"),
+    speed: tile("speed", "Tokens a second"), cached: tile("cached", "Prompts from memory"),
     running: tile("running", "Running"), waiting: tile("waiting", "Waiting"), requests: tile("requests", "Requests"),
   };
-  const engines = make("div", { id: "engines" }), charts = new Charts(), table = new RequestTable();
+  const last = make("div", { id: "last-request" }), engines = make("div", { id: "engines" }), charts = new Charts(), table = new RequestTable();
   view.replaceChildren(make("h1", { class: "aside" }, "Now and before"),
-    make("dl", { class: "tiles" }, ...Object.values(tiles).map(each => each.element)), engines,
+    make("dl", { class: "tiles" }, ...Object.values(tiles).map(each => each.element)),
+    make("section", { class: "card" }, make("h2", {}, "The last request: why it took as long as it did"), last), engines,
     make("section", { class: "card" }, make("h2", {}, "The last hour"), charts.element),
     make("section", { class: "card" }, make("h2", {}, "The last requests"), table.element));
-  return { tiles, engines, charts, table };
+  return { tiles, last, engines, charts, table };
 }
 
 function put(tile, value, note) {
@@ -62,6 +63,6 @@ export async function look(seen, view) {
   before = seen;
   const [samples, told] = await Promise.all([askJson("history.json?after=" + askedAfter), askJson("requests.json")]);
   askedAfter = samples.time.length ? samples.time[samples.time.length - 1] : askedAfter;
-  parts.table.draw(told.requests);
+  if (parts.table.draw(told.requests)) parts.last.replaceChildren(drawLast(told.requests));
   await parts.charts.add(samples);
 }

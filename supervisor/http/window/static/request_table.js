@@ -1,9 +1,10 @@
 // The last requests: what each took, and, on demand, why. A row that is open stays so while the table is drawn anew.
 
-import { button, duration, make, rate, share, whole } from "./dom.js";
-import { atLength, missReason, speed } from "./explain.js";
+import { button, clock, duration, make, rate, share, whole } from "./dom.js";
+import { atLength, missReason, speed, timesOf } from "./explain.js";
 
 const MOST_ROWS = 100;
+const PLACES = { resident: "device" };
 const APIS = { chat_completions: "chat", completions: "completion", responses: "responses", messages: "messages" };
 
 const figuresOf = seen => ({
@@ -18,53 +19,75 @@ function outcome(seen) {
   return seen.prompt_tokens === null && seen.api in APIS ? "ended early" : "done";
 }
 
+function whyOf(seen, figures, alone) {
+  if (seen.prompt_tokens !== null) return atLength(figures, alone);
+  return seen.seconds === null ? "It is at work." : "It ended without an answer: " + outcome(seen) + ".";
+}
+
+// The last one that has ended, in words: what people come for.
+export function drawLast(requests) {
+  const seen = requests.find(request => request.seconds !== null);
+  if (!seen) return make("p", { class: "soft" }, "None yet. Talk to the model under Chat, or connect a client.");
+  const figures = figuresOf(seen), parts = seen.prompt_tokens === null ? [] : timesOf(figures);
+  const all = parts.reduce((sum, part) => sum + part.seconds, 0) || 1;
+  const track = make("div", { class: "track times", "aria-hidden": "true" }, ...parts.map(part => {
+    const made = make("i", { class: part.kind, title: part.what + ": " + duration(part.seconds) });
+    made.style.width = 100 * part.seconds / all + "%";
+    return made;
+  }));
+  const key = make("p", { class: "key", "aria-hidden": "true" }, ...parts.map(part => make("span", {}, make("i", { class: part.kind }), part.what + " " + duration(part.seconds))));
+  const who = [clock(seen.time), seen.client, seen.agent, APIS[seen.api] || seen.api].filter(Boolean).join(" · ");
+  return make("div", {}, make("p", {}, make("strong", {}, "It took " + duration(seen.seconds)), " ", make("span", { class: "soft" }, who)),
+    ...(parts.length ? [track, key] : []), make("p", { class: "reason" }, whyOf(seen, figures, false)));
+}
+
 export class RequestTable {
   constructor() {
     this.open = new Set();
     this.drawn = "";
-    const heads = ["When", "Client", "API", "Prompt", "From memory", "First token", "Tokens/s", "In all", "Outcome", "Why"];
+    const heads = [["When"], ["Client", "word"], ["API", "word"], ["Prompt tokens"], ["From memory"], ["First token"], ["Tokens/s"], ["In all"], ["Outcome", "word"], [""]];
     this.rows = make("tbody");
     this.element = make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "The last requests" },
-      make("table", { class: "requests" }, make("thead", {}, make("tr", {}, ...heads.map(head => make("th", { scope: "col" }, head)))), this.rows));
+      make("table", { class: "requests" }, make("thead", {}, make("tr", {}, ...heads.map(([head, kind]) => make("th", { scope: "col", class: kind }, head)))), this.rows));
   }
 
+  // Whether anything has changed.
   draw(requests) {
     const now = JSON.stringify(requests);
-    if (now === this.drawn) return;
+    if (now === this.drawn) return false;
     this.drawn = now;
     const focused = this.rows.contains(document.activeElement) ? document.activeElement.dataset.id : null;
     this.rows.replaceChildren(...requests.slice(0, MOST_ROWS).flatMap(seen => this.#rowsOf(seen)));
     if (!requests.length) this.rows.append(make("tr", {}, make("td", { colspan: 10, class: "word soft" }, "None yet.")));
     if (focused) this.rows.querySelector(`button[data-id="${focused}"]`)?.focus();
+    return true;
   }
 
   #rowsOf(seen) {
     const has = seen.prompt_tokens !== null, figures = figuresOf(seen), isOpen = this.open.has(seen.id);
     const cell = (said, attributes = {}) => make("td", attributes, said);
     const why = make("tr", { class: "why", hidden: !isOpen }, make("td", { colspan: 10 }, this.#why(seen, figures)));
-    const opener = button("Why", () => {
+    const opener = button("Why?", () => {
       why.hidden = !why.hidden;
       opener.setAttribute("aria-expanded", String(!why.hidden));
       if (why.hidden) this.open.delete(seen.id); else this.open.add(seen.id);
-    }, { "aria-expanded": String(isOpen), "data-id": seen.id });
+    }, { "aria-expanded": String(isOpen), "data-id": seen.id, "aria-label": "Why did the request of " + clock(seen.time) + " take so long?" });
     const isBad = seen.status >= 400 && seen.status !== 499;
     const row = make("tr", {},
-      cell(new Date(seen.time * 1000).toLocaleTimeString()),
+      cell(clock(seen.time)),
       cell([seen.client, seen.agent].filter(Boolean).join(" · ") || "–", { class: "word" }),
       cell(APIS[seen.api] || seen.api, { class: "word" }),
       cell(has ? whole(seen.prompt_tokens) : "–"),
-      cell(has ? share(seen.cached_tokens, seen.prompt_tokens) + (seen.cached_tokens ? ", " + seen.cache_tier : "") : "–"),
+      cell(has ? share(seen.cached_tokens, seen.prompt_tokens) + (seen.cached_tokens ? ", " + (PLACES[seen.cache_tier] || seen.cache_tier) : "") : "–"),
       cell(seen.first_token_s === null ? "–" : duration(seen.first_token_s)),
       cell(has && speed(figures) > 0 ? rate(speed(figures)) : "–"),
-      cell(seen.seconds === null ? "–" : duration(seen.seconds)),
+      cell(seen.seconds === null ? "–" : duration(seen.seconds), { class: isBad ? "bad" : null }),
       cell(outcome(seen), { class: "word" + (isBad ? " bad" : "") }),
       make("td", {}, opener));
     return [row, why];
   }
 
   #why(seen, figures) {
-    const id = "Request " + seen.id + ". ";
-    if (seen.prompt_tokens === null) return id + (seen.seconds === null ? "It is at work." : "It ended without an answer: " + outcome(seen) + ".");
-    return id + atLength(figures) + (missReason(figures.miss) ? " (" + figures.miss + ")" : "");
+    return whyOf(seen, figures) + (missReason(figures.miss) ? " (" + figures.miss + ")" : "") + " Request " + seen.id + ".";
   }
 }
