@@ -15,7 +15,7 @@ SUFFIXES = {".py", ".h", ".cpp", ".cu", ".sh", ".cmake"}
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
 
-_NOT_A_FUNCTION = re.compile(r"^\s*(namespace|class|struct|enum|union|extern)\b")
+_NOT_A_FUNCTION = re.compile(r"^\s*(namespace|TEST_SUITE|class|struct|enum|union|extern)\b")
 
 
 def files() -> Iterator[Path]:
@@ -36,22 +36,32 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", list(files()), ids=name)
-def test_file_is_short(path: Path) -> None:
-    n_lines = len(path.read_text().splitlines())
-    assert n_lines <= MAX_FILE_LINES, f"{name(path)} has {n_lines} lines: split it by what its parts know"
+@pytest.fixture(scope="module")
+def texts() -> dict[Path, str]:
+    return {path: path.read_text() for path in files()}
 
 
-@pytest.mark.parametrize("path", list(files()), ids=name)
-def test_functions_are_short(path: Path) -> None:
+def test_files_are_short(texts: dict[Path, str]) -> None:
+    assert len(texts) > 1000
+    long = {name(path): n for path, text in texts.items() if (n := len(text.splitlines())) > MAX_FILE_LINES}
+    assert not long, f"too many lines, split them by what their parts know: {long}"
+
+
+def test_functions_are_short(texts: dict[Path, str]) -> None:
+    n_functions, long = 0, []
+    for path, text in texts.items():
+        for function, n_lines in functions_of(path, text):
+            n_functions += 1
+            if n_lines > MAX_FUNCTION_LINES:
+                long.append(f"{name(path)}: {function} has {n_lines} lines")
+    assert n_functions > 5000
+    assert not long, "\n".join(long)
+
+
+def functions_of(path: Path, text: str) -> Iterator[tuple[str, int]]:
     if path.suffix == ".py":
-        functions = python_functions(path.read_text())
-    elif path.suffix in {".h", ".cpp", ".cu"}:
-        functions = cpp_functions(path.read_text())
-    else:
-        return
-    for function, n_lines in functions:
-        assert n_lines <= MAX_FUNCTION_LINES, f"{name(path)}: {function} has {n_lines} lines"
+        return python_functions(text)
+    return cpp_functions(text) if path.suffix in {".h", ".cpp", ".cu"} else iter(())
 
 
 def python_functions(text: str) -> Iterator[tuple[str, int]]:
@@ -104,18 +114,22 @@ def _without_strings_and_comments(text: str) -> str:
         ("int f(int a) {\n  if (a) {\n  }\n  return 1;\n}\n", 5),
         ('namespace a {\nclass B {\n  void g() {\n    s = "}";  // }\n  }\n};\n}\n', 3),
         ("template <typename T>\nT f(\n    T a) {\n}\n", 4),
+        ('TEST_SUITE("a") {\nTEST_CASE("b") {\n}\n}\n', 2),
     ],
 )
 def test_cpp_functions_are_found(code: str, expected: int) -> None:
     assert [n_lines for _, n_lines in cpp_functions(code)] == [expected]
 
 
-@pytest.mark.parametrize("path", [path for path in files() if path.suffix != ".cmake"], ids=name)
-def test_file_says_what_it_is(path: Path) -> None:
-    text = path.read_text()
+def test_files_say_what_they_are(texts: dict[Path, str]) -> None:
+    silent = [name(path) for path, text in texts.items() if path.suffix != ".cmake" and not says_what_it_is(path, text)]
+    assert not silent, f"they do not begin with what they are and what they must not know: {silent}"
+
+
+def says_what_it_is(path: Path, text: str) -> bool:
     if text.strip() == "" or path.name == "__main__.py":
-        return
+        return True
     first = next((line for line in text.splitlines() if not line.startswith("#!")), "")
     implements_its_header = path.suffix in {".cpp", ".cu"} and path.with_suffix(".h").is_file()
     says = first.startswith(('"""', 'r"""', "#", "//", "/*")) and not first.startswith("#include")
-    assert says or implements_its_header, f"{name(path)} does not begin with what it is and what it must not know"
+    return says or implements_its_header

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.cli.forked_commands import ForkedCommands, can_be_forked
 
 TIMEOUT_S = 300
 
@@ -26,18 +29,29 @@ def bin_dir(luced: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run(bin_dir: Path) -> Run:
+def forked() -> Iterator[ForkedCommands]:
+    commands = ForkedCommands()
+    yield commands
+    commands.close()
+
+
+@pytest.fixture(scope="session")
+def run(bin_dir: Path, forked: ForkedCommands) -> Run:
     """run("luce", "tokenize", "-", input=b"…"): to its end, with what it wrote.
 
     Engines get one thread: a tiny model gains nothing by more, and on a busy machine its threads would wait for each
     other at every token.
     """
 
-    def run_command(name: str, *arguments: str | Path, **options: object) -> subprocess.CompletedProcess[bytes]:
+    def run_command(name: str, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
         command = [str(bin_dir / name), *map(str, arguments)]
         if (name == "luce" and "run" in command[1:2]) or (name == "luce-daemon" and "--pipe" in command):
             command += ["--threads", "1"]
-        return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, **options)  # type: ignore[call-overload,no-any-return]
+        data, environment = options.get("input"), options.get("env", os.environ)
+        reads_nothing = options.get("stdin", subprocess.DEVNULL) == subprocess.DEVNULL
+        if options.keys() <= {"input", "env", "stdin"} and reads_nothing and can_be_forked(environment):
+            return forked.run(command, data, environment, TIMEOUT_S)
+        return subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, **options)
 
     return run_command
 

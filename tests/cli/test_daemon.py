@@ -340,7 +340,7 @@ def test_an_engine_that_dies_exits_70(long_pipe: list[str], prompt_file: Path) -
 
 def test_a_slow_reader_loses_nothing(long_pipe: list[str], prompt_file: Path) -> None:
     # The tokens do not fit into the pipe: the writer has to wait for us, and we for it.
-    n_tokens = 3000
+    n_tokens = 1500
     command = [*long_pipe[:-1], str(n_tokens)]
     with (
         prompt_file.open("rb") as prompt,

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from luce.protocol import ReadyLine
 from tests.daemon.conftest import Start
-from tests.daemon.histories import make_prompts, make_references
+from tests.daemon.histories import Reference, make_prompts, make_references
 from tests.daemon.same_tokens import NOISE_CUTS, NOISE_CUTS_GPU, NOISE_RANDOM, noise_of_random
 from tests.daemon.test_histories import play_batch
 from tests.daemon.test_speculation import ARCHITECTURES, MOE
@@ -39,11 +40,20 @@ KINDS = [
 """Target, file of the draft, and what it is."""
 
 
+Plain = dict[Path, tuple[list[Reference], ReadyLine]]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Plain:
+    """By model, once it has been asked: what each prompt is answered without drafts, and the ready line."""
+    return {}
+
+
 @pytest.mark.parametrize("gate", ["off", "on"])
 @pytest.mark.parametrize("architecture", ["tiny", *ARCHITECTURES])
 def test_random_histories(
-    start: Start, tiny_model: Path, packaged_draft: Path, test_models: Path, tmp_path: Path, architecture: str,
-    gate: str, gpu: bool, full: bool,
+    start: Start, plain: Plain, tiny_model: Path, packaged_draft: Path, test_models: Path, tmp_path: Path,
+    architecture: str, gate: str, gpu: bool, full: bool,
 ) -> None:  # fmt: skip
     is_tiny = architecture == "tiny"
     model = tiny_model if is_tiny else test_models / f"{architecture}.gguf"
@@ -55,13 +65,14 @@ def test_random_histories(
         noise = NOISE_CUTS_GPU
     drafting = ("--draft", str(draft), "--draft-adaptive", gate)
     seed, n = f"{architecture} with drafts {gate}", N_HISTORIES_TINY if is_tiny and not full else N_HISTORIES
-    play(start, model, drafting, "ngram+dflash", seed, tmp_path, noise, gpu, full, n)
+    play(start, plain, model, drafting, "ngram+dflash", seed, tmp_path, noise, gpu, full, n)
 
 
 @pytest.mark.parametrize(("architecture", "draft", "kind"), KINDS)
 def test_random_histories_of_every_kind_of_draft_model(
-    start: Start, test_models: Path, tmp_path: Path, architecture: str, draft: str, kind: str, gpu: bool, full: bool
-) -> None:
+    start: Start, plain: Plain, test_models: Path, tmp_path: Path, architecture: str, draft: str, kind: str, gpu: bool,
+    full: bool,
+) -> None:  # fmt: skip
     """Each carries over something else between drafts: rows of its own, the target's last feature, a state, or nothing
     but what the target's own cells hold."""
     model = test_models / f"{architecture}.gguf"
@@ -70,17 +81,18 @@ def test_random_histories_of_every_kind_of_draft_model(
     drafting = (*source, "--draft-adaptive", "off", "--draft-max", "4")
     # A seed by which the host has room for states in the one batch of the short form, too: most have to come back.
     seed = f"{architecture} with drafts of {kind}"
-    play(start, model, drafting, f"ngram+{kind}", seed, tmp_path, noise, gpu, full)
+    play(start, plain, model, drafting, f"ngram+{kind}", seed, tmp_path, noise, gpu, full)
 
 
 def play(
-    start: Start, model: Path, drafting: Sequence[str], spec: str, seed: str, tmp_path: Path, noise: float, gpu: bool,
-    full: bool, n_histories: int = N_HISTORIES,
+    start: Start, plain: Plain, model: Path, drafting: Sequence[str], spec: str, seed: str, tmp_path: Path,
+    noise: float, gpu: bool, full: bool, n_histories: int = N_HISTORIES,
 ) -> None:  # fmt: skip
     """`spec`: what the daemon has to say that it drafts with."""
-    with closing(start("--lanes", "1", "--ctx", "256", "--draft-ngram", "off", model=model)) as alone:
-        references = make_references(alone, make_prompts(1, 230))
-        ready = alone.ready
+    if model not in plain:
+        with closing(start("--lanes", "1", "--ctx", "256", "--draft-ngram", "off", model=model)) as alone:
+            plain[model] = make_references(alone, make_prompts(1, 230)), alone.ready
+    references, ready = plain[model]
 
     def start_with_drafter(*more: str, model: Path, mux: bool) -> DaemonDriver:
         """Of the lanes that the history would have every second time eight."""

@@ -43,7 +43,7 @@ from tests.daemon.same_tokens import (
     noise_of_random,
     parting,
 )
-from tests.daemon_driver import DaemonDriver, gen_line
+from tests.daemon_driver import Answer, DaemonDriver, gen_line
 
 N_TOKENS = 48
 N_TOKENS_FULL = 256
@@ -243,6 +243,12 @@ def test_sampled_tokens_are_those_of_plain_decoding(
         comparison.finish(SHARE_SHORT)
 
 
+@pytest.fixture(scope="module")
+def drawn_plainly() -> dict[str, list[Answer]]:
+    """By architecture, once they have been drawn: each kind of draft model is compared with the same answers."""
+    return {}
+
+
 @pytest.mark.parametrize(
     ("architecture", "draft", "kind", "knows"),
     [
@@ -260,8 +266,9 @@ def test_sampled_tokens_are_those_of_plain_decoding(
     ],
 )
 def test_sampled_tokens_are_those_of_plain_decoding_with_every_kind_of_draft_model(
-    start: Start, test_models: Path, architecture: str, draft: str, kind: str, knows: bool, full: bool, gpu: bool
-) -> None:
+    start: Start, test_models: Path, drawn_plainly: dict[str, list[Answer]], architecture: str, draft: str, kind: str,
+    knows: bool, full: bool, gpu: bool,
+) -> None:  # fmt: skip
     """What drafts know of the model is nothing, so that each step goes back, or a part: some go back half the way.
 
     Random weights amplify roundings (a logprob moved by 0.17, within NOISE_RANDOM), so what parts must have parted at
@@ -275,8 +282,10 @@ def test_sampled_tokens_are_those_of_plain_decoding_with_every_kind_of_draft_mod
     extra = f"ignore_eos=1 temp={temperature} top_k=4 logprobs=4"
     prompts = random_prompts(8, seed=29)
     asked = [(prompt, f"{extra} seed={seed}") for prompt in prompts for seed in range(20 if full else 3)]
-    with closing(start("--draft-max", "0", "--lanes", "1", model=model)) as plain:
-        expected = all_answers(plain, asked, n)
+    if architecture not in drawn_plainly:
+        with closing(start("--draft-max", "0", "--lanes", "1", model=model)) as plain:
+            drawn_plainly[architecture] = all_answers(plain, asked, n)
+    expected = drawn_plainly[architecture]
     assert len({tuple(answer.tokens) for answer in expected}) == len(asked)
     comparison = SampledComparison(NOISE_RANDOM)
     source = ("--draft", str(test_models / f"{draft}.gguf"), "--draft-adaptive", "off", "--draft-max", "4")

@@ -88,7 +88,7 @@ async def test_what_is_listed_and_what_is_not_known(many: Many) -> None:
         ("left-cold", "away", 4096),
         ("right", "away", 4096),
     ]
-    answer = await many.sdk.chat.completions.create(model="gauche", messages=HELLO, max_tokens=4)  # type: ignore[arg-type]
+    answer = await many.sdk.chat.completions.create(model="gauche", messages=HELLO, max_tokens=4)
     assert answer.model == "gauche"
     states = {model["id"]: model["state"] for model in (await look(many, "/v1/models"))["data"]}
     assert (states["left"], states["right"]) == ("here", "away")
@@ -119,7 +119,7 @@ async def test_a_conversation_goes_on_after_a_swap(many: Many) -> None:
 
     async def cached(name: str, *messages: str) -> tuple[int, int, str]:
         turns = [{"role": "user" if i % 2 == 0 else "assistant", "content": said} for i, said in enumerate(messages)]
-        answer = await many.sdk.chat.completions.create(model=name, messages=turns, max_tokens=16)  # type: ignore[arg-type]
+        answer = await many.sdk.chat.completions.create(model=name, messages=turns, max_tokens=16)
         usage = answer.usage
         assert usage is not None
         assert usage.prompt_tokens_details is not None

@@ -15,7 +15,7 @@
 #include "base/sha256.h"
 #include "base/sha256_blocks.h"
 
-TEST_SUITE_BEGIN("base");
+TEST_SUITE("base") {
 
 using namespace luce;
 
@@ -154,4 +154,4 @@ TEST_CASE("what is no regular file is not replaced, a link keeps pointing") {
     CHECK(content_of(folder.path / "target") == "through");
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("base")

@@ -6,7 +6,7 @@
 
 #include "base/step_profile.h"
 
-TEST_SUITE_BEGIN("base");
+TEST_SUITE("base") {
 
 using namespace luce;
 
@@ -101,4 +101,4 @@ TEST_CASE("Every part has a name of its own") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("base")

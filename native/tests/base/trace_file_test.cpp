@@ -16,7 +16,7 @@
 
 #include "base/trace_file.h"
 
-TEST_SUITE_BEGIN("base");
+TEST_SUITE("base") {
 
 using namespace luce;
 using nlohmann::json;
@@ -181,4 +181,4 @@ TEST_CASE("A disk that is full later cuts the file off behind a whole line") {
     CHECK(n_spans_in(json::parse(temp.text())) == 1);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("base")

@@ -10,7 +10,7 @@
 #include "daemon/setup/cgroup_memory.h"
 #include "daemon/setup/host_memory.h"
 
-TEST_SUITE_BEGIN("daemon");
+TEST_SUITE("daemon") {
 
 using namespace luce::daemon;
 namespace fs = std::filesystem;
@@ -171,4 +171,4 @@ TEST_CASE("the system's figure counts until a control group's is smaller") {
     CHECK(machine.memory().limit->limit == 900000);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("daemon")

@@ -13,7 +13,7 @@
 #include "daemon/loop/fd_writer.h"
 #include "daemon/setup/options.h"
 
-TEST_SUITE_BEGIN("daemon");
+TEST_SUITE("daemon") {
 
 using namespace luce;
 using namespace luce::daemon;
@@ -350,4 +350,4 @@ TEST_CASE("a writer leaves the flags of the descriptor alone") {
     CHECK((::fcntl(channel.writer.get(), F_GETFL) & O_NONBLOCK) == 0);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("daemon")

@@ -12,7 +12,7 @@
 #include "base/unique_fd.h"
 #include "daemon/commands/embedding_dispatcher.h"
 
-TEST_SUITE_BEGIN("daemon");
+TEST_SUITE("daemon") {
 
 using namespace luce;
 
@@ -159,4 +159,4 @@ TEST_CASE("embedding daemon: without a reader nothing is computed") {
     CHECK(daemon.dispatcher.is_idle());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("daemon")

@@ -8,7 +8,7 @@
 #include "base/step_profile.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("device");
+TEST_SUITE("device") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -47,4 +47,4 @@ TEST_CASE("copies count for the threads that make them, and for the step what it
     CHECK(back.of(Part::copies_out).counts == left.of(Part::copies_out).counts);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("device")

@@ -13,7 +13,7 @@
 #include "llama/experts/expert_stream.h"
 #include "tests/device/split_mixture.h"
 
-TEST_SUITE_BEGIN("device");
+TEST_SUITE("device") {
 
 using namespace luce;
 using luce::tests::answer;
@@ -81,4 +81,4 @@ TEST_CASE("answers are the same where stages are read in another order than they
     ::unlink(file.c_str());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("device")

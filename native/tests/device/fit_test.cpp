@@ -16,7 +16,7 @@
 #include "tests/device/late_device.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("device");
+TEST_SUITE("device") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -181,4 +181,4 @@ TEST_CASE("who says where weights lie is left alone") {
     CHECK_FALSE(llama::leaves_placement(options));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("device")

@@ -8,7 +8,7 @@
 #include "tests/device/late_device.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("device");
+TEST_SUITE("device") {
 
 using namespace luce;
 
@@ -82,4 +82,4 @@ TEST_CASE("what is wrong with a model is said at once, whatever the plan") {
     CHECK(app::load_fitting(options, backend, kNobody).error().code == ErrorCode::bad_args);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("device")

@@ -14,11 +14,13 @@
 #include "test_paths.h"
 #include "tests/device/late_device.h"
 #include "tests/llama/llama_memory.h"
+#include "tests/support/volume.h"
 
-TEST_SUITE_BEGIN("device");
+TEST_SUITE("device") {
 
 using namespace luce;
 using namespace luce::memory_tests;
+using luce::tests::is_full;
 using luce::tests::LateDevice;
 
 namespace {
@@ -311,7 +313,7 @@ TEST_CASE("pages that leave and come back at random through pinned memory are th
             s.device.hold(in_pool[i]);
         }
         Position n_others = 0;
-        for (int round = 0; round < 300; ++round) {
+        for (int round = 0; round < (is_full() ? 300 : 120); ++round) {
             const std::size_t i = random() % kPages;
             const auto begin = static_cast<Position>(i) * kPageSize;
             if (random() % 4 == 0) {  // others take the cells that are free
@@ -405,7 +407,7 @@ TEST_CASE("pages that are set aside and brought back at random are the same byte
         std::vector<bool> is_aside(kPages);
         std::vector<std::pair<std::size_t, std::shared_ptr<Bytes>>> copies;
         Position n_others = 0;
-        for (int round = 0; round < 300; ++round) {
+        for (int round = 0; round < (is_full() ? 300 : 120); ++round) {
             const std::size_t i = random() % kPages;
             switch (random() % 5) {
                 case 0:
@@ -446,4 +448,4 @@ TEST_CASE("pages that are set aside and brought back at random are the same byte
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("device")

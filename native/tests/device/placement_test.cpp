@@ -11,7 +11,7 @@
 #include "tests/device/late_device.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("device");
+TEST_SUITE("device") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -110,3 +110,5 @@ TEST_CASE("what cannot be is refused with what there is") {
           std::string::npos);
     CHECK(refusal({.tensor_overrides = "(=CPU"}).find("no regular expression") != std::string::npos);
 }
+
+}  // TEST_SUITE("device")

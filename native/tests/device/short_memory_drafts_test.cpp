@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tests/device/short_engine.h"
+#include "tests/support/volume.h"
 
-TEST_SUITE_BEGIN("device");
+TEST_SUITE("device") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -32,12 +31,6 @@ const std::vector<Kind> kKinds = {
 };
 
 Variant variant_of(const Kind& kind) { return {test_model(kind.target), "q8_0", 4, kind.n_tree}; }
-
-// Every place where memory may run out (scripts/test --full), or the ends of what a scorer does.
-bool is_full() {
-    const char* value = std::getenv("LUCE_TESTS_FULL");
-    return value != nullptr && std::string_view(value) == "1";
-}
 
 constexpr std::size_t kBefore = 10;  // tokens of the first request until memory runs out
 
@@ -179,4 +172,4 @@ TEST_CASE("texts longer than the pool are scored on after it became smaller, who
     CHECK(LateDevice::install().n_taken() == n_taken);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("device")

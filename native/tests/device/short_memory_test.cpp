@@ -7,7 +7,7 @@
 
 #include "tests/device/short_engine.h"
 
-TEST_SUITE_BEGIN("device");
+TEST_SUITE("device") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -73,4 +73,4 @@ TEST_CASE("a pool that has to stay as it is fails the requests of the call alone
     CHECK(!s.engine.is_broken());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("device")

@@ -8,7 +8,7 @@
 
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("device");
+TEST_SUITE("device") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -86,4 +86,4 @@ TEST_CASE("a lane computes up to the pool's last cell") {
     CHECK(s.device.n_free_cells() == 1024);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("device")

@@ -3,7 +3,7 @@
 
 #include "engine/copy_budget.h"
 
-TEST_SUITE_BEGIN("engine");
+TEST_SUITE("engine") {
 
 using luce::engine::CopyBudget;
 
@@ -46,4 +46,4 @@ TEST_CASE("what was not used is not saved up, and time in which nobody computes 
     CHECK(budget.has_time());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("engine")

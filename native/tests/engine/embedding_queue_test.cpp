@@ -5,7 +5,7 @@
 
 #include "engine/embedding/embedding_queue.h"
 
-TEST_SUITE_BEGIN("engine");
+TEST_SUITE("engine") {
 
 using namespace luce;
 using engine::EmbeddingQueue;
@@ -74,4 +74,4 @@ TEST_CASE("embedding queue: what is taken back is not computed") {
     CHECK_FALSE(queue.remove(1));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("engine")

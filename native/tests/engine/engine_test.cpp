@@ -10,7 +10,7 @@
 #include "tests/engine/fake_model.h"
 #include "tests/engine/fake_sampler.h"
 
-TEST_SUITE_BEGIN("engine");
+TEST_SUITE("engine") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -390,4 +390,4 @@ TEST_CASE(
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("engine")

@@ -13,7 +13,7 @@
 #include "tests/engine/fake_model.h"
 #include "tests/engine/fake_sampler.h"
 
-TEST_SUITE_BEGIN("engine");
+TEST_SUITE("engine") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -161,4 +161,4 @@ TEST_CASE("ids beyond the vocabulary are images' alone") {
     CHECK(s.engine.submit(short_run).error().code == ErrorCode::token_out_of_range);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("engine")

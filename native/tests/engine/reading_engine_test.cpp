@@ -14,7 +14,7 @@
 #include "tests/engine/fake_model.h"
 #include "tests/engine/fake_sampler.h"
 
-TEST_SUITE_BEGIN("engine");
+TEST_SUITE("engine") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -465,3 +465,5 @@ TEST_CASE("random requests, read whole or in parts, all end as their texts say")
         CHECK(s.outcome.finished.size() == key);
     }
 }
+
+}  // TEST_SUITE("engine")

@@ -8,7 +8,7 @@
 #include "engine/scheduler.h"
 #include "engine/slice_sizer.h"
 
-TEST_SUITE_BEGIN("engine");
+TEST_SUITE("engine") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -242,4 +242,4 @@ TEST_CASE("a slice is never larger than the largest allowed, and never empty") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("engine")

@@ -11,7 +11,7 @@
 #include "tests/engine/fake_model.h"
 #include "tests/engine/fake_sampler.h"
 
-TEST_SUITE_BEGIN("engine");
+TEST_SUITE("engine") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -367,4 +367,4 @@ TEST_CASE("random histories with random drafts answer as plain decoding does") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("engine")

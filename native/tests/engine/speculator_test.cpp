@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 
-TEST_SUITE_BEGIN("engine");
+TEST_SUITE("engine") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -279,4 +279,4 @@ TEST_CASE("nothing is verified behind the token that ends the request") {
     CHECK(proposed(5).empty());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("engine")

@@ -14,7 +14,7 @@
 #include "tests/engine/fake_model.h"
 #include "tests/engine/fake_sampler.h"
 
-TEST_SUITE_BEGIN("engine");
+TEST_SUITE("engine") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -320,4 +320,4 @@ TEST_CASE("no room for a tree on the device: it is withdrawn, and nobody suspend
     CHECK(s.engine->status().n_suspensions == 0);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("engine")

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "tests/engine/fake_model.h"
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -219,4 +219,4 @@ TEST_CASE("an answer in which nobody was asked for drafts need not be read at it
     CHECK(machine.model->n_left_out == 13);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

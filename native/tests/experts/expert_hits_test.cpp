@@ -3,7 +3,7 @@
 
 #include "experts/expert_hits.h"
 
-TEST_SUITE_BEGIN("experts");
+TEST_SUITE("experts") {
 
 using namespace luce::experts;
 
@@ -48,4 +48,4 @@ TEST_CASE("a wide link reads, a narrow one leaves experts to the processor") {
     CHECK_FALSE(is_reading_cheaper(0.3, 0.3, {0, 50e9}));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("experts")

@@ -9,7 +9,7 @@
 #include "experts/expert_layout.h"
 #include "experts/expert_usage.h"
 
-TEST_SUITE_BEGIN("experts");
+TEST_SUITE("experts") {
 
 using namespace luce;
 using namespace luce::experts;
@@ -166,3 +166,5 @@ TEST_CASE("prompts decide until answers have, and old counts fade") {
     const ExpertProfile kept = usage.profile("x");
     CHECK(kept.layers[0].decode[5] == doctest::Approx(usage.values()[0][5]).epsilon(0.01));
 }
+
+}  // TEST_SUITE("experts")

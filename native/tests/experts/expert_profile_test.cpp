@@ -11,7 +11,7 @@
 
 #include "experts/expert_profile.h"
 
-TEST_SUITE_BEGIN("experts");
+TEST_SUITE("experts") {
 
 using namespace luce;
 using namespace luce::experts;
@@ -106,3 +106,5 @@ TEST_CASE("counts that are none are refused though the checksum is right") {
     CHECK(!read_profile(path, kIdentity).ok());
     ::unlink(path.c_str());
 }
+
+}  // TEST_SUITE("experts")

@@ -15,7 +15,7 @@
 #include "llama/decoding/row_scan.h"
 #include "llama/sampling/candidates.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::llama;
@@ -238,4 +238,4 @@ TEST_CASE("a NaN is never a candidate, and a row without a finite largest logit 
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

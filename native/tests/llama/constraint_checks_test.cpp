@@ -14,7 +14,7 @@
 #include "llama-grammar.h"
 #include "llama/grammar/trigger_checks.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using luce::ErrorCode;
 using luce::Result;
@@ -273,4 +273,4 @@ TEST_CASE("Trigger patterns that std::regex cannot match in time or stack are re
     CHECK(!luce::llama::check_triggers(std::vector<Trigger>(65)).ok());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

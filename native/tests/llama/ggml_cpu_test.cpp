@@ -11,7 +11,7 @@
 #include <ggml-cpu.h>
 #include <ggml.h>
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 namespace {
 
@@ -60,4 +60,4 @@ TEST_CASE("a graph that there is no scratch memory for is refused, and the next 
     CHECK(ggml_get_data_f32(result)[0] == doctest::Approx(128).epsilon(0.01));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -15,7 +15,7 @@
 #include <ggml-impl.h>
 #include <ggml.h>
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 namespace {
 
@@ -88,4 +88,4 @@ TEST_CASE("the parts that a callback cuts a graph into have uids of their own, t
     CHECK(uids_seeing(nullptr) == whole);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -139,7 +139,7 @@ bool mentions(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 TEST_CASE("preflight: valid files pass") {
     CHECK(refusal_after([](gguf_context*) {}).empty());
@@ -234,4 +234,4 @@ TEST_CASE("shards: all are named, and libllama says which is missing") {
     CHECK(mentions(load_refusal(write_model(folder, shard(0, 3), "other.gguf")), "other.gguf"));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -16,7 +16,7 @@
 #include "test_paths.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -187,4 +187,4 @@ TEST_CASE("a decoder's plain and speculative steps use their graphs again") {
     CHECK(llama_perf_context(context).n_reused == before + 20);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

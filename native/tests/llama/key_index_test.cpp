@@ -13,7 +13,7 @@
 #include "llama/scoring/key_index.h"
 #include "tests/llama/packed_keys.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::llama;
@@ -295,4 +295,4 @@ TEST_CASE("heads that do not go together have no index") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

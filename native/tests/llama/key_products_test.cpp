@@ -15,7 +15,7 @@
 #include "llama/scoring/key_products.h"
 #include "tests/llama/packed_keys.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::llama;
@@ -203,4 +203,4 @@ TEST_CASE("a query that is no number has no products, a key that is none loses e
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -9,7 +9,7 @@
 #include "llama/scoring/layer_choice.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -54,4 +54,4 @@ TEST_CASE("a model whose queries cannot be seen has no layer to choose") {
     CHECK(refused.error().code == ErrorCode::unsupported);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -13,7 +13,7 @@
 #include "llama/sampling/llama_sampler.h"
 #include "test_paths.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -122,4 +122,4 @@ TEST_CASE("draws follow the distribution") {
     CHECK(std::abs(n_hits - kDraws * p) < 5 * std::sqrt(kDraws * p * (1 - p)) + 1);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

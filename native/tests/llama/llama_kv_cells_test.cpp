@@ -10,7 +10,7 @@
 
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -291,4 +291,4 @@ TEST_CASE("rows for more cells than are free are no_room and change nothing") {
     CHECK(s.device.n_free_cells() == n_free);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

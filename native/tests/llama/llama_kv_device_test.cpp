@@ -13,7 +13,7 @@
 #include "test_paths.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -361,4 +361,4 @@ TEST_CASE("what is paged, by kind of memory") {
     CHECK(!Setup({test_model("qwen3"), "q8_0"}).device.traits().has_state());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -7,7 +7,7 @@
 #include "llama/kv_cache/pool_memory.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -60,4 +60,4 @@ TEST_CASE("a token reads the weights but for tables and for experts that it does
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

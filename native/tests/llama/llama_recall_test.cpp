@@ -7,7 +7,7 @@
 #include "llama/sampling/llama_sampler.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -59,4 +59,4 @@ TEST_CASE("recalled logits are sampled like computed ones, and the next decode k
     CHECK(!s.decoder.recall(std::span(computed).first(10)));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -9,7 +9,7 @@
 #include "test_paths.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -118,4 +118,4 @@ TEST_CASE("pages that leave and come back at random are the same bytes, and the 
     CHECK(distance(s.go_on(kFirst, n_text), untouched.go_on(kFirst, n_text)) < 0.15);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -18,7 +18,7 @@
 #include "tests/llama/llama_memory.h"
 #include "tests/llama/sampler_reference.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -368,4 +368,4 @@ TEST_CASE("a trigger that may match a text of any length has no window") {
     CHECK(!TriggerWindow::of(empty));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -16,7 +16,7 @@
 #include "speculation/trees/draft_tree.h"
 #include "test_paths.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -304,4 +304,4 @@ TEST_CASE("models with recurrent state take no trees and say why; without a budg
     CHECK(s.model.info().n_logits == kLanes * (1 + 15));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

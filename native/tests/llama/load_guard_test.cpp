@@ -68,7 +68,7 @@ void dies_in_order(const std::function<void()>& load, const std::string& reason)
 
 }  // namespace
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 TEST_CASE("load guard: an assertion of the library, without the folders of its sources") {
     dies_in_order([] { ggml_abort("/some/where/model.cpp", 7, "n_layer %d\nis bad", 0); },
@@ -120,4 +120,4 @@ TEST_CASE("load guard: leaves everything as it was") {
     CHECK((ggml_set_abort_callback(on_abort) == nullptr));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

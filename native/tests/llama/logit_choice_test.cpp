@@ -8,7 +8,7 @@
 
 #include "llama/decoding/logit_choice.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::llama;
@@ -51,4 +51,4 @@ TEST_CASE("logits that are none name no tokens") {
     CHECK(few[1].token == 1);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

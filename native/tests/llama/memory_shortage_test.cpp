@@ -5,7 +5,7 @@
 
 using namespace luce::llama;
 
-TEST_SUITE_BEGIN("memory shortage");
+TEST_SUITE("memory shortage") {
 
 TEST_CASE("the backends' words are understood") {
     for (const char* text :
@@ -44,4 +44,4 @@ TEST_CASE("only what was told just now is why something fails") {
     CHECK(shortage.recent(200).empty());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory shortage")

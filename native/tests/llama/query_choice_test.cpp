@@ -7,7 +7,7 @@
 
 #include "tests/llama/query_scored.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -85,4 +85,4 @@ TEST_CASE("the page with a fact is among the first when the question comes to it
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

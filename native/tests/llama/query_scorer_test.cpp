@@ -17,7 +17,7 @@
 #include "test_paths.h"
 #include "tests/llama/query_scored.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -404,4 +404,4 @@ TEST_CASE("a layer can be chosen; what cannot be scored says why") {
     CHECK(no_layers.error().text == refused.error().text);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -12,7 +12,7 @@
 #include "test_paths.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -195,4 +195,4 @@ TEST_CASE("a text is cut behind a line's end, before a word, or between characte
     CHECK(first_segment(std::string(2000, '\x80')).value_or(0) > 1000);  // no text at all
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -6,6 +6,8 @@
 
 #include <doctest/doctest.h>
 
+TEST_SUITE("llama") {
+
 using luce::llama::TokenCache;
 
 namespace {
@@ -20,57 +22,57 @@ std::string text_of(unsigned number, size_t n_bytes) {
 
 }  // namespace
 
-TEST_SUITE("llama") {
-    TEST_CASE("a text that comes again is not tokenised again") {
-        int n_calls = 0;
-        TokenCache cache(
-            [&](std::string_view text) {
-                ++n_calls;
-                return bytes_of(text);
-            },
-            1 << 20);
-        for (int round = 0; round < 3; ++round) {
-            for (unsigned number = 0; number < 10; ++number) {
-                const std::string text = text_of(number, 100 + number);
-                CHECK(cache.get(text) == bytes_of(text));
-            }
+TEST_CASE("a text that comes again is not tokenised again") {
+    int n_calls = 0;
+    TokenCache cache(
+        [&](std::string_view text) {
+            ++n_calls;
+            return bytes_of(text);
+        },
+        1 << 20);
+    for (int round = 0; round < 3; ++round) {
+        for (unsigned number = 0; number < 10; ++number) {
+            const std::string text = text_of(number, 100 + number);
+            CHECK(cache.get(text) == bytes_of(text));
         }
-        CHECK(n_calls == 10);
-        CHECK(cache.get("") == bytes_of(""));
     }
+    CHECK(n_calls == 10);
+    CHECK(cache.get("") == bytes_of(""));
+}
 
-    TEST_CASE("the longest unused texts leave") {
-        std::vector<std::string> tokenised;
-        constexpr size_t kMaxBytes = 4 * 5 * 100;
-        TokenCache cache(
-            [&](std::string_view text) {
-                tokenised.emplace_back(text);
-                return bytes_of(text);
-            },
-            kMaxBytes);
-        for (unsigned number = 0; number < 4; ++number) {
-            cache.get(text_of(number, 100));
-        }
-        CHECK(cache.n_bytes() == kMaxBytes);
-        cache.get(text_of(0, 100));
-        cache.get(text_of(4, 100));  // takes the place of 1
-        tokenised.clear();
-        for (const unsigned number : {0U, 2U, 3U, 4U, 1U}) {
-            cache.get(text_of(number, 100));
-        }
-        CHECK(tokenised == std::vector<std::string>{text_of(1, 100)});
-        const std::string large = text_of(9, 10 * kMaxBytes);
-        CHECK(cache.get(large) == bytes_of(large));
-        CHECK(cache.n_bytes() == 0);
+TEST_CASE("the longest unused texts leave") {
+    std::vector<std::string> tokenised;
+    constexpr size_t kMaxBytes = 4 * 5 * 100;
+    TokenCache cache(
+        [&](std::string_view text) {
+            tokenised.emplace_back(text);
+            return bytes_of(text);
+        },
+        kMaxBytes);
+    for (unsigned number = 0; number < 4; ++number) {
+        cache.get(text_of(number, 100));
     }
+    CHECK(cache.n_bytes() == kMaxBytes);
+    cache.get(text_of(0, 100));
+    cache.get(text_of(4, 100));  // takes the place of 1
+    tokenised.clear();
+    for (const unsigned number : {0U, 2U, 3U, 4U, 1U}) {
+        cache.get(text_of(number, 100));
+    }
+    CHECK(tokenised == std::vector<std::string>{text_of(1, 100)});
+    const std::string large = text_of(9, 10 * kMaxBytes);
+    CHECK(cache.get(large) == bytes_of(large));
+    CHECK(cache.n_bytes() == 0);
+}
 
-    TEST_CASE("random texts in little room") {
-        std::mt19937 random(3);
-        TokenCache cache(bytes_of, 5000);
-        for (int round = 0; round < 5000; ++round) {
-            const std::string text = text_of(random() % 40, random() % 300);
-            REQUIRE(cache.get(text) == bytes_of(text));
-            REQUIRE(cache.n_bytes() <= 5000);
-        }
+TEST_CASE("random texts in little room") {
+    std::mt19937 random(3);
+    TokenCache cache(bytes_of, 5000);
+    for (int round = 0; round < 5000; ++round) {
+        const std::string text = text_of(random() % 40, random() % 300);
+        REQUIRE(cache.get(text) == bytes_of(text));
+        REQUIRE(cache.n_bytes() <= 5000);
     }
 }
+
+}  // TEST_SUITE("llama")

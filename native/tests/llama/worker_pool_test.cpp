@@ -9,7 +9,7 @@
 
 #include "llama/sampling/worker_pool.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::llama;
@@ -37,4 +37,4 @@ TEST_CASE("pieces are done at the same time, by the caller too") {
     CHECK(std::set(ids.begin(), ids.end()).contains(std::this_thread::get_id()));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -13,7 +13,7 @@
 #include "memory/pages/block_source.h"
 #include "memory/tiers/blob.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce::memory;
 
@@ -103,4 +103,4 @@ TEST_CASE("blobs that end on several threads give their blocks back") {
     CHECK_FALSE(source.is_misused);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

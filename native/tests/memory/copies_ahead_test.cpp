@@ -13,7 +13,7 @@
 #include "tests/engine/fake_sampler.h"
 #include "tests/memory/disk_samples.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -217,4 +217,4 @@ TEST_CASE("a page that cannot be read is not tried again and again, and does not
     CHECK(w.n_host() == 4);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

@@ -16,7 +16,7 @@
 #include "memory/tiers/disk_store.h"
 #include "tests/memory/disk_samples.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -249,4 +249,4 @@ TEST_CASE("random operations keep the store's books right") {
     CHECK(files_below(folder.path).size() == store->disk->stats().n_files);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

@@ -15,7 +15,7 @@
 #include "memory/tiers/disk_store.h"
 #include "tests/memory/disk_samples.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -477,4 +477,4 @@ TEST_CASE("a folder of many files is listed without reading them") {
     CHECK(store.disk->stats().n_bytes == static_cast<std::uint64_t>(n_files));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

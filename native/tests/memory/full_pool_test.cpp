@@ -9,7 +9,7 @@
 #include "tests/memory/fake_scorer.h"
 #include "tests/memory/memory_accounting.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -87,4 +87,4 @@ TEST_CASE("a lane alone in a full pool gets every page that it wants") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

@@ -9,7 +9,7 @@
 #include "memory/manager/kv_cache_manager.h"
 #include "tests/engine/fake_model.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -158,4 +158,4 @@ TEST_CASE("what a lane has computed again of a text that is set aside becomes th
     CHECK(s.begin(LaneId{0}, text).n == kText - 1);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

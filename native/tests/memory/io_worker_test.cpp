@@ -9,7 +9,7 @@
 
 #include "memory/tiers/io_worker.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -139,4 +139,4 @@ TEST_CASE("a worker that goes lets go of everything and runs no completion") {
     CHECK(held.use_count() == 1);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

@@ -8,7 +8,7 @@
 #include "tests/memory/disk_samples.h"
 #include "tests/memory/memory_player.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::tests;
@@ -106,4 +106,4 @@ TEST_CASE("random operations with a pool that is smaller than the texts: the sam
     CHECK(moved.n_choices > n_rounds);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

@@ -8,7 +8,7 @@
 #include "memory/tiers/disk_file_name.h"
 #include "tests/memory/disk_samples.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -86,4 +86,4 @@ TEST_CASE("files' names go to text and back, and what differs by a character is 
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

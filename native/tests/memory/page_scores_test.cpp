@@ -9,7 +9,7 @@
 #include "memory/tiers/disk_store.h"
 #include "tests/memory/disk_samples.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -243,4 +243,4 @@ TEST_CASE("a checkpoint that is written again with scores counts with its new si
     CHECK(content_of(only_file(folder)) == before);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

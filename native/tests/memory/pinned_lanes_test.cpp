@@ -10,7 +10,7 @@
 #include "tests/engine/fake_model.h"
 #include "tests/memory/memory_accounting.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -158,4 +158,4 @@ TEST_CASE("pins outside the prompt, and more than the pool holds, are refused wi
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

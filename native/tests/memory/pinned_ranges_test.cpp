@@ -8,7 +8,7 @@
 
 #include "memory/residency/pinned_ranges.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -75,4 +75,4 @@ TEST_CASE("random pins are those pages, whichever way they are asked for") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

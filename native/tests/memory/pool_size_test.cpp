@@ -8,7 +8,7 @@
 
 #include "memory/residency/pool_size.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce::memory;
 using Limit = PoolChoice::Limit;
@@ -193,4 +193,4 @@ TEST_CASE("the sum and an error name what leaves less memory than there is") {
     CHECK(refused.error().text.find("are (/sys/fs/cgroup/memory.max)") != std::string::npos);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

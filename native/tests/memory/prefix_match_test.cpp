@@ -5,7 +5,7 @@
 
 #include "memory/pages/prefix_match.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -110,4 +110,4 @@ TEST_CASE(
     CHECK(!at(150, true));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

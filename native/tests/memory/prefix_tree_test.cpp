@@ -3,7 +3,7 @@
 
 #include "memory/pages/prefix_tree.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -52,4 +52,4 @@ TEST_CASE("very many dead texts are forgotten without end of the stack") {
     CHECK(tree.n_pages() == 0);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

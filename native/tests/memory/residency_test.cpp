@@ -7,7 +7,7 @@
 
 #include "memory/residency/residency.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce::memory;
 
@@ -148,4 +148,4 @@ TEST_CASE("a plan that is carried out leaves what was chosen") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

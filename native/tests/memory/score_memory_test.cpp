@@ -13,7 +13,7 @@
 #include "tests/engine/fake_model.h"
 #include "tests/memory/disk_samples.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -389,4 +389,4 @@ TEST_CASE("where all of a text is seen no score is written") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

@@ -7,7 +7,7 @@
 #include "tests/engine/fake_sampler.h"
 #include "tests/memory/memory_accounting.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -303,4 +303,4 @@ TEST_CASE("what runs or is in a slot is not forgotten") {
     CHECK(play.answers.at(2) == expected_answer(text, 5, 300));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

@@ -8,7 +8,7 @@
 #include "memory/snapshots/snapshot_file.h"
 #include "tests/memory/disk_samples.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -207,4 +207,4 @@ TEST_CASE("tokens outside the vocabulary and states beyond the model's are refus
     CHECK(refused(decoded(bytes, other)));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

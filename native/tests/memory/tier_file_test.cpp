@@ -4,7 +4,7 @@
 #include "memory/tiers/tier_file.h"
 #include "tests/memory/disk_samples.h"
 
-TEST_SUITE_BEGIN("memory");
+TEST_SUITE("memory") {
 
 using namespace luce;
 using namespace luce::memory;
@@ -168,4 +168,4 @@ TEST_CASE("random bytes are refused") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("memory")

@@ -9,7 +9,7 @@
 #include "prefill/reading_log.h"
 #include "prefill/sparse_text.h"
 
-TEST_SUITE_BEGIN("prefill");
+TEST_SUITE("prefill") {
 
 using namespace luce;
 using namespace luce::prefill;
@@ -187,3 +187,5 @@ TEST_CASE("the log forgets the oldest texts") {
     text[0] = 101;
     CHECK(!log.find(text, 0.2));
 }
+
+}  // TEST_SUITE("prefill")

@@ -11,7 +11,7 @@
 using namespace luce;
 using namespace luce::speculation;
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 namespace {
 
@@ -88,4 +88,4 @@ TEST_CASE("answers are forgotten, the oldest first, and memory has an end") {
     answers.add(kTurn, -5);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

@@ -8,7 +8,7 @@
 #include "speculation/controller/speculation_controller.h"
 #include "tests/speculation/speculation_world.h"
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 using namespace luce;
 using namespace luce::speculation;
@@ -260,4 +260,4 @@ TEST_CASE("finding out costs little even where all there is are a few short answ
     CHECK(worst >= 0.982);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

@@ -13,7 +13,7 @@
 #include "speculation/controller/step_options.h"
 #include "tests/speculation/speculation_world.h"
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 using namespace luce;
 using namespace luce::speculation;
@@ -414,4 +414,4 @@ TEST_CASE("memory does not grow with steps") {
     CHECK(mallinfo2().uordblks <= before + 1024);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

@@ -8,7 +8,7 @@
 
 #include "speculation/controller/cost_model.h"
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 using namespace luce::speculation;
 
@@ -138,4 +138,4 @@ TEST_CASE("costs never fall as tokens are added") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

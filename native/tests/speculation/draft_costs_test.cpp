@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 using luce::speculation::DraftCosts;
 
@@ -64,4 +64,4 @@ TEST_CASE("drafts behind long texts have a price of their own") {
     CHECK(*costs.cost_s(8, 16, 100) == doctest::Approx(0.015).epsilon(0.1));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

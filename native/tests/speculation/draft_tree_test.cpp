@@ -9,7 +9,7 @@
 
 #include "speculation/trees/draft_tree.h"
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 using namespace luce;
 using namespace luce::speculation;
@@ -258,4 +258,4 @@ TEST_CASE("a tree that is there already has the leaves and ways of the one it wa
     CHECK(chain.follow(Tokens{2, 3}).size() == 2);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

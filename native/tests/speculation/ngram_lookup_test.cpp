@@ -9,7 +9,7 @@
 #include "speculation/ngram/ngram_index.h"
 #include "speculation/ngram/ngram_lookup.h"
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 using namespace luce;
 using namespace luce::speculation;
@@ -485,4 +485,4 @@ TEST_CASE("nothing that it is told makes it fail") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

@@ -16,7 +16,7 @@ using namespace luce;
 using namespace luce::speculation;
 using namespace luce::tests;
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 namespace {
 
@@ -169,4 +169,4 @@ TEST_CASE("a drafter reads texts only where answers are likely to earn it back")
     CHECK(n_read_of_100(0, 24) < 10);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

@@ -10,7 +10,7 @@
 #include "speculation/trees/tree_chances.h"
 #include "speculation/trees/tree_drafts.h"
 
-TEST_SUITE_BEGIN("speculation");
+TEST_SUITE("speculation") {
 
 using namespace luce;
 using namespace luce::speculation;
@@ -299,4 +299,4 @@ TEST_CASE("what is odd in a tree's verdict is left out") {
     CHECK(controller.choose(std::span(&lane, 1), {}).size() == 1);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("speculation")

@@ -83,7 +83,7 @@ double seconds_to_parse(const std::string& line) {
 
 }  // namespace
 
-TEST_SUITE_BEGIN("wire");
+TEST_SUITE("wire") {
 
 TEST_CASE("commands: every vector, framed whole, byte by byte and with trailing bytes") {
     for (const json& vector : read_vectors("commands")) {
@@ -249,4 +249,4 @@ TEST_CASE("status: speculation since the start") {
           "spec_draft_s=0.250000 spec_verify_s=1.500000\n");
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("wire")

@@ -31,26 +31,29 @@ def test_what_is_whole_is_read(uses: list[LayerUse]) -> None:
     assert parse_profile(encode(whole)) == whole
 
 
-@pytest.mark.parametrize("at", range(len(encode(SMALL))))
-def test_damage_at_any_byte_is_refused(at: int) -> None:
-    data = bytearray(encode(SMALL))
-    for mask in (0x01, 0x80, 0xFF):
-        data[at] ^= mask
-        with pytest.raises(ProfileError):
-            parse_profile(bytes(data))
-        data[at] ^= mask
+def is_refused(data: bytes) -> bool:
+    try:
+        parse_profile(data)
+    except ProfileError:
+        return True
+    return False
 
 
-@pytest.mark.parametrize("n", range(len(encode(SMALL))))
-def test_a_torn_file_is_refused(n: int) -> None:
-    with pytest.raises(ProfileError):
-        parse_profile(encode(SMALL)[:n])
+def test_damage_at_any_byte_is_refused() -> None:
+    whole = encode(SMALL)
+    for at, byte in enumerate(whole):
+        for mask in (0x01, 0x80, 0xFF):
+            assert is_refused(whole[:at] + bytes([byte ^ mask]) + whole[at + 1 :]), f"byte {at} changed by {mask}"
 
 
-@pytest.mark.parametrize("n", range(len(body_of(SMALL))))
-def test_a_torn_file_with_a_right_checksum_is_refused(n: int) -> None:
-    with pytest.raises(ProfileError):
-        parse_profile(signed(body_of(SMALL)[:n]))
+def test_a_torn_file_is_refused() -> None:
+    whole = encode(SMALL)
+    assert [n for n in range(len(whole)) if not is_refused(whole[:n])] == []
+
+
+def test_a_torn_file_with_a_right_checksum_is_refused() -> None:
+    body = body_of(SMALL)
+    assert [n for n in range(len(body)) if not is_refused(signed(body[:n]))] == []
 
 
 @given(st.integers(0, len(body_of(SMALL)) - 1), st.integers(0, 255))

@@ -156,7 +156,7 @@ def test_a_tool_is_called(client: Anthropic, choice: Any) -> None:
 def test_the_sdks_tool_runner(client: Anthropic) -> None:
     asked: list[str] = []
 
-    @beta_tool
+    @beta_tool  # type: ignore[untyped-decorator]  # the SDK is not looked into
     def weather(city: str) -> str:
         """The weather in a city.
 
@@ -230,7 +230,8 @@ def test_an_answer_that_is_begun(client: Anthropic) -> None:
 
 def test_counting_counts_all_that_is_in_a_prompt(client: Anthropic) -> None:
     def count(**body: Any) -> int:
-        return client.messages.count_tokens(**{"model": "m", "messages": HELLO, **body}).input_tokens
+        n_tokens: int = client.messages.count_tokens(**{"model": "m", "messages": HELLO, **body}).input_tokens
+        return n_tokens
 
     assert 0 < count() < count(system="be brief") < count(system="be brief", tools=[WEATHER])
     assert count(system="be brief") == count(system=[{"type": "text", "text": "be brief"}])

@@ -15,7 +15,7 @@
 #include "llama/gguf_check/draft_fit.h"
 #include "tests/llama/drafting/speculating.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::draft_tests;
@@ -239,4 +239,4 @@ TEST_CASE("what a file is as a draft shows in its header") {
     CHECK_FALSE(llama::draft_kind_of(draft_path("not-there"), n_embd).ok());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -14,7 +14,7 @@
 #include "llama/kv_cache/combined_kv_device.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -325,4 +325,4 @@ TEST_CASE("drafts of a text that was put out and back are those of the undisturb
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -9,7 +9,7 @@
 #include "llama/gguf_check/draft_fit.h"
 #include "tests/llama/drafting/speculating.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::draft_tests;
@@ -52,4 +52,4 @@ TEST_CASE("a lane that asks for fewer tokens gets the beginning of what it would
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

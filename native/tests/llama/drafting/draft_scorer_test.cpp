@@ -12,7 +12,7 @@
 #include "test_paths.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -203,4 +203,4 @@ TEST_CASE("scorers that cannot read the target's texts are refused with the reas
     check_close(scores_of(*windowed.scorer, kFirst, some_tokens(400, 3)), scores);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -7,7 +7,7 @@
 #include <deque>
 #include <random>
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using luce::llama::FeatureRows;
 
@@ -54,4 +54,4 @@ TEST_CASE("rows that wait are those that came, in their order") {
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

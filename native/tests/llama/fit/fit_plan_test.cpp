@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce::llama;
 
@@ -223,4 +223,4 @@ TEST_CASE("plans keep within any card, leave nothing out, and never get worse wi
     }
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -11,7 +11,7 @@
 #include "llama/model/kv_layer_types.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -117,4 +117,4 @@ TEST_CASE("a context's layers have the types of the rule") {
     CHECK(uniform.model.info().identity != setup.model.info().identity);
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -14,7 +14,7 @@
 #include "llama/kv_cache/three_bits.h"
 #include "tests/llama/llama_memory.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::memory_tests;
@@ -193,4 +193,4 @@ TEST_CASE("several pages are packed beside each other's reading, and bytes of an
     CHECK(!trip.packed.write(kSecond, 0, some_tokens(2, 1), odd, 2, cells));
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")

@@ -23,7 +23,7 @@
 #include "llama/model/model.h"
 #include "test_paths.h"
 
-TEST_SUITE_BEGIN("llama");
+TEST_SUITE("llama") {
 
 using namespace luce;
 using namespace luce::engine;
@@ -303,4 +303,4 @@ TEST_CASE("files that are no images, or not what they say, are refused before th
     CHECK(llama::read_pixels(cut_off + chunk("IDAT", fitting) + chunk("IEND", "")).ok());
 }
 
-TEST_SUITE_END();
+}  // TEST_SUITE("llama")
