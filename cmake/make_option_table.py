@@ -22,6 +22,7 @@ SETTERS = {
     "positive": "real(&Options::{native}, true)",
     "switch": "flag(&Options::{native})",
     "text": "text(&Options::{native})",
+    "tokens": "tokens(&Options::{native}, {least}, {most})",
     "uint64": "number<std::uint64_t>(&Options::{native}, {least}, {most}u)",
 }
 

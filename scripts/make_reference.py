@@ -18,7 +18,8 @@ from luce.supervisor.config.table import PROCESS_OPTIONS, engine_options
 HEAD = """# Options
 
 Written by `scripts/make_reference.py`. [Configuration](../configuration.md) explains files and variables, and lists the
-options that have no flag. BYTES take K, M, G or T for powers of 1024.
+options that have no flag. BYTES take K, M, G or T for powers of 1024, TOKENS
+take K or M: 32K is 32768.
 """
 
 

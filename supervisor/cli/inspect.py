@@ -11,7 +11,7 @@ import click
 from luce.supervisor.cli import inspect_plan
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure
 from luce.supervisor.cli.inspect_plan import Card
-from luce.supervisor.cli.numbers import Bytes, format_bytes
+from luce.supervisor.cli.numbers import Bytes, Tokens, format_bytes
 from luce.supervisor.cli.output import print_tables, write_output
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     help="With --plan: a card with so much memory, such as 24G; again for each further one. Default: this machine's.",
 )
 @click.option("--host", type=Bytes(), metavar="SIZE", help="With --plan: a host with so much free memory.")
-@click.option("--ctx", type=click.IntRange(1), metavar="N", help="With --plan: as luce serve --ctx.")
+@click.option("--ctx", type=Tokens(min=1), metavar="TOKENS", help="With --plan: as luce serve --ctx.")
 @click.option("--lanes", type=click.IntRange(1, 256), metavar="N", help="With --plan: as luce serve --lanes.")
 @click.option("--draft", type=click.Path(path_type=Path), help="With --plan: a drafter that lies beside it.")
 def command(

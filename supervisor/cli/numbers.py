@@ -1,6 +1,7 @@
 """Numbers as the daemon takes them. Real: one with a fraction, finite, and within what a binary32 holds. Bytes: a count
-of them, 8G for short. NumberOrAuto: a whole one, or the word auto. PositionSpans: positions. KvOverrides: typed values
-by key. Seconds: a time. JsonObject: no number, but read like one. format_bytes: for people."""
+of them, 8G for short. Tokens: a count of them, 32K for short. NumberOrAuto, TokensOrAuto: one, or the word auto.
+PositionSpans: positions. KvOverrides: typed values by key. Seconds: a time. JsonObject: no number, but read like one.
+format_bytes: for people."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import Any
 
 import click
 
-from luce.supervisor.config.values import byte_count
+from luce.supervisor.config.values import byte_count, token_count
 
 
 class Real(click.FloatRange):
@@ -46,12 +47,28 @@ class Bytes(click.IntRange):
         return int(super().convert(count, param, ctx))
 
 
+class Tokens(click.IntRange):
+    """A number of tokens, with K or M behind it for powers of 1024."""
+
+    name = "tokens"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            count = token_count(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return super().convert(count, param, ctx)
+
+
+class TokensOrAuto(Tokens):
+    """The same, or the word auto."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
 class NumberOrAuto(click.IntRange):
     """A whole number, or the word auto."""
-
-    def __init__(self, name: str, least: int, most: int) -> None:
-        self.name = name
-        super().__init__(min=least, max=most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return value if value == "auto" else super().convert(value, param, ctx)

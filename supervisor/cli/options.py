@@ -14,7 +14,7 @@ import click
 
 from luce.supervisor.cli.entry import EXIT_START_FAILED, Failure, say
 from luce.supervisor.cli.model_files import NO_DRAFT, read_draft, read_model, read_packaged_draft
-from luce.supervisor.cli.numbers import Bytes, KvOverrides, NumberOrAuto, PositionSpans, Real
+from luce.supervisor.cli.numbers import Bytes, KvOverrides, NumberOrAuto, PositionSpans, Real, Tokens, TokensOrAuto
 from luce.supervisor.config import CACHE_TYPES, DaemonConfig, table
 from luce.supervisor.config.table import PROCESS_OPTIONS, EngineOption, GoneOption
 from luce.supervisor.engine.locate import NotInstalledError, find_luced
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
     from luce.protocol import SamplingArgs
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_COUNTS: dict[str, type[click.IntRange]] = {
+    "number": click.IntRange, "uint64": click.IntRange, "number_or_auto": NumberOrAuto, "tokens": Tokens,
+    "tokens_or_auto": TokensOrAuto,
+}  # fmt: skip
 
 _MAX_INT32 = 2**31 - 1
 
@@ -84,6 +89,8 @@ def _tell_gone(option: GoneOption) -> Callable[[click.Context, click.Parameter, 
 
 
 def _type_of(option: EngineOption) -> click.ParamType:  # type: ignore[type-arg]  # generic in newer versions of click
+    if option.kind in _COUNTS:
+        return _COUNTS[option.kind](option.least, option.most)
     match option.kind:
         case "choice":
             return click.Choice(option.choices)
@@ -93,8 +100,6 @@ def _type_of(option: EngineOption) -> click.ParamType:  # type: ignore[type-arg]
             return Bytes()
         case "folder" | "path":
             return click.Path(path_type=Path, file_okay=option.kind == "path")
-        case "number_or_auto":
-            return NumberOrAuto(option.name, option.least, option.most)
         case "spans":
             return PositionSpans()
         case "positive":
@@ -103,10 +108,8 @@ def _type_of(option: EngineOption) -> click.ParamType:  # type: ignore[type-arg]
             return Real(min=0)
         case "share":
             return Real(min=0, max=1, min_open=True)
-        case "text":
-            return click.STRING
         case _:
-            return click.IntRange(min=option.least, max=option.most)
+            return click.STRING
 
 
 def sampling_options(function: F) -> F:

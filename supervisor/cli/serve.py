@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
 from luce.supervisor.cli.model_files import NO_DRAFT, check_file, read_model, read_packaged_draft
-from luce.supervisor.cli.numbers import JsonObject, Real, Seconds
+from luce.supervisor.cli.numbers import JsonObject, Real, Seconds, Tokens
 from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
 from luce.supervisor.cli.output import write_output
 from luce.supervisor.config import ConfigError, OnOff
@@ -248,8 +248,8 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
 )
 @click.option(
     "--embedding-ctx",
-    type=click.IntRange(1, _MAX_CTX),
-    metavar="N",
+    type=Tokens(1, _MAX_CTX),
+    metavar="TOKENS",
     help="Tokens of the longest text that either reads. Default: what the model was trained for, at most 8192.",
 )
 @click.option(

@@ -15,6 +15,8 @@ from luce.supervisor.config.options import (
     NumberOrAuto,
     OnOff,
     SupervisorConfig,
+    TokenCount,
+    TokensOrAuto,
     engine_environment,
 )
 
@@ -29,5 +31,7 @@ __all__ = [
     "NumberOrAuto",
     "OnOff",
     "SupervisorConfig",
+    "TokenCount",
+    "TokensOrAuto",
     "engine_environment",
 ]

@@ -26,7 +26,9 @@ RopeScaling = Literal["none", "linear", "yarn"]
 SplitMode = Literal["none", "layer", "row", "tensor"]
 KvflashPolicy = Literal["auto", "query", "draft", "lru"]
 ByteCount = Annotated[int, "bytes"]  # written 8G for short where people write it
+TokenCount = Annotated[int, "tokens"]  # 32K for short
 NumberOrAuto = Annotated[int | Literal["auto"], "number"]
+TokensOrAuto = Annotated[int | Literal["auto"], "tokens"]
 
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
 
@@ -51,12 +53,12 @@ class DaemonConfig:
     """What one `luced` is started with."""
 
     model: Path
-    ctx: int | None = None
-    pool: int | None = None
+    ctx: TokenCount | None = None
+    pool: TokenCount | None = None
     lanes: int | None = None
     queue: int | None = None
-    batch: int | None = None
-    ubatch: int | None = None
+    batch: TokenCount | None = None
+    ubatch: TokenCount | None = None
     threads: int | None = None
     gpu_layers: int | None = None
     device: str | None = None
@@ -84,7 +86,7 @@ class DaemonConfig:
     rope_scale: float | None = None
     rope_freq_base: float | None = None
     rope_freq_scale: float | None = None
-    yarn_orig_ctx: int | None = None
+    yarn_orig_ctx: TokenCount | None = None
     yarn_ext_factor: float | None = None
     yarn_attn_factor: float | None = None
     yarn_beta_slow: float | None = None
@@ -96,7 +98,7 @@ class DaemonConfig:
     disk_cache: Path | None = None
     disk_budget: ByteCount | None = None
     prefix_cache: OnOff | None = None
-    kvflash: NumberOrAuto | None = None
+    kvflash: TokensOrAuto | None = None
     kvflash_tau: int | None = None
     kvflash_policy: KvflashPolicy | None = None
     kvflash_pin: tuple[str, ...] | None = None
@@ -106,7 +108,7 @@ class DaemonConfig:
     prefill: Literal["full", "auto", "sparse"] | None = None
     prefill_scorer: Path | None = None
     prefill_keep: float | None = None
-    prefill_from: int | None = None
+    prefill_from: TokenCount | None = None
     prefill_repair: OnOff | None = None
     draft: Path | None = None
     mmproj: Path | None = None
@@ -201,16 +203,16 @@ class SupervisorConfig(DaemonConfig):
     final_timeout_s: float = 5.0  # between the end of a request's tokens and its final reply
     acquittal_tokens: int = 16  # new ones, after which earlier deaths of engines are not held against a request
 
-    pin_min_tokens: int = 1024  # shortest prefix that is worth a slot
+    pin_min_tokens: TokenCount = 1024  # shortest prefix that is worth a slot
     pin_half_life_s: float = 600.0  # of a slot's worth while nobody uses it
     slot_budget: ByteCount | None = None  # bytes of pages and tails that slots may hold; None: what the engine has
-    share_min_tokens: int = 256  # a request waits for another that is reading so much of the same prefix
+    share_min_tokens: TokenCount = 256  # a request waits for another that is reading so much of the same prefix
     sleep_idle_s: float | None = None  # without requests, after which an engine gives its memory back; None: never
 
     embedding_model: Path | None = None  # a GGUF file: what /v1/embeddings is served with, by an engine of its own
     embedding_pooling: EmbeddingPooling | None = None  # None: as the file says
     rerank_model: Path | None = None  # the same for /v1/rerank
-    embedding_ctx: int | None = None  # tokens of the longest text of either; None: what they can, at most 8192
+    embedding_ctx: TokenCount | None = None  # tokens of the longest text of either; None: what they can, at most 8192
     embedding_gpu_layers: int | None = None  # of either; None: all, where there is a GPU
 
     def __post_init__(self) -> None:

@@ -14,13 +14,15 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from luce.supervisor.config import ByteCount, NumberOrAuto
+from luce.supervisor.config import ByteCount, NumberOrAuto, TokenCount, TokensOrAuto
 
 _ON = frozenset({"1", "true", "on", "yes"})
 _OFF = frozenset({"0", "false", "off", "no"})
 _UNSET = "none"
+_COUNTS = (ByteCount, TokenCount, NumberOrAuto, TokensOrAuto)
 _AUTO = "auto"
 _SHIFTS = {"K": 10, "M": 20, "G": 30, "T": 40}
+_TOKENS = re.compile(r"([0-9]{1,19})([KM]?)", re.IGNORECASE)
 _BYTES = re.compile(r"([0-9]{1,19}|[0-9]{1,12}\.[0-9]{1,6}(?= *[KMGT])) *([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
@@ -32,15 +34,21 @@ def byte_count(text: str) -> int:
     return int(Decimal(match[1]) * (1 << _SHIFTS.get(match[2].upper(), 0)))
 
 
+def token_count(text: str) -> int:
+    """A number of tokens, with K or M behind it for powers of 1024."""
+    match = _TOKENS.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no number of tokens: 4096 or 32K, say")
+    return int(match[1]) << _SHIFTS.get(match[2].upper(), 0)
+
+
 def read_item(annotation: Any, item: object, folder: Path) -> object:
     """The value that an item of a TOML file is. Paths are meant from `folder` on."""
     inner, optional = _without_none(annotation)
     if optional and item == _UNSET and _UNSET not in get_args(inner):
         return None
-    if inner == ByteCount:
-        return byte_count(item) if isinstance(item, str) else _whole(item)
-    if inner == NumberOrAuto:
-        return _AUTO if item == _AUTO else _whole(item)
+    if inner in _COUNTS:
+        return _count(inner, item)
     if get_origin(inner) is Literal:
         return _one_of(inner, {True: "on", False: "off"}[item] if isinstance(item, bool) else item)
     if get_origin(inner) is tuple:
@@ -78,6 +86,14 @@ def read_text(annotation: Any, text: str) -> object:
     if get_origin(inner) is tuple:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     return read_item(inner, text, Path())
+
+
+def _count(annotation: Any, item: object) -> object:
+    if annotation in (NumberOrAuto, TokensOrAuto) and item == _AUTO:
+        return _AUTO
+    if isinstance(item, str) and annotation != NumberOrAuto:
+        return byte_count(item) if annotation == ByteCount else token_count(item)
+    return _whole(item)
 
 
 def _object(text: str) -> object:

@@ -99,7 +99,7 @@ def test_a_feature_is_on_or_off_whatever_the_other_is(name: str) -> None:
 
 def played(first_s: float, tokens: tuple[int, ...] = (1, 2)) -> Played:
     served = Served(first_s, 2 * first_s, 100, 50, "none", "none", tokens)
-    return Played({("a", 1): served, ("a", 2): replace(served, tokens=(7,))}, 3 * first_s)
+    return Played({("a", 1): served, ("a", 2): replace(served, tokens=(7,))}, 3 * first_s, cpu_s=first_s)
 
 
 def test_ratios_are_of_rounds_and_say_what_both_bring_together() -> None:
@@ -111,7 +111,7 @@ def test_ratios_are_of_rounds_and_say_what_both_bring_together() -> None:
     assert (neither.first.median, neither.same) == (1, 1)
     assert (one.name, one.first.median, one.first.low, one.first.high) == ("a alone", 3, 2, 4)
     assert (both.name, both.wall.low, both.wall.high, both.same) == ("both", 4, 8, 0.5)
-    assert both.reused == 0.5
+    assert (both.reused, both.cpu.low, both.cpu.high) == (0.5, 4, 8)
     product = together(rounds)["first"]
     assert (product.low, product.high) == (4 / (4 * 2), 8 / (2 * 2))
 
@@ -130,6 +130,7 @@ def test_sessions_are_taken_apart_by_the_packaged_model(tmp_path: Path) -> None:
     assert set(arms) == {"neither", "prefix-cache", "speculation", "prefix-cache+speculation"}
     assert arms["neither"]["reused"] == arms["speculation"]["reused"] == 0
     assert arms["prefix-cache"]["reused"] > 0.4
+    assert all(played["cpu_s"] > 0 and 0 <= played["others"] <= 1 for played in arms.values())
     assert len(found["distributions"]["prompt"]) > 5
 
 

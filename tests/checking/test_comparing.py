@@ -11,6 +11,7 @@ import pytest
 from luce.supervisor.checking.chi_square import compare_samples
 from luce.supervisor.checking.divergence import is_f16, kl_divergence, most_mean_kl
 from luce.supervisor.checking.same_tokens import AnswerTokens, Comparison
+from luce.supervisor.checking.sampling import parts_clearly
 from luce.supervisor.checking.subject import Volume, reach_of
 
 
@@ -48,10 +49,23 @@ def test_an_answer_that_ends_early_or_whose_logprobs_moved_is_wrong() -> None:
 
 def test_most_texts_parting_at_near_ties_is_too_much() -> None:
     comparison = Comparison()
-    reference = answer([5], [0.1])
     for n_parted in range(1, 4):
-        comparison.check("text", answer([9], [3.0]), reference)
+        comparison.check("text", answer([9], [3.0]), answer([4 + n_parted], [0.1]))
         assert comparison.too_many_ties() == (n_parted > 1)
+
+
+def test_texts_that_go_on_alike_share_a_near_tie() -> None:
+    comparison = Comparison()
+    for _ in range(4):
+        comparison.check("text", answer([9], [3.0]), answer([5], [0.1]))
+    assert len(comparison.near_ties) == 4
+    assert not comparison.too_many_ties()
+
+
+def test_a_draw_may_part_where_two_tokens_are_nearly_as_likely() -> None:
+    plain = AnswerTokens([5, 6], [((5, -0.2), (5, -0.2), (7, -3.0)), ((6, -1.0), (8, -0.9), (6, -1.0), (9, -4.0))])
+    for tokens, is_clear in (([5, 6], False), ([5, 8], False), ([5, 9], True), ([5, 1], True), ([7, 6], True)):
+        assert parts_clearly(AnswerTokens(tokens, []), plain, 0.3) == is_clear
 
 
 def test_chi_square_tells_two_distributions_from_one() -> None:

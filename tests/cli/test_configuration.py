@@ -101,6 +101,11 @@ def test_the_environment_has_lists_numbers_and_sizes() -> None:
     assert (configuration["host_cache"], configuration["gpu_layers"]) == (2 << 30, 0)
     for text, n_bytes in (("1.5G", 3 << 29), ("8 GiB", 8 << 30), ("2kb", 2048), ("0.3M", 314572)):
         assert read(LUCE_HOST_CACHE=text)["host_cache"] == n_bytes
+    for text, n_tokens in (("40K", 40960), ("1m", 1 << 20), ("4096", 4096)):
+        configuration = read(LUCE_CTX=text, LUCE_KV_OFFLOAD=text)
+        assert (configuration["ctx"], configuration["kvflash"]) == (n_tokens, n_tokens)
+    with pytest.raises(ConfigError, match="is no number of tokens: 4096 or 32K, say"):
+        read(LUCE_CTX="40X")
     for text in ("1.5", "G", "8X", "8GG", "1e3", "-1"):
         with pytest.raises(ConfigError, match="is no number of bytes"):
             read(LUCE_HOST_CACHE=text)
@@ -122,7 +127,7 @@ def test_what_others_put_into_the_environment_does_not_matter() -> None:
         ("LUCE_PORT", "tcp://10.0.0.1:8080", "LUCE_PORT=tcp://10.0.0.1:8080: 'tcp://10.0.0.1:8080' is no whole number"),
         ("LUCE_PORT", "65536", "65536 is not in the range"),
         ("LUCE_CTX", "0", "LUCE_CTX=0: 0 is not in the range"),
-        ("LUCE_CTX", "-1", "it must be 0 or more"),
+        ("LUCE_CTX", "-1", "'-1' is no number of tokens: 4096 or 32K, say"),
         ("LUCE_KEEP_ALIVE", "nan", "nan is no number"),
         ("LUCE_KEEP_ALIVE", "11", "11"),
         ("LUCE_RESTORE_ANSWERS", "maybe", "neither on"),
@@ -145,7 +150,7 @@ def test_what_is_wrong_in_the_environment_is_named(variable: str, text: str, sai
         ("prot = 1", "there is no option prot; did you mean port?"),
         ("zzz = 1", "there is no option zzz"),
         ("[serve]\nport = 1", "there is no option serve"),
-        ('ctx = "many"', "ctx: 'many' is no whole number"),
+        ('ctx = "many"', "ctx: 'many' is no number of tokens"),
         ("ctx = 1.5", "ctx: 1.5 is no whole number"),
         ("ctx = true", "ctx: True is no whole number"),
         ("ctx = 0", "ctx: 0 is not in the range"),
@@ -162,7 +167,7 @@ def test_what_is_wrong_in_the_environment_is_named(variable: str, text: str, sai
         ('engines = "two"', "engines: each engine is a table"),
         ("[[engines]]\nport = 1", "engines[0]: there is no option port"),
         ("[[engines]]\nlayers = 1", "engines[0]: there is no option layers; did you mean gpu_layers?"),
-        ("[[engines]]\n[[engines]]\nctx = 'x'", "engines[1].ctx: 'x' is no whole number"),
+        ("[[engines]]\n[[engines]]\nctx = 'x'", "engines[1].ctx: 'x' is no number of tokens"),
         ("[[engines]]\nenv = { A = 1 }", "engines[0].env: it must be a table of texts"),
         ("[[engines]]\nmux = true", "engines[0]: there is no option mux"),
         ("ctx = 2026-11-20", "ctx: datetime.date(2026, 11, 20) is no whole number"),
@@ -277,7 +282,7 @@ def test_a_pool_that_texts_may_outgrow_is_set_by_file_environment_and_flag(tmp_p
     [
         ("kvflash = 0", "kvflash"),
         ("kvflash = -64", "kvflash"),
-        ("kvflash = '8K'", "kvflash"),
+        ("kvflash = '8X'", "kvflash"),
         ("kvflash = 64.5", "kvflash"),
         ("kvflash = true", "kvflash"),
         ("kvflash_tau = 0", "kvflash_tau"),

@@ -3,6 +3,7 @@ served from memory of another setting."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -117,6 +118,23 @@ def test_a_scaled_model_reads_longer_texts_by_itself(start: Start, test_models: 
     for options, n_ctx in (((), 8192), (("--rope-scaling", "yarn", "--rope-scale", "2"), 16384)):
         with closing(start(*wide, *options, model=model)) as daemon:
             assert dict(daemon.ready.fields)["ctx"] == str(n_ctx)
+
+
+def test_a_plan_is_of_the_model_as_it_is_set(luced: Path, test_models: Path) -> None:
+    def plan(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [str(luced), "--model", str(test_models / "qwen3.gguf"), "--plan", "--plan-gpus", "8G", *options]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    for options, n_ctx in (
+        ((), 8192),
+        (("--override-kv", "qwen3.context_length=int:1280"), 1280),
+        (("--rope-scaling", "yarn", "--rope-scale", "2"), 16384),
+        (("--ctx", "12K"), 12288),
+    ):
+        assert f" ctx={n_ctx} " in plan(*options).stdout, options
+    unread = plan("--override-kv", "qwen3.no_such_key=int:1")
+    assert unread.returncode != 0
+    assert "reads no such key" in unread.stdout
 
 
 def test_parts_of_a_prompt_stand_where_they_stand(start: Start, tiny_model: Path) -> None:

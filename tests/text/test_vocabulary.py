@@ -52,6 +52,7 @@ def test_golden_prompts(model: TextModel, golden: list[Any]) -> None:
 def test_info(model: TextModel) -> None:
     info = model.info
     assert (info.kind, info.n_vocab, info.has_text, info.architecture) == ("bpe", 8192, True, "qwen35")
+    assert info.n_ctx_train == 8192
     names = {token.text: token for token in info.special}
     assert names["<|im_end|>"].kind == "control"
     assert names["<tool_call>"].kind == "user_defined"

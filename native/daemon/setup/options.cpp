@@ -120,6 +120,29 @@ std::optional<std::string> parse_bytes(std::string_view text, std::uint64_t& byt
     return std::nullopt;
 }
 
+// Tokens, with K or M for powers of 1024.
+std::optional<std::string> parse_tokens(std::string_view text, std::int32_t low, std::int32_t high, std::int32_t& n) {
+    const int shift = text.ends_with('K') ? 10 : text.ends_with('M') ? 20 : 0;
+    if (shift > 0) text.remove_suffix(1);
+    std::int64_t number = 0;
+    if (parse_number<std::int64_t>(text, low >> shift, high >> shift, number) || number << shift < low) {
+        return "takes a whole number of tokens from " + std::to_string(low) + " to " + std::to_string(high) +
+               ", 32K for 32768 if you like";
+    }
+    n = static_cast<std::int32_t>(number << shift);
+    return std::nullopt;
+}
+
+template <typename Field>
+Setter tokens(Field Options::* field, std::int32_t low, std::int32_t high) {
+    return [=](Options& options, std::string_view text) -> std::optional<std::string> {
+        std::int32_t n = 0;
+        if (auto wrong = parse_tokens(text, low, high, n)) return wrong;
+        options.*field = n;
+        return std::nullopt;
+    };
+}
+
 template <typename Field>
 Setter bytes(Field Options::* field) {
     return [=](Options& options, std::string_view text) -> std::optional<std::string> {
@@ -165,7 +188,7 @@ std::optional<std::string> kvflash_size(Options& options, std::string_view text)
     std::int32_t n = 0;
     options.sizes_kvflash = text == "auto";
     if (!options.sizes_kvflash) {
-        if (auto wrong = parse_number(text, -kMaxCells, kMaxCells, n)) {
+        if (parse_tokens(text, -kMaxCells, kMaxCells, n)) {
             return "takes a whole number of tokens, at most " + std::to_string(kMaxCells) + ", or auto";
         }
     }

@@ -20,8 +20,8 @@
 #include "llama-ext.h"
 #include "llama-model.h"
 #include "llama/model/context_sizes.h"
+#include "llama/model/kv_overrides.h"
 #include "llama/model/model_identity.h"
-#include "llama/model/weights.h"
 
 namespace luce::llama {
 namespace {
@@ -255,7 +255,9 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     params.no_alloc = true;
     params.load_mode = LLAMA_LOAD_MODE_NONE;
     params.load_mtp = options.loads_heads;
-    const Result<Weights> weights = read_weights(options.path, params);
+    const Result<KvOverrides> overrides = KvOverrides::parse(options.kv_overrides);
+    if (!overrides) return overrides.error();
+    const Result<Weights> weights = read_overridden(options.path, params, overrides.value());
     if (!weights) return weights.error();
     llama_model* model = weights.value().model.get();
     if (const Result<void> checked = check_is_decoder(model); !checked) return checked.error();

@@ -40,6 +40,15 @@ Result<void> check_rope(const llama_model* model) {
     return {};
 }
 
+// RWKV's heads are computed some numbers at a time, 64 with AVX-512, and nothing looks for a rest: it would be written
+// behind the head's end.
+Result<void> check_heads(const llama_model* model) {
+    constexpr std::uint32_t kStep = 64;
+    const std::uint32_t n = model->hparams.wkv_head_size;
+    if (n % kStep == 0) return {};
+    return refused("wkv.head_size " + std::to_string(n) + " must be a multiple of " + std::to_string(kStep));
+}
+
 // Tensors of ids rather than weights: routing by token, a drafter's map of its vocabulary.
 bool holds_integers(std::string_view name) {
     return name.find("tid2eid") != std::string_view::npos || name.starts_with("d2t") || name.starts_with("t2d");
@@ -66,6 +75,7 @@ Result<void> check_types(const llama_model* model) {
 Result<void> check_computable(const llama_model* model) {
     if (Result<void> checked = check_numbers(model); !checked) return checked;
     if (Result<void> checked = check_rope(model); !checked) return checked;
+    if (Result<void> checked = check_heads(model); !checked) return checked;
     return check_types(model);
 }
 

@@ -135,4 +135,13 @@ Result<void> KvOverrides::Watch::check() const {
     return {};
 }
 
+Result<Weights> read_overridden(const std::string& path, llama_model_params params, const KvOverrides& overrides) {
+    overrides.apply(params);
+    const KvOverrides::Watch watch(overrides);
+    Result<Weights> weights = read_weights(path, params);
+    if (!weights) return weights;
+    if (Result<void> checked = watch.check(); !checked) return checked.error();
+    return weights;
+}
+
 }  // namespace luce::llama

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/result.h"
+#include "llama/model/weights.h"
 
 struct llama_model_kv_override;
-struct llama_model_params;
 
 namespace luce::llama {
 
@@ -50,5 +50,9 @@ private:
     std::vector<llama_model_kv_override> all_;  // one without a key ends them
     std::string text_;
 };
+
+// The model as it is with them. Errors: as read_weights() and Watch::check(): with one that is not read the model would
+// be another one than was asked for, and nobody knew.
+Result<Weights> read_overridden(const std::string& path, llama_model_params params, const KvOverrides& overrides);
 
 }  // namespace luce::llama

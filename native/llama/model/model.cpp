@@ -49,16 +49,6 @@ bool on_load_progress(float part, void* user) {
     return true;
 }
 
-// What is overridden has to be read: else the model would be another one than was asked for, and nobody knew.
-Result<Weights> read_overridden(const std::string& path, llama_model_params params, const KvOverrides& overrides) {
-    overrides.apply(params);
-    const KvOverrides::Watch watch(overrides);
-    Result<Weights> weights = read_weights(path, params);
-    if (!weights) return weights;
-    if (Result<void> checked = watch.check(); !checked) return checked.error();
-    return weights;
-}
-
 Error start_failed(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
 
 // "CUDA0 has 812 of 24564 MiB free", of each device that says it.

@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "llama/text/failure.h"
+#include "llama/text/json_text.h"
 
 namespace luce::llama {
 

@@ -1,6 +1,7 @@
 // Vocabulary: see the header.
 #include "llama/text/vocabulary.h"
 
+#include <charconv>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -55,6 +56,15 @@ std::string metadata(const llama_model* model, const char* key) {
     llama_model_meta_val_str(model, key, value.data(), value.size());
     value.resize(static_cast<size_t>(n));
     return value;
+}
+
+// A model that is loaded for its vocabulary alone has none of its other numbers in its parameters. 0: the file does not
+// say it.
+int64_t trained_context(const llama_model* model) {
+    const std::string text = metadata(model, (metadata(model, "general.architecture") + ".context_length").c_str());
+    int64_t n = 0;
+    std::from_chars(text.data(), text.data() + text.size(), n);
+    return n;
 }
 
 common_json id_or_null(llama_token id) { return id == LLAMA_TOKEN_NULL ? common_json(nullptr) : common_json(id); }
@@ -193,7 +203,7 @@ common_json Vocabulary::info() const {
         {"kind", name_of(llama_vocab_type(vocab))},
         {"architecture", metadata(model_.get(), "general.architecture")},
         {"name", metadata(model_.get(), "general.name")},
-        {"n_ctx_train", llama_model_n_ctx_train(model_.get())},
+        {"n_ctx_train", trained_context(model_.get())},
         {"bos", id_or_null(llama_vocab_bos(vocab))},
         {"eos", id_or_null(llama_vocab_eos(vocab))},
         {"eot", id_or_null(llama_vocab_eot(vocab))},

@@ -4,8 +4,6 @@
 #include <span>
 #include <utility>
 
-#include "memory/tiers/disk_store.h"
-
 namespace luce::memory {
 namespace {
 

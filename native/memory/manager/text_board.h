@@ -19,8 +19,6 @@
 
 namespace luce::memory {
 
-class DiskStore;
-
 // Pages of a text without a branch among them. Its name is its last page's.
 struct TextRun {
     PageName name;
@@ -46,14 +44,13 @@ struct TextListing {
 
 class TextBoard {
 public:
-    // All must outlive it; `disk` may be null. `needs_checkpoint`: no text can begin with pages alone.
-    TextBoard(PrefixTree& tree, PageCache& cache, Slots& slots, SnapshotSlots& snapshots, DiskStore* disk,
-              const EvictionPolicy& policy, bool needs_checkpoint)
+    // All must outlive it. `needs_checkpoint`: no text can begin with pages alone.
+    TextBoard(PrefixTree& tree, PageCache& cache, Slots& slots, SnapshotSlots& snapshots, const EvictionPolicy& policy,
+              bool needs_checkpoint)
         : tree_(tree),
           cache_(cache),
           slots_(slots),
           snapshots_(snapshots),
-          disk_(disk),
           policy_(policy),
           needs_checkpoint_(needs_checkpoint) {}
 
@@ -77,7 +74,6 @@ private:
     PageCache& cache_;
     Slots& slots_;
     SnapshotSlots& snapshots_;
-    DiskStore* disk_;
     const EvictionPolicy& policy_;
     bool needs_checkpoint_;
     std::map<PageName, Slot> holds_;

@@ -263,6 +263,19 @@ TEST_CASE("options: how positions are seen") {
     }
 }
 
+TEST_CASE("options: tokens may be counted in powers of 1024") {
+    const Result<Options> read = parse({"--model", "m", "--ctx", "40K", "--kv-offload", "1M", "--ubatch", "512"});
+    REQUIRE(read);
+    CHECK(read.value().n_ctx == 40960);
+    CHECK(read.value().n_kvflash == 1 << 20);
+    CHECK(read.value().n_ubatch == 512);
+    for (const char* text : {"0K", "K", "1.5K", "40KB", "262145K", "9223372036854775807M", "4G"}) {
+        const Result<Options> refused = parse({"--model", "m", "--ctx", text});
+        REQUIRE_FALSE(refused);
+        CHECK(refused.error().text.find("takes a whole number of tokens from 1 to 268435456") != std::string::npos);
+    }
+}
+
 TEST_CASE("options: overridden keys add up") {
     const Result<Options> both =
         parse({"--model", "m", "--override-kv", "a=int:1,b=str:x", "--override-kv", "c=bool:true"});

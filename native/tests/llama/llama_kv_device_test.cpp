@@ -32,28 +32,6 @@ std::vector<Variant> variants() {
     return all;
 }
 
-// How far apart two runs' logits are, in standard deviations: the largest of a row, the median of the rows. Rounding
-// comes to nothing in most rows and to one step of an 8-bit activation in some (0.03 to 0.1); with f16 always to that,
-// because the CPU's flash attention adds up in f16. Once in a while it turns a near tie of two experts into the other
-// (1 to 2): hence the median.
-double distance(const std::vector<Logits>& a, const std::vector<Logits>& b) {
-    std::vector<double> distances;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        double sum = 0;
-        double squares = 0;
-        double difference = 0;
-        for (std::size_t j = 0; j < a[i].size(); ++j) {
-            sum += a[i][j];
-            squares += static_cast<double>(a[i][j]) * a[i][j];
-            difference = std::max(difference, std::abs(static_cast<double>(a[i][j]) - b[i][j]));
-        }
-        const auto n = static_cast<double>(a[i].size());
-        distances.push_back(difference / std::sqrt(squares / n - sum / n * (sum / n)));
-    }
-    std::sort(distances.begin(), distances.end());
-    return distances[distances.size() / 2];
-}
-
 constexpr double kRounding = 0.15;
 
 }  // namespace
@@ -111,7 +89,7 @@ TEST_CASE("put back into other cells and another lane they go on up to rounding"
         CHECK(cells[128] + 63 < cells[191]);
         s.load_state(kSecond, snapshot);
         const std::vector<Logits> moved = s.go_on(kSecond, 200);
-        CHECK(distance(untouched, moved) < kRounding);
+        CHECK(logit_distance(untouched, moved) < kRounding);
         const Snapshot again = s.take(kSecond, text);
         CHECK(again.pages == snapshot.pages);
 
@@ -119,7 +97,7 @@ TEST_CASE("put back into other cells and another lane they go on up to rounding"
         s.device.forget(kSecond);
         for (const std::size_t i : {0UL, 3UL}) s.write_page(kSecond, snapshot, i);
         s.load_state(kSecond, snapshot);
-        CHECK(distance(untouched, s.go_on(kSecond, 200)) > kRounding);
+        CHECK(logit_distance(untouched, s.go_on(kSecond, 200)) > kRounding);
     }
 }
 
@@ -150,7 +128,7 @@ TEST_CASE("pages that are set aside are not looked at, and go on to the bit when
         CHECK(s.device.n_spanned_cells(0) == 0);
         s.compute(kSecond, other);
         CHECK(s.find(kSecond, 0, 1)[0] == 0);
-        CHECK(distance(beside, s.go_on(kSecond, 70)) < kRounding);
+        CHECK(logit_distance(beside, s.go_on(kSecond, 70)) < kRounding);
         CHECK(s.device.n_spanned_cells(0) == 75);
         Bytes rows(kPageSize * s.device.traits().row_bytes);
         REQUIRE(s.device.read(std::span(cells).subspan(kPageSize, kPageSize), rows, nullptr));
@@ -258,8 +236,8 @@ TEST_CASE("two lanes share rows and decode in one batch; one goes, the other sta
             first_together.push_back(rows[0]);
             if (has_both) second_together.push_back(rows[1]);
         }
-        CHECK(distance(first_alone, first_together) < kRounding);
-        CHECK(distance({second_alone.begin(), second_alone.begin() + 5}, second_together) < kRounding);
+        CHECK(logit_distance(first_alone, first_together) < kRounding);
+        CHECK(logit_distance({second_alone.begin(), second_alone.begin() + 5}, second_together) < kRounding);
     }
 }
 

@@ -18,26 +18,6 @@ namespace {
 
 constexpr std::size_t kPages = 8;
 
-// Of all rows the median of the largest difference, in standard deviations of a row; a near tie of two experts may send
-// one row elsewhere.
-double distance(const std::vector<Logits>& a, const std::vector<Logits>& b) {
-    std::vector<double> distances;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        double sum = 0;
-        double squares = 0;
-        double most = 0;
-        for (std::size_t j = 0; j < a[i].size(); ++j) {
-            sum += a[i][j];
-            squares += static_cast<double>(a[i][j]) * a[i][j];
-            most = std::max(most, std::abs(static_cast<double>(a[i][j]) - b[i][j]));
-        }
-        const auto n = static_cast<double>(a[i].size());
-        distances.push_back(most / std::sqrt(squares / n - sum / n * (sum / n)));
-    }
-    std::sort(distances.begin(), distances.end());
-    return distances[distances.size() / 2];
-}
-
 Cells cells_of(Setup& s, std::size_t page) {
     return s.find(kFirst, static_cast<Position>(page) * kPageSize, kPageSize);
 }
@@ -74,14 +54,14 @@ TEST_CASE("what a lane computes with some of its pages is what the whole cache g
                 }
             }
             if (bounded.device.traits().has_state()) bounded.load_state(kFirst, snapshot);
-            CHECK(distance(bounded.go_on(kFirst, n_text), reference) < 1e-4);
+            CHECK(logit_distance(bounded.go_on(kFirst, n_text), reference) < 1e-4);
 
             // And masking does change something.
             Setup whole(variant);
             whole.load_state(kFirst, snapshot);
             whole.write(kFirst, snapshot);
             if (whole.device.traits().has_state()) whole.load_state(kFirst, snapshot);
-            CHECK(distance(whole.go_on(kFirst, n_text), reference) > 1e-3);
+            CHECK(logit_distance(whole.go_on(kFirst, n_text), reference) > 1e-3);
         }
     }
 }
@@ -115,7 +95,7 @@ TEST_CASE("pages that leave and come back at random are the same bytes, and the 
     untouched.write(kFirst, snapshot);
     if (untouched.device.traits().has_state()) untouched.load_state(kFirst, snapshot);
     // In other cells sums are formed in another order, which may turn one step of an 8-bit activation.
-    CHECK(distance(s.go_on(kFirst, n_text), untouched.go_on(kFirst, n_text)) < 0.15);
+    CHECK(logit_distance(s.go_on(kFirst, n_text), untouched.go_on(kFirst, n_text)) < 0.15);
 }
 
 }  // TEST_SUITE("llama")

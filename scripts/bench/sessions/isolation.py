@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import psutil
+
 from luce.supervisor import SupervisorConfig
 from scripts.bench.harness import Ratio, in_turns
 from scripts.bench.replay.prompts import Prepared
@@ -35,6 +37,10 @@ class Played:
 
     served: Pass
     wall_s: float
+    cpu_s: float = 0.0
+    """Of the engine's processes: of what other programs do meanwhile it holds least."""
+    others: float = 0.0
+    """Share of the machine's cores that other programs took meanwhile."""
 
     @property
     def first_s(self) -> float:
@@ -62,6 +68,39 @@ class Played:
 Rounds = list[dict[Arm, Played]]
 
 
+@dataclass(frozen=True)
+class _Spent:
+    """Seconds of the clock, and of all cores: those of this program's children (the engines), its own, everybody's."""
+
+    wall_s: float
+    engine_s: float
+    own_s: float
+    all_s: float
+
+    @classmethod
+    def now(cls) -> _Spent:
+        me, machine = psutil.Process(), psutil.cpu_times()
+        engine_s = sum(_cpu_s(child) for child in me.children(recursive=True))
+        return cls(time.monotonic(), engine_s, _cpu_s(me), sum(machine) - machine.idle - machine.iowait)
+
+    def __sub__(self, began: _Spent) -> _Spent:
+        return _Spent(
+            self.wall_s - began.wall_s,
+            self.engine_s - began.engine_s,
+            self.own_s - began.own_s,
+            self.all_s - began.all_s,
+        )
+
+    def share_of_others(self) -> float:
+        n_cores = psutil.cpu_count() or 1
+        return max(self.all_s - self.engine_s - self.own_s, 0.0) / max(self.wall_s * n_cores, 1e-9)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
 async def measure(
     config: SupervisorConfig, features: tuple[str, str], parts: Parts, sessions: Sequence[Prepared], plan: Plan,
     n_rounds: int, report: Callable[[int, Arm, Played], None],
@@ -73,11 +112,12 @@ async def measure(
         for chosen in in_turns(ARMS, turn):
             configured = arm(config, dict(zip(features, chosen, strict=True)), parts)
             async with fresh_target(configured, timeout_s=plan.timeout_s) as target:
-                began_s = time.monotonic()
+                began = _Spent.now()
                 served = await play(
                     target, sessions, max_tokens=plan.max_tokens, concurrency=plan.n_agents, think=plan.pace
                 )
-                found[chosen] = Played(served, time.monotonic() - began_s)
+                spent = _Spent.now() - began
+                found[chosen] = Played(served, spent.wall_s, spent.engine_s, spent.share_of_others())
             report(turn, chosen, found[chosen])
         rounds.append(found)
     return rounds
@@ -91,6 +131,7 @@ class ArmRow:
     first: Ratio
     whole: Ratio
     wall: Ratio
+    cpu: Ratio
     reused: float
     same: float
 
@@ -100,9 +141,9 @@ def arm_rows(features: tuple[str, str], rounds: Rounds) -> list[ArmRow]:
              (True, True): "both"}  # fmt: skip
     rows = []
     for chosen in ARMS:
-        first, whole, wall = (Ratio.of(_faster(rounds, measure_of, chosen)) for measure_of in _MEASURES.values())
+        first, whole, wall, cpu = (Ratio.of(_faster(rounds, measure_of, chosen)) for measure_of in _MEASURES.values())
         same = min(found[chosen].same_answers(found[ARMS[0]]) for found in rounds)
-        rows.append(ArmRow(names[chosen], first, whole, wall, rounds[-1][chosen].reused, same))
+        rows.append(ArmRow(names[chosen], first, whole, wall, cpu, rounds[-1][chosen].reused, same))
     return rows
 
 
@@ -123,7 +164,13 @@ _MEASURES: Mapping[str, Callable[[Played], float]] = {
     "first": lambda played: played.first_s,
     "whole": lambda played: played.whole_s,
     "wall": lambda played: played.wall_s,
+    "cpu": lambda played: played.cpu_s,
 }
+
+
+def most_of_others(rounds: Rounds) -> float:
+    """In the worst pass."""
+    return max(played.others for found in rounds for played in found.values())
 
 
 def _faster(rounds: Rounds, measure_of: Callable[[Played], float], chosen: Arm) -> list[float]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from luce.supervisor.cli.pictures import save_figure
 from scripts.bench.harness import Ratio
 from scripts.bench.sessions.distributions import Distributions, Quantiles
-from scripts.bench.sessions.isolation import ArmRow, Rounds, arm_rows, together
+from scripts.bench.sessions.isolation import ArmRow, Rounds, arm_rows, most_of_others, together
 
 _KINDS = ("prompt", "new", "answer", "of_conversation", "of_any", "person_s", "tools_s")
 _NAMES = {
@@ -48,16 +48,19 @@ def _number(name: str, value: float) -> str:
 
 def print_isolation(console: Console, features: tuple[str, str], rounds: Rounds) -> None:
     title = f"times faster than with neither, {len(rounds)} rounds: median (least .. most)"
-    table = _table(title, ("", "first tokens", "whole answers", "all sessions", "reused", "same answers"))
+    table = _table(title, ("", "first tokens", "whole answers", "all sessions", "CPU time", "reused", "same answers"))
     for row in arm_rows(features, rounds):
         table.add_row(row.name, *_ratios(row), f"{row.reused:.0%}", f"{row.same:.0%}")
     product = together(rounds)
-    table.add_row("both over the product", *(_ratio(product[name]) for name in ("first", "whole", "wall")), "", "")
+    table.add_row(
+        "both over the product", *(_ratio(product[name]) for name in ("first", "whole", "wall", "cpu")), "", ""
+    )
     console.print(table)
+    console.print(f"Other programs took up to {most_of_others(rounds):.0%} of the cores meanwhile.")
 
 
 def _ratios(row: ArmRow) -> list[str]:
-    return [_ratio(ratio) for ratio in (row.first, row.whole, row.wall)]
+    return [_ratio(ratio) for ratio in (row.first, row.whole, row.wall, row.cpu)]
 
 
 def _ratio(ratio: Ratio) -> str:
@@ -83,7 +86,7 @@ def to_json(found: Distributions, features: tuple[str, str], rounds: Rounds, opt
             {
                 "+".join(name for name, is_on in zip(features, chosen, strict=True) if is_on) or "neither": {
                     "first_s": played.first_s, "whole_s": played.whole_s, "wall_s": played.wall_s,
-                    "reused": played.reused,
+                    "cpu_s": played.cpu_s, "others": played.others, "reused": played.reused,
                 }
                 for chosen, played in found_arms.items()
             }

@@ -79,7 +79,7 @@ class TwoFeatures(click.ParamType):  # type: ignore[type-arg]  # generic in newe
 def main(**options: Any) -> None:
     console = Console()
     if not console.is_terminal:
-        console.width = 120
+        console.width = 140
     pyplot = None
     if options["plot"] is not None:
         from luce.supervisor.cli.pictures import open_pyplot

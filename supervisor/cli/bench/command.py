@@ -17,6 +17,7 @@ from luce.supervisor.cli.bench.measure import (
 )
 from luce.supervisor.cli.bench.report import Results, print_results, to_json
 from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure
+from luce.supervisor.cli.numbers import Tokens
 from luce.supervisor.cli.options import engine_options
 from luce.supervisor.cli.output import print_tables, write_output
 from luce.supervisor.cli.progress import progress
@@ -53,13 +54,8 @@ class Depths(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         if not isinstance(value, str):
             return tuple(value)
-        depths = []
-        for word in value.split(","):
-            number, scale = (word[:-1], 1024) if word[-1:] in {"k", "K"} else (word, 1)
-            if not (number.isascii() and number.isdigit() and 0 < int(number) * scale < 1 << 31):
-                self.fail(f"{word!r} is no number of tokens: 64,1K,8K say", param, ctx)
-            depths.append(int(number) * scale)
-        return tuple(dict.fromkeys(depths))
+        tokens = Tokens(1, (1 << 31) - 1)
+        return tuple(dict.fromkeys(tokens.convert(word, param, ctx) for word in value.split(",")))
 
 
 @click.command("bench", epilog=_EPILOG)

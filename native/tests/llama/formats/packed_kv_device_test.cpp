@@ -80,25 +80,6 @@ struct PackedTrip {
     llama::PackedKvDevice packed;
 };
 
-// The most that two runs' logits are apart, in standard deviations: the median over the rows.
-double apart(const std::vector<Logits>& a, const std::vector<Logits>& b) {
-    std::vector<double> distances;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        double squares = 0;
-        double sum = 0;
-        double most = 0;
-        for (std::size_t j = 0; j < a[i].size(); ++j) {
-            sum += a[i][j];
-            squares += static_cast<double>(a[i][j]) * a[i][j];
-            most = std::max(most, std::abs(static_cast<double>(a[i][j]) - b[i][j]));
-        }
-        const auto n = static_cast<double>(a[i].size());
-        distances.push_back(most / std::sqrt(squares / n - sum / n * (sum / n)));
-    }
-    std::sort(distances.begin(), distances.end());
-    return distances[distances.size() / 2];
-}
-
 }  // namespace
 
 TEST_CASE("three bits keep what Lloyd and Max promise of normal numbers") {
@@ -154,13 +135,13 @@ TEST_CASE("a packed text goes on as its bits allow, and not if it lacks two page
 
             trip.write(kSecond, text, pages);
             s.load_state(kSecond, whole);
-            const double distance = apart(untouched, s.go_on(kSecond, 200));
+            const double distance = logit_distance(untouched, s.go_on(kSecond, 200));
             CHECK(distance < most);
             s.device.forget(kSecond);
 
             for (const std::size_t i : {0UL, 3UL}) s.write_page(kSecond, whole, i);
             s.load_state(kSecond, whole);
-            CHECK(apart(untouched, s.go_on(kSecond, 200)) > distance);
+            CHECK(logit_distance(untouched, s.go_on(kSecond, 200)) > distance);
         }
     }
 }
