@@ -84,6 +84,10 @@ class RenderedChat:
     text_spans: tuple[tuple[int, int], ...]
     handle: ChatHandle = field(repr=False, compare=False)
 
+    @cached_property
+    def prompt_bytes(self) -> bytes:
+        return self.prompt.encode()
+
     @classmethod
     def from_json(cls, values: Mapping[str, Any], prompt: str, tokens: array[int], handle: ChatHandle) -> RenderedChat:
         thinking = values["thinking"]

@@ -19,9 +19,52 @@ namespace luce::llama {
 
 namespace {
 
-common_chat_params apply(const ChatTemplate& chat_template, const common_chat_templates_inputs& inputs) {
+// As the template sees them; null where one depends on the others, or the last one is gone on with.
+jinja::value message_values(const ChatTemplate& chat_template, const ChatRequest& request) {
+    if (request.continue_final_message != COMMON_CHAT_CONTINUATION_NONE) {
+        return nullptr;
+    }
+    const auto values = jinja::mk_val<jinja::value_array>();
+    for (const RequestMessagePtr& message : request.read) {
+        values->push_back(message->template_value(*chat_template.templates(), !request.tools.empty()));
+        if (values->as_array().back()->is_none()) {
+            return nullptr;
+        }
+    }
+    return values;
+}
+
+common_chat_templates_inputs with_messages(common_chat_templates_inputs inputs, const ChatRequest& request) {
+    for (const RequestMessagePtr& message : request.read) {
+        inputs.messages.push_back(message->chat_msg());
+    }
+    return inputs;
+}
+
+// With what is known of earlier prompts.
+common_chat_params apply_known(const ChatTemplate& chat_template, const ChatRequest& request,
+                               common_chat_templates_inputs inputs) {
+    RenderingMemory memory(chat_template.memory());
+    inputs.memory = &memory;
+    inputs.message_values = message_values(chat_template, request);
+    if (inputs.message_values == nullptr) {
+        inputs = with_messages(std::move(inputs), request);
+    }
+    return common_chat_templates_apply(chat_template.templates(), inputs);
+}
+
+// `inputs`: what the template sees of the request, without the messages.
+common_chat_params apply(const ChatTemplate& chat_template, const ChatRequest& request,
+                         const common_chat_templates_inputs& inputs) {
     try {
-        return common_chat_templates_apply(chat_template.templates(), inputs);
+        if (chat_template.memory().is_in_use()) {
+            try {
+                return apply_known(chat_template, request, inputs);
+            } catch (const jinja::frozen_exception&) {
+                chat_template.memory().give_up();
+            }
+        }
+        return common_chat_templates_apply(chat_template.templates(), with_messages(inputs, request));
     } catch (const std::exception& e) {
         throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, std::string("the chat template refuses the request: ") + e.what());
     }
@@ -40,7 +83,7 @@ bool is_plain(const ChatRequest& request, const SpecialText& special) {
            is_plain_but_for_messages(request, special);
 }
 
-// `inputs`: what the template sees of the request.
+// `inputs`: what the template sees of the request, without the messages.
 void tokenize(const ChatRequest& request, const common_chat_templates_inputs& inputs, RenderedChat& chat) {
     const ChatTemplate& chat_template = *chat.chat_template;
     const RenderPrompt render = [&](const common_chat_templates_inputs& other) {
@@ -48,10 +91,11 @@ void tokenize(const ChatRequest& request, const common_chat_templates_inputs& in
     };
     // The text changes under us only when the template prints the time and a second or a day has just ended.
     for (int attempts_left = 3;; --attempts_left) {
-        chat.params = apply(chat_template, inputs);
+        chat.params = apply(chat_template, request, inputs);
         const std::shared_ptr<const SpecialText> special = special_text(chat_template, chat.params);
-        auto marks =
-            is_plain(request, *special) ? TextMarks() : mark_text(inputs, chat.params.prompt, *special, render);
+        auto marks = is_plain(request, *special)
+                         ? TextMarks()
+                         : mark_text(with_messages(inputs, request), chat.params.prompt, *special, render);
         if (!marks && attempts_left > 0) {
             continue;
         }
@@ -85,15 +129,14 @@ common_chat_parser_params parser_of(const common_chat_params& params, const Voca
 
 // `inputs` has tools and a schema. llama.cpp's handlers take notice of one of the two: so the grammars of both are put
 // together, and an answer is read as one or the other. `own` is the schema's grammar without anything around it.
-void constrain_to_call_or_schema(const common_chat_templates_inputs& inputs, const std::string& own,
-                                 RenderedChat& chat) {
+void constrain_to_call_or_schema(const ChatRequest& inputs, const std::string& own, RenderedChat& chat) {
     common_chat_templates_inputs calling = inputs;
     calling.json_schema.clear();
     calling.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
     common_chat_templates_inputs answering = inputs;
     answering.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
-    const std::string calls = apply(*chat.chat_template, calling).grammar;
-    const common_chat_params answer = apply(*chat.chat_template, answering);
+    const std::string calls = apply(*chat.chat_template, inputs, calling).grammar;
+    const common_chat_params answer = apply(*chat.chat_template, inputs, answering);
     std::string by_schema = answer.grammar;
     if (by_schema.empty()) {
         by_schema = grammar_after(chat.params.generation_prompt, own);
@@ -106,10 +149,10 @@ void constrain_to_call_or_schema(const common_chat_templates_inputs& inputs, con
 
 // The prompt shows all tools, so that it stays the one in memory whatever has to be called; the answer can be no other
 // call than this one, once: what the model wrote behind it would be in memory and in no further prompt.
-void constrain_to_tool(common_chat_templates_inputs inputs, const std::string& name, RenderedChat& chat) {
-    std::erase_if(inputs.tools, [&](const common_chat_tool& tool) { return tool.name != name; });
+void constrain_to_tool(const ChatRequest& request, common_chat_templates_inputs inputs, RenderedChat& chat) {
+    std::erase_if(inputs.tools, [&](const common_chat_tool& tool) { return tool.name != request.chosen_tool; });
     inputs.parallel_tool_calls = false;
-    common_chat_params params = apply(*chat.chat_template, inputs);
+    common_chat_params params = apply(*chat.chat_template, request, inputs);
     params.prompt = std::move(chat.params.prompt);
     chat.params = std::move(params);
 }
@@ -174,7 +217,7 @@ std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTempla
     auto chat = std::make_shared<RenderedChat>();
     chat->chat_template = std::move(chat_template);
     tokenize(inputs, rendered, *chat);
-    if (!inputs.chosen_tool.empty()) constrain_to_tool(rendered, inputs.chosen_tool, *chat);
+    if (!inputs.chosen_tool.empty()) constrain_to_tool(inputs, rendered, *chat);
     if (may_call && !must_call && !inputs.json_schema.empty()) {
         constrain_to_call_or_schema(inputs, constraint, *chat);
     } else if (chat->params.grammar.empty() && !constraint.empty()) {

@@ -61,9 +61,6 @@ void read_messages(const common_json& body, std::string_view texts, MessageCache
     if (request.read.empty()) {
         refuse("messages must be an array of at least one message");
     }
-    for (const RequestMessagePtr& message : request.read) {
-        request.messages.push_back(message->chat_msg());
-    }
 }
 
 // {"type": "function", "function": {"name": ...}}: that tool is required.
@@ -147,7 +144,7 @@ void read_markers(const common_json& body, ImageMarkers& markers) {
     }
 }
 
-void read_ending(const common_json& body, common_chat_templates_inputs& inputs) {
+void read_ending(const common_json& body, ChatRequest& inputs) {
     if (body.contains("continue_final_message")) {
         inputs.continue_final_message = common_chat_continuation_parse(body.at("continue_final_message"));
     }
@@ -159,7 +156,7 @@ void read_ending(const common_json& body, common_chat_templates_inputs& inputs) 
     if (inputs.add_generation_prompt) {
         refuse("continue_final_message and add_generation_prompt exclude each other");
     }
-    const common_chat_msg& last = inputs.messages.back();
+    const common_chat_msg& last = inputs.read.back()->chat_msg();
     if (last.role != "assistant" || !last.tool_calls.empty()) {
         refuse("continue_final_message needs a last message of the assistant, without tool calls");
     }

@@ -15,7 +15,7 @@ namespace luce::llama {
 
 // What templates are given, and what only the prompt needs beside it.
 struct ChatRequest : common_chat_templates_inputs {
-    std::vector<RequestMessagePtr> read;  // `messages` is copies of them
+    std::vector<RequestMessagePtr> read;  // in place of `messages`, which is empty
     std::string chosen_tool;              // the one that has to be called; empty: any, or none
     ImageMarkers markers;
 };

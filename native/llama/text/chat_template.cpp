@@ -108,7 +108,8 @@ void check_parses(const char* source) {
 ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source)
     : vocabulary_(std::move(vocabulary)),
       texts_([this](std::string_view text) { return vocabulary_->tokenize(text, false, false); }, kMaxCachedBytes),
-      messages_(read_message, kMaxCachedBytes) {
+      messages_(read_message, kMaxCachedBytes),
+      memory_(kMaxCachedBytes) {
     vocabulary_->text();
     if (override_source.empty()) {
         check_parses(llama_model_chat_template(vocabulary_->model(), nullptr));
@@ -146,7 +147,12 @@ common_json ChatTemplate::info() const {
         // A template may refuse the one-line conversation that this is asked with; it says nothing about thinking.
         supports_thinking = false;
     }
-    return common_json{{"source", source()}, {"capabilities", capabilities}, {"supports_thinking", supports_thinking}};
+    const common_json memory = {
+        {"in_use", memory_.is_in_use()}, {"turns_kept", memory_.n_kept()}, {"turns_reused", memory_.n_reused()}};
+    return common_json{{"source", source()},
+                       {"capabilities", capabilities},
+                       {"supports_thinking", supports_thinking},
+                       {"memory", memory}};
 }
 
 }  // namespace luce::llama

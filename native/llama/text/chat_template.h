@@ -11,6 +11,7 @@
 
 #include "llama/text/request_message.h"
 #include "llama/text/special_text.h"
+#include "llama/text/template_memory.h"
 #include "llama/text/token_cache.h"
 #include "llama/text/vocabulary.h"
 
@@ -26,10 +27,11 @@ public:
     std::string source() const;
     TokenCache& texts() const { return texts_; }
     MessageCache& messages() const { return messages_; }
+    TemplateMemory& memory() const { return memory_; }
     // As the requests' frames are mostly the same, the last one's is kept: the whole vocabulary is looked through.
     std::shared_ptr<const SpecialText> special_text(const std::vector<std::string>& frame) const;
 
-    // {"source", "capabilities", "supports_thinking"}
+    // {"source", "capabilities", "supports_thinking", "memory"}
     common_json info() const;
 
 private:
@@ -37,6 +39,7 @@ private:
     common_chat_templates_ptr templates_;
     mutable TokenCache texts_;
     mutable MessageCache messages_;
+    mutable TemplateMemory memory_;
     mutable std::mutex mutex_;
     mutable std::vector<std::string> frame_;
     mutable std::shared_ptr<const SpecialText> special_text_;  // of frame_

@@ -59,7 +59,9 @@ LUCE_TEXT_API void luce_text_model_close(luce_text_model* model);
  * [{"id", "text", "kind": "control" | "user_defined" | "unknown"}]} */
 LUCE_TEXT_API luce_text_status luce_text_model_info(const luce_text_model* model, char** json, char** error);
 
-/* {"source", "capabilities": {name: bool}, "supports_thinking"}: analyses the template on first use. */
+/* {"source", "capabilities": {name: bool}, "supports_thinking", "memory": {"in_use", "turns_kept", "turns_reused"}}:
+   analyses the template on first use. `memory`: of turns of its loops; not in use once the template has changed what it
+   was given. */
 LUCE_TEXT_API luce_text_status luce_text_template_info(const luce_text_model* model, char** json, char** error);
 
 /* The attribute bits (llama_token_attr) of every token. */

@@ -7,6 +7,7 @@
 
 #include "llama/text/failure.h"
 #include "llama/text/json_text.h"
+#include "llama/text/template_values.h"
 #include "llama/text/text_marking.h"
 
 namespace luce::llama {
@@ -65,7 +66,19 @@ RequestMessage::RequestMessage(const common_json& message) {
             refuse("a tool call's arguments are nested too deeply");
         }
     }
-    n_bytes_ = n_bytes_of_strings(message_);
+    n_bytes_ = 2 * n_bytes_of_strings(message_);
+}
+
+jinja::value RequestMessage::template_value(const common_chat_templates& templates, bool has_tools) const {
+    std::atomic<jinja::value>& known = template_values_[has_tools ? 1 : 0];
+    jinja::value value = known.load();
+    if (value == nullptr) {
+        value = frozen_value(common_chat_templates_message(&templates, message_, has_tools));
+        // Another thread may have been faster: all have the same one.
+        jinja::value other;
+        value = known.compare_exchange_strong(other, value) ? value : other;
+    }
+    return value;
 }
 
 bool RequestMessage::is_plain(const SpecialText& special) const {

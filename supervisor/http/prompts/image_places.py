@@ -40,6 +40,11 @@ class ImagePlaces:
             self._ends.append(len(whole) - taken)
         self.ids = array("i", (*whole, *rendered[taken:]))
 
+    @property
+    def is_empty(self) -> bool:
+        """No image: nothing moves."""
+        return not self._places
+
     def moved(self, position: int) -> int:
         """Where a position of the rendered prompt is now."""
         n_before = bisect_left(self._places, position)

@@ -74,7 +74,7 @@ class PromptMarks:
         """`messages` and `tools`: of which the prompt was rendered, contents as texts or as parts."""
         if not chat.marks:
             return ()
-        prompt = chat.prompt.encode()
+        prompt = chat.prompt_bytes
         n_head = next((i for i, mark in enumerate(chat.marks) if i > 0 and mark.role in {"assistant", ""}), None)
         n_head = len(chat.marks) if n_head is None else n_head
         end = chat.marks[n_head].byte if n_head < len(chat.marks) else len(prompt)

@@ -96,7 +96,7 @@ class _Prompt:
     def __init__(
         self, chat: RenderedChat, places: Sequence[int | None], n_prompt: int, piece: Callable[[int], bytes]
     ) -> None:
-        self.text = chat.prompt.encode()
+        self.text = chat.prompt_bytes
         self.n_ids = n_prompt
         self._ends = list(accumulate(len(piece(token)) for token in chat.tokens))
         self._sections = [(0, 0, 0), *self._heads(chat, places, piece)]

@@ -137,13 +137,10 @@ class Renderer:
         in_parts = parts_from is not None and len(spliced.ids) >= parts_from and not names
         return Rendered(
             ids=placed.ids,
-            boundaries=tuple(map(placed.moved, spliced.boundaries)),
+            boundaries=spliced.boundaries if placed.is_empty else tuple(map(placed.moved, spliced.boundaries)),
             marks=tuple(placed.moved(place + offset) for place, offset in found if place is not None),
             user_end=None if user_end is None else placed.moved(user_end),
-            turns=tuple(
-                (mark, None if place is None else placed.moved(place))
-                for mark, place in zip(chat.marks, spliced.places, strict=True)
-            ),
+            turns=tuple(zip(chat.marks, _moved(spliced.places, placed), strict=True)),
             images=tuple(placed.images),
             in_parts=in_parts,
             reading=self._reading(prompt, chat, spliced, spoken) if in_parts else ReadingRanges(),
@@ -285,6 +282,10 @@ class Renderer:
 
 def _schema(prompt: ChatPrompt | TextPrompt) -> Mapping[str, Any] | None:
     return None if prompt.json_schema is None else normalise_schema(prompt.json_schema)
+
+
+def _moved(places: Sequence[int | None], images: ImagePlaces) -> Sequence[int | None]:
+    return places if images.is_empty else [None if place is None else images.moved(place) for place in places]
 
 
 def _user_end(chat: RenderedChat, messages: Sequence[Mapping[str, Any]], places: Sequence[int | None]) -> int | None:

@@ -73,9 +73,9 @@ def _kind(messages: Sequence[Message]) -> tuple[bool, ...]:
     return (
         n_leading > 0,
         n_leading > 1,
-        any(role in _SYSTEM for role in roles[n_leading:]),
+        not _SYSTEM.isdisjoint(roles[n_leading:]),
         "developer" in roles,
-        any(a == b == "user" for a, b in pairwise(roles)),
+        ("user", "user") in pairwise(roles),
     )
 
 
@@ -96,7 +96,7 @@ def _shows_all(chat: RenderedChat, messages: Sequence[Message]) -> bool:
     return all(message["content"].strip() in chat.prompt for message in messages if message.get("role") in _SYSTEM)
 
 
-_SYSTEM = ("system", "developer")
+_SYSTEM = frozenset({"system", "developer"})
 
 
 def _as_they_are(messages: Sequence[Message]) -> list[Message]:

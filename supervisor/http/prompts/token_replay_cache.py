@@ -63,6 +63,8 @@ class _Answer:
     shown_as: tuple[tuple[int, bytes], int] | None = None
     """The latest rendered turn that is this answer in another spelling, by length and digest of its text and ids; and
     how many of these the answer takes the place of."""
+    unlike: tuple[int, bytes] | None = None
+    """The latest rendered turn, told the same way, that neither it is nor an answer before it of the same message."""
 
     @property
     def n_bytes(self) -> int:
@@ -83,7 +85,7 @@ class TokenReplayCache:
     def splice(self, chat: RenderedChat, client: str = "", answers: Sequence[GivenAnswer | None] = ()) -> SplicedPrompt:
         """The prompt with the ids of answers that are known, for a turn of `client`'s: nobody else has it. `answers`:
         what the assistant's messages are known to be, in their order."""
-        prompt = chat.prompt.encode()
+        prompt = chat.prompt_bytes
         digest = blake2b(client.encode(), digest_size=16)
         ids = array("i")
         boundaries: list[int] = []
@@ -165,6 +167,8 @@ class TokenReplayCache:
                 self.n_bytes -= sum(other.n_bytes for other in oldest)
 
     def _known_at(self, place: bytes) -> list[_Answer]:
+        if place not in self._answers:  # as at most places
+            return []
         with self._lock:
             here = list(self._answers.get(place, ()))
             if here:
@@ -198,7 +202,7 @@ class TokenReplayCache:
         turn = (len(text), blake2b(text + tokens, digest_size=16).digest())
         if (shown_as := here[-1].shown_as) is not None and shown_as[0] == turn:
             return here[-1].ids, shown_as[1]
-        end = self._end_of_turn(tokens)
+        end = None if here[-1].unlike == turn else self._end_of_turn(tokens)
         if end is None:
             return None
         special = self._special_in(tokens[:end])
@@ -208,6 +212,7 @@ class TokenReplayCache:
             if is_shown and self._has_special(answer, special):
                 answer.shown_as = (turn, end)
                 return answer.ids, end
+        here[-1].unlike = turn
         return None
 
     def _has_special(self, answer: _Answer, wanted: Sequence[int]) -> bool:

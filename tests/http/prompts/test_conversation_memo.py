@@ -83,7 +83,7 @@ class ServerWithoutMemo(Server):
         self.spellings._memo = ConversationMemo(0)
         for here in self.known._answers.values():
             for answer in here:
-                answer.shown_as = None
+                answer.shown_as = answer.unlike = None
         return super().render(prompt, owner, client)
 
 
@@ -315,3 +315,17 @@ def test_a_turn_that_the_template_shows_otherwise_is_compared_anew(model: TextMo
     here[0].shown_as = ((turn[0], turn[1][::-1]), 1)  # of another turn
     assert restored(server, HELLO, CALLED, result)[0] == 1
     assert here[0].shown_as == (turn, n_ids)
+
+
+def test_only_the_turn_that_was_no_answer_is_not_compared_again(model: TextModel) -> None:
+    server = Server(model)
+    answer = {**CALLED, "content": "I look. "}
+    keep_answer(server, answer)
+    (here,) = server.known._answers.values()
+    result: Message = {"role": "tool", "tool_call_id": "t", "content": "Text."}
+    assert restored(server, HELLO, CALLED, result)[0] == 1
+    shown, _ = here[0].shown_as or ((0, b""), 0)
+    here[0].shown_as, here[0].unlike = None, shown
+    assert restored(server, HELLO, CALLED, result)[0] == 0
+    here[0].unlike = (shown[0], shown[1][::-1])
+    assert restored(server, HELLO, CALLED, result)[0] == 1
