@@ -93,6 +93,8 @@ def _check_generate(command: Generate) -> None:
         raise RefusedError("think_budget= needs think_start= and think_end=")
     if memory.restore_slot is None and (memory.restore_at is not None or memory.chain):
         raise RefusedError("restore_at= and chain= need restore=")
+    if memory.salt is None and memory.salt_from is not None:
+        raise RefusedError("salt_from= needs salt=")
 
 
 def _written(key: Key, command: Command) -> str | None:

@@ -147,8 +147,11 @@ class MemoryArgs:
     pins: tuple[PinSpan, ...] = ()
     """At most MAX_MARKS."""
     reuse: bool | None = None
-    reuse_most: int | None = None
     """Look for a prefix that is still there, without being told a slot."""
+    salt: int | None = None
+    """Sets the text apart from all that have another one, or none."""
+    salt_from: int | None = None
+    """From this position on; only with salt."""
 
 
 class Reading(StrEnum):

@@ -32,6 +32,7 @@ from luce.supervisor.requests import (
     RequestEvent,
     RequestRefusedError,
     SupervisorClosedError,
+    TextSalt,
 )
 from luce.supervisor.scheduling.text_files import SavedText
 from luce.supervisor.supervisor import Supervisor
@@ -76,6 +77,7 @@ __all__ = [
     "SupervisorClosedError",
     "SupervisorConfig",
     "SupervisorStatus",
+    "TextSalt",
     "TextVector",
     "TokenEvent",
     "find_luced",

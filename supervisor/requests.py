@@ -34,6 +34,21 @@ class PromptImage:
     file: ImageFile
 
 
+@dataclass(frozen=True, slots=True)
+class TextSalt:
+    """Sets the memory of a text apart from all that have another one, or none."""
+
+    value: int
+    begin: int = 0
+    """What stands before is common to all."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.value <= MAX_SEED:
+            raise ValueError(f"salt={self.value}: it must be from 0 to 2^64-1")
+        if self.begin < 0:
+            raise ValueError(f"salt.begin={self.begin}: it must be 0 or more")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One request. Exactly one of `prompt_ids` and `prompt` is given; None elsewhere means the engine's own default.
@@ -77,7 +92,8 @@ class GenerateRequest:
     images: Sequence[PromptImage] = ()
     """In the prompt, in the order of their positions; `Supervisor.image_ids` says which ids stand there for each."""
     reuse: bool = True  # False: no prefix of the prompt is taken from what the engine remembers
-    reuse_most: int | None = None  # of at most so many tokens; None: as long as there is one
+    salt: TextSalt | None = None
+    """Only texts with the same one share memory with this one; None: those that have none either."""
     client: str = ""  # who asks: the engine's time is shared fairly among clients
     session: str = ""  # what belongs together: with several engines, one that served it before is preferred
     priority: int = 0  # higher first

@@ -277,7 +277,7 @@ class Supervisor:
         """The tokens that a lane computed last, counted through all engines; none if nobody waited for them. The last
         token of an answer is sampled, and not computed."""
         last = self._last_texts(lane)
-        return () if last is None else (*unpack(last[0].key), *last[0].answer[:-1])
+        return () if last is None else (*unpack(last[0].prompt), *last[0].answer[:-1])
 
     def forget_lane(self, lane: int) -> int:
         """Its text is no lane's any more, and keeps its memory only until that is needed. Returns the text's length."""

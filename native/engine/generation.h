@@ -26,9 +26,8 @@ public:
           arrival_(arrival),
           started_s_(now_s),
           text_(request_.prompt) {
-        if (request_.sparse == nullptr) return;
-        names_ = request_.sparse->names();
-        rope_shifts_ = request_.sparse->shifts();
+        if (request_.sparse != nullptr || request_.memory.salt) names_ = request_.names();
+        if (request_.sparse != nullptr) rope_shifts_ = request_.sparse->shifts();
     }
 
     const Request& request() const { return request_; }

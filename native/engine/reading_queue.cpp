@@ -67,7 +67,7 @@ std::vector<WaitingRequest> ReadingQueue::advance() {
     for (auto job = jobs_.begin(); job != jobs_.end();) {
         WaitingRequest& waiting = job->waiting;
         if (!waiting.has_asked) {
-            waiting.fetch = memory_.fetch(waiting.request.prompt, waiting.request.memory);
+            waiting.fetch = memory_.fetch(waiting.request.names(), waiting.request.memory);
             waiting.has_asked = true;
         }
         const bool is_done = is_fetched(*job) && is_decided(*job);
@@ -108,12 +108,11 @@ std::list<ReadingQueue::Job>::iterator ReadingQueue::next_to_score() {
 // What was read whole is worth more than what was read in parts, where it costs the same. What leaves no room for the
 // rest is worth nothing.
 ReadingQueue::Start ReadingQueue::start_of(const Request& request) {
-    const std::span<const Token> text = request.prompt;
-    const auto n = static_cast<Position>(text.size());
+    const auto n = static_cast<Position>(request.prompt.size());
     Start nothing{{}, 0, n};
     if (request.compresses) return nothing;
     Start start = nothing;
-    const Position n_known = memory_.n_known(text, request.memory);
+    const Position n_known = memory_.n_known(request.names(), request.memory);
     if (n_known > 0) start = {{{0, n_known}}, n_known, n - n_known};
     if (std::optional<Start> parts = parts_of(request); parts && parts->n_to_do < start.n_to_do) start = *parts;
     const double n_more = request.reading.share * (n - start.begin) + kLeastSparse + n_answer(request);
@@ -124,7 +123,7 @@ ReadingQueue::Start ReadingQueue::start_of(const Request& request) {
 // Where the prompt goes on from one of which parts were read.
 std::optional<ReadingQueue::Start> ReadingQueue::parts_of(const Request& request) {
     // The log does not tell whose text it was.
-    if (!request.memory.reuse.value_or(true) || request.memory.reuse_most) return std::nullopt;
+    if (!request.memory.reuse.value_or(true) || request.memory.salt) return std::nullopt;
     const std::span<const Token> text = request.prompt;
     const std::optional<prefill::ReadingLog::Found> read = log_.find(text, request.reading.share);
     if (!read || !holds_all(read->parts, request.reading.keep, read->n_common)) return std::nullopt;
@@ -195,6 +194,7 @@ void ReadingQueue::read_parts(Request& request, std::vector<PositionSpan> parts)
     memory::MemoryRequest& memory = request.memory;
     for (Position& mark : memory.marks) mark = request.sparse->read_position(mark);
     if (memory.turn) memory.turn = request.sparse->read_position(*memory.turn);
+    if (memory.salt) memory.salt->from = request.sparse->read_position(memory.salt->from);
     memory.pins = request.sparse->read_spans(memory.pins);
 }
 

@@ -112,7 +112,10 @@ struct Request {
     std::optional<Error> reading_error = std::nullopt;
 
     // What memory knows the prompt by.
-    const Tokens& names() const { return sparse ? sparse->names() : prompt; }
+    Tokens names() const {
+        Tokens names = sparse ? sparse->names() : prompt;
+        return memory.salt ? memory::salted(std::move(names), *memory.salt) : names;
+    }
 };
 
 enum class Finish { eos, limit, stop, cancel };

@@ -93,7 +93,8 @@ struct MemoryArgs {
     std::optional<Position> turn;          // where the user's last message ends
     std::vector<PinSpan> pins;             // at most kMaxMarks
     std::optional<bool> reuse;             // look for a prefix that is still there, without being told a slot
-    std::optional<Position> reuse_most;    // of at most so many tokens
+    std::optional<std::uint64_t> salt;     // sets the text apart from all that have another one, or none …
+    std::optional<Position> salt_from;     // … from this position on; only with it
 
     // Whether it asks for something that only a daemon that keeps pages can do. `reuse` is a wish, not a demand.
     bool any() const { return restore_slot || !snapshots.empty() || !marks.empty() || turn || !pins.empty(); }

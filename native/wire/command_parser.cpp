@@ -86,6 +86,7 @@ Result<void> check(const Generate& command) {
     }
     const MemoryArgs& memory = command.memory;
     if (memory.restore_at && !memory.restore_slot) return bad_args("restore_at= needs restore=");
+    if (memory.salt_from && !memory.salt) return bad_args("salt_from= needs salt=");
     if (!memory.chain.empty() && !memory.restore_slot) return bad_args("chain= needs restore=");
     return {};
 }

@@ -90,7 +90,7 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     "--open-to-all/--no-open-to-all",
     "open_to_all",
     default=None,
-    help="Whether others than this machine may be served without a key. Default: they may not.",
+    help="Others than this machine are meant to be served without a key: the start text does not warn of it.",
 )
 @click.option(
     "--alias",

@@ -26,7 +26,7 @@ from luce.supervisor.cli.entry import (
 )
 from luce.supervisor.cli.input import read_file, utf8
 from luce.supervisor.cli.output import write_output
-from luce.supervisor.cli.serve_banner import open_to_all_warning, start_banner
+from luce.supervisor.cli.serve_banner import exposed_warning, start_banner
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.config.models_file import FleetPlan
 from luce.supervisor.engine.locate import NotInstalledError
@@ -36,7 +36,7 @@ from luce.supervisor.fleet.fleet import Fleet
 from luce.supervisor.http.keys.api_key import ApiKey
 from luce.supervisor.http.keys.key_ring import keys_of
 from luce.supervisor.http.served_models import ServedFleet
-from luce.supervisor.http.server import is_exposed, require_keys_if_exposed, serve
+from luce.supervisor.http.server import is_exposed, serve
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import refuse_taken, tls_context
 from luce.supervisor.supervisor import Supervisor
@@ -78,20 +78,13 @@ def _check_address(settings: ServeSettings) -> None:
     if host == "":
         raise Failure("--host is empty: 127.0.0.1 is this machine alone, 0.0.0.0 everybody", EXIT_BAD_ARGS)
     try:
-        require_keys_if_exposed(settings)
         tls_context(settings)
         if settings.socket_path is not None:
             refuse_taken(settings.socket_path)
             return
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except ConfigError as error:
-        is_open = "others can reach" in str(error)
-        hint = (
-            "; set LUCE_API_KEY, name a file with --api-keys (`luce keys new NAME` writes one), or say --open-to-all"
-            if is_open
-            else ""
-        )
-        raise Failure(f"{error}{hint}", EXIT_BAD_ARGS) from None
+        raise Failure(str(error), EXIT_BAD_ARGS) from None
     except (socket.gaierror, UnicodeError):
         raise Failure(f"--host {host}: there is no such address", EXIT_BAD_ARGS) from None
     except OSError as error:
@@ -240,9 +233,8 @@ def _announce(url: str, model: str, n_ctx: int | None, settings: ServeSettings) 
         # Shown to the one who sits there, but not to a journal.
         key = settings.api_keys[0] if settings.api_keys and sys.stdout.isatty() else "YOUR_KEY"
     with suppress(OutputClosedError, Failure):  # nobody has to read it
-        banner = start_banner(_reachable(url), model, key, n_ctx=n_ctx or _SMALL_CTX)
-        if is_exposed(settings):
-            banner = f"{banner}{open_to_all_warning(settings.host)}"
+        warning = exposed_warning(settings.host) if is_exposed(settings) and not settings.open_to_all else ""
+        banner = start_banner(_reachable(url), model, key, n_ctx=n_ctx or _SMALL_CTX, warning=warning)
         write_output(banner.encode(errors="backslashreplace"))
 
 

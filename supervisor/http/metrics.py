@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import (
@@ -59,15 +59,6 @@ class Distribution:
         return HistogramMetricFamily(self.name, self.text, buckets=buckets, sum_value=self._sum)
 
 
-class Isolation(Protocol):
-    """What answering/tenant_isolation.py says of itself."""
-
-    n_forgotten: int
-
-    @property
-    def n_tokens(self) -> int: ...
-
-
 class Metrics:
     def __init__(self, *, version: str = "", model: str = "") -> None:
         self._info = {"version": version, "model": model}
@@ -104,7 +95,6 @@ class Metrics:
             "luce_http_expert_hit_ratio", "Part of the experts that an answer read which the GPU had", _SHARES
         )
         self._speculation: Speculation | None = None
-        self._isolation: Isolation | None = None
         self._status: SupervisorStatus | None = None
         self._engine_metrics: Sequence[EngineMetrics] = ()
         self._registry = CollectorRegistry()
@@ -165,10 +155,6 @@ class Metrics:
         if experts.hit_share is not None:
             self._expert_hits.add(experts.hit_share)
 
-    def watch_isolation(self, isolation: Isolation) -> None:
-        """Where clients are kept apart: how much has to be remembered for that is shown too."""
-        self._isolation = isolation
-
     def render(self, status: SupervisorStatus, engine_metrics: Sequence[EngineMetrics] = ()) -> bytes:
         """Prometheus' text format. `engine_metrics`: of the engines, in the order of `status.engines`, or nothing."""
         self._status, self._engine_metrics = status, engine_metrics
@@ -180,7 +166,6 @@ class Metrics:
     def families(self) -> Iterator[Metric]:
         yield from self._requests()
         yield from self._keys()
-        yield from _isolation_families(self._isolation)
         for distribution in (
             self._first_token,
             self._gaps,
@@ -322,11 +307,3 @@ def _embedding_families(status: SupervisorStatus) -> Iterator[Metric]:
         for model in status.embeddings:
             family.add_metric([model.name], float(getattr(model, field)))
         yield family
-
-
-def _isolation_families(isolation: Isolation | None) -> Iterator[Metric]:
-    """Zeros, where nobody is kept apart."""
-    name, text = "luce_http_isolation", "Clients that are kept apart"
-    n_tokens, n_forgotten = (0, 0) if isolation is None else (isolation.n_tokens, isolation.n_forgotten)
-    yield GaugeMetricFamily(f"{name}_tokens", f"{text}: tokens of their texts that are known", n_tokens)
-    yield CounterMetricFamily(f"{name}_forgotten", f"{text}: texts that had to be forgotten", n_forgotten)

@@ -25,18 +25,14 @@ from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import BACKLOG, tls_context, unix_socket
 from luce.supervisor.http.transport.served_hosts import SERVED_HOSTS, ServedHosts, is_loopback
 from luce.supervisor.http.transport.slow_client_reaper import SlowClientReaper
+from luce.supervisor.http.transport.unreadable import Runner
 from luce.supervisor.supervisor import Supervisor
 
 MAX_HEADER_BYTES = 16 * 1024  # of one line; clients send cookies and long beta lists
 MAX_HEADERS = 128
+LINGER_S = 2.0  # for the rest of a body that nobody reads, so that its sender hears the answer
 LAST_EVENTS_S = 3.0  # for streams that were told to end, and for their readers
 _LOG = logging.getLogger("luce.http.server")
-
-
-def require_keys_if_exposed(settings: ServeSettings) -> None:
-    """Raises ConfigError for an address that others can reach without a key, where that is not wanted."""
-    if is_exposed(settings) and not settings.open_to_all:
-        raise ConfigError(f"others can reach {settings.host}: name an API key, or serve 127.0.0.1 only")
 
 
 def is_exposed(settings: ServeSettings) -> bool:
@@ -51,9 +47,8 @@ def is_exposed(settings: ServeSettings) -> bool:
 @asynccontextmanager
 async def listening(app: web.Application, settings: ServeSettings) -> AsyncIterator[tuple[web.AppRunner, str]]:
     """The application on its port, and the address to put into a client. Raises OSError, ConfigError."""
-    require_keys_if_exposed(settings)
     app[SERVED_HOSTS] = ServedHosts.of(settings)
-    runner = web.AppRunner(
+    runner = Runner(
         app,
         handle_signals=False,
         handler_cancellation=True,
@@ -64,6 +59,7 @@ async def listening(app: web.Application, settings: ServeSettings) -> AsyncItera
         max_field_size=MAX_HEADER_BYTES,
         max_headers=MAX_HEADERS,
         shutdown_timeout=LAST_EVENTS_S,
+        lingering_time=LINGER_S,
     )
     tls = tls_context(settings)
     await runner.setup()
@@ -104,7 +100,6 @@ async def serve(served: Supervisor | ServedFleet, settings: ServeSettings, *, on
 
     `on_ready` is told the server's address. Raises ConfigError, OSError, TextError.
     """
-    require_keys_if_exposed(settings)
     app = await create_app(served, settings)
     with _Signals() as signals, _keys_read_on_hangup(app, settings):
         async with listening(app, settings) as (runner, url):

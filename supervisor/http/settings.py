@@ -25,7 +25,7 @@ class ServeSettings(AnswerDefaults):
     ssl_key_file: Path | None = None  # PEM; None: the key is in the certificate's file
     api_keys: tuple[str, ...] = ()  # any of them lets a request in; none: everybody who reaches the address
     key_file: Path | None = None  # with further keys, their names, scopes and limits; read again on SIGHUP
-    open_to_all: bool = False  # whether others may reach the server without a key
+    open_to_all: bool = False  # others are meant to reach the server without a key: nobody has to be warned of it
     aliases: tuple[str, ...] = ()  # names under which /v1/models lists the model; any name is accepted
     chat_template: Path | None = None  # in place of the model's own
     slot_save_path: Path | None = None  # folder of the files that POST /slots/{id} saves and restores; None: none

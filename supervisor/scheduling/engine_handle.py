@@ -51,8 +51,8 @@ _LOG = logging.getLogger("luce.scheduling")
 
 @dataclass(frozen=True, slots=True)
 class LastText:
-    key: bytes
-    """The prompt, four bytes a token."""
+    prompt: bytes
+    """Four bytes a token."""
     answer: tuple[int, ...]
 
 
@@ -173,7 +173,7 @@ class EngineHandle:
             self.note_use()
             lane = self._lanes.pop(attempt)
             if attempt.in_flight is not None:
-                self.last_texts[lane] = LastText(attempt.in_flight.key, tuple(attempt.in_flight.tokens))
+                self.last_texts[lane] = LastText(attempt.in_flight.prompt, tuple(attempt.in_flight.tokens))
             self._abort(self._reservations.pop(attempt.id, {}))
 
     def post(self, command: Command) -> None:
@@ -292,8 +292,7 @@ class EngineHandle:
 
     def is_reading_what(self, asked: InFlightRequest) -> bool:
         """Whether somebody is reading so much of the same prefix that waiting for it beats reading it twice."""
-        is_found = asked.request.reuse and asked.request.reuse_most is None
-        if self.info is None or not self.info.reuses or not is_found:
+        if self.info is None or not self.info.reuses or not asked.request.reuse:
             return False  # there is nothing to wait for
         key = asked.key
         n_least = max(self._config.share_min_tokens, 1)
@@ -351,8 +350,15 @@ class EngineHandle:
         points = tuple(SnapshotPoint(entry.n_tokens, slot) for slot, entry in sorted(reservations.items()))
         reuse = None if in_flight.request.reuse else False
         turn = request.turn if request.turn is not None and 0 < request.turn < in_flight.n_prompt else None
+        salt = request.salt
         memory = MemoryArgs(
-            marks=tuple(marks), turn=turn, snapshots=points, pins=pins, reuse=reuse, reuse_most=request.reuse_most
+            marks=tuple(marks),
+            turn=turn,
+            snapshots=points,
+            pins=pins,
+            reuse=reuse,
+            salt=None if salt is None else salt.value,
+            salt_from=None if salt is None else salt.begin,
         )
         return memory, reservations
 

@@ -28,7 +28,7 @@ from luce.protocol import (
     StopReason,
 )
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
-from luce.supervisor.prefix_cache.prefix_index import pack, unpack
+from luce.supervisor.prefix_cache.prefix_index import pack, salted, unpack
 from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent
 from luce.supervisor.scheduling.crash_attribution import FailureCount
 
@@ -41,7 +41,7 @@ class InFlightRequest:
 
     __slots__ = (
         "_fast_path", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
-        "identity", "is_enough", "key", "n_attempts", "n_computed", "n_prompt", "request", "seed", "serial",
+        "identity", "is_enough", "key", "n_attempts", "n_computed", "n_prompt", "prompt", "request", "seed", "serial",
         "started_s", "tokens", "waits_for_room", "was_admitted",
     )  # fmt: skip
 
@@ -49,8 +49,10 @@ class InFlightRequest:
         self.serial = serial
         self.request = replace(request, prompt_ids=(), prompt=None)  # the prompt is here once
         self.n_prompt = len(prompt)
-        self.key = pack(prompt)
-        """The prompt, four bytes a token."""
+        self.prompt = pack(prompt)
+        """Four bytes a token."""
+        self.key = self.prompt if request.salt is None else salted(self.prompt, request.salt.value, request.salt.begin)
+        """What an engine's memory knows it by."""
         self.seed = seed
         self.tokens: list[int] = []
         self.diverged = False
@@ -154,7 +156,7 @@ class InFlightRequest:
         that it is told were generated before in any case."""
         request, n_kept = self.request, self.n_kept()
         return Generate(
-            prompt=(*unpack(self.key), *self.tokens[:n_kept]),
+            prompt=(*unpack(self.prompt), *self.tokens[:n_kept]),
             n_generate=request.max_tokens - n_kept,
             sampling=request.sampling(self.seed),
             constraint=request.constraint,

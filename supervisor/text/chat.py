@@ -156,9 +156,11 @@ def request_json(
     continue_final_message: bool | Literal["content", "reasoning_content"] = False,
     reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] = "auto",
     has_images: bool = False,
+    cache_salt: str = "",
 ) -> tuple[bytes, bytes]:
     """A request for the native renderer, and the messages that go beside it. `messages` and `tools` have the shapes of
-    OpenAI's chat completions. `has_images`: markers in their texts (image_markers.py) stand for images."""
+    OpenAI's chat completions. `has_images`: markers in their texts (image_markers.py) stand for images. `cache_salt`:
+    what was read and tokenised before is known again for the same one only."""
     encoded = [message.encoded if isinstance(message, ChatMessage) else encode_message(message) for message in messages]
     request = encode_json(
         {
@@ -174,6 +176,7 @@ def request_json(
             "continue_final_message": continue_final_message,
             "reasoning_format": reasoning_format,
             "image_markers": {"prefix": MARKER_PREFIX, "bytes": MARKER_BYTES} if has_images else None,
+            "cache_salt": cache_salt,
         }
     )
     return request, b"".join(encoded)

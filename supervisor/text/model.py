@@ -126,6 +126,7 @@ class TextModel:
         continue_final_message: bool | Literal["content", "reasoning_content"] = False,
         reasoning_format: Literal["auto", "none", "deepseek", "deepseek-legacy"] = "auto",
         has_images: bool = False,
+        cache_salt: str = "",
     ) -> RenderedChat:
         """Renders the model's chat template (request_json documents the arguments). Raises BadRequestError,
         TemplateError, SchemaError."""
@@ -143,6 +144,7 @@ class TextModel:
                 continue_final_message=continue_final_message,
                 reasoning_format=reasoning_format,
                 has_images=has_images,
+                cache_salt=cache_salt,
             )
         )
 

@@ -82,6 +82,7 @@ def test_a_conversation_is_saved_and_loaded(chat: Chat, server: Server, tmp_path
     options = ["--temp", "0", "-n", "40", "--system", "Be kind."]
     saved = chat(server.url, "Who are you?", f"/save {file}", options=options)
     assert saved.returncode == 0, saved.stderr
+    assert file.stat().st_mode & 0o777 == 0o600
     messages = json.loads(file.read_text())["messages"]
     assert [message["role"] for message in messages] == ["system", "user", "assistant"]
     again = tmp_path / "again.json"

@@ -116,12 +116,15 @@ def test_the_packaged_model_is_served_and_ends_with_its_engine(serving: Serving,
 
 
 def test_ctrl_c_ends_it_in_order(serving: Serving) -> None:
-    with serving() as process:
+    with serving("--host", "0.0.0.0", "--open-to-all") as process:  # noqa: S104  others may use it: that is wanted
+        assert "WARNING" not in process.banner
         assert process.end(signal.SIGINT) == 0
 
 
 def test_a_hangup_stops_it_too(serving: Serving) -> None:
-    with serving() as process:
+    with serving("--host", "0.0.0.0") as process:  # noqa: S104  others may use it: that is told
+        for part in ("WARNING", "everybody who reaches 0.0.0.0", "--api-key KEY", "--api-keys FILE", "--open-to-all"):
+            assert part in process.banner
         (engine,) = psutil.Process(process.popen.pid).children()
         assert process.end(signal.SIGHUP) == 128 + signal.SIGHUP
         assert not psutil.pid_exists(engine.pid)
@@ -131,6 +134,7 @@ def test_a_unix_socket_is_served_and_goes(serving: Serving, tmp_path: Path) -> N
     path = tmp_path / "luce.sock"
     with serving("--host", f"unix:{path}", "--socket-mode", "660") as process:
         assert process.url == f"unix:{path}"
+        assert "WARNING" not in process.banner
         assert f"curl --unix-socket {path} http://localhost/v1/models" in process.banner
         assert path.stat().st_mode & 0o777 == 0o660
         with closing(socket.socket(socket.AF_UNIX)) as client:

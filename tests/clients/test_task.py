@@ -40,7 +40,7 @@ def offered(client: str) -> set[str]:
 @pytest.mark.parametrize("client", NAMES)
 async def test_the_answers_call_what_the_client_offers(text: TextModel, client: str) -> None:
     async def render(messages: list[dict[str, Any]], opens_answer: bool) -> str:
-        return prompt_text(text, ChatPrompt(messages=messages, opens_answer=opens_answer))
+        return prompt_text(text, ChatPrompt(messages=messages, opens_answer=opens_answer), "")
 
     script = (ANSWERS / f"{client}.json").read_text()
     said = json.loads(script)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from luce.protocol import Err, ErrorCode, InlineSnapshot, InlineSnapshotFailed
+from luce.protocol import Err, ErrorCode, InlineSnapshot, InlineSnapshotFailed, TextsLine
+from luce.supervisor.scheduling.remembered_texts import parse_listing
 from tests.daemon.conftest import Start
 from tests.daemon.exactness import Checked, done, generate, status_of
 from tests.daemon.same_tokens import NOISE_RANDOM
@@ -168,3 +169,39 @@ def test_refusals(start: Start, test_models: Path, line: str, code: ErrorCode) -
     if line.startswith("gen"):
         assert daemon.tokens_until_end() == []
     assert generate(daemon, [*TEXT, 9], "restore=0", 1).ok.restored == 200
+
+
+@pytest.mark.parametrize("family", [PURE, HYBRID])
+def test_texts_with_other_salts_are_other_texts(start: Start, test_models: Path, tmp_path: Path, family: str) -> None:
+    """Neither found, nor spared being read or kept, in the pool and on disk; what is common is found as far as that."""
+    model = test_models / f"{family}.gguf"
+    arguments = ["--ctx", "256", "--pool", "2048", "--lanes", "2", "--disk-cache", str(tmp_path)]
+    daemon = start(*arguments, model=model)
+
+    def said(prompt: list[int], extra: str) -> tuple[int, str, str]:
+        ok = generate(daemon, prompt, extra, 1).ok
+        return ok.n_reused, ok.tier, ok.miss
+
+    def n_kept() -> int:
+        """Tokens of whole pages, wherever these lie."""
+        listed = done(daemon, "texts id=1")
+        assert isinstance(listed, TextsLine)
+        return sum(run.end - run.begin for run in parse_listing(dict(listed.fields)).runs)
+
+    plain = generate(daemon, TEXT, "marks=150", 8).tokens
+    n_plain = n_kept()
+    assert n_plain > 150
+    for n_texts, salt in enumerate((0, 1, 2**64 - 1), 2):
+        told = generate(daemon, TEXT, f"salt={salt} marks=150", 8)
+        assert (told.ok.n_reused, told.ok.tier, told.ok.miss) == (0, "none", "differs_at:0")
+        assert told.tokens == plain
+        assert n_kept() == n_texts * n_plain
+        again = generate(daemon, [*TEXT, *told.tokens, 11], f"salt={salt}", 1)
+        assert again.ok.n_reused >= len(TEXT)
+    assert said([*TEXT, 11], "")[0] >= len(TEXT)
+    assert said([*TEXT[:180], 11], "salt=3 salt_from=150") == (150, "resident", "differs_at:150")
+    assert said([*TEXT[:180], 12], "salt=4 salt_from=150")[0] == 150
+    daemon.close()
+    daemon = start(*arguments, model=model)
+    assert said(TEXT, "salt=3")[:2] == (0, "none")
+    assert said([*TEXT, 11], "salt=1")[:2] in ((len(TEXT), "disk"), (len(TEXT), "resident"))

@@ -191,6 +191,7 @@ async def test_nothing_is_left_of_them(tiny_model: Path, tmp_path: Path, full: b
         status = await settled(soaked)
         await until_no_more_than(soaked, before)
         grown = soaked.process.memory_info().rss - bytes_before
+        after = soaked.figures()
         assert grown < GROWTH_BYTES, f"{grown:,} bytes more after {n_requests} requests"
         assert status["engines"][0]["deaths"] > 0
         assert status["requests"]["failed"] == 0
@@ -200,4 +201,6 @@ async def test_nothing_is_left_of_them(tiny_model: Path, tmp_path: Path, full: b
         cache_bytes = sum(file.stat().st_size for file in (tmp_path / "cache").rglob("*") if file.is_file())
         assert cache_bytes < (64 + 48) << 20, "its budget, and the answers beside it"
         await no_half_written_file(tmp_path / "cache")
-        print(f"{n_requests} requests, {status['engines'][0]['deaths']} kills, {grown:+,} bytes, {before}")
+        kept = f"{figures['host_bytes']:,} bytes in the host, {cache_bytes:,} on disk"
+        n_kills = status["engines"][0]["deaths"]
+        print(f"{n_requests} requests, {n_kills} kills: {grown:+,} bytes, {kept}, {before} {after}")

@@ -12,7 +12,7 @@ import httpx2 as httpx
 import pytest
 
 from luce.supervisor import ConfigError
-from luce.supervisor.http.server import require_keys_if_exposed
+from luce.supervisor.http.server import is_exposed
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import refuse_taken, tls_context, unix_socket
 from tests.http.conftest import MakeServer
@@ -146,12 +146,11 @@ def test_what_is_no_socket_is_never_removed(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.sock", "precious.sock"]
 
 
-def test_a_socket_for_all_needs_a_key() -> None:
-    require_keys_if_exposed(ServeSettings(host="unix:/run/a"))
-    require_keys_if_exposed(ServeSettings(host="unix:/run/a", socket_mode="660"))
-    require_keys_if_exposed(ServeSettings(host="unix:/run/a", socket_mode="666", api_keys=("key",)))
-    with pytest.raises(ConfigError, match="others can reach"):
-        require_keys_if_exposed(ServeSettings(host="unix:/run/a", socket_mode="666"))
+def test_a_socket_for_all_is_open_to_all() -> None:
+    assert not is_exposed(ServeSettings(host="unix:/run/a"))
+    assert not is_exposed(ServeSettings(host="unix:/run/a", socket_mode="660"))
+    assert not is_exposed(ServeSettings(host="unix:/run/a", socket_mode="666", api_keys=("key",)))
+    assert is_exposed(ServeSettings(host="unix:/run/a", socket_mode="666"))
     for mode in ("", "rw", "0o600", "999", "6000"):
         with pytest.raises(ConfigError, match="socket_mode"):
             ServeSettings(socket_mode=mode)

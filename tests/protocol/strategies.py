@@ -145,7 +145,8 @@ memories = st.builds(
     snapshots=snapshot_points,
     marks=token_lists,
     turn=maybe(counts),
-    reuse_most=maybe(counts),
+    salt=st.integers(0, 2**64 - 1),
+    salt_from=maybe(counts),
     pins=spans,
     reuse=maybe(st.booleans()),
 ) | st.builds(MemoryArgs, snapshots=snapshot_points, reuse=maybe(st.booleans()))

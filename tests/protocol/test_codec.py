@@ -328,6 +328,7 @@ UNSENDABLE: dict[str, Command] = {
         form=GenerateForm.FILE, prompt_path="a", output_path="b", memory=MemoryArgs(restore_slot=1)
     ),
     "restore_at without restore": named(memory=MemoryArgs(restore_at=0)),
+    "salt_from without salt": named(memory=MemoryArgs(salt_from=0)),
     "a chain without restore": named(memory=MemoryArgs(chain=(0,))),
     "a slot twice in snap": named(memory=MemoryArgs(snapshots=(SnapshotPoint(1, 0), SnapshotPoint(2, 0)))),
     "too many marks": named(memory=MemoryArgs(marks=tuple(range(MAX_MARKS + 1)))),

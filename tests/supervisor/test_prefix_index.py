@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luce.supervisor.prefix_cache.prefix_index import Match, PrefixIndex, common_tokens, pack
+from luce.supervisor.prefix_cache.prefix_index import Match, PrefixIndex, common_tokens, pack, salted
 
 # Few different tokens and short texts, so that they share prefixes; one id has bytes that look like others'.
 TEXTS = st.lists(st.sampled_from([0, 1, 256, 2**31 - 1]), max_size=7).map(pack)
@@ -58,3 +58,15 @@ def test_a_long_text_is_exact_to_the_token() -> None:
     assert index.longest(pack(text)) == (70_001, "long")
     assert index.longest(pack(parted)) == (333, "short")
     assert index.n_common(pack(parted)) == 70_000
+
+
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(0, 14))
+def test_a_salted_text_is_another_one_from_there_on(text: list[int], begin: int) -> None:
+    key = pack(text)
+    one, again, other = (salted(key, salt, begin) for salt in (1, 1, 2**64 - 1))
+    assert len(one) == len(key)
+    assert one == again
+    n_shared = min(begin, len(text))
+    assert common_tokens(one, key) == common_tokens(one, other) == n_shared
+    longer = salted(pack([*text, 5]), 1, begin)
+    assert longer.startswith(one), "what goes on from it is found by it"

@@ -81,7 +81,7 @@ memory::MemoryRequest to_memory(const wire::MemoryArgs& args) {
     request.turn = args.turn;
     for (const wire::PinSpan& pin : args.pins) request.pins.push_back({pin.begin, pin.end});
     request.reuse = args.reuse;
-    request.reuse_most = args.reuse_most;
+    if (args.salt) request.salt = memory::TextSalt{*args.salt, args.salt_from.value_or(0)};
     return request;
 }
 

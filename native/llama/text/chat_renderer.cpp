@@ -103,8 +103,8 @@ void tokenize(const ChatRequest& request, const common_chat_templates_inputs& in
             throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, "the chat template gives another prompt each time");
         }
         chat.text = std::move(*marks);
-        PromptTokens tokens = tokenize_prompt(chat_template.vocabulary(), chat_template.texts(), *special,
-                                              chat.params.prompt, chat.text.spans, true, request.markers);
+        PromptTokens tokens = tokenize_prompt(chat_template.vocabulary(), {chat_template.texts(), request.cache_salt},
+                                              *special, chat.params.prompt, chat.text.spans, true, request.markers);
         chat.marks = find_message_marks(chat_template.vocabulary(), *special, chat.params.prompt, tokens,
                                         chat.params.message_delimiters);
         chat.ids = std::move(tokens.ids);

@@ -39,7 +39,8 @@ std::vector<RequestMessagePtr> read_listed(const common_json& messages) {
     return read;
 }
 
-std::vector<RequestMessagePtr> read_encoded(const common_json& sizes, std::string_view texts, MessageCache& known) {
+std::vector<RequestMessagePtr> read_encoded(const common_json& sizes, std::string_view texts,
+                                            const MessageCache::Salted& known) {
     std::vector<RequestMessagePtr> read;
     for (const common_json& size : sizes.is_array() ? sizes : common_json::array()) {
         const int64_t n_bytes = size.is_number_integer() ? size.get<int64_t>() : -1;
@@ -54,7 +55,7 @@ std::vector<RequestMessagePtr> read_encoded(const common_json& sizes, std::strin
 
 void read_messages(const common_json& body, std::string_view texts, MessageCache& known, ChatRequest& request) {
     if (body.contains("message_bytes")) {
-        request.read = read_encoded(body.at("message_bytes"), texts, known);
+        request.read = read_encoded(body.at("message_bytes"), texts, {known, request.cache_salt});
     } else if (body.contains("messages")) {
         request.read = read_listed(body.at("messages"));
     }
@@ -170,6 +171,7 @@ ChatRequest parse_chat_request(std::string_view json, std::string_view texts, Me
         refuse("the chat request must be an object with messages");
     }
     ChatRequest request;
+    request.cache_salt = text(body, "cache_salt", "");
     read_messages(body, texts, known, request);
     try {
         read_markers(body, request.markers);

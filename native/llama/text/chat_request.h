@@ -18,6 +18,7 @@ struct ChatRequest : common_chat_templates_inputs {
     std::vector<RequestMessagePtr> read;  // in place of `messages`, which is empty
     std::string chosen_tool;              // the one that has to be called; empty: any, or none
     ImageMarkers markers;
+    std::string cache_salt;  // whose texts may be known: those with the same one
 };
 
 // texts: messages, one behind the other (luce_text.h). Throws TextFailure(BAD_ARGUMENT).

@@ -83,7 +83,8 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
  *      chat completions spell them; only "messages" is required. Besides "image_markers": {"prefix": text, "bytes": n}:
  *      what begins with the prefix and is so long stands for an image; number k of them is the id n_vocab + k. And in
  *      place of "messages" "message_bytes": [n]: the messages stand in `texts`, one behind the other, so long each:
- * JSON, and behind a line's end the content as it is, if it is a text. What came before is then not read again. Out:
+ * JSON, and behind a line's end the content as it is, if it is a text. What came before is then not read again, unless
+ * it came with another "cache_salt" (a text): who takes longer over what others have sent learns that they have. Out:
  * {"format", "grammar", "grammar_lazy", "triggers": [{"type": "word" | "pattern" | "full" | "token", "value",
  * "token"}], "preserved": [id], "generation_prompt", "additional_stops": [text], "thinking": {"supported", "start",
  * "ends": [text], "start_tokens": [id], "ends_tokens": [[id]]}, "delimiters": [{"role", "text", "tokens"}], "marks":

@@ -39,8 +39,8 @@ size_t halving_place(const Vocabulary& vocabulary, std::string_view text, const 
 
 // Even with parse_special = false llama_tokenize recognises user-defined tokens. A spelling of one that has to stay
 // text is therefore given to it in two halves.
-void append_raw(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special, std::string_view text,
-                std::vector<llama_token>& ids) {
+void append_raw(const Vocabulary& vocabulary, const TokenCache::Salted& texts, const SpecialText& special,
+                std::string_view text, std::vector<llama_token>& ids) {
     size_t begin = 0;
     const auto append = [&](size_t end) {
         const std::string_view part = text.substr(begin, end - begin);
@@ -57,7 +57,7 @@ void append_raw(const Vocabulary& vocabulary, TokenCache& texts, const SpecialTe
 // A stretch of raw text, cut at the markers of images.
 class TextBetweenImages {
 public:
-    TextBetweenImages(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special,
+    TextBetweenImages(const Vocabulary& vocabulary, const TokenCache::Salted& texts, const SpecialText& special,
                       const ImageMarkers& markers)
         : vocabulary_(vocabulary), texts_(texts), special_(special), markers_(markers) {}
 
@@ -84,7 +84,7 @@ private:
     }
 
     const Vocabulary& vocabulary_;
-    TokenCache& texts_;
+    const TokenCache::Salted& texts_;
     const SpecialText& special_;
     const ImageMarkers& markers_;
     llama_token n_images_ = 0;
@@ -92,7 +92,7 @@ private:
 
 }  // namespace
 
-PromptTokens tokenize_prompt(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special,
+PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts, const SpecialText& special,
                              std::string_view prompt, const std::vector<ByteSpan>& kept_as_text, bool add_special,
                              const ImageMarkers& markers) {
     PromptTokens tokens;

@@ -34,7 +34,7 @@ struct ImageMarkers {
 
 // kept_as_text: in order, without overlaps. add_special: what the vocabulary puts around a text (BOS and so on).
 // texts: of vocabulary.tokenize(text, false, false).
-PromptTokens tokenize_prompt(const Vocabulary& vocabulary, TokenCache& texts, const SpecialText& special,
+PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts, const SpecialText& special,
                              std::string_view prompt, const std::vector<ByteSpan>& kept_as_text, bool add_special,
                              const ImageMarkers& markers = {});
 

@@ -47,19 +47,11 @@ KvCacheManager::KvCacheManager(KvDevice& device, DiskStore* disk, MemoryConfig c
 std::shared_ptr<KvCacheManager::Fetch> KvCacheManager::fetch(std::span<const Token> text,
                                                              const MemoryRequest& request) {
     if (refusal() || request.restore_slot || !reuses(request)) return nullptr;
-    return fetcher_.fetch(reusable(text, request), request.snapshots);
-}
-
-// Only so much of the text is looked up, so that neither the time nor the reason of a miss tells of what lies behind.
-std::span<const Token> KvCacheManager::reusable(std::span<const Token> text, const MemoryRequest& request) {
-    const auto n_most =
-        static_cast<std::size_t>(std::max(request.reuse_most.value_or(std::numeric_limits<Position>::max()), 0));
-    return text.first(std::min(text.size(), n_most));
+    return fetcher_.fetch(text, request.snapshots);
 }
 
 Position KvCacheManager::n_known(std::span<const Token> text, const MemoryRequest& request) {
     if (refusal() || !reuses(request)) return 0;
-    text = reusable(text, request);
     const Known known = fetcher_.walk(text);
     const PrefixMatchLimits limits{static_cast<Position>(text.size()), false, device_.traits().has_state()};
     const Position n = match_prefix(known, tree_.root(), text, limits).n;
@@ -111,12 +103,9 @@ Result<PrefillStart> KvCacheManager::begin(LaneId lane, std::span<const Token> t
         prefix_match = std::move(restored).value();
         known_pages = prefix_match.pages;
     } else if (!refusal() && reuses(request)) {
-        const std::span<const Token> looked_up = reusable(text, request);
-        Known known = fetcher_.walk(looked_up);
-        const bool is_whole = looked_up.size() == text.size();
-        const PrefixMatchLimits limits{n_most(known, looked_up, request), needs_logits && is_whole,
-                                       device_.traits().has_state()};
-        prefix_match = match_prefix(known, tree_.root(), looked_up, limits);
+        Known known = fetcher_.walk(text);
+        const PrefixMatchLimits limits{n_most(known, text, request), needs_logits, device_.traits().has_state()};
+        prefix_match = match_prefix(known, tree_.root(), text, limits);
         if (known.n_matched == 0 && fetcher_.has_foreign_disk()) prefix_match.miss = {Miss::Reason::identity, 0};
         known_pages = std::move(known.pages);
     } else {

@@ -13,6 +13,7 @@
 #include "memory/manager/kv_device.h"
 #include "memory/pages/page_cache.h"
 #include "memory/pages/prefix_match.h"
+#include "memory/pages/text_salt.h"
 #include "memory/residency/pinned_ranges.h"
 #include "memory/residency/residency.h"
 #include "memory/snapshots/slots.h"
@@ -54,7 +55,7 @@ struct MemoryRequest {
     std::optional<Position> turn;    // where the user's last message ends
     std::vector<PositionSpan> pins;  // what the lane is to see all the time
     std::optional<bool> reuse;
-    std::optional<Position> reuse_most;  // what is known behind this position is as if it were unknown
+    std::optional<TextSalt> salt;  // of the text as it comes: its names have it already
 };
 
 struct PrefillStart {

@@ -18,6 +18,7 @@
 #include "base/result.h"
 #include "base/token.h"
 #include "memory/pages/page_name.h"
+#include "memory/pages/text_salt.h"
 #include "memory/residency/page_scores.h"
 #include "memory/tiers/blob.h"
 #include "memory/tiers/section_io.h"
@@ -33,7 +34,9 @@ struct TierLimits {
     std::int32_t n_vocab = 0;         // tokens are below it; logits are so many or none
     bool has_other_ids = false;       // at and above it: images', and those that name holes in a prompt
 
-    bool is_token(Token token) const { return token >= 0 && (has_other_ids || token < n_vocab); }
+    bool is_token(Token token) const {
+        return token >= 0 && (has_other_ids || token < n_vocab || token >= kFirstSaltedName);
+    }
 };
 
 struct PageFile {

@@ -40,6 +40,24 @@ TEST_CASE("a text that comes again is not tokenised again") {
     CHECK(cache.get("") == bytes_of(""));
 }
 
+TEST_CASE("what came with another salt is made again") {
+    int n_calls = 0;
+    TokenCache cache(
+        [&](std::string_view text) {
+            ++n_calls;
+            return bytes_of(text);
+        },
+        1 << 20);
+    for (const std::string_view salt : {"", "a", "b", "a", "", "b"}) {
+        CHECK(cache.get("some text", salt) == bytes_of("some text"));
+        CHECK(TokenCache::Salted(cache, salt).get("another") == bytes_of("another"));
+    }
+    CHECK(n_calls == 6);
+    cache.get("text", "asome ");
+    cache.get("some text", "a");
+    CHECK(n_calls == 7);
+}
+
 TEST_CASE("the longest unused texts leave") {
     std::vector<std::string> tokenised;
     constexpr size_t kMaxBytes = 4 * 5 * 100;

@@ -102,9 +102,11 @@ TEST_CASE("what is beyond the model's limits is refused, and refused before it i
     TierLimits other = limits();
     other.has_other_ids = true;  // their ids are beyond the vocabulary
     PageFile with_image = random_page(random, root_name(kIdentity));
-    with_image.tokens[3] = 1 << 30;
+    with_image.tokens[3] = 1 << 29;
     CHECK(!fits_page(with_image.tokens, *with_image.rows, limits()));
     CHECK(fits_page(with_image.tokens, *with_image.rows, other));
+    with_image.tokens[3] = kFirstSaltedName;
+    CHECK(fits_page(with_image.tokens, *with_image.rows, limits()));
     with_image.tokens[3] = -1;
     CHECK(!fits_page(with_image.tokens, *with_image.rows, other));
     other = limits();

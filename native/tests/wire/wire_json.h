@@ -166,7 +166,8 @@ inline JsonFields fields_of(const wire::MemoryArgs& memory) {
         .add("snapshots", memory.snapshots)
         .add("marks", memory.marks)
         .add("turn", memory.turn)
-        .add("reuse_most", memory.reuse_most)
+        .add("salt", memory.salt)
+        .add("salt_from", memory.salt_from)
         .add("pins", memory.pins)
         .add("reuse", memory.reuse);
 }

@@ -17,6 +17,7 @@ from luce.supervisor.cli.terminal.branches import Branches, count_of
 from luce.supervisor.cli.terminal.commands import COMMANDS, FILE, help_text
 from luce.supervisor.cli.terminal.conversation import Conversation
 from luce.supervisor.cli.terminal.screen import Terminal, figures
+from luce.supervisor.private_file import write_private
 
 _MAX_FILE_BYTES = 8 << 20  # a server takes no more than 32 MiB with each turn
 
@@ -154,7 +155,7 @@ class Talk:
                 self._terminal.note(f"({path.name}, {len(text):,} characters, goes with your next message)")
             case "save":
                 conversation = self._branches.conversation
-                path.write_text(conversation.to_json(), encoding="utf-8")
+                write_private(path, conversation.to_json().encode())
                 self._terminal.note(f"({len(conversation.messages)} messages in {path})")
             case "load":
                 self._branches.replace(Conversation.from_json(_text_in(path)))

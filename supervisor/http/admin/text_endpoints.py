@@ -66,7 +66,7 @@ async def post_apply_template(request: web.Request) -> web.Response:
     )
     assert isinstance(parsed.answer_request.prompt, ChatPrompt)
     asked = context.defaults.complete(parsed.answer_request.prompt, parsed.answer_request.model)
-    prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, asked))
+    prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, asked, request[CLIENT]))
     return web.json_response({"prompt": prompt})
 
 

@@ -40,6 +40,7 @@ from luce.supervisor.http.answering.common_prompts import common_heads
 from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
+from luce.supervisor.http.keys.key_ring import KeyRing
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
 from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
 from luce.supervisor.http.prompts.prompt_images import PromptImages
@@ -77,6 +78,7 @@ class ChatAnswerer:
         settings: ServeSettings,
         metrics: Metrics,
         defaults: ModelDefaults | None = None,
+        keys: KeyRing | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._text = text
@@ -87,14 +89,14 @@ class ChatAnswerer:
         self._spellings = AnswerSpellings(settings.answers_kept_bytes if settings.restores_answers else 0)
         self._renderer = Renderer(text, self._known, self._spellings)
         self._images = PromptImages(supervisor)
-        self._prompts = PromptReader(supervisor, settings, self._renderer, self._images)
+        self._isolation = None
+        if settings.cache_isolation == "key":
+            keys = KeyRing() if keys is None else keys
+            self._isolation = TenantIsolation(keys, common_heads(settings.common_prompts, text))
+        self._prompts = PromptReader(supervisor, settings, self._renderer, self._images, self._isolation)
         self._log = _answer_log(supervisor.config, text, settings.answers_kept_bytes)
         for answer in self._log.read() if self._log is not None else ():
             self._keep_answer(answer)
-        self._client_texts = None
-        if settings.cache_isolation == "key":
-            self._client_texts = TenantIsolation(common_heads(settings.common_prompts, text))
-            metrics.watch_isolation(self._client_texts)
 
     @asynccontextmanager
     async def open(self, answer_request: AnswerRequest) -> AsyncIterator[ChatAnswering]:
@@ -109,7 +111,8 @@ class ChatAnswerer:
             stack.callback(rendered.close)
             max_tokens = self._room_for(answer_request, rendered)
             stack.callback(self._note_answers, rendered, choices)
-            reuse_most = self._begin_text(answer_request, rendered, choices, stack)
+            isolation = self._isolation
+            salt = None if isolation is None else isolation.salt(answer_request.client, rendered.ids)
             for index in range(answer_request.n):
                 request = engine_request(
                     answer_request,
@@ -118,7 +121,7 @@ class ChatAnswerer:
                     self._settings,
                     max_tokens=max_tokens,
                     n_vocab=self._text.n_vocab,
-                    reuse_most=reuse_most,
+                    salt=salt,
                     seed=self._supervisor.config.seed,
                     images=self._images.placed(answer_request.prompt, rendered.images),
                 )
@@ -186,18 +189,6 @@ class ChatAnswerer:
             pass
         except RequestError as error:
             raise api_error(error) from error
-
-    def _begin_text(
-        self, answer_request: AnswerRequest, rendered: Rendered, choices: Sequence[ChoiceDecoder], stack: ExitStack
-    ) -> int | None:
-        """How much of the prompt may come from the engine's memory; None: as much as is there."""
-        texts = self._client_texts
-        if texts is None:
-            return None
-        client, prompt = answer_request.client, rendered.ids
-        n_most = texts.begin(client, prompt)
-        stack.callback(lambda: texts.end(client, prompt, [choice.tokens for choice in choices]))
-        return n_most
 
     def _note_answers(self, rendered: Rendered, choices: Sequence[ChoiceDecoder]) -> None:
         if rendered.turn is None:

@@ -21,7 +21,7 @@ from luce.supervisor.http.prompts.pinned_ranges import pinned_spans
 from luce.supervisor.http.prompts.reading_ranges import Span, bounded
 from luce.supervisor.http.prompts.rendering import Rendered
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.requests import MAX_SEED, GenerateRequest, PromptImage
+from luce.supervisor.requests import MAX_SEED, GenerateRequest, PromptImage, TextSalt
 
 
 def engine_request(
@@ -32,7 +32,7 @@ def engine_request(
     *,
     max_tokens: int,
     n_vocab: int,
-    reuse_most: int | None,
+    salt: TextSalt | None,
     seed: int | None = None,
     images: Sequence[PromptImage] = (),
 ) -> GenerateRequest:
@@ -67,8 +67,8 @@ def engine_request(
             pin=pins,
             reading=_reading(answer_request.reading, rendered, pins) if rendered.in_parts else answer_request.reading,
             images=images,
-            reuse=answer_request.reuse and reuse_most != 0,
-            reuse_most=reuse_most,
+            reuse=answer_request.reuse,
+            salt=salt,
             client=answer_request.client,
             session=f"{answer_request.client}\n{answer_request.session}"
             if answer_request.session

@@ -55,7 +55,7 @@ async def post_chat(request: web.Request) -> web.StreamResponse:
     if parsed.shows_prompt:
         assert isinstance(parsed.answer_request.prompt, ChatPrompt)
         asked = context.defaults.complete(parsed.answer_request.prompt, parsed.answer_request.model)
-        prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, asked))
+        prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, asked, request[CLIENT]))
         answer["__verbose"] = {"prompt": prompt}
     return json_response(answer)
 

@@ -7,7 +7,7 @@ Must not know chats. Several prompts are answered beside each other, a few at a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -37,6 +37,7 @@ from luce.supervisor.http.openai_completions.parse import (
 from luce.supervisor.http.openai_shared.shapes import answer_schema, error_event, json_response
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, TextPrompt
 from luce.supervisor.http.prompts.infill import NoInfillError, gap_tokens
+from luce.supervisor.http.streams.resumable_answer import CONVERSATION_ID, EventSource, resumable_answer
 from luce.supervisor.http.transport.answer_stream import send_events, take_whole
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
@@ -180,32 +181,59 @@ async def _stream(
     request: web.Request, context: AppContext, answer_requests: Sequence[AnswerRequest], chunks: Chunks
 ) -> web.StreamResponse:
     """The first prompt is opened before anything is sent: what is wrong with it is told by the status then."""
+    if (name := request.headers.get(CONVERSATION_ID)) is not None:
+        return await resumable_answer(request, name, _source(context.answerer, answer_requests, chunks))
+
+    async def send(answering: Answering, number: int) -> None:
+        await send_events(answering, stream, partial(chunks.feed, number))
+
     async with (
         context.answerer.open(answer_requests[0]) as answering,
         EventStream(request, keep_alive=chunks.keep_alive, settings=context.settings) as stream,
     ):
         await stream.send_bytes(chunks.first())
         try:
-            await _send_all(context.answerer, answer_requests, answering, chunks, stream)
+            await _send_all(context.answerer, answer_requests, answering, send)
         except ApiError as error:
             await stream.send_bytes(error_event(error))
     return stream.response
 
 
+def _source(answerer: Answerer, answer_requests: Sequence[AnswerRequest], chunks: Chunks) -> EventSource:
+    """The same for whoever reads it later."""
+
+    async def run(write: Callable[[bytes], None]) -> None:
+        async def send(answering: Answering, number: int) -> None:
+            async for event in answering.events():
+                write(chunks.feed(number, event))
+
+        async with answerer.open(answer_requests[0]) as answering:
+            write(chunks.first())
+            try:
+                await _send_all(answerer, answer_requests, answering, send)
+            except ApiError as error:
+                write(error_event(error))
+
+    return EventSource(run, chunks.keep_alive)
+
+
 async def _send_all(
-    answerer: Answerer, answer_requests: Sequence[AnswerRequest], first: Answering, chunks: Chunks, stream: EventStream
+    answerer: Answerer,
+    answer_requests: Sequence[AnswerRequest],
+    first: Answering,
+    send: Callable[[Answering, int], Awaitable[None]],
 ) -> None:
     gate = asyncio.Semaphore(N_AT_ONCE - 1)  # the first one is open already
 
     async def open_and_send(number: int) -> None:
         async with gate, answerer.open(answer_requests[number]) as answering:
-            await send_events(answering, stream, partial(chunks.feed, number))
+            await send(answering, number)
 
     try:
         async with asyncio.TaskGroup() as group:
             for number in range(1, len(answer_requests)):
                 group.create_task(open_and_send(number))
-            await send_events(first, stream, partial(chunks.feed, 0))
+            await send(first, 0)
     except BaseExceptionGroup as errors:
         raise _only_error(errors) from errors
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from luce.supervisor.http.app_context import CLIENT
+from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_responses.events import ResponseWriter
 from luce.supervisor.http.openai_shared.fields import refusal
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
-from luce.supervisor.http.streams.resumable_answer import STREAM_SESSIONS, begin_session, follow
+from luce.supervisor.http.streams.resumable_answer import STREAM_SESSIONS, answer_source, begin_session, follow
 from luce.supervisor.http.streams.stream_session import OffsetLostError, StreamSession
 from luce.supervisor.http.transport.connection import while_connected
 
@@ -51,7 +51,8 @@ class BackgroundResponses:
             self._running.pop(key, None)
             on_end()
 
-        session, opened = begin_session(request, name, asked, writer, end)
+        source = answer_source(request.app[APP_CONTEXT].answerer, asked, writer)
+        session, opened = begin_session(request, name, source, end)
         await while_connected(request, asyncio.shield(opened))
         if session.ended_s is None:
             self._running[key] = _Running(session, writer)

@@ -1,14 +1,14 @@
 """Responses that are kept for a while: for previous_response_id, and for those who ask for one again.
 
-In memory only, bounded by bytes: what has not been asked for longest goes first, and everything goes with the server. A
-response is seen only by the API key that it was made with. Pure.
+In memory only, bounded by bytes: of the API key that has most, what has not been asked for longest goes first, and
+everything goes with the server. A response is seen only by the API key that it was made with. Pure.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +45,7 @@ class KeptResponses:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, KeptResponse] = OrderedDict()  # the longest unused first
         self._owners: dict[str, str] = {}  # of output items: the response that each came with
+        self._client_bytes = Counter[str]()
         self.n_bytes = 0
 
     def keep(self, response: KeptResponse, *, limit_bytes: int) -> None:
@@ -54,9 +55,10 @@ class KeptResponses:
         self.drop(response.id)
         self._kept[response.id] = response
         self._owners.update(dict.fromkeys(response.item_ids, response.id))
-        self.n_bytes += response.n_bytes
+        self._count(response.client, response.n_bytes)
         while self.n_bytes > limit_bytes:
-            self.drop(next(iter(self._kept)))
+            ((client, _),) = self._client_bytes.most_common(1)
+            self.drop(next(kept.id for kept in self._kept.values() if kept.client == client))
 
     def find(self, name: str, client: str) -> KeptResponse | None:
         kept = self._kept.get(name)
@@ -68,9 +70,15 @@ class KeptResponses:
     def drop(self, name: str) -> None:
         kept = self._kept.pop(name, None)
         if kept is not None:
-            self.n_bytes -= kept.n_bytes
+            self._count(kept.client, -kept.n_bytes)
             for item in kept.item_ids:
                 del self._owners[item]
+
+    def _count(self, client: str, n_bytes: int) -> None:
+        self.n_bytes += n_bytes
+        self._client_bytes[client] += n_bytes
+        if self._client_bytes[client] == 0:
+            del self._client_bytes[client]
 
     def referred(self, items: Sequence[Any], client: str) -> list[Any]:
         """The items, with those that are kept in place of references to them."""

@@ -69,16 +69,21 @@ class PromptMarks:
         self._lock = threading.Lock()
 
     def find(
-        self, chat: RenderedChat, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+        self,
+        chat: RenderedChat,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        owner: str = "",
     ) -> tuple[PromptMark, ...]:
-        """`messages` and `tools`: of which the prompt was rendered, contents as texts or as parts."""
+        """`messages` and `tools`: of which the prompt was rendered, contents as texts or as parts. `owner`: for whom
+        what is found is kept."""
         if not chat.marks:
             return ()
         prompt = chat.prompt_bytes
         n_head = next((i for i, mark in enumerate(chat.marks) if i > 0 and mark.role in {"assistant", ""}), None)
         n_head = len(chat.marks) if n_head is None else n_head
         end = chat.marks[n_head].byte if n_head < len(chat.marks) else len(prompt)
-        head = self._head(chat, prompt[:end], n_head, messages, tools)
+        head = self._head(chat, prompt[:end], n_head, messages, tools, owner)
         return (*head, *self._inserts(chat, prompt, n_head, messages))
 
     def _head(
@@ -88,8 +93,9 @@ class PromptMarks:
         n_head: int,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
+        owner: str,
     ) -> tuple[PromptMark, ...]:
-        key = blake2b(head, digest_size=16).digest()
+        key = blake2b(owner.encode() + b"\0" + head, digest_size=16).digest()
         with self._lock:
             if (known := self._heads.get(key)) is not None:
                 self._heads.move_to_end(key)

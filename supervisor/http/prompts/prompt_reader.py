@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
@@ -14,7 +14,8 @@ from luce.supervisor.http.prompts.compaction import LiveConversations
 from luce.supervisor.http.prompts.context_edits import AppliedEdit, cleared, is_triggered
 from luce.supervisor.http.prompts.prompt_images import PromptImages
 from luce.supervisor.http.prompts.rendering import Rendered, Renderer
-from luce.supervisor.http.prompts.truncation import MAX_STEPS, without_oldest
+from luce.supervisor.http.prompts.truncation import MAX_STEPS, least_steps, without_oldest
+from luce.supervisor.requests import PromptTooLongError
 from luce.supervisor.text import TextError
 
 if TYPE_CHECKING:
@@ -22,27 +23,45 @@ if TYPE_CHECKING:
     from luce.supervisor.supervisor import Supervisor
 
 
+class Isolation(Protocol):
+    def owner(self, client: str) -> str:
+        """In whose name what is made of a client's prompts is kept."""
+
+
 class PromptReader:
     """For one supervisor and its model."""
 
     def __init__(
-        self, supervisor: Supervisor, settings: ServeSettings, renderer: Renderer, images: PromptImages
+        self,
+        supervisor: Supervisor,
+        settings: ServeSettings,
+        renderer: Renderer,
+        images: PromptImages,
+        isolation: Isolation | None = None,
     ) -> None:
         self._supervisor = supervisor
-        self._settings = settings
         self._renderer = renderer
         self._images = images
+        self._isolation = isolation
         self._live = LiveConversations() if settings.compaction == "live" else None
 
     async def read(self, answer_request: AnswerRequest) -> Rendered:
         if isinstance(answer_request.prompt, TextPrompt):
             return await self._render_whole(answer_request)
+        self._check_count(answer_request, answer_request.prompt)
         if (summary := await self._summarise_live(answer_request, answer_request.prompt)) is not None:
             return summary
         rendered = await self._render_whole(answer_request)
         if answer_request.prompt.edits:
             answer_request, rendered = await self._edit(answer_request, answer_request.prompt, rendered)
         return await self._truncate(answer_request, rendered)
+
+    def _check_count(self, asked: AnswerRequest, prompt: ChatPrompt) -> None:
+        """Each message takes a token at least. To render hundreds of thousands of them, only to find that out, would
+        keep the server busy for minutes."""
+        n_ctx, n_messages = self._supervisor.n_ctx, len(prompt.messages)
+        if n_ctx is not None and n_messages > n_ctx and self._supervisor.parts_from(asked.reading) is None:
+            raise api_error(PromptTooLongError(n_messages, n_ctx))
 
     async def _summarise_live(self, asked: AnswerRequest, prompt: ChatPrompt) -> Rendered | None:
         """The conversation in memory that the request summarises, with what it asks for appended; None: there is none,
@@ -96,7 +115,7 @@ class PromptReader:
         prompt, n_ctx = asked.prompt, self._supervisor.n_ctx
         if isinstance(prompt, TextPrompt) or not prompt.drops_oldest or n_ctx is None:
             return rendered
-        for n_steps in range(1, MAX_STEPS):
+        for n_steps in range(least_steps(len(rendered.ids), n_ctx), MAX_STEPS):
             if self._leaves_room(asked, rendered):
                 break
             messages = without_oldest(prompt.messages, n_steps, n_ctx)
@@ -109,7 +128,7 @@ class PromptReader:
     async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
         images = await self._images.ids_of(answer_request.prompt)
         try:
-            owner = "" if self._settings.cache_isolation == "off" else answer_request.client
+            owner = "" if self._isolation is None else self._isolation.owner(answer_request.client)
             rendered = await asyncio.to_thread(
                 self._renderer.render,
                 answer_request.prompt,

@@ -87,9 +87,9 @@ class Rendered:
             self.chat.close()
 
 
-def prompt_text(model: TextModel, prompt: ChatPrompt) -> str:
+def prompt_text(model: TextModel, prompt: ChatPrompt, client: str) -> str:
     """The text that a conversation is made into, for those who want to see it. Raises ApiError, or TextError."""
-    rendered = Renderer(model).render(prompt)
+    rendered = Renderer(model).render(prompt, client)
     try:
         assert rendered.chat is not None
         return rendered.chat.prompt
@@ -119,20 +119,21 @@ class Renderer:
         images: Mapping[str, Sequence[int]] = MappingProxyType({}),
         parts_from: int | None = None,
     ) -> Rendered:
-        """`owner`: whose earlier answers may be put in where they spell what is there; `client`: whose may where they
-        say it; `images`: the ids of those in its messages, by name; `parts_from`: from so many ids on only parts of it
-        may be read, unless it has images. Raises ApiError, or TextError."""
+        """`owner`: in whose name what is made of the prompt is kept: answers that are put in where they spell what is
+        there, and texts that were read and tokenised before; `client`: whose answers may be put in where they say it,
+        if there is no owner; `images`: the ids of those in its messages, by name; `parts_from`: from so many ids on
+        only parts of it may be read, unless it has images. Raises ApiError, or TextError."""
         if isinstance(prompt, TextPrompt):
             text = self._text(prompt)
             return replace(text, in_parts=parts_from is not None and len(text.ids) >= parts_from)
-        spoken = self._spoken(prompt, client)
-        chat = self._chat(prompt, spoken, has_images=bool(images))
+        spoken = self._spoken(prompt, owner or client)
+        chat = self._chat(prompt, spoken, owner, has_images=bool(images))
         spliced = self._known.splice(chat, owner, [answer for answer, _ in spoken.answers])
         names = images_in(chat.prompt) if images else []
         placed = ImagePlaces(spliced.ids, self._model.n_vocab, names, images)
         differing = {number for number, (_, differs) in enumerate(spoken.answers) if differs}
         user_end = _user_end(chat, spoken.messages, spliced.places)
-        marks = self._marks.find(chat, prompt.messages, prompt.tools)
+        marks = self._marks.find(chat, prompt.messages, prompt.tools, owner)
         found = ((spliced.places[mark.message], mark.offset) for mark in marks)
         in_parts = parts_from is not None and len(spliced.ids) >= parts_from and not names
         return Rendered(
@@ -196,7 +197,7 @@ class Renderer:
         except UnreadableContentError as error:
             raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
 
-    def _chat(self, prompt: ChatPrompt, spoken: SpelledConversation, *, has_images: bool) -> RenderedChat:
+    def _chat(self, prompt: ChatPrompt, spoken: SpelledConversation, owner: str, *, has_images: bool) -> RenderedChat:
         choice: str | Mapping[str, Any] = prompt.tool_choice
         if prompt.tool_choice.startswith("function:"):
             name = prompt.tool_choice.removeprefix("function:")
@@ -213,6 +214,7 @@ class Renderer:
             continue_final_message=prompt.continues_last,
             add_generation_prompt=None if prompt.opens_answer else False,
             has_images=has_images,
+            cache_salt=owner,
         )
 
     def _constraint(self, prompt: ChatPrompt, chat: RenderedChat) -> ConstraintArgs:

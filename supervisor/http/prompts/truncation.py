@@ -12,8 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _STEP_CHARACTERS = 1  # of a step, for each token of the context: a quarter of it, where a token has four
+_MOST_TOKENS = 4  # of a character, where a token is a byte of it
 MAX_STEPS = 64
 _SYSTEM = ("system", "developer")
+
+
+def least_steps(n_prompt: int, n_ctx: int) -> int:
+    """Fewer cannot make room: they leave out so many characters, and none of these is more than four tokens."""
+    return max((n_prompt - n_ctx) // (_MOST_TOKENS * _STEP_CHARACTERS * n_ctx), 1)
 
 
 def without_oldest(messages: Sequence[Mapping[str, Any]], n_steps: int, n_ctx: int) -> list[Mapping[str, Any]] | None:

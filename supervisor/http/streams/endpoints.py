@@ -15,6 +15,7 @@ from luce.supervisor.http.streams.stream_session import OffsetLostError, StreamS
 from luce.supervisor.http.transport.body import read_body
 
 MAX_OFFSET_DIGITS = 15
+MAX_LOOKED_UP = 1000
 
 
 class LookupBody(BaseModel):
@@ -73,6 +74,9 @@ async def delete_stream(request: web.Request) -> web.Response:
 async def look_up(request: web.Request) -> web.Response:
     body = await read_body(request, LookupBody, chooses=False)
     sessions = request.app[STREAM_SESSIONS]
+    if len(body.conversation_ids) > MAX_LOOKED_UP:
+        text = f"at most {MAX_LOOKED_UP} conversation_ids, got {len(body.conversation_ids)}"
+        raise ApiError(ErrorKind.INVALID, "too_many_ids", text, param="conversation_ids")
     found = [session for name in body.conversation_ids if name for session in sessions.named(request[CLIENT], name)]
     return web.json_response(
         [

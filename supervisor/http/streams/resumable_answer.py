@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from aiohttp import web
 
-from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, AppContext, context_of
+from luce.supervisor.http.app_context import APP_CONTEXT, CLIENT, Answerer, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.http.streams.stream_session import OffsetLostError, StreamSession, StreamSessions
@@ -27,41 +28,60 @@ _PIECE_BYTES = 1 << 16
 STREAM_SESSIONS = web.AppKey("stream_sessions", StreamSessions)
 
 
+@dataclass(frozen=True, slots=True)
+class EventSource:
+    """A streamed answer in a dialect's words, whoever reads it."""
+
+    run: Callable[[Callable[[bytes], None]], Awaitable[None]]
+    """Hands over whole events up to the last one. Raises ApiError before the first."""
+    keep_alive: Callable[[], bytes]
+
+
+def answer_source(answerer: Answerer, asked: AnswerRequest, writer: AnswerWriter) -> EventSource:
+    async def run(write: Callable[[bytes], None]) -> None:
+        async with answerer.open(asked) as answering:
+            write(writer.first(answering.n_prompt))
+            try:
+                async for event in answering.events():
+                    write(writer.feed(event))
+            except ApiError as error:
+                write(writer.fail(error))
+
+    return EventSource(run, writer.keep_alive)
+
+
 async def resumable_answer(
-    request: web.Request,
-    name: str,
-    asked: AnswerRequest,
-    writer: AnswerWriter,
-    on_end: Callable[[], None] | None = None,
+    request: web.Request, name: str, source: EventSource, on_end: Callable[[], None] | None = None
 ) -> web.StreamResponse:
     """As stream_answer. `on_end` is called once an answer that has begun has ended, whoever has read it."""
     if not 0 < len(name) <= MAX_NAME_LENGTH:
         text = f"{CONVERSATION_ID} has 1 to {MAX_NAME_LENGTH} characters"
         raise ApiError(ErrorKind.INVALID, "bad_conversation_id", text)
-    session, opened = begin_session(request, name, asked, writer, on_end)
+    session, opened = begin_session(request, name, source, on_end)
     await while_connected(request, asyncio.shield(opened))
     return await follow(request, session, 0)
 
 
 def begin_session(
-    request: web.Request,
-    name: str,
-    asked: AnswerRequest,
-    writer: AnswerWriter,
-    on_end: Callable[[], None] | None = None,
+    request: web.Request, name: str, source: EventSource, on_end: Callable[[], None] | None = None
 ) -> tuple[StreamSession, asyncio.Future[None]]:
     """The session, and what is done once its first event is there; an ApiError comes from it if there will be none."""
-    context, sessions = context_of(request), request.app[STREAM_SESSIONS]
-    session = StreamSession(request[CLIENT], name, writer.keep_alive)
+    sessions = request.app[STREAM_SESSIONS]
+    session = StreamSession(request[CLIENT], name, source.keep_alive)
     opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     opened.add_done_callback(_heard)
     if not sessions:
         connection_watch().add(_Clock(sessions))
     sessions.add(session)
 
+    def take(events: bytes) -> None:
+        session.write(events)
+        if not opened.done():
+            opened.set_result(None)
+
     async def write() -> None:
         try:
-            await _write(context, session, asked, writer, opened)
+            await source.run(take)
         except ApiError as error:
             if not opened.done():
                 opened.set_exception(error)
@@ -116,23 +136,6 @@ class _Clock:
         self._sessions.tick(time.monotonic())
         if not self._sessions:
             connection_watch().discard(self)
-
-
-async def _write(
-    context: AppContext,
-    session: StreamSession,
-    asked: AnswerRequest,
-    writer: AnswerWriter,
-    opened: asyncio.Future[None],
-) -> None:
-    async with context.answerer.open(asked) as answering:
-        session.write(writer.first(answering.n_prompt))
-        opened.set_result(None)
-        try:
-            async for event in answering.events():
-                session.write(writer.feed(event))
-        except ApiError as error:
-            session.write(writer.fail(error))
 
 
 def _heard(opened: asyncio.Future[None]) -> None:

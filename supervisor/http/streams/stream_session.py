@@ -1,13 +1,15 @@
 """StreamSession: the events of one answer as they were sent, kept for a while, whoever reads them.
 
 Bounded in memory and time: of a long stream the beginning goes first; an answer without a reader is ended after a
-while, and one that is complete is forgotten. A session belongs to the API key that it was begun with. Knows no HTTP.
+while, and one that is complete is forgotten. A session belongs to the API key that it was begun with, and makes no room
+for another key's that has more. Knows no HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -171,13 +173,18 @@ class StreamSessions:
             await asyncio.wait(tasks)
 
     def _keep_bound(self) -> None:
-        """Complete ones go first, the oldest of them; then the beginnings of the largest."""
-        n_bytes = sum(session.n_kept for session in self._sessions.values())
-        for session in tuple(self._sessions.values()):
-            if n_bytes > self._max_bytes and session.ended_s is not None and session.n_readers == 0:
-                n_bytes -= session.n_kept
-                self.drop(session.client, session.name)
-        while n_bytes > self._max_bytes:
-            largest = max(self._sessions.values(), key=lambda session: session.n_kept)
-            n_bytes -= (n_half := -(-largest.n_kept // 2))
+        """Of the client that has most: complete ones first, the oldest of them; then the beginnings of the largest."""
+        n_bytes = Counter[str]()
+        for session in self._sessions.values():
+            n_bytes[session.client] += session.n_kept
+        while n_bytes.total() > self._max_bytes:
+            ((client, _),) = n_bytes.most_common(1)
+            own = [session for session in self._sessions.values() if session.client == client]
+            complete = (session for session in own if session.ended_s is not None and session.n_readers == 0)
+            if (oldest := next((session for session in complete if session.n_kept), None)) is not None:
+                n_bytes[client] -= oldest.n_kept
+                self.drop(client, oldest.name)
+                continue
+            largest = max(own, key=lambda session: session.n_kept)
+            n_bytes[client] -= (n_half := -(-largest.n_kept // 2))
             largest.drop(n_half)

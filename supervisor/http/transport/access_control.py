@@ -38,6 +38,8 @@ _INFER_PATHS = (
     "/tokenize",
 )
 """What a key of scope `infer` may use beside the APIs that answer, by the end of its path."""
+_COUNTED_PATHS = ("/apply-template", "/detokenize", "/tokenize")
+"""What counts among a key's requests like the APIs that answer: a long text keeps the server busy here too."""
 
 
 @web.middleware
@@ -55,7 +57,7 @@ async def check_access(request: web.Request, handler: Handler) -> web.StreamResp
         if account.key.scope != "admin" and _needs_admin(request):
             text = f"the API key {account.key.name} may ask for answers only: this needs one of scope admin"
             raise ApiError(ErrorKind.FORBIDDEN, "scope", text)
-        if api_name(request) != OTHER_API:
+        if api_name(request) != OTHER_API or _ends_with(request, _COUNTED_PATHS):
             account.begin_request(time.monotonic())
     return await handler(request)
 
@@ -73,17 +75,20 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
 
 def _needs_admin(request: web.Request) -> bool:
     """What is not there at all may be asked for by anybody."""
-    resource = request.match_info.route.resource
-    if resource is None or api_name(request) != OTHER_API:
+    if request.match_info.route.resource is None or api_name(request) != OTHER_API:
         return False
-    return not resource.canonical.endswith(_INFER_PATHS)
+    return not _ends_with(request, _INFER_PATHS)
 
 
 def _is_open(request: web.Request) -> bool:
     if is_part_of_page(request):
         return True
+    return _ends_with(request, _OPEN_PATHS) and request.method in {"GET", "HEAD"}
+
+
+def _ends_with(request: web.Request, paths: tuple[str, ...]) -> bool:
     resource = request.match_info.route.resource
-    return resource is not None and resource.canonical.endswith(_OPEN_PATHS) and request.method in {"GET", "HEAD"}
+    return resource is not None and resource.canonical.endswith(paths)
 
 
 def _keys_given(request: web.Request) -> list[str]:

@@ -13,7 +13,7 @@ from luce.supervisor.http.answering.answer_events import AnswerEvent, AnswerFini
 from luce.supervisor.http.app_context import Answerer, Answering, context_of
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
-from luce.supervisor.http.streams.resumable_answer import CONVERSATION_ID, resumable_answer
+from luce.supervisor.http.streams.resumable_answer import CONVERSATION_ID, answer_source, resumable_answer
 from luce.supervisor.http.transport.answer_writer import AnswerWriter
 from luce.supervisor.http.transport.connection import while_connected
 from luce.supervisor.http.transport.sse import EventStream
@@ -47,7 +47,7 @@ async def stream_answer(
     called for an answer that goes on without its client."""
     context = context_of(request)
     if (name := request.headers.get(CONVERSATION_ID)) is not None:
-        return await resumable_answer(request, name, asked, writer, on_end)
+        return await resumable_answer(request, name, answer_source(context.answerer, asked, writer), on_end)
     async with (
         context.answerer.open(asked) as answering,
         EventStream(request, keep_alive=writer.keep_alive, settings=context.settings) as stream,

@@ -74,7 +74,9 @@ def _is_own(origin: str, host: str) -> bool:
     except ValueError:
         return False
     default = _DEFAULT_PORTS.get(page.scheme)
-    return default is not None and page.hostname == own.hostname and len({port or default for port in ports}) == 1
+    if default is None or "@" in page.netloc or origin != f"{page.scheme}://{page.netloc}":
+        return False  # an origin names no user and no path
+    return page.hostname == own.hostname and len({port or default for port in ports}) == 1
 
 
 def _preflight(request: web.Request) -> web.Response:

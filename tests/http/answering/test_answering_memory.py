@@ -157,15 +157,15 @@ async def test_clients_that_are_kept_apart(tiny_model: Path, tmp_path: Path) -> 
         assert await n_cached("theirs", common, "What else?") > 200
 
 
-async def test_clients_that_are_kept_apart_find_nothing_of_earlier_servers_on_disk(
+async def test_clients_that_are_kept_apart_find_their_own_on_disk_and_nobody_elses(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    """Nobody knows any more whose it is."""
     settings, ask = ServeSettings(cache_isolation="key"), replace(chat(system(RULES), "Hello"), client="mine")
-    for _ in range(2):
+    for is_known in (False, True):
         async with running(tiny_model, settings=settings, disk_cache=tmp_path / "cache") as apart:
-            assert (await serve(apart.answerer, ask)).usage.n_cached == 0
-            assert (await serve(apart.answerer, ask)).usage.n_cached > 0
+            strange = (await serve(apart.answerer, replace(ask, client=f"other {is_known}"))).usage
+            assert (strange.n_cached, strange.cache_tier) == (0, "none")
+            assert ((await serve(apart.answerer, ask)).usage.n_cached > 0) == is_known
 
 
 async def test_an_abandoned_prompt_goes_on_where_it_stopped(tiny_model: Path) -> None:

@@ -31,6 +31,7 @@ def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         table_of("root", "root-key", scope="admin")
         + table_of("alice", "alice-key", scope="infer")
         + table_of("few", "few-key", scope="infer", requests_per_minute=2)
+        + table_of("cutter", "cutter-key", scope="infer", requests_per_minute=2)
         + table_of("short", "short-key", scope="infer", max_context=100)
         + table_of("narrow", "narrow-key", scope="infer", max_lanes=1)
         + table_of("spent", "spent-key", scope="infer", tokens_per_minute=1)
@@ -64,10 +65,19 @@ async def test_scopes(client: httpx.AsyncClient) -> None:
         assert answer.json()["error"]["code"] == "scope"
         assert (await client.request(method, path, headers=by("root"))).status_code != 403, path
         assert (await client.request(method, path, headers={"x-api-key": "plain"})).status_code != 403, path
+    for path in ("//metrics", "/%6detrics", "/./metrics", "/v1/../metrics", "/metrics/", "/metrics%2f", "/METRICS"):
+        answer = await client.get(str(client.base_url).rstrip("/") + path, headers=by("alice"))
+        assert answer.status_code in {403, 404}, path
     for path in ("/", "/v1/models", "/props", "/openapi.json", "/nowhere", "/v1/responses/none"):
         assert (await client.get(path, headers=by("alice"))).status_code in {200, 404}, path
     assert (await client.post("/tokenize", json={"content": "Hi"}, headers=by("alice"))).status_code == 200
     assert (await client.post(CHAT, json=HELLO, headers=by("alice"))).status_code == 200
+
+
+async def test_making_tokens_counts_among_a_keys_requests(client: httpx.AsyncClient) -> None:
+    paths = ("/tokenize", "/apply-template", "/detokenize")
+    answers = [await client.post(path, json={**HELLO, "tokens": [1]}, headers=by("cutter")) for path in paths]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
 
 
 async def test_names_in_usage_metrics_and_log(client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:

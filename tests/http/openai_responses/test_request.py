@@ -312,6 +312,16 @@ def test_what_is_kept_is_bounded_and_the_longest_unused_goes_first() -> None:
     assert store.n_bytes == 0
 
 
+def test_who_keeps_much_makes_no_room_of_anothers() -> None:
+    size = kept("a").n_bytes
+    store = KeptResponses()
+    store.keep(kept("a", client="me"), limit_bytes=3 * size)
+    for name in "bcdef":
+        store.keep(kept(name, client="you"), limit_bytes=3 * size)
+    assert store.find("a", "me") is not None
+    assert [store.find(name, "you") is not None for name in "bcdef"] == [False, False, False, True, True]
+
+
 def test_nothing_is_kept_without_room() -> None:
     store = KeptResponses()
     store.keep(kept("a"), limit_bytes=0)

@@ -91,6 +91,18 @@ async def test_all_together_are_bounded() -> None:
     assert larger.n_dropped > 0
 
 
+async def test_who_keeps_much_makes_no_room_of_anothers() -> None:
+    kept = sessions(max_bytes=1000)
+    for number, size in enumerate((400, 300, 300, 300)):
+        stream = session(f"{number}", "me" if number == 0 else "you")
+        kept.add(stream)
+        stream.write(b"data: " + b"x" * size + b"\n\n")
+        stream.end()
+    kept.tick(time.monotonic())
+    assert kept.find("me", "0") is not None, "though it is the oldest, and the largest"
+    assert [kept.find("you", f"{number}") is not None for number in (1, 2, 3)] == [False, False, True]
+
+
 async def test_an_answer_without_a_reader_is_ended_and_a_complete_one_forgotten() -> None:
     kept, stream = sessions(kept_s=60), session()
     stream.task = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]

@@ -19,6 +19,15 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {**SAID, "max_tokens": 300},
     "/v1/messages": {**SAID, "max_tokens": 300},
     "/v1/responses": {"input": "Tell a long story.", "max_output_tokens": 300},
+    "/v1/completions": {"prompt": ["Tell a long story.", "Tell me"], "max_tokens": 200},
+    "/completion": {"prompt": "Tell a long story.", "n_predict": 200},
+}
+ENDS = {
+    "/v1/chat/completions": b"[DONE]",
+    "/v1/messages": b"message_stop",
+    "/v1/responses": b"response.incomplete",
+    "/v1/completions": b"[DONE]",
+    "/completion": b'"stop":true',
 }
 DEADLINE_S = 120.0
 
@@ -65,8 +74,7 @@ async def test_an_answer_goes_on_without_its_client(server: Server, client: http
     all_of_it = (await client.get("/v1/stream", params={**ask, "from": 0})).content
     assert all_of_it.startswith(received)
     assert all_of_it.count(b"data: ") > 8
-    end = b"message_stop" if path == "/v1/messages" else b"[DONE]" if "completions" in path else b"response.incomplete"
-    assert end in all_of_it[-3000:]
+    assert ENDS[path] in all_of_it[-3000:]
     for begin in (len(received), len(all_of_it) // 2, len(all_of_it)):
         rest = await client.get("/v1/stream", params={**ask, "from": begin})
         assert rest.headers["content-type"].startswith("text/event-stream")
@@ -120,6 +128,8 @@ async def test_what_is_wrong_is_told(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/stream")).status_code == 400
     assert (await client.get("/v1/stream", params={"conv_id": "none"})).status_code == 404
     await client.post(path, json={**body, "max_tokens": 4}, headers={"X-Conversation-Id": "short"})
+    many = {"conversation_ids": ["x"] * 1001}
+    assert (await client.post("/v1/streams/lookup", json=many)).json()["error"]["code"] == "too_many_ids"
     for begin in ("-1", "x", "1e3", "9" * 40, "1000000"):
         answer = await client.get("/v1/stream", params={"conv_id": "short", "from": begin})
         assert answer.status_code == 400, begin

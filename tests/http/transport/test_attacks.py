@@ -94,6 +94,7 @@ async def test_it_does_not_get_through(server: Server, other: OtherClient, attac
     assert len(statuses) <= attack.n_answers, answer[:2000]
     assert (statuses or [0])[0] in attack.statuses, answer[:2000]
     assert b"evil" not in answer.partition(b"\r\n\r\n")[0].lower(), "nothing of it comes back in a header"
+    assert b"SECRET" not in answer, "nor what could not be read"
     assert KEY.encode() not in answer
     assert other.failure is None
 

@@ -1,5 +1,6 @@
-"""With --cache-isolation key nobody can tell what another key has sent: not by what an answer says of its prompt, and
-not by when its first token comes. --full measures 200 pairs, and as many without isolation, which must be told apart.
+"""With --cache-isolation key nobody can tell what another key has sent: not by what an answer says of its prompt, not
+by what is kept of it, and not by when its first token comes. --full measures 200 pairs, beside as many that differ in
+nothing, and as many without isolation, which must be told apart.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,32 @@ SYSTEM = "Be kind to all files, and to those who read them. " * 20
 TIMEOUT_S = 120.0
 
 
+@dataclass
+class Measured:
+    """First-token times, and what the answers said of their prompts."""
+
+    known: list[float] = field(default_factory=list)
+    """Of texts that another key has sent."""
+    unknown: list[float] = field(default_factory=list)
+    """Of texts that nobody has sent, and of others of them: how far equals are apart here."""
+    also_unknown: list[float] = field(default_factory=list)
+    usages: list[dict[str, Any]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        sides = {"known": self.known, "unknown": self.unknown, "also unknown": self.also_unknown}
+        times = ", ".join(f"{name} {1000 * np.median(times):.2f} ms" for name, times in sides.items())
+        return (
+            f"{times}; by chance: known and unknown {chance_of(self.known, self.unknown):.3f},"
+            f" known and also unknown {chance_of(self.known, self.also_unknown):.3f},"
+            f" unknown and also unknown {chance_of(self.unknown, self.also_unknown):.3f}"
+        )
+
+
 @contextmanager
-def serving(model: Path, **options: Any) -> Iterator[httpx.Client]:
+def serving(model: Path, **options: Any) -> Iterator[Server]:
     server = Server(model, {"api_keys": ("theirs", "mine"), "lanes": 1, "pool": 65536, **options})
     try:
-        server.start()
-        with httpx.Client(base_url=server.url, timeout=TIMEOUT_S) as client:
-            yield client
+        yield server.start()
     finally:
         server.stop()
 
@@ -59,23 +80,22 @@ def ask(client: httpx.Client, key: str, text: str) -> tuple[float, dict[str, Any
     return first_s, usage
 
 
-def measured(client: httpx.Client, n_pairs: int) -> tuple[list[float], list[float], list[dict[str, Any]]]:
-    """First-token times of texts that another key has sent, and of texts that nobody has; and all usages."""
-    rng = random.Random(1)
-    ask(client, "mine", "Hello")
-    known: list[float] = []
-    unknown: list[float] = []
-    usages = []
-    for _ in range(n_pairs):
-        sent, not_sent = (" ".join(rng.choices(WORDS, k=N_WORDS)) for _ in range(2))
-        ask(client, "theirs", sent)
-        pair = [(sent, known), (not_sent, unknown)]
-        rng.shuffle(pair)
-        for text, times in pair:
-            seconds, usage = ask(client, "mine", text)
-            times.append(seconds)
-            usages.append(usage)
-    return known, unknown, usages
+def measure(server: Server, n_rounds: int) -> Measured:
+    """One text of each kind a round, in random order."""
+    rng, measured = random.Random(1), Measured()
+    with httpx.Client(base_url=server.url, timeout=TIMEOUT_S) as client:
+        ask(client, "mine", "Hello")
+        for _ in range(n_rounds):
+            texts = [" ".join(rng.choices(WORDS, k=N_WORDS)) for _ in range(3)]
+            ask(client, "theirs", texts[0])
+            ask(client, "mine", "Hello")  # whose turn it was before is another matter
+            kinds = list(zip(texts, (measured.known, measured.unknown, measured.also_unknown), strict=True))
+            rng.shuffle(kinds)
+            for text, times in kinds:
+                seconds, usage = ask(client, "mine", text)
+                times.append(seconds)
+                measured.usages.append(usage)
+    return measured
 
 
 def chance_of(known: list[float], unknown: list[float]) -> float:
@@ -88,26 +108,51 @@ def chance_of(known: list[float], unknown: list[float]) -> float:
 
 
 def test_what_another_key_has_sent_cannot_be_told_from_what_nobody_has(tiny_model: Path, full: bool) -> None:
-    with serving(tiny_model, cache_isolation="key") as client:
-        known, unknown, usages = measured(client, N_FULL if full else N_SHORT)
-    said = {(usage["luce"]["cache_miss"], usage["luce"]["cache_tier"]) for usage in usages}
-    cached = {usage["prompt_tokens_details"]["cached_tokens"] for usage in usages}
+    with serving(tiny_model, cache_isolation="key") as server:
+        measured = measure(server, N_FULL if full else N_SHORT)
+    said = {(usage["luce"]["cache_miss"].partition(":")[0], usage["luce"]["cache_tier"]) for usage in measured.usages}
+    cached = {usage["prompt_tokens_details"]["cached_tokens"] for usage in measured.usages}
     assert len(said) == 1
     assert max(cached) - min(cached) <= 2, "as far as the texts begin alike by chance"
     assert min(cached) > 100, "the key's own beginning is served from memory all the same"
+    print(measured)
     if full:
-        apart = np.median(known) / np.median(unknown)
-        assert 0.97 < apart < 1.03, f"{apart:.4f}, by chance {chance_of(known, unknown):.4f} (docs/security.md)"
+        assert chance_of(measured.known, measured.unknown) > CHANCE, measured
+        assert chance_of(measured.known, measured.also_unknown) > CHANCE, measured
+
+
+def test_what_two_keys_have_sent_is_kept_for_each(tiny_model: Path) -> None:
+    """Not a token is found of the other key's, and not a page is spared."""
+    with (
+        serving(tiny_model, cache_isolation="key") as server,
+        httpx.Client(base_url=server.url, timeout=TIMEOUT_S) as client,
+    ):
+
+        def n_kept() -> int:
+            """Tokens of whole pages, wherever these lie."""
+            (engine,) = client.get("/memory.json", headers={"x-api-key": "mine"}).json()["engines"]
+            return sum(run["end"] - run["begin"] for run in engine["runs"])
+
+        text = " ".join(random.Random(2).choices(WORDS, k=N_WORDS))
+        before, kept = n_kept(), []
+        for key in ("theirs", "mine"):
+            _, usage = ask(client, key, text)
+            assert usage["prompt_tokens_details"]["cached_tokens"] == 0
+            assert usage["luce"]["cache_tier"] == "none"
+            kept.append(n_kept() - before)
+            before = n_kept()
+        assert kept[0] == kept[1] > N_WORDS
 
 
 def test_without_isolation_it_can(tiny_model: Path, full: bool) -> None:
     """Else the test above would show nothing."""
-    with serving(tiny_model) as client:
-        known, unknown, usages = measured(client, N_FULL if full else N_SHORT)
-    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+    with serving(tiny_model) as server:
+        measured = measure(server, N_FULL if full else N_SHORT)
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in measured.usages]
     assert max(cached) - min(cached) >= N_WORDS
+    print(measured)
     if full:
-        assert chance_of(known, unknown) < CHANCE, (np.median(known), np.median(unknown))
+        assert chance_of(measured.known, measured.unknown) < CHANCE, measured
 
 
 @pytest.mark.parametrize(("shift", "is_told"), [(0.0, False), (0.02, True)])

@@ -66,6 +66,11 @@ async def test_what_is_no_page_of_others(client: httpx.AsyncClient) -> None:
     assert (await client.post(CHAT, json=HELLO, headers=link)).status_code == 403, "a form that a page has sent"
 
 
+async def test_an_origin_has_no_user_and_no_path(client: httpx.AsyncClient, server: Server) -> None:
+    for origin, status in ((server.url, 200), (f"{server.url}/", 403), (server.url.replace("//", "//evil@"), 403)):
+        assert (await client.get("/v1/models", headers={"Origin": origin})).status_code == status, origin
+
+
 async def test_pages_that_are_allowed(make_server: MakeServer) -> None:
     mine = {**EVIL, "Origin": "https://mine.example"}
     settings = {"cors_origins": ("https://mine.example",), "api_keys": ("key",)}

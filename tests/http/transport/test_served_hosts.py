@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
-from luce.supervisor.config import ConfigError
-from luce.supervisor.http.server import require_keys_if_exposed
+from luce.supervisor.http.server import is_exposed
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.served_hosts import ServedHosts, is_loopback
 from tests.http.raw_client import raw_client
@@ -88,16 +88,15 @@ async def test_a_name_is_looked_for_wherever_a_request_has_one(server: Server) -
 )
 def test_only_this_machine(host: str) -> None:
     assert is_loopback(host)
-    require_keys_if_exposed(ServeSettings(host=host))
+    assert not is_exposed(ServeSettings(host=host))
 
 
 @pytest.mark.parametrize(
     "host",
     ["", "0.0.0.0", "::", "10.0.0.1", "example.com", "localhost.evil.example", "fe80::1%lo"],  # noqa: S104
 )
-def test_an_address_that_others_reach_needs_a_key(host: str) -> None:
+def test_an_address_that_others_reach_without_a_key(host: str) -> None:
     assert not is_loopback(host)
-    with pytest.raises(ConfigError, match="API key"):
-        require_keys_if_exposed(ServeSettings(host=host))
-    require_keys_if_exposed(ServeSettings(host=host, api_keys=("key",)))
-    require_keys_if_exposed(ServeSettings(host=host, open_to_all=True))
+    assert is_exposed(ServeSettings(host=host))
+    assert not is_exposed(ServeSettings(host=host, api_keys=("key",)))
+    assert not is_exposed(ServeSettings(host=host, key_file=Path("keys.toml")))

@@ -176,7 +176,8 @@ NAMED_KEYS: dict[bytes, Key] = {
     b"snap": ("memory", sets("snapshots", parse_snapshots)),
     b"marks": ("memory", sets("marks", parse_marks)),
     b"turn": ("memory", sets("turn", parse_count)),
-    b"reuse_most": ("memory", sets("reuse_most", parse_count)),
+    b"salt": ("memory", sets("salt", lambda value: parse_integer(value, 0, MAX_UINT64))),
+    b"salt_from": ("memory", sets("salt_from", parse_count)),
     b"pin": ("memory", sets("pins", parse_pins)),
     b"prefill": ("reading", sets("prefill", _parse_reading)),
     b"prefill_keep": ("reading", sets("share", parse_positive_probability)),
@@ -213,6 +214,8 @@ def _check_constraint(constraint: ConstraintArgs) -> None:
 def _check_memory(memory: MemoryArgs) -> None:
     if memory.restore_at is not None and memory.restore_slot is None:
         raise RefusedError("restore_at= needs restore=")
+    if memory.salt_from is not None and memory.salt is None:
+        raise RefusedError("salt_from= needs salt=")
     if memory.chain and memory.restore_slot is None:
         raise RefusedError("chain= needs restore=")
 
