@@ -159,7 +159,8 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
                                   static_cast<std::size_t>(options.n_queue) + 1, describe);
     std::vector<memory::IoWorker*> workers = {&texts.files()};
     if (images.store) workers.insert(workers.end(), {images.reader.get(), images.encoder.get()});
-    daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, output, workers);
+    daemon::PageReports pages(texts.memory().page_journal(), output);
+    daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, pages, output, workers);
     output.send_reply(app::ready_line(info, options, texts.memory(), texts.host_budget(), drafting.speculator.get(),
                                       texts.scoring().layer()));
     profile.begin();

@@ -45,6 +45,7 @@ from .commands import TextCommand as TextCommand
 from .commands import ThinSnapshot as ThinSnapshot
 from .commands import TriggerKind as TriggerKind
 from .commands import Unpark as Unpark
+from .commands import WatchPages as WatchPages
 from .commands import Weights as Weights
 from .errors import ErrorCode as ErrorCode
 from .errors import LocalProtocolError as LocalProtocolError
@@ -67,6 +68,7 @@ from .replies import InlineSnapshotFailed as InlineSnapshotFailed
 from .replies import LoadProgress as LoadProgress
 from .replies import Logprobs as Logprobs
 from .replies import OutOfMemory as OutOfMemory
+from .replies import PagesLine as PagesLine
 from .replies import Parked as Parked
 from .replies import PlainOk as PlainOk
 from .replies import Pong as Pong

@@ -39,6 +39,7 @@ from .commands import (
     Status,
     ThinSnapshot,
     Unpark,
+    WatchPages,
 )
 from .errors import LocalProtocolError
 from .scalar_values import RefusedError
@@ -52,7 +53,7 @@ _UNSET: dict[type, Any] = {
     for command in (
         Generate(), Compress(0.0), Embed(), Cancel(0), Status(), Ping(), Quit(), Snapshot(0), ThinSnapshot(0, 0, 0),
         FreeSlot(0), ListSlots(), SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(), DescribeImage("", 0),
-        ListTexts(), HoldText(""), ForgetText(""),
+        ListTexts(), HoldText(""), ForgetText(""), WatchPages(),
     )
 }  # fmt: skip
 _BY_NAME = {verb.command: verb for verb in reversed(VERBS) if verb.keys is not None}

@@ -392,6 +392,15 @@ class ForgetText:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchPages:
+    """Tell which pages come and go from now on, or no longer: `pages id= [on=]`."""
+
+    on: bool = True
+    id: int | None = None
+    """Required on the line."""
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeImage:
     """The ids that stand in a prompt for the image in a file: `image id= path=`."""
 
@@ -401,7 +410,7 @@ class DescribeImage:
 
 
 MemoryCommand = Snapshot | ThinSnapshot | FreeSlot | ListSlots | SaveSlot | LoadSlot | Park | Unpark | Clear
-TextCommand = ListTexts | HoldText | ForgetText
+TextCommand = ListTexts | HoldText | ForgetText | WatchPages
 Command = (
     Generate
     | Compress

@@ -258,6 +258,16 @@ class TextsLine:
 
 
 @dataclass(frozen=True, slots=True)
+class PagesLine:
+    """Of nobody's request: pages that have come, gone or changed their place, once `pages` was sent."""
+
+    pages: tuple[str, ...] = ()
+    """Each as PROTOCOL.md has it: words with `:` between."""
+    begins_anew: bool = False
+    """What was told before is void: all pages that there are follow, in this line and the next ones."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadyLine:
     fields: Fields = ()
 
@@ -314,6 +324,7 @@ Reply = (
     | SnapReply
     | StatusLine
     | TextsLine
+    | PagesLine
     | ReadyLine
     | PoolSize
     | LoadProgress

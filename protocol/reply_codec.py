@@ -303,6 +303,13 @@ def _all_fields(words: Iterable[str]) -> r.Fields:
     return tuple((key, _text(value)) for key, value in _known_fields(words).items())
 
 
+def _parse_pages(fields: dict[str, str]) -> r.PagesLine:
+    if "pages" not in fields:
+        raise RefusedError("pages is missing")
+    pages = _text(fields["pages"])
+    return r.PagesLine(tuple(pages.split(",")) if pages else (), begins_anew=fields.get("anew") == "1")
+
+
 def _parse_line(line: str) -> r.Reply | None:
     tag, *words = [word for word in line.split(" ") if word] or [""]
     bare, keyed = [word for word in words if "=" not in word], [word for word in words if "=" in word]
@@ -316,6 +323,8 @@ def _parse_line(line: str) -> r.Reply | None:
         return r.StatusLine(_all_fields(words))
     if tag == "[texts]":
         return r.TextsLine(_all_fields(words))
+    if tag == "[pages]":
+        return _parse_pages(_known_fields(words))
     if tag == "[daemon]" and words[:1] == ["ready"]:
         return r.ReadyLine(_all_fields(words[1:]))
     if tag == "[lp]":
@@ -389,6 +398,8 @@ def _line_of(reply: r.Reply) -> str:
             words = ["[status]", *_field_words(fields)]
         case r.TextsLine(fields=fields):
             words = ["[texts]", *_field_words(fields)]
+        case r.PagesLine(pages=pages, begins_anew=begins_anew):
+            words = ["[pages]", *(["anew=1"] if begins_anew else []), f"pages={percent_encode(','.join(pages))}"]
         case r.ReadyLine(fields=fields):
             words = ["[daemon] ready", *_field_words(fields)]
         case _:

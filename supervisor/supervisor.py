@@ -28,6 +28,7 @@ from luce.supervisor.scheduling.idle_sleep import IdleSleep
 from luce.supervisor.scheduling.image_ids import ImageIds
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.multiplexer import Multiplexer
+from luce.supervisor.scheduling.page_changes import PageListener
 from luce.supervisor.scheduling.presence import Presence
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.remembered_texts import TextListing
@@ -215,6 +216,12 @@ class Supervisor:
         """Drop what the run that ends with this page holds, and all behind it, from the disk too. Raises
         RequestRefusedError (`busy`: something is in use and stays), EngineFailedError."""
         await self._of_text(engine, lambda handle: handle.forget_text(page))
+
+    def watch_pages(self, listener: PageListener) -> None:
+        """`listener` hears of each page of an engine's memory that comes, goes or changes its place from now on, and
+        first of those that are there; also of engines that are started later."""
+        for handle in self._multiplexer.handles:
+            handle.watch_pages(listener)
 
     async def _of_text(self, engine: int, act: Callable[[EngineHandle], Awaitable[None]]) -> None:
         handles = self._multiplexer.handles

@@ -254,15 +254,21 @@ struct ForgetText {
     std::string page;
 };
 
+// `pages id= [on=]`: tell which pages come and go from now on, or no longer.
+struct WatchPages {
+    std::optional<RequestId> id;
+    bool on = true;
+};
+
 // `image id= path=`: the ids that stand in a prompt for the image in a file.
 struct DescribeImage {
     RequestId id = 0;
     std::string path;  // not empty
 };
 
-using Command =
-    std::variant<Generate, Compress, Embed, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot, FreeScorer,
-                 ListSlots, SaveSlot, LoadSlot, Park, Unpark, Clear, DescribeImage, ListTexts, HoldText, ForgetText>;
+using Command = std::variant<Generate, Compress, Embed, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot,
+                             FreeScorer, ListSlots, SaveSlot, LoadSlot, Park, Unpark, Clear, DescribeImage, ListTexts,
+                             HoldText, ForgetText, WatchPages>;
 
 inline constexpr std::int32_t kMaxLogprobs = 100;
 inline constexpr std::size_t kMaxMarks = 4096;

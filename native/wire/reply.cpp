@@ -212,6 +212,11 @@ struct Formatter {
     }
     std::string operator()(const StatusLine& status) const { return line_of_pairs("[status]", status.fields); }
     std::string operator()(const TextsLine& texts) const { return line_of_pairs("[texts]", texts.fields); }
+    std::string operator()(const PagesLine& line) const {
+        std::string pages;
+        for (const std::string& page : line.pages) pages += (pages.empty() ? "" : ",") + page;
+        return line_of(line.begins_anew ? "[pages] anew=1" : "[pages]", "pages", pages);
+    }
     std::string operator()(const ReadyLine& ready) const { return line_of_pairs("[daemon] ready", ready.fields); }
     std::string operator()(const LoadProgress& r) const { return line_of("[daemon] loading", "percent", r.percent); }
     std::string operator()(const OutOfMemory& r) const {

@@ -177,6 +177,13 @@ struct TextsLine {
     std::vector<std::pair<std::string, std::string>> fields;
 };
 
+// `[pages] [anew=1] pages=<page>,…`: which pages have come, gone or changed their place; of nobody's request. With
+// `anew` all that was told before is void.
+struct PagesLine {
+    bool begins_anew = false;
+    std::vector<std::string> pages;  // each as words with ':' between
+};
+
 struct ReadyLine {
     std::vector<std::pair<std::string, std::string>> fields;
 };
@@ -196,10 +203,10 @@ struct OutOfMemory {
     std::string reason;
 };
 
-using Reply =
-    std::variant<GenerateOk, CompressOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine,
-                 TextsLine, ReadyLine, Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed, SlotList, SlotSaved,
-                 InlineSnapshot, InlineSnapshotFailed, PoolSize, LoadProgress, OutOfMemory, Embedding, ImageDescribed>;
+using Reply = std::variant<GenerateOk, CompressOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine,
+                           TextsLine, PagesLine, ReadyLine, Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed,
+                           SlotList, SlotSaved, InlineSnapshot, InlineSnapshotFailed, PoolSize, LoadProgress,
+                           OutOfMemory, Embedding, ImageDescribed>;
 
 // Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
 // [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.

@@ -286,6 +286,43 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     " times.",
 )
 @click.option(
+    "--shutdown-delay",
+    "shutdown_delay_s",
+    type=Real(min=0),
+    metavar="S",
+    help="Seconds after SIGTERM for which requests are still taken while /readyz says 503 already, so that a balancer"
+    " sends no more before the port is closed. Default: 0.",
+)
+@click.option(
+    "--kv-events",
+    metavar="ENDPOINT",
+    help="Where routers hear which pages of texts are held, as vLLM publishes it: tcp://HOST:PORT or ipc://PATH is"
+    " bound, with connect: before it connected. Whoever reaches it needs no key. Default: nowhere.",
+)
+@click.option(
+    "--kv-events-replay",
+    metavar="ENDPOINT",
+    help="Where they ask for what they have missed. Default: nowhere.",
+)
+@click.option(
+    "--kv-events-topic",
+    metavar="TEXT",
+    help="Topic of these messages. Default: kv@HOST@MODEL, with this machine's name and the model's.",
+)
+@click.option(
+    "--kv-events-tokens/--no-kv-events-tokens",
+    "kv_events_tokens",
+    default=None,
+    help="Whether they hold the ids of tokens, from which texts can be read and routers make their own names of blocks."
+    " Default: they do.",
+)
+@click.option(
+    "--kv-events-media",
+    type=click.Choice(["each", "one"]),
+    help="each: device, host and disk are told apart (GPU, CPU, DISK). one: all as GPU, for routers that take a block"
+    " for gone once it has left one of them. Default: each.",
+)
+@click.option(
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
@@ -330,6 +367,8 @@ def _serve_many(configuration: Configuration, settings: ServeSettings) -> int:
     from luce.supervisor.cli.serve_start import check_settings, serve_fleet_until_stopped
     from luce.supervisor.config.models_file import read_fleet
 
+    if settings.kv_events is not None:
+        raise ConfigError("--kv-events tell of one model: leave it out beside --models")
     if configuration["model"] is not None:
         raise ConfigError("--model is one model, and --models are several: put it into a table of theirs")
     fixed: dict[str, object] = {

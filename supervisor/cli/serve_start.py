@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from luce.supervisor.cli.entry import (
     EXIT_BAD_ARGS,
@@ -39,8 +39,12 @@ from luce.supervisor.http.served_models import ServedFleet
 from luce.supervisor.http.server import is_exposed, serve
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import refuse_taken, tls_context
+from luce.supervisor.kv_events.config import Endpoint, KvEventsConfig
 from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.text import TextError
+
+if TYPE_CHECKING:
+    from luce.supervisor.kv_events.publisher import KvEventPublisher
 
 _LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 _LOOK_S = 1.0
@@ -115,9 +119,14 @@ async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings)
     model = settings.aliases[0] if settings.aliases else config.model.stem
     with _served(settings, config.log_level):
         async with AsyncExitStack() as stack:
+            publisher = None if settings.kv_events is None else _kv_event_publisher(settings.kv_events, settings, model)
+            if publisher is not None:
+                await stack.enter_async_context(publisher)
             supervisor = Supervisor(config, on_log=say)
             async with _loading_shown(supervisor, config.model.name):
                 await stack.enter_async_context(supervisor)
+            if publisher is not None:
+                supervisor.watch_pages(publisher)
             await _while_engines_last(
                 supervisor,
                 serve(supervisor, settings, on_ready=lambda url: _announce(url, model, supervisor.n_ctx, settings)),
@@ -159,6 +168,25 @@ def _served(settings: ServeSettings, log_level: str | None) -> Iterator[None]:
         raise _bind_failure(settings, error) from error  # somebody was faster
     if log_level not in {"warn", "error"}:
         say("luce serve: stopped")
+
+
+def _kv_event_publisher(endpoint: str, settings: ServeSettings, model: str) -> KvEventPublisher:
+    """Raises Failure."""
+    try:
+        from luce.supervisor.kv_events.publisher import KvEventPublisher
+    except ImportError as error:
+        text = f"--kv-events needs a package that is not installed ({error.name}): pip install 'luce-daemon[kv-events]'"
+        raise Failure(text, EXIT_BAD_ARGS) from error
+    topic = settings.kv_events_topic
+    return KvEventPublisher(
+        KvEventsConfig(
+            endpoint=Endpoint.of(endpoint),
+            replay=None if settings.kv_events_replay is None else Endpoint.of(settings.kv_events_replay),
+            topic=f"kv@{socket.gethostname()}@{model}" if topic is None else topic,
+            tells_tokens=settings.kv_events_tokens,
+            media=settings.kv_events_media,
+        )
+    )
 
 
 @asynccontextmanager

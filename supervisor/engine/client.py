@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -39,6 +38,7 @@ from luce.protocol import (
     Logprobs,
     MemoryCommand,
     OutOfMemory,
+    PagesLine,
     Parked,
     Ping,
     PlainOk,
@@ -67,9 +67,10 @@ from luce.supervisor.engine.generation import (
     EngineError,
     Generation,
     Receiver,
+    cause_of_exit,
 )
 from luce.supervisor.engine.pipes import PipeClosedError
-from luce.supervisor.engine.process import EXIT_TRY_LATER, EngineProcess, describe_exit
+from luce.supervisor.engine.process import EngineProcess, describe_exit
 from luce.supervisor.engine.prompt_file import PromptFile
 
 _Generating = TypeVar("_Generating", Generate, Compress)
@@ -83,9 +84,6 @@ _END_TIMEOUT_S = 1.0
 
 # What a newer daemon may say: everything that is not a final reply begins with its name in brackets.
 _NEW_LINE = re.compile(r"\[[a-z_]+\]( |\Z)")
-_OWN_FAULT = {
-    signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP,
-}  # fmt: skip
 
 
 class EngineClient:
@@ -119,6 +117,7 @@ class EngineClient:
         self.n_pool: int | None = None
         self.shortage: str | None = None  # why it ends, if memory has run out
         """Tokens of the engine's pool, once it has become smaller than the ready line says."""
+        self.on_pages: Callable[[PagesLine], None] = lambda _: None
         self.n_heard = 0
         """How often anything has come from the engine."""
         self.n_moved = 0
@@ -314,12 +313,7 @@ class EngineClient:
         with suppress(TimeoutError):
             await self._process.wait(_END_TIMEOUT_S)
         code = self._process.exit_code
-        if code is None:
-            return self.declare_dead(seen, DeathCause.ENDED)
-        if code == EXIT_TRY_LATER:
-            return self.declare_dead("a machine that it computes on is gone (--rpc)", DeathCause.WORKER_LOST)
-        crashed = code > 0 or -code in _OWN_FAULT
-        return self.declare_dead(describe_exit(code), DeathCause.CRASHED if crashed else DeathCause.ENDED)
+        return self.declare_dead(seen if code is None else describe_exit(code), cause_of_exit(code))
 
     def _take_tokens(self, records: Iterator[tuple[int, int]] | None) -> None:
         """Called by the loop itself: whoever waits for tokens is the next that runs, or runs at once."""
@@ -392,7 +386,7 @@ class EngineClient:
                 self._end_call(reply)
             case Embedding():
                 self._end_embedding(reply)
-            case PoolSize() | OutOfMemory():
+            case PoolSize() | OutOfMemory() | PagesLine():
                 self._note_memory(reply)
             case StatusLine():
                 self._note_status(reply)
@@ -434,9 +428,11 @@ class EngineClient:
             if not waiting.done():
                 waiting.set_result(reply)
 
-    def _note_memory(self, reply: PoolSize | OutOfMemory) -> None:
+    def _note_memory(self, reply: PoolSize | OutOfMemory | PagesLine) -> None:
         if isinstance(reply, PoolSize):
             self.n_pool = reply.n_tokens
+        elif isinstance(reply, PagesLine):
+            self.on_pages(reply)
         else:
             self.shortage = reply.reason
 

@@ -8,6 +8,7 @@ come. It must not know processes, nor what the tokens mean.
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -47,6 +48,21 @@ class DeathCause(StrEnum):
     BROKE_PROTOCOL = "broke_protocol"
     CLOSED = "closed"  # by us
     WORKER_LOST = "worker_lost"  # another machine that it computes on is gone
+
+
+EXIT_TRY_LATER = 75
+"""luced's status where it lacks another machine, which may come back."""
+
+_CRASHES = {
+    signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP,
+}  # fmt: skip
+
+
+def cause_of_exit(code: int | None) -> DeathCause:
+    """Negative for a signal; None: it has not ended."""
+    if code == EXIT_TRY_LATER:
+        return DeathCause.WORKER_LOST
+    return DeathCause.CRASHED if code is not None and (code > 0 or -code in _CRASHES) else DeathCause.ENDED
 
 
 OWN_FAULT = frozenset({DeathCause.CRASHED, DeathCause.HUNG})

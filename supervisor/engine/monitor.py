@@ -16,9 +16,9 @@ from typing import Protocol
 
 from luce.supervisor.config import DaemonConfig, EngineConfig, SupervisorConfig
 from luce.supervisor.engine.client import EngineClient
-from luce.supervisor.engine.generation import DeathCause, EngineDied
+from luce.supervisor.engine.generation import EXIT_TRY_LATER, DeathCause, EngineDied
 from luce.supervisor.engine.info import EngineInfo
-from luce.supervisor.engine.process import EXIT_TRY_LATER, EngineProcess, StartError, StopDeadlines
+from luce.supervisor.engine.process import EngineProcess, StartError, StopDeadlines
 from luce.supervisor.engine.watchdog import (
     EngineState,
     Lifecycle,

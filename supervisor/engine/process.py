@@ -38,10 +38,6 @@ _LOG_LINE_BYTES = 1 << 16
 _DRAIN_LOG_S = 1.0
 
 
-EXIT_TRY_LATER = 75
-"""luced's status where it lacks another machine, which may come back."""
-
-
 class StartError(Exception):
     """The engine could not be started. `exit_code` is what it ended with, where it did."""
 

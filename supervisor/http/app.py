@@ -92,6 +92,7 @@ async def create_app(served: Supervisor | ServedFleet, settings: ServeSettings |
             metrics=metrics,
             defaults=defaults,
             hold=gate.hold,
+            takes_requests=lambda: not gate.is_closing and not gate.is_closed,
         )
 
     if isinstance(served, Supervisor):

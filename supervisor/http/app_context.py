@@ -72,6 +72,9 @@ class AppContext:
     hold: Callable[[], AbstractAsyncContextManager[None]]
     """Around work that is no answer: the server waits for it when it stops. Raises ApiError while it stops."""
 
+    takes_requests: Callable[[], bool] = lambda: True
+    """Whether it will for a while: not once the server is to stop."""
+
     @property
     def model_names(self) -> list[str]:
         """Under which the model is listed: its aliases, or its file's name; and its profiles."""

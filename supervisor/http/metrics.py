@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 from luce.protocol import ExpertReads, Speculation
 from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.http.engine_families import engine_families
+from luce.supervisor.http.router_families import router_families
 
 if TYPE_CHECKING:
     from luce.supervisor.http.engine_metrics import EngineMetrics
@@ -201,6 +202,7 @@ class Metrics:
         if self._status is not None:
             yield from _supervisor_families(self._status)
             yield from engine_families(list(zip(self._status.engines, self._engine_metrics, strict=False)))
+            yield from router_families(self._status, self._engine_metrics, self._info["model"])
 
     def _keys(self) -> Iterator[Metric]:
         """Without numbers where there are no keys."""

@@ -95,8 +95,9 @@ async def _site(runner: web.AppRunner, settings: ServeSettings, tls: ssl.SSLCont
 
 
 async def serve(served: Supervisor | ServedFleet, settings: ServeSettings, *, on_ready: Callable[[str], None]) -> None:
-    """Until SIGTERM or SIGINT. Then nothing new is taken; answers may finish for `shutdown_grace_s`, or until a second
-    signal, and those that have not by then end with an error that their clients understand.
+    """Until SIGTERM or SIGINT. Then the server says that it is not ready, and nothing new is taken after
+    `shutdown_delay_s`; answers may finish for `shutdown_grace_s`, or until a second signal, and those that have not by
+    then end with an error that their clients understand.
 
     `on_ready` is told the server's address. Raises ConfigError, OSError, TextError.
     """
@@ -134,6 +135,10 @@ def _keys_read_on_hangup(app: web.Application, settings: ServeSettings) -> Itera
 
 
 async def _stop(runner: web.AppRunner, gate: ShutdownGate, settings: ServeSettings, signals: _Signals) -> None:
+    gate.is_closing = True
+    if settings.shutdown_delay_s > 0:
+        _LOG.info("stopping: requests are taken for %g s more", settings.shutdown_delay_s)
+        await _first_of(signals.second.wait(), timeout_s=settings.shutdown_delay_s)
     gate.close()
     for site in tuple(runner.sites):
         await site.stop()

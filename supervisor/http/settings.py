@@ -10,6 +10,7 @@ from typing import Literal
 
 from luce.supervisor.config import ByteCount, ConfigError
 from luce.supervisor.http.answer_defaults import AnswerDefaults
+from luce.supervisor.kv_events.config import Endpoint, Media
 
 MIB = 1 << 20
 
@@ -46,6 +47,12 @@ class ServeSettings(AnswerDefaults):
     stream_kept_s: float = 300.0  # for which an answer with a name goes on without a reader, and is kept at its end
     streams_kept_bytes: ByteCount = 64 * MIB  # of such streams together
     shutdown_grace_s: float = 30.0  # for streams to end by themselves
+    shutdown_delay_s: float = 0.0  # for which requests are still taken while /readyz says no already
+    kv_events: str | None = None  # endpoint at which routers hear what is held of which texts; None: nowhere
+    kv_events_replay: str | None = None  # where they ask for what they have missed
+    kv_events_topic: str | None = None  # of the messages; None: kv@HOST@MODEL
+    kv_events_tokens: bool = True  # whether ids of tokens are sent
+    kv_events_media: Media = "each"  # one: what lies in host memory or on disk is told as what lies on the device
     profiles: Mapping[str, AnswerDefaults] = field(default_factory=dict)
     """Further names of the model, and what is different for those who ask for it by them."""
     answers_kept_bytes: ByteCount = 64 * MIB  # ids of answers, so that they come back as they were generated
@@ -67,6 +74,14 @@ class ServeSettings(AnswerDefaults):
         if any(not key for key in self.api_keys):
             raise ConfigError("an API key is empty: leave it out, or name one")
 
+        for name in ("kv_events", "kv_events_replay"):
+            if (endpoint := getattr(self, name)) is not None:
+                try:
+                    Endpoint.of(endpoint)
+                except ConfigError as error:
+                    raise ConfigError(f"{name}={error}") from None
+        if self.kv_events is None and self.kv_events_replay is not None:
+            raise ConfigError("kv_events_replay is of no use without kv_events: name both")
         if self.common_prompts and self.cache_isolation == "off":
             raise ConfigError("common_prompts is of no use without cache_isolation: all prompts are common")
 

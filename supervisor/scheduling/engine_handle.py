@@ -25,11 +25,13 @@ from luce.protocol import (
     ImageDescribed,
     ListTexts,
     MemoryArgs,
+    PagesLine,
     Park,
     PinSpan,
     SnapshotPoint,
     TextsLine,
     Unpark,
+    WatchPages,
 )
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.client import EngineClient, MemoryReply
@@ -41,6 +43,7 @@ from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, common_tokens
 from luce.supervisor.prefix_cache.slots import Reservation, SlotBudget, SlotTable
 from luce.supervisor.requests import GenerateRequest
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
+from luce.supervisor.scheduling.page_changes import PageListener, parse_change
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.remembered_texts import MAX_TEXTS, TextListing, TextRun, parse_listing
 from luce.supervisor.scheduling.router import RecentTexts
@@ -83,6 +86,7 @@ class EngineHandle:
         self._lanes: dict[Attempt, int] = {}
         self.last_texts: dict[int, LastText] = {}
         """By lane: what ran there last. Of requests that nobody waited for to their end there is nothing."""
+        self._page_listener: PageListener | None = None
 
     @property
     def is_open(self) -> bool:
@@ -116,6 +120,7 @@ class EngineHandle:
         self.info = info
         self.slots = None
         self.note_use()
+        self._ask_for_pages()
         self._file_slot = info.slots - 1 if info.slots > 1 else None  # texts go to files and come back through it
         if info.slots > 0 and info.page_bytes is not None:
             limit = self._config.slot_budget
@@ -142,6 +147,8 @@ class EngineHandle:
         self.is_reserved = False
         if self._texts is not None:
             self._texts.clear()
+        if self._page_listener is not None:
+            self._page_listener.pages_lost(self.monitor.name)
         return attempts
 
     def start(self, attempt: Attempt, in_flight: InFlightRequest) -> None:
@@ -274,6 +281,28 @@ class EngineHandle:
         for slot in self.slots.give_up_all() if self.slots is not None else ():
             self._free(slot)
         await self._client.post_call(ForgetText(page))
+
+    def watch_pages(self, listener: PageListener) -> None:
+        """It hears of each page that comes, goes or changes its place from now on, and of those that are there."""
+        self._page_listener = listener
+        self._ask_for_pages()
+
+    def _ask_for_pages(self) -> None:
+        listener, name = self._page_listener, self.monitor.name
+        if self._client is None or listener is None:
+            return
+
+        def hear(line: PagesLine) -> None:
+            listener.pages_changed(name, list(map(parse_change, line.pages)), begins_anew=line.begins_anew)
+
+        def note_refusal(answered: asyncio.Future[MemoryReply]) -> None:
+            error = None if answered.cancelled() else answered.exception()
+            if isinstance(error, EngineError):
+                _LOG.warning("%s does not tell which pages it holds: %s", name, error.text)
+
+        self._client.on_pages = hear
+        with suppress(EngineDied):
+            self._client.post_call(WatchPages()).add_done_callback(note_refusal)
 
     def _for_files(self) -> tuple[EngineClient, int]:
         self.note_use()

@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import tempfile
 import tomllib
 import urllib.error
 import urllib.request
@@ -17,8 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import psutil
 import pytest
+import zmq
 
 from luce.supervisor.cli.serve import known_flags
 from luce.supervisor.config.loading import known_options, read_configuration
@@ -113,6 +116,52 @@ def test_the_packaged_model_is_served_and_ends_with_its_engine(serving: Serving,
         assert not psutil.pid_exists(engine.pid)
     assert "loading luce-tiny-Q8_0.gguf" in (tmp_path / "stderr").read_text()
     assert "stopped" in (tmp_path / "stderr").read_text()
+
+
+def test_one_that_is_to_stop_says_so_before_it_takes_no_more_and_routers_hear_what_it_holds(
+    serving: Serving, short_folder: Path
+) -> None:
+    replay = f"ipc://{short_folder}/replay"
+    events = ["--kv-events", f"ipc://{short_folder}/events", "--kv-events-replay", replay]
+    with serving("--shutdown-delay", "600", *events, LUCE_KV_EVENTS_TOPIC="kv@pod@m") as process:
+        assert process.get("/livez")[0] == process.get("/readyz")[0] == 200
+        process.popen.send_signal(signal.SIGTERM)
+        while process.get("/readyz")[0] == 200:
+            pass
+        assert process.get("/readyz") == (503, b'{"status": "stopping"}')
+        assert process.get("/livez")[0] == 200
+        assert process.chat("Who are you? " * 30)["choices"][0]["message"]["content"], "it is still served"
+        stored = [event for event in replayed(replay) if event[0] == "BlockStored"]
+        assert stored
+        assert all(size == 64 and len(ids) == 64 * len(hashes) for _, hashes, _, ids, size, *_ in stored)
+        process.popen.send_signal(signal.SIGTERM)
+        assert process.popen.wait(TIMEOUT_S) == 0
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """The name of a socket has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="luce", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def replayed(endpoint: str) -> list[Any]:
+    """The events of all batches that were published."""
+    events = []
+    with zmq.Context() as context, context.socket(zmq.REQ) as asking:
+        asking.rcvtimeo = TIMEOUT_S * 1000
+        asking.connect(endpoint)
+        asking.send((0).to_bytes(8, "big"))
+        number, payload = asking.recv_multipart()
+        assert int.from_bytes(number, "big") == 0
+        events += msgspec.msgpack.decode(payload)[1]
+    with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
+        asking.rcvtimeo = TIMEOUT_S * 1000
+        asking.connect(endpoint)
+        asking.send_multipart([b"", (1).to_bytes(8, "big")])
+        while (frames := asking.recv_multipart())[-1]:
+            events += msgspec.msgpack.decode(frames[-1])[1]
+    return events
 
 
 def test_ctrl_c_ends_it_in_order(serving: Serving) -> None:
@@ -305,6 +354,9 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(run: Run) -> None:
         (["--ssl-cert-file", "/etc/hostname"], 64, "no certificate and its key"),
         (["--ssl-key-file", "/etc/hostname"], 64, "--ssl-key-file"),
         (["--slot-save-path", "/no/such"], 64, "make it first"),
+        (["--kv-events", "5557"], 64, "tcp://HOST:PORT or ipc://PATH"),
+        (["--kv-events", "tcp://192.0.2.1:1"], 64, "kv_events: tcp://192.0.2.1:1: "),
+        (["--kv-events-replay", "tcp://127.0.0.1:0"], 64, "of no use without kv_events"),
         (["--sleep-idle", "0"], 64, "--sleep-idle"),
         (["--port", "65536"], 64, "--port"),
         (["--keep-alive", "0"], 64, "--keep-alive"),

@@ -229,6 +229,12 @@ def test_health(client: httpx.Client) -> None:
         assert client.get(path).json() == {"status": "ok", "live": True, "ready": True, "engines": ["ready"]}
 
 
+def test_probes(client: httpx.Client) -> None:
+    """That it is to stop is said by a server of its own (tests/cli/test_serve.py)."""
+    for path in ("/livez", "/readyz"):
+        assert client.get(path).json() == {"status": "ok"}
+
+
 def test_models_by_either_sdk(server: Server) -> None:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="k") as client:
         models = list(client.models.list())

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCORER = ROOT / "tests" / "data" / "models" / "luce-tiny-scorer-Q8_0.gguf"
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "any", "max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
-ROW = re.compile(r"^\| `(luce_\w+)` \| (\w+) \| ([^|]*)\| ([^|]+) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `((?:luce_|vllm:)\w+)` \| (\w+) \| ([^|]*)\| ([^|]+) \|$", re.MULTILINE)
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -59,13 +59,13 @@ def test_the_document_names_what_is_there(client: httpx.Client) -> None:
     client.post(CHAT, json=HELLO)
     answer = client.get("/metrics")
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-    told = dict(re.findall(r"^# TYPE (\w+) (\w+)$", answer.text, re.MULTILINE))
+    told = dict(re.findall(r"^# TYPE ([\w:]+) (\w+)$", answer.text, re.MULTILINE))
     told["luce_build_info"] = "info"  # a gauge in this format
     rows = document_rows()
     assert {name: kind for name, kind, *_ in rows} == told
     labels = {name: set(re.findall(r"`(\w+)`", column)) for name, _, column, _ in rows}
     for sample in (line for line in answer.text.splitlines() if not line.startswith("#")):
-        name, used = re.match(r"(\w+)(?:\{(.*)\})? ", sample).groups()  # type: ignore[union-attr]
+        name, used = re.match(r"([\w:]+)(?:\{(.*)\})? ", sample).groups()  # type: ignore[union-attr]
         base = re.sub(r"_(bucket|count|sum)$", "", name) if name not in labels else name
         assert set(re.findall(r"(\w+)=", used or "")) - {"le"} <= labels[base] | ({"version", "model"} & labels[base])
 
@@ -97,6 +97,21 @@ def test_what_a_request_counts(client: httpx.Client) -> None:
     assert after["luce_supervisor_lanes", ()] == 4
     assert after["luce_supervisor_engines", (("state", "ready"),)] == 1
     assert after["luce_supervisor_engines", (("state", "failed"),)] == 0
+
+
+def test_what_routers_scrape(client: httpx.Client) -> None:
+    client.post(CHAT, json=HELLO)
+    found = samples(client)
+    model = (("model_name", "luce-tiny-Q8_0"),)
+    assert found["vllm:num_requests_running", model] == found["vllm:num_requests_waiting", model] == 0
+    assert found["vllm:kv_cache_usage_perc", model] == found["vllm:gpu_cache_usage_perc", model] == 0
+    assert found["vllm:cache_config_info", (("block_size", "64"), ("num_gpu_blocks", "256"))] == 1
+
+
+def test_the_share_of_the_pools_is_that_of_all_engines_that_say_it() -> None:
+    text = told({"cells_used": 30, "pool": 100}, {"cells_used": 90, "pool": 300}, {})
+    assert 'vllm:kv_cache_usage_perc{model_name=""} 0.3\n' in text
+    assert "vllm:kv_cache_usage_perc{" not in told({})
 
 
 def test_an_engine_whose_texts_have_to_fit_has_no_figures_of_pages_out(client: httpx.Client) -> None:

@@ -41,6 +41,7 @@ from luce.protocol import (
     Logprobs,
     MemoryArgs,
     OutOfMemory,
+    PagesLine,
     Park,
     Parked,
     Ping,
@@ -73,6 +74,7 @@ from luce.protocol import (
     TriggerKind,
     Unpark,
     Unparked,
+    WatchPages,
     Weights,
 )
 
@@ -214,6 +216,7 @@ memory_commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(ListTexts, counts, maybe(counts), counts),
     st.builds(HoldText, texts.filter(bool), st.booleans(), counts),
     st.builds(ForgetText, texts.filter(bool), counts),
+    st.builds(WatchPages, st.booleans(), counts),
 )
 commands: st.SearchStrategy[Command] = st.one_of(
     generates,
@@ -354,5 +357,6 @@ replies: st.SearchStrategy[Reply] = st.one_of(
     ),
     st.builds(StatusLine, status_fields),
     st.builds(TextsLine, status_fields),
+    st.builds(PagesLine, st.lists(st.text("0123456789abcdefrhd:+", min_size=1), max_size=3).map(tuple), st.booleans()),
     st.builds(ReadyLine, status_fields),
 )

@@ -39,6 +39,7 @@ TYPE_NAMES: dict[str, type] = {
     "list_texts": protocol.ListTexts,
     "hold_text": protocol.HoldText,
     "forget_text": protocol.ForgetText,
+    "watch_pages": protocol.WatchPages,
 }
 REPLY_TYPE_NAMES: dict[str, type] = {
     "generate_ok": protocol.GenerateOk,
@@ -61,6 +62,7 @@ REPLY_TYPE_NAMES: dict[str, type] = {
     "inline_snapshot_failed": protocol.InlineSnapshotFailed,
     "status": protocol.StatusLine,
     "texts": protocol.TextsLine,
+    "pages": protocol.PagesLine,
     "ready": protocol.ReadyLine,
     "pool_size": protocol.PoolSize,
     "load_progress": protocol.LoadProgress,

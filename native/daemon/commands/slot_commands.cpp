@@ -42,6 +42,8 @@ void SlotCommands::serve(const SlotCommand& command, std::optional<engine::Reque
                 done(hold(which));
             else if constexpr (std::is_same_v<T, wire::ForgetText>)
                 done(forget(which));
+            else if constexpr (std::is_same_v<T, wire::WatchPages>)
+                done(watch(which));
         },
         command);
 }
@@ -184,6 +186,11 @@ wire::Reply SlotCommands::forget(const wire::ForgetText& command) {
     if (const Result<void> forgotten = memory_.texts().forget(*page); !forgotten) {
         return wire::Err{command.id, forgotten.error()};
     }
+    return wire::PlainOk{command.id};
+}
+
+wire::Reply SlotCommands::watch(const wire::WatchPages& command) {
+    memory_.watch_pages(command.on);
     return wire::PlainOk{command.id};
 }
 

@@ -14,9 +14,9 @@
 
 namespace luce::daemon {
 
-using SlotCommand =
-    std::variant<wire::Snapshot, wire::ThinSnapshot, wire::FreeSlot, wire::ListSlots, wire::SaveSlot, wire::LoadSlot,
-                 wire::Park, wire::Unpark, wire::Clear, wire::ListTexts, wire::HoldText, wire::ForgetText>;
+using SlotCommand = std::variant<wire::Snapshot, wire::ThinSnapshot, wire::FreeSlot, wire::ListSlots, wire::SaveSlot,
+                                 wire::LoadSlot, wire::Park, wire::Unpark, wire::Clear, wire::ListTexts, wire::HoldText,
+                                 wire::ForgetText, wire::WatchPages>;
 
 template <typename T>
 concept IsSlotCommand = requires(T command) { SlotCommand(command); };
@@ -57,6 +57,7 @@ private:
     wire::Reply clear(const wire::Clear& command);
     wire::Reply hold(const wire::HoldText& command);
     wire::Reply forget(const wire::ForgetText& command);
+    wire::Reply watch(const wire::WatchPages& command);
 
     engine::Engine& engine_;
     memory::KvCacheManager& memory_;

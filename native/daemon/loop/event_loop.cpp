@@ -16,11 +16,12 @@ constexpr int kIdleWorkEvery_ms = 1;  // copies that it has sent take about as l
 
 }  // namespace
 
-EventLoop::EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, Output& output,
+EventLoop::EventLoop(int input_fd, engine::Engine& engine, Dispatcher& dispatcher, PageReports& pages, Output& output,
                      std::vector<memory::IoWorker*> workers)
     : channels_(input_fd, output),
       engine_(engine),
       dispatcher_(dispatcher),
+      pages_(pages),
       output_(output),
       workers_(std::move(workers)) {}
 
@@ -35,6 +36,7 @@ int EventLoop::run() {
             output_.flush();
             if (engine_.has_idle_work()) engine_.use_idle_time();
         }
+        pages_.send();
         if (engine_.is_broken()) {
             log_error("the engine cannot compute any more; giving up");
             dispatcher_.give_up({ErrorCode::internal, "the engine cannot compute any more"});

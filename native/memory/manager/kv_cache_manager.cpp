@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "memory/eviction/eviction_arrival.h"
 #include "memory/residency/page_scorer.h"
+#include "memory/tiers/disk_store.h"
 
 namespace luce::memory {
 namespace {
@@ -26,6 +27,7 @@ PrefillStart to_prefill_start(const PrefixMatch& prefix_match) {
 KvCacheManager::KvCacheManager(KvDevice& device, DiskStore* disk, MemoryConfig config, const Clock& clock,
                                EvictionKind eviction)
     : device_(device),
+      disk_(disk),
       points_(device),
       config_(std::move(config)),
       n_pool_(device.traits().n_cells),
@@ -311,6 +313,15 @@ void KvCacheManager::clear(bool with_disk) {
     snapshots_.forget_all_ended();
     cache_.clear();
     if (with_disk) fetcher_.clear_disk();
+}
+
+void KvCacheManager::watch_pages(bool on) {
+    PageJournal& journal = tree_.journal();
+    if (!on) return journal.stop();
+    journal.start(tree_, [this](const PageName& name) { return disk_ != nullptr && disk_->has_page(name); });
+    if (disk_ != nullptr) {
+        disk_->on_page_gone([&journal](const PageName& name) { journal.note_gone_from_disk(name); });
+    }
 }
 
 MemoryStatus KvCacheManager::status() const {

@@ -144,6 +144,10 @@ public:
     // What people see of the remembered texts, and ask to be kept or forgotten.
     TextBoard& texts() { return texts_; }
 
+    // Whether changes of pages are kept for a reader, and those that it has not read.
+    void watch_pages(bool on);
+    PageJournal& page_journal() { return tree_.journal(); }
+
     MemoryStatus status() const;
     EvictionCosts& eviction_costs() { return policy_.costs(); }
     std::size_t n_conversations() const { return policy_.n_conversations(); }
@@ -159,6 +163,7 @@ private:
     bool seal(LaneId id, Lane& lane, std::span<const Token> text);
 
     KvDevice& device_;
+    DiskStore* disk_;
     CheckpointPositions points_;
     MemoryConfig config_;
     std::int32_t n_pool_;  // cells of the device, parked or not

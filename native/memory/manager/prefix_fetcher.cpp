@@ -47,7 +47,10 @@ void PrefixFetcher::touch(Page& last) {
 Known PrefixFetcher::walk(std::span<const Token> text) {
     if (disk_ == nullptr) return tree_.walk(text, nullptr);
     return tree_.walk(text, [this](Page& parent, std::span<const Token, kPageSize> tokens) -> Page* {
-        return disk_->has_page(next_name(parent.name, tokens)) ? &tree_.add(parent, tokens) : nullptr;
+        if (!disk_->has_page(next_name(parent.name, tokens))) return nullptr;
+        Page& found = tree_.add(parent, tokens);
+        tree_.journal().note(found);
+        return &found;
     });
 }
 

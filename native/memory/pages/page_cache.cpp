@@ -104,6 +104,7 @@ void PageCache::set_host(Page& page, Blob rows) {
 
 void PageCache::after_change(Page& page, bool was_kept) {
     if (page.is_kept() != was_kept) page.parent->n_kept += was_kept ? -1 : 1;
+    tree_.journal().note(page);
     update(page);
     if (!page.parent->is_root()) update(*page.parent);
 }
@@ -410,8 +411,10 @@ bool PageCache::is_on_disk(const Page& page) const { return disk_ != nullptr && 
 void PageCache::save_to_disk(Page& page, Blob rows) {
     if (disk_ == nullptr || disk_->has_page(page.name)) return;
     wait_for(page);
-    disk_->write_page(page.name, page.parent->name, page.tokens, std::move(rows),
-                      [this, &page](bool) { stop_waiting_for(page); });
+    disk_->write_page(page.name, page.parent->name, page.tokens, std::move(rows), [this, &page](bool) {
+        tree_.journal().note(page);
+        stop_waiting_for(page);
+    });
 }
 
 void PageCache::save_checkpoint(Page& page, std::span<const Token> rest, CheckpointBlob data) {

@@ -155,6 +155,7 @@ void PrefixTree::forget_oldest_evicted() {
 
 void PrefixTree::erase(Page& page) {
     Page* parent = page.parent;
+    journal_.forget(page);
     if (const auto it = evicted_places_.find(&page); it != evicted_places_.end()) {
         evicted_.erase(it->second);
         evicted_places_.erase(it);

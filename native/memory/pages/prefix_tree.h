@@ -19,6 +19,7 @@
 
 #include "memory/eviction/eviction_queue.h"
 #include "memory/manager/kv_device.h"
+#include "memory/pages/page_journal.h"
 #include "memory/residency/page_scorer.h"
 #include "memory/residency/page_scores.h"
 #include "memory/tiers/blob.h"
@@ -89,6 +90,7 @@ struct Page {
     ConversationRef owner;              // that used it last
     ConversationRef ended;              // whose last request ended behind this page
     std::array<QueueLink, 3> queued{};  // for eviction, by QueueKind
+    PageEntry journal;                  // PageJournal's
 
     bool is_root() const { return parent == nullptr; }
     bool is_resident() const { return !cells.empty(); }
@@ -138,6 +140,9 @@ public:
 
     void for_each(const std::function<void(Page&)>& visit);
 
+    // Who changes where a page lies notes it here.
+    PageJournal& journal() { return journal_; }
+
 private:
     static bool is_needed(const Page& page);
     void forget_oldest_evicted();
@@ -147,6 +152,7 @@ private:
     std::list<Page*> evicted_;  // in the order in which they became ones; may hold pages that got data again
     std::unordered_map<Page*, std::list<Page*>::iterator> evicted_places_;
     std::size_t n_pages_ = 0;
+    PageJournal journal_;
 };
 
 // The page with this index on the way from the root to `page`, found in a number of steps that grows like the logarithm

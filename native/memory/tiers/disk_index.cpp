@@ -50,7 +50,10 @@ void DiskIndex::forget_name(Place file) {
     const auto found = names.find(file->name.name);
     if (found == names.end() || found->second != file) return;
     names.erase(found);
-    if (file->name.kind != DiskFileKind::checkpoint) return;
+    if (file->name.kind == DiskFileKind::page) {
+        tell_page_gone_(file->name.name);
+        return;
+    }
     const auto checkpoints = checkpoints_by_page_.find(file->name.page);
     std::erase(checkpoints->second, file);
     if (checkpoints->second.empty()) checkpoints_by_page_.erase(checkpoints);

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <list>
 #include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "memory/tiers/blob.h"
@@ -57,6 +59,9 @@ public:
     DiskFile remove(Place file);
     std::vector<DiskFile> clear();
 
+    // Called with the name of each page of ours that is gone from now on.
+    void on_page_gone(std::function<void(const PageName&)> tell) { tell_page_gone_ = std::move(tell); }
+
     // The one that is to go first. REQUIRES: n_files() > 0.
     Place oldest() { return files_.begin(); }
 
@@ -79,6 +84,7 @@ private:
     std::unordered_map<PageName, std::vector<Place>> checkpoints_by_page_;
     std::uint64_t n_bytes_ = 0;
     std::size_t n_foreign_ = 0;
+    std::function<void(const PageName&)> tell_page_gone_ = [](const PageName&) {};
 };
 
 }  // namespace luce::memory

@@ -24,6 +24,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -81,6 +82,8 @@ public:
     std::vector<CheckpointOnDisk> checkpoints_after(const PageName& page) const {
         return index_.checkpoints_after(page);
     }
+
+    void on_page_gone(std::function<void(const PageName&)> tell) { index_.on_page_gone(std::move(tell)); }
 
     // Whether there were files of other identities at open().
     bool has_foreign() const { return has_foreign_; }

@@ -281,6 +281,11 @@ struct CommandToJson {
             .add("page", forget.page)
             .object();
     }
+    json operator()(const wire::WatchPages& watch) const {
+        json object = JsonFields().add("type", std::string("watch_pages")).add("id", watch.id).object();
+        if (!watch.on) object["on"] = false;
+        return object;
+    }
     json operator()(const wire::DescribeImage& image) const {
         return JsonFields()
             .add("type", std::string("describe_image"))
@@ -425,6 +430,9 @@ inline wire::Reply reply_from(const json& object) {
     if (type == "logprobs") return logprobs_from(object);
     if (type == "status") return wire::StatusLine{object.value("fields", Fields{})};
     if (type == "texts") return wire::TextsLine{object.value("fields", Fields{})};
+    if (type == "pages") {
+        return wire::PagesLine{object.value("begins_anew", false), object.value("pages", std::vector<std::string>{})};
+    }
     if (type == "ready") return wire::ReadyLine{object.value("fields", Fields{})};
     if (type == "pool_size") return wire::PoolSize{object.at("n_tokens")};
     if (type == "load_progress") return wire::LoadProgress{object.at("percent")};

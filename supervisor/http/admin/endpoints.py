@@ -1,7 +1,7 @@
 """Routes that say how things stand: health, metrics, the model under its names, the server's properties.
 
-/health says whether the server can answer, at once at all times, and nothing else: it is open without a key. Must not
-know how answers are made.
+/health, /livez and /readyz say whether the server can answer, at once at all times, and nothing else: they are open
+without a key. Must not know how answers are made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aiohttp import web
 from luce.supervisor.embedding.model import EmbeddingStatus
 from luce.supervisor.http.admin import openapi
 from luce.supervisor.http.admin.openapi import Operation
-from luce.supervisor.http.admin.shapes import HEALTH, LANES, MODEL, MODELS, PROPS
+from luce.supervisor.http.admin.shapes import HEALTH, LANES, MODEL, MODELS, PROBE, PROPS
 from luce.supervisor.http.app_context import (
     APP_CONTEXT,
     SERVED_MODELS,
@@ -32,6 +32,8 @@ from luce.supervisor.supervisor_status import LaneStatus
 
 OPERATIONS = (
     Operation("get", "/health", "Whether the server can answer; open without a key", response=HEALTH),
+    Operation("get", "/livez", "200 as long as the process serves; open without a key", response=PROBE),
+    Operation("get", "/readyz", "Whether requests are to be sent here now; open without a key", response=PROBE),
     Operation("get", "/v1/models", "The model under its aliases, or its file's name", response=MODELS),
     Operation("get", "/v1/models/{model}", "One of them; any name is served", response=MODEL),
     Operation("get", "/slots", "The lanes, and which of them are at work", response=LANES),
@@ -45,6 +47,8 @@ _DOCUMENT = web.AppKey("openapi_document", dict[str, Any])
 def add_routes(router: web.UrlDispatcher) -> None:
     for path in ("/health", "/v1/health"):
         router.add_get(path, get_health)
+    router.add_get("/livez", get_live)
+    router.add_get("/readyz", get_ready)
     for path in ("/v1/models", "/models"):
         router.add_get(path, get_models)
     router.add_get("/v1/models/{model:.+}", get_model)
@@ -69,6 +73,20 @@ async def get_health(request: web.Request) -> web.Response:
         body["embeddings"] = beside
     headers = {"Retry-After": "10"} if word == "failed" else None
     return web.json_response(body, status=503 if word == "failed" else 200, headers=headers)
+
+
+async def get_live(request: web.Request) -> web.Response:  # noqa: ARG001  that it answers is what it says
+    return web.json_response({"status": "ok"})
+
+
+async def get_ready(request: web.Request) -> web.Response:
+    """503 while no engine is ready, and from the moment on at which the server is told to stop."""
+    context = request.app[APP_CONTEXT]
+    if not context.takes_requests():
+        return web.json_response({"status": "stopping"}, status=503)
+    if not context.supervisor.status().is_healthy:
+        return web.json_response({"status": "no engine is ready"}, status=503)
+    return web.json_response({"status": "ok"})
 
 
 async def get_metrics(request: web.Request) -> web.Response:

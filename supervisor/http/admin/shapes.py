@@ -31,6 +31,7 @@ class DetokenizeBody(BaseModel):
 _N_CTX = {"type": ["integer", "null"]}
 
 _STATE = {"enum": ["starting", "ready", "backoff", "away", "stopping", "failed"]}
+PROBE = record({"status": {"type": "string"}})
 HEALTH = record(
     {
         "status": {"enum": ["ok", "degraded", "failed"]},

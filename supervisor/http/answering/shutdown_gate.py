@@ -27,6 +27,8 @@ class ShutdownGate:
         self._idle.set()
         self._waiting: set[asyncio.Task[object]] = set()
         self.is_closed = False
+        self.is_closing = False
+        """It will be closed soon: whoever can ask elsewhere is to do so."""
         self._interrupted = asyncio.Event()
 
     def before(self, answerer: Answerer) -> GatedAnswerer:

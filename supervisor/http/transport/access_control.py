@@ -1,7 +1,8 @@
 """Who may use the server, and for what: API keys, their scopes and how often they may ask, where there are keys.
 
-/health is open without a key: it says no more than whether the server can answer, and those that watch over it have no
-keys. Everything else needs one. A key of scope `infer` may do what is listed here, and nothing that is added elsewhere.
+/health, /livez and /readyz are open without a key: they say no more than whether the server can answer, and those that
+watch over it have no keys. Everything else needs one. A key of scope `infer` may do what is listed here, and nothing
+that is added elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from luce.supervisor.http.transport.middleware import OTHER_API, api_name
 from luce.supervisor.http.transport.origins import add_origin_headers
 from luce.supervisor.http.window.pages import is_page_wanted, is_part_of_page, page_response
 
-_OPEN_PATHS = ("/health", "/v1/health")
+_OPEN_PATHS = ("/health", "/v1/health", "/livez", "/readyz")
 _INFER_PATHS = (
     "/",
     "/apply-template",

@@ -44,7 +44,7 @@ _APIS = (
 OTHER_API = "other"
 """What is no answer to a prompt."""
 _BODY_IS_LEFT = frozenset({"bad_encoding", "slow_body", "body_too_large"})  # nothing can follow on this connection
-_POLLED = ("/health", "/metrics", "/status.json")  # by machines, all day long
+_POLLED = ("/health", "/livez", "/metrics", "/readyz", "/status.json")  # by machines, all day long
 _RETRY_AFTER_S = {ErrorKind.OVERLOADED: 1.0, ErrorKind.UNAVAILABLE: 10.0}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 

@@ -26,6 +26,7 @@ from luce.protocol.commands import (
     TextCommand,
     ThinSnapshot,
     Unpark,
+    WatchPages,
     Weights,
 )
 from luce.protocol.scalar_values import RefusedError, parse_count, parse_text, shortened
@@ -163,6 +164,7 @@ _BY_NAME: dict[str, Parser] = {
     "image": lambda arguments: DescribeImage(**_read(arguments, _ID | _PATH)),
     "clear": lambda arguments: Clear(**_read(arguments, _ID, _DISK)),
     "texts": lambda arguments: ListTexts(**_read(arguments, _ID, _FROM)),
+    "pages": lambda arguments: WatchPages(**_read(arguments, _ID, _ON)),
     "hold": lambda arguments: HoldText(**_read(arguments, _ID | _PAGE, _ON)),
     "forget": lambda arguments: ForgetText(**_read(arguments, _ID | _PAGE)),
     "park": lambda arguments: _parse_park(arguments, Park),

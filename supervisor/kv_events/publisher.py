@@ -1,0 +1,134 @@
+"""KvEventPublisher: sends what changes to whoever subscribes, and once more to those who have missed it.
+
+A message has three frames: the topic, its number (from 0, eight bytes, big endian) and a batch of events. Numbers that
+are missing tell a subscriber that it has missed something; a request at the replay socket holds the number to begin
+with, and is answered with the batches from there on and a last message with number -1. Where the first of them are not
+kept any more, the answer is one batch with all that is held. All of it runs in the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from luce.supervisor.config import ConfigError
+from luce.supervisor.kv_events.config import Endpoint, KvEventsConfig
+from luce.supervisor.kv_events.events import AllBlocksCleared, Event, EventBatch
+from luce.supervisor.kv_events.held_blocks import HeldBlocks
+from luce.supervisor.kv_events.replay_buffer import ReplayBuffer
+from luce.supervisor.scheduling.page_changes import PageChange
+
+_LOG = logging.getLogger("luce.kv_events")
+_END = (-1).to_bytes(8, "big", signed=True)
+_MAX_WAITING = 100_000  # batches for one slow subscriber; then it misses some
+_ASKED_READER_S = 10.0  # for which somebody who has asked may read nothing
+_LINGER_MS = 500
+
+
+class KvEventPublisher:
+    """A PageListener. Use as a context manager around the supervisor of whose pages it hears; entering it raises
+    ConfigError where an endpoint cannot be had."""
+
+    def __init__(self, config: KvEventsConfig) -> None:
+        self._config = config
+        self._held = HeldBlocks(media=config.media, tells_tokens=config.tells_tokens)
+        self._buffer = ReplayBuffer(max_steps=config.buffer_steps, max_bytes=config.buffer_bytes)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._context = zmq.Context()
+        self._sockets: list[zmq.Socket[bytes] | zmq.asyncio.Socket] = []
+        self._answering: asyncio.Task[None] | None = None
+        self._topic = config.topic.encode()
+        self.endpoint = self.replay_endpoint = ""
+        """Where it can be reached, once it is entered."""
+        self.n_published = 0
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._pub: zmq.Socket[bytes] = self._context.socket(zmq.PUB)
+            self._sockets.append(self._pub)
+            self._pub.sndhwm = _MAX_WAITING
+            self.endpoint = _attach(self._pub, self._config.endpoint, "kv_events")
+            if self._config.replay is not None:
+                asked = zmq.asyncio.Context.shadow(self._context).socket(zmq.ROUTER)
+                self._sockets.append(asked)
+                asked.router_mandatory = True
+                self.replay_endpoint = _attach(asked, self._config.replay, "kv_events_replay")
+                self._answering = asyncio.create_task(self._answer(asked), name="replay of KV events")
+        except BaseException:
+            await self._close()
+            raise
+        for endpoint in (self._config.endpoint, self._config.replay):
+            if endpoint is not None and endpoint.is_exposed:
+                _LOG.warning("KV events: whoever reaches %s learns what is held, without a key", endpoint.address)
+        # Who has known an earlier server at this address knows nothing of this one.
+        self._publish([AllBlocksCleared()])
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+            await asyncio.wait([self._answering])
+        for socket in self._sockets:
+            socket.close(linger=_LINGER_MS)
+        await asyncio.to_thread(self._context.term)
+
+    def pages_changed(self, engine: str, changes: Sequence[PageChange], *, begins_anew: bool) -> None:
+        self._publish(self._held.change(engine, changes, begins_anew=begins_anew))
+
+    def pages_lost(self, engine: str) -> None:
+        self._publish(self._held.lose(engine))
+
+    def _publish(self, events: list[Event]) -> None:
+        if not events:
+            return
+        payload = self._encode(EventBatch(time.time(), events))
+        number, self.n_published = self.n_published, self.n_published + 1
+        self._buffer.append(number, payload)
+        self._pub.send_multipart([self._topic, number.to_bytes(8, "big"), payload], flags=zmq.NOBLOCK)
+
+    async def _answer(self, asked: zmq.asyncio.Socket) -> None:
+        while True:
+            *sender, number = await asked.recv_multipart()
+            if not 1 <= len(sender) <= 2 or len(number) != 8:
+                _LOG.warning("KV events: a request for a replay that is no number of eight bytes is passed over")
+                continue
+            try:
+                async with asyncio.timeout(_ASKED_READER_S):
+                    for batch, payload in self._batches_since(int.from_bytes(number, "big")):
+                        await asked.send_multipart([*sender, batch.to_bytes(8, "big"), payload])
+                    await asked.send_multipart([*sender, _END, b""])
+            except (TimeoutError, zmq.ZMQError):
+                _LOG.warning("KV events: who asked for a replay is gone, or does not read it")
+
+    def _batches_since(self, number: int) -> Sequence[tuple[int, bytes]]:
+        if number == self.n_published:
+            return ()
+        kept = self._buffer.since(number) if number < self.n_published else None
+        if kept is not None:
+            return kept
+        return [(self.n_published - 1, self._encode(EventBatch(time.time(), self._held.listing())))]
+
+
+def _attach(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: Endpoint, option: str) -> str:
+    """Returns the address that it has. Raises ConfigError."""
+    try:
+        if endpoint.connects:
+            socket.connect(endpoint.address)
+            return endpoint.address
+        socket.bind(endpoint.address)
+        return socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+    except zmq.ZMQError as error:
+        raise ConfigError(f"{option}: {endpoint.address}: {zmq.strerror(error.errno or 0)}") from error

@@ -1,0 +1,134 @@
+"""The bookkeeping of what engines hold together: a router that only reads the events knows it, whatever happens."""
+
+from __future__ import annotations
+
+from array import array
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from luce.protocol import RemoteProtocolError
+from luce.supervisor.kv_events.config import Media
+from luce.supervisor.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch
+from luce.supervisor.kv_events.held_blocks import HeldBlocks, block_hash
+from luce.supervisor.kv_events.replay_buffer import ReplayBuffer
+from luce.supervisor.scheduling.page_changes import PageChange, PageText, Tier, parse_change
+from tests.kv_events.subscriber import HeldByEvents
+
+MEDIA = {Tier.DEVICE: "GPU", Tier.HOST: "CPU", Tier.DISK: "DISK"}
+ENGINES = ("engine 0", "engine 1", "engine 2")
+PAGES = [bytes([0] * 15 + [number]) for number in range(1, 8)]
+Step = tuple[str, list[tuple[bytes, frozenset[Tier]]], str]
+moves = st.tuples(
+    st.sampled_from(ENGINES),
+    st.lists(st.tuples(st.sampled_from(PAGES), st.frozensets(st.sampled_from(Tier))), max_size=6),
+    st.sampled_from(["change", "change", "change", "anew", "lose"]),
+)
+
+
+def text_of(page: bytes) -> PageText:
+    """Three texts that share their first page."""
+    number = PAGES.index(page)
+    return PageText(None if number == 0 else PAGES[max(number - 3, 0)], array("I", [number] * 4))
+
+
+def received(events: list[Event]) -> list[list[object]]:
+    """As they arrive."""
+    _, told = msgspec.msgpack.decode(msgspec.msgpack.encode(EventBatch(1.5, events)))
+    return list(told)
+
+
+@given(st.lists(moves, max_size=30), st.sampled_from(["each", "one"]))
+def test_the_events_tell_what_all_engines_hold(
+    steps: list[tuple[str, list[tuple[bytes, frozenset[Tier]]], str]], media: Media
+) -> None:
+    held = HeldBlocks(media=media)
+    router = HeldByEvents()
+    told: dict[str, dict[bytes, frozenset[Tier]]] = {engine: {} for engine in ENGINES}
+    for engine, places, what in steps:
+        if what == "lose":
+            told[engine] = {}
+            router.take(received(held.lose(engine)))
+            continue
+        if what == "anew":
+            told[engine] = {}
+        changes = []
+        for page, tiers in places:
+            is_new = not told[engine].get(page)
+            if is_new and not tiers:
+                continue
+            changes.append(PageChange(page, tiers, text_of(page) if is_new else None))
+            told[engine][page] = tiers
+        events = held.change(engine, changes, begins_anew=what == "anew")
+        stored = sum(isinstance(event, BlockStored) for event in events)
+        assert stored <= sum(len(change.tiers) for change in changes)
+        router.take(received(events))
+        expected: dict[str, set[int]] = {}
+        for pages in told.values():
+            for page, tiers in pages.items():
+                for tier in tiers:
+                    expected.setdefault("GPU" if media == "one" else MEDIA[tier], set()).add(block_hash(page))
+        assert {medium: blocks for medium, blocks in router.blocks.items() if blocks} == expected
+        stale = HeldByEvents()
+        stale.blocks = {"GPU": {77}, "CPU": {1}}
+        stale.take(received(held.listing()))
+        assert {medium: blocks for medium, blocks in stale.blocks.items() if blocks} == expected
+
+
+def test_blocks_that_follow_each_other_are_one_event() -> None:
+    chain = [PageChange(page, frozenset({Tier.DEVICE}), PageText(parent, array("I", [7, 8]))) for page, parent in
+             zip(PAGES[:3], [None, *PAGES[:2]], strict=True)]  # fmt: skip
+    held = HeldBlocks()
+    assert held.change("a", chain) == [BlockStored([1, 2, 3], None, [7, 8] * 3, 2, medium="GPU")]
+    gone = [PageChange(page, frozenset()) for page in PAGES[:2]]
+    assert held.change("a", gone) == [BlockRemoved([1, 2], "GPU")]
+    assert held.lose("a") == [AllBlocksCleared()]
+    assert held.lose("a") == []
+
+
+def test_the_last_engine_that_is_lost_clears_all_and_another_only_what_it_had() -> None:
+    held = HeldBlocks()
+    both = [PageChange(page, frozenset({Tier.HOST}), text_of(page)) for page in PAGES[:2]]
+    held.change("a", both)
+    assert held.change("b", both[:1]) == [], "it is held already"
+    assert held.lose("a") == [BlockRemoved([2], "CPU")]
+    assert held.lose("b") == [AllBlocksCleared()]
+
+
+def test_parents_come_first_in_a_listing() -> None:
+    held = HeldBlocks(tells_tokens=False)
+    child, parent = PAGES[1], PAGES[0]
+    held.change("a", [PageChange(child, frozenset({Tier.DISK}), PageText(parent, array("I", [1])))])
+    held.change("a", [PageChange(parent, frozenset({Tier.DISK}), PageText(None, array("I", [2])))])
+    assert held.listing() == [AllBlocksCleared(), BlockStored([1, 2], None, [], 1, medium="DISK")]
+
+
+def test_a_page_without_a_text_breaks_the_protocol() -> None:
+    with pytest.raises(RemoteProtocolError, match="never its text"):
+        HeldBlocks().change("a", [PageChange(PAGES[0], frozenset({Tier.DEVICE}))])
+
+
+def test_the_words_of_a_page() -> None:
+    name = "1713a3ce741388b8bb517e291d996d90"
+    assert parse_change(f"{name}:") == PageChange(bytes.fromhex(name), frozenset())
+    assert parse_change(f"{name}:rd") == PageChange(bytes.fromhex(name), frozenset({Tier.DEVICE, Tier.DISK}))
+    text = PageText(bytes.fromhex(name), array("I", [1, 2]))
+    assert parse_change(f"{name}:h:{name}:1+2:more") == PageChange(bytes.fromhex(name), frozenset({Tier.HOST}), text)
+    assert parse_change(f"{name}:r::5").text == PageText(None, array("I", [5]))
+    for broken in ("xy:r", f"{name}:q", f"{name}:r:", f"{name}:r::-1", f"{name}:r::a"):
+        with pytest.raises(RemoteProtocolError):
+            parse_change(broken)
+
+
+def test_a_buffer_keeps_what_it_may() -> None:
+    buffer = ReplayBuffer(max_steps=3, max_bytes=10)
+    assert buffer.since(0) is None
+    for number in range(5):
+        buffer.append(number, b"xx")
+    assert buffer.since(1) is None
+    assert buffer.since(3) == [(3, b"xx"), (4, b"xx")]
+    buffer.append(5, b"x" * 9)
+    assert buffer.since(5) == [(5, b"x" * 9)]
+    assert buffer.since(4) is None
