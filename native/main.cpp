@@ -149,7 +149,7 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
                                                     profile.sums(), clock.now_s() - started_s);
         app::describe(images, fields);
         app::describe(scorer, fields);
-        if (experts && model.experts()) app::describe(*model.experts(), *experts, fields);
+        if (experts && model.experts()) app::describe(model, *experts, fields);
         fields.insert(fields.end(), fitted.plan.begin(), fitted.plan.end());
         return fields;
     };

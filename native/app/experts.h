@@ -13,6 +13,7 @@ namespace luce::app {
 // Null: the model has no bank. The model must outlive it.
 std::unique_ptr<llama::ExpertMover> open_experts(const daemon::Options& options, const llama::Model& model);
 
-void describe(const llama::ExpertBank& bank, const llama::ExpertMover& mover, daemon::StatusFields& fields);
+// REQUIRES: the model has a bank.
+void describe(const llama::Model& model, const llama::ExpertMover& mover, daemon::StatusFields& fields);
 
 }  // namespace luce::app

@@ -32,6 +32,7 @@ llama::FitOptions to_fit_options(const Options& options) {
     }
     if (!options.plan_gpus.empty()) fit.gpus.emplace(options.plan_gpus.begin(), options.plan_gpus.end());
     fit.host_bytes = options.plan_host_bytes;
+    fit.may_lend_pages = !options.keeps_experts_in_place;
     return fit;
 }
 
@@ -61,6 +62,7 @@ Options with(Options options, const Fitted& fitted) {
     }
     if (plan.expert_memory > 0) {
         options.expert_memory_bytes = plan.expert_memory;
+        options.expert_lendable_bytes = plan.expert_lendable;
         if (to_model_options(options).may_widen) options.n_ubatch = llama::kWideUbatch;  // as it was planned
         return with_cache(std::move(options), fitted);
     }
@@ -91,6 +93,7 @@ daemon::StatusFields fields_of(const Fitted& fitted) {
     add("gpu_layers", plan.n_gpu_layers);
     add("expert_layers_on_host", plan.n_expert_layers);
     add("expert_memory", plan.expert_memory);
+    add("expert_lendable", plan.expert_lendable);
     add("ctx", plan.n_ctx);
     fields.emplace_back("cache_type_k", fitted.cache_type_k);
     fields.emplace_back("cache_type_v", fitted.cache_type_v);
@@ -139,6 +142,7 @@ Result<FittedModel> load_fitting(Options& options, const llama::Backend& backend
     if (loaded || loaded.error().code != ErrorCode::start_failed) return loaded;
     log_warn("fit: the plan failed, a smaller one is made: " + loaded.error().text);
     wanted.reserve_bytes += kFailedReserve;
+    wanted.may_lend_pages = false;
     wanted.may_split_experts = fitted.value().plan.expert_memory == 0;  // the host may have had no memory to lock
     fitted = make_plan(options, wanted, reply_fd);
     if (!fitted) return fitted.error();

@@ -72,6 +72,7 @@ llama::PlacementOptions to_placement(const Options& options) {
     placement.n_expert_layers = options.n_cpu_moe;
     placement.expert_cache_bytes = static_cast<std::size_t>(options.moe_cache_mib) << 20;
     placement.expert_memory_bytes = options.expert_memory_bytes;
+    placement.expert_lendable_bytes = options.expert_lendable_bytes;
     placement.expert_profile = options.expert_profile;
     placement.expert_profiles = options.expert_profiles;
     placement.maps_file = !options.no_mmap;

@@ -19,19 +19,6 @@ std::size_t n_places_on_device(const ExpertTensor& tensor, std::int32_t n_reside
     return static_cast<std::size_t>(n_resident) + (moves ? 1 : 0);
 }
 
-std::size_t bytes_on_device(const ExpertTensor& tensor, std::int32_t n_resident, std::size_t granularity) {
-    const std::size_t n_tail = n_resident == tensor.n_experts ? kTailBytes : 0;
-    return rounded_up(tensor.expert_bytes * n_places_on_device(tensor, n_resident) + n_tail, granularity);
-}
-
-std::size_t bytes_on_device(const ExpertLayout& layout, const LayerExperts& layer, std::int32_t n_resident) {
-    std::size_t n_bytes = 0;
-    for (const std::size_t i : layer.tensors) {
-        n_bytes += bytes_on_device(layout.tensors[i], n_resident, layout.granularity);
-    }
-    return n_bytes;
-}
-
 // The experts of a layer, the most used first; without knowledge by their ids.
 std::vector<std::int32_t> by_use(std::size_t n_experts, const std::vector<double>* use) {
     std::vector<std::int32_t> order(n_experts);
@@ -44,31 +31,26 @@ std::vector<std::int32_t> by_use(std::size_t n_experts, const std::vector<double
 }
 
 struct Candidate {
-    double value = 0;  // its share of the layer's uses; where nothing is known, of the layers' shares
+    double share = 0;
     std::size_t layer = 0;
 };
 
 std::vector<Candidate> candidates(const ExpertLayout& layout, const ExpertUse& use) {
     std::vector<Candidate> all;
     for (std::size_t l = 0; l < layout.layers.size(); ++l) {
-        const std::size_t n = layout.layers[l].place_of.size();
-        std::vector<double> values = use.empty() ? std::vector<double>(n) : use[l];
-        const double sum = std::accumulate(values.begin(), values.end(), 0.0);
-        std::sort(values.begin(), values.end(), std::greater<>());
-        for (std::size_t i = 0; i < n; ++i) {
-            const double even = static_cast<double>(n - i) / static_cast<double>(n * n);
-            all.push_back({sum > 0 ? values[i] / sum : even, l});
-        }
+        for (const double share : shares_of(layout.layers[l], use.empty() ? nullptr : &use[l]))
+            all.push_back({share, l});
     }
-    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.value > b.value; });
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.share > b.share; });
     return all;
 }
 
 // One expert after the other, until none fits any more.
-void give(ExpertLayout& layout, std::size_t budget, const ExpertUse& use) {
+void give(ExpertLayout& layout, std::size_t budget, const ExpertUse& use, bool stays_split) {
     std::size_t n_left = budget;
     for (const Candidate& next : candidates(layout, use)) {
         LayerExperts& layer = layout.layers[next.layer];
+        if (stays_split && layer.n_resident + 1 == layer.n_experts()) continue;
         const std::size_t before = bytes_on_device(layout, layer, layer.n_resident);
         const std::size_t after = bytes_on_device(layout, layer, layer.n_resident + 1);
         if (after - before > n_left) continue;
@@ -82,12 +64,7 @@ void place(LayerExperts& layer, const std::vector<std::int32_t>& order, const Ex
     const bool moves = layer.n_resident > 0 && !layer.is_whole();
     layer.free_place = moves ? layer.n_resident : -1;
     layer.n_device_places = layer.n_resident + (moves ? 1 : 0);
-    layer.first_host_place = layer.n_device_places;
-    for (const std::size_t i : layer.tensors) {
-        const std::size_t n_bytes = bytes_on_device(layout.tensors[i], layer.n_resident, layout.granularity);
-        const std::size_t n_cut = (n_bytes + layout.tensors[i].expert_bytes - 1) / layout.tensors[i].expert_bytes;
-        layer.first_host_place = std::max(layer.first_host_place, static_cast<std::int32_t>(n_cut));
-    }
+    layer.first_host_place = first_host_place(layout, layer);
     layer.expert_in.clear();
     for (std::size_t i = 0; i < order.size(); ++i) {
         if (static_cast<std::int32_t>(layer.expert_in.size()) == layer.free_place) layer.expert_in.push_back(kNoExpert);
@@ -118,6 +95,40 @@ Result<void> gather_layers(ExpertLayout& layout) {
 
 }  // namespace
 
+std::size_t bytes_on_device(const ExpertTensor& tensor, std::int32_t n_resident, std::size_t granularity) {
+    const std::size_t n_tail = n_resident == tensor.n_experts ? kTailBytes : 0;
+    return rounded_up(tensor.expert_bytes * n_places_on_device(tensor, n_resident) + n_tail, granularity);
+}
+
+std::size_t bytes_on_device(const ExpertLayout& layout, const LayerExperts& layer, std::int32_t n_resident) {
+    std::size_t n_bytes = 0;
+    for (const std::size_t i : layer.tensors) {
+        n_bytes += bytes_on_device(layout.tensors[i], n_resident, layout.granularity);
+    }
+    return n_bytes;
+}
+
+std::int32_t first_host_place(const ExpertLayout& layout, const LayerExperts& layer) {
+    std::int32_t first = layer.n_device_places;
+    for (const std::size_t i : layer.tensors) {
+        const std::size_t n_bytes = bytes_on_device(layout.tensors[i], layer.n_resident, layout.granularity);
+        const std::size_t n_cut = (n_bytes + layout.tensors[i].expert_bytes - 1) / layout.tensors[i].expert_bytes;
+        first = std::max(first, static_cast<std::int32_t>(n_cut));
+    }
+    return first;
+}
+
+std::vector<double> shares_of(const LayerExperts& layer, const std::vector<double>* use) {
+    const std::size_t n = layer.place_of.size();
+    std::vector<double> shares = use == nullptr ? std::vector<double>(n) : *use;
+    const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+    std::sort(shares.begin(), shares.end(), std::greater<>());
+    for (std::size_t i = 0; i < n; ++i) {
+        shares[i] = sum > 0 ? shares[i] / sum : static_cast<double>(n - i) / static_cast<double>(n * n);
+    }
+    return shares;
+}
+
 std::size_t ExpertLayout::device_bytes() const {
     return std::accumulate(parts.begin(), parts.end(), std::size_t{0},
                            [](std::size_t sum, const TensorParts& part) { return sum + part.device_bytes; });
@@ -140,12 +151,12 @@ std::int64_t ExpertLayout::n_resident() const {
 }
 
 Result<ExpertLayout> lay_out(std::vector<ExpertTensor> tensors, std::size_t budget, std::size_t granularity,
-                             const ExpertUse& use) {
+                             const ExpertUse& use, bool stays_split) {
     ExpertLayout layout;
     layout.tensors = std::move(tensors);
     layout.granularity = granularity;
     if (Result<void> gathered = gather_layers(layout); !gathered) return gathered.error();
-    give(layout, budget, use);
+    give(layout, budget, use, stays_split);
     for (std::size_t l = 0; l < layout.layers.size(); ++l) {
         LayerExperts& layer = layout.layers[l];
         place(layer, by_use(layer.place_of.size(), use.empty() ? nullptr : &use[l]), layout);

@@ -63,8 +63,19 @@ struct ExpertLayout {
 
 // The experts used most get the budget, whatever their layer; where nothing is known all layers get the same share.
 // A layer that is whole has its experts in the order of their ids.
-// `budget`: of the device, in bytes. Errors: bad_args, for tensors of a layer that differ in their number of experts.
+// `budget`: of the device, in bytes. `stays_split`: no layer becomes whole, for a border that may move.
+// Errors: bad_args, for tensors of a layer that differ in their number of experts.
 Result<ExpertLayout> lay_out(std::vector<ExpertTensor> tensors, std::size_t budget, std::size_t granularity,
-                             const ExpertUse& use);
+                             const ExpertUse& use, bool stays_split = false);
+
+// Of a tensor's memory, where so many of its experts are resident: with the free place, where experts move.
+std::size_t bytes_on_device(const ExpertTensor& tensor, std::int32_t n_resident, std::size_t granularity);
+std::size_t bytes_on_device(const ExpertLayout& layout, const LayerExperts& layer, std::int32_t n_resident);
+
+// The first place that lies wholly on the host.
+std::int32_t first_host_place(const ExpertLayout& layout, const LayerExperts& layer);
+
+// What of a layer's uses its experts have, the most used first; where nothing is known, the layers' even shares.
+std::vector<double> shares_of(const LayerExperts& layer, const std::vector<double>* use);
 
 }  // namespace luce::experts

@@ -44,6 +44,8 @@ class Plan:
     expert_layers_on_host: int
     expert_memory: int
     """Of the GPU, where it reads the other experts from the host's memory; 0: it does not."""
+    expert_lendable: int
+    """Of that, until the context fills: the cache gets it then."""
     ctx: int
     cache_type_k: str
     cache_type_v: str
@@ -133,6 +135,8 @@ def _in_words(plan: Plan) -> list[str]:
             f"The experts used most lie in {format_bytes(plan.expert_memory)} of the GPU, which reads the others from"
             " the host's memory (--expert-memory)."
         )
+    if plan.expert_lendable:
+        lines.append(f"The cache gets {format_bytes(plan.expert_lendable)} of it while the context is full.")
     if plan.expert_layers_on_host:
         lines.append(f"The experts of {plan.expert_layers_on_host} layers stay in the host's memory (--n-cpu-moe).")
     if not plan.fits_host:

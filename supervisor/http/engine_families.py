@@ -53,6 +53,8 @@ _MEMORY: tuple[tuple[_Kind, str, str, str], ...] = (
 _EXPERTS: tuple[tuple[_Kind, str, str, str], ...] = (
     (GaugeMetricFamily, "luce_engine_experts", "Experts of all layers", "experts"),
     (GaugeMetricFamily, "luce_engine_experts_resident", "Of them, those on the GPU", "experts_resident"),
+    (GaugeMetricFamily, "luce_engine_experts_least", "The fewest there can be", "experts_least"),
+    (GaugeMetricFamily, "luce_engine_experts_most", "The most there can be", "experts_most"),
     (GaugeMetricFamily, "luce_engine_experts_device_bytes", "GPU memory of experts", "experts_device_bytes"),
     (GaugeMetricFamily, "luce_engine_experts_host_bytes", "Host memory of experts", "experts_host_bytes"),
     (CounterMetricFamily, "luce_engine_expert_hits", "Experts that were read on the GPU", "expert_hits"),
@@ -60,8 +62,10 @@ _EXPERTS: tuple[tuple[_Kind, str, str, str], ...] = (
     (CounterMetricFamily, "luce_engine_expert_exchanges", "Experts that came onto the GPU", "expert_exchanges"),
     (CounterMetricFamily, "luce_engine_expert_moved_bytes", "Bytes copied for that, both ways", "expert_moved_bytes"),
     (CounterMetricFamily, "luce_engine_expert_wait_seconds", "Time that calls waited for that", "expert_wait_s"),
+    (GaugeMetricFamily, "luce_engine_cache_cells", "Cells of the pool that have memory now", "cache_cells"),
+    (GaugeMetricFamily, "luce_engine_cache_bytes", "GPU memory of these", "cache_bytes"),
 )
-"""Only of a mixture whose experts lie in two memories."""
+"""Only of a mixture whose experts lie in two memories; the last ones where they share one with the pool."""
 
 
 _READING: tuple[tuple[_Kind, str, str, str], ...] = (

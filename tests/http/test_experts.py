@@ -25,6 +25,8 @@ DIALECTS: dict[str, dict[str, Any]] = {
 STATUS = {
     "experts": 64,
     "experts_resident": 48,
+    "experts_least": 40,
+    "experts_most": 56,
     "experts_device_bytes": 9000,
     "experts_host_bytes": 3000,
     "expert_hits": 700,
@@ -34,8 +36,9 @@ STATUS = {
     "expert_wait_s": 0.25,
 }
 """In the order of docs/metrics.md."""
+CACHE = {"cache_cells": 4096, "cache_bytes": 5000}
 PLAN = {"plan_gpus": 1, "plan_ctx": 8192, "plan_cache_type_k": "q8_0"}
-SAID = " ".join(f"{name}={value}" for name, value in {**STATUS, **PLAN}.items())
+SAID = " ".join(f"{name}={value}" for name, value in {**STATUS, **CACHE, **PLAN}.items())
 PROGRAM = f"""#!/bin/sh
 "{{luced}}" "$@" | sed -u 's/ stop=/ expert_hits=30 expert_misses=10 stop=/; s/^.status. .*/& {SAID}/'
 """
@@ -79,9 +82,10 @@ def test_the_engine_tells_what_it_has_done_so_far_and_what_was_planned(client: h
     engine: dict[str, Any] = {"figures": {}}
     while not engine["figures"]:  # an engine that is busy for long has none
         (engine,) = client.get("/status.json").json()["engines"]
-    assert {name: engine["figures"][name] for name in {**STATUS, **PLAN}} == {**STATUS, **PLAN}
-    told = {name: value for (name, _), value in samples(client).items() if name.startswith("luce_engine_expert")}
-    assert list(told.values()) == list(STATUS.values())
+    assert {name: engine["figures"][name] for name in {**STATUS, **CACHE, **PLAN}} == {**STATUS, **CACHE, **PLAN}
+    told = {name: value for (name, _), value in samples(client).items()}
+    assert [value for name, value in told.items() if name.startswith("luce_engine_expert")] == list(STATUS.values())
+    assert [value for name, value in told.items() if name.startswith("luce_engine_cache")] == list(CACHE.values())
 
 
 def test_of_another_model_nothing_is_told(server: Server) -> None:

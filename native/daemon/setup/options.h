@@ -68,6 +68,7 @@ struct Options {
     std::int32_t n_cpu_moe = 0;
     std::int32_t moe_cache_mib = 0;
     std::optional<std::size_t> expert_memory_bytes;
+    std::size_t expert_lendable_bytes = 0;  // of that; by the plan of --fit alone
     std::optional<std::string> expert_profile;
     std::optional<std::string> expert_profiles;
     bool keeps_experts_in_place = false;

@@ -7,11 +7,14 @@ struct llama_context;
 
 namespace luce::llama {
 
+class ElasticCache;
+
 class ContextOwner {
 public:
     virtual ~ContextOwner() = default;
     virtual llama_context* context() const = 0;
     virtual const std::string& architecture() const = 0;
+    virtual ElasticCache* elastic_cache() const { return nullptr; }  // null: all cells have memory for good
 };
 
 }  // namespace luce::llama

@@ -22,6 +22,7 @@ Result<CudaDriver> CudaDriver::load() {
     find(driver.primary_context_retain, "cuDevicePrimaryCtxRetain");
     find(driver.primary_context_release, "cuDevicePrimaryCtxRelease_v2");
     find(driver.context_set_current, "cuCtxSetCurrent");
+    find(driver.context_synchronize, "cuCtxSynchronize");
     find(driver.granularity, "cuMemGetAllocationGranularity");
     find(driver.address_reserve, "cuMemAddressReserve");
     find(driver.address_free, "cuMemAddressFree");

@@ -41,6 +41,7 @@ struct CudaDriver {
     int (*primary_context_retain)(void** context, int device) = nullptr;
     int (*primary_context_release)(int device) = nullptr;
     int (*context_set_current)(void* context) = nullptr;
+    int (*context_synchronize)() = nullptr;
     int (*granularity)(std::size_t* n_bytes, const AllocationProperties* properties, int option) = nullptr;
     int (*address_reserve)(Pointer* at, std::size_t n_bytes, std::size_t alignment, Pointer wanted,
                            std::uint64_t flags) = nullptr;

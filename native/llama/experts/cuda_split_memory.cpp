@@ -1,8 +1,9 @@
-// SplitMemory of a CUDA device: physical memory of the GPU and of the host, mapped into one range of addresses by the
+// SplitMemory of a CUDA device: physical memory of the GPU and of the host, mapped into ranges of addresses by the
 // driver. It must not know what lies in it.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,9 +25,9 @@ public:
 
     ~CudaSplitMemory() override {
         driver_.context_set_current(context_);
-        for (const Part& part : parts_) driver_.unmap(begin_ + part.offset, part.n_bytes);
+        for (const auto& [at, part] : parts_) driver_.unmap(at, part.n_bytes);
         for (const Allocated& block : blocks_) driver_.release(block.handle);
-        if (begin_ != 0) driver_.address_free(begin_, n_bytes_);
+        for (const auto& [begin, n_bytes] : ranges_) driver_.address_free(begin, n_bytes);
         driver_.primary_context_release(device_);
     }
 
@@ -34,13 +35,13 @@ public:
 
     Result<std::byte*> reserve(std::size_t n_bytes) override {
         driver_.context_set_current(context_);
-        n_bytes_ = (n_bytes + granularity_ - 1) / granularity_ * granularity_;
-        if (const int status = driver_.address_reserve(&begin_, n_bytes_, granularity_, 0, 0); status != 0) {
-            begin_ = 0;
-            return refused("gives no addresses for " + std::to_string(n_bytes_ >> 20) + " MiB", status);
+        n_bytes = (n_bytes + granularity_ - 1) / granularity_ * granularity_;
+        CudaDriver::Pointer begin = 0;
+        if (const int status = driver_.address_reserve(&begin, n_bytes, granularity_, 0, 0); status != 0) {
+            return refused("gives no addresses for " + std::to_string(n_bytes >> 20) + " MiB", status);
         }
-        return reinterpret_cast<std::byte*>(
-            begin_);  // NOLINT(performance-no-int-to-ptr): CUDA has addresses as numbers
+        ranges_.emplace_back(begin, n_bytes);
+        return reinterpret_cast<std::byte*>(begin);  // NOLINT(performance-no-int-to-ptr): CUDA has addresses as numbers
     }
 
     Result<Block> allocate(std::size_t n_bytes, bool on_device) override {
@@ -56,26 +57,43 @@ public:
         return blocks_.size() - 1;
     }
 
-    Result<void> map(std::size_t offset, Block index) override {
+    Result<void> map(std::byte* to, Block index) override {
         driver_.context_set_current(context_);
         Allocated& block = blocks_[index];
-        const CudaDriver::Pointer at = begin_ + offset;
+        const auto at = reinterpret_cast<CudaDriver::Pointer>(to);
         if (const int status = driver_.map(at, block.n_bytes, 0, block.handle, 0); status != 0) {
             return refused("maps nothing", status);
         }
-        parts_.push_back({offset, block.n_bytes, block.on_device});
         const CudaDriver::Access access[] = {{location(true)}, {location(false)}};
         const std::size_t n_readers = block.on_device ? 1 : 2;
         if (const int status = driver_.set_access(at, block.n_bytes, access, n_readers); status != 0) {
+            driver_.unmap(at, block.n_bytes);
             return refused("gives no access to what it has mapped", status);
         }
-        if (std::exchange(block.is_cleared, true)) return {};
-        if (block.on_device) {
-            driver_.fill(at, 0, block.n_bytes);
-        } else {
-            std::memset(reinterpret_cast<void*>(at), 0, block.n_bytes);  // NOLINT(performance-no-int-to-ptr)
-        }
+        parts_[at] = {block.n_bytes, block.on_device};
+        if (!std::exchange(block.is_cleared, true)) clear(to, block.n_bytes);
         return {};
+    }
+
+    void unmap(std::byte* from) override {
+        driver_.context_set_current(context_);
+        const auto at = reinterpret_cast<CudaDriver::Pointer>(from);
+        driver_.unmap(at, parts_.at(at).n_bytes);
+        parts_.erase(at);
+    }
+
+    void wait() override {
+        driver_.context_set_current(context_);
+        driver_.context_synchronize();
+    }
+
+    bool clear(std::byte* begin, std::size_t n_bytes) override {
+        const bool done = in_pieces(begin, n_bytes, [&](std::byte* at, std::size_t, std::size_t n, bool on_device) {
+            if (on_device) return driver_.fill(reinterpret_cast<CudaDriver::Pointer>(at), 0, n) == 0;
+            std::memset(at, 0, n);
+            return true;
+        });
+        return done && driver_.context_synchronize() == 0;  // filling does not wait
     }
 
     bool write(std::byte* to, const void* from, std::size_t n_bytes) override {
@@ -107,7 +125,6 @@ private:
     };
 
     struct Part {
-        std::size_t offset = 0;
         std::size_t n_bytes = 0;
         bool on_device = false;
     };
@@ -125,12 +142,15 @@ private:
     template <typename Copy>
     bool in_pieces(std::byte* begin, std::size_t n_bytes, const Copy& copy) {
         driver_.context_set_current(context_);
-        const std::size_t offset = static_cast<std::size_t>(reinterpret_cast<CudaDriver::Pointer>(begin) - begin_);
-        for (const Part& part : parts_) {
-            const std::size_t from = std::max(offset, part.offset);
-            const std::size_t to = std::min(offset + n_bytes, part.offset + part.n_bytes);
+        const auto first = reinterpret_cast<CudaDriver::Pointer>(begin);
+        const CudaDriver::Pointer end = first + n_bytes;
+        auto at = parts_.upper_bound(first);
+        if (at != parts_.begin()) --at;
+        for (; at != parts_.end() && at->first < end; ++at) {
+            const CudaDriver::Pointer from = std::max(first, at->first);
+            const CudaDriver::Pointer to = std::min(end, at->first + at->second.n_bytes);
             if (from >= to) continue;
-            if (!copy(begin + (from - offset), from - offset, to - from, part.on_device)) return false;
+            if (!copy(begin + (from - first), from - first, to - from, at->second.on_device)) return false;
         }
         return true;
     }
@@ -140,10 +160,9 @@ private:
     void* context_;
     int numa_node_;
     std::size_t granularity_;
-    CudaDriver::Pointer begin_ = 0;
-    std::size_t n_bytes_ = 0;
+    std::vector<std::pair<CudaDriver::Pointer, std::size_t>> ranges_;
     std::vector<Allocated> blocks_;
-    std::vector<Part> parts_;
+    std::map<CudaDriver::Pointer, Part> parts_;  // by their addresses
 };
 
 }  // namespace

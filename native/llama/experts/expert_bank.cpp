@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <regex>
 #include <span>
 #include <string_view>
@@ -11,7 +12,9 @@
 
 #include <ggml-cpp.h>
 
+#include "experts/expert_border.h"
 #include "ggml-backend-impl.h"
+#include "llama/experts/bank_memory.h"
 #include "llama/experts/expert_lookup.h"
 #include "llama/experts/expert_stream.h"
 
@@ -50,15 +53,16 @@ struct ExpertBank::Impl {
 
     BufferType buffer_type;
     ggml_backend_dev_t device = nullptr;
-    std::unique_ptr<SplitMemory> memory;
-    std::size_t budget = 0;
+    std::optional<BankMemory> memory;  // none: the weights lie elsewhere
+    ExpertBudget budget;
     experts::ExpertProfile known;
     std::optional<std::string> failure;
 
     ggml_backend_buffer_t buffer = nullptr;  // the model's
-    std::byte* base = nullptr;
     ExpertLayout layout;
-    std::size_t stage_bytes = 0;                                   // of each stage; 0: nothing is streamed
+    experts::ExpertUse use;                                        // as it was known
+    std::vector<std::int32_t> least, most;                         // residents of each layer that there can be
+    bool is_streamed = false;                                      // prompts read by way of stages
     std::vector<ggml_tensor*> weights;                             // in the order of layout.tensors
     std::vector<std::size_t> layers;                               // of these tensors: indices in layout.layers
     std::unordered_map<const ggml_tensor*, std::size_t> index_of;  // in layout.tensors
@@ -75,6 +79,7 @@ struct ExpertBank::Impl {
     std::unique_ptr<ExpertStream> stream;
     ggml_backend_ptr side;  // a stream of its own, beside computations
     std::vector<Move> moves;
+    Settled settled;  // and not told of yet
 
     static ggml_backend_buffer_t allocate(ggml_backend_buffer_type_t type, ggml_tensor** tensors, int n_tensors);
     static Impl& of(ggml_backend_buffer_t buffer) { return *static_cast<Impl*>(buffer->context); }
@@ -83,16 +88,19 @@ struct ExpertBank::Impl {
     Result<void> lay_out(std::span<ggml_tensor*> tensors);
     Result<void> watch(const NamedWeights& named);
     void add_layers();
-    Result<void> lay_out_within(const std::vector<ExpertTensor>& all, const experts::ExpertUse& use);
-    Result<void> map_parts();
-    Result<void> map_stages(const std::vector<SplitMemory::Block>& on_device);
+    StreamedWeight streamed_weight(std::size_t tensor) const;
     Result<void> open_stream();
-    std::size_t seen_bytes() const;
     ggml_backend_buffer_t make_buffer();
     std::byte* at(std::size_t tensor, std::int32_t place) const;
     bool copy(const ggml_tensor* tensor, std::byte* data, std::size_t offset, std::size_t n_bytes, bool inwards);
     void copy_beside(const LayerExperts& layer, std::int32_t device_place, std::int32_t host_place, bool inwards);
     bool advance(Move& move);
+    void settle_once();
+    void finish_moves();
+    bool copy_expert(const LayerExperts& layer, const experts::Relocation& relocation);
+    Result<void> move_border(const experts::BorderMove& move);
+    Result<void> free_granules(std::size_t n_granules);
+    void use_spare();
 };
 
 // All of them at once, and nothing else: what is only sized has no memory and comes by another way.
@@ -104,18 +112,15 @@ ggml_backend_buffer_t ExpertBank::Impl::allocate(ggml_backend_buffer_type_t type
         return nullptr;
     }
     ggml_backend_buffer_t buffer = bank.buffer = bank.make_buffer();
-    std::size_t offset = 0;
     for (std::size_t i = 0; i < bank.weights.size(); ++i) {
-        ggml_backend_tensor_alloc(buffer, bank.weights[i], bank.base + offset);
-        offset += bank.layout.parts[i].total_bytes();
+        ggml_backend_tensor_alloc(buffer, bank.weights[i], bank.memory->weight(i));
     }
     return buffer;
 }
 
 Result<void> ExpertBank::Impl::load_into(std::span<ggml_tensor*> tensors) {
-    if (base != nullptr) return out_of_memory("the experts' weights come in more than one kind of buffer");
-    if (Result<void> done = lay_out(tensors); !done) return done;
-    return map_parts();
+    if (memory->base() != nullptr) return out_of_memory("the experts' weights come in more than one kind of buffer");
+    return lay_out(tensors);
 }
 
 Result<void> ExpertBank::Impl::lay_out(std::span<ggml_tensor*> tensors) {
@@ -126,12 +131,17 @@ Result<void> ExpertBank::Impl::lay_out(std::span<ggml_tensor*> tensors) {
         index_of[tensor] = weights.size();
         weights.push_back(tensor);
     }
-    Result<ExpertLayout> even = experts::lay_out(all, budget, memory->granularity(), {});
+    Result<ExpertLayout> even = experts::lay_out(all, budget.most, memory->memory()->granularity(), {});
     if (!even) return even.error();
-    const experts::ExpertUse use = experts::ExpertUsage(even.value(), known).values();
-    if (Result<void> done = lay_out_within(all, use); !done) return done;
+    use = experts::ExpertUsage(even.value(), known).values();
+    Result<BankLayout> chosen = lay_out_bank(all, budget, memory->memory()->granularity(), use);
+    if (!chosen) return chosen.error();
+    layout = std::move(chosen.value().experts);
+    least = std::move(chosen.value().least);
+    most = std::move(chosen.value().most);
+    is_streamed = chosen.value().is_streamed;
     add_layers();
-    return {};
+    return memory->map(chosen.value().spans, is_streamed ? ExpertStream::kStages : 0);
 }
 
 void ExpertBank::Impl::add_layers() {
@@ -157,86 +167,24 @@ Result<void> ExpertBank::Impl::watch(const NamedWeights& named) {
     return {};
 }
 
-// Stages take a part of the budget, as large as the largest part on the host, which grows with what they take. Where
-// they would take more than a quarter there are none: experts on the device are worth more.
-Result<void> ExpertBank::Impl::lay_out_within(const std::vector<ExpertTensor>& all, const experts::ExpertUse& use) {
-    stage_bytes = 0;
-    for (int round = 0; round < 8; ++round) {
-        const std::size_t n_stages = ExpertStream::kStages * stage_bytes;
-        if (n_stages > budget / 4) break;
-        Result<ExpertLayout> chosen = experts::lay_out(all, budget - n_stages, memory->granularity(), use);
-        if (!chosen) return chosen.error();
-        layout = std::move(chosen).value();
-        std::size_t largest = 0;
-        for (const experts::TensorParts& part : layout.parts) largest = std::max(largest, part.host_bytes);
-        if (largest <= stage_bytes) return {};
-        stage_bytes = largest;
-    }
-    stage_bytes = 0;
-    Result<ExpertLayout> chosen = experts::lay_out(all, budget, memory->granularity(), use);
-    if (!chosen) return chosen.error();
-    layout = std::move(chosen).value();
-    return {};
-}
-
-// Of the addresses at which prompts see the weights.
-std::size_t ExpertBank::Impl::seen_bytes() const {
-    return stage_bytes == 0 ? 0 : layout.device_bytes() + stage_bytes * layout.parts.size();
-}
-
-Result<void> ExpertBank::Impl::map_parts() {
-    Result<std::byte*> reserved = memory->reserve(layout.device_bytes() + layout.host_bytes() + seen_bytes());
-    if (!reserved) return reserved.error();
-    base = reserved.value();
-    std::vector<SplitMemory::Block> on_device;
-    std::size_t offset = 0;
-    for (const experts::TensorParts& part : layout.parts) {
-        for (const bool is_device : {true, false}) {
-            const std::size_t n_bytes = is_device ? part.device_bytes : part.host_bytes;
-            const Result<SplitMemory::Block> block =
-                n_bytes == 0 ? SplitMemory::Block{0} : memory->allocate(n_bytes, is_device);
-            if (!block) return block.error();
-            if (is_device) on_device.push_back(block.value());
-            if (n_bytes == 0) continue;
-            if (Result<void> mapped = memory->map(offset, block.value()); !mapped) return mapped;
-            offset += n_bytes;
-        }
-    }
-    return stage_bytes == 0 ? Result<void>() : map_stages(on_device);
-}
-
-Result<void> ExpertBank::Impl::map_stages(const std::vector<SplitMemory::Block>& on_device) {
-    std::vector<SplitMemory::Block> stages;
-    while (stages.size() < ExpertStream::kStages) {
-        const Result<SplitMemory::Block> block = memory->allocate(stage_bytes, true);
-        if (!block) return block.error();
-        stages.push_back(block.value());
-    }
-    std::size_t offset = layout.device_bytes() + layout.host_bytes();
-    for (std::size_t i = 0; i < layout.parts.size(); ++i) {
-        const experts::TensorParts& part = layout.parts[i];
-        if (part.device_bytes > 0) {
-            if (Result<void> mapped = memory->map(offset, on_device[i]); !mapped) return mapped;
-        }
-        offset += part.device_bytes;
-        if (Result<void> mapped = memory->map(offset, stages[i % stages.size()]); !mapped) return mapped;
-        offset += stage_bytes;
-    }
-    return {};
+StreamedWeight ExpertBank::Impl::streamed_weight(std::size_t tensor) const {
+    const std::size_t offset = layout.parts[tensor].device_bytes;
+    const std::size_t n_bytes = ggml_nbytes(&stored[tensor]) + experts::kTailBytes;
+    return {.seen = const_cast<ggml_tensor*>(&streamed[tensor]),
+            .host = memory->weight(tensor) + offset,
+            .offset = offset,
+            .n_bytes = n_bytes - std::min(n_bytes, offset),
+            .stage = memory->stage(tensor),
+            .pieces_end = memory->span(tensor).most_device,
+            .piece_bytes = layout.granularity};
 }
 
 Result<void> ExpertBank::Impl::open_stream() {
     std::vector<StreamedWeight> all;
     streamed = stored;
-    std::byte* seen = base + layout.device_bytes() + layout.host_bytes();
     for (std::size_t i = 0; i < stored.size(); ++i) {
-        streamed[i].data = seen;
-        const std::size_t offset = layout.parts[i].device_bytes;
-        seen += offset + stage_bytes;
-        const std::size_t n_bytes = ggml_nbytes(&stored[i]) + experts::kTailBytes;
-        if (layout.layers[layers[i]].is_whole() || offset >= n_bytes) continue;
-        const auto* host = static_cast<const std::byte*>(stored[i].data) + offset;
-        all.push_back({&streamed[i], host, offset, n_bytes - offset, i % ExpertStream::kStages});
+        streamed[i].data = memory->seen(i);
+        if (!layout.layers[layers[i]].is_whole()) all.push_back(streamed_weight(i));
     }
     Result<std::unique_ptr<ExpertStream>> made = ExpertStream::make(device, all);
     if (!made) return made.error();
@@ -246,7 +194,7 @@ Result<void> ExpertBank::Impl::open_stream() {
 
 ggml_backend_buffer_t ExpertBank::Impl::make_buffer() {
     ggml_backend_buffer_i calls{};
-    calls.get_base = [](ggml_backend_buffer_t buffer) -> void* { return of(buffer).base; };
+    calls.get_base = [](ggml_backend_buffer_t buffer) -> void* { return of(buffer).memory->base(); };
     calls.set_tensor = [](ggml_backend_buffer_t buffer, ggml_tensor* tensor, const void* data, std::size_t offset,
                           std::size_t n_bytes) {
         auto* bytes = const_cast<std::byte*>(static_cast<const std::byte*>(data));
@@ -257,8 +205,7 @@ ggml_backend_buffer_t ExpertBank::Impl::make_buffer() {
         of(buffer).copy(tensor, static_cast<std::byte*>(data), offset, n_bytes, false);
     };
     calls.clear = [](ggml_backend_buffer_t, std::uint8_t) {};  // it was mapped as zeros
-    return ggml_backend_buffer_init(&buffer_type.type, calls, this,
-                                    layout.device_bytes() + layout.host_bytes() + seen_bytes());
+    return ggml_backend_buffer_init(&buffer_type.type, calls, this, memory->n_bytes());
 }
 
 std::byte* ExpertBank::Impl::at(std::size_t tensor, std::int32_t place) const {
@@ -276,7 +223,8 @@ bool ExpertBank::Impl::copy(const ggml_tensor* tensor, std::byte* data, std::siz
         const std::size_t within = offset % stride;
         const std::size_t n = std::min(n_bytes, stride - within);
         std::byte* place = at(index, layer.place_of[offset / stride]) + within;
-        if (!(inwards ? memory->write(place, data, n) : memory->read(data, place, n))) {
+        SplitMemory& bytes = *memory->memory();
+        if (!(inwards ? bytes.write(place, data, n) : bytes.read(data, place, n))) {
             failure = "the driver does not copy the experts' weights";
             return false;
         }
@@ -292,11 +240,19 @@ void ExpertBank::Impl::copy_beside(const LayerExperts& layer, std::int32_t devic
                                    bool inwards) {
     for (const std::size_t i : layer.tensors) {
         const std::size_t n_bytes = layout.tensors[i].expert_bytes;
-        const std::size_t offset = n_bytes * static_cast<std::size_t>(device_place);
-        if (inwards) {
-            ggml_backend_tensor_set_async(side.get(), &stored[i], at(i, host_place), offset, n_bytes);
-        } else {
-            ggml_backend_tensor_get_async(side.get(), &stored[i], at(i, host_place), offset, n_bytes);
+        const std::size_t to = n_bytes * static_cast<std::size_t>(device_place);
+        const std::size_t from = n_bytes * static_cast<std::size_t>(host_place);
+        for (std::size_t done = 0, n = 0; done < n_bytes; done += n) {
+            n = n_bytes - done;  // but one copy may not cross what is mapped as one
+            if (from + done < memory->span(i).most_device) {
+                n = std::min(n, layout.granularity - (from + done) % layout.granularity);
+            }
+            std::byte* host = at(i, host_place) + done;
+            if (inwards) {
+                ggml_backend_tensor_set_async(side.get(), &stored[i], host, to + done, n);
+            } else {
+                ggml_backend_tensor_get_async(side.get(), &stored[i], host, to + done, n);
+            }
         }
     }
 }
@@ -315,11 +271,83 @@ bool ExpertBank::Impl::advance(Move& move) {
     return false;
 }
 
-ExpertBank::ExpertBank(ggml_backend_dev_t device, std::unique_ptr<SplitMemory> memory, std::size_t budget,
+void ExpertBank::Impl::settle_once() {
+    if (moves.empty()) return;
+    ggml_backend_synchronize(side.get());
+    for (const Move& move : moves) {
+        for (const std::size_t i : layout.layers[move.exchange.layer].tensors) {
+            settled.n_bytes += layout.tensors[i].expert_bytes;
+        }
+    }
+    settled.n_exchanges += std::erase_if(moves, [this](Move& move) { return advance(move); });
+    table->send(layout);
+}
+
+void ExpertBank::Impl::finish_moves() {
+    while (!moves.empty()) settle_once();
+}
+
+bool ExpertBank::Impl::copy_expert(const LayerExperts& layer, const experts::Relocation& relocation) {
+    SplitMemory& bytes = *memory->memory();
+    for (const std::size_t i : layer.tensors) {
+        std::vector<std::byte> expert(layout.tensors[i].expert_bytes);
+        if (!bytes.read(expert.data(), at(i, relocation.from), expert.size())) return false;
+        if (!bytes.write(at(i, relocation.to), expert.data(), expert.size())) return false;
+    }
+    return true;
+}
+
+// After an error all is as before.
+Result<void> ExpertBank::Impl::move_border(const experts::BorderMove& move) {
+    LayerExperts& layer = layout.layers[move.layer];
+    const LayerExperts layer_before = layer;
+    const std::vector<experts::TensorParts> parts_before = layout.parts;
+    const auto relocation = experts::move_border(layout, move, &use[move.layer]);
+    Result<void> done;
+    if (relocation && !copy_expert(layer, *relocation)) done = out_of_memory("the driver does not copy an expert");
+    std::size_t n_moved = 0;
+    for (; done && n_moved < layer.tensors.size(); ++n_moved) {
+        const std::size_t i = layer.tensors[n_moved];
+        done = memory->move_border(i, parts_before[i].device_bytes, layout.parts[i].device_bytes);
+    }
+    if (!done) {
+        for (std::size_t moved = 0; moved + 1 < n_moved; ++moved) {
+            const std::size_t i = layer.tensors[moved];
+            (void)memory->move_border(i, layout.parts[i].device_bytes, parts_before[i].device_bytes);
+        }
+        layer = layer_before;
+        layout.parts = parts_before;
+        return done;
+    }
+    for (const std::size_t i : layer.tensors) {
+        if (stream) stream->set(streamed_weight(i));
+    }
+    return {};
+}
+
+// Until so many are spare.
+Result<void> ExpertBank::Impl::free_granules(std::size_t n_granules) {
+    const std::size_t n_spare = memory->n_spare();
+    if (n_granules <= n_spare) return {};
+    const std::size_t n_bytes = (n_granules - n_spare) * layout.granularity;
+    for (const experts::BorderMove& move : experts::give_up(layout, n_bytes, least, use)) {
+        if (Result<void> moved = move_border(move); !moved) return moved;
+    }
+    return memory->n_spare() >= n_granules ? Result<void>() : out_of_memory("the experts have no more to lend");
+}
+
+void ExpertBank::Impl::use_spare() {
+    const std::size_t n_bytes = memory->n_spare() * layout.granularity;
+    for (const experts::BorderMove& move : experts::take_back(layout, n_bytes, most, use)) {
+        if (const Result<void> moved = move_border(move); !moved) return;
+    }
+}
+
+ExpertBank::ExpertBank(ggml_backend_dev_t device, std::unique_ptr<SplitMemory> memory, ExpertBudget budget,
                        experts::ExpertProfile known)
     : impl_(std::make_unique<Impl>()) {
     impl_->device = device;
-    impl_->memory = std::move(memory);
+    impl_->memory.emplace(std::move(memory));
     impl_->budget = budget;
     impl_->known = std::move(known);
     impl_->buffer_type = {*ggml_backend_dev_buffer_type(device), impl_.get(),
@@ -333,7 +361,7 @@ ExpertBank::ExpertBank(ggml_backend_dev_t device, experts::ExpertProfile known) 
     impl_->known = std::move(known);
 }
 
-bool ExpertBank::is_split() const { return impl_->memory != nullptr; }
+bool ExpertBank::is_split() const { return impl_->memory.has_value(); }
 
 ExpertBank::~ExpertBank() {
     if (impl_->side) ggml_backend_synchronize(impl_->side.get());
@@ -344,6 +372,16 @@ ggml_backend_buffer_type_t ExpertBank::buffer_type() const { return &impl_->buff
 const std::optional<std::string>& ExpertBank::failure() const { return impl_->failure; }
 const experts::ExpertProfile& ExpertBank::known() const { return impl_->known; }
 const ExpertLayout& ExpertBank::layout() const { return impl_->layout; }
+ggml_backend_dev_t ExpertBank::device() const { return impl_->device; }
+const std::shared_ptr<SplitMemory>& ExpertBank::memory() const { return impl_->memory->memory(); }
+
+std::int64_t ExpertBank::least_resident() const {
+    return std::accumulate(impl_->least.begin(), impl_->least.end(), std::int64_t{0});
+}
+
+std::int64_t ExpertBank::most_resident() const {
+    return std::accumulate(impl_->most.begin(), impl_->most.end(), std::int64_t{0});
+}
 
 ExpertTable* ExpertBank::table() { return impl_->table.get(); }
 
@@ -368,7 +406,7 @@ Result<void> ExpertBank::open(const NamedWeights& weights, std::int32_t n_tokens
         bank.stored[i].ne[2] = static_cast<std::int64_t>(n_places);
         bank.stored[i].nb[3] = bank.stored[i].nb[2] * n_places;
     }
-    if (bank.stage_bytes > 0) {
+    if (bank.is_streamed) {
         if (Result<void> opened = bank.open_stream(); !opened) return opened;
     }
     for (std::size_t i = 0; i < bank.weights.size(); ++i) {
@@ -400,18 +438,45 @@ void ExpertBank::start(const experts::Exchange& exchange) {
 }
 
 ExpertBank::Settled ExpertBank::settle() {
-    Impl& bank = *impl_;
-    Settled settled;
-    if (bank.moves.empty()) return settled;
-    ggml_backend_synchronize(bank.side.get());
-    for (const Impl::Move& move : bank.moves) {
-        for (const std::size_t i : bank.layout.layers[move.exchange.layer].tensors) {
-            settled.n_bytes += bank.layout.tensors[i].expert_bytes;
-        }
+    impl_->settle_once();
+    return std::exchange(impl_->settled, {});
+}
+
+std::size_t ExpertBank::n_lendable() const {
+    const Impl& bank = *impl_;
+    if (bank.table == nullptr || !is_split()) return 0;
+    std::size_t n_bytes = 0;
+    for (std::size_t l = 0; l < bank.least.size(); ++l) {
+        const LayerExperts& layer = bank.layout.layers[l];
+        n_bytes += experts::bytes_on_device(bank.layout, layer, layer.n_resident) -
+                   experts::bytes_on_device(bank.layout, layer, bank.least[l]);
     }
-    settled.n_exchanges = std::erase_if(bank.moves, [&bank](Impl::Move& move) { return bank.advance(move); });
+    return n_bytes / bank.layout.granularity + bank.memory->n_spare();
+}
+
+Result<std::vector<SplitMemory::Block>> ExpertBank::lend(std::size_t n_granules) {
+    Impl& bank = *impl_;
+    if (n_granules > n_lendable()) return out_of_memory("the experts have no more to lend");
+    bank.finish_moves();
+    bank.memory->memory()->wait();
+    const Result<void> freed = bank.free_granules(n_granules);
+    if (!freed) bank.use_spare();
     bank.table->send(bank.layout);
-    return settled;
+    if (!freed) return freed.error();
+    std::vector<SplitMemory::Block>& spare = bank.memory->spare();
+    std::vector<SplitMemory::Block> lent(spare.end() - static_cast<std::ptrdiff_t>(n_granules), spare.end());
+    spare.resize(spare.size() - n_granules);
+    return lent;
+}
+
+void ExpertBank::take_back(std::span<const SplitMemory::Block> blocks) {
+    Impl& bank = *impl_;
+    std::vector<SplitMemory::Block>& spare = bank.memory->spare();
+    spare.insert(spare.end(), blocks.begin(), blocks.end());
+    bank.finish_moves();
+    bank.memory->memory()->wait();
+    bank.use_spare();
+    bank.table->send(bank.layout);
 }
 
 }  // namespace luce::llama

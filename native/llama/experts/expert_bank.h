@@ -1,7 +1,8 @@
 // ExpertBank: the weights of a mixture's experts in split memory. Those in the first places of a tensor lie in the
 // GPU's memory, the others in the host's, where the GPU reads what a call needs by itself: nothing waits for the host.
 // A table on the device says in which place each expert lies; the graph reads it (cmake/patches/stored-experts.patch).
-// Experts change places beside computations, by way of a free place.
+// Experts change places beside computations, by way of a free place. Where something else needs memory of the device
+// the bank lends some: fewer experts lie there until it comes back.
 //
 // llama.cpp loads these tensors into its buffer type; it must outlive the model.
 #pragma once
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "experts/expert_layout.h"
 #include "experts/expert_profile.h"
 #include "experts/expert_usage.h"
+#include "llama/experts/bank_layout.h"
 #include "llama/experts/expert_table.h"
 #include "llama/experts/split_memory.h"
 
@@ -32,9 +35,8 @@ using NamedWeights = std::vector<std::pair<std::string, ggml_tensor*>>;
 
 class ExpertBank {
 public:
-    // `device`: its memory holds the resident ones, `budget` bytes of it at most. `known`: what decides which those
-    // are.
-    ExpertBank(ggml_backend_dev_t device, std::unique_ptr<SplitMemory> memory, std::size_t budget,
+    // `device`: its memory holds the resident ones. `known`: what decides which those are.
+    ExpertBank(ggml_backend_dev_t device, std::unique_ptr<SplitMemory> memory, ExpertBudget budget,
                experts::ExpertProfile known);
 
     // One that holds nothing, for weights that lie elsewhere: what is used of them is counted, on `device`.
@@ -67,6 +69,10 @@ public:
     // Of what was loaded.
     const experts::ExpertLayout& layout() const;
 
+    // The fewest and the most experts that can be resident; the same where nothing can be lent.
+    std::int64_t least_resident() const;
+    std::int64_t most_resident() const;
+
     // Null: all experts are resident, or none was loaded.
     ExpertTable* table();
 
@@ -84,6 +90,19 @@ public:
     // Between two calls, nothing is computed: takes all exchanges one of their two steps further, waiting for what is
     // being copied.
     Settled settle();
+
+    // Granules of the device's memory that could be lent now.
+    std::size_t n_lendable() const;
+
+    // Lends that many, until they are given back; nothing of theirs is mapped anywhere. Between two calls, nothing is
+    // computed. Errors: out_of_memory (it has no more, or the driver refuses); nothing is lent then.
+    Result<std::vector<SplitMemory::Block>> lend(std::size_t n_granules);
+    void take_back(std::span<const SplitMemory::Block> blocks);
+
+    ggml_backend_dev_t device() const;
+
+    // In which they are. REQUIRES: is_split().
+    const std::shared_ptr<SplitMemory>& memory() const;
 
 private:
     struct Impl;

@@ -39,7 +39,7 @@ std::unordered_map<ggml_backend_t, Attached>& attached() {
 Result<std::unique_ptr<ExpertStream>> ExpertStream::make(ggml_backend_dev_t device,
                                                          const std::vector<StreamedWeight>& weights) {
     std::unique_ptr<ExpertStream> made(new ExpertStream());
-    for (const StreamedWeight& weight : weights) made->weights_[weight.seen] = weight;
+    for (const StreamedWeight& weight : weights) made->set(weight);
     made->side_.reset(ggml_backend_dev_init(device, nullptr));
     bool is_complete = made->side_ != nullptr;
     for (auto* events : {&made->filled_, &made->read_}) {
@@ -51,6 +51,14 @@ Result<std::unique_ptr<ExpertStream>> ExpertStream::make(ggml_backend_dev_t devi
     if (!is_complete)
         return Error{ErrorCode::out_of_memory, "the device has no stream for experts beside computations"};
     return made;
+}
+
+void ExpertStream::set(const StreamedWeight& weight) {
+    if (weight.n_bytes == 0) {
+        weights_.erase(weight.seen);
+    } else {
+        weights_[weight.seen] = weight;
+    }
 }
 
 ExpertStream::~ExpertStream() {
@@ -75,7 +83,11 @@ ggml_status ExpertStream::compute(ggml_backend_t backend, ggml_cgraph* graph) {
 void ExpertStream::fill(const StreamedWeight& weight) {
     if (was_read_[weight.stage]) ggml_backend_event_wait(side_.get(), read_[weight.stage].get());
     ggml_tensor bytes = as_bytes(weight);
-    ggml_backend_tensor_set_async(side_.get(), &bytes, weight.host, weight.offset, weight.n_bytes);
+    for (std::size_t done = 0, n = 0; done < weight.n_bytes; done += n) {
+        const std::size_t at = weight.offset + done;
+        n = at < weight.pieces_end ? weight.piece_bytes : weight.n_bytes - done;
+        ggml_backend_tensor_set_async(side_.get(), &bytes, weight.host + done, at, std::min(n, weight.n_bytes - done));
+    }
     ggml_backend_event_record(filled_[weight.stage].get(), side_.get());
 }
 

@@ -25,6 +25,9 @@ struct StreamedWeight {
     std::size_t offset = 0;
     std::size_t n_bytes = 0;  // with what kernels may read behind the weight: a stage holds another one's bytes there
     std::size_t stage = 0;
+    // Up to here it is copied by so many bytes: one copy may not cross what is mapped as one.
+    std::size_t pieces_end = 0;
+    std::size_t piece_bytes = 0;
 };
 
 class ExpertStream {
@@ -37,6 +40,10 @@ public:
     static Result<std::unique_ptr<ExpertStream>> make(ggml_backend_dev_t device,
                                                       const std::vector<StreamedWeight>& weights);
     ~ExpertStream();
+
+    // Another part of it is the host's than before. Nothing may be running.
+    void set(const StreamedWeight& weight);
+
     ExpertStream(const ExpertStream&) = delete;
     ExpertStream& operator=(const ExpertStream&) = delete;
 

@@ -1,5 +1,5 @@
 // SplitMemory: addresses in a row whose bytes lie partly in a GPU's memory and partly in the host's; the GPU reads
-// both, over its link where they are the host's. One range, made once, given back in the end.
+// both, over its link where they are the host's. What lies behind an address may change: the address stays.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ public:
     // Of what is mapped, in bytes; a power of two.
     virtual std::size_t granularity() const = 0;
 
-    // Addresses of `n_bytes`, with nothing behind them yet; once. Errors: out_of_memory.
+    // Addresses of `n_bytes`, with nothing behind them yet. Errors: out_of_memory.
     virtual Result<std::byte*> reserve(std::size_t n_bytes) = 0;
 
     using Block = std::size_t;
@@ -28,13 +28,20 @@ public:
     // Errors: out_of_memory, naming whose.
     virtual Result<Block> allocate(std::size_t n_bytes, bool on_device) = 0;
 
-    // Puts a whole block behind a part of the addresses, behind other parts as well as often as this is called.
-    // `offset`: a multiple of the granularity. Errors: out_of_memory.
-    virtual Result<void> map(std::size_t offset, Block block) = 0;
+    // Puts a whole block behind addresses that have nothing behind them, behind others as well as often as this is
+    // called. `at`: a multiple of the granularity behind what reserve() gave. Errors: out_of_memory.
+    virtual Result<void> map(std::byte* at, Block block) = 0;
+
+    // The end of it, of the block whose first byte is there. Blocks keep their bytes.
+    virtual void unmap(std::byte* at) = 0;
+
+    // All that was given to the GPU is done.
+    virtual void wait() = 0;
 
     // Blocking; nothing that reads or writes the bytes may be running. False: the driver refuses.
     virtual bool write(std::byte* to, const void* from, std::size_t n_bytes) = 0;
     virtual bool read(void* to, const std::byte* from, std::size_t n_bytes) = 0;
+    virtual bool clear(std::byte* at, std::size_t n_bytes) = 0;
 };
 
 // Errors: unsupported, which says what is missing.

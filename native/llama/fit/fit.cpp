@@ -169,6 +169,7 @@ std::optional<ContextSize> measure(llama_model* model, const ContextSizes& sizes
             size.cache += bytes.context;
             size.compute += bytes.compute;
         }
+        size.pages = std::min(size.cache, least_row_bytes(model, sizes.types) * static_cast<std::size_t>(sizes.n_pool));
     } catch (const std::exception& e) {
         log_warn(std::string("fit: a context could not be measured: ") + e.what());
         return std::nullopt;
@@ -236,6 +237,7 @@ std::string Fitted::text() const {
     if (plan.expert_memory > 0) {
         text += ", the experts used most in " + gib(plan.expert_memory) +
                 " GiB there, the others in the host's memory, where the GPU reads them";
+        if (plan.expert_lendable > 0) text += " (" + gib(plan.expert_lendable) + " GiB of it until the context fills)";
     }
     if (!reason.empty()) text += " (" + reason + ")";
     text += ", a context of " + std::to_string(plan.n_ctx) + " in " + cache_type_k + ": ";
@@ -279,6 +281,9 @@ Result<Fitted> fit(const ModelOptions& options, const FitOptions& wanted) {
     choices.splits_experts = wanted.may_split_experts && experts != nullptr && fitted.budget.gpus.size() == 1 &&
                              (wanted.gpus || splits_experts(options.placement));
     choices.least_experts = wanted.least_experts;
+    // Without flash attention a position's values do not lie together.
+    choices.lends_pages =
+        wanted.may_lend_pages && !options.outgrows_pool && options.flash_attention != FlashAttention::off;
     const auto context_size = [&](std::int32_t n_ctx, bool has_q8, bool is_wide) {
         const auto size = probe.measure(n_ctx, has_q8, is_wide);
         is_known = is_known && size;

@@ -24,6 +24,7 @@ struct FitOptions {
     std::optional<std::size_t> host_bytes;         // and the host's
     std::size_t least_experts = kLeastExperts;     // bytes
     bool may_split_experts = true;
+    bool may_lend_pages = true;  // to experts
     // Of this machine, where a mixture does not fit.
     std::function<decltype(measure_expert_rates)> measure_experts = measure_expert_rates;
 };

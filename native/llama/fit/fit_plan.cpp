@@ -9,6 +9,13 @@ namespace {
 
 constexpr int kFillSteps = 8;
 
+// Of the cache's pages, what has memory to begin with; and what comes in granules may take so much more.
+constexpr std::size_t kFirstPart = 16;
+constexpr std::size_t kFirstBytes = std::size_t{64} << 20;
+constexpr std::size_t kInGranules = std::size_t{128} << 20;
+// Of all experts, that stay on the GPU where all is lent: fewer would not be worth their stages.
+constexpr std::size_t kLeastStay = 8;
+
 // The weights of layers that lie in the host's memory are copied to the GPU for a prompt, a tensor at a time: two wait
 // while one is computed with.
 std::size_t staging(const FitModel& model, std::int32_t n_expert_layers) {
@@ -60,19 +67,30 @@ public:
 
     // All layers on the GPU, and as many experts as there is room for. None: there is not even room for the rest and
     // the least of them.
-    std::optional<FitPlan> with_split_experts(std::size_t least) const {
+    std::optional<FitPlan> with_split_experts(const FitChoices& choices) const {
         const auto n_layers = static_cast<std::int32_t>(model_.layers.size());
         FitPlan plan = with(n_layers + 1, n_layers);
         plan.compute = context_.compute;
         plan.n_expert_layers = 0;
-        if (plan.gpu_bytes() + least > room_) return std::nullopt;
+        if (plan.gpu_bytes() + choices.least_experts > room_) return std::nullopt;
         std::size_t n_all = 0;
         for (const LayerSize& layer : model_.layers) n_all += layer.experts;
         plan.expert_memory = std::min(room_ - plan.gpu_bytes(), n_all);
         plan.weights += plan.expert_memory;
         plan.host_weights -= plan.expert_memory;
         if (plan.host_weights + plan.host_cache > host_) return std::nullopt;
+        if (choices.lends_pages && plan.expert_memory >= n_all / kLeastStay) lend_pages(plan, n_all);
         return plan;
+    }
+
+    // The host has room for what is lent as well.
+    void lend_pages(FitPlan& plan, std::size_t n_all) const {
+        const std::size_t first = std::max(context_.pages / kFirstPart, kFirstBytes) + kInGranules;
+        if (context_.pages < 2 * first || plan.expert_memory >= n_all) return;
+        plan.expert_lendable = std::min(context_.pages - first, n_all - plan.expert_memory);
+        plan.expert_memory += plan.expert_lendable;
+        plan.weights += plan.expert_lendable;
+        plan.cache -= plan.expert_lendable;
     }
 
     bool fits(const FitPlan& plan) const {
@@ -167,7 +185,7 @@ FitPlan fit_plan(const FitModel& model, const FitBudget& budget, const FitChoice
         }
         for (const std::int32_t n_ctx : choices.n_ctx) {
             if (!is_mixture || !choices.splits_experts) break;
-            if (const auto plan = planner(n_ctx, least, true).with_split_experts(choices.least_experts)) return *plan;
+            if (const auto plan = planner(n_ctx, least, true).with_split_experts(choices)) return *plan;
         }
         const Planner here = planner(n_wanted, least);
         for (std::int32_t n = 1; is_mixture && n <= n_layers; ++n) {

@@ -29,6 +29,7 @@ struct LayerSize {
 struct ContextSize {
     std::size_t cache = 0;    // pages and states of all layers
     std::size_t compute = 0;  // buffers, on each device
+    std::size_t pages = 0;    // of the cache, which are empty to begin with
 };
 
 struct FitModel {
@@ -54,6 +55,7 @@ struct FitChoices {
     std::vector<bool> has_q8;         // cache in q8_0 or as it would be
     bool splits_experts = false;      // the GPU, there is one, reads experts from the host's memory by itself
     std::size_t least_experts = kLeastExperts;
+    bool lends_pages = false;  // experts have the memory of the cache's empty pages, until those are needed
 };
 
 struct FitPlan {
@@ -62,6 +64,7 @@ struct FitPlan {
     std::int32_t n_gpu_layers = 0;         // of layers and output; all: n_layers + 1
     std::int32_t n_expert_layers = 0;      // whose experts lie in the host's memory
     std::size_t expert_memory = 0;         // of the GPU, for the experts used most; 0: all experts lie as the plan says
+    std::size_t expert_lendable = 0;       // of that, what the cache gets when it needs it; not counted in `cache`
     std::optional<std::size_t> gpu = {};   // of several, the one that holds all
     std::vector<std::int32_t> split = {};  // of several, how many of n_gpu_layers each has, in order
     std::size_t weights = 0;               // of the GPUs together

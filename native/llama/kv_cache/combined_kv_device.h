@@ -24,6 +24,11 @@ public:
 
     const memory::DeviceTraits& traits() const override { return traits_; }
     std::int32_t n_free_cells() const override;
+    std::int32_t n_step_cells() const override { return target_.n_step_cells(); }
+    std::int32_t n_cells() const override { return target_.n_cells(); }
+    std::int32_t n_more_cells() const override { return target_.n_more_cells(); }
+    bool resize(std::int32_t n_cells) override { return target_.resize(n_cells); }
+    bool is_seen_from(memory::Cell first) const override { return target_.is_seen_from(first); }
     std::int32_t n_spanned_cells(std::int32_t n_more) const override { return target_.n_spanned_cells(n_more); }
     void set_aside(std::span<memory::Cell> cells) override;
     void bring_back(std::span<memory::Cell> cells) override;

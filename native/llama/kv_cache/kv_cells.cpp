@@ -51,7 +51,32 @@ constexpr Position kNamed = 64;
 llama_kv_cells& KvCells::cells() const { return const_cast<llama_kv_cells&>(cache_->get_cells(0)); }
 
 KvCells::KvCells(llama_kv_cache& cache, bool has_2d_positions)
-    : cache_(&cache), has_2d_positions_(has_2d_positions), is_aside_(cells().size()), free_end_(cells().size()) {}
+    : cache_(&cache),
+      has_2d_positions_(has_2d_positions),
+      is_aside_(cells().size()),
+      limit_(cells().size()),
+      free_end_(limit_) {}
+
+void KvCells::set_limit(Cell limit) {
+    assert(are_free_from(limit));
+    limit_ = free_end_ = limit;
+}
+
+bool KvCells::are_free_from(Cell first) const {
+    for (Cell cell = first; cell < limit_; ++cell) {
+        if (!cells().is_empty(cell)) return false;
+    }
+    return true;
+}
+
+bool KvCells::is_seen_from(Cell first) const {
+    auto of_holder = (cells().*member_of(SequencesOfCells{})).front();
+    of_holder.reset();
+    of_holder.set(static_cast<std::size_t>(holder_id()));
+    const auto& sequences = cells().*member_of(SequencesOfCells{});
+    return std::any_of(sequences.begin() + first, sequences.begin() + limit_,
+                       [&](const auto& seen) { return (seen & ~of_holder).any(); });
+}
 
 std::uint32_t& KvCells::search_start() const { return (cache_->*member_of(SearchStarts{}))[0]; }
 

@@ -36,9 +36,16 @@ public:
     KvCells(llama_kv_cache& cache, bool has_2d_positions);
 
     std::int32_t size() const;
+
+    // The first ones, that may be used: all, to begin with. REQUIRES: the others are free.
+    std::int32_t limit() const { return static_cast<std::int32_t>(limit_); }
+    void set_limit(memory::Cell limit);
+    bool are_free_from(memory::Cell first) const;
+    bool is_seen_from(memory::Cell first) const;  // by a lane
+
     std::int32_t n_used() const;  // and not set aside
     std::int32_t n_aside() const { return n_aside_; }
-    std::int32_t n_free() const { return size() - n_used() - n_aside_; }
+    std::int32_t n_free() const { return limit() - n_used() - n_aside_; }
     // Up to the highest used one, once the n lowest free ones are used as well. REQUIRES: so many are free.
     std::int32_t n_spanned(std::int32_t n) const;
 
@@ -112,6 +119,7 @@ private:
     bool has_2d_positions_ = false;
     std::vector<bool> is_aside_;
     std::int32_t n_aside_ = 0;
+    memory::Cell limit_ = 0;
     memory::Cell free_end_ = 0;     // no cell from here on is free
     std::vector<Unnamed> unnamed_;  // of the sequences that have had some
 };

@@ -4,15 +4,18 @@
 #include <bit>
 #include <iterator>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
 #include <llama.h>
 
+#include "base/log.h"
 #include "llama-context.h"
 #include "llama-kv-cache.h"
 #include "llama-memory-recurrent.h"
 #include "llama-model.h"
+#include "llama/experts/elastic_cache.h"
 #include "llama/model/sequence.h"
 
 namespace luce::llama {
@@ -72,11 +75,14 @@ void LlamaKvDevice::unbind() {
     cells_ = {};
     rows_ = {};
     checkpoint_ = {};
+    elastic_ = nullptr;
 }
 
 void LlamaKvDevice::rebind() {
     copies_.close();
     placed_.close();
+    elastic_ = owner_.elastic_cache();
+    can_grow_ = true;
     parts_ = memory_parts(owner_.context(), owner_.architecture(), n_lanes_);
     traits_ = {};
     traits_.kind = parts_.kind;
@@ -84,10 +90,11 @@ void LlamaKvDevice::rebind() {
     cells_ = {};
     rows_ = {};
     checkpoint_ = {};
-    if (parts_.refusal) return;
+    if (parts_.refusal) return use_all_cells();
     if (parts_.paged != nullptr) {
         cells_ = KvCells(*parts_.paged, has_2d_positions(llama_get_model(owner_.context())));
         rows_ = KvRows(*parts_.paged);
+        if (elastic_ != nullptr) cells_.set_limit(static_cast<Cell>(elastic_->n_cells()));
     }
     checkpoint_ = CheckpointState(owner_.context(), parts_);
     traits_.n_cells = cells_.size();
@@ -116,7 +123,37 @@ KvCells::WiderSpan LlamaKvDevice::widen_span(std::int32_t n_more) {
     const auto end = static_cast<std::uint32_t>(cells_.n_spanned(n_more));
     const std::uint32_t step = std::clamp(std::bit_ceil(end / 16), kLeastSpanStep, kMostSpanStep);
     const std::uint32_t padded = (end + step - 1) / step * step;
-    return {cells_, std::min(padded, static_cast<std::uint32_t>(cells_.size()))};
+    return {cells_, std::min(padded, static_cast<std::uint32_t>(cells_.limit()))};
+}
+
+std::int32_t LlamaKvDevice::n_step_cells() const {
+    return elastic_ != nullptr && cells_.size() > 0 ? elastic_->n_step() : 0;
+}
+
+// Nobody keeps account of them.
+void LlamaKvDevice::use_all_cells() {
+    if (elastic_ == nullptr) return;
+    const Result<void> resized = elastic_->resize(elastic_->n_most());
+    if (!resized) throw std::runtime_error("no memory for the attention cache: " + resized.error().text);
+}
+
+void LlamaKvDevice::wait_for_all() {
+    placed_.wait();
+    settle();
+    llama_synchronize(owner_.context());
+}
+
+bool LlamaKvDevice::resize(std::int32_t n_cells) {
+    if (n_cells < cells_.limit() && !cells_.are_free_from(static_cast<Cell>(n_cells))) return false;
+    wait_for_all();
+    if (const Result<void> resized = elastic_->resize(n_cells); !resized) {
+        log_warn("the attention cache gets no more memory: texts that are idle leave it sooner, and requests wait: " +
+                 resized.error().text);
+        can_grow_ = false;
+        return false;
+    }
+    cells_.set_limit(static_cast<Cell>(n_cells));
+    return true;
 }
 
 RowPacker LlamaKvDevice::packer(const std::string& type) const {

@@ -52,6 +52,11 @@ public:
 
     const memory::DeviceTraits& traits() const override { return traits_; }
     std::int32_t n_free_cells() const override { return cells_.n_free(); }
+    std::int32_t n_step_cells() const override;
+    std::int32_t n_cells() const override { return cells_.limit(); }
+    std::int32_t n_more_cells() const override { return can_grow_ ? cells_.size() - cells_.limit() : 0; }
+    bool resize(std::int32_t n_cells) override;
+    bool is_seen_from(memory::Cell first) const override { return cells_.is_seen_from(first); }
     std::int32_t n_spanned_cells(std::int32_t n_more) const override { return cells_.n_spanned(n_more); }
     void set_aside(std::span<memory::Cell> cells) override { move(cells, true); }
     void bring_back(std::span<memory::Cell> cells) override { move(cells, false); }
@@ -82,12 +87,16 @@ private:
     Result<void> check(std::span<const Token> tokens, std::span<const std::uint8_t> rows, std::int32_t n_rows,
                        std::span<const memory::Cell> cells) const;
     void hold_back_computations();
+    void use_all_cells();
+    void wait_for_all();
     void move(std::span<memory::Cell> cells, bool are_aside);
 
     const ContextOwner& owner_;
     std::int32_t n_lanes_;
     memory::DeviceTraits traits_;
     MemoryParts parts_;
+    ElasticCache* elastic_ = nullptr;  // null: all cells have memory for good
+    bool can_grow_ = true;
     KvCells cells_;
     KvRows rows_;
     CheckpointState checkpoint_;

@@ -123,6 +123,17 @@ Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions&
     return sizes;
 }
 
+std::size_t least_row_bytes(const llama_model* model, const KvLayerTypes& types) {
+    const llama_hparams& hparams = model->hparams;
+    std::size_t n_bytes = 0;
+    for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
+        if (hparams.is_recr(il) || hparams.is_swa(il) || !hparams.has_kv(il)) continue;
+        n_bytes += ggml_row_size(types.of(il).k, hparams.n_embd_k_gqa(il));
+        if (!hparams.is_mla()) n_bytes += ggml_row_size(types.of(il).v, hparams.n_embd_v_gqa(il));
+    }
+    return n_bytes;
+}
+
 void warn_of_few_states(const ContextSizes& sizes, const ModelOptions& options) {
     const auto n = static_cast<std::int32_t>(sizes.params.n_rs_seq);
     if (sizes.state_bytes == 0 || n >= options.n_draft_most) return;

@@ -32,6 +32,10 @@ Result<void> check_is_decoder(const llama_model* model);
 // Errors: bad_args, where the model takes no such number format.
 Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions& options, bool uses_gpu);
 
+// Of one position in the attention cache, at the least: layers whose rows are not those of all positions, or another
+// layer's, are left out.
+std::size_t least_row_bytes(const llama_model* model, const KvLayerTypes& types);
+
 // Says where drafts are longer than the states that a lane can go back to.
 void warn_of_few_states(const ContextSizes& sizes, const ModelOptions& options);
 

@@ -79,18 +79,6 @@ bool has_spare_memory() {
     return true;
 }
 
-// Of one position, at the least: layers whose rows are not those of all positions, or another layer's, are left out.
-std::size_t least_row_bytes(const llama_model* model, const KvLayerTypes& types) {
-    const llama_hparams& hparams = model->hparams;
-    std::size_t n_bytes = 0;
-    for (std::uint32_t il = 0; il < hparams.n_layer(); ++il) {
-        if (hparams.is_recr(il) || hparams.is_swa(il) || !hparams.has_kv(il)) continue;
-        n_bytes += ggml_row_size(types.of(il).k, hparams.n_embd_k_gqa(il));
-        if (!hparams.is_mla()) n_bytes += ggml_row_size(types.of(il).v, hparams.n_embd_v_gqa(il));
-    }
-    return n_bytes;
-}
-
 // The host's memory is given out before it is there: who takes more of it is ended later, without a word.
 Result<void> check_host_holds(const llama_model* model, const KvLayerTypes& types, std::int32_t n_pool,
                               std::size_t host_bytes) {
@@ -111,9 +99,11 @@ Model& Model::operator=(Model&& other) noexcept {
     unload();
     model_ = std::move(other.model_);
     bank_ = std::move(other.bank_);
+    elastic_ = std::move(other.elastic_);
     context_ = std::move(other.context_);
     graphs_ = std::move(other.graphs_);
     params_ = std::move(other.params_);
+    cache_step_bytes_ = other.cache_step_bytes_;
     info_ = std::move(other.info_);
     return *this;
 }
@@ -121,6 +111,7 @@ Model& Model::operator=(Model&& other) noexcept {
 void Model::unload() {
     graphs_.reset();
     context_.reset();
+    elastic_.reset();
     model_.reset();
     bank_.reset();
 }
@@ -240,6 +231,7 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     info_.cache_type_v = sizes.types.text(false);
     sizes.types.set(model_.get());
     params_ = std::make_shared<llama_context_params>(sizes.params);
+    cache_step_bytes_ = options.placement.cache_step_bytes;
     if (options.may_widen && uses_gpu && open_wide_context()) return {};
     return open_context();
 }
@@ -269,7 +261,12 @@ Result<void> Model::resize_pool(std::int32_t n_pool) {
 
 Result<void> Model::open_context() {
     params_->n_ctx = static_cast<std::uint32_t>(info_.n_pool);
+    elastic_.reset();
+    if (bank_ && bank_->n_lendable() > 0)
+        elastic_ = std::make_unique<ElasticCache>(bank_->device(), *bank_, cache_step_bytes_);
     try {
+        std::optional<ElasticCache::Placing> placing;
+        if (elastic_) placing.emplace(*elastic_);
         context_.reset(llama_init_from_model(model_.get(), *params_));
     } catch (const std::exception& e) {
         return start_failed(std::string("no context: ") + e.what());
@@ -280,6 +277,7 @@ Result<void> Model::open_context() {
                             " lanes could be made (too little memory? a smaller --ctx, --pool or --lanes needs less; " +
                             free_memory() + ")");
     }
+    if (elastic_ && !elastic_->is_placed()) elastic_.reset();
     info_.n_rollback = llama_n_rs_seq(context_.get());
     if (bank_) bank_->attach(context_->get_sched());
     graphs_ = std::make_unique<GraphCache>(*context_, kMostGraphs);

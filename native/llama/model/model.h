@@ -112,6 +112,7 @@ public:
 
     // Null: its experts lie where any weight does.
     ExpertBank* experts() const { return bank_.get(); }
+    ElasticCache* elastic_cache() const override { return elastic_.get(); }
 
 private:
     Model() = default;
@@ -126,9 +127,11 @@ private:
 
     std::shared_ptr<ExpertBank> bank_;  // goes after the model; null: none was asked for
     std::unique_ptr<llama_model, LlamaModelDeleter> model_;
-    std::unique_ptr<llama_context, LlamaContextDeleter> context_;  // goes before the model
+    std::unique_ptr<ElasticCache> elastic_;                        // goes before the bank
+    std::unique_ptr<llama_context, LlamaContextDeleter> context_;  // goes before the model and its cache
     std::unique_ptr<GraphCache> graphs_;                           // goes before the context
     std::shared_ptr<llama_context_params> params_;                 // of the context, but for the pool's size
+    std::size_t cache_step_bytes_ = 0;
     ModelInfo info_;
 };
 

@@ -146,8 +146,8 @@ Result<std::shared_ptr<ExpertBank>> Placement::make_bank(const std::string& iden
     if (all.size() != 1) return refused("there are " + std::to_string(all.size()) + " GPUs; name one with --device");
     Result<std::unique_ptr<SplitMemory>> memory = options_.open_split_memory(all.front());
     if (!memory) return refused(memory.error().text);
-    auto bank = std::make_shared<ExpertBank>(all.front(), std::move(memory).value(), *options_.expert_memory_bytes,
-                                             std::move(known).value());
+    const ExpertBudget budget{*options_.expert_memory_bytes, options_.expert_lendable_bytes};
+    auto bank = std::make_shared<ExpertBank>(all.front(), std::move(memory).value(), budget, std::move(known).value());
     overrides_.push_back({kBankedTensors, bank->buffer_type()});
     end_overrides();
     return bank;

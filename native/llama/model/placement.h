@@ -13,6 +13,7 @@
 #include <llama.h>
 
 #include "base/result.h"
+#include "llama/experts/elastic_cache.h"
 #include "llama/experts/expert_bank.h"
 #include "llama/experts/split_memory.h"
 
@@ -30,8 +31,11 @@ struct PlacementOptions {
     std::int32_t n_expert_layers = 0;    // the same of so many layers, the first ones
     std::size_t expert_cache_bytes = 0;  // of devices, for experts in the host's memory that were used lately
     std::optional<std::size_t> expert_memory_bytes = {};  // of the one GPU, for experts that are used most (ExpertBank)
-    std::optional<std::string> expert_profile = {};       // which ones these are; may not be there yet
-    std::optional<std::string> expert_profiles = {};      // the folder of those that are not named
+    // Of that, what those give up when the attention cache needs it; 0: that has all of its memory from the start.
+    std::size_t expert_lendable_bytes = 0;
+    std::size_t cache_step_bytes = ElasticCache::kStepBytes;  // that it gets at once
+    std::optional<std::string> expert_profile = {};           // which ones these are; may not be there yet
+    std::optional<std::string> expert_profiles = {};          // the folder of those that are not named
     SplitMemoryMaker open_split_memory = open_cuda_memory;
     bool maps_file = true;
     bool locks_memory = false;

@@ -157,6 +157,7 @@ void KvCacheManager::open(LaneId id, const PrefixMatch& prefix_match, std::span<
 // In host memory only a request's beginning moves what is idle (PrefixPlacer): within an answer it would be noticed.
 Result<void> KvCacheManager::make_room(std::int32_t n_cells) {
     if (refusal() || !has_cells(device_)) return {};
+    pool_.follow_need(n_cells);
     if (!device_.traits().is_host_memory) pool_.set_idle_aside(static_cast<std::size_t>(2 * n_cells / kPageSize));
     return pool_.make_room(n_cells);
 }

@@ -49,6 +49,18 @@ public:
 
     virtual std::int32_t n_free_cells() const = 0;
 
+    // Of a device whose cells' memory serves something else while they are not used: the first n_cells() may be used,
+    // as many more when resize() is asked for them. The unit of it; 0: all may be used, for good.
+    virtual std::int32_t n_step_cells() const { return 0; }
+    virtual std::int32_t n_cells() const { return traits().n_cells; }
+    // That resize() can bring: none once it could not.
+    virtual std::int32_t n_more_cells() const { return 0; }
+
+    // More cells may be used, or fewer. REQUIRES: a multiple of the unit, or all; fewer: no lane sees one of the
+    // others, and nothing is held there. False: it could not, and all is as before.
+    virtual bool resize(std::int32_t /*n_cells*/) { return false; }
+    virtual bool is_seen_from(Cell /*first*/) const { return true; }
+
     // Those that a computation looks at, once n_more rows are there: up to the highest used one. REQUIRES: so many are
     // free.
     virtual std::int32_t n_spanned_cells(std::int32_t n_more) const = 0;
@@ -58,7 +70,7 @@ public:
     // read and released as before, but not shown.
     virtual void set_aside(std::span<Cell> cells) = 0;
 
-    // The end of it: they move into the lowest free cells, as far as those are lower than their own.
+    // Rows that are held and that nobody sees, set aside or not, move into the lowest free cells, if those are lower.
     virtual void bring_back(std::span<Cell> cells) = 0;
 
     // The cells of the lane's positions begin … begin + cells.size() - 1, in this order. Errors: internal (the lane

@@ -23,7 +23,7 @@ std::int32_t LanePool::n_available_cells() const {
 
 // Of the device's cells: it may have a few more than the pool was asked to have, and has none while it is parked.
 std::int32_t LanePool::n_used_cells() const {
-    return has_cells(device_) ? device_.traits().n_cells - cache_.n_available_cells() : 0;
+    return has_cells(device_) ? device_.n_cells() - device_.n_free_cells() - cache_.n_idle_cells() : 0;
 }
 
 std::int32_t LanePool::n_private_cells(LaneId id, Position n_computed) const {
@@ -40,8 +40,26 @@ void LanePool::set_idle_aside(std::size_t n_pages) {
     cache_.set_idle_aside(lanes_.n_running() > 0 ? std::max(kPagesAStep, n_pages) : cache_.n_low_idle_pages());
 }
 
+// An idle text that is kept elsewhere comes back sooner than a step of experts; so those that lose nothing by it leave
+// first, before cells come, and they do not keep cells from going.
+void LanePool::make_cells(std::int32_t n_cells) {
+    if (device_.n_more_cells() == 0 || cache_.make_room_unharmed(n_cells)) return;
+    const std::int32_t n_missing = n_cells - device_.n_free_cells();
+    device_.resize(PoolLimit::grown(device_.n_cells(), n_missing, device_.n_step_cells(), device_.traits().n_cells));
+}
+
+void LanePool::follow_need(std::int32_t n_cells) {
+    const std::int32_t n_step = device_.n_step_cells();
+    if (n_step == 0) return;
+    const std::optional<std::int32_t> fewer = limit_.note_call(n_used_cells() + n_cells, device_.n_cells(), n_step);
+    if (!fewer) return;
+    const auto first = static_cast<Cell>(*fewer);
+    if (!device_.is_seen_from(first) && cache_.clear_from(first)) device_.resize(*fewer);
+}
+
 Result<void> LanePool::make_room(std::int32_t n_cells) {
     if (device_.traits().refusal || !has_cells(device_)) return {};
+    make_cells(n_cells);
     Result<void> room = cache_.make_room(n_cells);
     if (!room && residency_ != nullptr) {
         const double started_s = clock_.now_s();

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "memory/manager/kv_cache_types.h"
 #include "memory/manager/lane.h"
+#include "memory/residency/pool_limit.h"
 
 namespace luce::memory {
 
@@ -28,6 +29,10 @@ public:
 
     // Cells of the lane that no other lane uses.
     std::int32_t n_private_cells(LaneId id, Position n_computed) const;
+
+    // Before each call, of n_cells tokens: where cells' memory serves something else while they are not used, cells
+    // that calls did not need for long may go.
+    void follow_need(std::int32_t n_cells);
 
     // Have at least n free cells. Where residency is bounded, lanes give up pages for it. Errors: no_room, internal.
     Result<void> make_room(std::int32_t n_cells);
@@ -60,6 +65,7 @@ public:
     std::optional<std::string> check_integrity() const;
 
 private:
+    void make_cells(std::int32_t n_cells);
     std::int32_t n_yieldable_pages() const;
     std::int32_t count_yieldable_pages() const;
 
@@ -69,6 +75,7 @@ private:
     const ResidencyConfig* residency_;
     const Clock& clock_;
     ResidencyStatus totals_;
+    PoolLimit limit_;
     // n_yieldable_pages() as of that many n_lane_changes(); unset: see note_lanes_changed().
     mutable std::optional<std::pair<std::uint64_t, std::int32_t>> yieldable_;
 };

@@ -20,6 +20,16 @@ std::vector<Page*> IdlePages::lowest_low(std::size_t n) const {
     return pages;
 }
 
+std::vector<Page*> IdlePages::reaching(Cell first) const {
+    std::vector<Page*> pages;
+    for (const Pages* all : {&low_, &aside_}) {
+        for (const auto& [lowest, page] : *all) {
+            if (std::ranges::max(page->cells) >= first) pages.push_back(page);
+        }
+    }
+    return pages;
+}
+
 std::vector<Page*> IdlePages::lowest(std::size_t n) const {
     std::vector<Page*> pages;
     auto low = low_.begin();

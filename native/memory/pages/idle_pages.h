@@ -23,6 +23,7 @@ public:
 
     std::vector<Page*> lowest_low(std::size_t n) const;
     std::vector<Page*> lowest(std::size_t n) const;              // of both
+    std::vector<Page*> reaching(Cell first) const;               // of both, with a cell from there on
     Cell lowest_aside() const { return aside_.begin()->first; }  // REQUIRES: there is one
 
 private:

@@ -30,7 +30,7 @@ PageCache::PageCache(PrefixTree& tree, KvDevice& device, DiskStore* disk, std::s
       uncopied_(policy, QueueKind::uncopied) {}
 
 std::int32_t PageCache::n_available_cells() const {
-    return device_.n_free_cells() + static_cast<std::int32_t>(n_idle_) * kPageSize;
+    return device_.n_free_cells() + device_.n_more_cells() + static_cast<std::int32_t>(n_idle_) * kPageSize;
 }
 
 Result<void> PageCache::make_room(std::int32_t n_cells) {
@@ -41,12 +41,25 @@ Result<void> PageCache::make_room(std::int32_t n_cells) {
     return {};
 }
 
+bool PageCache::make_room_unharmed(std::int32_t n_cells) {
+    while (device_.n_free_cells() < n_cells) {
+        if (in_pool_.empty()) return false;
+        Page& page = in_pool_.lowest(policy_.now_s());
+        if (!is_safe(page) && !has_host_room()) return false;
+        if (!evict(page)) return false;
+    }
+    return true;
+}
+
+bool PageCache::is_safe(const Page& page) const {
+    return page.host != nullptr || (is_on_disk(page) && page.n_pins == 0);
+}
+
 // Takes a page out of the pool; its copy in the host, if it is worth one, is made first.
 Result<void> PageCache::evict(Page& page) {
     assert(page.n_lanes == 0);
-    const bool is_safe = page.host != nullptr || (is_on_disk(page) && page.n_pins == 0);
     const bool is_wanted = !is_hopeless(page) || page.n_pins > 0 || page.n_waiting > 0 || disk_ != nullptr;
-    if (!is_safe && is_wanted &&
+    if (!is_safe(page) && is_wanted &&
         make_host_room(page_bytes_, priority_per_byte(page, policy_.now_s()), claim_of(page))) {
         Result<Blob> rows = rows_of(page);
         if (!rows && page.n_pins > 0) return rows.error();

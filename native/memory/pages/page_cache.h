@@ -60,6 +60,14 @@ public:
     // Have at least n free cells. Errors: no_room (as many as possible were freed).
     Result<void> make_room(std::int32_t n_cells);
 
+    // The same as long as nothing is lost by it: what leaves is elsewhere, or there is room for it. Returns whether
+    // there are as many.
+    bool make_room_unharmed(std::int32_t n_cells);
+
+    // What no lane sees moves out of the cells from `first` on, or leaves as far as there is no room below and nothing
+    // is lost by it. Returns whether none of it is there any more. REQUIRES: no lane sees one of them.
+    bool clear_from(Cell first);
+
     // A lane's own cells become the page's. REQUIRES: not resident, or (adopt_and_enter) set aside.
     void adopt(Page& page, std::span<const Cell> cells);
     void adopt_and_enter(Page& page, std::span<const Cell> cells);
@@ -194,6 +202,7 @@ private:
     void save_to_disk(Page& page, Blob rows);
     bool has_host_room() const { return usage_.host_bytes + page_bytes_ <= host_budget_; }
     bool is_room_short() const;
+    bool is_safe(const Page& page) const;
     Page& first_to_leave();
     Page* take_owed();
     bool copy_out(Page& page);

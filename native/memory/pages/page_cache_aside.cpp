@@ -64,6 +64,13 @@ void PageCache::clear_lowest_cells(std::int32_t n_cells) {
     move(idle_.lowest(static_cast<std::size_t>((n_cells + kPageSize - 1) / kPageSize)), true);
 }
 
+bool PageCache::clear_from(Cell first) {
+    if (!make_room_unharmed(device_.n_cells() - static_cast<std::int32_t>(first))) return false;
+    const auto pages = idle_.reaching(first);
+    if (!pages.empty()) move(pages, false);
+    return std::ranges::all_of(pages, [first](const Page* page) { return std::ranges::max(page->cells) < first; });
+}
+
 void PageCache::bring_back(std::span<Page* const> pages) {
     while (!pages.empty()) {
         // One page to begin with; what it leaves has room for the next one.

@@ -3,9 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,24 +31,29 @@ namespace luce::tests {
 inline constexpr std::size_t kGranularity = 4096;
 inline constexpr std::size_t kDeviceBytes = std::size_t{1} << 30;
 
+// What a driver may do.
+struct Refusals {
+    std::size_t n_maps_left = 0;  // the one that makes it zero is refused
+};
+
 // The tests' device computes with the processor, so all its addresses are the processor's; blocks are files in memory,
 // which can be mapped more than once.
 class PlainMemory final : public llama::SplitMemory {
 public:
-    explicit PlainMemory(std::size_t n_most_on_device) : n_left_(n_most_on_device) {}
+    PlainMemory(std::size_t n_most_on_device, Refusals& refuses) : refuses_(refuses), n_left_(n_most_on_device) {}
     PlainMemory(const PlainMemory&) = delete;
     PlainMemory& operator=(const PlainMemory&) = delete;
     ~PlainMemory() override {
         for (const Allocated& block : blocks_) ::close(block.fd);
-        if (begin_ != nullptr) ::munmap(begin_, n_bytes_);
+        for (const auto& [begin, n_bytes] : ranges_) ::munmap(begin, n_bytes);
     }
 
     std::size_t granularity() const override { return kGranularity; }
     Result<std::byte*> reserve(std::size_t n_bytes) override {
-        n_bytes_ = n_bytes;
         void* at = ::mmap(nullptr, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         REQUIRE(at != MAP_FAILED);
-        return begin_ = static_cast<std::byte*>(at);
+        ranges_.emplace_back(static_cast<std::byte*>(at), n_bytes);
+        return ranges_.back().first;
     }
     Result<Block> allocate(std::size_t n_bytes, bool on_device) override {
         CHECK(n_bytes % kGranularity == 0);
@@ -55,17 +62,36 @@ public:
         const int fd = ::memfd_create("experts", 0);
         REQUIRE(fd >= 0);
         REQUIRE(::ftruncate(fd, static_cast<off_t>(n_bytes)) == 0);
-        blocks_.push_back({fd, n_bytes});
+        blocks_.push_back({fd, n_bytes, on_device});
         return blocks_.size() - 1;
     }
-    Result<void> map(std::size_t offset, Block index) override {
-        CHECK(offset % kGranularity == 0);
+    Result<void> map(std::byte* at, Block index) override {
+        if (refuses_.n_maps_left > 0 && --refuses_.n_maps_left == 0) return Error{ErrorCode::out_of_memory, "refused"};
         const Allocated& block = blocks_[index];
-        REQUIRE(offset + block.n_bytes <= n_bytes_);
-        void* at = ::mmap(begin_ + offset, block.n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, block.fd, 0);
-        REQUIRE(at != MAP_FAILED);
+        CHECK(!mapped_.contains(at));
+        CHECK(is_within(at, block.n_bytes));
+        place(at, block.n_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, block.fd);
+        mapped_[at] = index;
         return {};
     }
+    void unmap(std::byte* at) override {
+        REQUIRE(mapped_.contains(at));
+        place(at, blocks_[mapped_[at]].n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
+        mapped_.erase(at);
+    }
+    void wait() override {}
+    bool clear(std::byte* at, std::size_t n_bytes) override {
+        std::memset(at, 0, n_bytes);
+        return true;
+    }
+
+    // Of the device, in all blocks that there are.
+    std::size_t n_on_device() const {
+        std::size_t n_bytes = 0;
+        for (const Allocated& block : blocks_) n_bytes += block.on_device ? block.n_bytes : 0;
+        return n_bytes;
+    }
+
     bool write(std::byte* to, const void* from, std::size_t n_bytes) override {
         std::memcpy(to, from, n_bytes);
         return true;
@@ -79,18 +105,37 @@ private:
     struct Allocated {
         int fd = -1;
         std::size_t n_bytes = 0;
+        bool on_device = false;
     };
+
+    bool is_within(const std::byte* at, std::size_t n_bytes) const {
+        return std::ranges::any_of(ranges_, [&](const auto& range) {
+            return at >= range.first && at + n_bytes <= range.first + range.second &&
+                   static_cast<std::size_t>(at - range.first) % kGranularity == 0;
+        });
+    }
+    static void place(std::byte* at, std::size_t n_bytes, int access, int flags, int fd) {
+        void* placed = ::mmap(at, n_bytes, access, flags, fd, 0);
+        REQUIRE(placed != MAP_FAILED);
+    }
+
     std::vector<Allocated> blocks_;
-    std::byte* begin_ = nullptr;
-    std::size_t n_bytes_ = 0;
+    std::vector<std::pair<std::byte*, std::size_t>> ranges_;
+    std::map<std::byte*, Block> mapped_;
+    Refusals& refuses_;
     std::size_t n_left_;
 };
+
+inline Refusals& refusals() {
+    static Refusals all;
+    return all;
+}
 
 inline llama::PlacementOptions banked(std::size_t budget, std::size_t n_on_device = kDeviceBytes) {
     llama::PlacementOptions placement;
     placement.expert_memory_bytes = budget;
     placement.open_split_memory = [n_on_device](ggml_backend_dev_t) -> Result<std::unique_ptr<llama::SplitMemory>> {
-        return std::unique_ptr<llama::SplitMemory>(std::make_unique<PlainMemory>(n_on_device));
+        return std::unique_ptr<llama::SplitMemory>(std::make_unique<PlainMemory>(n_on_device, refusals()));
     };
     return placement;
 }
@@ -100,7 +145,7 @@ inline Result<llama::Model> load(const std::string& name, const llama::Placement
     static const llama::Backend backend;
     LateDevice::install();
     options.path = memory_tests::test_model(name.c_str());
-    options.n_ctx = 256;
+    if (!options.n_ctx) options.n_ctx = 256;
     options.n_threads = 1;
     options.placement = placement;
     return llama::Model::load(options, true, [] {});

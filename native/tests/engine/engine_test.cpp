@@ -242,6 +242,7 @@ TEST_CASE("random loads: answers do not depend on what else runs, nor on suspens
         const int n_pool = n_ctx + static_cast<int>(random() % 64);
         Setup s(limits(n_pool, random() % 2 == 0), {n_ctx, 1 + static_cast<int>(random() % 4), 64}, random() % 2 == 0,
                 {"test", random() % 3 * 4096, 16, random() % 4 != 0});
+        if (round % 3 == 0) s.decoder.make_elastic(8 * (1 + round % 5));
         s.decoder.cannot_save = random() % 4 == 0;
         s.decoder.cannot_load = random() % 4 == 0;
         s.decoder.cannot_read = random() % 8 == 0;

@@ -39,4 +39,31 @@ bool move_cell(std::vector<Cell>& cells, memory::Cell& at, bool is_aside) {
     return true;
 }
 
+template <typename Cell>
+bool is_seen_from(const std::vector<Cell>& cells, memory::Cell first) {
+    return std::any_of(cells.begin() + first, cells.end(), [](const Cell& cell) { return !cell.lanes.empty(); });
+}
+
+// Cells that come and go by so many, if not 0.
+struct ElasticCells {
+    std::int32_t n_step = 0;
+    bool refuses = false;  // there is no memory for more of them
+    bool was_refused = false;
+    int n_grown = 0;  // times that more came
+
+    std::int32_t n_more(std::int32_t n_left) const { return n_step > 0 && !was_refused ? n_left : 0; }
+
+    template <typename Cell>
+    bool resize(std::vector<Cell>& cells, std::int32_t n) {
+        const auto n_before = static_cast<std::int32_t>(cells.size());
+        was_refused = was_refused || (n > n_before && refuses);
+        if (n > n_before && refuses) return false;
+        const auto is_free = [](const Cell& cell) { return cell.is_free(); };
+        if (n < n_before && !std::all_of(cells.begin() + n, cells.end(), is_free)) return false;
+        n_grown += n > n_before ? 1 : 0;
+        cells.resize(static_cast<std::size_t>(n));
+        return true;
+    }
+};
+
 }  // namespace luce::tests

@@ -9,7 +9,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,6 +19,7 @@
 #include "memory/manager/kv_device.h"
 #include "tests/engine/fake_cells.h"
 #include "tests/engine/fake_text.h"
+#include "tests/engine/late_bytes.h"
 
 namespace luce::tests {
 
@@ -82,7 +82,7 @@ public:
         if (on_decode) on_decode(n_new);
         n_computed += n_new;
         n_most_spanned = std::max(n_most_spanned, n_spanned_cells(0));
-        max_cells = std::max(max_cells, traits_.n_cells - n_free_cells());
+        max_cells = std::max(max_cells, n_cells() - n_free_cells());
         return {};
     }
 
@@ -160,6 +160,13 @@ public:
         return {};
     }
 
+    std::int32_t n_step_cells() const override { return elastic.n_step; }
+    std::int32_t n_cells() const override { return static_cast<std::int32_t>(cells_.size()); }
+    std::int32_t n_more_cells() const override { return elastic.n_more(traits_.n_cells - n_cells()); }
+    bool resize(std::int32_t n) override { return elastic.resize(cells_, n); }
+    bool is_seen_from(memory::Cell first) const override { return tests::is_seen_from(cells_, first); }
+    void make_elastic(std::int32_t n_step) { elastic.resize(cells_, elastic.n_step = n_step); }
+
     std::int32_t n_spanned_cells(std::int32_t n_more) const override { return n_spanned(cells_, n_more); }
     void set_aside(std::span<memory::Cell> cells) override { move(cells, true); }
     void bring_back(std::span<memory::Cell> cells) override { move(cells, false); }
@@ -196,15 +203,11 @@ public:
             std::memcpy(rows.data() + i * sizeof(Row), &cells_.at(cells[i]).row, sizeof(Row));
         }
         if (on_read) on_read(cells.size());
-        send(std::move(rows), out, std::move(owner));
+        under_way_.send(std::move(rows), out, std::move(owner));
         return {};
     }
 
-    void settle() override {
-        const std::lock_guard lock(under_way_mutex_);
-        for (const UnderWay& copy : under_way_) std::copy(copy.bytes.begin(), copy.bytes.end(), copy.out);
-        under_way_.clear();
-    }
+    void settle() override { under_way_.settle(); }
 
     std::size_t n_bytes_under_way() const override { return n_under_way; }
 
@@ -249,7 +252,7 @@ public:
         std::memcpy(bytes.data(), &states_[lane], sizeof(State));
         ++n_saved;
         state.resize(bytes.size());
-        send(std::move(bytes), state, std::move(owner));
+        under_way_.send(std::move(bytes), state, std::move(owner));
         return {};
     }
 
@@ -325,6 +328,7 @@ public:
     std::size_t n_logits = 4;         // the hash fills four; what checks files expects as many as the vocabulary has
     bool cannot_save = false, cannot_load = false, cannot_read = false, cannot_write = false;
     std::optional<std::string> misuse;
+    ElasticCells elastic;
     std::size_t n_under_way = 0;  // what it says of copies out, whatever it has been given
     int n_saved = 0;              // states
     int n_calls = 0;
@@ -432,8 +436,7 @@ private:
         arrive();
         for (memory::Cell& i : cells) {
             const Cell& from = cells_.at(i);
-            const bool may_move = from.is_held && from.lanes.empty() && (are_aside || from.is_aside);
-            if (!may_move) misuse = "a cell is moved that is seen, or not held, or not set aside when it comes back";
+            if (!from.is_held || !from.lanes.empty()) misuse = "a cell is moved that is seen, or not held";
             n_moved += move_cell(cells_, i, are_aside) ? 1 : 0;
         }
     }
@@ -443,12 +446,6 @@ private:
         if (cell.is_held == held || cell.is_free()) misuse = "a cell is held or released twice";
         cell.is_held = held;
         if (!held) cell.is_aside = false;
-    }
-
-    void send(std::vector<std::uint8_t> bytes, std::span<std::uint8_t> out, std::shared_ptr<const void> owner) {
-        std::fill(out.begin(), out.end(), std::uint8_t{0xa5});
-        const std::lock_guard lock(under_way_mutex_);
-        under_way_.push_back({std::move(bytes), out.data(), std::move(owner)});
     }
 
     // The first of n_rows rows as read() gave them: those of the tokens, for which there are free cells.
@@ -488,13 +485,7 @@ private:
     std::int32_t n_branches_ = 0;   // in the last call
     std::vector<std::vector<float>> logits_;
 
-    struct UnderWay {
-        std::vector<std::uint8_t> bytes;
-        std::uint8_t* out;
-        std::shared_ptr<const void> owner;
-    };
-    std::mutex under_way_mutex_;
-    std::vector<UnderWay> under_way_;
+    LateBytes under_way_;
 };
 
 }  // namespace luce::tests

@@ -10,11 +10,19 @@ All get the same bytes of the GPU for experts. Before anything is measured each 
 the bank and the cache learn. Nothing but Python's own library and gguf is needed.
 
     experts.py --luced L --model M --gpu-layers 99 --shares 60,30 --ways bank,layers,cache --json OUT
+
+With --ctx N another comparison, of a card with room for the whole context and a share of the experts: a bank that has
+its memory for good, against one that has that of the cache's empty cells as well (--fit). Decoding with an empty
+context, reading a prompt that fills half of it, decoding behind that, and decoding a short text once the bank has its
+memory back.
+
+    experts.py --luced L --model M --ctx 131072 --shares 30 --json OUT
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -30,6 +38,26 @@ from tests.daemon_driver import DaemonDriver, random_prompt
 HEAD = (
     "| way | experts on the GPU | decode | of all | 8 lanes | of all | prefill | of all | hits |\n" + "|---" * 9 + "|"
 )
+
+
+CONTEXT_HEAD = (
+    "| experts | on the GPU | decode, empty | prompt | decode behind it | on the GPU then | decode, given back |\n"
+    + "|---" * 7
+    + "|"
+)
+
+
+@dataclass(frozen=True)
+class ContextRates:
+    """Tokens a second, and how many experts were on the GPU."""
+
+    experts: int
+    resident: int
+    empty: float
+    prompt: float
+    deep: float
+    resident_deep: int
+    given_back: float
 
 
 @dataclass(frozen=True)
@@ -107,8 +135,72 @@ def measure(args: argparse.Namespace, extra: Sequence[str]) -> Rates:
     return Rates(decode, many, prefill, n_hits / (n_hits + n_misses) if n_hits + n_misses else None)
 
 
+def with_context(args: argparse.Namespace) -> list[str]:
+    arguments = luced_arguments(args, 1, args.ctx, args.ctx)
+    at = arguments.index("--gpu-layers")  # a plan wants to be told nothing of it
+    del arguments[at : at + 2]
+    return [*arguments, "--flash-attn", "on", "--draft-max", "0"]
+
+
+def planned(args: argparse.Namespace, gpu_bytes: int) -> dict[str, str]:
+    command = [args.luced, "--model", args.model, "--log-level", "error", *with_context(args), "--reserve-gpu", "0",
+               "--plan", "--plan-gpus", str(gpu_bytes)]  # fmt: skip
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600).stdout
+    return dict(part.split("=", 1) for part in said.split()[1:])
+
+
+def card_of(args: argparse.Namespace, share: float, mixture: Mixture) -> tuple[int, int]:
+    """Bytes of a card that has room for all but the experts and for so many of these, and bytes of those."""
+    names = ("gpu_weights", "gpu_cache", "gpu_compute", "gpu_beside")
+    guess = planned(args, round((0.5 + share) * mixture.expert_bytes))
+    fixed = int(guess["expert_memory"]) - int(guess["expert_lendable"])
+    n_bytes = round(share * mixture.expert_bytes)
+    return sum(int(guess[name]) for name in names) - fixed + n_bytes, n_bytes
+
+
+def status_of(daemon: DaemonDriver) -> dict[str, str]:
+    daemon.send("status")
+    return dict(daemon.next_reply().fields)  # type: ignore[union-attr]
+
+
+def measure_context(args: argparse.Namespace, extra: Sequence[str]) -> ContextRates:
+    with DaemonDriver(args.luced, args.model, *with_context(args), *extra, log_level="info") as daemon:
+        short = [random_prompt(64, 20)]
+
+        def decode() -> float:
+            let_settle(daemon)
+            return max(ask(daemon, short, args.tokens).decode for _ in range(3))
+
+        ask(daemon, short, args.warm)
+        empty, before = decode(), status_of(daemon)
+        long = ask(daemon, [random_prompt(args.ctx // 2, 30)], args.tokens)
+        then = status_of(daemon)
+        ask(daemon, short, 2000)  # so long that cells which are not needed go
+        return ContextRates(
+            int(before["experts"]), int(before["experts_resident"]), empty,
+            long.prefill, long.decode, int(then["experts_resident"]), decode(),
+        )  # fmt: skip
+
+
+def compare_contexts(args: argparse.Namespace, mixture: Mixture) -> None:
+    print(f"{args.model.name}: a context of {args.ctx}\n\n{CONTEXT_HEAD}")
+    found = []
+    for percent in map(float, args.shares.split(",")):
+        card, n_bytes = card_of(args, percent / 100, mixture)
+        fixed = ["--expert-memory", str(n_bytes)]
+        shared = ["--fit", "on", "--gpu-memory", str(card), "--reserve-gpu", "0"]
+        for name, extra in (("fixed", fixed), ("shared", shared)):
+            rates = measure_context(args, extra)
+            found.append({"way": name, "percent": percent, **asdict(rates)})
+            print(f"| {name}, {percent:.0f} % | {rates.resident / rates.experts:.3f} | {rates.empty:.1f} |"
+                  f" {rates.prompt:.0f} | {rates.deep:.1f} | {rates.resident_deep / rates.experts:.3f} |"
+                  f" {rates.given_back:.1f} |", flush=True)  # fmt: skip
+    write_json(args.json, {"options": options_of(args), "found": found})
+
+
 def main() -> None:
     parser = parser_of(__doc__, ubatch=2048)
+    parser.add_argument("--ctx", type=int, metavar="N")
     parser.add_argument("--shares", default="60,30", metavar="PERCENT,…")
     parser.add_argument("--ways", default="bank,layers,cache", metavar="WAY,…")
     parser.add_argument("--tokens", type=int, default=200)
@@ -117,6 +209,13 @@ def main() -> None:
     parser.add_argument("--lanes", type=int, default=8)
     args = parser.parse_args()
     mixture = Mixture.read(args.model)
+    if args.ctx:
+        compare_contexts(args, mixture)
+    else:
+        compare_ways(args, mixture)
+
+
+def compare_ways(args: argparse.Namespace, mixture: Mixture) -> None:
     print(f"{args.model.name}: {mixture.n_layers} layers, {mixture.expert_bytes >> 20} MiB of experts\n\n{HEAD}")
     cases = [("all", 100.0)] + [(way, float(s)) for s in args.shares.split(",") for way in args.ways.split(",")]
     found = []

@@ -160,6 +160,33 @@ TEST_CASE("a GPU that reads the host's memory holds as many experts as there is 
     CHECK(plan(mixture(), short_host, choices).expert_memory > 0);
 }
 
+TEST_CASE("experts have the memory of the cache's empty pages, where there is much of it") {
+    const auto with_pages = [](std::int32_t n_ctx, bool has_q8, bool is_wide) {
+        ContextSize size = context_size(n_ctx, has_q8, is_wide);
+        size.pages = size.cache - 20 * kMiB;
+        return size;
+    };
+    FitChoices choices = {{131072}, {false}};
+    choices.splits_experts = true;
+    const FitPlan fixed = fit_plan(mixture(), card(16384), choices, with_pages);
+    CHECK(fixed.expert_lendable == 0);
+    choices.lends_pages = true;
+    const FitPlan shared = fit_plan(mixture(), card(16384), choices, with_pages);
+    CHECK(shared.expert_lendable > 4000 * kMiB);
+    CHECK(shared.expert_memory - shared.expert_lendable == fixed.expert_memory);
+    CHECK(shared.cache + shared.expert_lendable == fixed.cache);
+    CHECK(shared.gpu_bytes() == fixed.gpu_bytes());
+    CHECK(shared.host_weights == fixed.host_weights);  // has room for what is lent as well
+    for (std::size_t mib = 5000; mib < 24000; mib += 250) {
+        const FitPlan any = fit_plan(mixture(), card(mib), choices, with_pages);
+        CHECK(any.gpu_bytes() <= mib * kMiB);
+        CHECK(any.expert_memory <= 40 * 440 * kMiB);
+        if (any.expert_lendable > 0) CHECK(any.expert_memory - any.expert_lendable >= 5 * 440 * kMiB);
+    }
+    choices.n_ctx = {4096};  // 160 MiB
+    CHECK(fit_plan(mixture(), card(16384), choices, with_pages).expert_lendable == 0);
+}
+
 TEST_CASE("what was asked for is kept") {
     const FitChoices fixed = {{32768}, {false}};
     for (const std::size_t mib : {24576U, 16384U, 8192U, 2048U}) {
