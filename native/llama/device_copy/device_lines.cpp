@@ -1,9 +1,27 @@
 #include "llama/device_copy/device_lines.h"
 
+#include <algorithm>
+#include <mutex>
+
 namespace luce::llama {
 namespace {
 
 constexpr std::ptrdiff_t kMaxDistance = std::ptrdiff_t{1} << 30;  // CUDA takes no lines that lie 2 GiB apart
+
+struct PiecedBuffers {
+    std::mutex mutex;
+    std::vector<ggml_backend_buffer_t> all;
+
+    bool has(ggml_backend_buffer_t buffer) {
+        const std::lock_guard lock(mutex);
+        return std::ranges::find(all, buffer) != all.end();
+    }
+};
+
+PiecedBuffers& pieced() {
+    static PiecedBuffers buffers;
+    return buffers;
+}
 
 // Whether the second may be the next line after the first one, and how far it lies from it.
 bool can_follow(const DeviceLine& first, const DeviceLine& second, LineGroup& group) {
@@ -12,12 +30,23 @@ bool can_follow(const DeviceLine& first, const DeviceLine& second, LineGroup& gr
     const std::ptrdiff_t there = second.there - first.there;
     const std::ptrdiff_t here = second.here - first.here;
     if (there < n_bytes || here < n_bytes || there > kMaxDistance || here > kMaxDistance) return false;
+    if (pieced().has(first.buffer)) return false;
     group.stride_there = static_cast<std::size_t>(there);
     group.stride_here = static_cast<std::size_t>(here);
     return true;
 }
 
 }  // namespace
+
+void note_pieced(ggml_backend_buffer_t buffer) {
+    const std::lock_guard lock(pieced().mutex);
+    pieced().all.push_back(buffer);
+}
+
+void forget_pieced(ggml_backend_buffer_t buffer) {
+    const std::lock_guard lock(pieced().mutex);
+    std::erase(pieced().all, buffer);
+}
 
 std::vector<LineGroup> group_lines(std::span<const DeviceLine> lines) {
     std::vector<LineGroup> groups;

@@ -28,6 +28,10 @@ struct LineGroup {
     std::size_t stride_here = 0;
 };
 
+// The buffer's addresses lie over several allocations, of which CUDA copies lines one by one only.
+void note_pieced(ggml_backend_buffer_t buffer);
+void forget_pieced(ggml_backend_buffer_t buffer);
+
 std::vector<LineGroup> group_lines(std::span<const DeviceLine> lines);
 
 }  // namespace luce::llama

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "ggml-backend-impl.h"
+#include "llama/device_copy/device_lines.h"
 
 namespace luce::llama {
 namespace {
@@ -37,6 +38,7 @@ N rounded_up(N n, N step) {
 ElasticCache::~ElasticCache() {
     if (!is_placed()) return;
     placed().erase(buffer_);
+    forget_pieced(buffer_);
     bank_.take_back(cut(0));
 }
 
@@ -112,6 +114,7 @@ Result<void> ElasticCache::open(std::span<ggml_tensor* const> tensors, ggml_back
     buffer_ = ggml_backend_buft_alloc_buffer(type, ggml_backend_buft_get_alignment(type));
     if (buffer_ == nullptr) return Error{ErrorCode::out_of_memory, "the device has none"};
     placed()[buffer_] = this;
+    note_pieced(buffer_);
     buffer_->size = n_bytes;
     buffer_->iface.get_base = [](ggml_backend_buffer_t buffer) -> void* {
         return placed().at(buffer)->columns_.front().at;

@@ -105,6 +105,10 @@ TEST_CASE("lines at equal distances on both sides are one copy") {
     const llama::LineGroup group = llama::group_lines(lines).front();
     CHECK(group.stride_there == 100);
     CHECK(group.stride_here == 40);
+    llama::note_pieced(lines[0].buffer);
+    CHECK(sizes(lines) == std::vector<std::size_t>{1, 1});
+    llama::forget_pieced(lines[0].buffer);
+    CHECK(sizes(lines) == std::vector<std::size_t>{2});
 }
 
 TEST_CASE("cells that are computed into or filled before they have been read keep what was read") {
