@@ -19,9 +19,9 @@ def client_lines(url: str, model: str, key: str | None, *, n_ctx: int) -> dict[s
         "opencode, in opencode.json (then: opencode --model luce/" + model + ")": _opencode(url, model, said, n_ctx),
         "pi, in ~/.pi/agent/models.json (then: pi --provider luce --model " + model + ")": _pi(url, model, said, n_ctx),
         "Open WebUI": f"OPENAI_API_BASE_URL={url}/v1 OPENAI_API_KEY={said} open-webui serve",
-        "OpenAI SDKs": f"OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={said}",
-        "Anthropic SDKs": f"ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={said}",
-        "This terminal": f"luce chat --url {url}" if key is None else f"LUCE_API_KEY={said} luce chat --url {url}",
+        "OpenAI SDKs": f"export OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY={said}",
+        "Anthropic SDKs": f"export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={said}",
+        "luce chat, in a terminal": ("" if key is None else f"LUCE_API_KEY={said} ") + f"luce chat --url {url}",
     }
 
 

@@ -52,7 +52,9 @@ def test_the_last_hour_and_why_the_last_request_took_so_long(browser: Browser, s
         page.wait_for_selector(".chart canvas")
         labels = page.locator(".chart [role=img]").evaluate_all("all => all.map(one => one.getAttribute('aria-label'))")
         assert len(labels) == 6
-        assert all("in the last hour: now" in label for label in labels)
+        assert all(re.search(r", since \d\d:\d\d:\d\d: latest ", label) for label in labels)
+        since = page.locator("section p", has_text="A sample every")
+        shows(since, re.compile(r"^So far since .* when the server began"))
         first = page.locator(".requests tbody tr").first
         shows(first.locator("td").nth(2), "chat")
         first.get_by_role("button", name="Why").press("Enter")
@@ -60,6 +62,20 @@ def test_the_last_hour_and_why_the_last_request_took_so_long(browser: Browser, s
         with page.expect_response(re.compile("requests.json")):
             pass
         assert page.locator(".requests .why:visible").count() == 1, "it stays open while the table is drawn anew"
+
+
+def test_refused_requests_are_told_apart_and_on_a_telephone_each_is_a_card(browser: Browser, server: Server) -> None:
+    assert httpx.post(f"{server.url}/v1/chat/completions", json={"messages": "no"}).status_code == 400
+    with opened(browser, f"{server.url}/#now", viewport={"width": 400, "height": 800}) as page:
+        note = page.locator("#requests-note")
+        shows(note, re.compile(r"failed\. Refused ones are not counted: [1-9]\d* of the last "))
+        card = page.locator(".requests tbody tr").first
+        outcome = card.get_by_role("cell").filter(has_text="refused (400)")
+        name = outcome.evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert name == '"Outcome"'
+        boxes = [cell.bounding_box() for cell in card.get_by_role("cell").all()]
+        shown = [box for box in boxes if box]
+        assert len({box["x"] for box in shown}) == 1, "a line a value"
 
 
 def test_what_is_out_of_the_pool(browser: Browser, tiny_model: Path) -> None:
@@ -139,6 +155,7 @@ def test_it_works_under_a_path_in_the_dark(browser: Browser, tiny_model: Path) -
 def test_no_view_needs_a_mouse_and_all_fit_a_telephone(browser: Browser, server: Server) -> None:
     with opened(browser, f"{server.url}/", viewport={"width": 360, "height": 740}) as page:
         page.wait_for_selector(".welcome")
+        assert page.locator("#export").is_hidden(), "there is nothing to export yet"
         for view in VIEWS:
             page.locator(f"nav a[data-view={view}]").press("Enter")
             page.wait_for_selector(f"#{view}:visible")
@@ -154,6 +171,7 @@ def test_no_view_needs_a_mouse_and_all_fit_a_telephone(browser: Browser, server:
         page.locator("nav a[data-view=chat]").press("Enter")
         page.press("#show-conversations", "Enter")
         assert page.locator("#new").is_visible()
+        shows(page.locator("#no-conversations:visible"), re.compile("^No conversations yet"))
         page.press("#new", "Enter")
         assert page.locator("#new").is_hidden()
         assert page.evaluate("document.activeElement.id") == "prompt"

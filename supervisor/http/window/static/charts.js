@@ -2,18 +2,27 @@
 
 import { clock, duration, make, rate, size, whole } from "./dom.js";
 
-const MOST_SAMPLES = 720, HEIGHT = 130;
-const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000, 1000000];
+const MOST_SAMPLES = 720, HEIGHT = 130, MOST_STEPS = 4, DASH = [6, 4];  // dashed is a second line: the first is seen through it
+const HOUR_S = 3600, SAMPLE_S = 5;
+// A chart's lines: what it is called where a chart has several, its column, its colour.
+const line = (name, column, colour = "--line") => ({ name, column, colour });
 const CHARTS = [
-  { title: "Tokens a second", names: ["tokens_per_s"], shown: rate },
-  { title: "First token", names: ["first_token_s"], shown: duration },
-  { title: "Prompts from memory", names: ["cached_share"], shown: value => Math.round(100 * value) + " %" },
-  { title: "Running and waiting", names: ["running", "waiting"], shown: whole, least: 2, incrs: WHOLE },
-  { title: "Pages in the device", names: ["device_pages"], shown: whole, least: 2, incrs: WHOLE },
-  { title: "Host memory and disk", names: ["host_bytes", "disk_bytes"], shown: size },
+  { title: "Tokens a second", lines: [line("", "tokens_per_s")], shown: rate, least: 4 },
+  { title: "First token", lines: [line("", "first_token_s")], shown: duration, least: 0.004 },
+  { title: "Prompts from memory, those of 5 s each", lines: [line("", "cached_share")], shown: value => Math.round(100 * value) + " %", top: 1 },
+  { title: "Running and waiting", lines: [line("running", "running", "--write"), line("waiting", "waiting", "--queue")], shown: whole, least: 2, isWhole: true },
+  { title: "Pages in the device", lines: [line("", "device_pages", "--device")], shown: whole, least: 2, isWhole: true },
+  { title: "Host memory and disk", lines: [line("host", "host_bytes", "--host"), line("disk", "disk_bytes", "--disk")], shown: size, least: 4096, base: 1024 },
 ];
 const SPARSE = new Set(["first_token_s", "cached_share"]);  // only where something came
-const COLOURS = ["--run", "--keep"];
+
+// The distance between labels: round, and so that the topmost stands above every line.
+function stepFor(most, { least = 1e-9, isWhole = false, base = 10 }) {
+  const wanted = Math.max(most, least) / MOST_STEPS, power = base ** Math.floor(Math.log(wanted) / Math.log(base));
+  const rounds = base === 10 ? [1, 2, 5, 10] : [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+  const step = power * rounds.find(round => round * power >= wanted * (1 - 1e-9));
+  return isWhole ? Math.max(1, step) : step;
+}
 
 let loaded = null;
 function library() {
@@ -24,14 +33,27 @@ function library() {
   return loaded;
 }
 
+const topOf = (most, chart) => {
+  const step = stepFor(most, chart);
+  return chart.top || step * Math.ceil(Math.max(most, chart.least || 1e-9) / step - 1e-9);
+};
+
+function labelsTo(top, chart) {
+  const step = chart.top ? chart.top / MOST_STEPS : stepFor(top, chart);
+  return Array.from({ length: Math.round(top / step) + 1 }, (_, number) => number * step);
+}
+
 export class Charts {
   constructor() {
     this.samples = null;
     this.plots = [];
     this.restarts = make("p", { class: "soft small" });
-    this.boxes = CHARTS.map(({ title }) => {
-      const latest = make("span", {}), plot = make("div", { role: "img" });
-      return { latest, plot, element: make("div", { class: "chart" }, make("h3", {}, make("span", {}, title), latest), plot) };
+    this.since = make("p", { class: "soft" }, "No sample yet.");
+    this.boxes = CHARTS.map(({ title, lines }) => {
+      const values = lines.map(() => make("span", {})), plot = make("div", { role: "img" });
+      const latest = lines.map(({ name, colour }, number) => make("span", {},
+        name ? make("i", { class: "place swatch" + colour, "aria-hidden": "true" }) : null, name ? name + " " : null, values[number]));
+      return { values, plot, element: make("div", { class: "chart" }, make("h3", {}, title), make("p", { class: "latest" }, ...latest), plot) };
     });
     this.element = make("div", {}, make("div", { class: "charts" }, ...this.boxes.map(box => box.element)), this.restarts);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#build());
@@ -48,6 +70,7 @@ export class Charts {
     this.uPlot = await library();
     if (!this.plots.length) this.#build();
     CHARTS.forEach((chart, number) => this.#draw(chart, number));
+    this.#saySince();
     this.#sayRestarts();
   }
 
@@ -56,27 +79,41 @@ export class Charts {
     this.plots.forEach(plot => plot.destroy());
     const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--free") }, ticks: { stroke: colour("--free") }, font: "11px system-ui" };
-    this.plots = CHARTS.map(({ names, shown, least = 1e-9, incrs }, number) => new this.uPlot({
+    this.plots = CHARTS.map((chart, number) => new this.uPlot({
       width: this.boxes[number].plot.clientWidth || 300, height: HEIGHT, legend: { show: false }, cursor: { y: false },
-      scales: { y: { range: (_, __, most) => [0, Math.max(most, least) * 1.1] } },
-      axes: [{ ...axis, space: 70, values: (_, times) => times.map(clock) }, { ...axis, size: 58, values: (_, values) => values.map(shown), ...(incrs ? { incrs } : {}) }],
-      series: [{}, ...names.map((name, series) => ({ stroke: colour(COLOURS[series]), width: 1.5, label: name, spanGaps: true, points: { show: SPARSE.has(name), size: 4, fill: colour(COLOURS[series]) } }))],
-    }, this.#data(names), this.boxes[number].plot));
+      scales: { y: { range: (_, __, most) => [0, topOf(most, chart) * 1.03] } },
+      axes: [{ ...axis, space: 70, values: (_, times) => times.map(clock) },
+        { ...axis, size: 58, values: (_, values) => values.map(chart.shown), splits: (_, __, ___, top) => labelsTo(top / 1.03, chart) }],
+      series: [{}, ...chart.lines.map(({ column, colour: of }, place) => ({ stroke: colour(of), width: 1.5, dash: place ? DASH : undefined, label: column, spanGaps: true, points: { show: SPARSE.has(column), size: 4, fill: colour(of) } }))],
+    }, this.#data(chart), this.boxes[number].plot));
   }
 
-  #data(names) { return [this.samples.time, ...names.map(name => this.samples[name])]; }
+  #data({ lines }) { return [this.samples.time, ...lines.map(({ column }) => this.samples[column])]; }
 
-  #draw({ title, names, shown }, number) {
-    this.plots[number].setData(this.#data(names));
-    const said = names.map(name => {
-      const values = this.samples[name].filter(value => value !== null);
-      const words = name.replaceAll("_", " ").replace(/ (per )?s$/, "").replace(/ bytes$/, "");
-      return (names.length > 1 ? words + " " : "") + (values.length ? shown(values[values.length - 1]) : "–");
+  #draw(chart, number) {
+    const { title, lines, shown } = chart, box = this.boxes[number];
+    this.plots[number].setData(this.#data(chart));
+    const said = lines.map(({ name, column }, place) => {
+      const value = this.#latest(column, shown);
+      box.values[place].textContent = value;
+      return (name ? name + " " : "") + value;
     }).join(", ");
-    this.boxes[number].latest.textContent = said;
-    const all = names.flatMap(name => this.samples[name]).filter(value => value !== null);
-    this.boxes[number].plot.setAttribute("aria-label", title + " in the last hour: now " + said +
+    const all = lines.flatMap(({ column }) => this.samples[column]).filter(value => value !== null);
+    box.plot.setAttribute("aria-label", title + ", since " + clock(this.samples.time[0]) + ": latest " + said +
       (all.length ? ", at most " + shown(Math.max(...all)) : ""));
+  }
+
+  // Where values come only now and then, the last one stands with its time.
+  #latest(column, shown) {
+    const values = this.samples[column], last = values.findLastIndex(value => value !== null);
+    if (last < 0) return SPARSE.has(column) ? "none yet" : "–";
+    return shown(values[last]) + (SPARSE.has(column) ? ", at " + clock(this.samples.time[last]) : "");
+  }
+
+  #saySince() {
+    const { time } = this.samples, passed = time[time.length - 1] - time[0];
+    this.since.textContent = passed > HOUR_S - 2 * SAMPLE_S ? "A sample every " + SAMPLE_S + " s."
+      : "So far since " + clock(time[0]) + ", when the server began (" + duration(passed) + "). A sample every " + SAMPLE_S + " s.";
   }
 
   #sayRestarts() {

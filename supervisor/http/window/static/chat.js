@@ -15,8 +15,8 @@ const SAVE_MS = 1000;
 const NEAR_END = 80;
 
 const HINTS = [  // what else people come for, and where it is
-  ["Why was the last request slow?", "now", "Now and before"],
   ["What does the server remember?", "memory", "Memory"],
+  ["Why was the last request slow?", "now", "Now and before"],
   ["Claude Code, Codex, an SDK:", "connect", "Connect"],
 ];
 
@@ -80,6 +80,7 @@ async function forget(conversation) {
 // What is drawn
 
 function drawList() {
+  at("no-conversations").hidden = known.length > 0;
   known.sort((a, b) => b.updated - a.updated);
   at("conversation-list").replaceChildren(...known.map(conversation => make("li", {},
     button(conversation.title || "New conversation", () => openConversation(conversation).catch(tellUnkept),
@@ -108,6 +109,7 @@ function draw() {
     log.append(live?.message === message ? live.card.element : card(message, first + index === path.length - 1));
   });
   say("title", tree.conversation.title || "New conversation");
+  at("export").hidden = !path.length;
   at("stop").hidden = !live;
   at("send").disabled = Boolean(live);
   drawList();

@@ -1,7 +1,7 @@
 // How to connect clients: lines to copy, which the server makes. Knows no client.
 
 import { askJson } from "./api.js";
-import { button, make } from "./dom.js";
+import { button, make, whole } from "./dom.js";
 
 let isDrawn = false;
 
@@ -10,19 +10,27 @@ function laidOut(lines) {
   return lines.startsWith("{") ? JSON.stringify(JSON.parse(lines), null, 2) : lines;
 }
 
-export async function look(_, view) {
+// What each answer and its prompt have to fit into: clients that ask for it find it in their lines as well.
+function contextSaid(engines) {
+  const sizes = engines.map(engine => engine.ctx).filter(Boolean);
+  return sizes.length ? "The context window has " + whole(Math.min(...sizes)) + " tokens. " : "";
+}
+
+export async function look(seen, view) {
   if (isDrawn) return;
   const told = await askJson("clients.json?" + new URLSearchParams({ url: location.origin + location.pathname.replace(/\/$/, "") }));
   isDrawn = true;
   view.classList.add("connect");
   view.replaceChildren(
     make("h1", {}, "Connect a client"),
-    make("p", { class: "soft" }, "Copy the lines of your client into a terminal, or into the file that is named. ", told.needs_key ? "Put your API key in place of YOUR_KEY." : "This server wants no key: any word will do for clients that insist on one."),
+    make("p", { class: "soft" }, contextSaid(seen.engines) + "Copy the lines of your client into a terminal, or into the file that is named. ", told.needs_key ? "Put your API key in place of YOUR_KEY." : "This server wants no key: any word will do for clients that insist on one."),
+    make("p", { class: "soft" }, "If the file exists already, keep what is in it and add these lines: in JSON inside its outermost braces; in TOML the lines above the first [heading] at its top, the others at its end."),
     ...Object.entries(told.clients).map(([name, told]) => {
       const lines = laidOut(told);
       const copy = button("Copy", async () => {
         await navigator.clipboard.writeText(lines);
         copy.textContent = "Copied";
+        setTimeout(() => { copy.textContent = "Copy"; }, 1500);
       }, { "aria-label": "Copy the lines for " + name });
       return make("section", { class: "card" }, make("div", { class: "row" }, make("h2", {}, name), copy), make("pre", { tabindex: "0" }, make("code", {}, lines)));
     }));

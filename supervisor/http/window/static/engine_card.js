@@ -3,7 +3,7 @@
 import { make, share, size, whole } from "./dom.js";
 
 const MOST_CELLS = 240;
-const KINDS = { running: "in use", kept: "kept for later", pages: "kept for later", tails: "checkpoints" };
+const KINDS = { running: "in use", out: "in use, out of the pool", kept: "kept for later", pages: "kept for later", tails: "taken by checkpoints" };
 const TIERS = { device: "Device", host: "Host memory", disk: "Disk" };
 
 function drawLane(lane, number, ctx) {
@@ -11,7 +11,7 @@ function drawLane(lane, number, ctx) {
   const said = !lane ? "free" : isReading
     ? "reading " + whole(lane.n_read) + " of " + whole(lane.n_prompt)
     : "writing, " + whole(lane.n_generated) + " after " + whole(lane.n_prompt);
-  const read = make("i", { class: "read" }), written = make("i");
+  const read = make("i", { class: "read" }), written = make("i", { class: "written" });
   if (lane) {
     const all = isReading ? lane.n_prompt : ctx || lane.n_prompt + lane.n_generated;
     read.style.width = 100 * lane.n_read / all + "%";
@@ -21,29 +21,38 @@ function drawLane(lane, number, ctx) {
     make("div", { class: "track", "aria-hidden": "true" }, read, written));
 }
 
+// What is used comes first, then of how much: nobody knows how large the disk's part could become.
+function filled(tier, used) {
+  if (tier.n_total === null) return whole(used) + (used === 1 ? " file, " : " files, ") + size(tier.bytes) + " used";
+  const bytes = tier.n_total ? tier.bytes * used / tier.n_total : 0;
+  return whole(used) + " of " + whole(tier.n_total) + " pages used (" + size(bytes) + " of " + size(tier.bytes) + ")";
+}
+
 function drawTier(tier) {
   const used = tier.parts.reduce((sum, part) => sum + part.n, 0);
-  const all = tier.n_total === null ? used : Math.max(tier.n_total, used);
-  const said = tier.n_total === null
-    ? whole(used) + " files, " + size(tier.bytes)
-    : whole(used) + " of " + whole(tier.n_total) + " pages, " + size(tier.bytes) + " in all";
+  const isFiles = tier.n_total === null, all = isFiles ? used : Math.max(tier.n_total, used);
   const each = Math.max(1, Math.ceil(all / MOST_CELLS)), nCells = Math.ceil(all / each), cells = [];
   for (const part of tier.parts) {
     const n = Math.min(Math.ceil(part.n / each), nCells - cells.length);
     for (let i = 0; i < n; i++) cells.push(make("i", { class: part.kind }));
   }
   while (cells.length < nCells) cells.push(make("i"));
-  const label = TIERS[tier.name] + ": " + tier.parts.map(part => whole(part.n) + " " + (KINDS[part.kind] || part.kind)).join(", ") + "; " + said +
-    (each > 1 ? "; each square stands for " + each : "");
-  return make("div", { class: "tier" }, make("p", {}, make("span", {}, TIERS[tier.name]), make("span", { class: "soft" }, said)),
-    make("div", { class: "map", role: "img", "aria-label": label }, ...cells));
+  const parts = isFiles ? [] : [...tier.parts.map(part => whole(part.n) + " " + (KINDS[part.kind] || part.kind)),
+    whole(all - used) + " free"];
+  const one = isFiles ? "file" : "page";
+  const square = nCells ? "one square: " + (each > 1 ? "up to " + whole(each) + " " + one + "s" : "1 " + one) : "";
+  const said = filled(tier, used), split = parts.join(", ");
+  return make("div", { class: "tier " + tier.name },
+    make("p", {}, make("b", {}, make("i", { class: "place", "aria-hidden": "true" }), TIERS[tier.name]), make("span", {}, said)),
+    make("div", { class: "map", role: "img", "aria-label": TIERS[tier.name] + ": " + [split, said, square].filter(Boolean).join("; ") }, ...cells),
+    make("p", { class: "soft", "aria-hidden": "true" }, make("span", {}, split), make("span", {}, square)));
 }
 
 function drawKey(tiers) {
   const outgrows = tiers.some(tier => tier.parts.some(part => part.kind === "out"));
-  const kinds = [["running", "in use"], ...(outgrows ? [["out", "of texts in use, out of the pool"]] : []),
-    ["kept", "kept for later"], ["tails", "checkpoints"], ["files", "files"], ["free", "free"]];
-  return make("div", { class: "key", "aria-hidden": "true" },
+  const kinds = [["running", "in use now"], ...(outgrows ? [["out", "in use, out of the pool"]] : []),
+    ["kept", "kept for later"], ["tails", "checkpoints"], ["free", "free"]];
+  return make("div", { class: "key uses", "aria-hidden": "true" },
     ...kinds.map(([kind, said]) => make("span", {}, make("i", { class: kind }), said)));
 }
 
@@ -70,8 +79,9 @@ export function drawEngine(engine) {
   for (let number = 0; number < engine.lanes; number++) lanes.push(drawLane(engine.running[number], number, engine.ctx));
   const recall = recalled(engine);
   const memory = !engine.tiers.length ? [] : [make("h3", {}, "Pages"), ...engine.tiers.map(drawTier), drawKey(engine.tiers),
-    make("p", { class: "soft" }, whole(engine.slots_used) + " of " + whole(engine.slots) + " slots pin the beginning of a prompt"),
-    recall ? make("p", { class: "soft recall" }, recall) : null];
+    make("p", { class: "soft small" }, "The server itself keeps the beginnings of " + whole(engine.slots_used) +
+      (engine.slots_used === 1 ? " prompt" : " prompts") + " from leaving memory (" + whole(engine.slots) + " at most)."),
+    recall ? make("p", { class: "soft small recall" }, recall) : null];
   return make("section", { class: "card engine" },
     make("header", {}, make("h2", {}, engine.name[0].toUpperCase() + engine.name.slice(1)),
       make("span", { class: "state " + (isGood ? "good" : "bad") },

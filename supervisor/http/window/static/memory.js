@@ -6,6 +6,12 @@ import { button, duration, make, size, whole } from "./dom.js";
 
 const LOOK_EVERY_MS = 3000;
 const MOST_WORDS = 160;
+const LEAST_BAR_REM = 1, MOST_BAR_REM = 20;
+const ACTS = {
+  Pin: "keeps a text, and what it begins with, from leaving memory until you unpin it or the engine ends",
+  Forget: "drops a text, and all that goes on from it, from the disk too; it asks first",
+  Park: "moves the texts to host memory and gives the device's memory back, weights included; the next request takes it again",
+};
 
 let drawn = "";
 let lookedAt = 0;
@@ -20,7 +26,9 @@ export async function look(_, view) {
   drawn = now;
   const focused = view.contains(document.activeElement) ? document.activeElement.dataset.act : null;
   view.replaceChildren(make("h1", {}, "What is remembered"),
+    make("p", { class: "lead" }, summary(told)),
     make("p", { class: "soft" }, "What the server has read and keeps, so that it need not read it again: a prompt that begins like one of these texts goes on where that text ends. What several texts begin with is kept once; what follows it is indented."),
+    make("dl", { class: "acts-told small" }, ...Object.entries(ACTS).map(([name, does]) => make("div", {}, make("dt", {}, name), make("dd", { class: "soft" }, does)))),
     key(), make("p", { class: "failure", role: "alert" }, failure), ...told.engines.map((engine, number) => drawEngine(engine, number, told.read_s)));
   if (focused) view.querySelector(`[data-act="${focused}"]`)?.focus();
 }
@@ -28,7 +36,7 @@ export async function look(_, view) {
 const ageOf = run => (run.age_s === null ? "" : duration(run.age_s < 60 ? 10 * Math.round(run.age_s / 10) : run.age_s));
 
 const key = () => make("div", { class: "key", "aria-hidden": "true" }, ...[["device", "in the device"], ["host", "in host memory"], ["disk", "on disk only"]]
-  .map(([kind, said]) => make("span", {}, make("i", { class: kind }), said)));
+  .map(([kind, said]) => make("span", {}, make("i", { class: "place " + kind }), said)));
 
 async function act(path, body) {
   failure = "";
@@ -46,23 +54,40 @@ function drawEngine(engine, number, readS) {
   for (const run of engine.runs) behind.set(run.parent, [...(behind.get(run.parent) || []), run]);
   const known = new Set(engine.runs.map(run => run.page));
   const tops = engine.runs.filter(run => run.parent === null || !known.has(run.parent));
-  const context = { number, readS, behind, pageBytes: engine.page_bytes, pageTokens: engine.page_tokens };
+  const context = { number, readS, behind, pageBytes: engine.page_bytes, pageTokens: engine.page_tokens, most: Math.max(...engine.runs.map(run => run.end - run.begin)) };
   const more = engine.total - engine.runs.length;
   return make("section", { class: "card texts" },
     make("div", { class: "row" }, make("h2", {}, engine.name[0].toUpperCase() + engine.name.slice(1)), make("span", { class: "grow" }),
-      button(engine.parked ? "Take the device's memory again" : "Park: give the device's memory back", () => act("memory/park", { on: !engine.parked }), { "data-act": "park-" + number })),
-    make("p", { class: "soft" }, summary(engine, readS)),
+      button(engine.parked ? "Take the device's memory again" : "Park: give the device's memory back", () => act("memory/park", { on: !engine.parked }),
+        { "data-act": "park-" + number, title: engine.parked ? null : "Park " + ACTS.Park })),
     engine.parked ? make("p", { class: "soft" }, "Parked: the texts lie in host memory. The next request takes the device's memory again.") : null,
     make("ul", {}, ...tops.map(run => drawRun(run, context))),
     engine.short ? make("p", { class: "soft" }, whole(engine.short) + " checkpoints of texts shorter than a page.") : null,
     more > 0 ? make("p", { class: "soft" }, whole(more) + " more are not shown.") : null);
 }
 
-function summary(engine, readS) {
-  if (!engine.runs.length) return "Nothing of " + (engine.page_tokens || 64) + " tokens or more yet. Whatever the server reads, it remembers: talk to it under Chat, or connect a client.";
-  const nTokens = engine.runs.reduce((sum, run) => sum + run.end - run.begin, 0);
-  return whole(nTokens) + " tokens in " + whole(engine.total) + (engine.total > 1 ? " texts" : " text") +
-    (readS ? "; reading all of it again would take " + duration(nTokens * readS) : "") + ".";
+// The view's first sentence: how much there is, and what it would cost if it were gone.
+function summary({ engines, read_s: readS }) {
+  const runs = engines.flatMap(engine => engine.runs), total = engines.reduce((sum, engine) => sum + engine.total, 0);
+  if (!runs.length) return "Nothing of " + (engines[0]?.page_tokens || 64) + " tokens or more yet. Whatever the server reads, it remembers: talk to it under Chat, or connect a client.";
+  const nTokens = runs.reduce((sum, run) => sum + run.end - run.begin, 0);
+  return "The server remembers " + whole(total) + (total > 1 ? " texts, " : " text, ") + (total > runs.length ? "more than " : "") + whole(nTokens) + " tokens." +
+    (readS ? " If they had left memory, reading them again would take " + duration(nTokens * readS) + "." : "");
+}
+
+// What a text begins with, and whose words they are. Only its first tokens are known, so there is always more.
+function spoken(words) {
+  const parts = words.slice(0, MOST_WORDS).split(/(?:^|\n)(system|developer|user|assistant|tool)\n/);
+  return parts.map((text, number) => ({ role: number % 2 === 1, text: text.trim() })).filter(({ text }) => text);
+}
+
+const holds = (run, behind) => run.is_held || (behind.get(run.page) || []).some(other => holds(other, behind));
+
+// Who keeps it from leaving memory: a pin holds what the text begins with, too.
+function keeper(run, nPages, behind) {
+  if (run.is_held) return "kept by your pin";
+  if (holds(run, behind)) return "kept by your pin of what goes on from it";
+  return run.n_pinned < nPages ? "kept by the server itself: its first " + whole(run.n_pinned) + (run.n_pinned > 1 ? " pages" : " page") : "kept by the server itself";
 }
 
 function drawRun(run, context) {
@@ -73,28 +98,29 @@ function drawRun(run, context) {
   if (run.n_checkpoints) said.push(whole(run.n_checkpoints) + (run.n_checkpoints > 1 ? " checkpoints" : " checkpoint"));
   if (run.begin) said.push("goes on from token " + whole(run.begin));
   if (run.n_lanes) said.push("in use by " + run.n_lanes + (run.n_lanes > 1 ? " requests" : " request"));
-  if (run.n_pinned) said.push(run.is_held ? "kept by your pin" : whole(run.n_pinned) + " pages kept by the server");
+  if (run.n_pinned) said.push(keeper(run, nPages, context.behind));
   const places = [[run.n_device, "in the device"], [run.n_host, "in host memory"], [run.n_disk, "on disk"]].filter(([n]) => n);
   const lies = whole(nPages) + (nPages > 1 ? " pages: " : " page: ") + (places.map(([n, where]) => whole(n) + " " + where).join(", ") || "none in memory");
-  const words = run.words.length > MOST_WORDS ? run.words.slice(0, MOST_WORDS) + "…" : run.words;
+  const words = spoken(run.words), start = words.map(word => word.text).join(" ").slice(0, 40) + "…";
   const below = context.behind.get(run.page) || [];
   return make("li", { class: "text" },
-    make("p", { class: "words" }, words),
-    make("div", { class: "row" }, bar(run, nPages, lies), make("strong", {}, whole(nTokens) + " tokens" + (context.readS ? ", " + duration(nTokens * context.readS) + " to read again" : ""))),
+    make("p", { class: "words" }, ...words.map(({ role, text }, place) => (role ? make("span", { class: "role" }, text + ": ") : text + (place < words.length - 1 ? " " : ""))), "…"),
+    make("div", { class: "row" }, bar(run, nPages, lies, context.most), make("strong", {}, whole(nTokens) + " tokens" + (context.readS ? ", " + duration(nTokens * context.readS) + " to read again" : ""))),
     make("p", { class: "soft small" }, [lies, ...said].join(" · ")),
     make("div", { class: "row acts" },
       button(run.is_held ? "Unpin" : "Pin", () => act("memory/hold", { engine: context.number, page: run.page, on: !run.is_held }),
-        { "data-act": "hold-" + run.page, title: "Keeps it from leaving memory", "aria-label": (run.is_held ? "Unpin: " : "Pin: ") + words.slice(0, 40) }),
+        { "data-act": "hold-" + run.page, title: run.is_held ? "Lets it leave memory again" : "Pin " + ACTS.Pin, "aria-label": (run.is_held ? "Unpin: " : "Pin: ") + start }),
       button("Forget", () => {
         if (confirm("Forget this text" + (below.length ? " and all that goes on from it" : "") + "? It will have to be read again.")) act("memory/forget", { engine: context.number, page: run.page });
-      }, { "data-act": "forget-" + run.page, "aria-label": "Forget: " + words.slice(0, 40) })),
+      }, { "data-act": "forget-" + run.page, title: "Forget " + ACTS.Forget, "aria-label": "Forget: " + start })),
     below.length ? make("ul", {}, ...below.map(other => drawRun(other, context))) : null);
 }
 
 // A page in the device counts there, whatever copies it has.
-function bar(run, nPages, label) {
+function bar(run, nPages, label, most) {
   const host = Math.max(0, Math.min(run.n_host, nPages - run.n_device)), disk = Math.max(0, Math.min(run.n_disk, nPages - run.n_device - host));
   const made = make("div", { class: "where", role: "img", "aria-label": label, title: label });
+  made.style.width = Math.max(LEAST_BAR_REM, MOST_BAR_REM * (run.end - run.begin) / most) + "rem";  // as long as its tokens are many
   for (const [kind, n] of [["device", run.n_device], ["host", host], ["disk", disk]]) {
     const part = make("i", { class: kind });
     part.style.width = 100 * n / nPages + "%";

@@ -5,11 +5,12 @@ import { askJson } from "./api.js";
 import { Charts } from "./charts.js";
 import { make, rate, share, whole } from "./dom.js";
 import { drawEngine } from "./engine_card.js";
-import { RequestTable, drawLast } from "./request_table.js";
+import { RequestTable, drawLast, isRefused } from "./request_table.js";
 
 let parts = null;
 let before = null;
 let speed = 0;
+let refused = "";  // of the last requests, in words: the engines never saw these
 let askedAfter = 0;  // the last sample that the charts have
 
 const total = (seen, name) => seen.engines.reduce((sum, engine) => sum + (engine.figures[name] || 0), 0);
@@ -33,7 +34,7 @@ function build(view) {
   view.replaceChildren(make("h1", { class: "aside" }, "Now and before"),
     make("dl", { class: "tiles" }, ...Object.values(tiles).map(each => each.element)),
     make("section", { class: "card" }, make("h2", {}, "The last request: why it took as long as it did"), last), engines,
-    make("section", { class: "card" }, make("h2", {}, "The last hour"), charts.element),
+    make("section", { class: "card" }, make("h2", {}, "The last hour"), charts.since, charts.element),
     make("section", { class: "card" }, make("h2", {}, "The last requests"), table.element));
   return { tiles, last, engines, charts, table };
 }
@@ -48,12 +49,12 @@ function drawTiles(seen, tiles) {
   const reused = total(seen, "tokens_reused"), read = total(seen, "tokens_in");
   const lanes = seen.engines.reduce((sum, engine) => sum + engine.lanes, 0);
   const running = seen.engines.reduce((sum, engine) => sum + engine.running.length, 0);
-  put(tiles.speed, rate(speed), "of all answers together");
-  put(tiles.cached, share(reused, reused + read), whole(reused) + " of " + whole(reused + read) + " tokens were not read again");
+  put(tiles.speed, rate(speed), "now, of all answers together");
+  put(tiles.cached, share(reused, reused + read), "since the start: " + whole(reused) + " of " + whole(reused + read) + " tokens were not read again");
   put(tiles.running, whole(running), "of " + lanes + " lanes");
   put(tiles.waiting, whole(seen.waiting), "at most " + whole(seen.max_waiting));
-  put(tiles.requests, whole(seen.requests.total), whole(seen.requests.finished) + " done, " +
-    whole(seen.requests.cancelled) + " given up, " + whole(seen.requests.failed) + " failed");
+  put(tiles.requests, whole(seen.requests.total), "since the start: " + whole(seen.requests.finished) + " done, " +
+    whole(seen.requests.cancelled) + " given up, " + whole(seen.requests.failed) + " failed." + refused);
 }
 
 export async function look(seen, view) {
@@ -62,6 +63,8 @@ export async function look(seen, view) {
   parts.engines.replaceChildren(...seen.engines.map(drawEngine));
   before = seen;
   const [samples, told] = await Promise.all([askJson("history.json?after=" + askedAfter), askJson("requests.json")]);
+  const nRefused = told.requests.filter(isRefused).length;
+  refused = nRefused ? " Refused ones are not counted: " + whole(nRefused) + " of the last " + whole(told.requests.length) + "." : "";
   askedAfter = samples.time.length ? samples.time[samples.time.length - 1] : askedAfter;
   if (parts.table.draw(told.requests)) parts.last.replaceChildren(drawLast(told.requests));
   await parts.charts.add(samples);

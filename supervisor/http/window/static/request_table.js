@@ -7,15 +7,20 @@ const MOST_ROWS = 100;
 const PLACES = { resident: "device" };
 const APIS = { chat_completions: "chat", completions: "completion", responses: "responses", messages: "messages" };
 
+const HEADS = [["Started"], ["Client", "word"], ["API", "word"], ["Prompt tokens"], ["From memory"], ["First token"], ["Tokens/s"], ["In all"], ["Outcome", "word"]];
+
 const figuresOf = seen => ({
   prompt: seen.prompt_tokens, cached: seen.cached_tokens, generated: seen.generated_tokens, first_s: seen.first_token_s,
   queue_s: seen.queue_s, prefill_s: seen.prefill_s, decode_s: seen.decode_s, tier: seen.cache_tier, miss: seen.cache_miss, resumes: seen.resumes,
 });
 
+export const isRefused = seen => seen.status >= 400 && seen.status < 500 && seen.status !== 499;
+
 function outcome(seen) {
   if (seen.seconds === null) return "at work";
   if (seen.status === 499) return "client left";
-  if (seen.status >= 400) return "refused (" + seen.status + ")";
+  if (isRefused(seen)) return "refused (" + seen.status + ")";
+  if (seen.status >= 500) return "failed (" + seen.status + ")";
   return seen.prompt_tokens === null && seen.api in APIS ? "ended early" : "done";
 }
 
@@ -36,7 +41,7 @@ export function drawLast(requests) {
     return made;
   }));
   const key = make("p", { class: "key", "aria-hidden": "true" }, ...parts.map(part => make("span", {}, make("i", { class: part.kind }), part.what + " " + duration(part.seconds))));
-  const who = [clock(seen.time), seen.client, seen.agent, APIS[seen.api] || seen.api].filter(Boolean).join(" · ");
+  const who = ["started " + clock(seen.time), seen.client, seen.agent, APIS[seen.api] || seen.api].filter(Boolean).join(" · ");
   return make("div", {}, make("p", {}, make("strong", {}, "It took " + duration(seen.seconds)), " ", make("span", { class: "soft" }, who)),
     ...(parts.length ? [track, key] : []), make("p", { class: "reason" }, whyOf(seen, figures, false)));
 }
@@ -45,10 +50,11 @@ export class RequestTable {
   constructor() {
     this.open = new Set();
     this.drawn = "";
-    const heads = [["When"], ["Client", "word"], ["API", "word"], ["Prompt tokens"], ["From memory"], ["First token"], ["Tokens/s"], ["In all"], ["Outcome", "word"], [""]];
-    this.rows = make("tbody");
+    // Roles are named: as cards, on a narrow screen, a table would be none for screen readers.
+    this.rows = make("tbody", { role: "rowgroup" });
     this.element = make("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "The last requests" },
-      make("table", { class: "requests" }, make("thead", {}, make("tr", {}, ...heads.map(([head, kind]) => make("th", { scope: "col", class: kind }, head)))), this.rows));
+      make("table", { class: "requests", role: "table" }, make("thead", { role: "rowgroup" }, make("tr", { role: "row" },
+        ...HEADS.map(([head, kind]) => make("th", { scope: "col", role: "columnheader", class: kind }, head)), make("th", { role: "columnheader" }, make("span", { class: "aside" }, "Why")))), this.rows));
   }
 
   // Whether anything has changed.
@@ -58,32 +64,35 @@ export class RequestTable {
     this.drawn = now;
     const focused = this.rows.contains(document.activeElement) ? document.activeElement.dataset.id : null;
     this.rows.replaceChildren(...requests.slice(0, MOST_ROWS).flatMap(seen => this.#rowsOf(seen)));
-    if (!requests.length) this.rows.append(make("tr", {}, make("td", { colspan: 10, class: "word soft" }, "None yet.")));
+    if (!requests.length) this.rows.append(make("tr", { role: "row" }, make("td", { colspan: 10, role: "cell", class: "word soft" }, "None yet.")));
     if (focused) this.rows.querySelector(`button[data-id="${focused}"]`)?.focus();
     return true;
   }
 
   #rowsOf(seen) {
     const has = seen.prompt_tokens !== null, figures = figuresOf(seen), isOpen = this.open.has(seen.id);
-    const cell = (said, attributes = {}) => make("td", attributes, said);
-    const why = make("tr", { class: "why", hidden: !isOpen }, make("td", { colspan: 10 }, this.#why(seen, figures)));
+    const why = make("tr", { class: "why", role: "row", hidden: !isOpen }, make("td", { colspan: 10, role: "cell" }, this.#why(seen, figures)));
     const opener = button("Why?", () => {
       why.hidden = !why.hidden;
       opener.setAttribute("aria-expanded", String(!why.hidden));
       if (why.hidden) this.open.delete(seen.id); else this.open.add(seen.id);
     }, { "aria-expanded": String(isOpen), "data-id": seen.id, "aria-label": "Why did the request of " + clock(seen.time) + " take so long?" });
     const isBad = seen.status >= 400 && seen.status !== 499;
-    const row = make("tr", {},
-      cell(clock(seen.time)),
-      cell([seen.client, seen.agent].filter(Boolean).join(" · ") || "–", { class: "word" }),
-      cell(APIS[seen.api] || seen.api, { class: "word" }),
-      cell(has ? whole(seen.prompt_tokens) : "–"),
-      cell(has ? share(seen.cached_tokens, seen.prompt_tokens) + (seen.cached_tokens ? ", " + (PLACES[seen.cache_tier] || seen.cache_tier) : "") : "–"),
-      cell(seen.first_token_s === null ? "–" : duration(seen.first_token_s)),
-      cell(has && speed(figures) > 0 ? rate(speed(figures)) : "–"),
-      cell(seen.seconds === null ? "–" : duration(seen.seconds), { class: isBad ? "bad" : null }),
-      cell(outcome(seen), { class: "word" + (isBad ? " bad" : "") }),
-      make("td", {}, opener));
+    const values = [
+      clock(seen.time),
+      [seen.client, seen.agent].filter(Boolean).join(" · ") || "–",
+      APIS[seen.api] || seen.api,
+      has ? whole(seen.prompt_tokens) : "–",
+      has ? share(seen.cached_tokens, seen.prompt_tokens) + (seen.cached_tokens ? ", " + (PLACES[seen.cache_tier] || seen.cache_tier) : "") : "–",
+      seen.first_token_s === null ? "–" : duration(seen.first_token_s),
+      has && speed(figures) > 0 ? rate(speed(figures)) : "–",
+      seen.seconds === null ? "–" : duration(seen.seconds),
+      outcome(seen),
+    ];
+    const row = make("tr", { role: "row" },
+      ...HEADS.map(([name, kind], number) => make("td", { role: "cell", "data-name": name,
+        class: [kind, values[number] === "–" && "none", isBad && number >= 7 && "bad"].filter(Boolean).join(" ") || null }, values[number])),
+      make("td", { role: "cell" }, opener));
     return [row, why];
   }
 
