@@ -1,6 +1,6 @@
 """Applies our patches to an unpacked tree of llama.cpp: apply_patches.py TREE PATCH...
 
-The tree is pinned, so a hunk fits at its line, to the letter, or the patch is out of date. What is applied already is
+The tree is pinned, so a hunk fits at its line, to the letter, or the patch is out of date. A tree that has them all is
 left alone. Written here because a machine that builds has Python, but not always patch or git. It must not know what
 the patches are for.
 """
@@ -69,10 +69,30 @@ def apply_hunk(tree: Path, hunk: Hunk) -> None:
     path.write_text("\n".join(lines))
 
 
+def has_all(tree: Path, patches: list[Path]) -> bool:
+    """Whether each file is as the last patch that changes it leaves it: that one may have changed what patches before
+    it have left there."""
+    last: dict[str, list[Hunk]] = {}
+    for patch in patches:
+        of_patch: dict[str, list[Hunk]] = {}
+        for hunk in hunks_of(patch.read_text()):
+            of_patch.setdefault(hunk.file, []).append(hunk)
+        last |= of_patch
+    return all(is_applied(tree, hunk) for hunks in last.values() for hunk in hunks)
+
+
+def is_applied(tree: Path, hunk: Hunk) -> bool:
+    path = tree / hunk.file
+    begin = hunk.line - 1
+    return path.is_file() and path.read_text().split("\n")[begin : begin + len(hunk.new)] == hunk.new
+
+
 def main(arguments: list[str]) -> int:
     tree, *patches = map(Path, arguments)
     for patch in patches:
         try:
+            if has_all(tree, patches):
+                return 0
             for hunk in hunks_of(patch.read_text()):
                 apply_hunk(tree, hunk)
         except (PatchError, OSError) as e:

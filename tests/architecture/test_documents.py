@@ -50,8 +50,8 @@ def test_luce_daemon_offers_every_flag_of_luced(luced: Path) -> None:
     from luce.supervisor.cli.daemon import command
 
     offered = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
-    asked_by_inspect = {"--plan", "--plan-gpus", "--plan-host"}
-    assert flags_of_luced(luced) - {"--help"} - asked_by_inspect <= offered
+    asked_by_others = {"--plan", "--plan-gpus", "--plan-host", "--rpc-worker", "--rpc-tensor-cache"}
+    assert flags_of_luced(luced) - {"--help"} - asked_by_others <= offered
 
 
 def test_every_option_teaches() -> None:

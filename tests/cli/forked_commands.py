@@ -79,6 +79,8 @@ class ForkedCommands:
                 status = _number(self._socket)
             except TimeoutError:
                 os.kill(pid, signal.SIGKILL)
+                self._socket.settimeout(None)
+                _number(self._socket)  # is told of that end, too
                 raise
         return subprocess.CompletedProcess(list(command), status, told[0].result(), told[1].result())
 

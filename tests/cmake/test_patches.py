@@ -81,11 +81,25 @@ def test_a_patch_that_does_not_fit_is_refused(tree: Path, patch: Path, old: str,
 
 
 @pytest.mark.parametrize("path", PATCHES, ids=lambda path: path.name)
-def test_our_patches_fit_the_pinned_sources(path: Path, llama_templates_dir: Path, tmp_path: Path) -> None:
-    """In the tree that was built they have changed it already, in a user's own they would."""
-    text = path.read_text()
-    assert len(text.split("--- a/")[0].split()) > 20, "a patch begins with its reason"
-    for name in re.findall(r"^\+\+\+ b/(\S+)", text, re.MULTILINE):
+def test_our_patches_begin_with_their_reason(path: Path) -> None:
+    assert len(path.read_text().split("--- a/")[0].split()) > 20
+
+
+def test_our_patches_are_in_the_tree_that_was_built(llama_templates_dir: Path, tmp_path: Path) -> None:
+    """There they have changed it already, in a user's own they would."""
+    names = {name for path in PATCHES for name in re.findall(r"^\+\+\+ b/(\S+)", path.read_text(), re.MULTILINE)}
+    for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(llama_templates_dir.parents[1] / name, tmp_path / name)
-    assert apply(tmp_path, path).stderr == ""
+    before = {name: (tmp_path / name).read_bytes() for name in names}
+    assert apply(tmp_path, *PATCHES).stderr == ""
+    assert {name: (tmp_path / name).read_bytes() for name in names} == before
+
+
+def test_a_patch_may_change_what_an_earlier_one_has_left(tree: Path, patch: Path, tmp_path: Path) -> None:
+    second = tmp_path / "b.patch"
+    second.write_text(DIFF.replace("-line 15", "-changed").replace("+changed", "+twice").replace("+new", " new"))
+    second.write_text(second.read_text().replace("@@ -3,2 +3,3 @@", "@@ -3,3 +3,3 @@").replace("@@ -14,", "@@ -15,"))
+    for _ in range(2):
+        assert apply(tree, patch, second).stderr == ""
+        assert lines_of(tree) == [line.replace("changed", "twice") for line in AFTER]
