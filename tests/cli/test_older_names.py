@@ -26,6 +26,8 @@ VALUES: dict[str, tuple[str, Any]] = {
     "number_or_auto": ("auto", "auto"),
     "path": ("/s.gguf", Path("/s.gguf")),
     "text": ("q4_0", "q4_0"),
+    "tokens": ("3K", 3 << 10),
+    "tokens_or_auto": ("auto", "auto"),
     "spans": ("0:64,100:200", ("0:64", "100:200")),
 }
 
