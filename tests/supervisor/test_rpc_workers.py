@@ -79,7 +79,7 @@ async def test_two_workers_give_the_tokens_of_one_machine(brisk: SupervisorConfi
 async def test_a_worker_that_dies_or_hangs_costs_a_pause(
     brisk: SupervisorConfig, workers: list[Worker], blow: signal.Signals
 ) -> None:
-    asked = request(prompt_ids=LONG, max_tokens=1000, n_logprobs=2)
+    asked = request(prompt_ids=LONG, max_tokens=400, n_logprobs=2)
     hang_s = 120.0 if blow is signal.SIGKILL else 8.0  # a busy machine is no worker that hangs
     config = dataclasses.replace(on(brisk, workers), busy_timeout_s=hang_s, restart_limit=2)
     with ExitStack() as stack:
