@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["browser"]  # a fixture
 
-N_NUMBERS = 150
+N_NUMBERS = 300
 NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": N_NUMBERS, "maxItems": N_NUMBERS}
 WEATHER = {
     "type": "function",
@@ -139,11 +139,9 @@ def test_an_answer_goes_on_over_a_proxy_that_is_restarted(browser: Browser, serv
         set_up(page, schema=json.dumps(NUMBERS))
         say(page, "Numbers")
         page.wait_for_selector(".message.live .body:has-text(',')")
-        for _ in range(2):
-            proxy.down()
-            shows(page.locator(".message.live .told"), re.compile("The connection broke"))
-            proxy.up()
-            shows(page.locator(".message.live .told"), re.compile("pieces"))
+        proxy.down()
+        shows(page.locator(".message.live .told"), re.compile("The connection broke"))
+        proxy.up()
         counts(figures(page), 1)
         assert len(json.loads(messages(page).locator(".body").text_content() or "")) == N_NUMBERS
         counts(page.locator("#log .failure"), 0)
