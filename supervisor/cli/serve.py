@@ -25,7 +25,7 @@ from luce.supervisor.models.cache_folder import cache_folder
 
 _MAX_CTX = 1 << 28
 _EPILOG = """\b
-Each option can stand in the environment as LUCE_<OPTION> (LUCE_HOST_CACHE=8G, LUCE_SHARED_PREFIXES=off; lists with
+Each option can stand in the environment as LUCE_<OPTION> (LUCE_HOST_CACHE=8G, LUCE_CACHE_ISOLATION=key; lists with
 commas), and in a TOML file (host_cache = "8G", alias = ["a", "b"]). A flag comes before the environment, that before
 the file. Keys belong into LUCE_API_KEY or a file: other users of this machine see flags.
 
@@ -46,8 +46,8 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
 @click.option(
     "--host",
     metavar="HOST",
-    help="Address to listen at. Others than this machine's own need --api-key. unix:PATH, or a path that ends in"
-    " .sock, is a Unix socket. Default: 127.0.0.1.",
+    help="Address to listen at. Where others reach it, keys keep them out (--api-key). unix:PATH, or a path that ends"
+    " in .sock, is a Unix socket. Default: 127.0.0.1.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port; 0 takes a free one. Default: 8080.")
 @click.option(

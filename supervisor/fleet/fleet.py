@@ -61,15 +61,6 @@ class FleetConfig:
                 taken.add(name)
 
 
-@dataclass(slots=True)
-class Swaps:
-    """Since the start, for status and metrics."""
-
-    n_comes: int = 0
-    n_leaves: int = 0
-    come_s: float = 0.0
-
-
 class Fleet:
     """Use as a context manager. Entering it loads the resident models; raises StartError where one of them cannot be,
     ConfigError, NotInstalledError. `on_log` gets each line of the engines' logs, with its model's name before it."""
@@ -85,7 +76,8 @@ class Fleet:
         self._changed = asyncio.Event()
         self._moving: set[str] = set()
         self._stack = AsyncExitStack()
-        self.swaps = Swaps()
+        self.n_comes = 0
+        """How often a model has come."""
 
     def name_of(self, asked: str | None) -> str | None:
         """The member that is asked for by its name or an alias; the first one where nothing is asked for."""
@@ -170,14 +162,12 @@ class Fleet:
         except StartError as error:
             _LOG.error("%s cannot come: %s", name, error)
         else:
-            self.swaps.n_comes += 1
-            self.swaps.come_s += time.monotonic() - began_s
+            self.n_comes += 1
             _LOG.info("%s has come within %.1f s", name, time.monotonic() - began_s)
 
     async def _leave(self, name: str) -> None:
         began_s = time.monotonic()
         await self.supervisors[name].presence.leave(ends=self._members[name].ends, drain_s=self.config.drain_s)
-        self.swaps.n_leaves += 1
         _LOG.info("%s has left after %.1f s", name, time.monotonic() - began_s)
 
     def _turn(self, member: Member) -> ModelTurn:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from luce.supervisor.cli.serve import draft_answers, expert_profiles, known_flags
+from luce.supervisor.cli.serve import command, draft_answers, expert_profiles, known_flags
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.config.loading import Configuration, known_options, read_configuration
 from luce.supervisor.config.text import configuration_text
 from luce.supervisor.http.answer_defaults import AnswerDefaults
 from luce.supervisor.http.settings import ServeSettings
 
+ROOT = Path(__file__).resolve().parents[2]
 MODEL = Path("/m.gguf")
 
 
@@ -453,3 +455,12 @@ def test_profiles_that_cannot_be(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         read(text, folder=tmp_path)
     assert said in str(raised.value)
+
+
+def test_the_variables_that_help_and_documents_name_are_there() -> None:
+    told = command.epilog or ""
+    told += (ROOT / "docs" / "configuration.md").read_text("utf-8")
+    named = set(re.findall(r"LUCE_[A-Z][A-Z_]+", told)) - {"LUCE_CONFIG", "LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY"}
+    known = {variable for option in known_options(known_flags()).values() for variable in option.variables}
+    assert named
+    assert named <= known

@@ -54,7 +54,7 @@ async def test_a_model_that_comes_back_knows_its_conversations(two_models: Fleet
         assert again.tokens == first.tokens
         assert again.end.n_reused >= 0.95 * len(LONG)
         assert n_here(fleet) == 1
-        assert fleet.swaps.n_comes == 3
+        assert fleet.n_comes == 3
 
 
 async def test_one_that_ends_comes_back_from_its_disk(two_models: FleetMaker) -> None:
@@ -126,7 +126,7 @@ async def test_models_swap_under_load_and_kill_9(two_models: FleetMaker, full: b
             agents = [group.create_task(agent(fleet, name, number)) for name in NAMES for number in range(4)]
             await asyncio.wait(agents)
             killer.cancel()
-        assert fleet.swaps.n_comes >= n_swaps
+        assert fleet.n_comes >= n_swaps
         turns = [turn for agent in agents for turn in agent.result()]
         asked, answers = zip(*turns, strict=True)
         left = fleet.supervisors["left"]

@@ -14,7 +14,7 @@ import pytest
 from luce.supervisor.text import RenderedChat, TemplateError, TextModel
 from luce.supervisor.text.chat import request_json
 
-from .text_models import tool
+from .text_models import Forgetful, tool
 
 Message = dict[str, Any]
 
@@ -69,20 +69,6 @@ def steps(rng: random.Random, whole: Sequence[Message]) -> Iterator[list[Message
         yield changed
     yield list(whole[1:])
     yield list(whole)
-
-
-class Forgetful(TextModel):
-    """Its messages go with the request, where the library knows none of them again."""
-
-    def render_json(self, request: bytes, texts: bytes = b"") -> RenderedChat:
-        values = json.loads(request)
-        messages = []
-        for size in values.pop("message_bytes"):
-            encoded, texts = texts[:size], texts[size:]
-            head, newline, content = encoded.partition(b"\n")
-            message = json.loads(head)
-            messages.append({**message, "content": content.decode()} if newline else message)
-        return super().render_json(json.dumps({**values, "messages": messages}).encode())
 
 
 class Remembering:

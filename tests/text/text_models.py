@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
 import gguf
 
-from luce.supervisor.text import AnswerMessage, ContentDelta, Delta, ReasoningDelta, ToolCall, ToolCallDelta
+from luce.supervisor.text import (
+    AnswerMessage,
+    ContentDelta,
+    Delta,
+    ReasoningDelta,
+    RenderedChat,
+    TextModel,
+    ToolCall,
+    ToolCallDelta,
+)
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 
@@ -90,3 +100,17 @@ def added_up(deltas: Iterable[Delta]) -> AnswerMessage:
                     calls[index][0] += id_
                     calls[index][2] += arguments
     return AnswerMessage(content, reasoning, tuple(ToolCall(*call) for call in calls))
+
+
+class Forgetful(TextModel):
+    """Its messages go with the request, where the library knows none of them again."""
+
+    def render_json(self, request: bytes, texts: bytes = b"") -> RenderedChat:
+        values = json.loads(request)
+        messages = []
+        for size in values.pop("message_bytes"):
+            encoded, texts = texts[:size], texts[size:]
+            head, newline, content = encoded.partition(b"\n")
+            message = json.loads(head)
+            messages.append({**message, "content": content.decode()} if newline else message)
+        return super().render_json(json.dumps({**values, "messages": messages}).encode())

@@ -20,7 +20,8 @@ from luce.supervisor.http.prompts.conversation_memo import ConversationMemo, exa
 from luce.supervisor.http.prompts.message_images import MessageImage, image_part
 from luce.supervisor.http.prompts.rendering import Rendered, Renderer
 from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache
-from luce.supervisor.text import RenderedChat, TextError, TextModel
+from luce.supervisor.text import TextError, TextModel
+from tests.text.text_models import Forgetful
 
 Message = dict[str, Any]
 
@@ -32,20 +33,6 @@ IMAGE = MessageImage(b"an image's file", "an image")
 def model(tiny_model: Path) -> Iterator[TextModel]:
     with TextModel(tiny_model) as opened:
         yield opened
-
-
-class Forgetful(TextModel):
-    """Its messages go with the request, where the library looks nothing up."""
-
-    def render_json(self, request: bytes, texts: bytes = b"") -> RenderedChat:
-        values = json.loads(request)
-        messages = []
-        for size in values.pop("message_bytes"):
-            encoded, texts = texts[:size], texts[size:]
-            head, newline, content = encoded.partition(b"\n")
-            message = json.loads(head)
-            messages.append({**message, "content": content.decode()} if newline else message)
-        return super().render_json(json.dumps({**values, "messages": messages}).encode())
 
 
 @pytest.fixture(scope="module")
