@@ -22,6 +22,8 @@ from luce.supervisor.scheduling.engine_handle import EngineHandle
 from luce.supervisor.scheduling.multiplexer import Multiplexer
 
 _LOG = logging.getLogger("luce.scheduling")
+_MOST_STARTS = 5
+"""Of an engine that somebody kills while it loads."""
 
 
 class PresenceState(StrEnum):
@@ -132,10 +134,15 @@ class Presence:
             await monitor.end()
         except EngineDied:
             pass
-        monitor.allow()
-        if monitor.state is EngineState.FAILED:
-            return StartError(str(monitor.last_failure))
-        return await asyncio.shield(monitor.next_start)
+        failed: StartError | None = None
+        for _ in range(_MOST_STARTS):
+            monitor.allow()
+            if monitor.state is EngineState.FAILED:
+                return StartError(str(monitor.last_failure))
+            failed = await asyncio.shield(monitor.next_start)
+            if failed is None or failed.exit_code is None or failed.exit_code >= 0:
+                break
+        return failed
 
     async def _drain(self, drain_s: float | None) -> None:
         with suppress(TimeoutError):

@@ -100,7 +100,7 @@ async def test_a_parked_engine_that_is_killed_comes_back_from_its_disk(two_model
 
 async def test_models_swap_under_load_and_kill_9(two_models: FleetMaker, full: bool) -> None:
     """Four agents on each of two models, that grow their conversations turn by turn."""
-    n_turns, n_swaps = (40, 100) if full else (3, 4)
+    n_turns, n_swaps = (70, 100) if full else (3, 4)
     drawn = random.Random(2)
 
     async def agent(fleet: Fleet, name: str, number: int) -> list[tuple[GenerateRequest, Answer]]:
