@@ -2,8 +2,6 @@
 // long, and no text is lost by it.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <array>
 #include <optional>
 #include <random>
 #include <string>
@@ -12,6 +10,7 @@
 #include "memory/manager/kv_cache_manager.h"
 #include "memory/residency/pool_limit.h"
 #include "tests/engine/fake_model.h"
+#include "tests/memory/served_texts.h"
 
 TEST_SUITE("memory") {
 
@@ -23,57 +22,13 @@ namespace {
 
 constexpr std::int32_t kPool = 8192;
 constexpr std::int32_t kStep = 512;
-constexpr std::int32_t kSlice = 128;
-constexpr std::size_t kHost = std::size_t{1} << 24;
 
-struct Elastic {
-    explicit Elastic(std::size_t host_budget = kHost)
-        : model({kVocab, kPool, kSlice, kSlice, false}),
-          memory(model, nullptr, MemoryConfig{"test", host_budget, 4, kVocab, true}, clock) {
+struct Elastic : ServedTexts {
+    explicit Elastic(std::size_t host_budget = std::size_t{1} << 24) : ServedTexts(kPool, host_budget) {
         model.make_elastic(kStep);
     }
 
-    static Tokens text_of(int number, Position n) {
-        Tokens text;
-        for (Position i = 0; i < n; ++i) text.push_back(static_cast<Token>((i * 7 + number * 31) % 300));
-        return text;
-    }
-
-    Position begin(LaneId lane, const Tokens& text) {
-        const Result<PrefillStart> begun = memory.begin(lane, text, {}, true);
-        REQUIRE(begun);
-        n_computed[static_cast<std::size_t>(lane)] = begun.value().n;
-        check();
-        return begun.value().n;
-    }
-
-    void compute(LaneId lane, const Tokens& text, Position end, Position most = kSlice) {
-        Position& n = n_computed[static_cast<std::size_t>(lane)];
-        while (n < end) {
-            const Position n_more = std::min({most, end - n, memory.n_until_cut(lane, n)});
-            REQUIRE(memory.make_room(n_more));
-            const engine::Slice slice{lane, n, std::span(text).subspan(n, n_more), true};
-            REQUIRE(model.decode(std::span(&slice, 1)));
-            n += n_more;
-            memory.advance(lane, std::span(text).first(static_cast<std::size_t>(n)), n, {});
-            check();
-        }
-    }
-
-    void end(LaneId lane, const Tokens& text) {
-        const Position n = n_computed[static_cast<std::size_t>(lane)];
-        memory.end(lane, ++n_ended, std::span(text).first(static_cast<std::size_t>(n)), n, {}, true);
-        check();
-    }
-
-    // Returns how much of it was known.
-    Position run(int number, Position n) {
-        const Tokens text = text_of(number, n);
-        const Position n_known = begin(LaneId{0}, text);
-        compute(LaneId{0}, text, n);
-        end(LaneId{0}, text);
-        return n_known;
-    }
+    Position run(int number, Position n) { return ServedTexts::run(text_of(number, n)); }
 
     // Calls of a token each, as of an answer to a short text.
     void answer(int number, Position n) {
@@ -83,19 +38,6 @@ struct Elastic {
         compute(LaneId{1}, text, 64 + n, 1);
         end(LaneId{1}, text);
     }
-
-    void check() const {
-        REQUIRE_MESSAGE(!model.misuse, model.misuse.value_or(""));
-        REQUIRE(memory.check_integrity() == std::nullopt);
-        REQUIRE(model.n_cells() <= kPool);
-        REQUIRE(memory.n_available_cells() >= model.n_more_cells());
-    }
-
-    ManualClock clock;
-    FakeModel model;
-    KvCacheManager memory;
-    std::array<Position, 2> n_computed{};
-    std::uint64_t n_ended = 0;
 };
 
 }  // namespace

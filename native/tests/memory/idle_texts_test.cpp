@@ -2,12 +2,11 @@
 // beside it, and a text that comes back finds all of its tokens, in the lowest cells.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <array>
 #include <tuple>
 
 #include "memory/manager/kv_cache_manager.h"
 #include "tests/engine/fake_model.h"
+#include "tests/memory/served_texts.h"
 
 TEST_SUITE("memory") {
 
@@ -17,64 +16,13 @@ using namespace luce::tests;
 
 namespace {
 
-constexpr std::int32_t kSlice = 128;
 constexpr Position kText = 16 * kPageSize;
 constexpr std::int32_t kFewCells = 256;  // beside what runs: libllama looks at cells by as many
 
-struct Served {
-    explicit Served(std::int32_t n_pool, bool is_host_memory = false, std::size_t host_budget = std::size_t{1} << 24)
-        : model({kVocab, n_pool, kSlice, kSlice, false}, false, is_host_memory),
-          memory(model, nullptr, MemoryConfig{"test", host_budget, 4, kVocab, true}, clock) {}
+struct Served : ServedTexts {
+    using ServedTexts::ServedTexts;
 
-    static Tokens text_of(int number, Position n = kText) {
-        Tokens text;
-        for (Position i = 0; i < n; ++i) text.push_back(static_cast<Token>((i * 7 + number * 31) % 300));
-        return text;
-    }
-
-    PrefillStart begin(LaneId lane, const Tokens& text) {
-        const Result<PrefillStart> begun = memory.begin(lane, text, {}, true);
-        REQUIRE(begun);
-        n_computed[static_cast<std::size_t>(lane)] = begun.value().n;
-        return begun.value();
-    }
-
-    void compute(LaneId lane, const Tokens& text, Position end = kText) {
-        Position& n = n_computed[static_cast<std::size_t>(lane)];
-        while (n < end) {
-            const Position n_more = std::min({kSlice, end - n, memory.n_until_cut(lane, n)});
-            REQUIRE(memory.make_room(n_more));
-            const engine::Slice slice{lane, n, std::span(text).subspan(n, n_more), true};
-            REQUIRE(model.decode(std::span(&slice, 1)));
-            n += n_more;
-            memory.advance(lane, std::span(text).first(static_cast<std::size_t>(n)), n, {});
-            check();
-        }
-    }
-
-    void end(LaneId lane, const Tokens& text) {
-        const Position n = n_computed[static_cast<std::size_t>(lane)];
-        memory.end(lane, ++n_ended, std::span(text).first(static_cast<std::size_t>(n)), n, {}, true);
-        check();
-    }
-
-    void run(int number) {
-        const Tokens text = text_of(number);
-        begin(LaneId{0}, text);
-        compute(LaneId{0}, text);
-        end(LaneId{0}, text);
-    }
-
-    void check() const {
-        REQUIRE(!model.misuse);
-        REQUIRE(memory.check_integrity() == std::nullopt);
-    }
-
-    ManualClock clock;
-    FakeModel model;
-    KvCacheManager memory;
-    std::array<Position, 2> n_computed{};
-    std::uint64_t n_ended = 0;
+    static Tokens text_of(int number, Position n = kText) { return ServedTexts::text_of(number, n); }
 };
 
 }  // namespace
@@ -87,10 +35,10 @@ TEST_CASE("what a computation looks at does not grow by cached texts, and their 
         CAPTURE(n_pool);
         CAPTURE(is_host_memory);
         CAPTURE(host_budget);
-        Served s(n_pool, is_host_memory, host_budget);
+        Served s(n_pool, host_budget, is_host_memory);
         for (int number = 0; number < 16; ++number) {
             s.model.n_most_spanned = 0;
-            s.run(number);
+            s.run(Served::text_of(number));
             const std::int32_t n_few = is_host_memory ? kFewCells + kText / 4 : kFewCells;
             CHECK(s.model.n_most_spanned <= kText + n_few);
         }
@@ -98,7 +46,7 @@ TEST_CASE("what a computation looks at does not grow by cached texts, and their 
             const Tokens text = Served::text_of(number);
             CHECK(s.begin(LaneId{0}, text).n == kText - 1);
             s.model.n_most_spanned = 0;
-            s.compute(LaneId{0}, text);
+            s.compute(LaneId{0}, text, kText);
             CHECK(s.model.n_most_spanned <= kText + (is_host_memory ? kFewCells + kText / 4 : kFewCells));
             s.end(LaneId{0}, text);
         }
@@ -144,15 +92,15 @@ TEST_CASE("beside a running lane an ended one makes way a few pages at a time") 
 
 TEST_CASE("what a lane has computed again of a text that is set aside becomes that text's") {
     Served s(32768);
-    s.run(1);
-    s.run(2);
+    s.run(Served::text_of(1));
+    s.run(Served::text_of(2));
     CHECK(s.memory.status().n_aside_pages == 16);
     const Tokens text = Served::text_of(1);
     MemoryRequest request;
     request.reuse = false;
     REQUIRE(s.memory.begin(LaneId{0}, text, request, true));
     s.n_computed[0] = 0;
-    s.compute(LaneId{0}, text);
+    s.compute(LaneId{0}, text, kText);
     CHECK(s.memory.status().cache.n_resident == 32);
     s.end(LaneId{0}, text);
     CHECK(s.begin(LaneId{0}, text).n == kText - 1);
