@@ -46,14 +46,37 @@ PY
     fi
 }
 
-# install_package EXTRAS [cmake defines…]: build into build/venv and install into .venv, editable.
+# What the package with these extras needs of others, a line each.
+list_dependencies() {
+    .venv/bin/python - "$@" <<'PY'
+import re, sys, tomllib
+with open("pyproject.toml", "rb") as file:
+    project = tomllib.load(file)["project"]
+needed, extras = project["dependencies"], sys.argv[1:]
+while extras:
+    for requirement in project["optional-dependencies"][extras.pop()]:
+        own_extras = re.fullmatch(re.escape(project["name"]) + r"\[(.+)\]", requirement)
+        if own_extras:
+            extras += own_extras[1].split(",")
+        else:
+            needed.append(requirement)
+print("\n".join(needed))
+PY
+}
+
+# install_package EXTRA [cmake defines…]: build into build/venv and install into .venv, editable. What it needs of others
+# comes over the network while the compiler works.
 install_package() {
-    local extras=$1 define
+    local extra=$1 define pip=(.venv/bin/python -m pip install -q --disable-pip-version-check) needed dependencies_pid
     shift
     ensure_build_tools
     say "building (the first time takes some minutes: llama.cpp is compiled too)"
+    mapfile -t needed < <(list_dependencies $extra)
+    "${pip[@]}" "${needed[@]}" &
+    dependencies_pid=$!
     local settings=(-C build-dir=build/venv)
     for define in "$@"; do settings+=(-C "cmake.define.$define"); done
-    PATH="$PWD/.venv/bin:$PATH" .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation \
-        "${settings[@]}" -e ".$extras" || fail "the build failed (above)"
+    PATH="$PWD/.venv/bin:$PATH" "${pip[@]}" --no-build-isolation --no-deps "${settings[@]}" -e . ||
+        fail "the build failed (above)"
+    wait "$dependencies_pid" || fail "pip could not install what the package needs (above)"
 }

@@ -13,7 +13,7 @@ FACT = f"The access code of the green owl is {CODE}."
 QUESTION = "What is the access code of the green owl?"
 
 
-def text_with_fact(n_sentences: int = 240, seed: int = 5) -> str:
+def text_with_fact(n_sentences: int = 180, seed: int = 5) -> str:
     """With the packaged model about nine tokens a sentence; the fact stands in the middle."""
     rng = random.Random(seed)
     sentences = [rng.choice(FILLER) for _ in range(n_sentences)]

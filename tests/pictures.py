@@ -22,6 +22,14 @@ def png_of(width: int, height: int, packed: bytes) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
 
 
+def packed_zeros(n_mib: int) -> bytes:
+    """What unpacks to so many MiB. One is packed: behind a full flush nothing refers to what came before."""
+    packer = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
+    mib = packer.compress(bytes(1 << 20)) + packer.flush(zlib.Z_FULL_FLUSH)
+    adler32 = (n_mib << 20) % 65521 << 16 | 1
+    return b"\x78\xda" + mib * n_mib + b"\x03\x00" + struct.pack(">I", adler32)
+
+
 SOUND = png(40, 30, 0)
 HOSTILE: dict[str, bytes] = {
     "empty": b"",
@@ -33,6 +41,6 @@ HOSTILE: dict[str, bytes] = {
     "no pixels": png_of(0, 4, zlib.compress(b"")),
     "a declared giant": png_of(30_000, 30_000, zlib.compress(b"\0" * 100)),
     "a side too long": png_of(100_000, 1, zlib.compress(b"\0" * 100)),
-    "unpacks to 256 MiB": png_of(8, 8, zlib.compress(bytes(256 << 20), 9)),
+    "unpacks to 256 MiB": png_of(8, 8, packed_zeros(256)),
     "webp": b"RIFF\x10\0\0\0WEBPVP8 " + bytes(100),
 }

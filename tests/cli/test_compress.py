@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def endless(tmp_path: Path) -> Path:
     path = tmp_path / "endless.txt"
-    path.write_text(TEXT * 120)
+    path.write_text(TEXT * 160)
     return path
 
 
@@ -67,7 +67,7 @@ def test_what_matters_to_the_question_is_kept(run: Run, file: Path, tiny_model: 
     assert told["of it"] == f"{int(told['kept']) / n_in:.1%}"
     assert told["parts"] == str(kept.count(" […] ") + 1)
     assert float(told["seconds"]) > 0
-    assert file.name in result.stderr.decode()
+    assert file.name in result.stderr.decode().replace("\n", "")  # a long path is broken
 
 
 def test_json_says_all_of_it(run: Run) -> None:
@@ -76,7 +76,7 @@ def test_json_says_all_of_it(run: Run) -> None:
     assert (result.returncode, result.stderr) == (0, b"")
     said = json.loads(result.stdout)
     assert said["output_tokens"] == len(said["tokens"]) == sum(end - begin for begin, end in said["parts"]) <= 500
-    assert said["input_tokens"] > 2000
+    assert said["input_tokens"] > 1500
     assert CODE in said["content"]
     assert said["content"].count("|") == len(said["parts"]) - 1
     assert said["seconds"] > 0

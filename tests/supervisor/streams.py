@@ -31,7 +31,7 @@ from tests.daemon.same_tokens import NOISE_CUTS, Comparison, SampledComparison
 FaultyEngine = Callable[..., SupervisorConfig]
 PROMPT = (329, 285, 1420, 261, 1319)
 DEADLINE_S = 120.0
-N_LONG = 1500
+N_LONG = 800
 """Tokens of an answer that is to be disturbed: it must not be done before its first tokens have been seen here."""
 
 

@@ -48,9 +48,9 @@ def text(tiny_model: Path) -> TextModel:
 
 @pytest.fixture(scope="module")
 def asked(text: TextModel) -> tuple[int, ...]:
-    """A text of about 2,300 tokens, and what it is read for."""
+    """A text of about 1,750 tokens, and what it is read for."""
     ids = text.tokenize(f"{text_with_fact()}\n\n{QUESTION}")
-    assert 2000 < len(ids) < 2800
+    assert 1500 < len(ids) < 2100
     return tuple(ids)
 
 

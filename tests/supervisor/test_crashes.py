@@ -85,7 +85,7 @@ N_DRAWN = 8
 async def test_a_killed_engine_is_a_pause(brisk: SupervisorConfig, values: dict[str, Any]) -> None:
     async with Supervisor(dataclasses.replace(brisk, lanes=N_DRAWN, pool=16384)) as supervisor:
         if "temperature" in values:
-            asked = [request(max_tokens=200, n_logprobs=4, seed=seed, **values) for seed in range(N_DRAWN)]
+            asked = [request(max_tokens=140, n_logprobs=4, seed=seed, **values) for seed in range(N_DRAWN)]
         else:
             asked = [request(max_tokens=N_LONG, **values)]
         expected = await collect_all(supervisor, [dataclasses.replace(one, n_logprobs=4) for one in asked])
@@ -128,7 +128,7 @@ async def test_an_engine_that_cannot_go_on_is_a_pause(faulty: FaultyEngine, numb
     # to run: many draws would fall at an edge. The greedy tests run with drafts.
     async with Supervisor(dataclasses.replace(faulty(), draft_max=0)) as supervisor:
         # More than there are lanes.
-        asked = [request(max_tokens=200, temperature=0.6, seed=seed, n_logprobs=4) for seed in range(N_DRAWN)]
+        asked = [request(max_tokens=140, temperature=0.6, seed=seed, n_logprobs=4) for seed in range(N_DRAWN)]
         expected = await collect_all(supervisor, asked)
         first = supervisor.engine_pids()
         check_same(asked, await collect_all_under(supervisor, asked, {30: number}), expected, 100)

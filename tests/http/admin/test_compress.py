@@ -62,7 +62,7 @@ def n_scored(server: Server) -> int:
 async def test_what_matters_to_the_question_is_kept(server: Server, text: TextModel) -> None:
     said = await done(server, content=TEXT, share=0.2, question=QUESTION)
     ids = text.tokenize(TEXT)
-    assert 2000 < said["input_tokens"] == len(ids) < 2800
+    assert 1500 < said["input_tokens"] == len(ids) < 2100
     assert said["output_tokens"] <= round(0.2 * len(ids))
     assert said["tokens"] == [token for begin, end in said["parts"] for token in ids[begin:end]]
     assert CODE in said["content"]
@@ -224,7 +224,7 @@ async def test_props_and_metrics_tell_of_the_scorer(server: Server) -> None:
         if line.startswith("luce_engine_prefill_")
     )
     of_engine = '{engine="engine 0"}'
-    assert float(figures[f"luce_engine_prefill_scored_tokens_total{of_engine}"]) > 2500
+    assert float(figures[f"luce_engine_prefill_scored_tokens_total{of_engine}"]) > 1700
     assert float(figures[f"luce_engine_prefill_scorer_bytes{of_engine}"]) > SCORER.stat().st_size / 2
     assert float(figures[f"luce_engine_prefill_keys_bytes{of_engine}"]) > 0
     for name in ("sparse_total", "sparse_tokens_total", "left_out_tokens_total", "repaired_tokens_total", "repairs"):

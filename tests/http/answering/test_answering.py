@@ -295,7 +295,7 @@ async def test_leaving_early_cancels_all_choices(shared: Answering) -> None:
 
 async def test_an_engine_that_dies_is_a_pause(tiny_model: Path) -> None:
     async with running(tiny_model) as answering:
-        ask = chat("Count to a hundred", max_tokens=1000, n_logprobs=2, ignore_eos=True)
+        ask = chat("Count to a hundred", max_tokens=500, n_logprobs=2, ignore_eos=True)
         expected = await serve(answering.answerer, ask)
         served = Served()
         async with asyncio.timeout(DEADLINE_S), answering.answerer.open(ask) as again:

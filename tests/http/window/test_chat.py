@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["browser"]  # a fixture
 
-N_NUMBERS = 300
+N_NUMBERS = 100
 NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": N_NUMBERS, "maxItems": N_NUMBERS}
 WEATHER = {
     "type": "function",
