@@ -29,7 +29,7 @@ from luce.supervisor.scheduling.image_ids import ImageIds
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.multiplexer import Multiplexer
 from luce.supervisor.scheduling.page_changes import PageListener
-from luce.supervisor.scheduling.presence import Presence
+from luce.supervisor.scheduling.presence import Presence, PresenceState
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.remembered_texts import TextListing
 from luce.supervisor.scheduling.text_files import SavedText
@@ -184,17 +184,28 @@ class Supervisor:
 
     async def park(self) -> None:
         """Every engine gives the device's memory back, weights included, until `unpark` or the next request; texts
-        stay in host memory. Raises RequestRefusedError: `busy` while requests run."""
+        stay in host memory. Raises RequestRefusedError: `busy` while requests run, `unsupported`
+        while the model is away."""
+        self._require_here()
         for handle in self._multiplexer.handles:
             with suppress(EngineDied):  # then it has none
                 await _told(handle.park())
 
     async def unpark(self) -> None:
-        """Take it again. A request does so by itself. Raises RequestRefusedError: `out_of_memory`."""
+        """Take it again. A request does so by itself. Raises RequestRefusedError: `out_of_memory`,
+        `unsupported`."""
+        self._require_here()
         for handle in self._multiplexer.handles:
             with suppress(EngineDied):
                 if (answered := handle.unpark()) is not None:
                     await _told(answered)
+
+    def _require_here(self) -> None:
+        if self.presence.state is not PresenceState.HERE:
+            text = (
+                f"the model is {self.presence.state.value}: models take turns, and a request brings it when it is due"
+            )
+            raise RequestRefusedError(ErrorCode.UNSUPPORTED, text)
 
     async def texts(self) -> list[TextListing | None]:
         """What each engine remembers, in the order of `status().engines`; None for one that is not there. Raises

@@ -297,7 +297,8 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     "--kv-events",
     metavar="ENDPOINT",
     help="Where routers hear which pages of texts are held, as vLLM publishes it: tcp://HOST:PORT or ipc://PATH is"
-    " bound, with connect: before it connected. Whoever reaches it needs no key. Default: nowhere.",
+    " bound, with connect: before it connected. Of several models (--models) the second has the next port, or PATH.1,"
+    " and so on. Whoever reaches it needs no key. Default: nowhere.",
 )
 @click.option(
     "--kv-events-replay",
@@ -307,7 +308,8 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
 @click.option(
     "--kv-events-topic",
     metavar="TEXT",
-    help="Topic of these messages. Default: kv@HOST@MODEL, with this machine's name and the model's.",
+    help="Topic of these messages, {model} standing for the model's name. Default: kv@HOST@{model}, with this machine's"
+    " name.",
 )
 @click.option(
     "--kv-events-tokens/--no-kv-events-tokens",
@@ -315,6 +317,12 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     default=None,
     help="Whether they hold the ids of tokens, from which texts can be read and routers make their own names of blocks."
     " Default: they do.",
+)
+@click.option(
+    "--kv-events-encoding",
+    type=click.Choice(["array", "map"]),
+    help="How each event is encoded: array, as vLLM did at first and all routers decode, or map, as vLLM does from 0.24"
+    " on. Default: array.",
 )
 @click.option(
     "--kv-events-media",
@@ -367,8 +375,10 @@ def _serve_many(configuration: Configuration, settings: ServeSettings) -> int:
     from luce.supervisor.cli.serve_start import check_settings, serve_fleet_until_stopped
     from luce.supervisor.config.models_file import read_fleet
 
-    if settings.kv_events is not None:
-        raise ConfigError("--kv-events tell of one model: leave it out beside --models")
+    if settings.kv_events_topic is not None and "{model}" not in settings.kv_events_topic:
+        raise ConfigError(
+            "--kv-events-topic: it has to tell several models apart: write {model} where the name is to be"
+        )
     if configuration["model"] is not None:
         raise ConfigError("--model is one model, and --models are several: put it into a table of theirs")
     fixed: dict[str, object] = {

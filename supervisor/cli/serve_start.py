@@ -119,7 +119,7 @@ async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings)
     model = settings.aliases[0] if settings.aliases else config.model.stem
     with _served(settings, config.log_level):
         async with AsyncExitStack() as stack:
-            publisher = None if settings.kv_events is None else _kv_event_publisher(settings.kv_events, settings, model)
+            publisher = _kv_event_publisher(settings, model)
             if publisher is not None:
                 await stack.enter_async_context(publisher)
             supervisor = Supervisor(config, on_log=say)
@@ -137,8 +137,16 @@ async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings)
 async def serve_fleet_until_stopped(plan: FleetPlan, settings: ServeSettings, log_level: str | None) -> int:
     """The same of several models. Returns the exit code. Raises Failure."""
     with _served(settings, log_level):
-        async with Fleet(plan.config, on_log=say) as fleet:
-            first = plan.config.members[0]
+        async with AsyncExitStack() as stack:
+            first, *_ = members = plan.config.members
+            publishers = [_kv_event_publisher(settings, member.name, number) for number, member in enumerate(members)]
+            for publisher in publishers:
+                if publisher is not None:
+                    await stack.enter_async_context(publisher)
+            fleet = await stack.enter_async_context(Fleet(plan.config, on_log=say))
+            for member, publisher in zip(members, publishers, strict=True):
+                if publisher is not None:
+                    fleet.supervisors[member.name].watch_pages(publisher)
             served = ServedFleet(fleet, plan.settings, plan.default)
 
             def announce(url: str) -> None:
@@ -170,19 +178,23 @@ def _served(settings: ServeSettings, log_level: str | None) -> Iterator[None]:
         say("luce serve: stopped")
 
 
-def _kv_event_publisher(endpoint: str, settings: ServeSettings, model: str) -> KvEventPublisher:
-    """Raises Failure."""
+def _kv_event_publisher(settings: ServeSettings, model: str, number: int = 0) -> KvEventPublisher | None:
+    """Of one model, or of several the one with this number. None: none is wanted. Raises Failure, ConfigError."""
+    if settings.kv_events is None:
+        return None
     try:
         from luce.supervisor.kv_events.publisher import KvEventPublisher
     except ImportError as error:
         text = f"--kv-events needs a package that is not installed ({error.name}): pip install 'luce-daemon[kv-events]'"
         raise Failure(text, EXIT_BAD_ARGS) from error
     topic = settings.kv_events_topic
+    replay = settings.kv_events_replay
     return KvEventPublisher(
         KvEventsConfig(
-            endpoint=Endpoint.of(endpoint),
-            replay=None if settings.kv_events_replay is None else Endpoint.of(settings.kv_events_replay),
-            topic=f"kv@{socket.gethostname()}@{model}" if topic is None else topic,
+            endpoint=Endpoint.of(settings.kv_events).of_model(number),
+            replay=None if replay is None else Endpoint.of(replay).of_model(number),
+            topic=f"kv@{socket.gethostname()}@{model}" if topic is None else topic.replace("{model}", model),
+            encoding=settings.kv_events_encoding,
             tells_tokens=settings.kv_events_tokens,
             media=settings.kv_events_media,
         )

@@ -296,6 +296,7 @@ class EngineMonitor:
         pong: asyncio.Future[None] | None = None
         activity = _Activity(process.pid)
         n_heard, n_moved, then_s = client.n_heard, client.n_moved, time.monotonic()
+        n_reports = process.n_load_reports
         pinged_s = then_s
         while not died.is_set():
             has_requests = listener.engine_has_requests(self)
@@ -308,14 +309,16 @@ class EngineMonitor:
             now_s = time.monotonic()
             answered = pong is None or pong.done()
             moved = client.n_moved != n_moved
+            loads = process.n_load_reports != n_reports
             liveness.tick(
                 now_s - then_s if pong is not None else 0.0,
-                heard=client.n_heard != n_heard,
+                heard=client.n_heard != n_heard or loads,
                 ping_waits=not answered,
                 moved=moved,
                 requests_wait=has_requests,
+                loads=loads,
             )
-            n_heard, n_moved, then_s = client.n_heard, client.n_moved, now_s
+            n_heard, n_moved, n_reports, then_s = client.n_heard, client.n_moved, process.n_load_reports, now_s
             if client.death is not None or self._is_to_end:
                 return
             is_doubtful = liveness.silent_s > 0 or not answered or (has_requests and not moved)

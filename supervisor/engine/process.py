@@ -65,7 +65,9 @@ class EngineProcess:
         self._popen = popen
         self._on_log = on_log
         self.load_percent: int | None = None
-        """Of the weights, before it is ready; None: it has not said."""
+        """Of the weights, while they are read; None: it has not said."""
+        self.n_load_reports = 0
+        """How often it has said."""
         self._log_tail: deque[str] = deque(maxlen=_LOG_TAIL_LINES)
         self._exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._lines = LineDecoder()
@@ -194,6 +196,7 @@ class EngineProcess:
                 reply = parse_reply(line.text)
                 if isinstance(reply, LoadProgress):
                     self.load_percent = reply.percent
+                    self.n_load_reports += 1
                 else:
                     replies.append(reply)
             if replies:

@@ -125,16 +125,19 @@ class Liveness:
     def silent_s(self) -> float:
         return self._silent_s
 
-    def tick(self, elapsed_s: float, *, heard: bool, ping_waits: bool, moved: bool, requests_wait: bool) -> None:
-        """What has come since the last tick: anything at all, the answer to our ping, or a step of a request."""
+    def tick(
+        self, elapsed_s: float, *, heard: bool, ping_waits: bool, moved: bool, requests_wait: bool, loads: bool = False
+    ) -> None:
+        """What has come since the last tick: anything at all, the answer to our ping, a step of a request, or how far
+        the loading of its model is, behind which pings and requests wait."""
         elapsed_s = min(elapsed_s, self._max_elapsed_s)
         if heard:
             self.slowest_step_s = max(self.slowest_step_s, self._silent_s)
             self._silent_s = 0.0
         else:
             self._silent_s += elapsed_s
-        self._unanswered_s = self._unanswered_s + elapsed_s if ping_waits else 0.0
-        self._stalled_s = self._stalled_s + elapsed_s if requests_wait and not moved else 0.0
+        self._unanswered_s = self._unanswered_s + elapsed_s if ping_waits and not loads else 0.0
+        self._stalled_s = self._stalled_s + elapsed_s if requests_wait and not moved and not loads else 0.0
 
     def verdict(self, activity: ProcessActivity) -> str | None:
         """Why the engine is to be taken for dead; nothing as long as it is not."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from luce.supervisor.config import ByteCount, ConfigError
 from luce.supervisor.http.answer_defaults import AnswerDefaults
-from luce.supervisor.kv_events.config import Endpoint, Media
+from luce.supervisor.kv_events.config import Encoding, Endpoint, Media
 
 MIB = 1 << 20
 
@@ -52,6 +52,7 @@ class ServeSettings(AnswerDefaults):
     kv_events_replay: str | None = None  # where they ask for what they have missed
     kv_events_topic: str | None = None  # of the messages; None: kv@HOST@MODEL
     kv_events_tokens: bool = True  # whether ids of tokens are sent
+    kv_events_encoding: Encoding = "array"  # of events: places in an array, or names in a map
     kv_events_media: Media = "each"  # one: what lies in host memory or on disk is told as what lies on the device
     profiles: Mapping[str, AnswerDefaults] = field(default_factory=dict)
     """Further names of the model, and what is different for those who ask for it by them."""

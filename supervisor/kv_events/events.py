@@ -1,14 +1,21 @@
-"""The events, as vLLM publishes them: MessagePack arrays, the fields in these places and before them the event's name.
+"""The events, as vLLM publishes them: MessagePack arrays, the fields in these places and before them the event's name,
+or maps of the same fields with the name under `type`. A batch is an array in both.
 
-The names of the classes are what goes over the wire.
+The names of the classes and fields are what goes over the wire. Decoders made of vLLM's own classes want all fields.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from luce.supervisor.kv_events.config import Encoding
 
-class KvCacheEvent(msgspec.Struct, array_like=True, omit_defaults=True, gc=False, tag=True):
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class KvCacheEvent(msgspec.Struct, array_like=True, gc=False, tag=True):
     pass
 
 
@@ -21,6 +28,7 @@ class BlockStored(KvCacheEvent):
     block_size: int
     lora_id: int | None = None
     medium: str | None = None
+    lora_name: str | None = None
 
 
 class BlockRemoved(KvCacheEvent):
@@ -35,6 +43,7 @@ class AllBlocksCleared(KvCacheEvent):
 Event = BlockStored | BlockRemoved | AllBlocksCleared
 
 
-class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
-    ts: float
-    events: list[Event]
+def encode_batch(time_s: float, events: Sequence[Event], encoding: Encoding) -> bytes:
+    if encoding == "array":
+        return _encode((time_s, events))
+    return _encode((time_s, [{"type": type(event).__name__} | msgspec.structs.asdict(event) for event in events]))

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-import msgspec
 import zmq
 import zmq.asyncio
 
 from luce.supervisor.config import ConfigError
 from luce.supervisor.kv_events.config import Endpoint, KvEventsConfig
-from luce.supervisor.kv_events.events import AllBlocksCleared, Event, EventBatch
+from luce.supervisor.kv_events.events import AllBlocksCleared, Event, encode_batch
 from luce.supervisor.kv_events.held_blocks import HeldBlocks
 from luce.supervisor.kv_events.replay_buffer import ReplayBuffer
 from luce.supervisor.scheduling.page_changes import PageChange
@@ -41,7 +40,6 @@ class KvEventPublisher:
         self._config = config
         self._held = HeldBlocks(media=config.media, tells_tokens=config.tells_tokens)
         self._buffer = ReplayBuffer(max_steps=config.buffer_steps, max_bytes=config.buffer_bytes)
-        self._encode = msgspec.msgpack.Encoder().encode
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes] | zmq.asyncio.Socket] = []
         self._answering: asyncio.Task[None] | None = None
@@ -94,7 +92,7 @@ class KvEventPublisher:
     def _publish(self, events: list[Event]) -> None:
         if not events:
             return
-        payload = self._encode(EventBatch(time.time(), events))
+        payload = self._encode(events)
         number, self.n_published = self.n_published, self.n_published + 1
         self._buffer.append(number, payload)
         self._pub.send_multipart([self._topic, number.to_bytes(8, "big"), payload], flags=zmq.NOBLOCK)
@@ -119,7 +117,10 @@ class KvEventPublisher:
         kept = self._buffer.since(number) if number < self.n_published else None
         if kept is not None:
             return kept
-        return [(self.n_published - 1, self._encode(EventBatch(time.time(), self._held.listing())))]
+        return [(self.n_published - 1, self._encode(self._held.listing()))]
+
+    def _encode(self, events: Sequence[Event]) -> bytes:
+        return encode_batch(time.time(), events, self._config.encoding)
 
 
 def _attach(socket: zmq.Socket[bytes] | zmq.asyncio.Socket, endpoint: Endpoint, option: str) -> str:

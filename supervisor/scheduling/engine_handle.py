@@ -216,6 +216,7 @@ class EngineHandle:
         return answered
 
     def _note_unparked(self, answered: asyncio.Future[MemoryReply]) -> None:
+        self.note_use()  # it is idle from now on, not since it went
         error = None if answered.cancelled() else answered.exception()
         if isinstance(error, EngineError):
             self.is_parked = True  # the next request tries again

@@ -35,7 +35,7 @@ class IdleSleep:
 
     def due_s(self, handle: EngineHandle, now_s: float) -> float:
         """Seconds until it may have been idle for long enough."""
-        if not handle.is_open or handle.is_parked or handle.attempts or handle.compressing.locked():
+        if not handle.is_here or handle.is_parked or handle.attempts or handle.compressing.locked():
             return self._idle_s
         return max(handle.idle_since_s + self._idle_s - now_s, 0.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -72,3 +73,10 @@ def shell(bin_dir: Path, tiny_model: Path, tmp_path: Path) -> Shell:
         )
 
     return run_line
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """The name of a socket has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="luce", dir="/tmp") as folder:
+        yield Path(folder)

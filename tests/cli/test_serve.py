@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import tempfile
 import tomllib
 import urllib.error
 import urllib.request
@@ -18,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 import psutil
 import pytest
-import zmq
 
 from luce.supervisor.cli.serve import known_flags
 from luce.supervisor.config.loading import known_options, read_configuration
 from tests.cli.conftest import TIMEOUT_S, Run
+from tests.kv_events.subscriber import replayed
 
 ROOT = Path(__file__).resolve().parents[2]
 READY = re.compile(rb"^luce serve is ready: (\S+) at (\S+)", re.MULTILINE)
@@ -136,32 +134,6 @@ def test_one_that_is_to_stop_says_so_before_it_takes_no_more_and_routers_hear_wh
         assert all(size == 64 and len(ids) == 64 * len(hashes) for _, hashes, _, ids, size, *_ in stored)
         process.popen.send_signal(signal.SIGTERM)
         assert process.popen.wait(TIMEOUT_S) == 0
-
-
-@pytest.fixture
-def short_folder() -> Iterator[Path]:
-    """The name of a socket has 107 bytes at most."""
-    with tempfile.TemporaryDirectory(prefix="luce", dir="/tmp") as folder:
-        yield Path(folder)
-
-
-def replayed(endpoint: str) -> list[Any]:
-    """The events of all batches that were published."""
-    events = []
-    with zmq.Context() as context, context.socket(zmq.REQ) as asking:
-        asking.rcvtimeo = TIMEOUT_S * 1000
-        asking.connect(endpoint)
-        asking.send((0).to_bytes(8, "big"))
-        number, payload = asking.recv_multipart()
-        assert int.from_bytes(number, "big") == 0
-        events += msgspec.msgpack.decode(payload)[1]
-    with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
-        asking.rcvtimeo = TIMEOUT_S * 1000
-        asking.connect(endpoint)
-        asking.send_multipart([b"", (1).to_bytes(8, "big")])
-        while (frames := asking.recv_multipart())[-1]:
-            events += msgspec.msgpack.decode(frames[-1])[1]
-    return events
 
 
 def test_ctrl_c_ends_it_in_order(serving: Serving) -> None:

@@ -98,24 +98,52 @@ async def test_a_parked_engine_that_is_killed_comes_back_from_its_disk(two_model
         assert again.end.n_reused >= len(LONG) - PAGE_TOKENS
 
 
+@dataclasses.dataclass(frozen=True)
+class Turn:
+    asked: GenerateRequest
+    answer: Answer
+    n_known: int
+    """Tokens that its model had computed before."""
+    has_swapped: bool
+    """Since the turn before."""
+    has_died: bool
+
+    @property
+    def n_anew(self) -> int:
+        return max(self.n_known - self.answer.end.n_reused, 0)
+
+
 async def test_models_swap_under_load_and_kill_9(two_models: FleetMaker, full: bool) -> None:
     """Four agents on each of two models, that grow their conversations turn by turn."""
-    n_turns, n_swaps = (70, 100) if full else (3, 4)
+    n_turns, n_swaps = (110, 100) if full else (3, 4)
     drawn = random.Random(2)
+    answered: asyncio.Queue[None] = asyncio.Queue()
 
-    async def agent(fleet: Fleet, name: str, number: int) -> list[tuple[GenerateRequest, Answer]]:
+    async def agent(fleet: Fleet, name: str, number: int) -> list[Turn]:
+        supervisor = fleet.supervisors[name]
+
+        def seen() -> tuple[float, int]:
+            return supervisor.presence.since_s, supervisor.status().engines[0].n_deaths
+
         text = [300 + number * 31 + NAMES.index(name) * 7 + i for i in range(40)]
-        turns = []
+        turns: list[Turn] = []
+        n_known, (since_s, n_deaths) = 0, seen()
         for _ in range(n_turns):
             asked = request(prompt_ids=tuple(text), max_tokens=24, n_logprobs=2)
             answer = await ask(fleet, name, asked)
-            turns.append((asked, answer))
+            answered.put_nowait(None)
+            before = since_s, n_deaths
+            since_s, n_deaths = seen()
+            turns.append(Turn(asked, answer, n_known, since_s != before[0], n_deaths != before[1]))
+            n_known = len(text) + len(answer.tokens) - 1
             text += [*answer.tokens, *(drawn.randrange(300, 8000) for _ in range(10))]
         return turns
 
     async def kill(fleet: Fleet) -> None:
+        """One of them, whatever it does just then, after each few answers."""
         while True:
-            await asyncio.sleep(drawn.uniform(0.5, 2.0))
+            for _ in range(drawn.randrange(2, 8)):
+                await answered.get()
             pids = [pid for supervisor in fleet.supervisors.values() for pid in supervisor.engine_pids()]
             with suppress(ProcessLookupError, IndexError):
                 os.kill(drawn.choice(pids), signal.SIGKILL)
@@ -128,9 +156,19 @@ async def test_models_swap_under_load_and_kill_9(two_models: FleetMaker, full: b
             killer.cancel()
         assert fleet.n_comes >= n_swaps
         turns = [turn for agent in agents for turn in agent.result()]
-        asked, answers = zip(*turns, strict=True)
         left = fleet.supervisors["left"]
-        check_same(asked, answers, [await collect(left, one) for one in asked], n_compared=len(turns) // 2)
+        expected = [await collect(left, turn.asked) for turn in turns]
+    asked, answers = [turn.asked for turn in turns], [turn.answer for turn in turns]
+    check_same(asked, answers, expected, n_compared=len(turns) // 2)
+    back = [turn for turn in turns if turn.has_swapped and not turn.has_died and turn.n_known > 0]
+    share = sum(turn.n_anew for turn in back) / max(sum(turn.n_known for turn in back), 1)
+    n_killed = sum(turn.has_died for turn in turns)
+    n_tokens = sum(len(answer.tokens) for answer in answers)
+    print(
+        f"{fleet.n_comes} swaps, {n_tokens} tokens of {len(turns)} answers compared, {n_killed} answers after a kill;"
+        f" after {len(back)} turns of a model that was away {share:.2%} of their conversations read anew"
+    )
+    assert share <= 0.05
 
 
 async def test_a_model_that_cannot_be_loaded_says_so_and_harms_nobody(two_models: FleetMaker, tmp_path: Path) -> None:
@@ -154,6 +192,21 @@ async def test_a_resident_model_is_there_from_the_start_and_stays(two_models: Fl
             await ask(fleet, name, request())
         assert fleet.supervisors["small"].engine_pids() == [pid]
         assert not parked(fleet.supervisors["small"])
+
+
+async def test_one_that_comes_is_not_put_to_sleep_for_its_time_away(two_models: FleetMaker) -> None:
+    plan = two_models()
+    members = [
+        dataclasses.replace(one, config=dataclasses.replace(one.config, sleep_idle_s=0.2, log_level="info"))
+        for one in plan.members
+    ]
+    log: list[str] = []
+    async with Fleet(dataclasses.replace(plan, members=members), on_log=log.append) as fleet:
+        for name in ("left", "right"):
+            await ask(fleet, name, request())
+        await until(lambda: parked(fleet.supervisors["right"]), "it sleeps where it is")
+        await ask(fleet, "left", request())
+    assert sum(line.startswith("left: ") and "loaded within" in line for line in log) == 2
 
 
 async def test_names_and_aliases_are_one_models(two_models: FleetMaker) -> None:

@@ -21,6 +21,7 @@ from luce.supervisor.http.app import create_app
 from luce.supervisor.http.served_models import ServedFleet
 from luce.supervisor.http.server import listening
 from luce.supervisor.http.settings import ServeSettings
+from tests.http.window.browsing import counts, launched, opened
 from tests.supervisor.streams import until
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -131,3 +132,41 @@ async def test_a_conversation_goes_on_after_a_swap(many: Many) -> None:
     n_second, n_known, _ = await cached("left", text, said, "And then?")
     assert n_known >= 0.95 * n_first
     assert n_known < n_second
+
+
+async def test_the_memory_of_each_is_shown_and_none_is_taken_back_out_of_turn(many: Many) -> None:
+    text = "This is a conversation that is long enough to be remembered. " * 20
+    body = {"prompt": text, "max_tokens": 1}
+    assert (await fetch(many, "/v1/completions", {"model": "right", **body}))[0] == 200
+
+    async def texts(query: str) -> list[list[Any]]:
+        return [engine["runs"] for engine in (await look(many, f"/memory.json{query}"))["engines"]]
+
+    assert await texts("") == await texts("?model=gauche") == [[]], "it was not here yet"
+    assert len((await texts("?model=right"))[0]) == 1
+    assert (await fetch(many, "/v1/completions", {"model": "left", **body}))[0] == 200
+    status, content = await fetch(many, "/memory/park?model=right", {"on": False})
+    assert (status, b"models take turns" in content) == (400, True), content
+    await asyncio.to_thread(choose_in_the_page, many.url)
+
+
+def choose_in_the_page(url: str) -> None:
+    with launched() as browser, opened(browser, f"{url}/#memory") as page:
+        counts(page.locator(".text"), 1)
+        page.get_by_label("Model").select_option("right")
+        page.get_by_text("Parked: the texts lie in host memory").wait_for()
+        page.once("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("button", name="Forget").click()
+        counts(page.locator(".text"), 0)
+        page.get_by_label("Model").select_option("left")
+        counts(page.locator(".text"), 1)
+        page.get_by_role("link", name="Chat").click()
+        page.get_by_role("button", name="Settings").click()
+        page.locator("dialog [name=model]").select_option("gauche")
+        page.get_by_role("button", name="Keep").click()
+        page.locator("#prompt").fill("Hello")
+        with page.expect_request("**/v1/chat/completions") as asked:
+            page.get_by_role("button", name="Send").click()
+        sent = asked.value.post_data_json
+        assert sent is not None
+        assert sent["model"] == "gauche"

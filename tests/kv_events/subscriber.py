@@ -31,11 +31,12 @@ class HeldByEvents:
         self.n_stored: Counter[str] = Counter()
         """Blocks, by medium."""
 
-    def take(self, events: Iterable[list[Any]]) -> None:
-        for event in events:
+    def take(self, events: Iterable[list[Any] | dict[str, Any]]) -> None:
+        for told in events:
+            event = told if isinstance(told, list) else list(told.values())
             self.kinds[event[0]] += 1
             match event:
-                case ["BlockStored", hashes, parent, tokens, size, None, medium]:
+                case ["BlockStored", hashes, parent, tokens, size, None, medium, None]:
                     held = self.blocks.setdefault(medium, set())
                     self.n_stored[medium] += len(hashes)
                     for place, name in enumerate(hashes):
@@ -151,3 +152,22 @@ class Subscriber:
         _, events = msgspec.msgpack.decode(payload)
         self.held.take(events)
         self.next = number + 1
+
+
+def replayed(endpoint: str) -> list[Any]:
+    """The events of all batches that were published."""
+    events = []
+    with zmq.Context() as context, context.socket(zmq.REQ) as asking:
+        asking.rcvtimeo = round(_ANSWER_S * 1000)
+        asking.connect(endpoint)
+        asking.send((0).to_bytes(8, "big"))
+        number, payload = asking.recv_multipart()
+        assert int.from_bytes(number, "big") == 0
+        events += msgspec.msgpack.decode(payload)[1]
+    with zmq.Context() as context, context.socket(zmq.DEALER) as asking:
+        asking.rcvtimeo = round(_ANSWER_S * 1000)
+        asking.connect(endpoint)
+        asking.send_multipart([b"", (1).to_bytes(8, "big")])
+        while (frames := asking.recv_multipart())[-1]:
+            events += msgspec.msgpack.decode(frames[-1])[1]
+    return events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from luce.protocol import RemoteProtocolError
-from luce.supervisor.kv_events.config import Media
-from luce.supervisor.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, EventBatch
+from luce.supervisor.config import ConfigError
+from luce.supervisor.kv_events.config import Encoding, Endpoint, Media
+from luce.supervisor.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, encode_batch
 from luce.supervisor.kv_events.held_blocks import HeldBlocks, block_hash
 from luce.supervisor.kv_events.replay_buffer import ReplayBuffer
 from luce.supervisor.scheduling.page_changes import PageChange, PageText, Tier, parse_change
@@ -36,7 +38,7 @@ def text_of(page: bytes) -> PageText:
 
 def received(events: list[Event]) -> list[list[object]]:
     """As they arrive."""
-    _, told = msgspec.msgpack.decode(msgspec.msgpack.encode(EventBatch(1.5, events)))
+    _, told = msgspec.msgpack.decode(encode_batch(1.5, events, "array"))
     return list(told)
 
 
@@ -132,3 +134,66 @@ def test_a_buffer_keeps_what_it_may() -> None:
     buffer.append(5, b"x" * 9)
     assert buffer.since(5) == [(5, b"x" * 9)]
     assert buffer.since(4) is None
+
+
+class Stored(msgspec.Struct, tag="BlockStored"):
+    """As routers declare it that were made of vLLM's classes: without what it has defaults for."""
+
+    block_hashes: list[int | bytes]
+    parent_block_hash: int | bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+    medium: str | None
+    lora_name: str | None
+
+
+class StoredArray(Stored, array_like=True, tag="BlockStored"):
+    pass
+
+
+class Removed(msgspec.Struct, tag="BlockRemoved"):
+    block_hashes: list[int | bytes]
+    medium: str | None
+
+
+class RemovedArray(Removed, array_like=True, tag="BlockRemoved"):
+    pass
+
+
+class Cleared(msgspec.Struct, tag="AllBlocksCleared"):
+    pass
+
+
+class ClearedArray(Cleared, array_like=True, tag="AllBlocksCleared"):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("encoding", "form"),
+    [("array", StoredArray | RemovedArray | ClearedArray), ("map", Stored | Removed | Cleared)],
+)
+def test_decoders_made_of_vllms_classes_read_them(encoding: Encoding, form: Any) -> None:
+    events: list[Event] = [
+        BlockStored([1, 2], None, [7, 8, 9, 10], 2, medium="GPU"),
+        BlockRemoved([1], "CPU"),
+        AllBlocksCleared(),
+    ]
+    batch = encode_batch(1.5, events, encoding)
+    _, (stored, removed, _) = msgspec.msgpack.decode(batch, type=tuple[float, list[form]])
+    assert (stored.block_hashes, stored.parent_block_hash, stored.token_ids) == ([1, 2], None, [7, 8, 9, 10])
+    assert (stored.block_size, stored.medium, stored.lora_name) == (2, "GPU", None)
+    assert (removed.block_hashes, removed.medium) == ([1], "CPU")
+
+
+def test_each_model_has_an_endpoint_of_its_own() -> None:
+    def third(text: str) -> str:
+        return Endpoint.of(text).of_model(2).address
+
+    assert Endpoint.of("tcp://*:5557").of_model(0).address == "tcp://*:5557"
+    assert third("tcp://[::1]:5557") == "tcp://[::1]:5559"
+    assert third("tcp://127.0.0.1:0") == "tcp://127.0.0.1:0", "any port"
+    assert third("ipc:///run/events") == "ipc:///run/events.2"
+    assert third("connect:tcp://router:5557") == "tcp://router:5557", "told apart by their topics"
+    with pytest.raises(ConfigError, match="none for all of them"):
+        third("tcp://*:65534")

@@ -16,6 +16,7 @@ Started with luced's own arguments; LUCED_BEHIND names the real program. Signals
     MEDDLER_STARTS     a file that counts starts; the first MEDDLER_FAILS of them fail
     MEDDLER_LOST       a word: a reply line that begins with it is swallowed, once: MEDDLER_MARK is a file that says so
     MEDDLER_DELAYS     seconds, comma separated: how long the engine does nothing at all at the first pings
+    MEDDLER_LOADS      seconds for which a model that comes back is loaded, and nothing else heard of the engine
     MEDDLER_SLOTS      say that there are so many slots and pages, and answer for them; MEDDLER_REFUSE: fail snapshots;
                        "none": say nothing of pages, as an older engine
     MEDDLER_LOG        a file that gets every command line
@@ -41,6 +42,7 @@ LOG = ENVIRON.get("MEDDLER_LOG")
 LOST = ENVIRON.get("MEDDLER_LOST", "").encode()
 SLOTS = ENVIRON.get("MEDDLER_SLOTS")
 delays = [float(word) for word in ENVIRON.get("MEDDLER_DELAYS", "").split(",") if word]
+LOADS_S = float(ENVIRON.get("MEDDLER_LOADS", "0"))
 LOST_MARK = Path(ENVIRON.get("MEDDLER_MARK", "/"))
 BUSY = ENVIRON.get("MEDDLER_BUSY")
 counts = {"tokens": 0, "dies at": -1, "refusals": int(ENVIRON.get("MEDDLER_REFUSALS", "0"))}
@@ -124,6 +126,11 @@ def pump_commands() -> None:
             child.send_signal(signal.SIGSTOP)
             time.sleep(delays.pop(0))
             child.send_signal(signal.SIGCONT)
+        if line.startswith(b"unpark"):
+            end_s = time.monotonic() + LOADS_S
+            while time.monotonic() < end_s:
+                say(b"[daemon] loading percent=50\n")
+                time.sleep(0.02)
         passed = answer_for_slots(line) if SLOTS is not None else line
         if refuse(line):
             continue

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from luce.supervisor import ConfigError, RequestRefusedError, Supervisor, SupervisorConfig
-from tests.supervisor.streams import PROMPT, collect, first_token, request, until
+from luce.supervisor.engine.watchdog import Liveness
+from tests.supervisor.streams import PROMPT, FaultyEngine, collect, first_token, request, until
 
 LONG = tuple(2 + i * 7 % 8000 for i in range(700))
 
@@ -44,6 +45,26 @@ async def test_an_idle_engine_sleeps_and_the_next_request_wakes_it(brisk: Superv
         assert again.end.n_reused > 600, "what it knew it still knows"
         await until(lambda: is_parked(running), "it sleeps again")
         assert running.status().engines[0].n_deaths == 0
+
+
+async def test_how_far_a_load_is_counts_as_a_sign_of_life(
+    faulty: FaultyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing answers a ping while weights are read from a slow disk."""
+    seen: list[bool] = []
+    tick = Liveness.tick
+
+    def noted(self: Liveness, elapsed_s: float, *, loads: bool, **other: bool) -> None:
+        seen.append(loads)
+        tick(self, elapsed_s, loads=loads, **other)
+
+    monkeypatch.setattr(Liveness, "tick", noted)
+    async with Supervisor(faulty(LOADS="0.3")) as running:
+        first = await collect(running, request(prompt_ids=LONG))
+        assert not any(seen)
+        await running.park()
+        assert (await collect(running, request(prompt_ids=LONG))).tokens == first.tokens
+    assert any(seen)
 
 
 async def test_requests_that_come_together_wake_it_once(brisk: SupervisorConfig) -> None:

@@ -115,6 +115,14 @@ def test_tokens_are_no_answer_to_a_ping_and_pongs_are_no_progress() -> None:
     assert "progress" in str(stalled.verdict(BUSY))
 
 
+def test_one_that_loads_its_model_answers_nothing_meanwhile() -> None:
+    loading = Liveness(LivenessLimits(mute_s=10, stalled_s=10), TICK_S)
+    for number in range(100):
+        loads = number % 4 == 0
+        loading.tick(TICK_S, heard=loads, ping_waits=True, moved=False, requests_wait=True, loads=loads)
+        assert loading.verdict(BUSY) is None
+
+
 def test_an_idle_engine_makes_no_progress_and_lives() -> None:
     liveness = Liveness(LivenessLimits(stalled_s=1), TICK_S)
     for _ in range(100):

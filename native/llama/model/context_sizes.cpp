@@ -136,7 +136,8 @@ std::size_t least_row_bytes(const llama_model* model, const KvLayerTypes& types)
 
 void warn_of_few_states(const ContextSizes& sizes, const ModelOptions& options) {
     const auto n = static_cast<std::int32_t>(sizes.params.n_rs_seq);
-    if (sizes.state_bytes == 0 || n >= options.n_draft_most) return;
+    static bool is_said = false;  // a model that was parked is loaded again and again
+    if (sizes.state_bytes == 0 || n >= options.n_draft_most || std::exchange(is_said, true)) return;
     log_warn("drafts of more than " + std::to_string(n) +
              " tokens cost a copy of the state and computing again what was right: a state of " +
              std::to_string(sizes.state_bytes) + " bytes is kept for each token up to there, in each of " +

@@ -4,6 +4,7 @@
 #include <llama.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <filesystem>
 
@@ -48,6 +49,8 @@ bool on_load_progress(float part, void* user) {
     }
     return true;
 }
+
+std::string milliseconds(double seconds) { return std::to_string(std::lround(seconds * 1e3)) + " ms"; }
 
 Error start_failed(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
 
@@ -120,6 +123,8 @@ const llama_vocab* Model::vocab() const { return llama_model_get_vocab(model_.ge
 
 Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::function<void()>& on_progress) {
     on_progress();
+    const SteadyClock clock;
+    const double began_s = clock.now_s();
     Model loaded;
     const Result<KvOverrides> overrides = KvOverrides::parse(options.kv_overrides);
     if (!overrides) return overrides.error();
@@ -140,6 +145,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     Result<Weights> weights = read_overridden(options.path, params, overrides.value());
     if (!weights) return loaded.load_error(weights.error());
     loaded.model_ = std::move(weights.value().model);
+    const double read_s = clock.now_s();
     loaded.info_.architecture = metadata(loaded.model_.get(), "general.architecture");
     if (Result<void> checked = check_is_decoder(loaded.model_.get()); !checked) return checked.error();
 
@@ -152,7 +158,12 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     if (Result<void> opened = loaded.open_bank(options); !opened) return opened.error();
     if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();
     if (Result<void> checked = loaded.check_context(options.outgrows_pool); !checked) return checked.error();
+    const double opened_s = clock.now_s();
     if (Result<void> warmed = loaded.warm_up(); !warmed) return warmed.error();
+    const double warmed_s = clock.now_s();
+    log_info("loaded within " + milliseconds(warmed_s - began_s) + ": weights " + milliseconds(read_s - began_s) +
+             ", context " + milliseconds(opened_s - read_s) + ", first computation " +
+             milliseconds(warmed_s - opened_s));
     on_progress();
 
     ModelInfo& info = loaded.info_;

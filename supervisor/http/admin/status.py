@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
-from luce.supervisor.http.app_context import context_of, watched_of
+from luce.supervisor.http.app_context import SERVED_MODELS, context_of, watched_of
 from luce.supervisor.http.engine_metrics import EngineMetrics, ask_engines
 from luce.supervisor.supervisor_status import EngineStatus
 
@@ -55,11 +55,13 @@ class _Board:
 async def snapshot(request: web.Request) -> dict[str, Any]:
     """What the page shows, as JSON values."""
     context, watched = context_of(request), watched_of(request.app)
+    models = request.app.get(SERVED_MODELS)
     engine_metrics = await ask_engines(watched)
     status = watched.status()
     return {
         "time_s": time.monotonic(),
         "model": context.model_names[0],
+        "models": [] if models is None else [{"name": one.names[0], "state": one.state} for one in models.listed()],
         "ready": status.is_healthy,
         "waiting": status.n_waiting,
         "max_waiting": context.supervisor.config.max_queue,

@@ -19,6 +19,12 @@ PATIENCE_MS = 120_000
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    with launched() as browser:
+        yield browser
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="left out: needs playwright (pip install playwright)")
     system = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     # A loop of its own: playwright's blocking interface refuses a thread that has one.

@@ -25,6 +25,7 @@ let known = [];  // conversations, the newest first
 let tree = new Tree(newConversation(), []);
 let nDrawn = PAGE;
 let model = "";
+let models = [];  // names of a server that has several models
 const files = attachments(notice);
 
 function notice(said) { say("notice", said); }
@@ -299,7 +300,7 @@ export async function start() {
     const isOpen = at("conversations").classList.toggle("open");
     at("show-conversations").setAttribute("aria-expanded", String(isOpen));
   });
-  at("show-settings").addEventListener("click", () => openSettings(at("settings"), tree.conversation.settings, settings => {
+  at("show-settings").addEventListener("click", () => openSettings(at("settings"), tree.conversation.settings, models, settings => {
     tree.conversation.settings = settings;
     if (tree.conversation.leaf) keep(tree);
   }));
@@ -314,4 +315,5 @@ export async function start() {
   const props = await askJson("props");
   model = props.model_alias;
   files.allowImages(Boolean(props.modalities?.vision));
+  models = (await askJson("v1/models")).data.filter(({ state }) => state).map(({ id }) => id);
 }

@@ -16,21 +16,32 @@ const ACTS = {
 let drawn = "";
 let lookedAt = 0;
 let failure = "";
+let chosen = "";  // the model that is shown; empty: the only one, or the first
 
-export async function look(_, view) {
+const of = path => (chosen ? path + "?model=" + encodeURIComponent(chosen) : path);
+
+export async function look({ models }, view) {
   if (performance.now() - lookedAt < LOOK_EVERY_MS) return;
   lookedAt = performance.now();
-  const told = await askJson("memory.json");
-  const now = JSON.stringify(told.engines.map(engine => ({ ...engine, runs: engine.runs.map(run => ({ ...run, age_s: ageOf(run) })) }))) + failure;
+  const told = await askJson(of("memory.json"));
+  const now = JSON.stringify(models) + chosen + JSON.stringify(told.engines.map(engine => ({ ...engine, runs: engine.runs.map(run => ({ ...run, age_s: ageOf(run) })) }))) + failure;
   if (now === drawn) return;
   drawn = now;
   const focused = view.contains(document.activeElement) ? document.activeElement.dataset.act : null;
-  view.replaceChildren(make("h1", {}, "What is remembered"),
+  view.replaceChildren(make("h1", {}, "What is remembered"), choice(models),
     make("p", { class: "lead" }, summary(told)),
     make("p", { class: "soft" }, "What the server has read and keeps, so that it need not read it again: a prompt that begins like one of these texts goes on where that text ends. What several texts begin with is kept once; what follows it is indented."),
     make("dl", { class: "acts-told small" }, ...Object.entries(ACTS).map(([name, does]) => make("div", {}, make("dt", {}, name), make("dd", { class: "soft" }, does)))),
     key(), make("p", { class: "failure", role: "alert" }, failure), ...told.engines.map((engine, number) => drawEngine(engine, number, told.read_s)));
   if (focused) view.querySelector(`[data-act="${focused}"]`)?.focus();
+}
+
+// Which model's texts are shown, where there are several.
+function choice(models) {
+  if (models.length < 2) return "";
+  const shown = chosen || models[0].name;
+  return make("label", { class: "row" }, "Model", make("select", { "data-act": "model", onchange: event => { chosen = event.target.value; lookedAt = 0; } },
+    ...models.map(({ name, state }) => make("option", { value: name, selected: name === shown }, name + " (" + state + ")"))));
 }
 
 const ageOf = run => (run.age_s === null ? "" : duration(run.age_s < 60 ? 10 * Math.round(run.age_s / 10) : run.age_s));
@@ -41,7 +52,7 @@ const key = () => make("div", { class: "key", "aria-hidden": "true" }, ...[["dev
 async function act(path, body) {
   failure = "";
   try {
-    await post(path, body);
+    await post(of(path), body);
   } catch (error) {
     failure = error.message;
   }

@@ -1,4 +1,4 @@
-// How a conversation's answers are made: system text, sampling, a JSON schema, tools. A conversation keeps its own; a
+// How a conversation's answers are made: by which model, system text, sampling, a JSON schema, tools. A conversation keeps its own; a
 // field that is empty leaves the choice to the server. Draws the dialog; asks nothing.
 
 import { button, make } from "./dom.js";
@@ -14,6 +14,7 @@ const JSON_FIELDS = ["schema", "tools"];
 export function requestFields(settings) {
   const fields = {};
   for (const [name] of NUMBERS) if (settings?.[name] !== undefined) fields[name] = settings[name];
+  if (settings?.model) fields.model = settings.model;
   if (settings?.effort) fields.reasoning_effort = settings.effort;
   if (settings?.schema) {
     fields.response_format = { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(settings.schema) } };
@@ -25,8 +26,8 @@ export function requestFields(settings) {
   return fields;
 }
 
-// Shows the dialog; `keep(settings)` when it is closed with "Keep".
-export function openSettings(dialog, settings, keep) {
+// Shows the dialog; `keep(settings)` when it is closed with "Keep". `models`: the names of a server that has several.
+export function openSettings(dialog, settings, models, keep) {
   const now = settings || {};
   const field = (name, label, input) => make("label", {}, label, Object.assign(input, { name, value: now[name] ?? "" }));
   const numbers = NUMBERS.map(([name, label, min, max, step]) =>
@@ -38,6 +39,7 @@ export function openSettings(dialog, settings, keep) {
   const refused = make("p", { class: "failure", role: "alert" });
   const form = make("form", { method: "dialog" },
     make("h2", { id: "settings-title" }, "Settings of this conversation"),
+    models.length > 1 ? choice("model", "Model", models, "the first") : null,
     field("system", "System text", make("textarea", { rows: 4 })),
     make("div", { class: "numbers" }, ...numbers),
     choice("effort", "Reasoning", ["none", "low", "medium", "high"], "as the server has it"),
@@ -69,8 +71,8 @@ function wrongJson(name, text) {
 
 function read(form) {
   const settings = {};
-  for (const name of ["system", "effort", "tool_choice", ...JSON_FIELDS]) {
-    const value = form.elements[name].value.trim();
+  for (const name of ["model", "system", "effort", "tool_choice", ...JSON_FIELDS]) {
+    const value = form.elements[name]?.value.trim();
     if (value) settings[name] = value;
   }
   for (const [name] of NUMBERS) {
