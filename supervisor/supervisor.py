@@ -338,6 +338,10 @@ class Supervisor:
             n_cancelled=totals.n_cancelled,
             n_resumes=totals.n_resumes,
             n_tokens=totals.n_tokens,
+            n_moves=totals.n_moves,
+            n_failed_moves=totals.n_failed_moves,
+            n_moved_tokens=totals.n_moved_tokens,
+            n_moved_bytes=totals.n_moved_bytes,
             embeddings=tuple(model.status() for model in self._embedding_models),
         )
 

@@ -48,6 +48,10 @@ class SupervisorStatus:
     n_cancelled: int
     n_resumes: int
     n_tokens: int
+    n_moves: int = 0  # of texts' memory from one engine to another
+    n_failed_moves: int = 0
+    n_moved_tokens: int = 0
+    n_moved_bytes: int = 0
     embeddings: tuple[EmbeddingStatus, ...] = ()  # models that give vectors or rank documents
 
     @property

@@ -44,6 +44,7 @@ Result<Drafting> open_drafting(const Options& options, const llama::Model& model
     Drafting drafting;
     if (config.n_most == 0) {
         if (options.draft || options.mtp) log_warn("--draft-max 0: nothing is drafted, and no draft is loaded");
+        if (options.split_mode == daemon::SplitModeChoice::tensor) log_info("--split-mode tensor: nothing is drafted");
         return drafting;
     }
     if (options.draft_ngram) {

@@ -44,6 +44,7 @@ struct DecoderLimits {
     bool separate_prefill = false;  // decode tokens and prefill run faster in calls of their own
     std::int32_t n_logits = 0;      // most tokens of a call whose logits may be wanted
     std::int32_t n_branches = 0;    // most ends of a call's trees beside one a tree; 0: no trees
+    std::int32_t n_stages = 1;      // devices that compute a call one after the other, each with another one at a time
     bool waits_for_device = false;  // decode() has time to spare for `overlapped`
 };
 

@@ -220,6 +220,7 @@ StepPlan Engine::plan() const {
     budget.n_prefill = sizer_.next(lanes_.has_decoding() || lanes_.n_requests() == 0);
     budget.n_call = std::min(limits.n_ubatch, limits.n_batch);
     budget.separate_prefill = limits.separate_prefill;
+    budget.n_stages = limits.n_stages;
     return plan_step(views, budget);
 }
 

@@ -1,8 +1,10 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <iterator>
+#include <limits>
 #include <tuple>
 
 namespace luce::engine {
@@ -50,6 +52,17 @@ bool fits_with_drafts(std::span<const LaneView> lanes, const StepBudget& budget)
     return n_cells <= budget.n_pool && n_tokens <= budget.n_call;
 }
 
+// Of several devices that compute a prompt's slices one after the other each is idle for a slice, at its beginning or
+// at its end. So the less is left of it, the narrower they are; narrower ones than these cost more than that.
+constexpr std::int32_t kLeastStaged = 512;
+constexpr std::int32_t kSlicesAStage = 4;
+
+std::int32_t staged(std::int64_t n_pending, std::int32_t n_stages) {
+    if (n_stages < 2) return std::numeric_limits<std::int32_t>::max();
+    const std::int64_t n = std::clamp<std::int64_t>(n_pending / (kSlicesAStage * n_stages), kLeastStaged, 1 << 20);
+    return static_cast<std::int32_t>(std::bit_ceil(static_cast<std::uint32_t>(n)));
+}
+
 struct PlannedPrefill {
     PlannedCall text;
     std::vector<PlannedCall> images;  // one each: rows and tokens are no one call's
@@ -87,6 +100,7 @@ StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget) {
     PlannedCall decoding;
     std::vector<LaneView> prefilling;
     std::int64_t n_used = 0;
+    std::int64_t n_to_read = 0;
     std::int32_t n_decoding = 0;
     const bool with_drafts = fits_with_drafts(kept, budget);
     for (const LaneView& lane : kept) {
@@ -95,6 +109,7 @@ StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget) {
         if (lane.is_waiting) continue;
         if (lane.is_prefilling) {
             prefilling.push_back(lane);
+            n_to_read += lane.n_pending;
         } else {
             decoding.push_back({lane.lane, 1 + (with_drafts ? lane.n_draft : 0), false});
             n_used += decoding.back().n_tokens;
@@ -102,7 +117,7 @@ StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget) {
         }
     }
     const auto n_free = static_cast<std::int32_t>(std::max<std::int64_t>(0, budget.n_pool - n_used));
-    std::int32_t n_prefill = std::min(budget.n_prefill, n_free);
+    std::int32_t n_prefill = std::min({budget.n_prefill, n_free, staged(n_to_read, budget.n_stages)});
     n_prefill = std::min(n_prefill, budget.separate_prefill ? budget.n_call : budget.n_call - n_decoding);
     PlannedPrefill prefill = plan_prefill(std::move(prefilling), n_prefill, n_free, budget.n_call);
 

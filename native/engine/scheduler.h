@@ -40,6 +40,7 @@ struct StepBudget {
     std::int32_t n_prefill = 0;  // most prompt tokens of this step
     std::int32_t n_call = 0;     // most tokens of one decode call
     bool separate_prefill = false;
+    std::int32_t n_stages = 1;  // as DecoderLimits
 };
 
 struct PlannedSlice {

@@ -103,6 +103,10 @@ class Fleet:
             n_cancelled=sum(status.n_cancelled for status in statuses),
             n_resumes=sum(status.n_resumes for status in statuses),
             n_tokens=sum(status.n_tokens for status in statuses),
+            n_moves=sum(status.n_moves for status in statuses),
+            n_failed_moves=sum(status.n_failed_moves for status in statuses),
+            n_moved_tokens=sum(status.n_moved_tokens for status in statuses),
+            n_moved_bytes=sum(status.n_moved_bytes for status in statuses),
             embeddings=tuple(model for status in statuses for model in status.embeddings),
         )
 

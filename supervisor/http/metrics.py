@@ -286,6 +286,13 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
         "luce_supervisor_engine_deaths", "Engines that died", value=sum(engine.n_deaths for engine in engines)
     )
     yield CounterMetricFamily("luce_supervisor_resumes", "Answers carried on by another engine", value=status.n_resumes)
+    for name, text, value in (
+        ("luce_supervisor_moves", "Texts whose memory went from one engine to another", status.n_moves),
+        ("luce_supervisor_failed_moves", "Texts that were to, and were read anew", status.n_failed_moves),
+        ("luce_supervisor_moved_tokens", "Tokens of the texts that were moved", status.n_moved_tokens),
+        ("luce_supervisor_moved_bytes", "Bytes of their memory", status.n_moved_bytes),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
     answers = CounterMetricFamily("luce_supervisor_requests", "Requests to engines by outcome", labels=["outcome"])
     answers.add_metric(["finished"], status.n_finished)
     answers.add_metric(["failed"], status.n_failed)

@@ -39,15 +39,17 @@ from luce.supervisor.engine.generation import Compressed, EngineDied, EngineErro
 from luce.supervisor.engine.image_file import ImageFile
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.monitor import EngineMonitor
-from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, common_tokens
+from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, common_tokens, pack
 from luce.supervisor.prefix_cache.slots import Reservation, SlotBudget, SlotTable
 from luce.supervisor.requests import GenerateRequest
+from luce.supervisor.scheduling.ended_texts import EndedTexts, KnownText
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.page_changes import PageListener, parse_change
+from luce.supervisor.scheduling.prices import EnginePrices
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.remembered_texts import MAX_TEXTS, TextListing, TextRun, parse_listing
 from luce.supervisor.scheduling.router import RecentTexts
-from luce.supervisor.scheduling.text_files import SavedText, load_text, save_text
+from luce.supervisor.scheduling.text_files import SavedText, load_text, save_ended, save_slot, save_text
 
 _LOG = logging.getLogger("luce.scheduling")
 
@@ -66,6 +68,8 @@ class EngineHandle:
         self._config = config
         self._reading = ReadingPolicy.of(monitor.daemon_config)
         self._texts = RecentTexts(max_tokens=4_000_000) if several else None
+        self._ended = EndedTexts() if several else None
+        self.prices = EnginePrices()
         self._client: EngineClient | None = None
         self.info: EngineInfo | None = None
         """Of the last engine, also while there is none."""
@@ -147,6 +151,8 @@ class EngineHandle:
         self.is_reserved = False
         if self._texts is not None:
             self._texts.clear()
+        if self._ended is not None:
+            self._ended.clear()
         if self._page_listener is not None:
             self._page_listener.pages_lost(self.monitor.name)
         return attempts
@@ -181,6 +187,7 @@ class EngineHandle:
             lane = self._lanes.pop(attempt)
             if attempt.in_flight is not None:
                 self.last_texts[lane] = LastText(attempt.in_flight.prompt, tuple(attempt.in_flight.tokens))
+                self._note_ended(attempt.id, attempt.in_flight)
             self._abort(self._reservations.pop(attempt.id, {}))
 
     def post(self, command: Command) -> None:
@@ -304,6 +311,47 @@ class EngineHandle:
         self._client.on_pages = hear
         with suppress(EngineDied):
             self._client.post_call(WatchPages()).add_done_callback(note_refusal)
+
+    # What another engine may be given
+
+    def _note_ended(self, request_id: int, in_flight: InFlightRequest) -> None:
+        """The last token of an answer is sampled, and not computed."""
+        request = in_flight.request
+        if self._ended is None or request.salt is not None or request.images or self._leaves_gaps(in_flight):
+            return  # a file does not say whose text it is, nor what is left out
+        self._ended.note(in_flight.key + pack(in_flight.tokens[:-1]), request_id)
+
+    def known_text(self, in_flight: InFlightRequest) -> KnownText | None:
+        """The longest beginning of its prompt that can be written down now."""
+        request, info = in_flight.request, self.info
+        if self._ended is None or info is None or info.page_bytes is None or not info.reuses or self._file_slot is None:
+            return None
+        if self.is_parked or request.salt is not None or request.images or self._leaves_gaps(in_flight):
+            return None
+        ended = self._ended.longest(in_flight.key)
+        slot = None if self.slots is None else self.slots.longest(in_flight.key, time.monotonic())
+        n_tokens = max(ended.n_tokens if ended else 0, slot.n_tokens if slot else 0)
+        if n_tokens == 0:
+            return None
+        n_bytes = -(-n_tokens // info.page_tokens) * info.page_bytes + info.tail_bytes
+        if ended is not None and ended.n_tokens == n_tokens:
+            return KnownText(n_tokens, n_bytes, of=ended.value, slot=None)
+        assert slot is not None
+        return KnownText(n_tokens, n_bytes, of=None, slot=slot.value)
+
+    async def save_known(self, known: KnownText, path: str) -> SavedText:
+        """Raises EngineDied, EngineError, LocalProtocolError."""
+        async with self._file_lock:
+            client, file_slot = self._for_files()
+            if known.of is not None:
+                return await save_ended(client, file_slot, known.of, path)
+            assert known.slot is not None
+            return await save_slot(client, known.slot, known.n_tokens, path)
+
+    def note_held(self, key: bytes) -> None:
+        """It has been given the memory of this text."""
+        if self._texts is not None:
+            self._texts.note(key)
 
     def _for_files(self) -> tuple[EngineClient, int]:
         self.note_use()

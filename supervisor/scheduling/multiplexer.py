@@ -33,7 +33,7 @@ from luce.supervisor.requests import (
 from luce.supervisor.scheduling.engine_handle import EngineHandle
 from luce.supervisor.scheduling.fair_queue import FairQueue, FullError, Ticket
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
-from luce.supervisor.scheduling.router import Candidate, RecentSessions, choose
+from luce.supervisor.scheduling.placing import Placing
 from luce.supervisor.scheduling.totals import Totals
 
 _MAX_COST_TOKENS = 1024  # of an answer, as long as nobody knows how long it will be
@@ -52,7 +52,6 @@ class Multiplexer:
         self._admission: FairQueue[InFlightRequest] = FairQueue(config.max_queue)
         self._tickets: dict[InFlightRequest, Ticket] = {}
         self._resumed: list[InFlightRequest] = []  # those that have run before come first, oldest first
-        self._sessions = RecentSessions()
         self._timers: dict[InFlightRequest, list[asyncio.TimerHandle]] = {}
         self._serials = itertools.count(1)
         self._pump_is_due = False
@@ -60,6 +59,7 @@ class Multiplexer:
         self._engines_changed = asyncio.Event()
         self._mean_service_s = 1.0
         self.totals = Totals()
+        self._placing = Placing(self.handles, config, self.totals, self._schedule_pump)
         self.on_change: Callable[[], None] = lambda: None
         """Called after something has come, started, ended or died."""
 
@@ -173,6 +173,7 @@ class Multiplexer:
     def close(self) -> None:
         """Every request fails, and no further one is taken."""
         self._closed = True
+        self._placing.close()
         self._engines_changed.set()
         error = SupervisorClosedError("the supervisor was left while the request ran")
         in_flight_requests = [*self._admission.clear(), *self._resumed]
@@ -255,6 +256,7 @@ class Multiplexer:
                 handle.note_snapshot(attempt, slot, taken=taken)
 
     def attempt_ended(self, attempt: Attempt, final: GenerateOk) -> None:
+        self._placing.note_end(attempt, final)
         self._remove(attempt)
         in_flight = attempt.in_flight
         if in_flight is not None:
@@ -330,28 +332,14 @@ class Multiplexer:
             in_flight.waits_for_room = False
 
     def _start_another(self) -> bool:
-        handles = [handle for handle in self._handles.values() if handle.n_free > 0]
-        if not handles:
+        if not any(handle.n_free > 0 for handle in self._handles.values()):
             return False
         chosen: EngineHandle | None = None
 
         def accept(in_flight: InFlightRequest) -> bool:
             nonlocal chosen
-            candidates = [
-                Candidate(
-                    handle,
-                    len(handle.attempts),
-                    handle.n_lanes,
-                    handle.n_held(in_flight.key),
-                    self._sessions.is_home(in_flight.request.session, handle),
-                )
-                for handle in handles
-            ]
-            handle = choose(candidates)
-            if handle is None or handle.is_reading_what(in_flight):
-                return False  # another is reading the same: it waits rather than read it twice
-            chosen = handle
-            return True
+            chosen = self._placing.choose(in_flight, self.n_waiting)
+            return chosen is not None
 
         ready = (f for f in self._resumed if not (f.failures.must_run_alone or f.waits_for_room))
         in_flight = next((f for f in ready if accept(f)), None)
@@ -383,7 +371,7 @@ class Multiplexer:
         attempt = Attempt(in_flight, self, n_to_clear=self._config.acquittal_tokens)
         attempt.is_alone = alone
         in_flight.n_attempts += 1
-        self._sessions.note(in_flight.request.session, handle)
+        self._placing.note_start(in_flight, handle)
         try:
             handle.start(attempt, in_flight)
         except EngineDied:
@@ -454,6 +442,7 @@ class Multiplexer:
         return False
 
     def _forget(self, in_flight: InFlightRequest) -> None:
+        self._placing.forget(in_flight)
         self.totals.n_tokens += len(in_flight.tokens)
         ticket = self._tickets.pop(in_flight, None)
         if ticket is not None and in_flight.was_admitted:

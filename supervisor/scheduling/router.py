@@ -1,5 +1,6 @@
 """Which engine takes a request: the one that holds the longest prefix of it, then the one that served its session
-last (its older texts may be in that engine's host memory), then the least loaded. Pure.
+last (its older texts may be in that engine's host memory), then the least loaded. Where the one that holds it has no
+lane free, what is cheapest: to wait for it, to move the text's memory to another one, or to read it there. Pure.
 
 Also remembers which texts and sessions an engine has served lately. It must not know what an engine is.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Generic, TypeVar
 
 from luce.supervisor.prefix_cache.prefix_index import PrefixIndex
@@ -35,6 +37,23 @@ def choose(candidates: Sequence[Candidate[E]]) -> E | None:
     if not candidates:
         return None
     return max(candidates, key=lambda c: (c.n_held, c.is_home, -c.n_running / c.n_lanes)).engine
+
+
+class Way(Enum):
+    """How a request gets to its text, of which an engine without a free lane holds the most."""
+
+    WAIT = "wait"
+    MOVE = "move"
+    READ = "read"
+
+
+def cheapest(*, wait_s: float, move_s: float | None, read_s: float, waited_s: float) -> Way:
+    """Nobody waits longer than the best of the others would have taken: however wrong the guess of the wait is, it
+    costs twice as much at most. `move_s` None: the text cannot be moved."""
+    other_s = read_s if move_s is None else min(move_s, read_s)
+    if max(wait_s, waited_s) < other_s:
+        return Way.WAIT
+    return Way.MOVE if move_s is not None and move_s < read_s else Way.READ
 
 
 class RecentTexts:

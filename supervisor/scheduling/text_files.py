@@ -18,6 +18,7 @@ from luce.protocol import (
     MemoryArgs,
     SaveSlot,
     SlotSaved,
+    Snapshot,
     SnapshotPoint,
     SnapshotTaken,
 )
@@ -41,11 +42,27 @@ async def save_text(client: EngineClient, slot: int, tokens: Sequence[int], path
             async for event in generation:
                 if isinstance(event, InlineSnapshotFailed):
                     raise EngineError(event.code, "the text's state could not be kept for the file")
-        saved = await client.post_call(SaveSlot(slot, path))
-        assert isinstance(saved, SlotSaved)
-        return SavedText(len(tokens), saved.bytes)
+        return await save_slot(client, slot, len(tokens), path)
     finally:
         await _free(client, slot)
+
+
+async def save_ended(client: EngineClient, slot: int, request_id: int, path: str) -> SavedText:
+    """The text of a request that has ended lately, its answer included; nothing is computed. Raises EngineError,
+    EngineDied, or LocalProtocolError for a path that is no text."""
+    try:
+        taken = await client.post_call(Snapshot(slot, of=request_id))
+        assert isinstance(taken, SnapshotTaken)
+        return await save_slot(client, slot, taken.cur_pos, path)
+    finally:
+        await _free(client, slot)
+
+
+async def save_slot(client: EngineClient, slot: int, n_tokens: int, path: str) -> SavedText:
+    """What a slot holds. Raises as `save_ended`."""
+    saved = await client.post_call(SaveSlot(slot, path))
+    assert isinstance(saved, SlotSaved)
+    return SavedText(n_tokens, saved.bytes)
 
 
 async def load_text(client: EngineClient, slot: int, path: str) -> int:

@@ -13,3 +13,7 @@ class Totals:
     n_cancelled: int = 0
     n_resumes: int = 0
     n_tokens: int = 0
+    n_moves: int = 0  # of texts' memory from one engine to another
+    n_failed_moves: int = 0
+    n_moved_tokens: int = 0
+    n_moved_bytes: int = 0

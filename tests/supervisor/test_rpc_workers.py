@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -60,12 +61,15 @@ def on(config: SupervisorConfig, workers: list[Worker]) -> SupervisorConfig:
     return dataclasses.replace(config, rpc=addresses, tensor_split=",".join("1" for _ in workers))
 
 
-async def test_two_workers_give_the_tokens_of_one_machine(brisk: SupervisorConfig, workers: list[Worker]) -> None:
+@pytest.mark.parametrize("split_mode", ["layer", "tensor"])
+async def test_two_workers_give_the_tokens_of_one_machine(
+    brisk: SupervisorConfig, workers: list[Worker], split_mode: Literal["layer", "tensor"]
+) -> None:
     asked = [request(prompt_ids=LONG[: 40 * (n + 1)], max_tokens=60, n_logprobs=2) for n in range(4)]
     async with Supervisor(brisk) as alone:
         expected = [await collect(alone, one) for one in asked]
     with workers[0].running(), workers[1].running():
-        async with Supervisor(on(brisk, workers)) as spread:
+        async with Supervisor(dataclasses.replace(on(brisk, workers), split_mode=split_mode)) as spread:
             answers = await asyncio.gather(*(collect(spread, one) for one in asked))
             check_same(asked, answers, expected, n_compared=3)
             for _ in range(2):

@@ -71,6 +71,24 @@ Result<void> check_images(const Options& options) {
     return {};
 }
 
+// A drafter computes with tensors of the model's, and a bounded pool's scoring reads what attention computes: both want
+// them whole on one device.
+Result<void> check_split_mode(const Options& options) {
+    if (options.split_mode != SplitModeChoice::tensor) return {};
+    const std::pair<const char*, bool> refused[] = {{"--draft", options.draft.has_value()},
+                                                    {"--mtp", options.mtp},
+                                                    {"--kv-offload", options.n_kvflash.has_value()},
+                                                    {"--moe-cache-mib", options.moe_cache_mib > 0}};
+    for (const auto& [name, is_given] : refused) {
+        if (is_given)
+            return bad_args(std::string("--split-mode tensor cannot be had together with ") + name + ": use layer");
+    }
+    if (options.flash_attention == FlashAttentionChoice::off) {
+        return bad_args("--split-mode tensor needs flash attention: leave --flash-attn off out, or use layer");
+    }
+    return {};
+}
+
 // A scorer or a layer that would not be asked, and a policy that has nobody to ask.
 Result<void> check_policy(const Options& options, std::span<const std::string_view> given) {
     const auto is_policy = [&](KvflashPolicy one) {
@@ -176,6 +194,7 @@ Result<void> check_together(const Options& options, std::span<const std::string_
         return bad_args("--lanes " + std::to_string(options.n_lanes) + " needs --ubatch and --batch of at least that");
     }
     if (Result<void> checked = check_images(options); !checked) return checked;
+    if (Result<void> checked = check_split_mode(options); !checked) return checked;
     if (Result<void> checked = check_rope(options); !checked) return checked;
     if (Result<void> checked = check_prefill(options); !checked) return checked;
     return check_draft(options);

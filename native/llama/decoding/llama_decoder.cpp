@@ -13,6 +13,7 @@
 #include "llama-batch.h"
 #include "llama-context.h"
 #include "llama-cparams.h"
+#include "llama-model.h"
 #include "llama/decoding/private_member.h"
 #include "llama/experts/expert_mover.h"
 #include "llama/kv_cache/kv_device.h"
@@ -113,6 +114,9 @@ LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
     limits_.n_batch = static_cast<std::int32_t>(llama_n_batch(model.context()));
     limits_.n_logits = info.n_logits;
     limits_.n_branches = branches_.n_most();
+    if (model.context()->get_cparams().pipeline_parallel) {
+        limits_.n_stages = static_cast<std::int32_t>(model.model()->n_devices());
+    }
     limits_.waits_for_device = info.n_gpu_layers != 0;  // negative: all of them
     // libllama cuts a batch of unequal lanes into groups of equal length on models with recurrent state, a pass over
     // the weights each; so a mixed call gains nothing there and only keeps the decoding lanes waiting.

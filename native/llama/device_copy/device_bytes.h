@@ -40,6 +40,19 @@ inline ggml_backend_dev_t device_holding(const ggml_tensor* tensor) {
     return ggml_backend_buft_get_device(ggml_backend_buffer_get_type(buffer));
 }
 
+// Several devices, each with a part of every tensor: what is copied are whole rows of tensors that it knows, at once.
+inline bool is_of_parts(ggml_backend_dev_t device) {
+    return ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_META;
+}
+
+// Whether it has streams that copy beside its computations.
+inline bool can_stream(ggml_backend_dev_t device) {
+    if (is_of_parts(device)) return false;
+    ggml_backend_dev_props props;
+    ggml_backend_dev_get_props(device, &props);
+    return props.caps.async;
+}
+
 // Whether a stream of the device's copies it: another kind of memory on the device takes none of a stream's copies.
 inline bool is_plain_memory(const ggml_tensor* tensor, ggml_backend_dev_t device) {
     return ggml_backend_buffer_get_type(buffer_of(tensor)) == ggml_backend_dev_buffer_type(device);

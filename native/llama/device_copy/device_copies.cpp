@@ -38,9 +38,7 @@ bool has_same_rows(const DeviceCopies::Piece& a, const DeviceCopies::Piece& b) {
 }  // namespace
 
 std::unique_ptr<DeviceCopies> DeviceCopies::create(ggml_backend_dev_t device, std::size_t n_staged_bytes) {
-    ggml_backend_dev_props props;
-    ggml_backend_dev_get_props(device, &props);
-    if (!props.caps.async) return nullptr;
+    if (!can_stream(device)) return nullptr;
     try {
         return std::unique_ptr<DeviceCopies>(new DeviceCopies(device, n_staged_bytes));
     } catch (const std::system_error&) {  // no thread

@@ -25,9 +25,7 @@ void InboundCopies::open(std::span<ggml_tensor* const> tensors) {
         const ggml_backend_dev_t device = device_holding(tensor);
         if (device == nullptr || streams_.contains(device)) continue;
         if (!is_plain_memory(tensor, device)) continue;
-        ggml_backend_dev_props props;
-        ggml_backend_dev_get_props(device, &props);
-        streams_[device].reset(props.caps.async ? ggml_backend_dev_init(device, nullptr) : nullptr);
+        streams_[device].reset(can_stream(device) ? ggml_backend_dev_init(device, nullptr) : nullptr);
         if (streams_[device] == nullptr) {
             log_warn("copies from the host to " + std::string(ggml_backend_dev_name(device)) +
                      " hold the engine up: it cannot copy beside its work");

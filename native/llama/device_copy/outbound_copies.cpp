@@ -82,18 +82,36 @@ void OutboundCopies::start(std::span<const Piece> pieces, const std::shared_ptr<
     }
 }
 
+// Each device gets its own pieces, the first one also those of the host.
 bool OutboundCopies::start_behind(ggml_backend_sched_t scheduler, std::span<const Piece> pieces,
                                   const std::shared_ptr<const void>& owner) {
-    if (devices_.size() != 1) return false;
-    DeviceCopies& device = *devices_.front();
-    ggml_backend_t stream = stream_of(scheduler, device.device());
-    const bool can_follow = std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
-        return piece.tensor == nullptr ||
-               (device_holding(piece.tensor) == device.device() && is_plain_memory(piece.tensor, device.device()));
-    });
-    if (stream == nullptr || !can_follow) return false;
+    std::vector<std::vector<Piece>> of_device(devices_.size());
+    for (const Piece& piece : pieces) {
+        const auto found = std::find_if(devices_.begin(), devices_.end(), [&](const auto& device) {
+            return piece.tensor == nullptr || (device_holding(piece.tensor) == device->device() &&
+                                               is_plain_memory(piece.tensor, device->device()));
+        });
+        if (found == devices_.end()) return false;
+        of_device[static_cast<std::size_t>(found - devices_.begin())].push_back(piece);
+    }
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+        if (!of_device[i].empty() && stream_of(scheduler, devices_[i]->device()) == nullptr) return false;
+    }
     const Span span(Part::copy, bytes_of(pieces));
-    return device.start_behind(stream, pieces, owner);
+    bool has_started = false;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+        if (of_device[i].empty()) continue;
+        ggml_backend_t stream = stream_of(scheduler, devices_[i]->device());
+        if (devices_[i]->start_behind(stream, of_device[i], owner)) {
+            has_started = true;
+        } else if (!has_started) {
+            return false;
+        } else {
+            ggml_backend_synchronize(stream);
+            start(of_device[i], owner);
+        }
+    }
+    return true;
 }
 
 void OutboundCopies::start_lasting(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner) {

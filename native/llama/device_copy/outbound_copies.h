@@ -28,7 +28,8 @@ public:
     void start(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner);
 
     // The same behind the computations that the scheduler's backends have been given: the caller does not wait for
-    // them, and may compute on. False, and nothing has happened: not all tensors' devices can.
+    // them, and may compute on. False, and nothing has happened: not all tensors' devices can. REQUIRES: pieces in
+    // plain memory of devices, or of the host.
     bool start_behind(ggml_backend_sched_t scheduler, std::span<const Piece> pieces,
                       const std::shared_ptr<const void>& owner);
 

@@ -13,6 +13,7 @@
 #include "llama-model.h"
 #include "llama/gguf_check/draft_fit.h"
 #include "llama/gguf_check/gguf_metadata.h"
+#include "llama/model/device_beside.h"
 #include "llama/model/model_identity.h"
 #include "llama/model/weights.h"
 
@@ -162,6 +163,8 @@ Result<void> DraftContext::load_weights() {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options_.n_gpu_layers.value_or(target_.info().n_gpu_layers);
     params.load_mtp = kind_ == DraftKind::mtp;
+    DeviceBeside device(*target_.model());
+    device.apply(params);
     const float target_base = target_.model()->hparams.rope_freq_base_train;
     std::array<llama_model_kv_override, 2> overrides{};  // the last one ends them
     if (reads_features() && !names_rope_base(options_.path, name_of(kind_))) {

@@ -121,21 +121,28 @@ private:
         return {};
     }
 
+    // The last GPU with room for what lies on one alone.
+    std::size_t last_of(std::size_t n_bytes) const {
+        std::size_t last = rooms_.size() - 1;
+        while (last > 0 && rooms_[last] < n_bytes) --last;
+        return last;
+    }
+
     // The same with each GPU full to this share; the last one takes the rest.
     std::vector<std::int32_t> split(const FitPlan& plan, double share) const {
         const auto n_layers = static_cast<std::int32_t>(model_.layers.size());
         const std::size_t compute = buffers(plan.n_expert_layers);
-        if (plan.beside > rooms_.front()) return {};
+        const std::size_t last = last_of(compute + plan.beside + model_.output);
         const std::size_t cached = n_layers == 0 ? 0 : context_.cache / static_cast<std::size_t>(n_layers);
         std::vector<std::int32_t> counts;
         std::int32_t next = n_layers + 1 - plan.n_gpu_layers;
         for (std::size_t g = 0; g < rooms_.size(); ++g) {
-            const bool is_last = g + 1 == rooms_.size();
-            const auto room = static_cast<std::size_t>(static_cast<double>(rooms_[g]) * (is_last ? 1 : share));
-            std::size_t used = compute + (g == 0 ? plan.beside : 0);
+            const auto room = static_cast<std::size_t>(static_cast<double>(rooms_[g]) * (g == last ? 1 : share));
+            std::size_t used = compute + (g == last ? plan.beside : 0);
             counts.push_back(0);
-            if (used >= rooms_[g]) continue;
+            if (g > last || used >= rooms_[g]) continue;
             for (; next <= n_layers; ++next, ++counts.back()) {
+                if (next == n_layers && g != last) break;
                 std::size_t bytes = model_.output;
                 if (next < n_layers) {
                     const LayerSize& layer = model_.layers[static_cast<std::size_t>(next)];
@@ -168,8 +175,7 @@ FitPlan fit_plan(const FitModel& model, const FitBudget& budget, const FitChoice
     };
     const std::int32_t n_wanted = choices.n_ctx.front();
     const bool least = choices.has_q8.back();
-    // Other models are looked for on the first.
-    const std::size_t n_alone = budget.gpus.size() < 2 ? 0 : model.beside > 0 ? 1 : budget.gpus.size();
+    const std::size_t n_alone = budget.gpus.size() < 2 ? 0 : budget.gpus.size();
     for (std::size_t g = 0; g < n_alone; ++g) {
         const FitBudget one{{budget.gpus[g]}, budget.reserve, budget.host};
         const bool has_q8 = choices.has_q8.front();

@@ -37,7 +37,7 @@ struct FitModel {
     std::size_t largest_experts = 0;  // tensor of a layer's
     std::size_t output = 0;           // computed with the last layers
     std::size_t input = 0;            // always in the host's memory
-    std::size_t beside = 0;           // other models, counted on the first GPU: drafter, projector, scorer
+    std::size_t beside = 0;           // other models, on the GPU of the output: drafter, projector, scorer
     std::int32_t n_behind = 0;        // layers behind the last one that libllama counts as well: heads for drafting
 };
 

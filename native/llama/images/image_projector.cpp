@@ -11,6 +11,7 @@
 
 #include "llama-model.h"
 #include "llama/images/image_pixels.h"
+#include "llama/model/device_beside.h"
 #include "llama/model/model_identity.h"
 
 namespace luce::llama {
@@ -21,6 +22,7 @@ Error failed_to_start(std::string text) { return {ErrorCode::start_failed, std::
 Result<mtmd::context_ptr> open_context(const ProjectorOptions& options, const Model& model) {
     mtmd_context_params params = mtmd_context_params_default();
     params.use_gpu = options.uses_gpu;
+    params.device = DeviceBeside(*model.model()).device();
     params.print_timings = false;
     params.n_threads = options.n_threads;
     params.warmup = false;

@@ -291,7 +291,9 @@ Result<void> Model::open_context() {
     if (elastic_ && !elastic_->is_placed()) elastic_.reset();
     info_.n_rollback = llama_n_rs_seq(context_.get());
     if (bank_) bank_->attach(context_->get_sched());
-    graphs_ = std::make_unique<GraphCache>(*context_, kMostGraphs);
+    // What computes a part of each tensor on several devices knows the parts of the last graph alone.
+    const bool keeps_graphs = model_->split_mode() != LLAMA_SPLIT_MODE_TENSOR;
+    graphs_ = std::make_unique<GraphCache>(*context_, keeps_graphs ? kMostGraphs : 0);
     return {};
 }
 

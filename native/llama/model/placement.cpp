@@ -78,6 +78,7 @@ Result<Placement> Placement::make(const PlacementOptions& options) {
     if (options.devices) {
         if (Result<void> done = placement.choose_devices(*options.devices); !done) return done.error();
     }
+    if (Result<void> checked = placement.check_split_mode(); !checked) return checked.error();
     if (options.tensor_split) {
         if (Result<void> done = placement.split(*options.tensor_split); !done) return done.error();
     }
@@ -167,6 +168,23 @@ Result<void> Placement::choose_devices(const std::string& names) {
         }
     }
     devices_.push_back(nullptr);
+    return {};
+}
+
+// Where libllama would throw, or find no device, once it has read half of the file.
+Result<void> Placement::check_split_mode() const {
+    const std::vector<ggml_backend_dev_t> all = used_gpus();
+    if (options_.split_mode == SplitMode::tensor && all.empty()) {
+        return bad_args("--split-mode tensor: there is no GPU to split tensors over; leave it out");
+    }
+    if (options_.split_mode != SplitMode::row) return {};
+    for (ggml_backend_dev_t device : all) {
+        if (ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(device), "ggml_backend_split_buffer_type")) {
+            continue;
+        }
+        return bad_args("--split-mode row: " + std::string(ggml_backend_dev_name(device)) +
+                        " cannot hold some rows of a tensor (llama.cpp has that for SYCL alone); use layer or tensor");
+    }
     return {};
 }
 

@@ -58,6 +58,7 @@ public:
 
 private:
     Result<void> choose_devices(const std::string& names);
+    Result<void> check_split_mode() const;
     Result<void> split(const std::string& shares);
     Result<void> override_tensors(const std::string& rules);
     void keep_experts(const std::string& layer);

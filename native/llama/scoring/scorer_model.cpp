@@ -13,6 +13,7 @@
 #include "llama-ext.h"
 #include "llama-model.h"
 #include "llama/kv_cache/memory_parts.h"
+#include "llama/model/device_beside.h"
 #include "llama/model/model_identity.h"
 #include "llama/model/weights.h"
 #include "speculative.h"
@@ -82,6 +83,8 @@ Result<void> ScorerModel::open() {
 Result<void> ScorerModel::load_weights() {
     llama_model_params params = llama_model_default_params();
     params.n_gpu_layers = options_.n_gpu_layers.value_or(target_.info().n_gpu_layers);
+    DeviceBeside device(*target_.model());
+    device.apply(params);
     Result<Weights> loaded = read_weights(options_.path, params);
     if (!loaded) return failed(loaded.error().text);
     model_ = std::move(loaded.value().model);

@@ -104,6 +104,8 @@ TEST_CASE("what cannot be is refused with what there is") {
     CHECK(refusal({.tensor_split = "3,x"}).find("not 'x'") != std::string::npos);
     CHECK(refusal({.tensor_split = "-1"}).find("not '-1'") != std::string::npos);
     CHECK(refusal({.tensor_split = "nan"}).find("not 'nan'") != std::string::npos);
+    CHECK(refusal({.split_mode = llama::SplitMode::row}).find("--split-mode row: " + name) != std::string::npos);
+    CHECK(refusal({.devices = "none", .split_mode = llama::SplitMode::tensor}).find("no GPU") != std::string::npos);
     CHECK(refusal({.tensor_overrides = "exps"}).find("PATTERN=BUFFER") != std::string::npos);
     CHECK(refusal({.tensor_overrides = "=CPU"}).find("PATTERN=BUFFER") != std::string::npos);
     CHECK(refusal({.tensor_overrides = "exps=Moon"}).find("there is no buffer 'Moon' (there are: CPU") !=

@@ -51,6 +51,20 @@ TEST_CASE("decoding lanes come every step, prefill gets what is left of the call
     CHECK(separate.calls[1][0].n_tokens == 64);
 }
 
+TEST_CASE("of a prompt that several devices compute one after the other the slices get narrower towards its end") {
+    const auto first_slice = [](int n_pending, int n_stages) {
+        const std::vector<LaneView> lanes = {prefilling(0, 0, n_pending, 0)};
+        return plan_step(lanes, {100000, 2048, 2048, false, n_stages}).calls.at(0).at(0).n_tokens;
+    };
+    CHECK(first_slice(32768, 1) == 2048);
+    CHECK(first_slice(1000, 1) == 1000);
+    CHECK(first_slice(32768, 2) == 2048);
+    CHECK(first_slice(8192, 2) == 1024);
+    CHECK(first_slice(8192, 4) == 512);
+    CHECK(first_slice(4096, 2) == 512);
+    CHECK(first_slice(300, 2) == 300);
+}
+
 TEST_CASE("an image is a call of its own, one that must be whole waits for room, and one that waits gets nothing") {
     std::vector<LaneView> lanes = {decoding(0, 5, 0), prefilling(1, 0, 40, 1), prefilling(2, 0, 100, 2)};
     lanes[1].is_image = true;

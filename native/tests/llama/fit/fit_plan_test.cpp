@@ -56,10 +56,10 @@ std::vector<std::size_t> bytes_of_each(const FitPlan& plan, const FitModel& mode
     std::vector<std::size_t> all;
     std::int32_t layer = n_layers + 1 - plan.n_gpu_layers;
     for (const std::int32_t n : plan.split) {
-        std::size_t bytes = (n > 0 ? buffers : 0) + (all.empty() ? plan.beside : 0);
+        std::size_t bytes = n > 0 ? buffers : 0;
         for (const std::int32_t end = layer + n; layer < end; ++layer) {
             if (layer == n_layers) {
-                bytes += model.output;
+                bytes += model.output + plan.beside;
                 continue;
             }
             const LayerSize& size = model.layers[static_cast<std::size_t>(layer)];
@@ -79,9 +79,16 @@ TEST_CASE("of several GPUs one is enough for what fits there, else each gets lay
     FitBudget unequal = card(8192, 2);
     unequal.gpus[1] = 24576 * kMiB;
     CHECK(plan(dense(), unequal).gpu == 1);
+
+    // A drafter lies with the output: the first GPU gets more layers for it.
     FitModel with_drafter = dense();
     with_drafter.beside = kMiB;
-    CHECK_FALSE(plan(with_drafter, unequal).gpu);
+    CHECK(plan(with_drafter, unequal).gpu == 1);
+    with_drafter.beside = 2400 * kMiB;
+    const FitPlan drafting = plan(with_drafter, card(9216, 2));
+    REQUIRE(drafting.split.size() == 2);
+    CHECK(drafting.split[0] > drafting.split[1] + 4);
+    for (const std::size_t bytes : bytes_of_each(drafting, with_drafter)) CHECK(bytes <= (9216 - 512) * kMiB);
 
     const FitPlan two = plan(dense(), card(8192, 2));
     CHECK_FALSE(two.gpu);
