@@ -7,8 +7,10 @@ This package must not know processes, sockets or files.
 """
 
 from .command_writer import format_command as format_command
+from .commands import MAX_FILES as MAX_FILES
 from .commands import MAX_LOGPROBS as MAX_LOGPROBS
 from .commands import MAX_MARKS as MAX_MARKS
+from .commands import AdoptFiles as AdoptFiles
 from .commands import Cancel as Cancel
 from .commands import Clear as Clear
 from .commands import Command as Command
@@ -24,6 +26,7 @@ from .commands import GenerateForm as GenerateForm
 from .commands import GrammarTrigger as GrammarTrigger
 from .commands import HoldText as HoldText
 from .commands import ImageAt as ImageAt
+from .commands import ListFiles as ListFiles
 from .commands import ListSlots as ListSlots
 from .commands import ListTexts as ListTexts
 from .commands import LoadSlot as LoadSlot
@@ -32,6 +35,7 @@ from .commands import MemoryCommand as MemoryCommand
 from .commands import Park as Park
 from .commands import Ping as Ping
 from .commands import PinSpan as PinSpan
+from .commands import ProbeText as ProbeText
 from .commands import Quit as Quit
 from .commands import Reading as Reading
 from .commands import ReadingArgs as ReadingArgs
@@ -47,6 +51,7 @@ from .commands import TriggerKind as TriggerKind
 from .commands import Unpark as Unpark
 from .commands import WatchPages as WatchPages
 from .commands import Weights as Weights
+from .commands import WriteText as WriteText
 from .errors import ErrorCode as ErrorCode
 from .errors import LocalProtocolError as LocalProtocolError
 from .errors import ProtocolError as ProtocolError
@@ -56,11 +61,13 @@ from .framing import DecodedLine as DecodedLine
 from .framing import LineDecoder as LineDecoder
 from .percent import percent_decode as percent_decode
 from .percent import percent_encode as percent_encode
+from .replies import Adopted as Adopted
 from .replies import Cancelled as Cancelled
 from .replies import CompressOk as CompressOk
 from .replies import Embedding as Embedding
 from .replies import Err as Err
 from .replies import ExpertReads as ExpertReads
+from .replies import FilesLine as FilesLine
 from .replies import GenerateOk as GenerateOk
 from .replies import ImageDescribed as ImageDescribed
 from .replies import InlineSnapshot as InlineSnapshot
@@ -74,6 +81,7 @@ from .replies import PlainOk as PlainOk
 from .replies import Pong as Pong
 from .replies import PoolSize as PoolSize
 from .replies import PrefillProgress as PrefillProgress
+from .replies import Probed as Probed
 from .replies import ReadyLine as ReadyLine
 from .replies import Reply as Reply
 from .replies import SlotFreed as SlotFreed

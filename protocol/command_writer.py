@@ -15,6 +15,8 @@ from typing import Any
 from .command_table import VERBS, Key
 from .command_values import WRITERS, write_count, write_file
 from .commands import (
+    MAX_FILES,
+    AdoptFiles,
     Cancel,
     Clear,
     Command,
@@ -27,11 +29,14 @@ from .commands import (
     Generate,
     GenerateForm,
     HoldText,
+    ListFiles,
     ListSlots,
     ListTexts,
     LoadSlot,
+    MemoryArgs,
     Park,
     Ping,
+    ProbeText,
     Quit,
     SamplingArgs,
     SaveSlot,
@@ -40,6 +45,7 @@ from .commands import (
     ThinSnapshot,
     Unpark,
     WatchPages,
+    WriteText,
 )
 from .errors import LocalProtocolError
 from .scalar_values import RefusedError
@@ -53,7 +59,7 @@ _UNSET: dict[type, Any] = {
     for command in (
         Generate(), Compress(0.0), Embed(), Cancel(0), Status(), Ping(), Quit(), Snapshot(0), ThinSnapshot(0, 0, 0),
         FreeSlot(0), ListSlots(), SaveSlot(0, ""), LoadSlot(0, ""), Park(), Unpark(), Clear(), DescribeImage("", 0),
-        ListTexts(), HoldText(""), ForgetText(""), WatchPages(),
+        ListTexts(), HoldText(""), ForgetText(""), WatchPages(), AdoptFiles(), ListFiles(), WriteText(""), ProbeText(),
     )
 }  # fmt: skip
 _BY_NAME = {verb.command: verb for verb in reversed(VERBS) if verb.keys is not None}
@@ -94,7 +100,11 @@ def _check_generate(command: Generate) -> None:
         raise RefusedError("think_budget= needs think_start= and think_end=")
     if memory.restore_slot is None and (memory.restore_at is not None or memory.chain):
         raise RefusedError("restore_at= and chain= need restore=")
-    if memory.salt is None and memory.salt_from is not None:
+    _check_salt(memory)
+
+
+def _check_salt(salted: MemoryArgs | ProbeText) -> None:
+    if salted.salt is None and salted.salt_from is not None:
         raise RefusedError("salt_from= needs salt=")
 
 
@@ -216,6 +226,11 @@ def _line_of(command: Command) -> str:
             return _ping_line(command)
         case ThinSnapshot(begin=begin, end=end) if begin >= end:
             raise RefusedError("from must be before to")
+        case ProbeText():
+            _check_salt(command)
+            return _named_line(command)
+        case AdoptFiles(files=files) if len(files) > MAX_FILES:
+            raise RefusedError(f"files= has more than {MAX_FILES} names")
         case FreeScorer():
             return "free drafter"
         case Compress(id=None):
@@ -223,7 +238,8 @@ def _line_of(command: Command) -> str:
         case Compress() | Embed() | Cancel() | Status() | Quit():
             return _named_line(command)
         case _:
-            return _placed_line(command) if command.id is None else _named_line(command)
+            has_place = command.id is None and type(command).__name__ in _BY_PLACE
+            return _placed_line(command) if has_place else _named_line(command)
 
 
 def format_command(command: Command) -> bytes:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 MAX_LOGPROBS = 100
 MAX_MARKS = 4096
+MAX_FILES = 4096
 
 
 class SamplerKind(StrEnum):
@@ -401,6 +402,51 @@ class WatchPages:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptFiles:
+    """Files that have been put into the disk cache's folder: `adopt id= files=`."""
+
+    files: tuple[str, ...] = ()
+    """Their names, without folders, of the most wanted first; MAX_FILES at most."""
+    id: int | None = None
+    """Required on the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListFiles:
+    """The files that the disk cache has, in the order in which they came: `files id= [since=] [n=]`."""
+
+    since: int = 0
+    """From this number on, as the last reply said."""
+    n_most: int | None = None
+    id: int | None = None
+    """Required on the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteText:
+    """Write the text that ends with this page to disk now: `write id= page=`."""
+
+    page: str
+    id: int | None = None
+    """Required on the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeText:
+    """From where a text could be gone on with, without reading it: `probe id= [salt=] [salt_from=] prompt=`."""
+
+    prompt: tuple[int, ...] = ()
+    """Inline ids …"""
+    prompt_path: str | None = None
+    """… or a file: exactly one of the two is given."""
+    salt: int | None = None
+    salt_from: int | None = None
+    """Only with salt."""
+    id: int | None = None
+    """Required on the line."""
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeImage:
     """The ids that stand in a prompt for the image in a file: `image id= path=`."""
 
@@ -410,7 +456,7 @@ class DescribeImage:
 
 
 MemoryCommand = Snapshot | ThinSnapshot | FreeSlot | ListSlots | SaveSlot | LoadSlot | Park | Unpark | Clear
-TextCommand = ListTexts | HoldText | ForgetText | WatchPages
+TextCommand = ListTexts | HoldText | ForgetText | WatchPages | AdoptFiles | ListFiles | WriteText | ProbeText
 Command = (
     Generate
     | Compress

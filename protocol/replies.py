@@ -268,6 +268,39 @@ class PagesLine:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesLine:
+    """The reply to `files` and `write`."""
+
+    id: int
+    next: int
+    """The number from which on there is more, or will be."""
+    files: tuple[str, ...] = ()
+    """Each its name, `:` and its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The reply to `adopt`."""
+
+    id: int
+    n_new: int
+    n_known: int
+    n_missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """The reply to `probe`."""
+
+    id: int
+    n_tokens: int
+    n_known: int
+    """Tokens that need not be computed, if the text is asked for now."""
+    n_pages: int
+    """Of its first pages those that are in memory or on disk."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadyLine:
     fields: Fields = ()
 
@@ -325,6 +358,9 @@ Reply = (
     | StatusLine
     | TextsLine
     | PagesLine
+    | FilesLine
+    | Adopted
+    | Probed
     | ReadyLine
     | PoolSize
     | LoadProgress

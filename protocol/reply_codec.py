@@ -82,6 +82,11 @@ def _text(text: str) -> str:
     return parse_text(text.encode())
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = _text(text)
+    return tuple(names.split(",")) if names else ()
+
+
 def _slots(text: str) -> tuple[int, ...]:
     return tuple(map(_count, text.split(","))) if text else ()
 
@@ -208,6 +213,21 @@ _ROWS = (
     _Row(r.PoolSize, "[pool]", (_Part("tokens", "n_tokens", _count),)),
     _Row(r.LoadProgress, "[daemon]", ("loading", _Part("percent", "percent", _count))),
     _Row(r.ImageDescribed, "[image]", (_Part("id", "id", _count), _Part("ids", "ids", _slots, _joined_counts))),
+    _Row(
+        r.FilesLine,
+        "[files]",
+        (_Part("id", "id", _count), _Part("next", "next", _large), _Part("files", "files", _names, ",".join)),
+    ),
+    _Row(
+        r.Adopted,
+        "[adopted]",
+        (*_counts(("id", "id"), ("new", "n_new"), ("known", "n_known"), ("missing", "n_missing")),),
+    ),
+    _Row(
+        r.Probed,
+        "[probe]",
+        (*_counts(("id", "id"), ("N", "n_tokens"), ("known", "n_known"), ("pages", "n_pages")),),
+    ),
     _Row(r.OutOfMemory, "[daemon]", ("out_of_memory", _Part("reason", "reason", _text, is_required=False))),
 )
 _ROW_OF = {row.reply: row for row in _ROWS}
@@ -306,8 +326,7 @@ def _all_fields(words: Iterable[str]) -> r.Fields:
 def _parse_pages(fields: dict[str, str]) -> r.PagesLine:
     if "pages" not in fields:
         raise RefusedError("pages is missing")
-    pages = _text(fields["pages"])
-    return r.PagesLine(tuple(pages.split(",")) if pages else (), begins_anew=fields.get("anew") == "1")
+    return r.PagesLine(_names(fields["pages"]), begins_anew=fields.get("anew") == "1")
 
 
 def _parse_line(line: str) -> r.Reply | None:

@@ -74,12 +74,16 @@ class Service:
         self._open_text = open_text
         self._text: TextModel | None = None
         self._text_lock = asyncio.Lock()
+        self.on_submit: Callable[[InFlightRequest], None] = lambda _: None
+        """Called with each request that has got its place in the queue."""
 
     async def submit(self, request: GenerateRequest) -> Submission:
         """Take a request in: when this returns it has its place in the queue, and must be closed. Raises RequestError
         where it cannot be served."""
         prompt = await self._prompt_ids(request)
-        return Submission(self._multiplexer, self._multiplexer.submit(request, prompt))
+        in_flight = self._multiplexer.submit(request, prompt)
+        self.on_submit(in_flight)
+        return Submission(self._multiplexer, in_flight)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[RequestEvent, None]:
         """The events of one request: prefill progress and tokens, FinishedEvent last. Raises RequestError.

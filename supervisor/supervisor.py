@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from luce.protocol import Compress, ErrorCode, LocalProtocolError, PinSpan, ReadingArgs
+from luce.supervisor.cache_store.cache_store import CacheStore
 from luce.supervisor.config import ConfigError, EngineConfig, SupervisorConfig
 from luce.supervisor.embedding.model import EmbeddingModel, Input, Relevance, TextVector
 from luce.supervisor.engine.generation import Compressed, EngineDied, EngineError
@@ -70,6 +71,7 @@ class Supervisor:
         self._images = ImageIds()
         self._compressing = Compressing(self._multiplexer, config)
         self._presence: Presence | None = None
+        self._cache_store: CacheStore | None = None
 
     @property
     def presence(self) -> Presence:
@@ -88,6 +90,7 @@ class Supervisor:
         self._multiplexer = Multiplexer(self.config, self._monitors)
         self._service = Service(self._multiplexer, self._open_text)
         self._compressing = Compressing(self._multiplexer, self.config)
+        self._cache_store = await asyncio.to_thread(CacheStore.of, self.config, self._multiplexer)
         self._presence = Presence(self._multiplexer, self._monitors, is_here=self._starts)
         self._embedding = self._open_embedding("embedding", self.config.embedding_config())
         self._reranker = self._open_embedding("rerank", self.config.rerank_config())
@@ -106,6 +109,9 @@ class Supervisor:
             if self.config.sleep_idle_s is not None:
                 sleep = IdleSleep(self._multiplexer.handles, self.config.sleep_idle_s)
                 self._tasks.append(self._group.create_task(sleep.run(), name="who sleeps"))
+            if self._cache_store is not None:
+                self._service.on_submit = self._cache_store.note
+                self._tasks.append(self._group.create_task(self._cache_store.run(), name="the cache store"))
             await self._wait_until_ready()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
@@ -126,6 +132,8 @@ class Supervisor:
         try:
             # The group waits; what was raised in the caller's own block is not its business.
             await self._group.__aexit__(None, None, None)
+            if self._cache_store is not None:
+                await self._cache_store.write_rest()
         finally:
             self._service.close()
             for model in self._embedding_models:
@@ -343,6 +351,7 @@ class Supervisor:
             n_moved_tokens=totals.n_moved_tokens,
             n_moved_bytes=totals.n_moved_bytes,
             embeddings=tuple(model.status() for model in self._embedding_models),
+            cache_stores=() if self._cache_store is None else (self._cache_store.status(),),
         )
 
     def _engine_status(self, monitor: EngineMonitor) -> EngineStatus:

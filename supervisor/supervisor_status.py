@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from luce.supervisor.cache_store.cache_store import CacheStoreStatus
 from luce.supervisor.embedding.model import EmbeddingStatus
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.watchdog import EngineState
@@ -53,6 +54,7 @@ class SupervisorStatus:
     n_moved_tokens: int = 0
     n_moved_bytes: int = 0
     embeddings: tuple[EmbeddingStatus, ...] = ()  # models that give vectors or rank documents
+    cache_stores: tuple[CacheStoreStatus, ...] = ()  # one for each model, where there is one
 
     @property
     def is_healthy(self) -> bool:

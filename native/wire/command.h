@@ -260,6 +260,34 @@ struct WatchPages {
     bool on = true;
 };
 
+// `adopt id= files=`: files that have been put into the disk cache's folder …
+struct AdoptFiles {
+    std::optional<RequestId> id;
+    std::vector<std::string> files;  // their names, none empty
+};
+
+// … `files id= [since=] [n=]`: those that are there to be taken, in the order in which they came …
+struct ListFiles {
+    std::optional<RequestId> id;
+    std::uint64_t since = 0;
+    std::optional<std::int32_t> n_most;
+};
+
+// … and `write id= page=`: write the text that ends with this page now.
+struct WriteText {
+    std::optional<RequestId> id;
+    std::string page;  // its name, not empty
+};
+
+// `probe id= [salt=] [salt_from=] prompt=`: from where a text could be gone on with, without reading it.
+struct ProbeText {
+    std::optional<RequestId> id;
+    std::optional<std::uint64_t> salt;
+    std::optional<Position> salt_from;       // only with salt
+    std::vector<Token> prompt;               // inline ids …
+    std::optional<std::string> prompt_path;  // … or a raw file: exactly one of the two is given
+};
+
 // `image id= path=`: the ids that stand in a prompt for the image in a file.
 struct DescribeImage {
     RequestId id = 0;
@@ -268,7 +296,7 @@ struct DescribeImage {
 
 using Command = std::variant<Generate, Compress, Embed, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot,
                              FreeScorer, ListSlots, SaveSlot, LoadSlot, Park, Unpark, Clear, DescribeImage, ListTexts,
-                             HoldText, ForgetText, WatchPages>;
+                             HoldText, ForgetText, WatchPages, AdoptFiles, ListFiles, WriteText, ProbeText>;
 
 inline constexpr std::int32_t kMaxLogprobs = 100;
 inline constexpr std::size_t kMaxMarks = 4096;

@@ -96,6 +96,11 @@ Result<void> check(const ThinSnapshot& thin) {
     return {};
 }
 
+Result<void> check(const ProbeText& probe) {
+    if (probe.salt_from && !probe.salt) return bad_args("salt_from= needs salt=");
+    return {};
+}
+
 template <typename T>
 Result<void> check(const T&) {
     return {};

@@ -77,6 +77,15 @@ std::string line_of(std::string_view start, const Fields&... fields) {
     return line;
 }
 
+std::string joined(const std::vector<std::string>& items) {
+    std::string list;
+    for (const std::string& item : items) {
+        if (!list.empty()) list += ',';
+        list += item;
+    }
+    return list;
+}
+
 std::string line_of_pairs(std::string_view start, const std::vector<std::pair<std::string, std::string>>& fields) {
     std::string line(start);
     for (const auto& [key, value] : fields) append_field(line, key, percent_encode(value));
@@ -213,9 +222,16 @@ struct Formatter {
     std::string operator()(const StatusLine& status) const { return line_of_pairs("[status]", status.fields); }
     std::string operator()(const TextsLine& texts) const { return line_of_pairs("[texts]", texts.fields); }
     std::string operator()(const PagesLine& line) const {
-        std::string pages;
-        for (const std::string& page : line.pages) pages += (pages.empty() ? "" : ",") + page;
-        return line_of(line.begins_anew ? "[pages] anew=1" : "[pages]", "pages", pages);
+        return line_of(line.begins_anew ? "[pages] anew=1" : "[pages]", "pages", joined(line.pages));
+    }
+    std::string operator()(const FilesLine& r) const {
+        return line_of("[files]", "id", r.id, "next", r.next, "files", joined(r.files));
+    }
+    std::string operator()(const Adopted& r) const {
+        return line_of("[adopted]", "id", r.id, "new", r.n_new, "known", r.n_known, "missing", r.n_missing);
+    }
+    std::string operator()(const Probed& r) const {
+        return line_of("[probe]", "id", r.id, "N", r.n_tokens, "known", r.n_known, "pages", r.n_pages);
     }
     std::string operator()(const ReadyLine& ready) const { return line_of_pairs("[daemon] ready", ready.fields); }
     std::string operator()(const LoadProgress& r) const { return line_of("[daemon] loading", "percent", r.percent); }

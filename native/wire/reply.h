@@ -184,6 +184,29 @@ struct PagesLine {
     std::vector<std::string> pages;  // each as words with ':' between
 };
 
+// `[files] id= next= files=<name>:<bytes>,…`: the reply to `files` and `write`.
+struct FilesLine {
+    RequestId id = 0;
+    std::uint64_t next = 0;          // the number from which on there is more, or will be
+    std::vector<std::string> files;  // each as words with ':' between
+};
+
+// `[adopted] id= new= known= missing=`: the reply to `adopt`.
+struct Adopted {
+    RequestId id = 0;
+    std::int32_t n_new = 0;
+    std::int32_t n_known = 0;
+    std::int32_t n_missing = 0;
+};
+
+// `[probe] id= N= known= pages=`: of a text of N tokens, those that need not be computed, and its pages that are there.
+struct Probed {
+    RequestId id = 0;
+    std::int32_t n_tokens = 0;
+    std::int32_t n_known = 0;
+    std::int32_t n_pages = 0;
+};
+
 struct ReadyLine {
     std::vector<std::pair<std::string, std::string>> fields;
 };
@@ -206,7 +229,7 @@ struct OutOfMemory {
 using Reply = std::variant<GenerateOk, CompressOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine,
                            TextsLine, PagesLine, ReadyLine, Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed,
                            SlotList, SlotSaved, InlineSnapshot, InlineSnapshotFailed, PoolSize, LoadProgress,
-                           OutOfMemory, Embedding, ImageDescribed>;
+                           OutOfMemory, Embedding, ImageDescribed, FilesLine, Adopted, Probed>;
 
 // Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
 // [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import secrets
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,14 +40,17 @@ class Finding:
 
 @click.command("doctor")
 @model_option
+@click.option("--cache-store", metavar="URL", help="Write to this object store, read and delete it again.")
 @click.option("--rpc", metavar="HOST:PORT,…", help="Look for these RPC workers' devices too (luce rpc-worker).")
-def command(model: Path | None, rpc: str | None) -> int:
+def command(model: Path | None, rpc: str | None, cache_store: str | None) -> int:
     """Check this installation: the native daemon and its build, the CPU's features, GPUs and loadable backends, the
     text library, the packaged models, and a generation through the real daemon (with --model, by that model).
 
     Exits 1 when something is broken, and says what to do about it.
     """
     findings = [*_check_daemon(rpc), _check_text_library(), _check_generation(model)]
+    if cache_store is not None:
+        findings.append(_check_store(cache_store))
     print_tables(lambda console: _print(console, findings))
     return EXIT_OK if all(finding.good for finding in findings) else EXIT_REFUSED
 
@@ -123,6 +129,29 @@ def _check_text_library() -> Finding:
     except Failure as error:
         return Finding("text", False, error.message)
     return Finding("text", whole, f"{len(ids)} tokens there and back" if whole else "text changes on its way to tokens")
+
+
+def _check_store(url: str) -> Finding:
+    from luce.supervisor.cache_store.object_store import ObjectStore, StoreError
+    from luce.supervisor.config import ConfigError
+
+    path, data = f"doctor-{secrets.token_hex(8)}", secrets.token_bytes(1 << 20)
+
+    async def try_it(store: ObjectStore) -> str:
+        began_s = time.monotonic()
+        await store.put(path, data)
+        written_s = time.monotonic()
+        read = await store.get(path)
+        read_s = time.monotonic()
+        await store.delete([path])
+        if bytes(read or b"") != data:
+            raise StoreError("it gives other bytes than it was given")
+        return f"{url}: 1 MiB written in {written_s - began_s:.3f} s, read in {read_s - written_s:.3f} s, deleted"
+
+    try:
+        return Finding("cache store", True, asyncio.run(try_it(ObjectStore.open(url))))
+    except (ConfigError, StoreError) as error:
+        return Finding("cache store", False, f"{url}: {error}")
 
 
 def _check_generation(model: Path | None) -> Finding:

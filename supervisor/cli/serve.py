@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
 from luce.supervisor.cli.model_files import NO_DRAFT, check_file, read_model, read_packaged_draft
-from luce.supervisor.cli.numbers import JsonObject, Real, Seconds, Tokens
+from luce.supervisor.cli.numbers import Bytes, JsonObject, Real, Seconds, Tokens
 from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
 from luce.supervisor.cli.output import write_output
 from luce.supervisor.config import ConfigError, OnOff
@@ -292,6 +292,31 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     metavar="S",
     help="Seconds after SIGTERM for which requests are still taken while /readyz says 503 already, so that a balancer"
     " sends no more before the port is closed. Default: 0.",
+)
+@click.option(
+    "--cache-store",
+    metavar="URL",
+    help="Object store where what --disk-cache holds is kept for other servers too, and found by this one: s3://,"
+    " gs:// or az:// with a bucket and a folder, or file://. Default: none.",
+)
+@click.option(
+    "--cache-store-bytes",
+    "cache_store_budget",
+    type=Bytes(),
+    metavar="BYTES",
+    help="What it may hold (500G); this server then deletes what was written longest ago. Default: it deletes nothing.",
+)
+@click.option(
+    "--cache-store-days",
+    type=Real(min=0),
+    metavar="DAYS",
+    help="Days after which this server deletes what nobody has used there. Default: never.",
+)
+@click.option(
+    "--cache-store-rate",
+    type=Bytes(),
+    metavar="BYTES",
+    help="Bytes a second that are written there at most. Default: what it takes.",
 )
 @click.option(
     "--kv-events",

@@ -209,6 +209,11 @@ class SupervisorConfig(DaemonConfig):
     share_min_tokens: TokenCount = 256  # a request waits for another that is reading so much of the same prefix
     sleep_idle_s: float | None = None  # without requests, after which an engine gives its memory back; None: never
 
+    cache_store: str | None = None  # s3://, gs://, az:// or file://: where disk_cache is kept for others too
+    cache_store_budget: ByteCount | None = None  # what it may hold; None: nothing is deleted for room
+    cache_store_days: float | None = None  # after which what nobody has used is deleted; None: never
+    cache_store_rate: ByteCount | None = None  # bytes a second that are written there at most; None: what it takes
+
     embedding_model: Path | None = None  # a GGUF file: what /v1/embeddings is served with, by an engine of its own
     embedding_pooling: EmbeddingPooling | None = None  # None: as the file says
     rerank_model: Path | None = None  # the same for /v1/rerank
@@ -232,6 +237,7 @@ class SupervisorConfig(DaemonConfig):
             raise ConfigError("trace: each engine writes a file of its own: name it in the engine's options")
         self._check_kvflash()
         self._check_embedding()
+        self._check_cache_store()
 
     def embedding_config(self) -> SupervisorConfig | None:
         """What the engine of the embedding model is started and watched with. None: there is none."""
@@ -251,6 +257,19 @@ class SupervisorConfig(DaemonConfig):
         # A long text is one step, within which nothing is heard of the engine.
         chosen |= {name: _LONG_STEP * getattr(self, name) for name in ("busy_timeout_s", "stalled_timeout_s")}
         return replace(self, **(plain | of_process | chosen))
+
+    def _check_cache_store(self) -> None:
+        for name in ("cache_store_budget", "cache_store_days", "cache_store_rate"):
+            value = getattr(self, name)
+            if value is not None and self.cache_store is None:
+                raise ConfigError(f"{name} is for an object store: name one with cache_store, or leave it out")
+            if value is not None and value <= 0:
+                raise ConfigError(f"{name} must be above 0; leave it out for no limit")
+        if self.cache_store is not None:
+            for engine in self.engine_configs():
+                daemon = self.daemon_config(engine)
+                if daemon.disk_cache is None or daemon.disk_budget == 0:
+                    raise ConfigError("cache_store goes through a folder: give each engine a disk_cache")
 
     def _check_embedding(self) -> None:
         if self.embedding_pooling is not None and self.embedding_model is None:

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 from luce.protocol import (
     MAX_LINE_BYTES,
     SENTINEL,
+    Adopted,
     Cancel,
     Command,
     Compress,
@@ -28,6 +29,7 @@ from luce.protocol import (
     Embedding,
     Err,
     ErrorCode,
+    FilesLine,
     FreeSlot,
     Generate,
     GenerateOk,
@@ -45,6 +47,7 @@ from luce.protocol import (
     Pong,
     PoolSize,
     PrefillProgress,
+    Probed,
     ProtocolError,
     RemoteProtocolError,
     Reply,
@@ -74,7 +77,10 @@ from luce.supervisor.engine.process import EngineProcess, describe_exit
 from luce.supervisor.engine.prompt_file import PromptFile
 
 _Generating = TypeVar("_Generating", Generate, Compress)
-MemoryReply = Parked | Unparked | SnapshotTaken | SlotSaved | SlotFreed | PlainOk | ImageDescribed | TextsLine
+MemoryReply = (
+    Parked | Unparked | SnapshotTaken | SlotSaved | SlotFreed | PlainOk | ImageDescribed | TextsLine | FilesLine
+    | Adopted | Probed
+)  # fmt: skip
 
 MAX_INLINE_IDS = 1 << 12  # of a prompt that goes on the line itself: numbers of more take longer to write than a file
 
@@ -373,16 +379,7 @@ class EngineClient:
                 self._dispatch_error(reply)
             case Pong():
                 self._end_ping(reply)
-            case (
-                Parked()
-                | Unparked()
-                | SnapshotTaken()
-                | SlotSaved()
-                | SlotFreed()
-                | PlainOk()
-                | ImageDescribed()
-                | TextsLine()
-            ):
+            case _ if isinstance(reply, MemoryReply):
                 self._end_call(reply)
             case Embedding():
                 self._end_embedding(reply)

@@ -108,6 +108,7 @@ class Fleet:
             n_moved_tokens=sum(status.n_moved_tokens for status in statuses),
             n_moved_bytes=sum(status.n_moved_bytes for status in statuses),
             embeddings=tuple(model for status in statuses for model in status.embeddings),
+            cache_stores=tuple(store for status in statuses for store in status.cache_stores),
         )
 
     async def engine_status(self, timeout_s: float = 1.0) -> list[dict[str, str]]:

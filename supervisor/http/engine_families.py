@@ -44,6 +44,7 @@ _MEMORY: tuple[tuple[_Kind, str, str, str], ...] = (
     (GaugeMetricFamily, "luce_engine_disk_bytes", "Their size", "disk_bytes"),
     (CounterMetricFamily, "luce_engine_disk_written_files", "Files that were written", "disk_written"),
     (CounterMetricFamily, "luce_engine_disk_read_files", "Files that were read", "disk_read"),
+    (CounterMetricFamily, "luce_engine_disk_adopted_files", "Files that others have brought", "disk_adopted"),
     (CounterMetricFamily, "luce_engine_disk_corrupt_files", "Files that were damaged", "disk_corrupt"),
     (GaugeMetricFamily, "luce_engine_backlog_bytes", "Output that nobody has read yet", "backlog_bytes"),
 )

@@ -25,6 +25,7 @@ from luce.protocol import ExpertReads, Speculation
 from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.http.engine_families import engine_families
 from luce.supervisor.http.router_families import router_families
+from luce.supervisor.http.store_families import store_families
 
 if TYPE_CHECKING:
     from luce.supervisor.http.engine_metrics import EngineMetrics
@@ -299,6 +300,7 @@ def _supervisor_families(status: SupervisorStatus) -> Iterator[Metric]:
     answers.add_metric(["cancelled"], status.n_cancelled)
     yield answers
     yield from _embedding_families(status)
+    yield from store_families(status)
     yield CounterMetricFamily("luce_supervisor_tokens", "Tokens that engines have generated", value=status.n_tokens)
 
 

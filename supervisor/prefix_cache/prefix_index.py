@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from typing import Generic, NamedTuple, TypeVar
 
-V = TypeVar("V")
+from luce.supervisor.prefix_cache.page_names import TOKEN_BYTES
 
-TOKEN_BYTES = 4
-_SALTED_BYTES = 4 * TOKEN_BYTES
+V = TypeVar("V")
 
 
 def pack(tokens: Iterable[int]) -> bytes:
@@ -24,14 +22,6 @@ def pack(tokens: Iterable[int]) -> bytes:
 
 def unpack(key: bytes) -> list[int]:
     return memoryview(key).cast("i").tolist()
-
-
-def salted(key: bytes, salt: int, begin: int) -> bytes:
-    """The same text for those with one salt, from a token on: whose prefixes longer than that are nobody else's."""
-    at = begin * TOKEN_BYTES
-    tokens = [key[place : place + TOKEN_BYTES] for place in range(at, min(at + _SALTED_BYTES, len(key)), TOKEN_BYTES)]
-    names = (blake2b(token, digest_size=TOKEN_BYTES, salt=salt.to_bytes(16, "little")).digest() for token in tokens)
-    return key[:at] + b"".join(names) + key[at + _SALTED_BYTES :]
 
 
 def common_tokens(a: bytes, b: bytes) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, Match, PrefixIndex
+from luce.supervisor.prefix_cache.page_names import TOKEN_BYTES
+from luce.supervisor.prefix_cache.prefix_index import Match, PrefixIndex
 
 _QUADRATIC_TOKENS = 16384
 """From here on attention makes a token cost twice as much to rebuild as at a text's start: a guess of the order of

@@ -35,11 +35,13 @@ from luce.protocol import (
 )
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.client import EngineClient, MemoryReply
+from luce.supervisor.engine.disk_files import DiskFiles
 from luce.supervisor.engine.generation import Compressed, EngineDied, EngineError
 from luce.supervisor.engine.image_file import ImageFile
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.monitor import EngineMonitor
-from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES, common_tokens, pack
+from luce.supervisor.prefix_cache.page_names import TOKEN_BYTES
+from luce.supervisor.prefix_cache.prefix_index import common_tokens, pack
 from luce.supervisor.prefix_cache.slots import Reservation, SlotBudget, SlotTable
 from luce.supervisor.requests import GenerateRequest
 from luce.supervisor.scheduling.ended_texts import EndedTexts, KnownText
@@ -91,6 +93,8 @@ class EngineHandle:
         self.last_texts: dict[int, LastText] = {}
         """By lane: what ran there last. Of requests that nobody waited for to their end there is nothing."""
         self._page_listener: PageListener | None = None
+        self.disk_files: DiskFiles | None = None
+        """Of its disk cache; None: there is no engine now, or no disk cache."""
 
     @property
     def is_open(self) -> bool:
@@ -122,6 +126,7 @@ class EngineHandle:
     def open(self, client: EngineClient, info: EngineInfo) -> None:
         self._client = client
         self.info = info
+        self.disk_files = DiskFiles(client) if info.disk_bytes > 0 else None
         self.slots = None
         self.note_use()
         self._ask_for_pages()
@@ -145,7 +150,7 @@ class EngineHandle:
         self.attempts.clear()
         self._lanes.clear()
         self._reservations.clear()
-        self._client = None
+        self._client = self.disk_files = None
         self.is_parked = False
         self.slots = None
         self.is_reserved = False

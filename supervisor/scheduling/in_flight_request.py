@@ -28,7 +28,8 @@ from luce.protocol import (
     StopReason,
 )
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
-from luce.supervisor.prefix_cache.prefix_index import pack, salted, unpack
+from luce.supervisor.prefix_cache.page_names import salted
+from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent
 from luce.supervisor.scheduling.crash_attribution import FailureCount
 
@@ -41,8 +42,8 @@ class InFlightRequest:
 
     __slots__ = (
         "_fast_path", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
-        "identity", "is_enough", "key", "n_attempts", "n_computed", "n_prompt", "prompt", "request", "seed", "serial",
-        "started_s", "tokens", "waits_for_room", "was_admitted",
+        "identity", "is_enough", "key", "n_attempts", "n_computed", "n_prompt", "on_finish", "prompt", "request",
+        "seed", "serial", "started_s", "tokens", "waits_for_room", "was_admitted",
     )  # fmt: skip
 
     def __init__(self, serial: int, request: GenerateRequest, prompt: Sequence[int], seed: int) -> None:
@@ -75,6 +76,8 @@ class InFlightRequest:
         self.finished = False
         """Nothing more will come: the last event or the failure has been handed over."""
         self.failure: Exception | None = None
+        self.on_finish: Callable[[FinishedEvent], None] = lambda _: None
+        """Called once, if it was served to its end."""
         self._items: list[Item] = []
         self._waiter: asyncio.Future[None] | None = None
         self._fast_path: Callable[[Sequence[int]], bool] | None = None  # only while somebody waits
@@ -129,6 +132,7 @@ class InFlightRequest:
         if not self.finished:
             self.finished = True
             self.show(event)
+            self.on_finish(event)
 
     def fail(self, failure: Exception) -> None:
         """What has come before is still handed over first."""

@@ -138,11 +138,11 @@ class Multiplexer:
         """As the monitors."""
         return tuple(self._handles.values())
 
-    def set_aside(self) -> None:
-        """What runs stops, and goes on from where it is when something can start again."""
+    def set_aside(self, only: InFlightRequest | None = None) -> None:
+        """What runs (or this one) stops, and goes on from where it is when something can start again."""
         attempts = [attempt for handle in self._handles.values() for attempt in handle.attempts]
         for attempt in attempts:
-            if (in_flight := attempt.in_flight) is not None:
+            if (in_flight := attempt.in_flight) is not None and only in {None, in_flight}:
                 self._stop(attempt)
                 self._requeue(in_flight)
 

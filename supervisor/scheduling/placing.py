@@ -19,7 +19,7 @@ from pathlib import Path
 from luce.protocol import GenerateOk, LocalProtocolError
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.generation import EngineDied, EngineError
-from luce.supervisor.prefix_cache.prefix_index import TOKEN_BYTES
+from luce.supervisor.prefix_cache.page_names import TOKEN_BYTES
 from luce.supervisor.scheduling.ended_texts import KnownText
 from luce.supervisor.scheduling.engine_handle import EngineHandle
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest

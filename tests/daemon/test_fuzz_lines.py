@@ -34,6 +34,8 @@ WORDS = [
     b"ignore_eos=1", b"logprobs=3", b"logprobs=101", b"grammar=root%20%3A%3A%3D%20%22a%22", b"grammar=%zz",
     b"grammar=root", b"grammar_lazy=1", b"triggers=word:a", b"triggers=pattern:%28", b"generated=1", b"think_budget=0",
     b"think_start=1", b"think_end=2|3", b"priority=5", b"restore=0", b"snap=1:0", b"marks=1", b"pin=2:1", b"/tmp/x 4",
+    b"adopt", b"files", b"write", b"probe", b"files=", b"files=../x", b"since=0", b"salt=1", b"salt_from=2",
+    b"files=" + b"0" * 32 + b".page", b"page=" + b"0" * 32,
     b"5", b"-1", b"samp=0.7,0.9,40,1.1,7", b"samp=", b"\xff\xfe", b"\x00", b"=", b"%", b"x" * 300,
 ]  # fmt: skip
 

@@ -9,6 +9,8 @@ from typing import TypeVar
 from hypothesis import strategies as st
 
 from luce.protocol import (
+    Adopted,
+    AdoptFiles,
     Cancel,
     Cancelled,
     Clear,
@@ -22,6 +24,7 @@ from luce.protocol import (
     Err,
     ErrorCode,
     ExpertReads,
+    FilesLine,
     ForgetText,
     FreeScorer,
     FreeSlot,
@@ -34,6 +37,7 @@ from luce.protocol import (
     ImageDescribed,
     InlineSnapshot,
     InlineSnapshotFailed,
+    ListFiles,
     ListSlots,
     ListTexts,
     LoadProgress,
@@ -50,6 +54,8 @@ from luce.protocol import (
     Pong,
     PoolSize,
     PrefillProgress,
+    Probed,
+    ProbeText,
     Quit,
     Reading,
     ReadingArgs,
@@ -76,11 +82,13 @@ from luce.protocol import (
     Unparked,
     WatchPages,
     Weights,
+    WriteText,
 )
 
 Value = TypeVar("Value")
 
 counts = st.integers(0, (1 << 31) - 1)
+large_counts = st.integers(0, (1 << 63) - 1)
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 words = st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters=" "), max_size=20)
 reals = st.floats(-1e30, 1e30, allow_subnormal=False)
@@ -217,6 +225,11 @@ memory_commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(HoldText, texts.filter(bool), st.booleans(), counts),
     st.builds(ForgetText, texts.filter(bool), counts),
     st.builds(WatchPages, st.booleans(), counts),
+    st.builds(AdoptFiles, st.lists(texts.filter(bool), max_size=3).map(tuple), counts),
+    st.builds(ListFiles, large_counts, maybe(counts), counts),
+    st.builds(WriteText, texts.filter(bool), counts),
+    st.builds(ProbeText, full_token_lists, salt=large_counts, salt_from=maybe(counts), id=counts),
+    st.builds(ProbeText, prompt_path=texts.filter(bool), id=counts),
 )
 commands: st.SearchStrategy[Command] = st.one_of(
     generates,
@@ -290,9 +303,6 @@ def binary32(values: list[float]) -> bytes:
     return struct.pack(f"<{len(values)}f", *values)
 
 
-large_counts = st.integers(0, (1 << 63) - 1)
-
-
 def measures(n_digits: int) -> st.SearchStrategy[float]:
     return st.integers(0, 10**9).map(lambda value: float(f"{value / 10**n_digits:.{n_digits}f}"))
 
@@ -358,5 +368,10 @@ replies: st.SearchStrategy[Reply] = st.one_of(
     st.builds(StatusLine, status_fields),
     st.builds(TextsLine, status_fields),
     st.builds(PagesLine, st.lists(st.text("0123456789abcdefrhd:+", min_size=1), max_size=3).map(tuple), st.booleans()),
+    st.builds(
+        FilesLine, counts, large_counts, st.lists(st.text("0123456789abcdef-.:", min_size=1), max_size=3).map(tuple)
+    ),
+    st.builds(Adopted, counts, counts, counts, counts),
+    st.builds(Probed, counts, counts, counts, counts),
     st.builds(ReadyLine, status_fields),
 )

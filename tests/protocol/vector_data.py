@@ -40,6 +40,10 @@ TYPE_NAMES: dict[str, type] = {
     "hold_text": protocol.HoldText,
     "forget_text": protocol.ForgetText,
     "watch_pages": protocol.WatchPages,
+    "adopt_files": protocol.AdoptFiles,
+    "list_files": protocol.ListFiles,
+    "write_text": protocol.WriteText,
+    "probe_text": protocol.ProbeText,
 }
 REPLY_TYPE_NAMES: dict[str, type] = {
     "generate_ok": protocol.GenerateOk,
@@ -63,6 +67,9 @@ REPLY_TYPE_NAMES: dict[str, type] = {
     "status": protocol.StatusLine,
     "texts": protocol.TextsLine,
     "pages": protocol.PagesLine,
+    "files": protocol.FilesLine,
+    "adopted": protocol.Adopted,
+    "probed": protocol.Probed,
     "ready": protocol.ReadyLine,
     "pool_size": protocol.PoolSize,
     "load_progress": protocol.LoadProgress,

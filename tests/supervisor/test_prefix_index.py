@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luce.supervisor.prefix_cache.prefix_index import Match, PrefixIndex, common_tokens, pack, salted
+from luce.supervisor.prefix_cache.page_names import salted
+from luce.supervisor.prefix_cache.prefix_index import Match, PrefixIndex, common_tokens, pack
 
 # Few different tokens and short texts, so that they share prefixes; one id has bytes that look like others'.
 TEXTS = st.lists(st.sampled_from([0, 1, 256, 2**31 - 1]), max_size=7).map(pack)

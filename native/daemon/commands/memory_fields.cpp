@@ -54,6 +54,7 @@ StatusFields describe_memory(const memory::MemoryStatus& status, const memory::D
         {"disk_bytes", n(on_disk.n_bytes)},
         {"disk_written", n(on_disk.n_written_files)},
         {"disk_read", n(on_disk.n_read_files)},
+        {"disk_adopted", n(on_disk.n_adopted_files)},
         {"disk_corrupt", n(on_disk.n_corrupt_files)},
         {"pages_aside", n(status.n_aside_pages)},
         {"cells_spanned", n(status.n_spanned_cells)},

@@ -12,7 +12,12 @@ namespace luce::daemon {
 
 SlotCommands::SlotCommands(engine::Engine& engine, memory::KvCacheManager& memory, memory::IoWorker& files,
                            std::string identity, Parking parking)
-    : engine_(engine), memory_(memory), files_(files), identity_(std::move(identity)), parking_(std::move(parking)) {}
+    : engine_(engine),
+      memory_(memory),
+      files_(files),
+      identity_(std::move(identity)),
+      parking_(std::move(parking)),
+      disk_(memory) {}
 
 void SlotCommands::serve(const SlotCommand& command, std::optional<engine::RequestKey> of, Done done) {
     std::visit(
@@ -44,8 +49,19 @@ void SlotCommands::serve(const SlotCommand& command, std::optional<engine::Reque
                 done(forget(which));
             else if constexpr (std::is_same_v<T, wire::WatchPages>)
                 done(watch(which));
+            else
+                disk_.serve(which, counted(std::move(done)));
         },
         command);
+}
+
+// The command counts as one that waits for a file until it is answered.
+SlotCommands::Done SlotCommands::counted(Done done) {
+    ++n_pending_;
+    return [this, done = std::move(done)](const wire::Reply& reply) {
+        --n_pending_;
+        done(reply);
+    };
 }
 
 wire::Reply SlotCommands::snapshot(const wire::Snapshot& command, std::optional<engine::RequestKey> of) {
@@ -79,12 +95,10 @@ void SlotCommands::save(const wire::SaveSlot& command, Done done) {
     }
     // Shared with the job and never changed: the slot may be freed overlapped.
     auto shared = std::make_shared<const memory::SnapshotContents>(std::move(contents).value());
-    ++n_pending_;
-    files_.post_urgent([this, command, shared, done = std::move(done), limits = memory_.limits(),
+    files_.post_urgent([command, shared, done = counted(std::move(done)), limits = memory_.limits(),
                         identity = identity_]() -> memory::IoWorker::Completion {
         Result<std::uint64_t> written = memory::write_snapshot(command.path, identity, *shared, limits);
-        return [this, command, done, written = std::move(written)] {
-            --n_pending_;
+        return [command, done, written = std::move(written)] {
             if (written) {
                 done(wire::SlotSaved{command.id, command.slot, written.value()});
             } else {
@@ -103,13 +117,11 @@ void SlotCommands::load(const wire::LoadSlot& command, Done done) {
         done(wire::Err{command.id, checked.error()});
         return;
     }
-    ++n_pending_;
-    files_.post_urgent([this, command, done = std::move(done), limits = memory_.limits(),
+    files_.post_urgent([this, command, done = counted(std::move(done)), limits = memory_.limits(),
                         identity = identity_]() -> memory::IoWorker::Completion {
         auto contents =
             std::make_shared<Result<memory::SnapshotContents>>(memory::read_snapshot(command.path, identity, limits));
         return [this, command, done, contents] {
-            --n_pending_;
             const Result<Position> adopted =
                 *contents ? memory_.adopt(command.slot, contents->value()) : Result<Position>(contents->error());
             if (adopted) {

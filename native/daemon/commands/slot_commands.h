@@ -1,11 +1,12 @@
-// SlotCommands: serves the commands about slots, weights and caches. Most are answered at once; SAVE and LOAD when the
-// file is done, while the engine goes on. Knows neither ids' owners nor turns: the dispatcher does.
+// SlotCommands: serves the commands about slots, weights and caches. Most are answered at once; those that wait for a
+// file when it is done, while the engine goes on. Knows neither ids' owners nor turns: the dispatcher does.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <variant>
 
+#include "daemon/commands/disk_commands.h"
 #include "engine/engine.h"
 #include "memory/manager/kv_cache_manager.h"
 #include "memory/tiers/io_worker.h"
@@ -14,9 +15,10 @@
 
 namespace luce::daemon {
 
-using SlotCommand = std::variant<wire::Snapshot, wire::ThinSnapshot, wire::FreeSlot, wire::ListSlots, wire::SaveSlot,
-                                 wire::LoadSlot, wire::Park, wire::Unpark, wire::Clear, wire::ListTexts, wire::HoldText,
-                                 wire::ForgetText, wire::WatchPages>;
+using SlotCommand =
+    std::variant<wire::Snapshot, wire::ThinSnapshot, wire::FreeSlot, wire::ListSlots, wire::SaveSlot, wire::LoadSlot,
+                 wire::Park, wire::Unpark, wire::Clear, wire::ListTexts, wire::HoldText, wire::ForgetText,
+                 wire::WatchPages, wire::AdoptFiles, wire::ListFiles, wire::WriteText, wire::ProbeText>;
 
 template <typename T>
 concept IsSlotCommand = requires(T command) { SlotCommand(command); };
@@ -46,6 +48,7 @@ public:
     int n_pending() const { return n_pending_; }  // that wait for a file
 
 private:
+    Done counted(Done done);
     wire::Reply snapshot(const wire::Snapshot& command, std::optional<engine::RequestKey> of);
     wire::Reply thin(const wire::ThinSnapshot& command, std::optional<engine::RequestKey> of);
     wire::Reply free(const wire::FreeSlot& command);
@@ -64,6 +67,7 @@ private:
     memory::IoWorker& files_;
     std::string identity_;
     Parking parking_;
+    DiskCommands disk_;
     bool is_parked_ = false;
     int n_pending_ = 0;
 };

@@ -44,7 +44,8 @@ KvCacheManager::KvCacheManager(KvDevice& device, DiskStore* disk, MemoryConfig c
       snapshots_(device, tree_, cache_, lanes_, checkpoints_, slots_, policy_),
       transfer_(device, tree_, cache_, slots_, policy_, config_.n_vocab, config_.has_other_ids,
                 selector_.uses_scores()),
-      texts_(tree_, cache_, slots_, snapshots_, policy_, device_.traits().has_state()) {}
+      texts_(tree_, cache_, slots_, snapshots_, policy_, device_.traits().has_state()),
+      exchange_(tree_, cache_, disk) {}
 
 std::shared_ptr<KvCacheManager::Fetch> KvCacheManager::fetch(std::span<const Token> text,
                                                              const MemoryRequest& request) {

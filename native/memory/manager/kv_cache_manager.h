@@ -19,6 +19,7 @@
 #include "memory/checkpoints/checkpoint_positions.h"
 #include "memory/eviction/eviction_policy.h"
 #include "memory/manager/checkpoint_taker.h"
+#include "memory/manager/disk_exchange.h"
 #include "memory/manager/kv_cache_types.h"
 #include "memory/manager/kv_device.h"
 #include "memory/manager/lane.h"
@@ -49,6 +50,9 @@ public:
     using Fetch = PrefixFetch;
     std::shared_ptr<Fetch> fetch(std::span<const Token> text, const MemoryRequest& request);
     static bool is_done(const Fetch& fetch) { return fetch.is_done(); }
+
+    // From where a request could go on, without reading anything.
+    Reach reach(std::span<const Token> text) { return refusal() ? Reach{} : fetcher_.reach(text); }
 
     // How much of the text need not be computed. Only what is in memory counts: fetch() first.
     Position n_known(std::span<const Token> text, const MemoryRequest& request);
@@ -144,6 +148,9 @@ public:
     // What people see of the remembered texts, and ask to be kept or forgotten.
     TextBoard& texts() { return texts_; }
 
+    // Files that come from elsewhere, or go there.
+    DiskExchange& exchange() { return exchange_; }
+
     // Whether changes of pages are kept for a reader, and those that it has not read.
     void watch_pages(bool on);
     PageJournal& page_journal() { return tree_.journal(); }
@@ -181,6 +188,7 @@ private:
     SnapshotSlots snapshots_;
     SnapshotTransfer transfer_;
     TextBoard texts_;
+    DiskExchange exchange_;
 };
 
 }  // namespace luce::memory

@@ -65,13 +65,32 @@ std::optional<PrefixFetcher::Wanted> PrefixFetcher::longest_behind(Page& page, s
         const auto rest = left.first(checkpoint.rest.size());
         if (std::equal(rest.begin(), rest.end(), checkpoint.rest.begin())) consider(rest, false);
     }
-    for (const CheckpointOnDisk& checkpoint : disk_->checkpoints_after(page.name)) {
+    const auto on_disk = disk_ == nullptr ? std::vector<CheckpointOnDisk>() : disk_->checkpoints_after(page.name);
+    for (const CheckpointOnDisk& checkpoint : on_disk) {
         const auto n_rest = static_cast<std::size_t>(checkpoint.n_rest);
         if (n_rest > left.size()) continue;
         const auto rest = left.first(n_rest);
         if (checkpoint_name(page.name, rest) == checkpoint.name) consider(rest, true);
     }
     return wanted;
+}
+
+// Of the known pages, from the first on.
+std::size_t PrefixFetcher::n_held_pages(const Known& known) const {
+    const auto gone = std::find_if(known.pages.begin(), known.pages.end(),
+                                   [&](const Page* page) { return !page->is_kept() && !cache_.is_on_disk(*page); });
+    return static_cast<std::size_t>(gone - known.pages.begin());
+}
+
+Reach PrefixFetcher::reach(std::span<const Token> text) {
+    const Known known = walk(text);
+    Reach reach{0, n_held_pages(known)};
+    if (!device_.traits().has_state()) reach.n_known = static_cast<Position>(reach.n_pages) * kPageSize;
+    if (const std::optional<Wanted> at = find_checkpoint(known, reach.n_pages, text)) {
+        reach.n_known = std::max(reach.n_known, at->page->end() + static_cast<Position>(at->rest.size()));
+    }
+    if (!known.pages.empty()) tree_.retire(*known.pages.back());
+    return reach;
 }
 
 // The rows of a pure attention model need no checkpoint, but go further by one behind the last page; and where nobody
@@ -109,9 +128,7 @@ std::shared_ptr<PrefixFetch> PrefixFetcher::fetch(std::span<const Token> text,
                                                   std::span<const SnapshotPoint> snapshots) {
     if (disk_ == nullptr) return nullptr;
     const Known known = walk(text);
-    const auto gone = std::find_if(known.pages.begin(), known.pages.end(),
-                                   [&](const Page* page) { return !page->is_kept() && !cache_.is_on_disk(*page); });
-    auto n_pages = static_cast<std::size_t>(gone - known.pages.begin());
+    std::size_t n_pages = n_held_pages(known);
     std::vector<Wanted> of_snapshots;
     std::size_t n_most = text.size();
     for (const SnapshotPoint& point : device_.traits().has_state() ? snapshots : std::span<const SnapshotPoint>{}) {

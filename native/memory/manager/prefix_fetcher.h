@@ -40,6 +40,12 @@ private:
     std::weak_ptr<const bool> alive_;
 };
 
+// From where a text could be gone on with.
+struct Reach {
+    Position n_known = 0;     // tokens that need not be computed
+    std::size_t n_pages = 0;  // of its first pages those that are in memory or on disk
+};
+
 class PrefixFetcher {
 public:
     // All must outlive it; `disk` may be null. uses_scores: whether how much pages matter is of use.
@@ -53,6 +59,9 @@ public:
     // `snapshots` need checkpoints where they stand: those on disk are read as well, and where there is none the text
     // is of use only up to there. Null: nothing to wait for.
     std::shared_ptr<PrefixFetch> fetch(std::span<const Token> text, std::span<const SnapshotPoint> snapshots);
+
+    // What a request would find, from the disk too, without reading any of it.
+    Reach reach(std::span<const Token> text);
 
     // The text that ends behind this page was used: on disk it is among the newest.
     void touch(Page& last);
@@ -68,6 +77,7 @@ private:
         bool is_on_disk = false;
     };
 
+    std::size_t n_held_pages(const Known& known) const;
     std::optional<Wanted> find_checkpoint(const Known& known, std::size_t n_pages, std::span<const Token> text);
     std::optional<Wanted> checkpoint_at(const Known& known, std::size_t n_pages, std::span<const Token> text,
                                         Position position);

@@ -98,14 +98,6 @@ TextListing TextBoard::list(std::int32_t first, std::int32_t n_most) {
     return listing;
 }
 
-Page* TextBoard::find(const PageName& name) {
-    Page* found = nullptr;
-    tree_.for_each([&](Page& page) {
-        if (!page.is_root() && page.name == name) found = &page;
-    });
-    return found;
-}
-
 Result<void> TextBoard::hold(const PageName& name, bool on) {
     const auto held = holds_.find(name);
     if (!on) {
@@ -119,7 +111,7 @@ Result<void> TextBoard::hold(const PageName& name, bool on) {
         return Error{ErrorCode::no_room,
                      "so many texts are held already (" + std::to_string(kMaxHolds) + "): let one go"};
     }
-    Page* page = find(name);
+    Page* page = tree_.find(name);
     if (page == nullptr || !page->is_kept()) return no_such_page();
     Slot place{page, longest_checkpoint(*page), page->end(), 0};
     // A model with state goes on from a checkpoint only: from the last one before the end.
@@ -138,7 +130,7 @@ Result<void> TextBoard::hold(const PageName& name, bool on) {
 
 Result<void> TextBoard::forget(const PageName& name) {
     snapshots_.forget_all_ended();
-    Page* top = find(name);
+    Page* top = tree_.find(name);
     if (top == nullptr) return no_such_page();
     while (!top->parent->is_root() && children_of(*top->parent).size() == 1 && !holds_.contains(top->parent->name)) {
         top = top->parent;

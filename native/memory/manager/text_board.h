@@ -67,7 +67,6 @@ public:
 private:
     bool is_present(const Page& page) const;
     std::vector<Page*> children_of(Page& page) const;
-    Page* find(const PageName& name);
     TextRun run_from(Page*& page) const;
 
     PrefixTree& tree_;

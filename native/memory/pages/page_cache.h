@@ -150,6 +150,9 @@ public:
     // Copy all that the disk is owed.
     void copy_owed();
 
+    // This one goes to disk now, and to the host if there is room. REQUIRES: is_kept().
+    void copy_to_disk(Page& page);
+
     // Rises whenever a lane begins or ceases to see a page.
     std::uint64_t n_lane_changes() const { return n_lane_changes_; }
 

@@ -59,6 +59,11 @@ void PageCache::copy_owed() {
     while (Page* page = take_owed()) copy_out(*page);
 }
 
+void PageCache::copy_to_disk(Page& page) {
+    owed_.erase({page.index, &page});
+    copy_out(page);
+}
+
 Page* PageCache::take_owed() {
     while (!owed_.empty()) {
         Page* page = owed_.begin()->second;

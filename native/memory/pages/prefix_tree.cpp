@@ -179,6 +179,14 @@ void PrefixTree::for_each(const std::function<void(Page&)>& visit) {
     }
 }
 
+Page* PrefixTree::find(const PageName& name) {
+    Page* found = nullptr;
+    for_each([&](Page& page) {
+        if (!page.is_root() && page.name == name) found = &page;
+    });
+    return found;
+}
+
 Page& ancestor(Page& page, std::int32_t index) {
     assert(index >= -1 && index <= page.index);
     Page* at = &page;

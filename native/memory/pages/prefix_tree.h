@@ -127,6 +127,9 @@ public:
     Page* child(Page& parent, std::span<const Token, kPageSize> tokens);
     Page& add(Page& parent, std::span<const Token, kPageSize> tokens);
 
+    // Looks through all of them.
+    Page* find(const PageName& name);
+
     Checkpoint* find_checkpoint(Page& page, std::span<const Token> rest);
     Checkpoint& add_checkpoint(Page& page, std::span<const Token> rest, CheckpointKind kind, CheckpointBlob data);
     void remove_checkpoint(Checkpoint& checkpoint);

@@ -61,15 +61,14 @@ void remove_if_abandoned(int folder, const std::string& name) {
     if (fd.is_open() && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlinkat(folder, name.c_str(), 0);
 }
 
-std::optional<DiskFile> look_at(int folder, const std::string& file_name, const std::string& in_folder) {
-    const std::optional<DiskFileName> name = parse_file_name(file_name);
-    if (!name || to_folder_name(*name) != in_folder) return std::nullopt;
+// Nothing, if there is no regular file.
+std::optional<DiskFile> look_at(int folder, const std::string& path, const DiskFileName& name) {
     struct stat info{};
-    if (::fstatat(folder, file_name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode)) {
+    if (::fstatat(folder, path.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(info.st_mode)) {
         return std::nullopt;
     }
     DiskFile file;
-    file.name = *name;
+    file.name = name;
     file.n_bytes = static_cast<std::uint64_t>(info.st_size);
     file.used_ns = info.st_mtim.tv_sec * kNanosecondsPerSecond + info.st_mtim.tv_nsec;
     return file;
@@ -79,7 +78,9 @@ void list_files(const Folder& folder, const std::string& folder_name, const std:
                 std::vector<DiskFile>& files) {
     const int fd = ::dirfd(folder.get());
     for_each_name(folder, [&](const std::string& name) {
-        if (std::optional<DiskFile> file = look_at(fd, name, folder_name)) {
+        const std::optional<DiskFileName> known = parse_file_name(name);
+        const bool is_in_place = known && to_folder_name(*known) == folder_name;
+        if (std::optional<DiskFile> file = is_in_place ? look_at(fd, name, *known) : std::nullopt) {
             file->identity = identity;
             files.push_back(std::move(*file));
         } else if (is_scratch_name(name)) {
@@ -127,6 +128,13 @@ std::vector<DiskFile> list_cache(const std::string& folder, const std::string& o
         });
     });
     return files;
+}
+
+std::optional<DiskFile> find_cache_file(const std::string& folder, const std::string& identity,
+                                        const DiskFileName& name) {
+    DiskFile file;
+    file.name = name;
+    return look_at(AT_FDCWD, path_of(file, folder, identity), name);
 }
 
 Result<void> write_cache_file(const std::string& path, std::uint64_t n_bytes,

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,10 @@ std::string path_of(const DiskFile& file, const std::string& folder, const std::
 // Every file of ours by its name, no file's content; links are not followed. Removes scratch files whose writer is
 // dead. What cannot be listed is skipped with a warning.
 std::vector<DiskFile> list_cache(const std::string& folder, const std::string& own_identity);
+
+// One file of this identity by its name, if it is there; a link is not followed, its content not looked at.
+std::optional<DiskFile> find_cache_file(const std::string& folder, const std::string& identity,
+                                        const DiskFileName& name);
 
 // What `encode` writes, whole or not at all; the folders of `path` are made where they are missing. A file that is
 // there with this size is taken for the same one (another daemon's) and only marked as used.

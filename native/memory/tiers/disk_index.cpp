@@ -17,6 +17,7 @@ void DiskIndex::add(DiskFile file) {
     n_bytes_ += file.n_bytes;
     n_foreign_ += is_ours ? 0 : 1;
     const Place place = files_.insert(files_.end(), std::move(file));
+    if (is_ours) by_number_.emplace(place->number = ++n_numbers_, place);
     if (!is_ours || !names_of(place->name.kind).try_emplace(place->name.name, place).second) return;
     if (place->name.kind == DiskFileKind::checkpoint) checkpoints_by_page_[place->name.page].push_back(place);
 }
@@ -44,8 +45,26 @@ std::vector<CheckpointOnDisk> DiskIndex::checkpoints_after(const PageName& page)
     return checkpoints;
 }
 
+std::vector<DiskFile> DiskIndex::files_of(const PageName& page) const {
+    std::vector<DiskFile> files;
+    if (const auto found = pages_.find(page); found != pages_.end()) files.push_back(*found->second);
+    if (const auto found = checkpoints_by_page_.find(page); found != checkpoints_by_page_.end()) {
+        for (const Place& place : found->second) files.push_back(*place);
+    }
+    return files;
+}
+
+std::vector<DiskFile> DiskIndex::files_since(std::uint64_t number, std::size_t n_most) const {
+    std::vector<DiskFile> files;
+    for (auto next = by_number_.lower_bound(number); next != by_number_.end() && files.size() < n_most; ++next) {
+        files.push_back(*next->second);
+    }
+    return files;
+}
+
 void DiskIndex::forget_name(Place file) {
     if (!file->identity.empty()) return;
+    by_number_.erase(file->number);
     Places& names = names_of(file->name.kind);
     const auto found = names.find(file->name.name);
     if (found == names.end() || found->second != file) return;
@@ -100,6 +119,7 @@ std::string DiskIndex::check_integrity() const {
     if (n_bytes != n_bytes_) return "the files' bytes are miscounted";
     if (n_foreign != n_foreign_) return "other memories' files are miscounted";
     if (n_checkpoints != checkpoints_.size()) return "the checkpoints by page are not the checkpoints";
+    if (by_number_.size() != files_.size() - n_foreign) return "not each of our files has a number";
     if (pages_.size() + checkpoints_.size() > files_.size() - n_foreign) return "there are more names than files";
     for (const Places* names : {&pages_, &checkpoints_}) {
         for (const auto& [name, place] : *names) {

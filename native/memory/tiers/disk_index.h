@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <list>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,6 +26,7 @@ struct DiskFile {
     std::uint64_t n_bytes = 0;
     std::int64_t used_ns = 0;                                    // its mtime when it was found
     double marked_s = -std::numeric_limits<double>::infinity();  // when the file's time was last set, by our clock
+    std::uint64_t number = 0;                                    // of ours: rises in the order in which they came
 };
 
 struct CheckpointOnDisk {
@@ -48,6 +50,13 @@ public:
     std::optional<Place> find_checkpoint(const PageName& name);
     bool has_page(const PageName& name) const { return pages_.contains(name); }
     std::vector<CheckpointOnDisk> checkpoints_after(const PageName& page) const;
+
+    // The page's file, if there is one, and those of checkpoints behind it.
+    std::vector<DiskFile> files_of(const PageName& page) const;
+
+    // Up to n of ours with this number or a higher one, in the order of their numbers.
+    std::vector<DiskFile> files_since(std::uint64_t number, std::size_t n_most) const;
+    std::uint64_t next_number() const { return n_numbers_ + 1; }
 
     // Now the last used.
     void touch(Place file) { files_.splice(files_.end(), files_, file); }
@@ -82,6 +91,8 @@ private:
     Places pages_;               // ours by name
     Places checkpoints_;
     std::unordered_map<PageName, std::vector<Place>> checkpoints_by_page_;
+    std::map<std::uint64_t, Place> by_number_;
+    std::uint64_t n_numbers_ = 0;
     std::uint64_t n_bytes_ = 0;
     std::size_t n_foreign_ = 0;
     std::function<void(const PageName&)> tell_page_gone_ = [](const PageName&) {};

@@ -120,7 +120,7 @@ void DiskStore::write_checkpoint(const PageName& page, std::span<const Token> re
     write(std::move(file), std::move(encode), std::move(on_done));
 }
 
-bool DiskStore::may_write(std::uint64_t n_bytes) {
+bool DiskStore::may_write(std::uint64_t n_bytes) const {
     if (!trouble_.empty() && clock_.now_s() < retry_at_s_) return false;
     const bool within_budget = n_bytes <= options_.budget_bytes && n_writing_bytes_ <= options_.budget_bytes - n_bytes;
     return within_budget && worker_.has_room(n_bytes);
@@ -193,6 +193,46 @@ void DiskStore::finish_write(DiskFile file, const Result<void>& written) {
         stop_writing(written.error().text);
     }
     for (const OnWritten& on_done : writing.on_done) on_done(is_there);
+}
+
+void DiskStore::after_writes(std::function<void()> f) {
+    auto job = [f = guarded(std::move(f))]() -> IoWorker::Completion { return f; };
+    [[maybe_unused]] const bool taken = worker_.post(std::move(job), 0);
+}
+
+// -- what others have written
+
+void DiskStore::adopt(std::vector<DiskFileName> names, OnAdopted on_done) {
+    worker_.post_urgent([this, alive = std::weak_ptr(alive_), names = std::move(names), folder = options_.directory,
+                         identity = options_.identity, on_done = std::move(on_done)]() -> IoWorker::Completion {
+        std::vector<DiskFile> found;
+        for (const DiskFileName& name : names) {
+            if (std::optional<DiskFile> file = find_cache_file(folder, identity, name)) found.push_back(*file);
+        }
+        return [this, alive, found = std::move(found), n_named = names.size(), on_done] {
+            if (!alive.expired()) finish_adopting(found, n_named, on_done);
+        };
+    });
+}
+
+void DiskStore::finish_adopting(std::vector<DiskFile> found, std::size_t n_named, const OnAdopted& on_done) {
+    AdoptedFiles adopted;
+    adopted.n_missing = n_named - found.size();
+    for (auto file = found.rbegin(); file != found.rend(); ++file) {
+        const std::optional<DiskIndex::Place> known = index_.find(file->name);
+        if (known) index_.touch(*known);
+        if (known || writing_.contains(file->name.name)) {
+            ++adopted.n_known;
+        } else if (file->n_bytes > options_.budget_bytes - n_writing_bytes_) {
+            ++adopted.n_missing;
+        } else {
+            ++adopted.n_new;
+            index_.add(std::move(*file));
+        }
+    }
+    counted_.n_adopted_files += adopted.n_new;
+    remove_files(make_room(0));
+    on_done(adopted);
 }
 
 void DiskStore::stop_writing(const std::string& reason) {

@@ -9,8 +9,8 @@
 // - All files below the folder count against the budget, those of other identities as well; the longest unused go
 //   first, whosesoever they are. Files whose names are not exactly ours are left alone and not counted.
 // - Any number of daemons may share the folder. A file that another one removed is a miss; one that it wrote is found
-//   when it is to be written, or at the next open(). Each keeps the budget for the files it knows of, so that together
-//   they may exceed it until they are opened again.
+//   when it is to be written, when it is adopt()ed, or at the next open(). Each keeps the budget for the files it knows
+//   of, so that together they may exceed it until they are opened again.
 // - A full or broken disk only stops writing: said once, tried again after kRetryAfter_s or when space was freed here.
 //
 // All calls come from the owner's thread. Every on_done is called once, from IoWorker::run_completions(), never from
@@ -49,6 +49,7 @@ struct DiskStats {
     std::uint64_t n_foreign_files = 0;  // of them, other identities'
     std::uint64_t n_written_files = 0;  // these and the next since open()
     std::uint64_t n_written_bytes = 0;
+    std::uint64_t n_adopted_files = 0;
     std::uint64_t n_read_files = 0;
     std::uint64_t n_read_bytes = 0;
     std::uint64_t n_evicted_files = 0;
@@ -65,10 +66,18 @@ struct ScoredCheckpoint {
     PageScores scores;  // none, or as many as there are pages
 };
 
+// What has become of files that somebody says he has put into the folder.
+struct AdoptedFiles {
+    std::size_t n_new = 0;
+    std::size_t n_known = 0;    // already
+    std::size_t n_missing = 0;  // not there, no regular files, or larger than the budget
+};
+
 class DiskStore {
 public:
     using OnWritten = std::function<void(bool written)>;
     using OnPage = std::function<void(Result<Blob>)>;
+    using OnAdopted = std::function<void(const AdoptedFiles&)>;
     using OnCheckpoint = std::function<void(Result<ScoredCheckpoint>)>;
 
     static constexpr double kRetryAfter_s = 120;  // after a write that failed
@@ -103,6 +112,24 @@ public:
                    OnPage on_done);
     void read_checkpoint(const PageName& page, std::size_t n_pages, std::span<const Token> rest, OnCheckpoint on_done);
 
+    // Whether a write of so many bytes would be tried now.
+    bool may_write(std::uint64_t n_bytes) const;
+
+    // Called once all that is to be written so far is written, or has failed.
+    void after_writes(std::function<void()> f);
+
+    // Files that have been put into the folder since open(): whether they are there is looked up before any queued
+    // write, what they hold when they are read. They count as used now, the first one last; too many of them are
+    // evicted like any others.
+    void adopt(std::vector<DiskFileName> names, OnAdopted on_done);
+
+    // What there is for somebody else to take: see DiskIndex.
+    std::vector<DiskFile> files_of(const PageName& page) const { return index_.files_of(page); }
+    std::vector<DiskFile> files_since(std::uint64_t number, std::size_t n_most) const {
+        return index_.files_since(number, n_most);
+    }
+    std::uint64_t next_number() const { return index_.next_number(); }
+
     // These pages and checkpoints were used, the first of a text first: the last of them will be evicted before the
     // others, so that what stays is a prefix. The files' own times follow from time to time. Unknown names are no
     // matter.
@@ -135,10 +162,10 @@ private:
     std::string path_of(const DiskFile& file) const;
     std::function<void()> guarded(std::function<void()> f) const;
     void answer_later(OnWritten on_done, bool written);
-    bool may_write(std::uint64_t n_bytes);
     void write(DiskFile file, Encode encode, OnWritten on_done);
     std::vector<DiskFile> make_room(std::uint64_t n_bytes);
     void finish_write(DiskFile file, const Result<void>& written);
+    void finish_adopting(std::vector<DiskFile> found, std::size_t n_named, const OnAdopted& on_done);
     void finish_read(const DiskFileName& name, const Error* failed);
     void remove_files(const std::vector<DiskFile>& files);
     void stop_writing(const std::string& reason);

@@ -286,6 +286,34 @@ struct CommandToJson {
         if (!watch.on) object["on"] = false;
         return object;
     }
+    json operator()(const wire::AdoptFiles& adopt) const {
+        return JsonFields()
+            .add("type", std::string("adopt_files"))
+            .add("id", adopt.id)
+            .add("files", adopt.files)
+            .object();
+    }
+    json operator()(const wire::ListFiles& list) const {
+        return JsonFields()
+            .add("type", std::string("list_files"))
+            .add("id", list.id)
+            .add("since", list.since)
+            .add("n_most", list.n_most)
+            .object();
+    }
+    json operator()(const wire::WriteText& write) const {
+        return JsonFields().add("type", std::string("write_text")).add("id", write.id).add("page", write.page).object();
+    }
+    json operator()(const wire::ProbeText& probe) const {
+        return JsonFields()
+            .add("type", std::string("probe_text"))
+            .add("id", probe.id)
+            .add("salt", probe.salt)
+            .add("salt_from", probe.salt_from)
+            .add("prompt", probe.prompt)
+            .add("prompt_path", probe.prompt_path)
+            .object();
+    }
     json operator()(const wire::DescribeImage& image) const {
         return JsonFields()
             .add("type", std::string("describe_image"))
@@ -432,6 +460,15 @@ inline wire::Reply reply_from(const json& object) {
     if (type == "texts") return wire::TextsLine{object.value("fields", Fields{})};
     if (type == "pages") {
         return wire::PagesLine{object.value("begins_anew", false), object.value("pages", std::vector<std::string>{})};
+    }
+    if (type == "files") {
+        return wire::FilesLine{object.at("id"), object.at("next"), object.value("files", std::vector<std::string>{})};
+    }
+    if (type == "adopted") {
+        return wire::Adopted{object.at("id"), object.at("n_new"), object.at("n_known"), object.at("n_missing")};
+    }
+    if (type == "probed") {
+        return wire::Probed{object.at("id"), object.at("n_tokens"), object.at("n_known"), object.at("n_pages")};
     }
     if (type == "ready") return wire::ReadyLine{object.value("fields", Fields{})};
     if (type == "pool_size") return wire::PoolSize{object.at("n_tokens")};

@@ -10,17 +10,20 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from luce.protocol.commands import (
+    AdoptFiles,
     Clear,
     DescribeImage,
     ForgetText,
     FreeScorer,
     FreeSlot,
     HoldText,
+    ListFiles,
     ListSlots,
     ListTexts,
     LoadSlot,
     MemoryCommand,
     Park,
+    ProbeText,
     SaveSlot,
     Snapshot,
     TextCommand,
@@ -28,10 +31,12 @@ from luce.protocol.commands import (
     Unpark,
     WatchPages,
     Weights,
+    WriteText,
 )
-from luce.protocol.scalar_values import RefusedError, parse_count, parse_text, shortened
+from luce.protocol.scalar_values import MAX_UINT64, RefusedError, parse_count, parse_integer, parse_text, shortened
 
-from .generations import Key, next_word, read_named_args, sets, words_of
+from .generations import NAMED_KEYS, Key, next_word, read_named_args, sets, words_of
+from .lists import parse_texts
 from .scalars import parse_flag, parse_placed_count
 
 _BLANKS = b" \t"
@@ -56,6 +61,10 @@ def _parse_weights(value: bytes) -> Weights:
     return Weights(value.decode())
 
 
+def _parse_uint64(value: bytes) -> int:
+    return parse_integer(value, 0, MAX_UINT64)
+
+
 _ID: dict[bytes, Key] = {b"id": ("", sets("id", parse_count))}
 _SLOT: dict[bytes, Key] = _ID | {b"slot": ("", sets("slot", parse_count))}
 _OF: dict[bytes, Key] = {b"of": ("", sets("of", parse_count))}
@@ -66,6 +75,13 @@ _PAGE: dict[bytes, Key] = {b"page": ("", sets("page", _parse_path))}
 _ON: dict[bytes, Key] = {b"on": ("", sets("on", parse_flag))}
 _FROM: dict[bytes, Key] = {b"from": ("", sets("first", parse_count)), b"n": ("", sets("n_most", parse_count))}
 _DISK: dict[bytes, Key] = {b"disk": ("", sets("disk", parse_flag))}
+_FILES: dict[bytes, Key] = {b"files": ("", sets("files", parse_texts))}
+_SINCE: dict[bytes, Key] = {b"since": ("", sets("since", _parse_uint64)), b"n": ("", sets("n_most", parse_count))}
+_PROMPT: dict[bytes, Key] = {b"prompt": NAMED_KEYS[b"prompt"]}
+_SALT: dict[bytes, Key] = {
+    b"salt": ("", sets("salt", _parse_uint64)),
+    b"salt_from": ("", sets("salt_from", parse_count)),
+}
 
 
 def _read(arguments: bytes, required: dict[bytes, Key], optional: dict[bytes, Key] | None = None) -> dict[str, Any]:
@@ -76,6 +92,13 @@ def _checked(thin: ThinSnapshot) -> ThinSnapshot:
     if thin.begin >= thin.end:
         raise RefusedError("from must be before to")
     return thin
+
+
+def _parse_probe(arguments: bytes) -> ProbeText:
+    probe = ProbeText(**_read(arguments, _ID | _PROMPT, _SALT))
+    if probe.salt_from is not None and probe.salt is None:
+        raise RefusedError("salt_from= needs salt=")
+    return probe
 
 
 def _parse_free(arguments: bytes) -> FreeSlot | FreeScorer:
@@ -167,6 +190,10 @@ _BY_NAME: dict[str, Parser] = {
     "pages": lambda arguments: WatchPages(**_read(arguments, _ID, _ON)),
     "hold": lambda arguments: HoldText(**_read(arguments, _ID | _PAGE, _ON)),
     "forget": lambda arguments: ForgetText(**_read(arguments, _ID | _PAGE)),
+    "adopt": lambda arguments: AdoptFiles(**_read(arguments, _ID | _FILES)),
+    "files": lambda arguments: ListFiles(**_read(arguments, _ID, _SINCE)),
+    "write": lambda arguments: WriteText(**_read(arguments, _ID | _PAGE)),
+    "probe": _parse_probe,
     "park": lambda arguments: _parse_park(arguments, Park),
     "unpark": lambda arguments: _parse_park(arguments, Unpark),
 }

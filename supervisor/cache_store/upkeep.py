@@ -1,0 +1,82 @@
+"""Upkeep: lists the store again and again, and where it is told to, deletes what is too old or too much.
+
+Any number of servers may do so at once: what one has deleted is no matter for another. Only objects whose paths are
+ours are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from luce.supervisor.cache_store.object_store import StoredObject, StoreError
+from luce.supervisor.cache_store.stored_files import StoredFiles
+from luce.supervisor.requests import RequestError
+
+_EVERY_S = 15.0
+_SHARE = 20
+"""A listing takes at most so large a part of the time."""
+_N_AT_ONCE = 500
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBounds:
+    """None: without."""
+
+    n_bytes: int | None = None
+    days: float | None = None
+
+
+class Upkeep:
+    def __init__(self, files: StoredFiles, bounds: StoreBounds, *, identity: Callable[[], Awaitable[str]]) -> None:
+        """`identity`: of the engines, once it is known. Raises RequestError where it never will be."""
+        self._files = files
+        self._bounds = bounds
+        self._identity = identity
+        self.listed = asyncio.Event()
+        """The store's content is known."""
+
+    async def run(self) -> None:
+        """As long as there are engines."""
+        while True:
+            try:
+                identity = await self._identity()
+            except RequestError:
+                return  # no engine is left
+            began_s = time.monotonic()
+            try:
+                await self.once(identity)
+            except StoreError as error:
+                self._files.note_failure("listing", error)
+            await asyncio.sleep(max(_EVERY_S, _SHARE * (time.monotonic() - began_s)))
+
+    async def once(self, identity: str) -> None:
+        """Raises StoreError."""
+        seen: list[StoredObject] = []
+        has_bounds = self._bounds != StoreBounds()
+        await self._files.list(identity, seen.append if has_bounds else lambda _: None)
+        self.listed.set()
+        to_remove = choose(seen, self._bounds, time.time())
+        for begin in range(0, len(to_remove), _N_AT_ONCE):
+            paths = [entry.path for entry in to_remove[begin : begin + _N_AT_ONCE]]
+            await self._files.store.delete(paths)
+            self._files.count(n_removed=len(paths))
+            self._files.forget(identity, paths)
+
+
+def choose(objects: Sequence[StoredObject], bounds: StoreBounds, now_s: float) -> list[StoredObject]:
+    """What is to be deleted: the longest unwritten first, which is the longest unused but for a day."""
+    oldest_first = sorted(objects, key=lambda entry: entry.written_s)
+    n_bytes = sum(entry.n_bytes for entry in objects)
+    chosen = []
+    for entry in oldest_first:
+        is_too_much = bounds.n_bytes is not None and n_bytes > bounds.n_bytes
+        is_too_old = bounds.days is not None and entry.written_s < now_s - bounds.days * _DAY_S
+        if not is_too_much and not is_too_old:
+            break
+        chosen.append(entry)
+        n_bytes -= entry.n_bytes
+    return chosen

@@ -1,0 +1,140 @@
+"""Conversations that travel: what one server has computed, another that has just started goes on from."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from luce.supervisor import Supervisor
+from luce.supervisor.requests import TextSalt
+from tests.cache_store.conftest import (
+    FaultyProxy,
+    Replica,
+    Told,
+    ask,
+    ask_later,
+    counts_of,
+    text,
+    until,
+    written,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body")  # by the proxy, which is here to be slow
+FAULTS = ("error", "reset", "flip", "cut", "swap")
+
+
+def hurt(supervisor: Supervisor) -> int:
+    """Objects that were refused, or did not come."""
+    counts = counts_of(supervisor)
+    return counts.n_refused + counts.n_failures
+
+
+async def told_without(replica: Replica, *prompts: list[int]) -> list[Told]:
+    async with Supervisor(replica("without", store=None)) as supervisor:
+        return [await ask(supervisor, prompt) for prompt in prompts]
+
+
+async def test_a_fresh_server_answers_warm(replica: Replica, tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    one, isolated = text(1), text(2)
+    async with Supervisor(replica("first", store=store)) as first:
+        expected = await ask(first, one)
+        await written(first, len(one))
+        await ask(first, isolated, salt=TextSalt(5))
+    # Left at once: what the engine has put on disk before it ended is in the store too.
+    pages = {path.name for path in (tmp_path / "first").rglob("*.page")}
+    assert len(pages) > len(one) // 64
+    assert {path.name for path in (tmp_path / "store").rglob("*.page")} == pages
+    async with Supervisor(replica("second", store=store)) as second:
+        await until(lambda: second.status().cache_stores[0].is_listed)
+        told = await ask_later(second, one, lambda: counts_of(second).n_helped == 1)
+        assert told.tokens == expected.tokens
+        assert told.final.tier == "disk"
+        assert told.final.n_reused >= len(one) - 1
+        n_fetched = counts_of(second).n_fetched
+        # Names say whose it is: nobody else finds it.
+        for salt in (None, TextSalt(6)):
+            assert (await ask(second, isolated, salt=salt)).final.n_reused == 0
+        assert counts_of(second).n_fetched == n_fetched
+        await until(lambda: second.status().cache_stores[0].n_waiting == 0)
+    # Nothing is written that is there.
+    async with Supervisor(replica("second", store=store)) as again:
+        assert (await ask(again, one)).tokens == expected.tokens
+        await until(lambda: again.status().cache_stores[0].is_listed and again.status().cache_stores[0].n_waiting == 0)
+        assert counts_of(again).n_written <= 2
+
+
+async def test_a_reading_is_broken_off_for_what_has_come(replica: Replica, tmp_path: Path) -> None:
+    """The engine stands still from the first slice on, so that the files are there before it has read the prompt."""
+    store, prompt = (tmp_path / "store").as_uri(), text(3, 1500)
+    async with Supervisor(replica("first", store=store)) as first:
+        expected = await ask(first, prompt)
+        await written(first, len(prompt))
+    patient = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0}
+    async with Supervisor(replica("second", store=store, **patient)) as second:
+        await until(lambda: second.status().cache_stores[0].n_files > 0)
+        asked = asyncio.create_task(ask(second, prompt))
+        await until(lambda: second.status().engines[0].n_running == 1)
+        (pid,) = second.engine_pids()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await until(lambda: counts_of(second).n_fetched >= len(prompt) // 64)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        told = await asked
+        assert told.tokens == expected.tokens
+        assert (told.final.tier, told.final.n_resumes) == ("disk", 1)
+        assert told.final.n_reused >= len(prompt) - 1
+
+
+async def test_faults_cost_a_reading_and_no_token(replica: Replica, s3: tuple[str, FaultyProxy]) -> None:
+    store, proxy = s3
+    prompts = [text(10 + i) for i in range(len(FAULTS) + 3)]
+    expected = await told_without(replica, *prompts)
+    async with Supervisor(replica("first", store=store)) as first:
+        for prompt in prompts:
+            await ask(first, prompt)
+        await written(first, sum(map(len, prompts)))
+    async with Supervisor(replica("second", store=store)) as second:
+        await until(lambda: second.status().cache_stores[0].n_files > 0)
+        told = await ask_later(second, prompts[0], lambda: counts_of(second).n_helped == 1)
+        assert (told.tokens, told.final.tier) == (expected[0].tokens, "disk")
+        for fault, prompt, right in zip(FAULTS, prompts[1:], expected[1:], strict=False):
+            proxy.fault = fault
+            n_hurt = hurt(second)
+            told = await ask_later(second, prompt, lambda n_hurt=n_hurt: hurt(second) > n_hurt)  # type: ignore[misc]
+            assert told.tokens == right.tokens, fault
+        # It never answers: the prompt is read, and does not wait.
+        proxy.fault = "slow"
+        n_late, n_hit = counts_of(second).n_late, proxy.n_hit
+        told = await ask(second, prompts[-2])
+        assert told.tokens == expected[-2].tokens
+        await until(lambda: counts_of(second).n_late > n_late or counts_of(second).n_dear > 0)
+        assert proxy.n_hit >= n_hit
+        proxy.fault = "none"
+        proxy.lets_go.set()
+        assert (await ask(second, prompts[-1])).tokens == expected[-1].tokens
+
+
+async def test_a_store_that_is_not_there_is_said_once(
+    replica: Replica,
+    s3: tuple[str, FaultyProxy],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("luce.supervisor.cache_store.upkeep._EVERY_S", 0.1)
+    store, proxy = s3
+    proxy.fault = "list"
+    (expected,) = await told_without(replica, text(30))
+    async with Supervisor(replica("alone", store=store)) as supervisor:
+        assert (await ask(supervisor, text(30))).tokens == expected.tokens
+        await until(lambda: counts_of(supervisor).n_failures > 0)
+        assert not supervisor.status().cache_stores[0].is_listed
+        proxy.fault = "none"
+        await until(lambda: supervisor.status().cache_stores[0].is_listed)
+    said = [record.message for record in caplog.records if record.name == "luce.cache_store"]
+    assert len([line for line in said if "listing failed" in line]) == 1
