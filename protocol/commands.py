@@ -448,11 +448,13 @@ class ProbeText:
 
 @dataclass(frozen=True, slots=True)
 class DescribeImage:
-    """The ids that stand in a prompt for the image in a file: `image id= path=`."""
+    """The ids that stand in a prompt for the image in a file: `image id= path= [salt=]`."""
 
     path: str
     id: int | None = None
     """Required on the line."""
+    salt: int | None = None
+    """Of the text that will hold it."""
 
 
 MemoryCommand = Snapshot | ThinSnapshot | FreeSlot | ListSlots | SaveSlot | LoadSlot | Park | Unpark | Clear

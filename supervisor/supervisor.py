@@ -265,11 +265,11 @@ class Supervisor:
         """Whether prompts may hold images (`mmproj`)."""
         return self._projector is not None
 
-    async def image_ids(self, file: ImageFile) -> tuple[int, ...]:
-        """What stands in a prompt for an image. Raises RequestRefusedError (`bad_image`, `unsupported`, …),
-        EngineFailedError."""
+    async def image_ids(self, file: ImageFile, salt: int | None = None) -> tuple[int, ...]:
+        """What stands in a prompt for an image; `salt`: of that prompt. Raises RequestRefusedError (`bad_image`,
+        `unsupported`, …), EngineFailedError."""
         async with self.presence.errand():
-            return await self._images.ids(file, self._multiplexer.handles)
+            return await self._images.ids(file, salt, self._multiplexer.handles)
 
     async def save(self, tokens: Sequence[int], path: Path) -> SavedText:
         """Write what an engine has computed of a text into a file, which appears whole or not at all; what it does not

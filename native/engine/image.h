@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -63,16 +65,20 @@ struct Image {
     std::vector<ImageRun> runs;  // within `ids`
 };
 
+// Whose an image is (the salt of the text that holds it): what has been made of one for others, or for none, neither
+// saves time nor spares making it. Its ids are the same for all.
+using ImageSalt = std::optional<std::uint64_t>;
+
 // All calls come from the one thread that runs the engine.
 class ImageSource {
 public:
     virtual ~ImageSource() = default;
 
     // An image that may be wanted; `bytes`: its file. Errors: bad_image, unsupported, parked, out_of_memory.
-    virtual Result<Image> open(std::string bytes) = 0;
+    virtual Result<Image> open(std::string bytes, ImageSalt salt) = 0;
 
     // The same for who wants only its ids, without holding up the engine: `done` is called once, now or later.
-    virtual void describe(std::string bytes, std::function<void(Result<Image>)> done) = 0;
+    virtual void describe(std::string bytes, ImageSalt salt, std::function<void(Result<Image>)> done) = 0;
 };
 
 }  // namespace luce::engine

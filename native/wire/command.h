@@ -288,10 +288,11 @@ struct ProbeText {
     std::optional<std::string> prompt_path;  // … or a raw file: exactly one of the two is given
 };
 
-// `image id= path=`: the ids that stand in a prompt for the image in a file.
+// `image id= path= [salt=]`: the ids that stand in a prompt for the image in a file.
 struct DescribeImage {
     RequestId id = 0;
-    std::string path;  // not empty
+    std::string path;                   // not empty
+    std::optional<std::uint64_t> salt;  // of the text that will hold it
 };
 
 using Command = std::variant<Generate, Compress, Embed, Cancel, Status, Ping, Quit, Snapshot, ThinSnapshot, FreeSlot,

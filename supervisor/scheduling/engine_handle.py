@@ -245,12 +245,12 @@ class EngineHandle:
         async with self._file_lock:
             return await load_text(*self._for_files(), path)
 
-    async def image_ids(self, file: ImageFile) -> tuple[int, ...]:
+    async def image_ids(self, file: ImageFile, salt: int | None) -> tuple[int, ...]:
         """Raises EngineDied, EngineError."""
         if self._client is None:
             raise EngineDied("there is no engine")
         self.unpark()
-        reply = await self._client.post_call(DescribeImage(file.path))
+        reply = await self._client.post_call(DescribeImage(file.path, salt=salt))
         assert isinstance(reply, ImageDescribed)
         return reply.ids
 

@@ -1,7 +1,7 @@
 """ImageIds: which ids stand in a prompt for an image, as engines say it.
 
 All engines of one server have the same projector, and so the same ids for an image: any of them may be asked, once for
-each image. Knows no requests.
+each image and salt. Knows no requests.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ _MAX_KNOWN = 1024  # a large image has some thousand ids
 
 class ImageIds:
     def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int | None], tuple[int, ...]] = OrderedDict()
 
-    async def ids(self, file: ImageFile, engines: Sequence[EngineHandle]) -> tuple[int, ...]:
-        """Raises RequestRefusedError, EngineFailedError."""
-        if (known := self._known.get(file.name)) is not None:
-            self._known.move_to_end(file.name)
+    async def ids(self, file: ImageFile, salt: int | None, engines: Sequence[EngineHandle]) -> tuple[int, ...]:
+        """`salt`: of the text that will hold it; who has another one waits for the engine as if nobody had asked.
+        Raises RequestRefusedError, EngineFailedError."""
+        name = (file.name, salt)
+        if (known := self._known.get(name)) is not None:
+            self._known.move_to_end(name)
             return known
         failure = EngineDied("there is no engine now")
         for engine in engines:
             try:
-                ids = await engine.image_ids(file)
+                ids = await engine.image_ids(file, salt)
             except EngineDied as error:
                 failure = error
                 continue
             except EngineError as error:
                 raise RequestRefusedError(error.code, error.text) from error
-            self._known[file.name] = ids
+            self._known[name] = ids
             while len(self._known) > _MAX_KNOWN:
                 self._known.popitem(last=False)
             return ids

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from luce.supervisor.cli.output import safe
 from luce.supervisor.cli.server_client import Answer, ToolCall, server_url
 from luce.supervisor.cli.terminal.branches import Branches
 from luce.supervisor.cli.terminal.conversation import Conversation, NotAConversationError
+from luce.supervisor.cli.terminal.miss_words import miss_reason
 from luce.supervisor.cli.terminal.screen import figures
 from tests.cli.conftest import Run
 from tests.cli.scripted_server import end, scripted, text
@@ -330,6 +332,20 @@ def test_figures_of_other_servers_are_enough() -> None:
     assert figures({}, None, 1.0) == "[0 tokens; prompt 0, none]"
     told = figures({"prompt_tokens": 4, "completion_tokens": 3}, 0.5, 1.5)
     assert told == "[3 tokens, 2 a second, the first after 0.50 s; prompt 4, 0 from the cache (0%)]"
+
+
+def test_why_not_more_came_from_memory_is_said_in_the_words_of_the_window() -> None:
+    script = files("luce.supervisor.http.window").joinpath("static", "explain.js").read_text()
+    table = re.search(r"const MISSES = \{\n(.*?)\n\};", script, re.DOTALL)
+    assert table is not None
+    words = dict(re.findall(r'^  (\w+): "(.*)",$', table[1], re.MULTILINE))
+    assert len(words) == table[1].count("\n") + 1
+    for miss, said in words.items():
+        told = figures({"prompt_tokens": 4, "luce": {"cache_miss": miss}}, None, 1.0)
+        assert told == f"[0 tokens; prompt 4, 0 from the cache (0%); not more because {said}]"
+    assert miss_reason("differs_at:1234") == "from token 1,234 on the text differs from all that is remembered"
+    assert miss_reason("none") == miss_reason("") == ""
+    assert miss_reason("of_a_newer_server:5") == "of_a_newer_server:5"
 
 
 def test_control_characters_become_pictures() -> None:

@@ -16,7 +16,7 @@ import pytest
 from tests.http.serving import Server
 from tests.pictures import HOSTILE, png
 
-FIRST, SECOND = png(40, 30, 1), png(40, 30, 2)
+FIRST, SECOND, THIRD = png(40, 30, 1), png(40, 30, 2), png(40, 30, 3)
 N_ROWS = 100  # of each, by the projector
 
 
@@ -29,8 +29,8 @@ def eyes(test_models: Path) -> Iterator[Server]:
         running.stop()
 
 
-def post(server: Server, path: str, body: Any) -> tuple[int, dict[str, Any]]:
-    headers = {"Content-Type": "application/json"}
+def post(server: Server, path: str, body: Any, key: str = "") -> tuple[int, dict[str, Any]]:
+    headers = {"Content-Type": "application/json", "x-api-key": key}
     request = urllib.request.Request(f"{server.url}{path}", json.dumps(body).encode(), headers)  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
@@ -59,6 +59,11 @@ def chat(server: Server, *images: bytes, **fields: Any) -> tuple[str, dict[str, 
 
 def n_cached(usage: dict[str, Any]) -> int:
     return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+
+def n_encoded(server: Server) -> int:
+    (figures,) = server.call(lambda: server.supervisor.engine_status(120))
+    return int(figures["images_encoded"])
 
 
 def anthropic_image(image: bytes) -> dict[str, Any]:
@@ -199,3 +204,29 @@ def test_without_a_projector_images_are_refused_or_told_of(server: Server) -> No
     body["messages"] += READ_A_PICTURE
     status, answer = post(server, "/v1/messages", body)
     assert status == 200
+
+
+def test_an_image_is_encoded_once_behind_whatever_text(eyes: Server) -> None:
+    before = n_encoded(eyes)
+    for text in ("Is it large?", "Is it red?"):
+        assert post(eyes, "/v1/chat/completions", chat_body(THIRD, text=text))[0] == 200
+    assert n_encoded(eyes) - before == 1
+
+
+def test_with_isolation_it_is_encoded_once_for_each_key(test_models: Path) -> None:
+    """Else the encoder, which takes longer than all else, would tell what another key has sent."""
+    options = {"mmproj": test_models / "mmproj" / "llava.gguf", "api_keys": ("a", "b"), "cache_isolation": "key"}
+    running = Server(test_models / "qwen3.gguf", options)
+    try:
+        server = running.start()
+        contents: list[Any] = []
+        for key, n_then in (("a", 1), ("b", 2), ("a", 2), ("b", 2)):
+            text = f"Is it {len(contents) // 2}?"
+            status, answer = post(server, "/v1/chat/completions", chat_body(THIRD, text=text), key)
+            assert status == 200, answer
+            assert n_encoded(server) == n_then
+            contents.append(answer["choices"][0]["message"])
+        assert contents[0] == contents[1], "and it is the same image"
+        assert contents[2] == contents[3]
+    finally:
+        running.stop()

@@ -1,4 +1,5 @@
-"""Mixed clients, cancels, broken connections and kills of the engine, for a while: afterwards nothing of them is left.
+"""Mixed clients with two keys that share no cache, cancels, broken connections and kills of the engine, for a while:
+afterwards nothing of them is left.
 
 `--full` goes on for 30 minutes. What is counted is the server's own process and its engine's memory, in another process
 than the clients'.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -28,10 +30,21 @@ SHORT_S, FULL_S = 6.0, 1800.0
 KILLS_SHORT_S, KILLS_FULL_S = 4.0, 30.0  # between two kills
 N_CLIENTS = 6
 GROWTH_BYTES = 24 << 20
-DEADLINE_S = 180.0
+DEADLINE_S = 600.0  # for what hangs: on two cores that thirty programs share, an answer over several kills took 111 s
 N_POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)
 """asyncio begins a thread whenever its others are busy, up to so many, and keeps it."""
+KEYS = ("mine", "yours")
 TOPICS = ("light", "a bug", "a program", "dark", "a file", "the answer", "seven", "a cat")
+
+
+# The fields of the APIs whose streams can be taken up again, and what stands in the last event of each.
+RESUMABLE = {
+    "/v1/chat/completions": ("messages", "max_tokens"),
+    "/v1/messages": ("messages", "max_tokens"),
+    "/v1/completions": ("prompt", "max_tokens"),
+    "/v1/responses": ("input", "max_output_tokens"),
+}
+END = re.compile(r"data: \[DONE\]|event: message_stop|event: response\.(completed|incomplete)")
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,9 @@ def serving(model: Path, folder: Path) -> Iterator[Soaked]:
     options = {
         "--model": model, "--ctx": 2048, "--pool": 8192, "--lanes": 4, "--threads": 1, "--port": 0,
         "--host-cache": "32M", "--disk-cache": folder / "cache", "--disk-budget": "64M", "--log-level": "warn",
+        "--api-key-file": folder / "keys", "--cache-isolation": "key",
     }  # fmt: skip
+    (folder / "keys").write_text("\n".join(KEYS))
     with (folder / "log").open("wb") as log:
         child = subprocess.Popen(
             [sys.executable, "-c", "from luce.supervisor.cli.app import main; main()", "serve",
@@ -101,19 +116,25 @@ async def leaves(soaked: Soaked, session: ClientSession, rng: random.Random) -> 
 async def breaks_off(soaked: Soaked, session: ClientSession, rng: random.Random) -> None:
     del session
     async with raw_client(soaked.url, receive_buffer=2048) as client:
-        request = post("/v1/chat/completions", chat(rng, stream=True))
+        key = f"x-api-key: {rng.choice(KEYS)}\r\n"
+        request = post("/v1/chat/completions", chat(rng, stream=True), headers=key)
         await client.send(request[: rng.choice((len(request), rng.randrange(1, len(request))))])
         client.vanish()
 
 
 async def comes_back(soaked: Soaked, session: ClientSession, rng: random.Random) -> None:
-    name = f"conv-{rng.randrange(1 << 30)}"
+    name, path = f"conv-{rng.randrange(1 << 30)}", rng.choice(tuple(RESUMABLE))
+    said, most = RESUMABLE[path]
     headers, ask = {"X-Conversation-Id": name}, {"conv_id": name}
-    body = chat(rng, stream=True)
-    async with session.post(f"{soaked.url}/v1/chat/completions", json=body, headers=headers) as answer:
+    asked = chat(rng)
+    (message,) = asked["messages"]
+    body = {said: [message] if said == "messages" else message["content"], most: asked["max_tokens"], "stream": True}
+    async with session.post(soaked.url + path, json=body, headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
         await answer.content.readany()
     async with session.get(f"{soaked.url}/v1/stream", params=ask) as answer:
-        assert (await answer.text()).endswith("data: [DONE]\n\n")
+        text = await answer.text()
+        assert END.search(text.rstrip().rpartition("\n\n")[2]), f"{path}: {text[-500:]}"
     async with session.delete(f"{soaked.url}/v1/stream", params=ask) as answer:
         assert answer.status == 204
 
@@ -128,6 +149,10 @@ Client = Callable[[Soaked, ClientSession, random.Random], Awaitable[None]]
 CLIENTS: tuple[Client, ...] = (asks, streams, leaves, breaks_off, comes_back, is_refused)
 
 
+def session_of(key: str) -> ClientSession:
+    return ClientSession(timeout=ClientTimeout(total=DEADLINE_S), headers={"x-api-key": key})
+
+
 async def soak(soaked: Soaked, seconds: float, kills_s: float, seed: int) -> int:
     """How many requests there were."""
     end_s, n_requests = time.monotonic() + seconds, 0
@@ -135,7 +160,7 @@ async def soak(soaked: Soaked, seconds: float, kills_s: float, seed: int) -> int
     async def work(number: int) -> None:
         nonlocal n_requests
         rng = random.Random(seed * 1000 + number)
-        async with ClientSession(timeout=ClientTimeout(total=DEADLINE_S)) as session:
+        async with session_of(KEYS[number % len(KEYS)]) as session:
             while time.monotonic() < end_s:
                 await CLIENTS[rng.randrange(len(CLIENTS))](soaked, session, rng)
                 n_requests += 1
@@ -155,7 +180,7 @@ async def soak(soaked: Soaked, seconds: float, kills_s: float, seed: int) -> int
 
 async def settled(soaked: Soaked) -> dict[str, Any]:
     """What /status.json says once nothing is at work and the engine is back."""
-    async with asyncio.timeout(DEADLINE_S), ClientSession() as session:
+    async with asyncio.timeout(DEADLINE_S), session_of(KEYS[0]) as session:
         while True:
             with suppress(ClientError):
                 async with session.get(f"{soaked.url}/status.json") as answer:

@@ -220,7 +220,7 @@ memory_commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(Park, weights, optional_ids),
     st.builds(Unpark, weights, optional_ids),
     st.builds(Clear, st.booleans(), optional_ids),
-    st.builds(DescribeImage, texts.filter(bool), counts),
+    st.builds(DescribeImage, texts.filter(bool), counts, maybe(st.integers(0, 2**64 - 1))),
     st.builds(ListTexts, counts, maybe(counts), counts),
     st.builds(HoldText, texts.filter(bool), st.booleans(), counts),
     st.builds(ForgetText, texts.filter(bool), counts),

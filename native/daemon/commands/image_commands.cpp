@@ -24,24 +24,26 @@ void ImageCommands::describe(const wire::DescribeImage& command, std::function<v
         return;
     }
     ++n_pending_;
-    source_->describe(std::move(file).value(), [this, id = command.id, done = std::move(done)](auto image) {
-        --n_pending_;
-        if (image) {
-            done(wire::ImageDescribed{id, std::move(image).value().ids});
-        } else {
-            done(wire::Err{id, image.error()});
-        }
-    });
+    source_->describe(std::move(file).value(), command.salt,
+                      [this, id = command.id, done = std::move(done)](auto image) {
+                          --n_pending_;
+                          if (image) {
+                              done(wire::ImageDescribed{id, std::move(image).value().ids});
+                          } else {
+                              done(wire::Err{id, image.error()});
+                          }
+                      });
 }
 
 Result<void> ImageCommands::place(std::span<const wire::ImageAt> images, engine::Request& request) const {
     if (images.empty()) return {};
     if (source_ == nullptr) return no_images();
+    const engine::ImageSalt salt = request.memory.salt ? engine::ImageSalt(request.memory.salt->value) : std::nullopt;
     std::size_t end = 0;
     for (const wire::ImageAt& at : images) {
         Result<std::string> file = read_text_file(at.path, engine::kMaxImageBytes);
         if (!file) return file.error();
-        const Result<engine::Image> image = source_->open(std::move(file).value());
+        const Result<engine::Image> image = source_->open(std::move(file).value(), salt);
         if (!image) return image.error();
         const auto begin = static_cast<std::size_t>(at.position);
         const Tokens& ids = image.value().ids;

@@ -20,8 +20,8 @@ public:
     // Calls `done` once, with the command's final reply, now or later.
     void describe(const wire::DescribeImage& command, std::function<void(const wire::Reply&)> done);
 
-    // The runs of the request's prompt that are images. Errors: unsupported, bad_args (what stands there is not the
-    // image), those of the file and of ImageSource::open().
+    // The runs of the request's prompt that are images, of its salt. Errors: unsupported, bad_args (what stands there
+    // is not the image), those of the file and of ImageSource::open().
     Result<void> place(std::span<const wire::ImageAt> images, engine::Request& request) const;
 
     int n_pending() const { return n_pending_; }

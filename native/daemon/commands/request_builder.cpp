@@ -164,6 +164,7 @@ Result<engine::Request> RequestBuilder::build(const GeneratingCommand& command, 
         if (!prompt) return prompt.error();
         request.prompt = std::move(prompt).value();
     }
+    request.memory = to_memory(command.memory);
     if (Result<void> placed = images_.place(command.images, request); !placed) return placed.error();
     Result<engine::ConstraintParams> constraint = to_constraint(command.constraint);
     if (!constraint) return constraint.error();
@@ -176,7 +177,6 @@ Result<engine::Request> RequestBuilder::build(const GeneratingCommand& command, 
     request.n_logprobs = command.n_logprobs;
     request.n_generated_before = command.n_generated_before;
     request.priority = command.priority;
-    request.memory = to_memory(command.memory);
     return request;
 }
 

@@ -1,25 +1,16 @@
 #include "llama/images/image_store.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <utility>
 
 namespace luce::llama {
-namespace {
-
-std::string name_of(std::string_view bytes) {
-    Sha256 hash;
-    hash.update(bytes);
-    return to_hex(hash.finish());
-}
-
-}  // namespace
-
 // REQUIRES: the store outlives it; requests do not outlive the engine's loop.
 class ImageStore::Rows final : public engine::ImageRows, public std::enable_shared_from_this<ImageStore::Rows> {
 public:
-    Rows(ImageStore& store, std::string name, std::string bytes)
+    Rows(ImageStore& store, Name name, std::string bytes)
         : store_(store), name_(std::move(name)), bytes_(std::make_shared<const std::string>(std::move(bytes))) {}
 
     void want() override {
@@ -54,7 +45,7 @@ private:
     }
 
     ImageStore& store_;
-    const std::string name_;
+    const Name name_;
     std::shared_ptr<const std::string> bytes_;  // the file, until they are wanted
     bool is_wanted_ = false;
     std::optional<Result<std::vector<float>>> rows_;
@@ -64,8 +55,18 @@ ImageStore::ImageStore(ImageProjector& projector, memory::IoWorker& reader, memo
                        std::int32_t n_vocab, Limits limits)
     : projector_(projector), reader_(reader), encoder_(encoder), n_vocab_(n_vocab), limits_(limits) {}
 
-Result<engine::Image> ImageStore::open(std::string bytes) {
-    const std::string name = name_of(bytes);
+std::size_t ImageStore::NameHash::operator()(const Name& name) const {
+    return std::hash<std::string>()(name.content) ^ std::hash<engine::ImageSalt>()(name.salt);
+}
+
+ImageStore::Name ImageStore::name_of(std::string_view bytes, engine::ImageSalt salt) {
+    Sha256 hash;
+    hash.update(bytes);
+    return {to_hex(hash.finish()), salt};
+}
+
+Result<engine::Image> ImageStore::open(std::string bytes, engine::ImageSalt salt) {
+    const Name name = name_of(bytes, salt);
     Known* known = find(name);
     if (known == nullptr) {
         // Only of an image that nobody has asked for before, in the life of this process.
@@ -81,8 +82,8 @@ Result<engine::Image> ImageStore::open(std::string bytes) {
     return image_of(*known, rows);
 }
 
-void ImageStore::describe(std::string bytes, std::function<void(Result<engine::Image>)> done) {
-    std::string name = name_of(bytes);
+void ImageStore::describe(std::string bytes, engine::ImageSalt salt, std::function<void(Result<engine::Image>)> done) {
+    Name name = name_of(bytes, salt);
     if (const Known* known = find(name)) {
         done(image_of(*known, nullptr));
         return;
@@ -101,21 +102,21 @@ void ImageStore::describe(std::string bytes, std::function<void(Result<engine::I
     });
 }
 
-ImageStore::Known* ImageStore::find(const std::string& name) {
+ImageStore::Known* ImageStore::find(const Name& name) {
     const auto found = by_name_.find(name);
     if (found == by_name_.end()) return nullptr;
     known_.splice(known_.begin(), known_, found->second);
     return &known_.front();
 }
 
-ImageStore::Known& ImageStore::add(const std::string& name, std::vector<ImagePart> parts) {
+ImageStore::Known& ImageStore::add(Name name, std::vector<ImagePart> parts) {
     while (known_.size() >= std::max<std::size_t>(limits_.n_known, 1)) {
         if (known_.back().kept) rows_bytes_ -= known_.back().kept->n_bytes();
         by_name_.erase(known_.back().name);
         known_.pop_back();
     }
-    known_.push_front({name, std::move(parts), {}, nullptr});
-    by_name_[name] = known_.begin();
+    known_.push_front({std::move(name), std::move(parts), {}, nullptr});
+    by_name_[known_.front().name] = known_.begin();
     return known_.front();
 }
 
@@ -128,7 +129,7 @@ engine::Image ImageStore::image_of(const Known& known, const std::shared_ptr<Row
             image.ids.insert(image.ids.end(), part.tokens.begin(), part.tokens.end());
             continue;
         }
-        const Tokens ids = row_ids(known.name, n_rows, part.n_rows);
+        const Tokens ids = row_ids(known.name.content, n_rows, part.n_rows);
         image.ids.insert(image.ids.end(), ids.begin(), ids.end());
         image.runs.push_back(
             {begin, static_cast<Position>(image.ids.size()), n_rows, part.sees_all, rows, part.layout});
@@ -138,7 +139,7 @@ engine::Image ImageStore::image_of(const Known& known, const std::shared_ptr<Row
 }
 
 // Eight of each block, in counter mode.
-Tokens ImageStore::row_ids(const std::string& name, std::size_t first, std::size_t n) const {
+Tokens ImageStore::row_ids(const std::string& content, std::size_t first, std::size_t n) const {
     constexpr std::size_t kIdsPerBlock = sizeof(Sha256::Digest) / sizeof(std::uint32_t);
     const auto n_ids = static_cast<std::uint32_t>(std::numeric_limits<Token>::max() - n_vocab_);
     Tokens ids;
@@ -147,7 +148,7 @@ Tokens ImageStore::row_ids(const std::string& name, std::size_t first, std::size
         const std::size_t word = row % kIdsPerBlock;
         if (word == 0 || ids.empty()) {
             Sha256 hash;
-            hash.update(projector_.identity() + " " + name + " " + std::to_string(row / kIdsPerBlock));
+            hash.update(projector_.identity() + " " + content + " " + std::to_string(row / kIdsPerBlock));
             block = hash.finish();
         }
         std::uint32_t value = 0;
@@ -158,7 +159,7 @@ Tokens ImageStore::row_ids(const std::string& name, std::size_t first, std::size
 }
 
 // Those that were used longest ago are given up for them; requests that hold those go on.
-void ImageStore::keep(const std::string& name, const std::shared_ptr<Rows>& rows) {
+void ImageStore::keep(const Name& name, const std::shared_ptr<Rows>& rows) {
     Known* known = find(name);
     if (known == nullptr || known->kept == rows || rows->n_bytes() > limits_.rows_bytes) return;
     if (known->kept) rows_bytes_ -= known->kept->n_bytes();

@@ -319,6 +319,7 @@ struct CommandToJson {
             .add("type", std::string("describe_image"))
             .add_always("id", image.id)
             .add("path", image.path)
+            .add("salt", image.salt)
             .object();
     }
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from luce.supervisor.cli.entry import say
 from luce.supervisor.cli.input import STDIN, utf8, utf8_argument
 from luce.supervisor.cli.output import safe, write_output
+from luce.supervisor.cli.terminal.miss_words import miss_reason
 
 if TYPE_CHECKING:
     from luce.supervisor.cli.terminal.markdown_answer import MarkdownAnswer
@@ -126,6 +127,6 @@ def figures(usage: Mapping[str, Any], first_s: float | None, whole_s: float) -> 
         speed = f", {(n_answer - 1) / decode_s:,.0f} a second"
     first = "" if first_s is None else f", the first after {first_s:.2f} s"
     cached = f"{n_cached:,} from the cache ({n_cached / n_prompt:.0%})" if n_prompt else "none"
-    miss = ours.get("cache_miss", "none")
-    why = "" if miss == "none" else f", not more: {miss}"
+    reason = miss_reason(str(ours.get("cache_miss", "none")))
+    why = f"; not more because {reason}" if reason else ""
     return f"[{n_answer:,} tokens{speed}{first}; prompt {n_prompt:,}, {cached}{why}]"

@@ -123,7 +123,9 @@ class ChatAnswerer:
                     n_vocab=self._text.n_vocab,
                     salt=salt,
                     seed=self._supervisor.config.seed,
-                    images=self._images.placed(answer_request.prompt, rendered.images),
+                    images=self._images.placed(
+                        answer_request.prompt, rendered.images, None if salt is None else salt.value
+                    ),
                 )
                 submission = await self._submit(request)
                 stack.callback(submission.close)

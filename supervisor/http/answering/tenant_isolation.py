@@ -29,7 +29,10 @@ class TenantIsolation:
 
     def salt(self, client: str, prompt: Sequence[int]) -> TextSalt:
         n_common = min(self._common.n_common(pack(prompt)), max(len(prompt) - _MIN_SALTED_TOKENS, 0))
-        return TextSalt(int.from_bytes(self._digest(client), "little"), n_common)
+        return TextSalt(self.salt_value(client), n_common)
+
+    def salt_value(self, client: str) -> int:
+        return int.from_bytes(self._digest(client), "little")
 
     def owner(self, client: str) -> str:
         """The same for what is kept of texts beside the engine's memory."""

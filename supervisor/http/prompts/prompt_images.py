@@ -25,7 +25,7 @@ class PromptImages:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._files: weakref.WeakValueDictionary[str, ImageFile] = weakref.WeakValueDictionary()
+        self._files: weakref.WeakValueDictionary[tuple[str, int | None], ImageFile] = weakref.WeakValueDictionary()
 
     def readable(self, asked: AnswerRequest) -> AnswerRequest:
         """As the model can read it. Raises ApiError."""
@@ -35,8 +35,8 @@ class PromptImages:
         messages = without_images(prompt.messages)
         return asked if messages is prompt.messages else replace(asked, prompt=replace(prompt, messages=messages))
 
-    async def ids_of(self, prompt: ChatPrompt | TextPrompt) -> Mapping[str, Sequence[int]]:
-        """What stands in the prompt for each image, by its name. Raises ApiError."""
+    async def ids_of(self, prompt: ChatPrompt | TextPrompt, salt: int | None = None) -> Mapping[str, Sequence[int]]:
+        """What stands in the prompt for each image, by its name; `salt`: the prompt's. Raises ApiError."""
         if isinstance(prompt, TextPrompt):
             return {}
         ids: dict[str, Sequence[int]] = {}
@@ -45,21 +45,24 @@ class PromptImages:
             await asyncio.to_thread(lambda: [image.name for image in images])  # each reads all of a file
         for image in images:
             try:
-                ids[image.name] = await self._supervisor.image_ids(self._file(image))
+                ids[image.name] = await self._supervisor.image_ids(self._file(image, salt), salt)
             except RequestError as error:
                 raise api_error(error) from error
         return ids
 
-    def placed(self, prompt: ChatPrompt | TextPrompt, places: Sequence[tuple[int, str]]) -> Sequence[PromptImage]:
+    def placed(
+        self, prompt: ChatPrompt | TextPrompt, places: Sequence[tuple[int, str]], salt: int | None = None
+    ) -> Sequence[PromptImage]:
         """`places`: where the ids of each begin, and its name."""
         if isinstance(prompt, TextPrompt) or not places:
             return ()
-        files = {image.name: self._file(image) for image in images_of(prompt.messages)}
+        files = {image.name: self._file(image, salt) for image in images_of(prompt.messages)}
         return [PromptImage(position, files[name]) for position, name in places]
 
-    def _file(self, image: MessageImage) -> ImageFile:
-        """The same for all requests that hold the image now."""
-        file = self._files.get(image.name)
+    def _file(self, image: MessageImage, salt: int | None) -> ImageFile:
+        """The same for all requests of one salt that hold the image now."""
+        name = (image.name, salt)
+        file = self._files.get(name)
         if file is None:
-            file = self._files[image.name] = ImageFile(image.name, image.file())
+            file = self._files[name] = ImageFile(image.name, image.file())
         return file

@@ -27,6 +27,9 @@ class Isolation(Protocol):
     def owner(self, client: str) -> str:
         """In whose name what is made of a client's prompts is kept."""
 
+    def salt_value(self, client: str) -> int:
+        """The same for what the engine keeps."""
+
 
 class PromptReader:
     """For one supervisor and its model."""
@@ -126,9 +129,14 @@ class PromptReader:
         return rendered
 
     async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
-        images = await self._images.ids_of(answer_request.prompt)
+        owner, salt = "", None
+        if self._isolation is not None:
+            owner, salt = (
+                self._isolation.owner(answer_request.client),
+                self._isolation.salt_value(answer_request.client),
+            )
+        images = await self._images.ids_of(answer_request.prompt, salt)
         try:
-            owner = "" if self._isolation is None else self._isolation.owner(answer_request.client)
             rendered = await asyncio.to_thread(
                 self._renderer.render,
                 answer_request.prompt,

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -151,13 +150,15 @@ def test_an_answer_that_is_stopped_ends_on_the_server_and_one_that_is_lost_can_b
     page: Page, server: Server
 ) -> None:
     set_up(page, schema=json.dumps(NUMBERS))
-    say(page, "Numbers")
+    with page.expect_request("**/v1/chat/completions") as asked:
+        say(page, "Numbers")
     page.wait_for_selector(".message.live .body:has-text(',')")
-    sessions = server.app[STREAM_SESSIONS]
-    with page.expect_response(lambda answer: answer.request.method == "DELETE") as told:
+    sessions, name = server.app[STREAM_SESSIONS], asked.value.headers["x-conversation-id"]
+    assert sessions.find("", name) is not None
+    with page.expect_response(lambda answer: answer.request.method == "DELETE"):
         page.click("#stop")
     counts(page.locator(".message.live"), 0)
-    assert sessions.find("", parse_qs(urlsplit(told.value.url).query)["conv_id"][0]) is None
+    assert sessions.find("", name) is None
     messages(page).get_by_role("button", name="Regenerate").click()
     page.wait_for_selector(".message.live .body:has-text(',')")
 

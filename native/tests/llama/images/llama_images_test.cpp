@@ -113,7 +113,7 @@ Tokens decode_slices(const std::string& path, const std::string& projector, cons
     engine::Request request;
     request.prompt = some_tokens(20, 1);
     for (const std::string& file : files) {
-        const Image image = store.store.open(file).value();
+        const Image image = store.store.open(file, {}).value();
         store.make_rows(image);
         const auto begin = static_cast<Position>(request.prompt.size());
         for (ImageRun run : image.runs) {
@@ -220,9 +220,9 @@ TEST_CASE("a prompt with an image is computed as llama.cpp's helpers compute it"
 TEST_CASE("an image is known again by its content, and another is not it") {
     const llama::Model model = load(LUCE_TEST_MODELS_DIR "/qwen3.gguf");
     Store store(model, "llava");
-    const Image first = store.store.open(picture(40, 30, 1)).value();
-    const Image again = store.store.open(picture(40, 30, 1)).value();
-    const Image other = store.store.open(picture(40, 30, 2)).value();
+    const Image first = store.store.open(picture(40, 30, 1), {}).value();
+    const Image again = store.store.open(picture(40, 30, 1), {}).value();
+    const Image other = store.store.open(picture(40, 30, 2), {}).value();
     CHECK(first.ids == again.ids);
     REQUIRE(first.runs.size() == 1);
     CHECK(first.runs[0].rows == again.runs[0].rows);
@@ -232,9 +232,9 @@ TEST_CASE("an image is known again by its content, and another is not it") {
         CHECK(first.ids[i] != other.ids[i]);
     }
     Store after_restart(model, "llava");
-    CHECK(after_restart.store.open(picture(40, 30, 1)).value().ids == first.ids);
+    CHECK(after_restart.store.open(picture(40, 30, 1), {}).value().ids == first.ids);
     Store other_projector(model, "gemma3");
-    const Image by_other = other_projector.store.open(picture(40, 30, 1)).value();
+    const Image by_other = other_projector.store.open(picture(40, 30, 1), {}).value();
     CHECK(std::find(by_other.ids.begin(), by_other.ids.end(), first.ids[0]) == by_other.ids.end());
 }
 
@@ -243,22 +243,44 @@ TEST_CASE("rows are made once, kept within the budget, and made again when they 
     const std::size_t of_one = 100 * 128 * sizeof(float);
     Store store(model, "llava", {16, 2 * of_one});
     for (const int seed : {1, 1, 2, 2, 1}) {
-        store.make_rows(store.store.open(picture(40, 30, seed)).value());
+        store.make_rows(store.store.open(picture(40, 30, seed), {}).value());
         CHECK(store.store.rows_bytes() <= 2 * of_one);
     }
     CHECK(store.store.n_encoded() == 2);
-    store.make_rows(store.store.open(picture(40, 30, 3)).value());  // 2 was used longest ago
-    store.make_rows(store.store.open(picture(40, 30, 1)).value());
+    store.make_rows(store.store.open(picture(40, 30, 3), {}).value());  // 2 was used longest ago
+    store.make_rows(store.store.open(picture(40, 30, 1), {}).value());
     CHECK(store.store.n_encoded() == 3);
-    store.make_rows(store.store.open(picture(40, 30, 2)).value());
+    store.make_rows(store.store.open(picture(40, 30, 2), {}).value());
     CHECK(store.store.n_encoded() == 4);
     CHECK(store.store.rows_bytes() == 2 * of_one);
+}
+
+TEST_CASE("what was made of an image for one salt is made again for another, and its ids are the same") {
+    const llama::Model model = load(LUCE_TEST_MODELS_DIR "/qwen3.gguf");
+    Store store(model, "llava");
+    const Image plain = store.store.open(picture(40, 30, 1), {}).value();
+    for (const ImageSalt salt : {ImageSalt(), ImageSalt(1), ImageSalt(0), ImageSalt(1), ImageSalt()}) {
+        const Image image = store.store.open(picture(40, 30, 1), salt).value();
+        CHECK(image.ids == plain.ids);
+        store.make_rows(image);
+    }
+    CHECK(store.store.n_encoded() == 3);
+    CHECK(store.store.rows_bytes() == 3 * 100 * 128 * sizeof(float));
+    // Who only wants the ids waits as long as the first one did: the file is cut on the reader's thread again.
+    bool is_done = false;
+    store.store.describe(picture(40, 30, 1), 2, [&](const Result<Image>& image) {
+        is_done = true;
+        CHECK(image.value().ids == plain.ids);
+    });
+    CHECK(!is_done);
+    REQUIRE(store.reader->drain(std::chrono::minutes(1)));
+    CHECK(is_done);
 }
 
 TEST_CASE("rows that nobody waits for any more are not made") {
     const llama::Model model = load(LUCE_TEST_MODELS_DIR "/qwen3.gguf");
     Store store(model, "llava");
-    std::optional<Image> image = store.store.open(picture(40, 30, 1)).value();
+    std::optional<Image> image = store.store.open(picture(40, 30, 1), {}).value();
     std::promise<void> gone;
     store.encoder->post_urgent([&gone]() -> memory::IoWorker::Completion {
         gone.get_future().wait();

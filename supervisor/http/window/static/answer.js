@@ -23,7 +23,7 @@ export class Answer {
   stop() {
     this.isStopped = true;
     this.abort.abort();
-    if (this.message.stream) ask(address(this.message.stream), { method: "DELETE" }).catch(error => console.warn("not stopped:", error));
+    if (this.message.stream) ask(address(this.message.stream.name), { method: "DELETE" }).catch(error => console.warn("not stopped:", error));
   }
 
   // Until its end, whichever it is: the message says in `state` and `error` which. `body`: what is asked for; null takes

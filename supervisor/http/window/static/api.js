@@ -58,6 +58,7 @@ function askForKey(isRefused) {
       key = at("key").value.trim();
       at("key").value = "";
       at("ask").hidden = true;
+      document.querySelector("main:not([hidden])").focus();
       waiting = null;
       resolve();
     }, { once: true });

@@ -72,6 +72,10 @@ async function look() {
 }
 
 addEventListener("hashchange", route);
+at("skip").addEventListener("click", event => {
+  event.preventDefault();
+  at(view === "chat" ? "prompt" : view).focus();
+});
 document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
 chat.start().catch(error => console.warn("the chat does not start:", error));
 route();

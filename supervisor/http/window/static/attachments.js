@@ -11,7 +11,7 @@ export function attachments(notice) {
 
   function draw() {
     at("attached").replaceChildren(...attached.map(file => make("li", { class: "attachment" }, file.image ? make("img", { src: file.image, alt: "" }) : null, file.name, " ",
-      button("×", () => { attached = attached.filter(other => other !== file); draw(); }, { "aria-label": "Leave out " + file.name }))));
+      button("×", () => { attached = attached.filter(other => other !== file); draw(); at("attach").focus(); }, { "aria-label": "Leave out " + file.name }))));
   }
 
   async function add(file) {

@@ -50,7 +50,7 @@ export class Charts {
     this.restarts = make("p", { class: "soft small" });
     this.since = make("p", { class: "soft" }, "No sample yet.");
     this.boxes = CHARTS.map(({ title, lines }) => {
-      const values = lines.map(() => make("span", {})), plot = make("div", { role: "img" });
+      const values = lines.map(() => make("span", {})), plot = make("div", { role: "img", "aria-label": title + ": no sample yet" });
       const latest = lines.map(({ name, colour }, number) => make("span", {},
         name ? make("i", { class: "place swatch" + colour, "aria-hidden": "true" }) : null, name ? name + " " : null, values[number]));
       return { values, plot, element: make("div", { class: "chart" }, make("h3", {}, title), make("p", { class: "latest" }, ...latest), plot) };
@@ -86,6 +86,7 @@ export class Charts {
         { ...axis, size: 58, values: (_, values) => values.map(chart.shown), splits: (_, __, ___, top) => labelsTo(top / 1.03, chart) }],
       series: [{}, ...chart.lines.map(({ column, colour: of }, place) => ({ stroke: colour(of), width: 1.5, dash: place ? DASH : undefined, label: column, spanGaps: true, points: { show: SPARSE.has(column), size: 4, fill: colour(of) } }))],
     }, this.#data(chart), this.boxes[number].plot));
+    this.plots.forEach(plot => plot.root.setAttribute("aria-hidden", "true"));  // the box around it says it in words
   }
 
   #data({ lines }) { return [this.samples.time, ...lines.map(({ column }) => this.samples[column])]; }

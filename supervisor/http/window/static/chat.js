@@ -57,6 +57,7 @@ async function openConversation(conversation) {
   nDrawn = PAGE;
   closeList();
   draw();
+  keepFocus();
   toEndOfAll();
   const last = unfinished.find(message => message.stream);
   if (last) write(last, null);
@@ -75,10 +76,19 @@ async function forget(conversation) {
   answers.get(conversation.id)?.stop();
   known = known.filter(other => other !== conversation);
   await store.remove(conversation.id).catch(tellUnkept);
-  if (conversation.id === tree.conversation.id) begin(); else drawList();
+  if (conversation.id === tree.conversation.id) begin();
+  else {
+    drawList();
+    at("new").focus();
+  }
 }
 
 // What is drawn
+
+// Where the focused element is gone with what was drawn before.
+function keepFocus() {
+  if (document.activeElement === document.body) at("log").focus({ preventScroll: true });
+}
 
 function drawList() {
   at("no-conversations").hidden = known.length > 0;
@@ -91,7 +101,9 @@ function drawList() {
 
 function draw() {
   const path = tree.path(), first = Math.max(0, path.length - nDrawn), live = answers.get(tree.conversation.id);
-  const log = at("log");
+  const log = at("log"), focused = log.contains(document.activeElement) ? document.activeElement : null;
+  const focusedId = focused?.closest(".message")?.dataset.id, focusedName = focused?.textContent;
+  const edited = log.querySelector(".editing");  // stays, with what was typed
   log.replaceChildren();
   if (!path.length) {
     log.append(make("div", { class: "welcome" }, make("h2", {}, "Talk to the model"),
@@ -107,13 +119,19 @@ function draw() {
     }, { id: "earlier" }));
   }
   path.slice(first).forEach((message, index) => {
-    log.append(live?.message === message ? live.card.element : card(message, first + index === path.length - 1));
+    if (live?.message === message) log.append(live.card.element);
+    else if (edited?.dataset.id === message.id) log.append(edited);
+    else log.append(card(message, first + index === path.length - 1));
   });
   say("title", tree.conversation.title || "New conversation");
   at("export").hidden = !path.length;
   at("stop").hidden = !live;
   at("send").disabled = Boolean(live);
   drawList();
+  if (!focused || focused === log) return;
+  const again = log.contains(focused) ? focused
+    : [...log.querySelectorAll(`[data-id="${focusedId}"] button`)].find(other => other.textContent === focusedName);
+  again?.focus({ preventScroll: true });
 }
 
 function card(message, isLast) {
@@ -136,6 +154,7 @@ const actions = {
   async copy(text, from) {
     await navigator.clipboard.writeText(text);
     from.textContent = "Copied";
+    notice("Copied");
     setTimeout(() => { from.textContent = "Copy"; }, 1500);
   },
   edit(message) {
@@ -144,6 +163,7 @@ const actions = {
     shown.querySelector("textarea").focus();
   },
   redraw(id) {
+    at("log").querySelector(".editing")?.remove();
     draw();
     const shown = at("log").querySelector(`[data-id="${id}"]`);
     shown?.scrollIntoView({ block: "nearest" });
@@ -152,7 +172,7 @@ const actions = {
   keepEdit(message, text) {
     const made = tree.add(message.parent, { role: message.role, content: text, files: message.files, call: message.call, name: message.name, state: "done" });
     keep(tree, made);
-    if (message.role === "assistant") draw(); else answer();
+    if (message.role === "assistant") actions.redraw(made.id); else answer();
   },
   step(message, by) {
     const siblings = tree.siblings(message), other = siblings[siblings.indexOf(message) + by];
@@ -207,7 +227,7 @@ async function write(message, body) {
   live.tree = its;
   answers.set(its.conversation.id, live);
   draw();
-  if (document.activeElement === document.body) at("log").focus({ preventScroll: true });  // its button is gone
+  keepFocus();
   toEnd();
   notice("The model answers");
   const onScroll = () => { follows = isAtEnd(); };
@@ -224,10 +244,15 @@ async function write(message, body) {
   answers.delete(its.conversation.id);
   its.conversation.updated = Date.now();
   await keep(its, message);
+  notice((its === tree ? "" : "“" + its.conversation.title + "”: ") + ended(message));
   if (its !== tree) return;
   draw();
   if (follows) toEnd();
-  notice(message.error ? "The answer failed: " + message.error : "The answer is complete");
+}
+
+function ended(message) {
+  if (message.error) return "The answer failed: " + message.error;
+  return { stopped: "The answer is stopped", cut: "The answer is cut off" }[message.state] || "The answer is complete";
 }
 
 function send() {

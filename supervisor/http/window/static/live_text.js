@@ -22,6 +22,14 @@ markdown.renderer.rules.link_open = (tokens, index, options, _, self) => {
   return self.renderToken(tokens, index, options);
 };
 
+// Below the page's own headings: h1 to h3 are those of the view and the conversation.
+for (const rule of ["heading_open", "heading_close"]) {
+  markdown.renderer.rules[rule] = (tokens, index, options, _, self) => {
+    tokens[index].tag = "h" + Math.min(6, Number(tokens[index].tag[1]) + 2);
+    return self.renderToken(tokens, index, options);
+  };
+}
+
 let core = null;
 const loaded = new Map();  // languages: promises
 

@@ -28,12 +28,12 @@ export async function look({ models }, view) {
   if (now === drawn) return;
   drawn = now;
   const focused = view.contains(document.activeElement) ? document.activeElement.dataset.act : null;
-  view.replaceChildren(make("h1", {}, "What is remembered"), choice(models),
+  view.replaceChildren(make("h1", { tabindex: "-1" }, "What is remembered"), choice(models),
     make("p", { class: "lead" }, summary(told)),
     make("p", { class: "soft" }, "What the server has read and keeps, so that it need not read it again: a prompt that begins like one of these texts goes on where that text ends. What several texts begin with is kept once; what follows it is indented."),
     make("dl", { class: "acts-told small" }, ...Object.entries(ACTS).map(([name, does]) => make("div", {}, make("dt", {}, name), make("dd", { class: "soft" }, does)))),
     key(), make("p", { class: "failure", role: "alert" }, failure), ...told.engines.map((engine, number) => drawEngine(engine, number, told.read_s)));
-  if (focused) view.querySelector(`[data-act="${focused}"]`)?.focus();
+  if (focused) (view.querySelector(`[data-act="${focused}"]`) || view.querySelector("h1")).focus();
 }
 
 // Which model's texts are shown, where there are several.

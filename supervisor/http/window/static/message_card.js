@@ -78,7 +78,7 @@ export function editor(message, actions) {
     if (event.key === "Escape") { event.stopPropagation(); actions.redraw(message.id); }
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) save.click();
   });
-  return make("article", { class: "message " + message.role, "data-id": message.id }, input,
+  return make("article", { class: "message editing " + message.role, "data-id": message.id }, input,
     make("div", { class: "row" }, save, button("Cancel", () => actions.redraw(message.id))));
 }
 

@@ -50,8 +50,13 @@ export function openSettings(dialog, settings, models, keep) {
     make("div", { class: "row" }, make("button", { class: "main" }, "Keep"), button("Cancel", () => dialog.close())));
   form.addEventListener("submit", event => {
     event.preventDefault();
-    const wrong = JSON_FIELDS.map(name => wrongJson(name, form.elements[name].value)).find(Boolean);
-    if (wrong) { refused.textContent = wrong; return; }
+    const said = JSON_FIELDS.map(name => wrongJson(name, form.elements[name].value)), wrong = said.findIndex(Boolean);
+    JSON_FIELDS.forEach((name, place) => form.elements[name].setAttribute("aria-invalid", String(Boolean(said[place]))));
+    if (wrong >= 0) {
+      refused.textContent = said[wrong];
+      form.elements[JSON_FIELDS[wrong]].focus();
+      return;
+    }
     keep(read(form));
     dialog.close();
   });
