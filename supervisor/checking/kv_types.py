@@ -68,8 +68,9 @@ async def _through_the_host(engine: CheckedEngine, text: CheckText, n_positions:
 
 
 def _positions(text: CheckText, n_positions: int) -> list[int]:
+    """In the later half of a short text: what lies before the first of them has to fill pages."""
     length = len(text.ids)
-    return sorted(range(length, max(length - n_positions * _DISTANCE, 1), -_DISTANCE))
+    return sorted(range(length, max(length - n_positions * _DISTANCE, length // 2), -_DISTANCE))
 
 
 def _judge(

@@ -47,14 +47,18 @@ def run_check(
 ) -> RunCheck:
     """run_check("reuse", fault="NothingReused"): its findings."""
 
-    async def run(name: str, *, fault: str | None = None, volume: Volume = VOLUME) -> list[Finding]:
+    async def run(
+        name: str, *, fault: str | None = None, volume: Volume = VOLUME, outside: str | None = None
+    ) -> list[Finding]:
         binary = luced
         if fault is not None:
             binary = tmp_path / "faulty-luced"
             binary.write_text(f'#!/bin/sh\nexec {sys.executable} -S {SHIM} {fault} {luced} "$@"\n')
             binary.chmod(0o755)
         draft = packaged_draft if name == "drafter" else None
-        config = DaemonConfig(model=tiny_model, draft=draft, threads=1, log_level="error", flash_attn="on")
+        config = DaemonConfig(
+            model=tiny_model, draft=draft, threads=1, log_level="error", flash_attn="on", host_cache_type=outside
+        )
         starter = EngineStarter(binary, config)
         subject = Subject(starter, texts, volume, N_CTX, volume.lengths, tmp_path, references)
         return await run_checks(subject, [check for check in CHECKS if check.name == name])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from luce.supervisor.checking.checks import CHECKS
 from luce.supervisor.checking.finding import Verdict
-from tests.checking.conftest import RunCheck
+from tests.checking.conftest import VOLUME, RunCheck
 from tests.checking.faulty_luced import FAULTS
 
 SEEDED = [
@@ -56,3 +57,15 @@ async def test_a_fault_fails_its_check(run_check: RunCheck, name: str, fault: st
     failed = [finding for finding in await run_check(name, fault=fault) if finding.verdict is Verdict.FAILED]
     assert failed
     assert any(re.search(said, finding.text) for finding in failed), failed
+
+
+async def test_what_is_packed_in_the_host_is_compared_too(run_check: RunCheck) -> None:
+    """With more positions than a short text has room for."""
+    volume = replace(VOLUME, n_positions=48, most_kl=None)
+    device, host = await run_check("kv-type", volume=volume, outside="tq3")
+    assert [device.verdict, host.verdict] == [Verdict.PASSED] * 2, (device, host)
+    assert host.figures["mean_kl"] > device.figures["mean_kl"] > 0
+    few = replace(volume, n_positions=2)
+    *_, nowhere = await run_check("kv-type", volume=few, outside="tq3", fault="NothingReused")
+    assert nowhere.verdict is Verdict.FAILED
+    assert "not from the host: nothing was checked" in nowhere.text
