@@ -6,6 +6,7 @@ parser's; ids against the vocabulary and lengths against the context are nobody'
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -192,7 +193,7 @@ class Generate:
     form: GenerateForm = GenerateForm.NAMED
     id: int = 0
     """Named form; 0 in the others."""
-    prompt: tuple[int, ...] = ()
+    prompt: Sequence[int] = ()
     """Inline ids (named form only) …"""
     prompt_path: str | None = None
     """… or a file: exactly one of the two is given."""

@@ -5,7 +5,7 @@
 need_client @anthropic-ai/claude-code 2.1.328 claude
 begin
 export ANTHROPIC_BASE_URL=$URL ANTHROPIC_API_KEY=${LUCE_API_KEY:-dummy} CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
-export CLAUDE_CODE_MAX_OUTPUT_TOKENS=$TOKENS
+export CLAUDE_CODE_MAX_OUTPUT_TOKENS=$TOKENS CLAUDE_CODE_MAX_CONTEXT_TOKENS=65536
 claude() { turn "$1" "$CLIENT" --print --output-format json --model luce "${@:2}"; }
 
 turns() {

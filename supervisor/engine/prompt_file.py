@@ -32,14 +32,15 @@ class PromptFile:
             ids = array("i", prompt)
         except OverflowError:
             raise LocalProtocolError(_OUTSIDE) from None
-        if min(ids, default=0) < 0:
-            raise LocalProtocolError(_OUTSIDE)
         if sys.byteorder == "big":
             ids.byteswap()
+        data = ids.tobytes()
+        if not data[ids.itemsize - 1 :: ids.itemsize].isascii():  # the highest bit of each last byte is the sign
+            raise LocalProtocolError(_OUTSIDE)
         fd = os.memfd_create("luce-prompt")
         try:
             with os.fdopen(fd, "wb", closefd=False) as stream:
-                ids.tofile(stream)
+                stream.write(data)
         except BaseException:
             os.close(fd)
             raise

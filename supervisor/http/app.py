@@ -19,6 +19,7 @@ from luce.supervisor.http.answering.answerer import ChatAnswerer
 from luce.supervisor.http.answering.key_limits import KeyLimits
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.anthropic import endpoint as anthropic
+from luce.supervisor.http.anthropic.betas import tell_window
 from luce.supervisor.http.app_context import APP_CONTEXT, SERVED_MODELS, AppContext
 from luce.supervisor.http.embeddings import endpoint as embeddings
 from luce.supervisor.http.embeddings import rerank
@@ -32,6 +33,8 @@ from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.streams import endpoints as streams
 from luce.supervisor.http.streams import resumable_answer
 from luce.supervisor.http.transport.access_control import add_headers, check_access
+from luce.supervisor.http.transport.body import KNOWN_BODIES
+from luce.supervisor.http.transport.known_bodies import KnownBodies
 from luce.supervisor.http.transport.middleware import account_request, choose_by_query
 from luce.supervisor.http.transport.origins import check_origin
 from luce.supervisor.http.transport.served_hosts import check_host
@@ -102,7 +105,9 @@ async def create_app(served: Supervisor | ServedFleet, settings: ServeSettings |
         app[APP_CONTEXT] = await models.context(None)
     app[SHUTDOWN_GATE] = gate
     app[KEY_RING] = keys
+    app[KNOWN_BODIES] = KnownBodies()
     app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.append(tell_window)
 
     async def close_texts(_: web.Application) -> None:
         for text in texts:

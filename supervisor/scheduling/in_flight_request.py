@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -29,7 +30,7 @@ from luce.protocol import (
 )
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
 from luce.supervisor.prefix_cache.page_names import salted
-from luce.supervisor.prefix_cache.prefix_index import pack, unpack
+from luce.supervisor.prefix_cache.prefix_index import pack
 from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent
 from luce.supervisor.scheduling.crash_attribution import FailureCount
 
@@ -159,8 +160,10 @@ class InFlightRequest:
         """What the next attempt asks for; without an id. Of a prompt that is read in parts the engine reads the tokens
         that it is told were generated before in any case."""
         request, n_kept = self.request, self.n_kept()
+        prompt = array("i", self.prompt)
+        prompt.extend(self.tokens[:n_kept])
         return Generate(
-            prompt=(*unpack(self.prompt), *self.tokens[:n_kept]),
+            prompt=prompt,
             n_generate=request.max_tokens - n_kept,
             sampling=request.sampling(self.seed),
             constraint=request.constraint,

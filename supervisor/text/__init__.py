@@ -15,6 +15,7 @@ from luce.supervisor.text.answer import (
 )
 from luce.supervisor.text.chat import (
     ChatMessage,
+    ChatTools,
     Delimiter,
     MessageMark,
     RenderedChat,
@@ -42,6 +43,7 @@ __all__ = [
     "AnswerParser",
     "BadRequestError",
     "ChatMessage",
+    "ChatTools",
     "ClosedError",
     "ContentDelta",
     "Delimiter",

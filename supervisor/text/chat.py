@@ -25,6 +25,14 @@ class ChatMessage(dict[str, Any]):
         return encode_message(self)
 
 
+class ChatTools(list[Mapping[str, Any]]):
+    """The same of a request's tools."""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        return encode_json(list(self))
+
+
 TriggerKind = Literal["word", "pattern", "full", "token"]
 
 
@@ -82,6 +90,8 @@ class RenderedChat:
     delimiters: tuple[Delimiter, ...]
     marks: tuple[MessageMark, ...]
     text_spans: tuple[tuple[int, int], ...]
+    rendered_whole: str
+    """Why the template renders all of each conversation, also what it has rendered before; empty: it does not."""
     handle: ChatHandle = field(repr=False, compare=False)
 
     @cached_property
@@ -117,6 +127,7 @@ class RenderedChat:
             ),
             marks=tuple(map(MessageMark._make, values["marks"])),
             text_spans=tuple((begin, end) for begin, end in values["text_spans"]),
+            rendered_whole=values["rendered_whole"],
             handle=handle,
         )
 
@@ -162,10 +173,13 @@ def request_json(
     OpenAI's chat completions. `has_images`: markers in their texts (image_markers.py) stand for images. `cache_salt`:
     what was read and tokenised before is known again for the same one only."""
     encoded = [message.encoded if isinstance(message, ChatMessage) else encode_message(message) for message in messages]
+    encoded_tools = b""
+    if tools is not None:
+        encoded_tools = tools.encoded if isinstance(tools, ChatTools) else encode_json(list(tools))
     request = encode_json(
         {
             "message_bytes": list(map(len, encoded)),
-            "tools": list(tools) if tools is not None else None,
+            **({"tools_bytes": len(encoded_tools)} if tools is not None else {}),
             "tool_choice": tool_choice,
             "parallel_tool_calls": parallel_tool_calls,
             "json_schema": json_schema,
@@ -179,7 +193,7 @@ def request_json(
             "cache_salt": cache_salt,
         }
     )
-    return request, b"".join(encoded)
+    return request, b"".join((encoded_tools, *encoded))
 
 
 def schema_to_grammar(schema: Mapping[str, Any] | bool) -> str:

@@ -29,7 +29,7 @@ from luce.supervisor.text.errors import (
 )
 
 LIBRARY_VARIABLE = "LUCE_TEXT_LIBRARY"
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 _ERRORS: dict[int, type[TextError]] = {
     1: BadRequestError,

@@ -50,7 +50,9 @@ def played(model: Path, folder: Path, template: Path | None, names: set[str], cl
         side.close()
 
 
-@pytest.mark.parametrize(("client", "name"), [("pi", "all-spellings"), ("pi", "restart-respelled"), ("codex", "retry")])
+@pytest.mark.parametrize(
+    ("client", "name"), [("pi", "all-spellings"), ("pi", "restart-respelled"), ("opencode", "edited")]
+)
 def test_a_habit_costs_what_is_new(tiny_model: Path, tmp_path: Path, client: str, name: str) -> None:
     turns = played(tiny_model, tmp_path, None, {name}, [client])
     told = row(turns)

@@ -231,7 +231,8 @@ def test_the_banner_is_for_every_client(serving: Serving) -> None:
     with serving("--alias", "m", LUCE_API_KEY="secret") as process:
         banner, url = process.banner, process.url
         assert "secret" not in banner, "stdout is no terminal: it may be a journal"
-        assert f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN=YOUR_KEY claude --model m" in banner
+        assert f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN=YOUR_KEY CLAUDE_CODE_MAX_CONTEXT_TOKENS=" in banner
+        assert re.search(r"CLAUDE_CODE_MAX_CONTEXT_TOKENS=\d+ claude --model m$", banner, re.MULTILINE)
         assert f"OPENAI_BASE_URL={url}/v1" in banner
         for client in ("Claude Code", "Codex", "opencode", "pi", "Open WebUI", "OpenAI SDKs", "Anthropic SDKs"):
             assert re.search(rf"^{client}", banner, re.MULTILINE), client

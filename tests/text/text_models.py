@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import count
 from pathlib import Path
 
 import gguf
@@ -103,10 +104,15 @@ def added_up(deltas: Iterable[Delta]) -> AnswerMessage:
 
 
 class Forgetful(TextModel):
-    """Its messages go with the request, where the library knows none of them again."""
+    """Its messages go with the request, each time for somebody else: the library knows nothing of them again."""
+
+    _salts = count()
 
     def render_json(self, request: bytes, texts: bytes = b"") -> RenderedChat:
         values = json.loads(request)
+        values["cache_salt"] = f"nobody {next(self._salts)}"
+        n_tools = values.pop("tools_bytes", 0)
+        values["tools"], texts = json.loads(texts[:n_tools] or b"null"), texts[n_tools:]
         messages = []
         for size in values.pop("message_bytes"):
             encoded, texts = texts[:size], texts[size:]

@@ -61,7 +61,7 @@ common_chat_params apply(const ChatTemplate& chat_template, const ChatRequest& r
             try {
                 return apply_known(chat_template, request, inputs);
             } catch (const jinja::frozen_exception&) {
-                chat_template.memory().give_up();
+                chat_template.memory().give_up("it changes the messages or tools that it is given");
             }
         }
         return common_chat_templates_apply(chat_template.templates(), with_messages(inputs, request));
@@ -79,8 +79,11 @@ std::shared_ptr<const SpecialText> special_text(const ChatTemplate& chat_templat
 }
 
 bool is_plain(const ChatRequest& request, const SpecialText& special) {
+    common_chat_templates_inputs others;
+    others.chat_template_kwargs = request.chat_template_kwargs;
+    others.json_schema = request.json_schema;
     return std::ranges::all_of(request.read, [&](const auto& message) { return message->is_plain(special); }) &&
-           is_plain_but_for_messages(request, special);
+           request.offered->is_plain(special) && is_plain_but_for_messages(others, special);
 }
 
 // `inputs`: what the template sees of the request, without the messages.
@@ -103,8 +106,9 @@ void tokenize(const ChatRequest& request, const common_chat_templates_inputs& in
             throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, "the chat template gives another prompt each time");
         }
         chat.text = std::move(*marks);
-        PromptTokens tokens = tokenize_prompt(chat_template.vocabulary(), {chat_template.texts(), request.cache_salt},
-                                              *special, chat.params.prompt, chat.text.spans, true, request.markers);
+        PromptTokens tokens =
+            tokenize_prompt(chat_template.vocabulary(), {chat_template.texts(), request.cache_salt},
+                            chat_template.prompts(), *special, chat.params.prompt, chat.text.spans, request.markers);
         chat.marks = find_message_marks(chat_template.vocabulary(), *special, chat.params.prompt, tokens,
                                         chat.params.message_delimiters);
         chat.ids = std::move(tokens.ids);
@@ -206,7 +210,8 @@ common_json delimiters_json(const RenderedChat& chat) {
 
 std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
                                                 std::string_view request_json, std::string_view texts) {
-    const ChatRequest inputs = parse_chat_request(request_json, texts, chat_template->messages());
+    const ChatRequest inputs =
+        parse_chat_request(request_json, texts, chat_template->messages(), chat_template->tools());
     const std::string constraint = own_grammar(inputs);
     const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     const bool must_call = may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
@@ -256,6 +261,7 @@ common_json to_json(const RenderedChat& chat) {
         {"delimiters", delimiters_json(chat)},
         {"marks", marks},
         {"text_spans", spans},
+        {"rendered_whole", chat.chat_template->memory().given_up_for()},
     };
 }
 

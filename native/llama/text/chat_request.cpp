@@ -39,16 +39,22 @@ std::vector<RequestMessagePtr> read_listed(const common_json& messages) {
     return read;
 }
 
+// The next text of those that stand beside the request.
+std::string_view take_text(const common_json& size, std::string_view& texts) {
+    const int64_t n_bytes = size.is_number_integer() ? size.get<int64_t>() : -1;
+    if (n_bytes < 0 || static_cast<uint64_t>(n_bytes) > texts.size()) {
+        refuse("tools_bytes and message_bytes must be numbers whose sum is the length of tools and messages");
+    }
+    const std::string_view text = texts.substr(0, static_cast<size_t>(n_bytes));
+    texts.remove_prefix(text.size());
+    return text;
+}
+
 std::vector<RequestMessagePtr> read_encoded(const common_json& sizes, std::string_view texts,
                                             const MessageCache::Salted& known) {
     std::vector<RequestMessagePtr> read;
     for (const common_json& size : sizes.is_array() ? sizes : common_json::array()) {
-        const int64_t n_bytes = size.is_number_integer() ? size.get<int64_t>() : -1;
-        if (n_bytes < 0 || static_cast<uint64_t>(n_bytes) > texts.size()) {
-            refuse("message_bytes must be numbers whose sum is the length of the messages");
-        }
-        read.push_back(known.get(texts.substr(0, static_cast<size_t>(n_bytes))));
-        texts.remove_prefix(static_cast<size_t>(n_bytes));
+        read.push_back(known.get(take_text(size, texts)));
     }
     return read;
 }
@@ -76,10 +82,15 @@ std::string read_chosen_tool(const common_json& choice, const common_chat_templa
     return name;
 }
 
-void read_tools(const common_json& body, ChatRequest& request) {
-    if (body.contains("tools") && !body.at("tools").is_null()) {
-        request.tools = common_chat_tools_parse_oaicompat(body.at("tools"));
+RequestToolsPtr read_offered(const common_json& body, std::string_view& texts, const ToolsCache::Salted& known) {
+    if (body.contains("tools_bytes")) {
+        return known.get(take_text(body.at("tools_bytes"), texts));
     }
+    return std::make_shared<const RequestTools>(body.contains("tools") ? body.at("tools") : common_json());
+}
+
+void read_tools(const common_json& body, ChatRequest& request) {
+    request.tools = request.offered->tools();
     request.parallel_tool_calls = flag(body, "parallel_tool_calls", true);
     if (body.contains("tool_choice") && body.at("tool_choice").is_object()) {
         request.chosen_tool = read_chosen_tool(body.at("tool_choice"), request);
@@ -165,13 +176,15 @@ void read_ending(const common_json& body, ChatRequest& inputs) {
 
 }  // namespace
 
-ChatRequest parse_chat_request(std::string_view json, std::string_view texts, MessageCache& known) {
+ChatRequest parse_chat_request(std::string_view json, std::string_view texts, MessageCache& known,
+                               ToolsCache& known_tools) {
     const common_json body = parse_json(json, "the chat request");
     if (!body.is_object()) {
         refuse("the chat request must be an object with messages");
     }
     ChatRequest request;
     request.cache_salt = text(body, "cache_salt", "");
+    request.offered = read_offered(body, texts, {known_tools, request.cache_salt});
     read_messages(body, texts, known, request);
     try {
         read_markers(body, request.markers);

@@ -108,7 +108,9 @@ void check_parses(const char* source) {
 ChatTemplate::ChatTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& override_source)
     : vocabulary_(std::move(vocabulary)),
       texts_([this](std::string_view text) { return vocabulary_->tokenize(text, false, false); }, kMaxCachedBytes),
+      prompts_(kMaxCachedBytes),
       messages_(read_message, kMaxCachedBytes),
+      tools_(read_request_tools, kMaxCachedBytes),
       memory_(kMaxCachedBytes) {
     vocabulary_->text();
     if (override_source.empty()) {

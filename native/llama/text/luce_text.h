@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LUCE_TEXT_ABI_VERSION 5
+#define LUCE_TEXT_ABI_VERSION 6
 
 #if defined(_WIN32)
 #define LUCE_TEXT_API __declspec(dllexport)
@@ -83,13 +83,14 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
  *      chat completions spell them; only "messages" is required. Besides "image_markers": {"prefix": text, "bytes": n}:
  *      what begins with the prefix and is so long stands for an image; number k of them is the id n_vocab + k. And in
  *      place of "messages" "message_bytes": [n]: the messages stand in `texts`, one behind the other, so long each:
- * JSON, and behind a line's end the content as it is, if it is a text. What came before is then not read again, unless
+ * JSON, and behind a line's end the content as it is, if it is a text. In place of "tools" "tools_bytes": n: they stand
+ * before the messages there, as JSON. What came before is then not read again, unless
  * it came with another "cache_salt" (a text): who takes longer over what others have sent learns that they have. Out:
  * {"format", "grammar", "grammar_lazy", "triggers": [{"type": "word" | "pattern" | "full" | "token", "value",
  * "token"}], "preserved": [id], "generation_prompt", "additional_stops": [text], "thinking": {"supported", "start",
  * "ends": [text], "start_tokens": [id], "ends_tokens": [[id]]}, "delimiters": [{"role", "text", "tokens"}], "marks":
  * [[token, byte, role]], "text_spans": [[begin, end]] (bytes of the prompt that spell a special token but came from a
- * message)} */
+ * message), "rendered_whole": why nothing of earlier renderings is used for this template; "" where it is} */
 LUCE_TEXT_API luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json,
                                                 const char* texts, size_t n_texts, luce_text_chat** chat,
                                                 char** rendered, char** error);

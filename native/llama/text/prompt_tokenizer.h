@@ -7,23 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "llama/text/prompt_memory.h"
+#include "llama/text/prompt_tokens.h"
 #include "llama/text/special_text.h"
 #include "llama/text/token_cache.h"
 #include "llama/text/vocabulary.h"
 
 namespace luce::llama {
-
-// A byte of the prompt at which a token is known to begin.
-struct TokenAnchor {
-    size_t byte = 0;
-    size_t token = 0;                   // index into ids
-    llama_token id = LLAMA_TOKEN_NULL;  // the special token there, if it is one
-};
-
-struct PromptTokens {
-    std::vector<llama_token> ids;
-    std::vector<TokenAnchor> anchors;  // in order: each special token, each raw stretch between two
-};
 
 // What stands in a prompt's text for an image: `prefix`, so many bytes more, and not known to who writes messages.
 // Number k of a prompt's markers becomes the one id n_vocab + k, and the texts around it are tokenised each by itself.
@@ -32,10 +22,10 @@ struct ImageMarkers {
     size_t n_bytes = 0;  // of a marker, its prefix included
 };
 
-// kept_as_text: in order, without overlaps. add_special: what the vocabulary puts around a text (BOS and so on).
-// texts: of vocabulary.tokenize(text, false, false).
-PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts, const SpecialText& special,
-                             std::string_view prompt, const std::vector<ByteSpan>& kept_as_text, bool add_special,
-                             const ImageMarkers& markers = {});
+// kept_as_text: in order, without overlaps.
+// texts: of vocabulary.tokenize(text, false, false). prompts: of the same vocabulary, with what is around them.
+PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts, PromptMemory& prompts,
+                             const SpecialText& special, const std::string& prompt,
+                             const std::vector<ByteSpan>& kept_as_text, const ImageMarkers& markers);
 
 }  // namespace luce::llama

@@ -89,6 +89,19 @@ jinja::value loop_member(const std::string& name, const std::vector<jinja::value
     return number(items.size());
 }
 
+// Each time that the text comes again all its parts are copied.
+void join_alike(std::vector<jinja::string_part>& parts) {
+    std::vector<jinja::string_part> joined;
+    for (jinja::string_part& part : parts) {
+        if (!joined.empty() && joined.back().is_input == part.is_input) {
+            joined.back().val += part.val;
+        } else {
+            joined.push_back(std::move(part));
+        }
+    }
+    parts = std::move(joined);
+}
+
 // Whether a turn that found this would find the same now.
 class Comparison {
 public:
@@ -176,6 +189,17 @@ bool LoopPlan::has_own_objects(const std::vector<const jinja::value_t*>& objects
 TemplateMemory::TemplateMemory(size_t max_bytes)
     : max_bytes_(max_bytes),
       inputs_([](std::string_view text) { return frozen_value(common_json::parse(std::string(text))); }, max_bytes) {}
+
+void TemplateMemory::give_up(const std::string& why) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    given_up_for_ = why;
+    is_in_use_ = false;
+}
+
+std::string TemplateMemory::given_up_for() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return given_up_for_;
+}
 
 jinja::value TemplateMemory::input(const common_json& json) { return inputs_.get(json.dump()); }
 
@@ -353,6 +377,7 @@ void RenderingMemory::ran(jinja::context& scope, const jinja::value_array& resul
     for (size_t n = begin; n < result->val_arr.size(); ++n) {
         jinja::gather_string_parts_recursive(result->val_arr[n], text);
     }
+    join_alike(text->val_str.parts);
     running.turn.n_bytes = kTurnBytes + text->val_str.length();
     running.turn.text = text;
     ++running.plan->n_kept;

@@ -80,7 +80,9 @@ public:
 
     // Not for a template that changes what it is given.
     bool is_in_use() const { return is_in_use_; }
-    void give_up() { is_in_use_ = false; }
+    void give_up(const std::string& why);
+    // Why it is not in use; empty while it is.
+    std::string given_up_for() const;
     uint64_t n_kept() const { return n_kept_; }
     uint64_t n_reused() const { return n_reused_; }
     void count_reused() { ++n_reused_; }
@@ -97,7 +99,8 @@ private:
     std::atomic<bool> is_in_use_ = true;
     std::atomic<uint64_t> n_kept_ = 0;  // turns, ever
     std::atomic<uint64_t> n_reused_ = 0;
-    std::mutex mutex_;
+    mutable std::mutex mutex_;
+    std::string given_up_for_;
     std::map<const jinja::program*, MacroSource> macros_;
     std::map<const jinja::for_statement*, std::shared_ptr<const LoopPlan>> plans_;
     std::list<Entry> turns_;  // the latest used first

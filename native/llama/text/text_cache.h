@@ -26,6 +26,7 @@ public:
     public:
         Salted(TextCache& cache, std::string_view salt) : cache_(cache), salt_(salt) {}
         Value get(std::string_view text) const { return cache_.get(text, salt_); }
+        std::string_view salt() const { return salt_; }
 
     private:
         TextCache& cache_;

@@ -16,7 +16,7 @@ constexpr std::size_t kCheckpointsShare = 16;
 
 constexpr Position kLeastDistance = 32;  // about what reading the weights once more costs, in prompt tokens
 
-// Where texts depart it is saved again and again.
+// Where texts depart, or are likely to, it is saved again and again.
 constexpr Position kLeastDistanceOfDeparture = 8;
 
 // What is planned shortly before the departure stands for it: what it is good for is kept, and the other is spared.
@@ -42,7 +42,8 @@ void CheckpointTaker::plan(Lane& lane, const PrefixMatch& prefix_match, std::spa
     // checkpoint would cost a computation of its own and save those few tokens.
     if (n_known > 0) {
         std::erase_if(lane.checkpoints, [n_known](const PlannedCheckpoint& checkpoint) {
-            return checkpoint.position < n_known + kLeastDistance;
+            const bool is_mark = checkpoint.kind == CheckpointKind::mark;
+            return checkpoint.position < n_known + (is_mark ? kLeastDistanceOfDeparture : kLeastDistance);
         });
     }
     const Position departure = prefix_match.n_known;

@@ -157,6 +157,25 @@ TEST_CASE("a mark shortly before the departure stands for it") {
     CHECK(machine.run(session(kHead, 3)) == kHead - 5);
 }
 
+TEST_CASE("a message that is edited behind an answer that was read anew begins at its mark") {
+    Machine machine;
+    Tokens text = session(kHead, 1);
+    machine.run(text);
+    const auto n_known = static_cast<Position>(text.size());
+    const Tokens answer = session(0, 2, 20);
+    text.insert(text.end(), answer.begin(), answer.end());
+    const auto begun = static_cast<Position>(text.size());
+    const auto asked = [&](int number) {
+        Tokens longer = text;
+        const Tokens question = session(0, number);
+        longer.insert(longer.end(), question.begin(), question.end());
+        return longer;
+    };
+    CHECK(machine.run(asked(3), {n_known + 2, begun}) == n_known);
+    CHECK(machine.n_cuts == 1);  // what stands right behind the known text is worth none
+    CHECK(machine.run(asked(4), {n_known + 2, begun}) == begun);
+}
+
 TEST_CASE("a text that goes on from its end departs from nothing") {
     Machine machine;
     Tokens text = session(kHead, 1);

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -20,7 +21,7 @@ from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.parse import read_chat
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.prompts.rendering import prompt_text
-from luce.supervisor.http.transport.body import read_body
+from luce.supervisor.http.transport.body import converted, read_body
 from luce.supervisor.http.transport.connection import while_connected
 from luce.supervisor.text import TextModel
 
@@ -57,13 +58,15 @@ async def post_detokenize(request: web.Request) -> web.Response:
 async def post_apply_template(request: web.Request) -> web.Response:
     body = await read_body(request, ChatBody)
     context = context_of(request)
-    parsed = read_chat(
+    read = partial(
+        read_chat,
         body,
         context.text,
         max_choices=context.settings.max_choices,
         headers=request.headers,
         client=request[CLIENT],
     )
+    parsed = await converted(request, read)
     assert isinstance(parsed.answer_request.prompt, ChatPrompt)
     asked = context.defaults.complete(parsed.answer_request.prompt, parsed.answer_request.model)
     prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, asked, request[CLIENT]))

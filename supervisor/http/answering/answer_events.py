@@ -142,6 +142,10 @@ class Usage:
         """Of the prompt: tokens that the model has seen, cached ones among them."""
         return self.n_prompt if self.n_read is None else self.n_read
 
+    def fills(self, n_ctx: int | None) -> bool:
+        """Whether the context is full behind the answer."""
+        return n_ctx is not None and self.n_seen + self.n_generated >= n_ctx
+
     def extension(self) -> dict[str, Any]:
         """What no API has a field for, under the same names in each dialect's usage, as `luce`: why the cache did not
         serve more of the prompt, where the time went, what speculation did and where experts were read."""

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from functools import partial
+from typing import TypedDict
 
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
+from luce.supervisor.http.anthropic.betas import read_betas
 from luce.supervisor.http.anthropic.conversion import hides_thinking, request_of_count, request_of_messages
 from luce.supervisor.http.anthropic.events import MessageStream, message_json
 from luce.supervisor.http.anthropic.shapes import MESSAGE, TOKEN_COUNT, CountTokensRequest, MessagesRequest
 from luce.supervisor.http.app_context import CLIENT, REQUEST_ID, context_of
 from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
-from luce.supervisor.http.transport.body import read_body
+from luce.supervisor.http.transport.body import converted, read_body
 from luce.supervisor.http.transport.connection import while_connected
 
 SESSION_HEADERS = ("X-Claude-Code-Session-Id", "X-Session-Id")
@@ -47,6 +50,13 @@ OPERATIONS = (
 )
 
 
+class _Form(TypedDict):
+    """How an answer is written."""
+
+    hides_thinking: bool
+    n_ctx: int | None
+
+
 def add_routes(router: web.UrlDispatcher) -> None:
     router.add_post("/v1/messages", create_message)
     router.add_post("/v1/messages/count_tokens", count_tokens)
@@ -54,24 +64,27 @@ def add_routes(router: web.UrlDispatcher) -> None:
 
 async def create_message(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, MessagesRequest)
-    answer_request = request_of_messages(
+    form: _Form = {"hides_thinking": hides_thinking(body), "n_ctx": read_betas(request)}
+    read = partial(
+        request_of_messages,
         body,
         client=request[CLIENT],
         session=_session_header(request.headers),
         n_vocab=context_of(request).text.n_vocab,
         headers=request.headers,
     )
+    answer_request = await converted(request, read)
     message_id = f"msg_{secrets.token_hex(12)}"
     if body.stream:
         names = (message_id, request[REQUEST_ID], body.model)
-        return await stream_answer(request, answer_request, MessageStream(*names, hides_thinking=hides_thinking(body)))
+        return await stream_answer(request, answer_request, MessageStream(*names, **form))
     (choice,), usage = await whole_answer(request, answer_request)
-    return web.json_response(message_json(message_id, body.model, choice, usage, hides_thinking=hides_thinking(body)))
+    return web.json_response(message_json(message_id, body.model, choice, usage, **form))
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:
     body = await read_body(request, CountTokensRequest)
-    answer_request = request_of_count(body, client=request[CLIENT])
+    answer_request = await converted(request, partial(request_of_count, body, client=request[CLIENT]))
     n_tokens = await while_connected(request, context_of(request).answerer.count_tokens(answer_request))
     return web.json_response({"input_tokens": n_tokens})
 

@@ -40,20 +40,31 @@ _MESSAGE_STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 
 def message_json(
-    message_id: str, model: str, finished: ChoiceFinished, usage: Usage, *, hides_thinking: bool
+    message_id: str,
+    model: str,
+    finished: ChoiceFinished,
+    usage: Usage,
+    *,
+    hides_thinking: bool,
+    n_ctx: int | None = None,
 ) -> dict[str, Any]:
-    """The answer to a request that is not streamed."""
+    """The answer to a request that is not streamed. `n_ctx`: of a client that knows the word for a full context."""
     return {
         "id": message_id,
         "type": "message",
         "role": "assistant",
         "model": model,
         "content": _blocks(finished, hides_thinking=hides_thinking),
-        "stop_reason": _STOP_REASONS[finished.reason],
+        "stop_reason": _stop_reason(finished, usage, n_ctx),
         "stop_sequence": finished.stop_text,
         "usage": usage_json(usage),
         **_applied_edits(usage),
     }
+
+
+def _stop_reason(finished: ChoiceFinished, usage: Usage, n_ctx: int | None) -> str:
+    is_full = finished.reason is FinishReason.LENGTH and usage.fills(n_ctx)
+    return "model_context_window_exceeded" if is_full else _STOP_REASONS[finished.reason]
 
 
 def _applied_edits(usage: Usage) -> dict[str, Any]:
@@ -87,11 +98,15 @@ def usage_json(usage: Usage) -> dict[str, Any]:
 class MessageStream:
     """The events of one streamed message, each call's as the bytes of one write."""
 
-    def __init__(self, message_id: str, request_id: str, model: str, *, hides_thinking: bool) -> None:
+    def __init__(
+        self, message_id: str, request_id: str, model: str, *, hides_thinking: bool, n_ctx: int | None = None
+    ) -> None:
+        """`n_ctx`: of a client that knows the word for a full context."""
         self._message_id = message_id
         self._request_id = request_id
         self._model = model
         self._hides_thinking = hides_thinking
+        self._n_ctx = n_ctx
         self._n_blocks = 0
         self._block: _Block | None = None
         self._held = ""  # white space that may be all there is
@@ -190,7 +205,7 @@ class MessageStream:
         if self._n_blocks == 0:  # clients look at the first block without asking whether there is one
             held = self._held
             opened = self._open(_TextBlock(0)) + (self._delta(held) if held else b"")
-        delta = {"stop_reason": _STOP_REASONS[finished.reason], "stop_sequence": finished.stop_text}
+        delta = {"stop_reason": _stop_reason(finished, usage, self._n_ctx), "stop_sequence": finished.stop_text}
         told = {"type": "message_delta", "delta": delta, "usage": usage_json(usage), **_applied_edits(usage)}
         ended = _event("message_delta", told)
         return opened + self._close() + ended + _MESSAGE_STOP

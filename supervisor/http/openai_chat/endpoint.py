@@ -6,6 +6,7 @@ Also under /chat/completions, as llama-server has it. Beside it .../input_tokens
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from aiohttp import web
 
@@ -18,7 +19,7 @@ from luce.supervisor.http.openai_shared.shapes import answer_schema, json_respon
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.prompts.rendering import prompt_text
 from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
-from luce.supervisor.http.transport.body import read_body
+from luce.supervisor.http.transport.body import converted, read_body
 from luce.supervisor.http.transport.connection import while_connected
 
 OPERATIONS = (
@@ -70,11 +71,13 @@ async def _read(request: web.Request) -> tuple[ParsedRequest, AppContext, str]:
     """And the model's name in the answer."""
     body = await read_body(request, ChatBody)
     context = context_of(request)
-    parsed = read_chat(
+    read = partial(
+        read_chat,
         body,
         context.text,
         max_choices=context.settings.max_choices,
         headers=request.headers,
         client=request[CLIENT],
     )
+    parsed = await converted(request, read)
     return parsed, context, context.served_name(body.model)

@@ -12,7 +12,9 @@ from typing import Any
 
 from luce.supervisor.http.openai_shared.fields import expect, refusal
 from luce.supervisor.http.openai_shared.images import read_image
+from luce.supervisor.http.prompts.conversation_memo import SentMessage
 from luce.supervisor.http.prompts.message_images import NO_PROJECTOR, image_part
+from luce.supervisor.http.transport.known_bodies import KnownMessage
 
 IMAGE_ROLES = ("user", "tool", "function")
 IMAGE_PARTS = ("image_url", "input_image")
@@ -35,7 +37,17 @@ def read_messages(value: Any) -> list[dict[str, Any]]:
     expect(value, list, "messages", "an array of objects")
     if not value:
         raise refusal("messages", "Invalid 'messages': empty array. Expected at least one message.", "empty_array")
-    return [_read_message(message, f"messages[{number}]", number) for number, message in enumerate(value)]
+    return [_read_known(message, number) for number, message in enumerate(value)]
+
+
+def _read_known(message: Any, number: int) -> dict[str, Any]:
+    """One that has come before is what was made of it then."""
+    if not isinstance(message, KnownMessage):
+        return _read_message(message, f"messages[{number}]", number)
+    if message.made is None:
+        message.made = SentMessage(_read_message(message, f"messages[{number}]", number))
+    made: SentMessage = message.made
+    return made
 
 
 def _read_message(message: Any, param: str, number: int) -> dict[str, Any]:

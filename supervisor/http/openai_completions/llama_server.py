@@ -271,7 +271,7 @@ def _object(llama: LlamaForm, prompt: int, choice: ChoiceFinished, usage: Usage,
         "generation_settings": llama.settings,
         "prompt": llama.prompts[prompt],
         "has_new_line": "\n" in choice.content,
-        "truncated": choice.reason is FinishReason.LENGTH and _is_full(usage, llama.n_ctx),
+        "truncated": choice.reason is FinishReason.LENGTH and usage.fills(llama.n_ctx),
         "stop_type": STOP_TYPES[choice.reason],
         "stopping_word": choice.stop_text or "",
         "tokens_cached": usage.n_cached,
@@ -295,11 +295,6 @@ def _named(told: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
         else:
             found[path] = value
     return found
-
-
-def _is_full(usage: Usage, n_ctx: int | None) -> bool:
-    """Whether it was the context that was too short for the answer."""
-    return n_ctx is not None and usage.n_seen + usage.n_generated >= n_ctx
 
 
 def _token_by_token(piece: ContentPiece) -> Sequence[ContentPiece]:

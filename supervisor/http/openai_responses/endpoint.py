@@ -7,6 +7,7 @@ ends.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -25,7 +26,7 @@ from luce.supervisor.http.openai_responses.request import (
 from luce.supervisor.http.openai_responses.response_store import KeptResponse, KeptResponses, encode_items
 from luce.supervisor.http.openai_shared.fields import refusal
 from luce.supervisor.http.transport.answer_stream import stream_answer
-from luce.supervisor.http.transport.body import read_body
+from luce.supervisor.http.transport.body import converted, read_body
 from luce.supervisor.http.transport.connection import while_connected
 
 MAX_LISTED = 100
@@ -74,7 +75,7 @@ class ResponsesApi:
     async def create(self, request: web.Request) -> web.StreamResponse:
         body = await read_body(request, ResponsesBody)
         context = context_of(request)
-        asked = self._read(request, body, context)
+        asked = await self._read(request, body, context)
         writer = ResponseWriter(asked.form)
 
         def keep(response: bytes) -> None:
@@ -103,7 +104,7 @@ class ResponsesApi:
     async def count(self, request: web.Request) -> web.Response:
         body = await read_body(request, ResponsesBody)
         context = context_of(request)
-        asked = self._read(request, body, context)
+        asked = await self._read(request, body, context)
         n_tokens = await while_connected(request, context.answerer.count_tokens(asked.answer_request))
         return web.json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
 
@@ -134,7 +135,7 @@ class ResponsesApi:
             raise refusal("response_id", "only a background response that is at work can be cancelled")
         return web.Response(body=ended, content_type="application/json")
 
-    def _read(self, request: web.Request, body: ResponsesBody, context: AppContext) -> ParsedResponses:
+    async def _read(self, request: web.Request, body: ResponsesBody, context: AppContext) -> ParsedResponses:
         client = request[CLIENT]
         earlier: list[Any] = []
         if body.previous_response_id is not None:
@@ -142,9 +143,9 @@ class ResponsesApi:
         if isinstance(body.input, list):
             body.input = self._kept.referred(body.input, client)
         caller = Caller(request.headers, client)
-        return read_request(
-            body, earlier, model=context.served_name(body.model), vocabulary=context.text, caller=caller
-        )
+        model = context.served_name(body.model)
+        read = partial(read_request, body, earlier, model=model, vocabulary=context.text, caller=caller)
+        return await converted(request, read)
 
     def _conversation(self, name: str, client: str) -> list[Any]:
         earlier = self._kept.conversation(name, client)

@@ -125,6 +125,8 @@ class PromptMarks:
         message's, as each says."""
         at = 0
         for number, mark in enumerate(chat.marks[:n_marks]):
+            if at == len(places):
+                return
             is_last = number + 1 == len(chat.marks)
             end = len(prompt) if is_last else chat.marks[number + 1].byte
             n_tokens = (len(chat.tokens) if is_last else chat.marks[number + 1].token) - mark.token

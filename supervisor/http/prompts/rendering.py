@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -21,10 +22,10 @@ from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings, Spell
 from luce.supervisor.http.prompts.context_edits import AppliedEdit
 from luce.supervisor.http.prompts.image_places import ImagePlaces
 from luce.supervisor.http.prompts.infill import Infill, NoInfillError, infill_prompt
+from luce.supervisor.http.prompts.known_tools import KnownTools
 from luce.supervisor.http.prompts.message_normalizer import (
     UnreadableContentError,
     normalise_schema,
-    normalise_tools,
 )
 from luce.supervisor.http.prompts.prompt_marks import PromptMarks
 from luce.supervisor.http.prompts.reading_ranges import ReadingRanges, reading_ranges
@@ -109,6 +110,7 @@ class Renderer:
         self._roles = RoleFallbacks(model)
         self._marks = PromptMarks(model.prompt_piece)
         self._history = ReasoningHistory(model)
+        self._tools = KnownTools()
         self._said: set[str] = set()
 
     def render(
@@ -128,6 +130,8 @@ class Renderer:
             return replace(text, in_parts=parts_from is not None and len(text.ids) >= parts_from)
         spoken = self._spoken(prompt, owner or client)
         chat = self._chat(prompt, spoken, owner, has_images=bool(images))
+        if chat.rendered_whole:
+            self._say_once(f"the chat template renders each conversation whole, old turns too: {chat.rendered_whole}")
         spliced = self._known.splice(chat, owner, [answer for answer, _ in spoken.answers])
         names = images_in(chat.prompt) if images else []
         placed = ImagePlaces(spliced.ids, self._model.n_vocab, names, images)
@@ -204,7 +208,7 @@ class Renderer:
             choice = {"type": "function", "function": {"name": name}}
         return self._roles.render(
             spoken.messages,
-            tools=normalise_tools(prompt.tools) or None,
+            tools=self._tools.read(prompt.tools, owner),
             tool_choice=choice,
             parallel_tool_calls=prompt.parallel_tool_calls,
             json_schema=_schema(prompt),
@@ -296,8 +300,8 @@ def _user_end(chat: RenderedChat, messages: Sequence[Mapping[str, Any]], places:
     if "user" not in roles:
         return None
     n_before = roles[: len(roles) - roles[::-1].index("user")].count("assistant")
-    begun = [place for mark, place in zip(chat.marks, places, strict=True) if mark.role == "assistant"]
-    return begun[n_before] if n_before < len(begun) else None
+    begun = (place for mark, place in zip(chat.marks, places, strict=True) if mark.role == "assistant")
+    return next(islice(begun, n_before, None), None)
 
 
 def _begun_reasoning(chat: RenderedChat) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from luce.supervisor.http.prompts.answer_spellings import GivenAnswer
+from luce.supervisor.http.prompts.splice_walk import Found, PastWalk, SpliceWalk, SpliceWalks, stops_at
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel
 
 _ENTRY_BYTES = 600  # beside an answer's text and ids, about
@@ -71,6 +72,9 @@ class _Answer:
         return len(self.text) + self.ids.itemsize * len(self.ids) + _ENTRY_BYTES
 
 
+_Walk = SpliceWalk[tuple[_Answer, ...]]
+
+
 class TokenReplayCache:
     """The latest used ones, up to so many bytes. Any thread may use it."""
 
@@ -78,7 +82,8 @@ class TokenReplayCache:
         self._model = model
         self._special = frozenset(token.id for token in model.info.special)
         self._max_bytes = max_bytes
-        self._answers: OrderedDict[bytes, list[_Answer]] = OrderedDict()
+        self._answers: OrderedDict[bytes, tuple[_Answer, ...]] = OrderedDict()
+        self._walks: SpliceWalks[tuple[_Answer, ...]] = SpliceWalks()
         self._lock = threading.Lock()
         self.n_bytes = 0
 
@@ -86,51 +91,60 @@ class TokenReplayCache:
         """The prompt with the ids of answers that are known, for a turn of `client`'s: nobody else has it. `answers`:
         what the assistant's messages are known to be, in their order."""
         prompt = chat.prompt_bytes
-        digest = blake2b(client.encode(), digest_size=16)
-        ids = array("i")
-        boundaries: list[int] = []
-        places: list[int | None] = []
-        replaced, respelled = set(), set()
-        n_taken, n_hashed, n_spliced, n_said = 0, 0, 0, 0
+        walk, before = self._walks.begin(chat, client, answers, self._still_holds)
+        stops = []
+        for number in range(len(walk.places), len(chat.marks)):
+            if number in stops_at(len(chat.marks)) and walk.n_seen <= chat.marks[number].byte:
+                stops.append(walk.stop())
+            self._go_on(walk, chat, prompt, answers)
+        self._walks.keep(PastWalk(client, chat, answers, walk, stops), before)
+        ids = walk.ids + chat.tokens[walk.n_taken :]
         turn = None
-        for number, mark in enumerate(chat.marks):
-            digest.update(prompt[n_hashed : mark.byte])
-            n_hashed = mark.byte
-            given = None
-            if mark.role == "assistant":
-                given = answers[n_said] if n_said < len(answers) else None
-                n_said += 1
-            if mark.token < n_taken:
-                places.append(None)
-                continue  # inside of an answer that was put in
-            ids += chat.tokens[n_taken : mark.token]
-            n_taken = mark.token
-            boundaries.append(len(ids))
-            places.append(len(ids))
-            place = digest.digest()
-            here = self._known_at(place)
-            found = self._spelled(chat, prompt, mark, here) if here else None
-            if found is None and given is not None:
-                found = self._respelled(chat, prompt, number, [known for known in here if known.given is given])
-                if found is not None:
-                    respelled.add(n_said - 1)
-            if found is not None:
-                known_ids, n_replaced = found
-                replaced.add(n_said - 1)
-                n_spliced += known_ids != chat.tokens[n_taken : n_taken + n_replaced]
-                ids += known_ids
-                n_taken += n_replaced
-            turn = (place, mark.byte, boundaries[-1])
-        ids += chat.tokens[n_taken:]
+        if walk.boundaries:
+            last = len(walk.places) - 1 - walk.places[::-1].index(walk.boundaries[-1])
+            turn = Turn(walk.found[-1][0], prompt[chat.marks[last].byte :], tuple(ids[walk.boundaries[-1] :]))
         return SplicedPrompt(
             ids,
-            tuple(boundaries),
-            tuple(places),
-            None if turn is None else Turn(turn[0], prompt[turn[1] :], tuple(ids[turn[2] :])),
-            n_spliced,
-            frozenset(replaced),
-            frozenset(respelled),
+            tuple(walk.boundaries),
+            tuple(walk.places),
+            turn,
+            walk.n_spliced,
+            frozenset(walk.replaced),
+            frozenset(walk.respelled),
         )
+
+    def _go_on(self, walk: _Walk, chat: RenderedChat, prompt: bytes, answers: Sequence[GivenAnswer | None]) -> None:
+        """Past the next mark."""
+        number = len(walk.places)
+        mark = chat.marks[number]
+        walk.digest.update(prompt[walk.n_hashed : mark.byte])
+        walk.n_hashed = mark.byte
+        given = None
+        if mark.role == "assistant":
+            given = answers[walk.n_said] if walk.n_said < len(answers) else None
+            walk.n_said += 1
+        if mark.token < walk.n_taken:
+            walk.places.append(None)
+            return  # inside of an answer that was put in
+        walk.ids += chat.tokens[walk.n_taken : mark.token]
+        walk.n_taken = mark.token
+        walk.boundaries.append(len(walk.ids))
+        walk.places.append(len(walk.ids))
+        place = walk.digest.digest()
+        here = self._known_at(place)
+        walk.found.append((place, here))
+        walk.n_seen = max((mark.byte + len(known.text) for known in here), default=walk.n_seen)
+        found = self._spelled(chat, prompt, mark, here) if here else None
+        if found is None and given is not None:
+            found = self._respelled(chat, prompt, number, [known for known in here if known.given is given])
+            if found is not None:
+                walk.respelled.append(walk.n_said - 1)
+        if found is not None:
+            known_ids, n_replaced = found
+            walk.replaced.append(walk.n_said - 1)
+            walk.n_spliced += known_ids != chat.tokens[walk.n_taken : walk.n_taken + n_replaced]
+            walk.ids += known_ids
+            walk.n_taken += n_replaced
 
     def keep(
         self, turn: Turn, tokens: Sequence[int], stop: str | None = None, given: GivenAnswer | None = None
@@ -154,26 +168,35 @@ class TokenReplayCache:
         ids = [*turn.head_ids, *ids]
         answer = _Answer(turn.head + text, array("i", ids), turn.head, given, tuple(self._specials(ids)))
         with self._lock:
-            here = self._answers.setdefault(turn.place, [])
-            for other in [other for other in here if other.text == answer.text]:
-                self._drop(here, other)
-            if len(here) >= _MAX_AT_ONE_PLACE:
-                self._drop(here, here[0])
-            here.append(answer)
-            self.n_bytes += answer.n_bytes
+            here = self._answers.get(turn.place, ())
+            leaving = [other for other in here if other.text == answer.text]
+            if not leaving and len(here) >= _MAX_AT_ONE_PLACE:
+                leaving = [here[0]]
+            self._answers[turn.place] = (*(other for other in here if other not in leaving), answer)
+            self.n_bytes += answer.n_bytes - sum(other.n_bytes for other in leaving)
             self._answers.move_to_end(turn.place)
             while self.n_bytes > self._max_bytes and self._answers:
                 _, oldest = self._answers.popitem(last=False)
                 self.n_bytes -= sum(other.n_bytes for other in oldest)
 
-    def _known_at(self, place: bytes) -> list[_Answer]:
+    def _known_at(self, place: bytes) -> tuple[_Answer, ...]:
         if place not in self._answers:  # as at most places
-            return []
+            return ()
         with self._lock:
-            here = list(self._answers.get(place, ()))
+            here = self._answers.get(place, ())
             if here:
                 self._answers.move_to_end(place)
         return here
+
+    def _still_holds(self, found: Found[tuple[_Answer, ...]]) -> bool:
+        """Whether as much is known at each place. Others may use it then, so that all of it is in use."""
+        with self._lock:
+            if any(self._answers.get(place, ()) != here for place, here in found):
+                return False
+            for place, here in found:
+                if here:
+                    self._answers.move_to_end(place)
+        return True
 
     def _spelled(
         self, chat: RenderedChat, prompt: bytes, mark: MessageMark, here: Sequence[_Answer]
@@ -265,10 +288,6 @@ class TokenReplayCache:
 
     def _pieces(self, ids: Iterable[int]) -> list[bytes]:
         return [self._model.prompt_piece(token) for token in ids]
-
-    def _drop(self, here: list[_Answer], answer: _Answer) -> None:
-        here.remove(answer)
-        self.n_bytes -= answer.n_bytes
 
 
 def _ends_with_message(text: bytes, given: GivenAnswer) -> bool:

@@ -15,21 +15,28 @@ from typing import Any, NoReturn, TypeVar
 from aiohttp import hdrs, web
 from pydantic import BaseModel, ValidationError
 
-from luce.supervisor.http.app_context import choose_model, context_of
+from luce.supervisor.http.app_context import CLIENT, choose_model, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.connection import ClientGoneError
+from luce.supervisor.http.transport.known_bodies import KnownBodies, name_of_messages
 
 MAX_DEPTH = 100  # of arrays and objects in each other
 MAX_VALUES = 2_000_000  # a body of 32 MiB could hold eight times as many, each an object of ours
+MAX_MESSAGES = 100_000  # as with Anthropic: a conversation of so many fits no context, and takes seconds to read
 MAX_DIGITS = 20  # of a whole number: all of 64 bits
 
 _ENCODINGS = ("identity", "gzip", "deflate", "br", "zstd")  # aiohttp says which of them are installed
 
 _LONG_BYTES = 1 << 18  # of a body; what is shorter is parsed in the time that a thread takes to begin
 
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % (MAX_DIGITS + 1))
+_N_BYTES = web.RequestKey("n_body_bytes", int)
+"""Of a request whose body was read by `read_body`."""
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
+
+KNOWN_BODIES = web.AppKey("known_bodies", KnownBodies)
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Value = TypeVar("_Value")
@@ -39,7 +46,9 @@ async def read_body(request: web.Request, model: type[_Model], *, chooses: bool 
     """The body, checked. If it names a model, the request is that model's from here on, where it is to be
     (`chooses`)."""
     data = await read_bytes(request, context_of(request).settings)
-    body = await parsed(data, lambda data: check(parse_object(data), model))
+    request[_N_BYTES] = len(data)
+    known = (request.app[KNOWN_BODIES], f"{model.__name__} {request[CLIENT]}")
+    body = await parsed(data, lambda data: check(parse_object(data, *known), model))
     if chooses:
         await choose_model(request, getattr(body, "model", None))
     return body
@@ -48,6 +57,11 @@ async def read_body(request: web.Request, model: type[_Model], *, chooses: bool 
 async def parsed(data: bytes, parse: Callable[[bytes], _Value]) -> _Value:
     """What `parse` makes of a body; of a long one in a thread, so that others are served meanwhile."""
     return parse(data) if len(data) < _LONG_BYTES else await asyncio.to_thread(parse, data)
+
+
+async def converted(request: web.Request, convert: Callable[[], _Value]) -> _Value:
+    """What `convert` makes of the body that was read, in the same way: it may have hundreds of thousands of items."""
+    return convert() if request[_N_BYTES] < _LONG_BYTES else await asyncio.to_thread(convert)
 
 
 def check(raw: Mapping[str, Any], model: type[_Model]) -> _Model:
@@ -97,24 +111,35 @@ async def read_bytes(request: web.Request, settings: ServeSettings) -> bytes:
     return bytes(pieces)
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
-    """A JSON object of text, numbers and the like that everything behind can express. Raises ApiError."""
+def parse_object(data: bytes, known: KnownBodies | None = None, owner: str = "") -> dict[str, Any]:
+    """A JSON object of text, numbers and the like that everything behind can express. `known`: earlier bodies of
+    `owner`'s. Raises ApiError."""
     if not data.strip():
         _refuse("the body is empty: it has to be a JSON object")
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
         raise ApiError(ErrorKind.TOO_LARGE, "too_many_values", f"the body has more than {MAX_VALUES:,} values")
     try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        _refuse(f"the body is not UTF-8: byte {error.start}")
+    value = _parse(text) if known is None else known.parsed(text, owner, _parse)
+    if (name := name_of_messages(value)) is not None and len(value[name]) > MAX_MESSAGES:
+        told = f"{name} has {len(value[name]):,} items: {MAX_MESSAGES:,} is the most"
+        raise ApiError(ErrorKind.INVALID, "too_many_messages", told, param=name)
+    return value
+
+
+def _parse(text: str) -> dict[str, Any]:
+    try:
         value = json.loads(
-            data.decode("utf-8"),
+            text,
             object_pairs_hook=_object,
             parse_constant=_no_constant,
             parse_float=_float,
-            parse_int=_int if _LONG_NUMBER.search(data) else None,
+            parse_int=_int if _LONG_NUMBER.search(text) else None,
         )
-        if _SURROGATE.search(data):
+        if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeDecodeError as error:
-        _refuse(f"the body is not UTF-8: byte {error.start}")
     except UnicodeEncodeError:
         _refuse("a text in the body has half of a surrogate pair (\\ud800 to \\udfff by itself)")
     except RecursionError:

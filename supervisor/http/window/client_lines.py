@@ -14,7 +14,7 @@ def client_lines(url: str, model: str, key: str | None, *, n_ctx: int) -> dict[s
     """What each client takes, by its name."""
     said = NO_KEY if key is None else key
     return {
-        "Claude Code": f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={said} claude --model {model}",
+        "Claude Code": _claude_code(url, model, said, n_ctx),
         "Codex, in ~/.codex/config.toml": _codex(url, model, key),
         "opencode, in opencode.json (then: opencode --model luce/" + model + ")": _opencode(url, model, said, n_ctx),
         "pi, in ~/.pi/agent/models.json (then: pi --provider luce --model " + model + ")": _pi(url, model, said, n_ctx),
@@ -23,6 +23,12 @@ def client_lines(url: str, model: str, key: str | None, *, n_ctx: int) -> dict[s
         "Anthropic SDKs": f"export ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY={said}",
         "luce chat, in a terminal": ("" if key is None else f"LUCE_API_KEY={said} ") + f"luce chat --url {url}",
     }
+
+
+def _claude_code(url: str, model: str, key: str, n_ctx: int) -> str:
+    """It takes a model that it does not know for one of 200,000 tokens."""
+    server = f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}"
+    return f"{server} CLAUDE_CODE_MAX_CONTEXT_TOKENS={n_ctx} claude --model {model}"
 
 
 def _codex(url: str, model: str, key: str | None) -> str:

@@ -153,6 +153,27 @@ async def test_calls_stream_as_they_form(server: Server) -> None:
     assert "".join(deltas) == call["arguments"]
 
 
+@pytest.mark.parametrize("limit", [1, 2, 5])
+async def test_so_many_calls_and_no_more(server: Server, limit: int) -> None:
+    """The grammar writes three; one beyond the limit ends the answer, and nothing of it is told."""
+    cities = ["Rome", "Oslo", "Graz"]
+    arguments = [json.dumps({"name": "get_weather", "arguments": {"city": city}}) for city in cities]
+    calls = [f"<tool_call>\n{call}\n</tool_call>" for call in arguments]
+    body = {
+        "input": "Weather?",
+        "tools": [WEATHER],
+        "grammar": f"root ::= {json.dumps(''.join(calls))}",
+        "max_tool_calls": limit,
+    }
+    events = await all_events(server.url, body)
+    response = events[-1]["response"]
+    assert (response["status"], response["max_tool_calls"]) == ("completed", limit)
+    told = [json.loads(item["arguments"])["city"] for item in response["output"] if item["type"] == "function_call"]
+    assert told == cities[:limit]
+    begun = [event for event in events if event["type"] == "response.output_item.added"]
+    assert [event["item"]["type"] for event in begun] == ["function_call"] * min(limit, 3)
+
+
 async def test_a_custom_tool_gets_its_text(server: Server) -> None:
     tool = {"type": "custom", "name": "note", "description": "Writes a note."}
     choice = {"type": "custom", "name": "note"}

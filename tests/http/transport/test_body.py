@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from contextlib import suppress
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict
 
+from luce.supervisor.http.anthropic import endpoint as anthropic
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.transport.body import MAX_DEPTH, MAX_VALUES, check, parse_object, parsed
+from luce.supervisor.http.openai_chat import endpoint as openai_chat
+from luce.supervisor.http.openai_responses import endpoint as openai_responses
+from luce.supervisor.http.transport.body import MAX_DEPTH, MAX_MESSAGES, MAX_VALUES, check, parse_object, parsed
+from tests.http.serving import Server
 
 
 class Body(BaseModel):
@@ -68,6 +74,44 @@ def test_what_is_no_object_of_json(data: bytes, text: str) -> None:
     with pytest.raises(ApiError, match=text) as caught:
         parse_object(data)
     assert caught.value.kind is ErrorKind.INVALID
+
+
+@pytest.mark.parametrize("name", ["messages", "input"])
+def test_messages_are_counted_before_anything_is_made_of_them(name: str) -> None:
+    items = ",".join(["{}"] * (MAX_MESSAGES + 1))
+    with pytest.raises(ApiError, match=f"{name} has 100,001 items") as caught:
+        parse_object(f'{{"{name}": [{items}]}}'.encode())
+    assert (caught.value.kind, caught.value.code) == (ErrorKind.INVALID, "too_many_messages")
+
+
+READERS = {
+    "/v1/chat/completions": (openai_chat, "read_chat", "messages"),
+    "/v1/responses": (openai_responses, "read_request", "input"),
+    "/v1/messages": (anthropic, "request_of_messages", "messages"),
+}
+
+
+@pytest.mark.parametrize("path", list(READERS))
+def test_a_body_of_many_items_is_read_beside_the_loop(
+    server: Server, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """What is made of a short one is made at once: a thread would take longer."""
+    module, name, field = READERS[path]
+    threads: list[str] = []
+    read = getattr(module, name)
+
+    def noted(*args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return read(*args, **options)
+
+    monkeypatch.setattr(module, name, noted)
+    for n_items in (1, 10_000):
+        items = [{"role": "user", "content": "Hello"}] * n_items
+        answer = httpx.post(server.url + path, json={field: items, "max_tokens": 1}, timeout=120)
+        assert answer.status_code == (200 if n_items == 1 else 400)
+        assert n_items == 1 or "prompt" in answer.text or "context" in answer.text
+    assert threads[0] == "server"
+    assert threads[1] != "server"
 
 
 @pytest.mark.parametrize("data", [b"[" + b"[]," * MAX_VALUES + b"1]", b'{"a":[' + b"0," * MAX_VALUES + b"0]}"])

@@ -70,7 +70,7 @@ _SLOT: dict[bytes, Key] = _ID | {b"slot": ("", sets("slot", parse_count))}
 _OF: dict[bytes, Key] = {b"of": ("", sets("of", parse_count))}
 _RANGE: dict[bytes, Key] = {b"from": ("", sets("begin", parse_count)), b"to": ("", sets("end", parse_count))}
 _PATH: dict[bytes, Key] = {b"path": ("", sets("path", _parse_path))}
-_SALT: dict[bytes, Key] = {b"salt": ("", sets("salt", lambda value: parse_integer(value, 0, MAX_UINT64)))}
+_IMAGE_SALT: dict[bytes, Key] = {b"salt": ("", sets("salt", _parse_uint64))}
 _WHAT: dict[bytes, Key] = {b"what": ("", sets("what", _parse_weights))}
 _PAGE: dict[bytes, Key] = {b"page": ("", sets("page", _parse_path))}
 _ON: dict[bytes, Key] = {b"on": ("", sets("on", parse_flag))}
@@ -185,7 +185,7 @@ _BY_NAME: dict[str, Parser] = {
     "list": lambda arguments: ListSlots(**_read(arguments, _ID)),
     "save": lambda arguments: SaveSlot(**_read(arguments, _SLOT | _PATH)),
     "load": lambda arguments: LoadSlot(**_read(arguments, _SLOT | _PATH)),
-    "image": lambda arguments: DescribeImage(**_read(arguments, _ID | _PATH, _SALT)),
+    "image": lambda arguments: DescribeImage(**_read(arguments, _ID | _PATH, _IMAGE_SALT)),
     "clear": lambda arguments: Clear(**_read(arguments, _ID, _DISK)),
     "texts": lambda arguments: ListTexts(**_read(arguments, _ID, _FROM)),
     "pages": lambda arguments: WatchPages(**_read(arguments, _ID, _ON)),
