@@ -64,14 +64,14 @@ print("\n".join(needed))
 PY
 }
 
-# install_package EXTRA [cmake defines…]: build into build/venv and install into .venv, editable. What it needs of others
+# install_package EXTRAS [cmake defines…]: build into build/venv and install into .venv, editable. What it needs of others
 # comes over the network while the compiler works.
 install_package() {
-    local extra=$1 define pip=(.venv/bin/python -m pip install -q --disable-pip-version-check) needed dependencies_pid
+    local extras=$1 define pip=(.venv/bin/python -m pip install -q --disable-pip-version-check) needed dependencies_pid
     shift
     ensure_build_tools
     say "building (the first time takes some minutes: llama.cpp is compiled too)"
-    mapfile -t needed < <(list_dependencies $extra)
+    mapfile -t needed < <(list_dependencies $extras)
     "${pip[@]}" "${needed[@]}" &
     dependencies_pid=$!
     local settings=(-C build-dir=build/venv)

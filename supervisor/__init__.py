@@ -20,6 +20,7 @@ from luce.supervisor.engine.locate import NotInstalledError, find_luced, package
 from luce.supervisor.engine.process import EngineProcess, StartError, StopDeadlines
 from luce.supervisor.engine.watchdog import EngineState
 from luce.supervisor.requests import (
+    Begun,
     DeadlineError,
     EngineFailedError,
     EngineKillerError,
@@ -39,6 +40,7 @@ from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.supervisor_status import EngineStatus, LaneStatus, SupervisorStatus
 
 __all__ = [
+    "Begun",
     "Compressed",
     "ConfigError",
     "DaemonConfig",

@@ -49,6 +49,15 @@ class TextSalt:
             raise ValueError(f"salt.begin={self.begin}: it must be 0 or more")
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What there is of an answer already: it goes on from there."""
+
+    tokens: Sequence[int]
+    identity: str
+    """Of the model that has generated them; no other one goes on with them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One request. Exactly one of `prompt_ids` and `prompt` is given; None elsewhere means the engine's own default.
@@ -94,6 +103,9 @@ class GenerateRequest:
     reuse: bool = True  # False: no prefix of the prompt is taken from what the engine remembers
     salt: TextSalt | None = None
     """Only texts with the same one share memory with this one; None: those that have none either."""
+    begun: Begun | None = field(default=None, repr=False)
+    """Tokens that another supervisor, which is gone now, has generated for it by this `seed`. They count as the
+    answer's, and do not come again."""
     client: str = ""  # who asks: the engine's time is shared fairly among clients
     session: str = ""  # what belongs together: with several engines, one that served it before is preferred
     priority: int = 0  # higher first
@@ -115,6 +127,8 @@ class GenerateRequest:
                 raise ValueError(f"pin=({begin}, {end}): it must begin at 0 or later, and before it ends")
         if len(self.pin) > MAX_MARKS:
             raise ValueError(f"pin has more than {MAX_MARKS} spans")
+        if self.begun is not None and self.seed is None:
+            raise ValueError("begun is of no use without the seed that its tokens were chosen by")
         _check_reading(self.reading)
 
     def sampling(self, seed: int) -> SamplingArgs:

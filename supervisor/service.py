@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from luce.protocol import ErrorCode
 from luce.supervisor.engine.generation import TokenEvent
@@ -21,11 +21,19 @@ if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
 
 
+class Requests(Protocol):
+    """Who carries requests that have been taken in."""
+
+    def end(self, in_flight: InFlightRequest) -> None: ...
+
+    def cancel(self, in_flight: InFlightRequest) -> None: ...
+
+
 class Submission:
     """A request that has been taken in. One reader, who closes it."""
 
-    def __init__(self, multiplexer: Multiplexer, in_flight: InFlightRequest) -> None:
-        self._multiplexer = multiplexer
+    def __init__(self, requests: Requests, in_flight: InFlightRequest) -> None:
+        self._requests = requests
         self._in_flight = in_flight
 
     @property
@@ -60,11 +68,11 @@ class Submission:
 
     def end(self) -> None:
         """The reader has enough: FinishedEvent comes as soon as the engine has stopped, with what it took."""
-        self._multiplexer.end(self._in_flight)
+        self._requests.end(self._in_flight)
 
     def close(self) -> None:
         """Nobody reads it any more: what is not finished is cancelled, wherever it is. Safe at any time."""
-        self._multiplexer.cancel(self._in_flight)
+        self._requests.cancel(self._in_flight)
 
 
 class Service:

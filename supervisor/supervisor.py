@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from luce.protocol import Compress, ErrorCode, LocalProtocolError, PinSpan, ReadingArgs
 from luce.supervisor.cache_store.cache_store import CacheStore
-from luce.supervisor.config import ConfigError, EngineConfig, SupervisorConfig
+from luce.supervisor.config import EngineConfig, SupervisorConfig
 from luce.supervisor.embedding.model import EmbeddingModel, Input, Relevance, TextVector
 from luce.supervisor.engine.generation import Compressed, EngineDied, EngineError
 from luce.supervisor.engine.image_file import ImageFile
 from luce.supervisor.engine.locate import find_luced
 from luce.supervisor.engine.monitor import EngineMonitor
 from luce.supervisor.engine.process import StartError
+from luce.supervisor.engine_checks import check_engines
 from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import EngineFailedError, GenerateRequest, RequestEvent, RequestRefusedError
 from luce.supervisor.scheduling.compressing import Compressing
@@ -411,9 +412,7 @@ class Supervisor:
     def _engines_with_drafts(self, loop: asyncio.AbstractEventLoop) -> list[EngineConfig]:
         """Each with the file of its draft, which may have to be converted first. In a thread; raises StartError,
         ConfigError."""
-        _require_one_model(self.config)
-        _require_one_projector(self.config)
-        _require_one_reading(self.config)
+        check_engines(self.config)
 
         def on_convert(text: str) -> None:
             if self._on_log is not None:
@@ -464,34 +463,6 @@ def _lane_status(attempt: Attempt, in_flight: InFlightRequest) -> LaneStatus:
     n_prompt = in_flight.n_prompt
     n_read = min(attempt.n_read, n_prompt) if attempt.is_reading else n_prompt
     return LaneStatus(n_prompt=n_prompt, n_read=n_read, n_generated=len(in_flight.tokens))
-
-
-def _require_one_model(config: SupervisorConfig) -> None:
-    """A prompt's ids are made once, and any engine may get them, or go on with another's answer."""
-    from luce.supervisor.models.same_model import difference
-
-    first, *others = dict.fromkeys(config.daemon_config(engine).model for engine in config.engine_configs())
-    for other in others:
-        if (how := difference(first, other)) is not None:
-            raise ConfigError(
-                f"engines: {other} is another model than {first} ({how}): the engines of one server run one model;"
-                " start a server for each"
-            )
-
-
-def _require_one_projector(config: SupervisorConfig) -> None:
-    """The ids that stand for an image are its projector's."""
-    if len({config.daemon_config(engine).mmproj for engine in config.engine_configs()}) > 1:
-        raise ConfigError("engines: all engines of one server have the same mmproj, or none has one")
-
-
-def _require_one_reading(config: SupervisorConfig) -> None:
-    """A request may run on any engine, and go on on another one."""
-    configs = [config.daemon_config(engine) for engine in config.engine_configs()]
-    if len({(other.prefill, other.prefill_scorer is None) for other in configs}) > 1:
-        raise ConfigError(
-            "engines: all engines of one server have the same prefill, and all have a prefill_scorer or none has one"
-        )
 
 
 def _draft_file(draft: Path, model: Path, on_convert: Callable[[str], None]) -> Path:

@@ -383,7 +383,7 @@ def command(context: click.Context, /, config_file: Path | None, print_config: b
                 check_file(configuration[field], f"--{field.replace('_', '-')}")
         config = configuration.supervisor_config(
             model=model,
-            draft=_draft(configuration),
+            draft=draft_of(configuration),
             draft_answers=draft_answers(configuration, settings),
             expert_profiles=expert_profiles(configuration, os.environ),
         )
@@ -417,7 +417,7 @@ def _serve_many(configuration: Configuration, settings: ServeSettings) -> int:
     return run_async(lambda: serve_fleet_until_stopped(plan, settings, configuration["log_level"]))
 
 
-def _draft(configuration: Configuration) -> Path | None:
+def draft_of(configuration: Configuration) -> Path | None:
     """The packaged model comes with its drafter, where nothing is said of either. Raises Failure."""
     is_packaged = configuration["model"] is None and all("model" not in one.options for one in configuration["engines"])
     is_silent = configuration.settings["draft"].origin == "default"

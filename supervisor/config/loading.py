@@ -229,9 +229,18 @@ def _refuse_slip(variable: str, known: Iterable[str]) -> None:
 
 
 def _from_file(options: Mapping[str, Option], file: Path) -> dict[str, Setting]:
+    return _from_table(options, read_toml(file), file)
+
+
+def from_table(flags: Mapping[str, Flag], table: Mapping[str, Any], place: Path) -> dict[str, Setting]:
+    """What such a file would say with this table in it. `place` stands in errors for its path. Raises ConfigError."""
+    return _from_table(known_options(flags), table, place)
+
+
+def _from_table(options: Mapping[str, Option], table: Mapping[str, Any], file: Path) -> dict[str, Setting]:
     names = names_in_files(options.values())
     settings: dict[str, Setting] = {}
-    for key, item in read_toml(file).items():
+    for key, item in table.items():
         option = names.get(key.replace("-", "_"))
         if option is None:
             raise ConfigError(f"{file}: {unknown_option(key, names)}")

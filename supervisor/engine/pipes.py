@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import IO
+from typing import IO, cast
 
 _LISTEN_BYTES = 1 << 12  # at a time: others have their turn, and no large block is taken for a few bytes
 
@@ -65,8 +65,9 @@ class PipeWriter(asyncio.BaseProtocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast(
+            asyncio.WriteTransport, transport
+        )  # other loops than asyncio's have classes of their own
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._closed = True

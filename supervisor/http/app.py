@@ -40,7 +40,7 @@ from luce.supervisor.http.transport.origins import check_origin
 from luce.supervisor.http.transport.served_hosts import check_host
 from luce.supervisor.http.window import endpoints as window
 from luce.supervisor.http.window import memory_endpoints, pages
-from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.model_backend import ModelBackend
 from luce.supervisor.text import TextModel
 
 SHUTDOWN_GATE = web.AppKey("gate", ShutdownGate)
@@ -63,14 +63,14 @@ _MODULES: tuple[ModuleType, ...] = (
 )
 
 
-async def create_app(served: Supervisor | ServedFleet, settings: ServeSettings | None = None) -> web.Application:
-    """The application over a supervisor, or the models of a fleet, that has been entered and outlives it. Mount it
+async def create_app(served: ModelBackend | ServedFleet, settings: ServeSettings | None = None) -> web.Application:
+    """The application over a supervisor (or what stands for one), or the models of a fleet, that outlives it. Mount it
     under a path with add_subapp.
 
     Raises TextError or OSError if the chat template cannot be used, ConfigError if the file of keys cannot.
     """
     chosen = ServeSettings() if settings is None else settings
-    name = served.model.stem if isinstance(served, Supervisor) else served.name
+    name = served.name if isinstance(served, ServedFleet) else served.model.stem
     metrics = Metrics(version=metadata.version("luce-daemon"), model=name)
     keys = KeyRing(await asyncio.to_thread(keys_of, chosen))
     gate = ShutdownGate()
@@ -80,7 +80,7 @@ async def create_app(served: Supervisor | ServedFleet, settings: ServeSettings |
     )
     texts: list[TextModel] = []
 
-    async def open_context(supervisor: Supervisor, settings: ServeSettings) -> AppContext:
+    async def open_context(supervisor: ModelBackend, settings: ServeSettings) -> AppContext:
         text = await _open_text(supervisor, settings)
         if settings.chat_template is not None:  # else the text is the supervisor's
             texts.append(text)
@@ -98,11 +98,11 @@ async def create_app(served: Supervisor | ServedFleet, settings: ServeSettings |
             takes_requests=lambda: not gate.is_closing and not gate.is_closed,
         )
 
-    if isinstance(served, Supervisor):
-        app[APP_CONTEXT] = await open_context(served, chosen)
-    else:
+    if isinstance(served, ServedFleet):
         app[SERVED_MODELS] = models = ServedModels(served, open_context)
         app[APP_CONTEXT] = await models.context(None)
+    else:
+        app[APP_CONTEXT] = await open_context(served, chosen)
     app[SHUTDOWN_GATE] = gate
     app[KEY_RING] = keys
     app[KNOWN_BODIES] = KnownBodies()
@@ -125,7 +125,7 @@ async def create_app(served: Supervisor | ServedFleet, settings: ServeSettings |
     return app
 
 
-async def _open_text(supervisor: Supervisor, settings: ServeSettings) -> TextModel:
+async def _open_text(supervisor: ModelBackend, settings: ServeSettings) -> TextModel:
     if settings.chat_template is None:
         return await supervisor.text()
     template = await asyncio.to_thread(settings.chat_template.read_text, "utf-8")

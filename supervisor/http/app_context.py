@@ -19,7 +19,7 @@ from luce.supervisor.http.settings import ServeSettings
 
 if TYPE_CHECKING:
     from luce.supervisor.http.metrics import Metrics
-    from luce.supervisor.supervisor import Supervisor
+    from luce.supervisor.model_backend import ModelBackend
     from luce.supervisor.supervisor_status import SupervisorStatus
     from luce.supervisor.text import TextModel
 
@@ -63,7 +63,7 @@ class Answerer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AppContext:
-    supervisor: Supervisor
+    supervisor: ModelBackend
     text: TextModel
     settings: ServeSettings
     answerer: Answerer
@@ -108,7 +108,7 @@ class ListedModel:
     """One of several, as /v1/models shows it."""
 
     names: Sequence[str]
-    supervisor: Supervisor
+    supervisor: ModelBackend
     n_ctx: int | None
     """Tokens, as far as is known: before the model has been loaded, what it was asked to have."""
     state: str

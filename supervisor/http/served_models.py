@@ -10,10 +10,10 @@ from luce.supervisor.fleet.fleet import Fleet
 from luce.supervisor.http.app_context import AppContext, ListedModel
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.model_backend import ModelBackend
 from luce.supervisor.supervisor_status import SupervisorStatus
 
-OpenContext = Callable[[Supervisor, ServeSettings], Awaitable[AppContext]]
+OpenContext = Callable[[ModelBackend, ServeSettings], Awaitable[AppContext]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from luce.supervisor.http.sockets import BACKLOG, tls_context, unix_socket
 from luce.supervisor.http.transport.served_hosts import SERVED_HOSTS, ServedHosts, is_loopback
 from luce.supervisor.http.transport.slow_client_reaper import SlowClientReaper
 from luce.supervisor.http.transport.unreadable import Runner
-from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.model_backend import ModelBackend
 
 MAX_HEADER_BYTES = 16 * 1024  # of one line; clients send cookies and long beta lists
 MAX_HEADERS = 128
@@ -47,6 +47,14 @@ def is_exposed(settings: ServeSettings) -> bool:
 @asynccontextmanager
 async def listening(app: web.Application, settings: ServeSettings) -> AsyncIterator[tuple[web.AppRunner, str]]:
     """The application on its port, and the address to put into a client. Raises OSError, ConfigError."""
+    tls = tls_context(settings)
+    async with running(app, settings) as runner, site_of(runner, settings, tls) as url:
+        yield runner, url
+
+
+@asynccontextmanager
+async def running(app: web.Application, settings: ServeSettings) -> AsyncIterator[web.AppRunner]:
+    """The application for connections, wherever they come from."""
     app[SERVED_HOSTS] = ServedHosts.of(settings)
     runner = Runner(
         app,
@@ -61,23 +69,19 @@ async def listening(app: web.Application, settings: ServeSettings) -> AsyncItera
         shutdown_timeout=LAST_EVENTS_S,
         lingering_time=LINGER_S,
     )
-    tls = tls_context(settings)
     await runner.setup()
+    assert runner.server is not None
+    watch = asyncio.create_task(SlowClientReaper(runner.server, settings.stalled_reader_s).run())
     try:
-        async with _site(runner, settings, tls) as url:
-            assert runner.server is not None
-            watch = asyncio.create_task(SlowClientReaper(runner.server, settings.stalled_reader_s).run())
-            try:
-                yield runner, url
-            finally:
-                watch.cancel()
-                await asyncio.wait([watch])
+        yield runner
     finally:
+        watch.cancel()
+        await asyncio.wait([watch])
         await runner.cleanup()
 
 
 @asynccontextmanager
-async def _site(runner: web.AppRunner, settings: ServeSettings, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
+async def site_of(runner: web.AppRunner, settings: ServeSettings, tls: ssl.SSLContext | None) -> AsyncIterator[str]:
     """Listening; what to put into a client. Raises OSError."""
     path = settings.socket_path
     if path is None:
@@ -94,7 +98,9 @@ async def _site(runner: web.AppRunner, settings: ServeSettings, tls: ssl.SSLCont
                 await site.stop()  # the loop lets go of the socket before it is closed
 
 
-async def serve(served: Supervisor | ServedFleet, settings: ServeSettings, *, on_ready: Callable[[str], None]) -> None:
+async def serve(
+    served: ModelBackend | ServedFleet, settings: ServeSettings, *, on_ready: Callable[[str], None]
+) -> None:
     """Until SIGTERM or SIGINT. Then the server says that it is not ready, and nothing new is taken after
     `shutdown_delay_s`; answers may finish for `shutdown_grace_s`, or until a second signal, and those that have not by
     then end with an error that their clients understand.
@@ -106,7 +112,7 @@ async def serve(served: Supervisor | ServedFleet, settings: ServeSettings, *, on
         async with listening(app, settings) as (runner, url):
             on_ready(url)
             await signals.first.wait()
-            await _stop(runner, app[SHUTDOWN_GATE], settings, signals)
+            await stop_serving(runner, app[SHUTDOWN_GATE], settings, signals.second)
 
 
 @contextmanager
@@ -134,17 +140,20 @@ def _keys_read_on_hangup(app: web.Application, settings: ServeSettings) -> Itera
         loop.remove_signal_handler(signal.SIGHUP)
 
 
-async def _stop(runner: web.AppRunner, gate: ShutdownGate, settings: ServeSettings, signals: _Signals) -> None:
+async def stop_serving(
+    runner: web.AppRunner, gate: ShutdownGate, settings: ServeSettings, hurry: asyncio.Event
+) -> None:
+    """Takes nothing new, and lets answers end as `serve` says; `hurry` ends them at once."""
     gate.is_closing = True
     if settings.shutdown_delay_s > 0:
         _LOG.info("stopping: requests are taken for %g s more", settings.shutdown_delay_s)
-        await _first_of(signals.second.wait(), timeout_s=settings.shutdown_delay_s)
+        await _first_of(hurry.wait(), timeout_s=settings.shutdown_delay_s)
     gate.close()
     for site in tuple(runner.sites):
         await site.stop()
     if not gate.is_idle:
         _LOG.info("stopping: answers have %g s to finish; a second signal ends them at once", settings.shutdown_grace_s)
-    await _first_of(gate.wait_idle(), signals.second.wait(), timeout_s=settings.shutdown_grace_s)
+    await _first_of(gate.wait_idle(), hurry.wait(), timeout_s=settings.shutdown_grace_s)
     if not gate.is_idle:
         _LOG.warning("stopping: %d answers are ended before they are complete", gate.n_open)
         gate.interrupt()

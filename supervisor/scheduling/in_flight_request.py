@@ -43,25 +43,27 @@ class InFlightRequest:
 
     __slots__ = (
         "_fast_path", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
-        "identity", "is_enough", "key", "n_attempts", "n_computed", "n_prompt", "on_finish", "prompt", "request",
-        "seed", "serial", "started_s", "tokens", "waits_for_room", "was_admitted",
+        "identity", "is_enough", "key", "n_attempts", "n_begun", "n_computed", "n_prompt", "on_finish", "prompt",
+        "request", "seed", "serial", "started_s", "tokens", "waits_for_room", "was_admitted",
     )  # fmt: skip
 
     def __init__(self, serial: int, request: GenerateRequest, prompt: Sequence[int], seed: int) -> None:
         self.serial = serial
-        self.request = replace(request, prompt_ids=(), prompt=None)  # the prompt is here once
+        self.request = replace(request, prompt_ids=(), prompt=None, begun=None)  # prompt and tokens are here once
         self.n_prompt = len(prompt)
         self.prompt = pack(prompt)
         """Four bytes a token."""
         self.key = self.prompt if request.salt is None else salted(self.prompt, request.salt.value, request.salt.begin)
         """What an engine's memory knows it by."""
         self.seed = seed
-        self.tokens: list[int] = []
+        self.tokens: list[int] = [] if request.begun is None else list(request.begun.tokens)
+        self.n_begun = len(self.tokens)
+        """Of them, those that another supervisor has generated."""
         self.diverged = False
         """The last attempt did not repeat the last token: the next one takes it as given."""
         self.is_enough = False
         """Its caller wants no further token, but still to know what it took."""
-        self.identity: str | None = None
+        self.identity: str | None = None if request.begun is None else request.begun.identity
         """Of the model that has begun it."""
         self.n_attempts = 0
         self.was_admitted = False

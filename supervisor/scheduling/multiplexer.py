@@ -73,9 +73,8 @@ class Multiplexer:
             raise RequestRefusedError(ErrorCode.EMPTY_PROMPT, "a prompt needs at least one token")
         self._check_length(request, len(prompt))
         self._check_hope()
-        seed = self._seed_of(request)
         try:
-            in_flight = InFlightRequest(next(self._serials), request, prompt, seed)
+            in_flight = InFlightRequest(next(self._serials), request, prompt, self._seed_of(request))
         except (OverflowError, TypeError):
             raise RequestRefusedError(ErrorCode.BAD_ARGS, "a prompt is a sequence of ids, 0 .. 2^31-1") from None
         now_s = asyncio.get_running_loop().time()
@@ -443,7 +442,7 @@ class Multiplexer:
 
     def _forget(self, in_flight: InFlightRequest) -> None:
         self._placing.forget(in_flight)
-        self.totals.n_tokens += len(in_flight.tokens)
+        self.totals.n_tokens += len(in_flight.tokens) - in_flight.n_begun
         ticket = self._tickets.pop(in_flight, None)
         if ticket is not None and in_flight.was_admitted:
             n_computed = in_flight.n_computed
@@ -454,6 +453,9 @@ class Multiplexer:
     # Limits
 
     def _offer(self, in_flight: InFlightRequest, ticket: Ticket) -> None:
+        if in_flight.tokens:  # it has had its turn elsewhere
+            self._requeue(in_flight)
+            return
         n_free = sum(handle.n_free for handle in self._handles.values()) - len(self._resumed)
         try:
             self._admission.offer(in_flight, ticket, max(n_free, 0))

@@ -23,8 +23,8 @@ from luce.supervisor.http.openai_shared.shapes import encode
 from luce.supervisor.http.sampling_fields import INT32_MAX, Real, Whole
 from luce.supervisor.http.transport.body import read_body
 from luce.supervisor.http.transport.connection import while_connected
+from luce.supervisor.model_backend import ModelBackend
 from luce.supervisor.requests import DeadlineError, PromptTooLongError
-from luce.supervisor.supervisor import Supervisor
 from luce.supervisor.text import TextModel
 from luce.supervisor.text.excerpt import QUESTION_BEGINS, SEPARATOR, Excerpt, ExcerptTask
 
@@ -87,7 +87,7 @@ async def post_compress(request: web.Request) -> web.Response:
 
 
 async def _compress(
-    supervisor: Supervisor, text: TextModel, body: CompressBody, timeout_s: float | None
+    supervisor: ModelBackend, text: TextModel, body: CompressBody, timeout_s: float | None
 ) -> tuple[int, bytes]:
     """How many tokens were read, and the answer."""
     try:

@@ -27,7 +27,7 @@ from luce.supervisor.http.app_context import (
     watched_of,
 )
 from luce.supervisor.http.engine_metrics import ask_engines
-from luce.supervisor.supervisor import Supervisor
+from luce.supervisor.model_backend import ModelBackend
 from luce.supervisor.supervisor_status import LaneStatus
 
 OPERATIONS = (
@@ -136,7 +136,7 @@ def _of_several(served: Models) -> tuple[list[dict[str, Any]], list[dict[str, An
     return models, data
 
 
-def _as_ollama(name: str, supervisor: Supervisor) -> dict[str, Any]:
+def _as_ollama(name: str, supervisor: ModelBackend) -> dict[str, Any]:
     capabilities = ["completion", *(["multimodal"] if supervisor.has_images else [])]
     return {"name": name, "model": name, "type": "model", "capabilities": capabilities}
 
@@ -203,13 +203,13 @@ async def get_document(request: web.Request) -> web.Response:
     return web.json_response(request.app[_DOCUMENT])
 
 
-async def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
+async def _bounded_pool(supervisor: ModelBackend) -> dict[str, Any] | None:
     """The first engine's pool that texts may outgrow, as large as it is now. What is null is as the engine does it by
     itself."""
     config = supervisor.config.daemon_config(supervisor.config.engine_configs()[0])
     if config.kvflash is None:
         return None
-    info = supervisor.status().engines[0].info
+    info = next((engine.info for engine in supervisor.status().engines), None)
     n_now = (await ask_engines(supervisor))[0].get("pool") if info is not None else None
     return {
         "asked": config.kvflash,
@@ -222,7 +222,7 @@ async def _bounded_pool(supervisor: Supervisor) -> dict[str, Any] | None:
     }
 
 
-def _reading(supervisor: Supervisor) -> dict[str, Any] | None:
+def _reading(supervisor: ModelBackend) -> dict[str, Any] | None:
     """How much of prompts is read where a request does not say, and whose choice it is. What is null is as the engine
     does it by itself."""
     config = supervisor.config.daemon_config(supervisor.config.engine_configs()[0])

@@ -74,7 +74,7 @@ async def snapshot(request: web.Request) -> dict[str, Any]:
             "resumed": status.n_resumes,
         },
         "cache_stores": [asdict(store) for store in status.cache_stores],
-        "engines": [_engine(engine, said) for engine, said in zip(status.engines, engine_metrics, strict=True)],
+        "engines": [_engine(engine, said) for engine, said in zip(status.engines, engine_metrics, strict=False)],
     }
 
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from luce.supervisor.http.app_context import FastPath
     from luce.supervisor.http.metrics import Metrics
     from luce.supervisor.http.settings import ServeSettings
-    from luce.supervisor.supervisor import Supervisor
+    from luce.supervisor.model_backend import ModelBackend
     from luce.supervisor.text import TextModel
 
 
@@ -73,7 +73,7 @@ class ChatAnswerer:
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        supervisor: ModelBackend,
         text: TextModel,
         settings: ServeSettings,
         metrics: Metrics,

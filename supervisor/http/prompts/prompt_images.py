@@ -17,13 +17,13 @@ from luce.supervisor.http.prompts.message_images import MessageImage, images_of,
 from luce.supervisor.requests import PromptImage, RequestError
 
 if TYPE_CHECKING:
-    from luce.supervisor.supervisor import Supervisor
+    from luce.supervisor.model_backend import ModelBackend
 
 
 class PromptImages:
     """For one supervisor."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: ModelBackend) -> None:
         self._supervisor = supervisor
         self._files: weakref.WeakValueDictionary[tuple[str, int | None], ImageFile] = weakref.WeakValueDictionary()
 

@@ -20,7 +20,7 @@ from luce.supervisor.text import TextError
 
 if TYPE_CHECKING:
     from luce.supervisor.http.settings import ServeSettings
-    from luce.supervisor.supervisor import Supervisor
+    from luce.supervisor.model_backend import ModelBackend
 
 
 class Isolation(Protocol):
@@ -36,7 +36,7 @@ class PromptReader:
 
     def __init__(
         self,
-        supervisor: Supervisor,
+        supervisor: ModelBackend,
         settings: ServeSettings,
         renderer: Renderer,
         images: PromptImages,

@@ -1,0 +1,145 @@
+"""EngineReplica: a Serve deployment with a Supervisor, and the door by which ingresses reach it.
+
+Serve starts, watches and drains it; requests come by the door, past Serve's own queues. It must not know text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Any
+
+from ray.util import get_node_ip_address
+
+from luce.ray.held_names import HeldNames
+from luce.ray.prefix_names import PAGE_TOKENS
+from luce.ray.ray_metrics import REPLICA_GAUGES, Gauges
+from luce.ray.raylet_watch import raylet_watch
+from luce.ray.reading_speed import ReadingSpeed
+from luce.ray.replica_door import ReplicaDoor
+from luce.supervisor.config import SupervisorConfig
+from luce.supervisor.engine.watchdog import EngineState
+from luce.supervisor.supervisor import Supervisor
+
+_LOG = logging.getLogger("ray.serve")
+_LOOK_S = 1.0
+
+
+class EngineReplica:
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: SupervisorConfig, *, stride: int, drain_s: float
+    ) -> None:
+        self._config = config
+        self._drain_s = drain_s
+        self._held = HeldNames(stride_pages=stride // PAGE_TOKENS)
+        self._speed = ReadingSpeed()
+        self._door: ReplicaDoor
+        self._metadata: dict[str, Any] = {}
+        self._n_digests = 0
+        self._to_end = asyncio.Event()
+        ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._life = asyncio.create_task(self._live(ready), name="luce replica")
+        try:
+            await ready
+        except asyncio.CancelledError:
+            self._life.cancel()
+            raise
+
+    async def _live(self, ready: asyncio.Future[None]) -> None:
+        """One task enters and leaves what has to be left by whom it was entered."""
+        try:
+            async with Supervisor(self._config, on_log=lambda line: _LOG.info("%s", line)) as supervisor:
+                supervisor.watch_pages(self._held)
+                self._door = ReplicaDoor(supervisor, self._speed)
+                host = get_node_ip_address()
+                port = await self._door.open(host)
+                info = next(engine.info for engine in supervisor.status().engines if engine.info is not None)
+                if info.page_tokens != PAGE_TOKENS:
+                    _LOG.warning("pages of %d tokens: routers find no prefix here", info.page_tokens)
+                self._metadata = {
+                    "host": host,
+                    "port": port,
+                    "secret": self._door.secret.hex(),
+                    "identity": info.identity,
+                    "lanes": sum(engine.lanes for engine in supervisor.status().engines),
+                }
+                reporting = asyncio.create_task(self._report())
+                ready.set_result(None)
+                try:
+                    await self._to_end.wait()
+                    await self._door.drain(self._drain_s)
+                    await supervisor.presence.leave(ends=True, drain_s=0)
+                finally:
+                    reporting.cancel()
+                    self._door.close()
+        except Exception as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    async def _report(self) -> None:
+        gauges = Gauges(REPLICA_GAUGES)
+        raylet_is_gone = raylet_watch()
+        while not raylet_is_gone():
+            status = self._door.supervisor.status()
+            gauges.set(
+                waiting_tokens=self._n_unread(),
+                open_requests=self._n_open(),
+                held_names=len(self._held),
+                read_token_seconds=self._speed.read_s or 0.0,
+                tokens=status.n_tokens,
+                resumes=status.n_resumes,
+            )
+            await asyncio.sleep(_LOOK_S)
+        _LOG.error("the raylet is gone: this replica drains and ends")  # and gives its device back
+        self._to_end.set()
+        self._life.add_done_callback(lambda _: os._exit(1))
+
+    # What Serve asks
+
+    def check_health(self) -> None:
+        if self._life.done():
+            raise RuntimeError("the supervisor has ended")
+        engines = self._door.supervisor.status().engines
+        if all(engine.state is EngineState.FAILED for engine in engines):
+            raise RuntimeError(f"every engine was given up: {engines[0].last_failure}")
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        return self._metadata
+
+    def record_routing_stats(self) -> dict[str, Any]:
+        """What it remembers, by names that say nothing of the texts; what it has to do; what reading costs here."""
+        self._n_digests += 1
+        visits = [visit for visit in self._door.visits if visit.requests]
+        stats: dict[str, Any] = {
+            "number": self._n_digests,
+            "digest": self._held.digest().to_text(),
+            "open": {
+                visit.name: (len(visit.requests), sum(served.n_unread for served in visit.requests.values()))
+                for visit in visits
+            },
+            "answer_s": self._speed.answer_s or 1.0,
+        }
+        if self._speed.read_s is not None:
+            stats["read_s"] = self._speed.read_s
+        return stats
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        return {
+            "waiting_tokens": float(self._n_unread()),
+            "open_requests": float(self._n_open()),
+            "lanes": float(self._metadata["lanes"]),
+        }
+
+    async def __del__(self) -> None:
+        """Serve drains it: what runs ends here or goes on elsewhere, and what it remembers goes to disk, if there is a
+        cache on one."""
+        self._to_end.set()
+        await asyncio.wait([self._life])
+
+    def _n_open(self) -> int:
+        return sum(len(visit.requests) for visit in self._door.visits)
+
+    def _n_unread(self) -> int:
+        return sum(served.n_unread for visit in self._door.visits for served in visit.requests.values())
