@@ -137,7 +137,7 @@ class ReplicatedModel:
 
     # What is one machine's
 
-    async def image_ids(self, file: ImageFile) -> tuple[int, ...]:  # noqa: ARG002
+    async def image_ids(self, file: ImageFile, salt: int | None = None) -> tuple[int, ...]:  # noqa: ARG002
         _refuse("images")
 
     def embedding_model(self) -> EmbeddingModel:

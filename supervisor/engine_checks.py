@@ -1,7 +1,6 @@
 """What the engines of one server have to share, since a request may run on any, and go on on another one."""
 
-from luce.supervisor.config.options import SupervisorConfig
-from luce.supervisor.config.values import ConfigError
+from luce.supervisor.config import ConfigError, SupervisorConfig
 
 
 def check_engines(config: SupervisorConfig) -> None:
