@@ -120,8 +120,8 @@ def test_the_modules_of_http_are_drawn() -> None:
     assert sorted(drawn("### supervisor/http/")) == sorted(folders | modules(top))
 
 
-def test_the_modules_of_ray_serve_are_drawn() -> None:
-    assert sorted(drawn("## ray_serve/")) == sorted(modules(ROOT / "ray_serve"))
+def test_the_modules_of_luce_ray_are_drawn() -> None:
+    assert sorted(drawn("## cluster/ray/")) == sorted(modules(ROOT / "cluster/ray"))
 
 
 def test_every_room_of_the_supervisor_says_what_it_is_for_and_whom_it_calls() -> None:
@@ -134,7 +134,7 @@ def test_every_room_of_the_supervisor_says_what_it_is_for_and_whom_it_calls() ->
 
 
 def test_rooms_stay_small() -> None:
-    for top in ("supervisor", "native", "ray_serve"):
+    for top in ("supervisor", "native", "cluster/ray"):
         for folder in (ROOT / top).rglob("*"):
             if folder.is_dir() and folder.name != "__pycache__":
                 n_files = sum(path.suffix in {".py", ".cpp"} for path in folder.iterdir())
@@ -237,7 +237,7 @@ def test_scripts_that_are_named_are_there(document: Path) -> None:
 def files() -> list[str]:
     """Paths of all files, as `/memory/pages/x.cpp` may end them."""
     found = [path for path in ROOT.iterdir() if path.is_file()]
-    for top in ("native", "supervisor", "protocol", "ray_serve", "scripts", "tests", "docs", "cmake", "models"):
+    for top in ("native", "supervisor", "protocol", "cluster/ray", "scripts", "tests", "docs", "cmake", "models"):
         found += [path for path in (ROOT / top).rglob("*") if "__pycache__" not in path.parts]
     return [f"/{path.relative_to(ROOT)}" for path in found]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("native", "protocol", "supervisor", "ray_serve", "scripts", "tests", "cmake")
+FOLDERS = ("native", "protocol", "supervisor", "cluster", "scripts", "tests", "cmake")
 SUFFIXES = {".py", ".h", ".cpp", ".cu", ".sh", ".cmake"}
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80

@@ -56,7 +56,7 @@ def test_a_wheel_has_what_runs_and_nothing_else(wheel: dict[str, bytes]) -> None
         modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
         assert {f"luce/{module}" for module in modules} <= set(wheel)
         assert f"luce/{package}/py.typed" in wheel
-    assert {f"luce/ray/{path.name}" for path in (ROOT / "ray_serve").glob("*.py")} <= set(wheel)
+    assert {f"luce/ray/{path.name}" for path in (ROOT / "cluster/ray").glob("*.py")} <= set(wheel)
     strange = [name for name in wheel if not name.startswith("luce/") and ".dist-info/" not in name]
     assert strange == []
     for name in wheel:
