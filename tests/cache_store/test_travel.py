@@ -71,11 +71,12 @@ async def test_a_fresh_server_answers_warm(replica: Replica, tmp_path: Path) -> 
 async def test_a_reading_is_broken_off_for_what_has_come(replica: Replica, tmp_path: Path) -> None:
     """The engine stands still from the first slice on, so that the files are there before it has read the prompt."""
     store, prompt = (tmp_path / "store").as_uri(), text(3, 1500)
-    async with Supervisor(replica("first", store=store)) as first:
+    slices = {"ubatch": 128}  # one of them takes less than a prompt
+    async with Supervisor(replica("first", store=store, **slices)) as first:
         expected = await ask(first, prompt)
         await written(first, len(prompt))
     patient = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0}
-    async with Supervisor(replica("second", store=store, **patient)) as second:
+    async with Supervisor(replica("second", store=store, **slices, **patient)) as second:
         await until(lambda: second.status().cache_stores[0].n_files > 0)
         asked = asyncio.create_task(ask(second, prompt))
         await until(lambda: second.status().engines[0].n_running == 1)

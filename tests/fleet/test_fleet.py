@@ -197,7 +197,7 @@ async def test_a_resident_model_is_there_from_the_start_and_stays(two_models: Fl
 async def test_one_that_comes_is_not_put_to_sleep_for_its_time_away(two_models: FleetMaker) -> None:
     plan = two_models()
     members = [
-        dataclasses.replace(one, config=dataclasses.replace(one.config, sleep_idle_s=0.2, log_level="info"))
+        dataclasses.replace(one, config=dataclasses.replace(one.config, sleep_idle_s=0.2, log_level="debug"))
         for one in plan.members
     ]
     log: list[str] = []

@@ -28,7 +28,7 @@ std::string metadata(const llama_model* model, const char* key) {
     return n < 0 ? std::string() : std::string(text);
 }
 
-constexpr double kLoadProgress_s = 1.0;  // between two lines about it
+constexpr double kLoadProgress_s = 1.0;  // between two lines about it; what is sooner done has none
 
 // Where loading stands: told to who waits for a sign of life, and to the log where it takes long.
 struct LoadProgress {
@@ -161,9 +161,10 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     const double opened_s = clock.now_s();
     if (Result<void> warmed = loaded.warm_up(); !warmed) return warmed.error();
     const double warmed_s = clock.now_s();
-    log_info("loaded within " + milliseconds(warmed_s - began_s) + ": weights " + milliseconds(read_s - began_s) +
-             ", context " + milliseconds(opened_s - read_s) + ", first computation " +
-             milliseconds(warmed_s - opened_s));
+    log_line(warmed_s - began_s < kLoadProgress_s ? LogLevel::debug : LogLevel::info,
+             "loaded within " + milliseconds(warmed_s - began_s) + ": weights " + milliseconds(read_s - began_s) +
+                 ", context " + milliseconds(opened_s - read_s) + ", first computation " +
+                 milliseconds(warmed_s - opened_s));
     on_progress();
 
     ModelInfo& info = loaded.info_;
