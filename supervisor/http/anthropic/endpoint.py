@@ -75,11 +75,12 @@ async def create_message(request: web.Request) -> web.StreamResponse:
     )
     answer_request = await converted(request, read)
     message_id = f"msg_{secrets.token_hex(12)}"
+    model = context_of(request).served_name(body.model)
     if body.stream:
-        names = (message_id, request[REQUEST_ID], body.model)
+        names = (message_id, request[REQUEST_ID], model)
         return await stream_answer(request, answer_request, MessageStream(*names, **form))
     (choice,), usage = await whole_answer(request, answer_request)
-    return web.json_response(message_json(message_id, body.model, choice, usage, **form))
+    return web.json_response(message_json(message_id, model, choice, usage, **form))
 
 
 async def count_tokens(request: web.Request) -> web.StreamResponse:

@@ -63,6 +63,13 @@ def events_of(data: bytes) -> list[dict[str, Any]]:
     return events
 
 
+def test_who_names_no_model_is_told_which_one_answers(server: Server) -> None:
+    body = {"max_tokens": 1, "messages": HELLO}
+    _, _, data = post(server, body)
+    _, _, streamed = post(server, {**body, "stream": True})
+    assert json.loads(data)["model"] == events_of(streamed)[0]["message"]["model"] == "luce-tiny-Q8_0"
+
+
 def test_a_message(client: Anthropic) -> None:
     message = client.messages.create(model="claude-of-tomorrow", extra_body=GREEDY, max_tokens=20, messages=HELLO)
     assert (message.model, message.role, message.type, message.stop_reason) == (
