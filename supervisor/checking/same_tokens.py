@@ -73,6 +73,6 @@ class Comparison:
             self.wrong.append(f"{place} (noise {self.noise:g})")
 
     def too_many_ties(self) -> bool:
-        """Rounding turns a near tie now and then. Most of several texts: the rule would hide what is wrong. Answers
-        that go on alike come to the same tie: it counts once."""
-        return len(self.tied_tokens) > max(1, self.n_texts // 2)
+        """Rounding turns a near tie now and then, in both of two answers. Most of several texts: the rule would hide
+        what is wrong. Answers that go on alike come to the same tie: it counts once."""
+        return len(self.tied_tokens) > max(2, self.n_texts // 2)
