@@ -34,6 +34,8 @@ DEADLINE_S = 600.0  # for what hangs: on two cores that thirty programs share, a
 N_POOL_THREADS = min(32, (os.cpu_count() or 1) + 4)
 """asyncio begins a thread whenever its others are busy, up to so many, and keeps it."""
 KEYS = ("mine", "yours")
+N_TEXTS = 200
+"""Different ones: of each new text caches keep something, up to bounds that only hours reach."""
 TOPICS = ("light", "a bug", "a program", "dark", "a file", "the answer", "seven", "a cat")
 
 
@@ -90,8 +92,10 @@ def serving(model: Path, folder: Path) -> Iterator[Soaked]:
 
 
 def chat(rng: random.Random, **fields: Any) -> dict[str, Any]:
-    text = " ".join(rng.choice(TOPICS) for _ in range(rng.choice((1, 40, 300))))
-    return {"max_tokens": rng.choice((1, 20, 200)), "messages": [{"role": "user", "content": text}], **fields}
+    words = random.Random(rng.randrange(N_TEXTS))
+    text = " ".join(words.choice(TOPICS) for _ in range(words.choice((1, 40, 300))))
+    n_most = words.choice((1, 20, 200))
+    return {"max_tokens": n_most, "temperature": 0, "messages": [{"role": "user", "content": text}], **fields}
 
 
 async def asks(soaked: Soaked, session: ClientSession, rng: random.Random) -> None:
@@ -128,7 +132,12 @@ async def comes_back(soaked: Soaked, session: ClientSession, rng: random.Random)
     headers, ask = {"X-Conversation-Id": name}, {"conv_id": name}
     asked = chat(rng)
     (message,) = asked["messages"]
-    body = {said: [message] if said == "messages" else message["content"], most: asked["max_tokens"], "stream": True}
+    body = {
+        said: [message] if said == "messages" else message["content"],
+        most: asked["max_tokens"],
+        "stream": True,
+        "temperature": 0,
+    }
     async with session.post(soaked.url + path, json=body, headers=headers) as answer:
         assert answer.status == 200, await answer.text()
         await answer.content.readany()

@@ -17,6 +17,7 @@ from luce.supervisor.text import RenderedChat
 
 _N_STOPS = 6  # at the last marks of a prompt, where the next one may part from it
 _MAX_TOKENS = 4 << 20  # of all prompts: each takes some twelve bytes a token
+MAX_KEPT = 64  # prompts: each is looked at for the next one, and takes some ten kilobytes however short it is
 
 A = TypeVar("A")
 """What is known at a place."""
@@ -128,7 +129,7 @@ class SpliceWalks(Generic[A]):
                 self._past.remove(before)
             self._past.append(walk)
             n_tokens = sum(len(known.chat.tokens) for known in self._past)
-            while n_tokens > _MAX_TOKENS:
+            while n_tokens > _MAX_TOKENS or len(self._past) > MAX_KEPT:
                 n_tokens -= len(self._past.pop(0).chat.tokens)
 
 
