@@ -176,4 +176,4 @@ def test_no_view_needs_a_mouse_and_all_fit_a_telephone(browser: Browser, server:
         assert page.locator("#new").is_hidden()
         assert page.evaluate("document.activeElement.id") == "prompt"
         assert page.get_attribute("html", "lang") == "en"
-        assert page.get_attribute("#state", "role") == "status"
+        assert page.get_attribute("#state", "aria-live") == "polite"

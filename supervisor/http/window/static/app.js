@@ -71,7 +71,11 @@ async function look() {
   if (!document.hidden) timer = setTimeout(look, view === "chat" ? IDLE_MS : LOOK_MS);
 }
 
-addEventListener("hashchange", route);
+// A screen reader says where it is now, and Tab goes on from there.
+addEventListener("hashchange", () => {
+  route();
+  at(view).focus();
+});
 at("skip").addEventListener("click", event => {
   event.preventDefault();
   at(view === "chat" ? "prompt" : view).focus();

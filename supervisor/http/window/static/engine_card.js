@@ -17,7 +17,7 @@ function drawLane(lane, number, ctx) {
     read.style.width = 100 * lane.n_read / all + "%";
     written.style.width = 100 * lane.n_generated / all + "%";
   }
-  return make("li", { class: "lane" }, make("span", {}, "Lane " + (number + 1)), make("span", { class: lane ? "" : "soft" }, said),
+  return make("li", { class: "lane" }, make("span", {}, "Lane " + (number + 1)), " ", make("span", { class: lane ? "" : "soft" }, said),
     make("div", { class: "track", "aria-hidden": "true" }, read, written));
 }
 
@@ -85,9 +85,9 @@ export function drawEngine(engine) {
   return make("section", { class: "card engine" },
     make("header", {}, make("h2", {}, engine.name[0].toUpperCase() + engine.name.slice(1)),
       make("span", { class: "state " + (isGood ? "good" : "bad") },
-        engine.state + (engine.load_percent === null ? "" : ", " + engine.load_percent + " % loaded")),
-      engine.speculation === "none" ? null : make("span", { class: "soft" }, speculated(engine)),
-      engine.deaths ? make("span", { class: "soft" }, "replaced " + engine.deaths + (engine.deaths > 1 ? " times" : " time")) : null,
+        engine.state + (engine.load_percent === null ? "" : ", " + engine.load_percent + " % loaded")), " ",
+      engine.speculation === "none" ? null : make("span", { class: "soft" }, speculated(engine)), " ",
+      engine.deaths ? make("span", { class: "soft" }, "replaced " + engine.deaths + (engine.deaths > 1 ? " times" : " time")) : null, " ",
       !isGood && engine.last_failure ? make("span", { class: "soft" }, engine.last_failure) : null),
     make("div", { class: "columns" }, make("div", {}, make("h3", {}, "Lanes"), make("ul", {}, ...lanes)), make("div", {}, ...memory)));
 }

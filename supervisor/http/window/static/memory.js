@@ -130,7 +130,7 @@ function drawRun(run, context) {
 // A page in the device counts there, whatever copies it has.
 function bar(run, nPages, label, most) {
   const host = Math.max(0, Math.min(run.n_host, nPages - run.n_device)), disk = Math.max(0, Math.min(run.n_disk, nPages - run.n_device - host));
-  const made = make("div", { class: "where", role: "img", "aria-label": label, title: label });
+  const made = make("div", { class: "where", "aria-hidden": "true", title: label });
   made.style.width = Math.max(LEAST_BAR_REM, MOST_BAR_REM * (run.end - run.begin) / most) + "rem";  // as long as its tokens are many
   for (const [kind, n] of [["device", run.n_device], ["host", host], ["disk", disk]]) {
     const part = make("i", { class: kind });

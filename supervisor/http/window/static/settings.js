@@ -4,9 +4,9 @@
 import { button, make } from "./dom.js";
 
 const NUMBERS = [
-  ["temperature", "Temperature", 0, 5, 0.05], ["top_p", "Top p", 0.01, 1, 0.01], ["top_k", "Top k", 0, 100000, 1],
-  ["min_p", "Min p", 0, 1, 0.01], ["repeat_penalty", "Repeat penalty", 0.5, 3, 0.01], ["seed", "Seed", 0, 2 ** 53 - 1, 1],
-  ["max_tokens", "Most tokens", 1, 10000000, 1],
+  ["temperature", "Temperature", 0, 5, false], ["top_p", "Top p", 0.01, 1, false], ["top_k", "Top k", 0, 100000, true],
+  ["min_p", "Min p", 0, 1, false], ["repeat_penalty", "Repeat penalty", 0.5, 3, false], ["seed", "Seed", 0, 2 ** 53 - 1, true],
+  ["max_tokens", "Most tokens", 1, 10000000, true],
 ];
 const JSON_FIELDS = ["schema", "tools"];
 
@@ -30,8 +30,15 @@ export function requestFields(settings) {
 export function openSettings(dialog, settings, models, keep) {
   const now = settings || {};
   const field = (name, label, input) => make("label", {}, label, Object.assign(input, { name, value: now[name] ?? "" }));
-  const numbers = NUMBERS.map(([name, label, min, max, step]) =>
-    field(name, label, make("input", { type: "number", min, max, step, placeholder: "server's" })));
+  const numbers = NUMBERS.map(([name, label, min, max, isWhole]) => {
+    // Not of type number: of an empty one Chromium tells a screen reader that it is 0.
+    const input = make("input", { inputmode: "decimal", placeholder: "server's" });
+    input.addEventListener("input", () => {
+      const value = Number(input.value), isFit = value >= min && value <= max && (!isWhole || Number.isInteger(value));
+      input.setCustomValidity(input.value && !isFit ? (isWhole ? "A whole number" : "A number") + " from " + min + " to " + max : "");
+    });
+    return field(name, label, input);
+  });
   const choice = (name, label, values, unset) => {
     const select = make("select", {}, ...["", ...values].map(value => make("option", { value }, value || unset)));
     return field(name, label, select);
@@ -81,7 +88,7 @@ function read(form) {
     if (value) settings[name] = value;
   }
   for (const [name] of NUMBERS) {
-    const value = form.elements[name].value;
+    const value = form.elements[name].value.trim();
     if (value !== "") settings[name] = Number(value);
   }
   return settings;
