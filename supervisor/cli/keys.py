@@ -24,7 +24,7 @@ Examples:
   luce keys new ci --file keys.toml --requests-per-minute 60 --max-lanes 2
   luce keys new me --file keys.toml --scope admin
   luce serve --host 0.0.0.0 --api-keys keys.toml
-  kill -HUP $(pidof -x luce)     # a running server reads the file anew
+  kill -HUP PID                  # a running server (luce ps shows its PID) reads the file anew
 """
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, Failure, say
 from luce.supervisor.cli.options import read_binary
+from luce.supervisor.http.transport.served_hosts import is_loopback
 from luce.supervisor.models.cache_folder import cache_folder
 
 _EPILOG = """\b
@@ -43,9 +42,8 @@ def command(*, host: str, port: int, device: str | None, threads: int | None, ke
     Whoever reaches the port may compute here, and read what others compute: the protocol of ggml's RPC has neither keys
     nor encryption. So it listens to this machine alone, and a tunnel or a private network leads to it.
     """
-    with suppress(ValueError):  # a name
-        if not ipaddress.ip_address(host).is_loopback:
-            say(f"luce rpc-worker: whoever reaches {host}:{port} may compute here, without a key: prefer a tunnel")
+    if not is_loopback(host):
+        say(f"luce rpc-worker: whoever reaches {host}:{port} may compute here, without a key: prefer a tunnel")
     arguments = ["--rpc-worker", f"{host}:{port}"]
     for name, value in {"--device": device, "--threads": threads}.items():
         arguments += [] if value is None else [name, str(value)]

@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_OK, Failure, run_async, say
 from luce.supervisor.cli.model_files import NO_DRAFT, check_file, read_model, read_packaged_draft
 from luce.supervisor.cli.numbers import Bytes, JsonObject, Real, Seconds, Tokens
 from luce.supervisor.cli.options import NOT_NEGATIVE, engine_options, wants_packaged_draft
@@ -411,6 +411,9 @@ def _serve_many(configuration: Configuration, settings: ServeSettings) -> int:
         "expert_profiles": expert_profiles(configuration, os.environ),
     }
     plan = read_fleet(configuration, fixed)
+    if plan.left_out:
+        named = ", ".join(plan.left_out)
+        say(f"luce serve: not used, as it fits one model: {named} (put it into the model's table)")
     for member in plan.config.members:
         check_file(member.config.model, f"models.{member.name}: model")
     check_settings(settings)

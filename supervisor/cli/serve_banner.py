@@ -8,8 +8,9 @@ from textwrap import indent
 from luce.supervisor.http.window.client_lines import client_lines
 
 
-def start_banner(url: str, model: str, key: str | None, *, n_ctx: int, warning: str = "") -> str:
-    """`key`: None where nobody needs one; `n_ctx`: tokens that a conversation may have; `warning`: at the end."""
+def start_banner(url: str, model: str, key: str | None, *, n_ctx: int | None, warning: str = "") -> str:
+    """`key`: None where nobody needs one; `n_ctx`: tokens that a conversation may have, as far
+    as is known; `warning`: at the end."""
     if url.startswith("unix:"):
         header = "" if key is None else f" -H 'Authorization: Bearer {key}'"
         return (

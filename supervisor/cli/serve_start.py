@@ -50,7 +50,6 @@ _LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO
 _LOOK_S = 1.0
 _LOOK_LOADING_S = 0.1
 _STEP_PERCENT = 10  # between two lines
-_SMALL_CTX = 4096  # of an engine that does not say
 _BIND_REASONS = {
     errno.EADDRINUSE: "it is in use: stop the other program, or choose another --port (0 takes a free one)",
     errno.EACCES: "ports below 1024 need privileges: choose another --port",
@@ -150,7 +149,8 @@ async def serve_fleet_until_stopped(plan: FleetPlan, settings: ServeSettings, lo
             served = ServedFleet(fleet, plan.settings, plan.default)
 
             def announce(url: str) -> None:
-                _announce(url, first.name, first.config.ctx, settings)
+                n_ctx = fleet.supervisors[first.name].n_ctx  # known where it is resident
+                _announce(url, first.name, first.config.ctx if n_ctx is None else n_ctx, settings)
 
             await serve(served, settings, on_ready=announce)
     return EXIT_OK
@@ -274,7 +274,7 @@ def _announce(url: str, model: str, n_ctx: int | None, settings: ServeSettings) 
         key = settings.api_keys[0] if settings.api_keys and sys.stdout.isatty() else "YOUR_KEY"
     with suppress(OutputClosedError, Failure):  # nobody has to read it
         warning = exposed_warning(settings.host) if is_exposed(settings) and not settings.open_to_all else ""
-        banner = start_banner(_reachable(url), model, key, n_ctx=n_ctx or _SMALL_CTX, warning=warning)
+        banner = start_banner(_reachable(url), model, key, n_ctx=n_ctx, warning=warning)
         write_output(banner.encode(errors="backslashreplace"))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,10 +83,13 @@ class _UnixConnection(http.client.HTTPConnection):
 
 class ServerClient:
     def __init__(self, url: str, key: str | None) -> None:
+        """Raises ValueError for a key that no header can hold."""
         self.url = url
-        self._headers = {"Content-Type": "application/json"}
+        self._headers: dict[str, str | bytes] = {"Content-Type": "application/json"}
         if key is not None:
-            self._headers["Authorization"] = f"Bearer {key}"
+            if not key.isprintable():
+                raise ValueError("is asked with a key that holds a line break, or another character that no key has")
+            self._headers["Authorization"] = f"Bearer {key}".encode()
 
     def stream(self, path: str, body: Mapping[str, Any], answer: Answer) -> Generator[Piece, None, None]:
         """The pieces of an answer as they come, gathered in `answer`. Closing it early ends the answer. Raises
@@ -141,6 +145,9 @@ class ServerClient:
         try:
             connection = self._connection(connect_s)
             connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            text = f"the certificate of {self.url} is not trusted ({error.verify_message})"
+            raise ServerError(f"{text}: name a file that holds it in SSL_CERT_FILE") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise ServerError(f"there is no server at {self.url} ({error}): start one with `luce serve`") from None
         connection.sock.settimeout(silence_s)

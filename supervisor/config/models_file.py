@@ -6,7 +6,7 @@ as the server has it. It must not know click.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ class FleetPlan:
     config: FleetConfig
     settings: Mapping[str, ServeSettings]
     default: str | None
+    left_out: tuple[str, ...] = ()
+    """Options that were given and fit one model: they count in its table only."""
 
 
 def read_fleet(configuration: Configuration, fixed: Mapping[str, object]) -> FleetPlan:
@@ -65,8 +67,8 @@ def read_fleet(configuration: Configuration, fixed: Mapping[str, object]) -> Fle
         file = source
         tables, of_fleet, most = _sections(file)
         members = {name: _member(name, table, file, configuration, fixed) for name, table in tables.items()}
-    for folder in folders:
-        members = _found(folder, configuration, fixed) | members
+    if folders:
+        members |= {name: one for name, one in _found(folders, configuration, fixed).items() if name not in members}
     if not members:
         places = [*([str(source)] if source is not None else []), *configuration["models_from"]]
         raise ConfigError(f"models: there is none in {', '.join(places)}")
@@ -77,10 +79,22 @@ def read_fleet(configuration: Configuration, fixed: Mapping[str, object]) -> Fle
     default = of_fleet.get("default")
     if default is not None and default not in members:
         raise ConfigError(f"{file}: default: there is no model {default}")
+    _check_profiles(members, file)
     config = FleetConfig(
         members=[member for member, _ in members.values()], rules=rules, drain_s=of_fleet.get("drain", 60.0)
     )
-    return FleetPlan(config, {name: settings for name, (_, settings) in members.items()}, default)
+    left_out = tuple(name for name in sorted(_OF_ONE) if configuration.settings[name].origin != "default")
+    return FleetPlan(config, {name: settings for name, (_, settings) in members.items()}, default, left_out)
+
+
+def _check_profiles(members: _Members, file: Path) -> None:
+    """A profile is a name of its own model."""
+    owners = {name: member.name for member, _ in members.values() for name in (member.name, *member.aliases)}
+    for name, (_, settings) in members.items():
+        for profile in settings.profiles:
+            if owners.setdefault(profile, name) != name:
+                text = f"a name is one model's, and {owners[profile]} has it"
+                raise ConfigError(f"{file}: models.{name}.profiles.{profile}: {text}")
 
 
 def _sections(file: Path) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
@@ -122,14 +136,14 @@ def _member(
     return _made(name, own, settings, configuration, fixed)
 
 
-def _found(folder: str, configuration: Configuration, fixed: Mapping[str, object]) -> _Members:
+def _found(folders: Sequence[str], configuration: Configuration, fixed: Mapping[str, object]) -> _Members:
     try:
-        found = find_models(folder)
+        found = find_models(folders)
     except FindingError as error:
         raise ConfigError(f"models_from: {error}") from None
     option = configuration.settings["model"].option
     return {
-        model.name: _made(model.name, {}, {"model": Setting(option, model.path, folder)}, configuration, fixed)
+        model.name: _made(model.name, {}, {"model": Setting(option, model.path, "models_from")}, configuration, fixed)
         for model in found
     }
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from luce.supervisor.config import DaemonConfig, EngineConfig, SupervisorConfig
+from luce.supervisor.engine.activity import Activity
 from luce.supervisor.engine.client import EngineClient
 from luce.supervisor.engine.generation import EXIT_TRY_LATER, DeathCause, EngineDied
 from luce.supervisor.engine.info import EngineInfo
@@ -24,7 +25,6 @@ from luce.supervisor.engine.watchdog import (
     Lifecycle,
     Liveness,
     LivenessLimits,
-    ProcessActivity,
     RestartPolicy,
 )
 
@@ -66,6 +66,7 @@ class EngineMonitor:
         self._config = config
         self._engine = engine
         self._on_log = on_log
+        self._last_line = ""
         self._lifecycle = Lifecycle(
             RestartPolicy(
                 first_delay_s=config.restart_delay_s,
@@ -206,7 +207,7 @@ class EngineMonitor:
         """One process, from its start to its end."""
         try:
             async with await EngineProcess.spawn(
-                self._binary, self.daemon_config, on_log=self._on_log, environment=self._engine.environment
+                self._binary, self.daemon_config, on_log=self._log, environment=self._engine.environment
             ) as process:
                 self._process = process
                 info = await self._wait_ready(process)
@@ -230,17 +231,22 @@ class EngineMonitor:
         if n_tokens is None:
             return
         self.daemon_config = replace(self.daemon_config, kvflash=n_tokens)
-        if self._on_log is not None:
-            self._on_log(
-                f"{self.name} ran out of memory ({shortage}): it starts again with a pool of {n_tokens} tokens, not "
-                f"{info.kvflash} (--kv-offload)"
-            )
+        self._log(
+            f"{self.name} ran out of memory ({shortage}): it starts again with a pool of {n_tokens} tokens, not "
+            f"{info.kvflash} (--kv-offload)"
+        )
+
+    def _log(self, line: str) -> None:
+        """Once: an engine that waits for another machine says so each second."""
+        if self._on_log is not None and line != self._last_line:
+            self._on_log(line)
+        self._last_line = line
 
     async def _wait_ready(self, process: EngineProcess) -> EngineInfo:
         """Raises StartError. A load may take long, but not for a process that does nothing at all."""
         config = self._config
         ready = asyncio.ensure_future(process.wait_ready(config.start_timeout_s))
-        activity = _Activity(process.pid)
+        activity = Activity(process.pid)
         stopped_s = asleep_s = 0.0
         why = None
         try:
@@ -272,6 +278,8 @@ class EngineMonitor:
             self._had_requests = listener.engine_has_requests(self)
             died.set()
             self._has_work.set()
+            if death.cause is not DeathCause.CLOSED:
+                self._log(f"{self.name}: {str(death).splitlines()[0]}")
             listener.engine_died(self, death)
 
         client = EngineClient(process, n_vocab=info.n_vocab, on_death=on_death)
@@ -294,7 +302,7 @@ class EngineMonitor:
         liveness, config = self._liveness, self._config
         liveness.start()
         pong: asyncio.Future[None] | None = None
-        activity = _Activity(process.pid)
+        activity = Activity(process.pid)
         n_heard, n_moved, then_s = client.n_heard, client.n_moved, time.monotonic()
         n_reports = process.n_load_reports
         pinged_s = then_s
@@ -349,24 +357,3 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-
-
-class _Activity:
-    """What a process is doing, by /proc."""
-
-    def __init__(self, pid: int) -> None:
-        self._path = Path(f"/proc/{pid}/stat")
-        self._cpu_ticks = -1
-        self.stopped = False
-
-    def look(self) -> ProcessActivity:
-        """Since the last look."""
-        try:
-            fields = self._path.read_text().rpartition(")")[2].split()
-        except OSError:
-            return ProcessActivity(stopped=False, busy=False)
-        state, cpu_ticks = fields[0], int(fields[11]) + int(fields[12])
-        busy = state in "RD" or cpu_ticks != self._cpu_ticks
-        self._cpu_ticks = cpu_ticks
-        self.stopped = state in "Tt"
-        return ProcessActivity(stopped=self.stopped, busy=busy)

@@ -56,9 +56,27 @@ class FleetConfig:
         taken: set[str] = set()
         for member in self.members:
             for name in (member.name, *member.aliases):
+                if name == "":
+                    raise ConfigError("a model's name or alias is empty: requests could not ask for it")
                 if name in taken:
                     raise ConfigError(f"two models are called {name}: a name or an alias is one model's")
                 taken.add(name)
+        for group in {member.group for member in self.members} | set(self.rules.most):
+            if group is not None:
+                self._check_group(group)
+
+    def _check_group(self, group: str) -> None:
+        """Each of its models gets a turn."""
+        members = [member for member in self.members if member.group == group]
+        if not members:
+            raise ConfigError(f"groups: no model is in {group}")
+        n_resident = sum(member.resident for member in members)
+        n_places = self.rules.most.get(group, 1)
+        if n_resident > n_places or (n_resident == n_places and n_resident < len(members)):
+            raise ConfigError(
+                f"group {group}: it has room for {n_places}, and {n_resident} resident models never leave it: give it"
+                ' more room under [groups], or the resident ones another group ("": in nobody\'s way)'
+            )
 
 
 class Fleet:
@@ -72,19 +90,11 @@ class Fleet:
             for member in config.members
         }
         self._members = {member.name: member for member in config.members}
-        self._names = {name: member.name for member in config.members for name in (member.name, *member.aliases)}
         self._changed = asyncio.Event()
         self._moving: set[str] = set()
         self._stack = AsyncExitStack()
         self.n_comes = 0
         """How often a model has come."""
-
-    def name_of(self, asked: str | None) -> str | None:
-        """The member that is asked for by its name or an alias; the first one where nothing is asked for."""
-        return self.config.members[0].name if not asked else self._names.get(asked)
-
-    def member(self, name: str) -> Member:
-        return self._members[name]
 
     def status(self) -> SupervisorStatus:
         """Of all models together; engines are named after theirs."""
@@ -127,7 +137,9 @@ class Fleet:
             for member in self.config.members:
                 if member.resident:
                     await self.supervisors[member.name].presence.come()
-            group = await stack.enter_async_context(asyncio.TaskGroup())
+            group = await asyncio.TaskGroup().__aenter__()
+            # Not told of the block's own errors, which it would wrap.
+            stack.push_async_callback(group.__aexit__, None, None, None)
             stack.callback(group.create_task(self._take_turns(), name="whose turn it is").cancel)
             self._stack = stack.pop_all()
         return self

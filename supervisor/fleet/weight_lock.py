@@ -48,17 +48,30 @@ def _parts(model: Path) -> list[Path]:
 
 
 def _lock(file: Path) -> tuple[int, int] | None:
+    try:
+        return _locked(file)
+    except OSError as error:
+        _LOG.warning("%s is not kept in memory: %s (ulimit -l says how much may be)", file, error.strerror)
+        return None
+
+
+def _locked(file: Path) -> tuple[int, int]:
+    """Raises OSError."""
     n_bytes = file.stat().st_size
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         address = _libc.mmap(None, n_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     finally:
         os.close(descriptor)
-    why = None if address != _MAP_FAILED else os.strerror(ctypes.get_errno())
-    if why is None and _libc.mlock(address, n_bytes) != 0:
-        why = os.strerror(ctypes.get_errno())
+    if address == _MAP_FAILED:
+        raise _error()
+    if _libc.mlock(address, n_bytes) != 0:
+        error = _error()
         _libc.munmap(address, n_bytes)
-    if why is not None:
-        _LOG.warning("%s is not kept in memory: %s (ulimit -l says how much may be)", file, why)
-        return None
+        raise error
     return address, n_bytes
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

@@ -20,7 +20,7 @@ from luce.supervisor.http.answering.key_limits import KeyLimits
 from luce.supervisor.http.answering.shutdown_gate import ShutdownGate
 from luce.supervisor.http.anthropic import endpoint as anthropic
 from luce.supervisor.http.anthropic.betas import tell_window
-from luce.supervisor.http.app_context import APP_CONTEXT, SERVED_MODELS, AppContext
+from luce.supervisor.http.app_context import APP_CONTEXT, SERVED_MODELS, AppContext, file_time
 from luce.supervisor.http.embeddings import endpoint as embeddings
 from luce.supervisor.http.embeddings import rerank
 from luce.supervisor.http.keys.key_ring import KEY_RING, KeyRing, keys_of
@@ -95,6 +95,7 @@ async def create_app(served: ModelBackend | ServedFleet, settings: ServeSettings
             metrics=metrics,
             defaults=defaults,
             hold=gate.hold,
+            created=file_time(supervisor.model),
             takes_requests=lambda: not gate.is_closing and not gate.is_closed,
         )
 

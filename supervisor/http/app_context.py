@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
@@ -71,9 +72,16 @@ class AppContext:
     defaults: ModelDefaults
     hold: Callable[[], AbstractAsyncContextManager[None]]
     """Around work that is no answer: the server waits for it when it stops. Raises ApiError while it stops."""
+    created: int
+    """When the model's file was made, by the epoch."""
 
     takes_requests: Callable[[], bool] = lambda: True
     """Whether it will for a while: not once the server is to stop."""
+
+    @property
+    def n_ctx(self) -> int | None:
+        """Tokens that a text may have; before the model has been loaded, what it was asked to have; None: unknown."""
+        return self.supervisor.config.ctx if self.supervisor.n_ctx is None else self.supervisor.n_ctx
 
     @property
     def model_names(self) -> list[str]:
@@ -83,6 +91,11 @@ class AppContext:
     def served_name(self, asked: str | None) -> str:
         """The model's name in an answer: what the client calls it, whatever that is."""
         return asked or self.model_names[0]
+
+
+def file_time(file: Path) -> int:
+    """When it was made, by the epoch; 0: it is not there."""
+    return int(file.stat().st_mtime) if file.is_file() else 0
 
 
 class Watched(Protocol):
@@ -111,6 +124,8 @@ class ListedModel:
     supervisor: ModelBackend
     n_ctx: int | None
     """Tokens, as far as is known: before the model has been loaded, what it was asked to have."""
+    created: int
+    """When its file was made, by the epoch."""
     state: str
     """here, coming, leaving or away"""
 

@@ -17,7 +17,14 @@ from luce.supervisor.requests import (
     RequestRefusedError,
     SupervisorClosedError,
 )
-from luce.supervisor.text import BadRequestError, NoVocabularyError, SchemaError, TemplateError, TextError
+from luce.supervisor.text import (
+    BadRequestError,
+    ModelLoadError,
+    NoVocabularyError,
+    SchemaError,
+    TemplateError,
+    TextError,
+)
 
 
 @unique
@@ -89,6 +96,8 @@ def api_error(error: RequestError | TextError) -> ApiError:
         case RequestRefusedError():
             is_ours = error.code in {"internal", "out_of_memory", "no_room", "queue_full", "busy", "parked", "io_error"}
             return ApiError(ErrorKind.SERVER if is_ours else ErrorKind.INVALID, error.code, str(error))
+        case ModelLoadError():
+            return ApiError(ErrorKind.UNAVAILABLE, EngineFailedError.code, str(error))
         case NoVocabularyError():
             return ApiError(ErrorKind.UNSUPPORTED, "no_vocabulary", str(error))
         case SchemaError():

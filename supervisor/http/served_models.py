@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from luce.supervisor.fleet.fleet import Fleet
-from luce.supervisor.http.app_context import AppContext, ListedModel
+from luce.supervisor.http.app_context import AppContext, ListedModel, file_time
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.model_backend import ModelBackend
@@ -40,6 +40,7 @@ class ServedModels:
         self._open_context = open_context
         self._contexts: dict[str, AppContext] = {}
         self._lock = asyncio.Lock()
+        self._created = {name: file_time(one.model) for name, one in served.fleet.supervisors.items()}
         self._names = {
             name: member.name
             for member in served.fleet.config.members
@@ -65,7 +66,8 @@ class ServedModels:
             supervisor = self._fleet.supervisors[member.name]
             n_ctx = member.config.ctx if supervisor.n_ctx is None else supervisor.n_ctx
             names = [name for name, of in self._names.items() if of == member.name]
-            listed.append(ListedModel(names, supervisor, n_ctx, supervisor.presence.state.value))
+            created = self._created[member.name]
+            listed.append(ListedModel(names, supervisor, n_ctx, created, supervisor.presence.state.value))
         return listed
 
     def status(self) -> SupervisorStatus:

@@ -28,6 +28,7 @@ from luce.supervisor.scheduling.page_changes import PageChange
 _LOG = logging.getLogger("luce.kv_events")
 _END = (-1).to_bytes(8, "big", signed=True)
 _MAX_WAITING = 100_000  # batches for one slow subscriber; then it misses some
+_MAX_ASKED_BYTES = 256  # of a frame; a request has eight
 _ASKED_READER_S = 10.0  # for which somebody who has asked may read nothing
 _LINGER_MS = 500
 
@@ -58,6 +59,7 @@ class KvEventPublisher:
                 asked = zmq.asyncio.Context.shadow(self._context).socket(zmq.ROUTER)
                 self._sockets.append(asked)
                 asked.router_mandatory = True
+                asked.maxmsgsize = _MAX_ASKED_BYTES
                 self.replay_endpoint = _attach(asked, self._config.replay, "kv_events_replay")
                 self._answering = asyncio.create_task(self._answer(asked), name="replay of KV events")
         except BaseException:

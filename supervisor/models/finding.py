@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from luce.supervisor.models.gguf_header import GgufError, GgufHeader, read_gguf_header
@@ -35,9 +36,19 @@ class FoundModel:
     path: Path
 
 
-def find_models(source: str, environ: Mapping[str, str] = os.environ) -> list[FoundModel]:
-    """By their names, each once. `source`: one of SOURCES, or a folder, which is searched with its folders. Raises
-    FindingError. What cannot be read is left out."""
+def find_models(sources: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[FoundModel]:
+    """Each once, of those with one name the later ones with their folders before it. A source is one of SOURCES, or a
+    folder, which is searched with its folders. Raises FindingError. What cannot be read, or is not whole, is left
+    out."""
+    named: dict[str, FoundModel] = {}
+    for model in dict.fromkeys(chain.from_iterable(_in_order(source, environ) for source in sources)):
+        if _is_language_model(model.path):
+            name = next(name for name in _names(model) if name not in named)
+            named[name] = FoundModel(name, model.path)
+    return list(named.values())
+
+
+def _in_order(source: str, environ: Mapping[str, str]) -> list[FoundModel]:
     match source:
         case "huggingface":
             found = _of_files(_huggingface(environ))
@@ -50,12 +61,14 @@ def find_models(source: str, environ: Mapping[str, str] = os.environ) -> list[Fo
             if not folder.is_dir():
                 raise FindingError(f"{source} is no folder, and none of {', '.join(SOURCES)}")
             found = _of_files([folder])
-    named: dict[str, FoundModel] = {}
-    for model in sorted(found, key=lambda model: (model.name, str(model.path))):
-        if named.setdefault(model.name, model) is not model:
-            name = f"{model.path.parent.name}/{model.name}"
-            named.setdefault(name, FoundModel(name, model.path))
-    return [model for model in named.values() if _is_language_model(model.path)]
+    return sorted(found, key=lambda model: (model.name, str(model.path)))
+
+
+def _names(model: FoundModel) -> Iterator[str]:
+    """The shortest first; the last one has its whole path."""
+    folders = model.path.absolute().parts[:-1]
+    for n_folders in range(len(folders) + 1):
+        yield "/".join((*folders[len(folders) - n_folders :], model.name))
 
 
 def _home(environ: Mapping[str, str]) -> Path:
@@ -112,7 +125,8 @@ def _is_language_model(path: Path) -> bool:
         return False
     architecture = str(header.metadata.get("general.architecture", ""))
     is_model = header.metadata.get("general.type", "model") == "model" and architecture not in _NO_LANGUAGE_MODELS
-    return is_model and not _gives_vectors(header, architecture)
+    is_whole = header.n_header_bytes + sum(tensor.n_bytes for tensor in header.tensors) <= header.n_file_bytes
+    return is_model and is_whole and not _gives_vectors(header, architecture)
 
 
 def _gives_vectors(header: GgufHeader, architecture: str) -> bool:

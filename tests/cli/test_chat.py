@@ -204,6 +204,15 @@ def test_another_program_that_answers_is_told_from_a_server(chat: Chat) -> None:
 def test_a_server_that_lists_no_models_will_do(chat: Chat) -> None:
     with scripted([text("ok"), *end()], models=None) as server:
         assert chat(server.url, "Hello").stdout == b"ok\n"
+    assert server.asked[0]["model"] == "default"
+
+
+def test_the_first_of_several_models_is_asked_or_the_one_that_is_named(chat: Chat) -> None:
+    listed = json.dumps({"data": [{"id": "big"}, {"id": "small"}]})
+    with scripted([text("ok"), *end()], [text("ok"), *end()], models=listed) as server:
+        chat(server.url, "Hello")
+        assert chat(server.url, "Hello", options=["--name", "small"], key="ключ").stdout == b"ok\n"
+    assert [asked["model"] for asked in server.asked] == ["big", "small"]
 
 
 def test_a_file_goes_with_the_next_message(chat: Chat, tmp_path: Path) -> None:

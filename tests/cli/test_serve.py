@@ -253,6 +253,8 @@ def test_what_the_banner_shows_is_what_clients_read() -> None:
     assert opencode["options"] == {"baseURL": "http://h:1/v1", "apiKey": "k"}
     assert opencode["models"]['m"x']["limit"]["context"] == 32768
     pi = json.loads(by_name["pi"])["providers"]["luce"]
+    unknown = client_lines("http://h:1", "m", "k", n_ctx=None).values()
+    assert not [text for text in unknown if "CONTEXT" in text or "limit" in text or "contextWindow" in text]
     assert (pi["baseUrl"], pi["models"][0]["id"], pi["models"][0]["contextWindow"]) == ("http://h:1/v1", 'm"x', 32768)
 
 

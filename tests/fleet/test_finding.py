@@ -18,7 +18,7 @@ def link(path: Path, target: Path) -> Path:
 
 
 def names(source: str, home: Path, **environ: str) -> list[str]:
-    return [model.name for model in find_models(source, {"HOME": str(home), **environ})]
+    return [model.name for model in find_models([source], {"HOME": str(home), **environ})]
 
 
 def test_a_folder_and_its_folders(tiny_model: Path, tmp_path: Path) -> None:
@@ -26,6 +26,7 @@ def test_a_folder_and_its_folders(tiny_model: Path, tmp_path: Path) -> None:
     link(tmp_path / "deeper" / "two-00001-of-00002.gguf", tiny_model)
     link(tmp_path / "deeper" / "two-00002-of-00002.gguf", tiny_model)
     (tmp_path / "torn.gguf").write_bytes(b"GGUF" + bytes(30))
+    (tmp_path / "half.gguf").write_bytes(tiny_model.read_bytes()[: tiny_model.stat().st_size // 2])
     (tmp_path / "readme.txt").write_text("no model")
     assert names(str(tmp_path), tmp_path) == ["one", "two"]
 
@@ -39,7 +40,10 @@ def test_drafts_are_no_models(tiny_model: Path, tmp_path: Path) -> None:
 def test_files_of_one_name_are_told_apart_by_their_folder(tiny_model: Path, tmp_path: Path) -> None:
     link(tmp_path / "a" / "m.gguf", tiny_model)
     link(tmp_path / "b" / "m.gguf", tiny_model)
-    assert names(str(tmp_path), tmp_path) == ["m", "b/m"]
+    link(tmp_path / "c" / "b" / "m.gguf", tiny_model)
+    assert names(str(tmp_path), tmp_path) == ["m", "b/m", "c/b/m"]
+    found = find_models([str(tmp_path / "b"), str(tmp_path / "a"), str(tmp_path / "b")])
+    assert [(model.name, model.path.parent.name) for model in found] == [("m", "b"), ("a/m", "a")]
 
 
 def test_huggingface(tiny_model: Path, tmp_path: Path) -> None:
@@ -77,4 +81,4 @@ def test_ollama(tiny_model: Path, tmp_path: Path) -> None:
 
 def test_a_place_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(FindingError, match="none of huggingface, lmstudio, ollama"):
-        find_models(str(tmp_path / "missing"))
+        find_models([str(tmp_path / "missing")])

@@ -217,6 +217,12 @@ async def test_names_and_aliases_are_one_models(two_models: FleetMaker) -> None:
         FleetConfig(members=[])
 
 
+async def test_what_goes_wrong_within_a_fleet_comes_out_as_it_is(two_models: FleetMaker) -> None:
+    with pytest.raises(FileNotFoundError):
+        async with Fleet(two_models()):
+            raise FileNotFoundError
+
+
 async def test_leaving_a_fleet_leaves_nothing_behind(two_models: FleetMaker) -> None:
     async with Fleet(two_models()) as fleet:
         waiting = asyncio.create_task(ask(fleet, "left", request(max_tokens=5000)))

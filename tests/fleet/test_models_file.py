@@ -50,6 +50,7 @@ def test_two_models(tmp_path: Path) -> None:
     assert plan.settings["big"].profiles.keys() == {"thinker"}
     assert plan.settings["small"].host == "0.0.0.0"  # noqa: S104
     assert small.config.draft is None, "the server's draft fits one model"
+    assert plan.left_out == ("draft",)
     assert (plan.config.rules.turn_s, plan.config.rules.most, plan.default) == (20.0, {"card": 2}, "big")
 
 
@@ -64,6 +65,16 @@ def test_two_models(tmp_path: Path) -> None:
         ('turns = 3\n[models.a]\nmodel = "a.gguf"\n', "there is no option turns; did you mean turn"),
         ('default = "b"\n[models.a]\nmodel = "a.gguf"\n', "there is no model b"),
         ('[groups]\nbig = 0\n[models.a]\nmodel = "a.gguf"\n', "how many of its models"),
+        ('[groups]\nbig = 2\n[models.a]\nmodel = "a.gguf"\n', "no model is in big"),
+        ('[models.""]\nmodel = "a.gguf"\n', "name or alias is empty"),
+        (
+            '[models.a]\nmodel = "a.gguf"\nresident = true\n[models.b]\nmodel = "b.gguf"\n',
+            "group device: it has room for 1, and 1 resident",
+        ),
+        (
+            '[models.b]\nmodel = "b.gguf"\n[models.a]\nmodel = "a.gguf"\n[models.a.profiles.b]\ntop_k = 1\n',
+            r"models\.a\.profiles\.b: a name is one model's, and b has it",
+        ),
         ("models = 3\n", "a table of its own"),
         ("", "there is none in"),
     ],
@@ -80,6 +91,6 @@ def test_a_folder_and_found_ones(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "y" / "two.gguf").symlink_to(tiny_model)
     given = {"models": tmp_path / "x", "models_from": (str(tmp_path / "y"),)}
     plan = read_fleet(read_configuration(known_flags(), given, {}, None), {})
-    assert sorted(member.name for member in plan.config.members) == ["one", "two"]
+    assert [member.name for member in plan.config.members] == ["one", "two"], "the first serves what names no model"
     with pytest.raises(ConfigError, match="models_from: nowhere is no folder"):
         read_fleet(read_configuration(known_flags(), {"models_from": ("nowhere",)}, {}, None), {})

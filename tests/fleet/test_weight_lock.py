@@ -34,3 +34,5 @@ def test_what_cannot_be_held_is_told(tmp_path: Path, caplog: pytest.LogCaptureFi
     model.touch()
     WeightLock.of(model).close()
     assert "is not kept in memory: Invalid argument" in caplog.text
+    WeightLock.of(tmp_path / "missing.gguf").close()
+    assert "missing.gguf is not kept in memory: No such file" in caplog.text

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import os
+import signal
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,10 +48,14 @@ async def look(many: Many, path: str) -> Any:
 
 
 @pytest.fixture
-async def many(tiny_model: Path) -> AsyncIterator[Many]:
+async def many(tiny_model: Path, tmp_path: Path) -> AsyncIterator[Many]:
     """Two that exclude each other."""
     config = SupervisorConfig(model=tiny_model, ctx=4096, lanes=2, threads=1, log_level="warn")
-    members = [Member(name="left", config=config, aliases=("gauche",)), Member(name="right", config=config)]
+    (tmp_path / "right.gguf").symlink_to(tiny_model)
+    members = [
+        Member(name="left", config=config, aliases=("gauche",)),
+        Member(name="right", config=dataclasses.replace(config, model=tmp_path / "right.gguf")),
+    ]
     base = ServeSettings(port=0, keep_alive_s=0.05)
     of_left = ServeSettings(
         port=0, keep_alive_s=0.05, aliases=("left", "gauche"), profiles={"left-cold": AnswerDefaults(temperature=0.0)}
@@ -97,6 +104,12 @@ async def test_what_is_listed_and_what_is_not_known(many: Many) -> None:
     assert (status, json.loads(content)["error"]["code"]) == (404, "model_not_found")
     assert b"left, gauche, left-cold, right" in content
     assert (await fetch(many, "/v1/models/gpt-9"))[0] == 404
+    file = many.fleet.supervisors["right"].model
+    file.rename(away := file.with_suffix(".away"))
+    assert len((await look(many, "/v1/models"))["data"]) == 4
+    status, content = await fetch(many, "/v1/chat/completions", {"model": "right", "messages": HELLO})
+    assert (status, json.loads(content)["error"]["code"]) == (503, "engine_failed")
+    away.rename(file)
     assert (await look(many, "/props?model=right"))["model_alias"] == "right"
     assert (await look(many, "/health"))["status"] == "ok"
     metrics = (await fetch(many, "/metrics"))[1]
@@ -113,6 +126,15 @@ async def test_a_client_hears_signs_of_life_while_its_model_comes(many: Many) ->
     assert other.count(b'"delta":{},') > 2, "empty chunks while it waits"
     assert other.rstrip().endswith(b"data: [DONE]")
     assert (await long)[1].rstrip().endswith(b"data: [DONE]")
+
+
+async def test_one_that_starts_again_does_not_make_the_server_unready(many: Many) -> None:
+    left = many.fleet.supervisors["left"]
+    await fetch(many, "/v1/completions", {"model": "left", "prompt": "Hello", "max_tokens": 1})
+    (pid,) = left.engine_pids()
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: left.status().engines[0].n_deaths == 1, "it has died")
+    assert (await fetch(many, "/readyz"))[0] == 200
 
 
 async def test_a_conversation_goes_on_after_a_swap(many: Many) -> None:
@@ -153,6 +175,7 @@ async def test_the_memory_of_each_is_shown_and_none_is_taken_back_out_of_turn(ma
 def choose_in_the_page(url: str) -> None:
     with launched() as browser, opened(browser, f"{url}/#memory") as page:
         counts(page.locator(".text"), 1)
+        page.locator("#state.good").get_by_text("ready", exact=True).wait_for()
         page.get_by_label("Model").select_option("right")
         page.get_by_text("Parked: the texts lie in host memory").wait_for()
         page.once("dialog", lambda dialog: dialog.accept())

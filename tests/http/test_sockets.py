@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import stat
@@ -12,6 +13,7 @@ import httpx2 as httpx
 import pytest
 
 from luce.supervisor import ConfigError
+from luce.supervisor.cli.server_client import ServerClient, ServerError
 from luce.supervisor.http.server import is_exposed
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import refuse_taken, tls_context, unix_socket
@@ -50,6 +52,8 @@ async def test_answers_come_over_tls(make_server: MakeServer, certificate: tuple
         async with httpx.AsyncClient(base_url=server.url, timeout=120) as distrustful:
             with pytest.raises(httpx.ConnectError):
                 await distrustful.get("/health")
+        with pytest.raises(ServerError, match=r"is not trusted \(self-signed certificate\)"):
+            await asyncio.to_thread(ServerClient(server.url, None).look, "/v1/models", 120.0)
         async with httpx.AsyncClient(timeout=120) as plain:
             with pytest.raises(httpx.RemoteProtocolError):
                 await plain.get(server.url.replace("https:", "http:") + "/health")

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 
 from luce.supervisor import ConfigError, Supervisor, SupervisorConfig
 from luce.supervisor.kv_events.config import Endpoint, KvEventsConfig
 from luce.supervisor.kv_events.held_blocks import block_hash
 from luce.supervisor.kv_events.publisher import KvEventPublisher
-from tests.kv_events.subscriber import Subscriber
+from tests.kv_events.subscriber import Subscriber, replayed
 from tests.supervisor.streams import collect, request
 
 LOOPBACK = Endpoint("tcp://127.0.0.1:0")
@@ -170,6 +171,18 @@ async def test_an_endpoint_that_is_taken_is_said() -> None:
         with pytest.raises(ConfigError, match=r"kv_events: .*Address already in use"):
             async with KvEventPublisher(KvEventsConfig(endpoint=Endpoint(first.endpoint))):
                 pass
+
+
+async def test_who_asks_with_too_much_is_cut_off() -> None:
+    async with KvEventPublisher(KvEventsConfig(endpoint=LOOPBACK, replay=LOOPBACK)) as publisher:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as flooding:
+            flooding.linger = 0
+            with flooding.get_monitor_socket(zmq.EVENT_DISCONNECTED) as cut_off:
+                flooding.connect(publisher.replay_endpoint)
+                flooding.send_multipart([bytes(1 << 20), bytes(8)])
+                assert await asyncio.to_thread(cut_off.poll, round(DEADLINE_S * 1000))
+                flooding.disable_monitor()
+        assert await asyncio.to_thread(replayed, publisher.replay_endpoint) == [["AllBlocksCleared"]]
 
 
 @pytest.mark.parametrize("text", ["5557", "tcp://host", "http://a:1", "tcp://:1", "connect:5557", ""])

@@ -68,6 +68,7 @@ async def test_an_engine_that_dies_for_want_of_memory_starts_again_with_a_smalle
     assert len(told) == 3
     assert "CUDA error: out of memory" in told[0]
     assert "with a pool of 768 tokens, not 1024" in told[0]
+    assert len([line for line in said if line.startswith("engine 0: luced (pid ") and "is gone" in line]) == 4
 
 
 async def test_requests_outlive_memory_that_is_refused(brisk: SupervisorConfig) -> None:

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from luce.supervisor import DaemonConfig, EngineProcess, StartError, StopDeadlines
+from luce.supervisor.engine.activity import Activity
 from luce.supervisor.engine.process import describe_exit
 
 DEADLINE_S = 120.0
@@ -177,3 +178,26 @@ async def test_a_start_that_is_cancelled_leaves_no_pipe_open(luced: Path, tiny_m
     with pytest.raises(asyncio.CancelledError):
         await starting
     gc.collect()
+
+
+def test_a_process_is_busy_while_one_of_its_threads_is() -> None:
+    body = """
+import threading
+def spin():
+    print("spins", flush=True)
+    while True: pass
+threading.Thread(target=spin, daemon=True).start()
+threading.Event().wait()
+"""
+    with subprocess.Popen([sys.executable, "-c", body], stdout=subprocess.PIPE) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == b"spins\n"
+            activity = Activity(program.pid)
+            n_asleep = 0  # looks at which its first thread slept
+            while n_asleep < 200:
+                assert activity.look().busy
+                n_asleep += psutil.Process(program.pid).status() == psutil.STATUS_SLEEPING
+        finally:
+            program.kill()
+    assert not activity.look().busy, "it is gone"

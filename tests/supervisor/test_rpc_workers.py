@@ -88,11 +88,12 @@ async def test_a_worker_that_dies_or_hangs_costs_a_pause(
     asked = request(prompt_ids=LONG, max_tokens=400, n_logprobs=2)
     hang_s = 120.0 if blow is signal.SIGKILL else 8.0  # a busy machine is no worker that hangs
     config = dataclasses.replace(on(brisk, workers), busy_timeout_s=hang_s, restart_limit=2)
+    log: list[str] = []
     with ExitStack() as stack:
         stack.enter_context(workers[0].running())
         second = stack.enter_context(ExitStack())
         second.enter_context(workers[1].running())
-        async with Supervisor(config) as supervisor:
+        async with Supervisor(config, on_log=log.append) as supervisor:
             expected = await collect(supervisor, asked)
             running = asyncio.create_task(collect(supervisor, asked))
             await until(lambda: supervisor.status().engines[0].n_running > 0, "it runs")
@@ -103,6 +104,7 @@ async def test_a_worker_that_dies_or_hangs_costs_a_pause(
             await until(lambda: supervisor.status().engines[0].n_deaths > 3, "it looks for the worker")
             stack.enter_context(workers[1].running())
             check_same([asked], [await running], [expected], n_compared=1)
+    assert len([line for line in log if "cannot be reached" in line]) == 1, log
 
 
 async def test_a_worker_that_is_not_there_is_named(brisk: SupervisorConfig, workers: list[Worker]) -> None:

@@ -33,7 +33,7 @@ from luce.supervisor.cli.terminal.screen import Terminal, is_terminal
 from luce.supervisor.cli.terminal.talk import Talk
 from luce.supervisor.cli.watching.looking import model_at, others_running
 
-_NO_MODEL = "default"  # a server answers under any name
+_NO_MODEL = "default"  # where a server lists none, it answers under any name
 
 
 @click.command("chat")
@@ -45,6 +45,9 @@ _NO_MODEL = "default"  # a server answers under any name
     "--own",
     is_flag=True,
     help="Talk to an engine of its own, gone when the chat is; so does any option of the engine, --model first of all.",
+)
+@click.option(
+    "--name", "model_name", metavar="NAME", help="The model that the server is asked for. Default: its first one."
 )
 @click.option("--system", metavar="TEXT", help="The system message, which comes before all others.")
 @click.option(
@@ -94,8 +97,10 @@ def command(context: click.Context, /, **values: Any) -> int:
             server = stack.enter_context(own_server(["--log-level", "warn", "--lanes", "1", *engine]))
         branches = Branches(Conversation(values["system"]))
         terminal = _open_terminal(branches, values)
+        name = values["model_name"] or _model_at(server)
         if terminal.is_terminal:
-            terminal.note(_greeting(server))
+            terminal.note(f"{name or 'a model'} at {server.url}; /help shows what else can be typed")
+        options["model"] = name or _NO_MODEL
         return Talk(server, terminal, options, branches).run()
 
 
@@ -117,9 +122,9 @@ def _running_server(url: str | None, key: str | None) -> ServerClient | None:
     return server
 
 
-def _greeting(server: ServerClient) -> str:
+def _model_at(server: ServerClient) -> str | None:
     try:
-        return f"{model_at(server)} at {server.url}; /help shows what else can be typed"
+        return model_at(server)
     except ServerError as error:  # it has just been there
         raise Failure(str(error), EXIT_REFUSED) from None
 
@@ -136,7 +141,6 @@ def _open_terminal(branches: Branches, values: Mapping[str, Any]) -> Terminal:
 def _request_options(values: Mapping[str, Any]) -> dict[str, Any]:
     options = {
         **asdict(read_sampling({**values, "seed": None})),
-        "model": _NO_MODEL,
         "max_tokens": values["n"],
         "tools": None if values["tools"] is None else _read_tools(values["tools"]),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from luce.supervisor.cli.output import safe
 from luce.supervisor.cli.server_client import ServerClient, ServerError
@@ -11,8 +12,8 @@ _LOOK_S = 10.0
 _NO_LIST = frozenset({404, 405, 501})  # of a server that answers chats but lists no models
 
 
-def model_at(server: ServerClient) -> str:
-    """The model that a server has, as far as it says so. Raises ServerError where it would answer nothing."""
+def model_at(server: ServerClient) -> str | None:
+    """The first model that a server has; None: it does not say. Raises ServerError where it would answer nothing."""
     try:
         models = server.look("/v1/models", _LOOK_S).get("data")
     except ServerError as error:
@@ -22,7 +23,7 @@ def model_at(server: ServerClient) -> str:
     match models:
         case [{"id": str(name)}, *_]:
             return name
-    return "a model"
+    return None
 
 
 def status_of(server: ServerClient, timeout_s: float) -> dict[str, Any]:
@@ -34,9 +35,11 @@ def status_of(server: ServerClient, timeout_s: float) -> dict[str, Any]:
     return shown
 
 
-def memory_of(server: ServerClient, timeout_s: float) -> dict[str, Any]:
-    """/memory.json. Raises ServerError, also where the key has not the scope for it."""
-    memory: dict[str, Any] = _safe(server.look("/memory.json", timeout_s))
+def memory_of(server: ServerClient, model: str | None, timeout_s: float) -> dict[str, Any]:
+    """/memory.json, of a server's first model where none is named. Raises ServerError, also where the key has not the
+    scope for it."""
+    query = "" if model is None else f"?{urlencode({'model': model})}"
+    memory: dict[str, Any] = _safe(server.look(f"/memory.json{query}", timeout_s))
     return memory
 
 

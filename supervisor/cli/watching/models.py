@@ -67,7 +67,7 @@ def _found(places: Sequence[str]) -> list[dict[str, Any]]:
     from luce.supervisor.models.finding import FindingError, find_models
 
     try:
-        found = [model for place in places for model in find_models(place)]
+        found = find_models(places)
     except FindingError as error:
         raise Failure(f"--from {error}", EXIT_BAD_ARGS) from None
     return [

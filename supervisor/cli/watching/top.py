@@ -49,8 +49,14 @@ _MEMORY_EVERY_S = 3.0  # an engine looks through its whole tree for it
     metavar="SECONDS",
     help="Time between two looks. Default: 1.",
 )
+@click.option(
+    "--name",
+    "model_name",
+    metavar="NAME",
+    help="Of a server with several models: whose conversations are shown. Default: the first one's.",
+)
 @click.option("--once", is_flag=True, help="Two looks, one picture, and out. So it is where stdout is no terminal.")
-def command(*, url: str | None, api_key: str | None, interval_s: float, once: bool) -> int:
+def command(*, url: str | None, api_key: str | None, interval_s: float, model_name: str | None, once: bool) -> int:
     """Watch a server: its lanes, the conversations that it remembers, where they lie and what reading them again would
     cost, how fast it reads and writes.
 
@@ -60,7 +66,7 @@ def command(*, url: str | None, api_key: str | None, interval_s: float, once: bo
     server = named_server("--url", url or DEFAULT_URL, KEY_VARIABLE, api_key)
     end_by_signals()
     try:
-        watch = _Watch(server)
+        watch = _Watch(server, model_name)
     except ServerError as error:
         hint = others_running() if error.status is None else ""
         raise Failure(f"{error}{hint}", EXIT_REFUSED) from None
@@ -76,9 +82,10 @@ def command(*, url: str | None, api_key: str | None, interval_s: float, once: bo
 class _Watch:
     """The last look at a server, drawn."""
 
-    def __init__(self, server: ServerClient) -> None:
+    def __init__(self, server: ServerClient, model: str | None) -> None:
         """Raises ServerError, where the first one fails. Later ones may: the server is started anew, say."""
         self._server = server
+        self._model = model
         self._status = status_of(server, _ANSWER_S)
         self._speeds = Speeds()
         self._rates: deque[float] = deque(maxlen=_N_RATES)
@@ -107,7 +114,7 @@ class _Watch:
         if time.monotonic() - self._memory_s < _MEMORY_EVERY_S:
             return
         try:
-            self._remembered = conversations(memory_of(self._server, _ANSWER_S))
+            self._remembered = conversations(memory_of(self._server, self._model, _ANSWER_S))
         except ServerError as error:
             self._remembered = f"conversations are not shown: {safe(str(error))}"
         self._memory_s = time.monotonic()

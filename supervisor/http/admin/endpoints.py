@@ -6,7 +6,6 @@ without a key. Must not know how answers are made.
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
@@ -40,7 +39,6 @@ OPERATIONS = (
     Operation("get", "/props", "The model, its context and its template", response=PROPS),
 )
 
-MODEL_CREATED = web.AppKey("model_created", int)
 _DOCUMENT = web.AppKey("openapi_document", dict[str, Any])
 
 
@@ -81,10 +79,9 @@ async def get_live(request: web.Request) -> web.Response:  # noqa: ARG001  that 
 
 async def get_ready(request: web.Request) -> web.Response:
     """503 while no engine is ready, and from the moment on at which the server is told to stop."""
-    context = request.app[APP_CONTEXT]
-    if not context.takes_requests():
+    if not request.app[APP_CONTEXT].takes_requests():
         return web.json_response({"status": "stopping"}, status=503)
-    if not context.supervisor.status().is_healthy:
+    if not watched_of(request.app).status().is_healthy:
         return web.json_response({"status": "no engine is ready"}, status=503)
     return web.json_response({"status": "ok"})
 
@@ -98,7 +95,7 @@ async def get_metrics(request: web.Request) -> web.Response:
 
 async def get_models(request: web.Request) -> web.Response:
     served = request.app.get(SERVED_MODELS)
-    models, data = _of_one(request) if served is None else await asyncio.to_thread(_of_several, served)
+    models, data = _of_one(request) if served is None else _of_several(served)
     data += map(_embedding_model, watched_of(request.app).status().embeddings)
     return web.json_response(
         {
@@ -117,19 +114,18 @@ def _of_one(request: web.Request) -> tuple[list[dict[str, Any]], list[dict[str, 
     context = context_of(request)
     names = context.model_names
     models = [_as_ollama(name, context.supervisor) for name in names]
-    return models, [_model(context, name, request.app[MODEL_CREATED]) for name in names]
+    return models, [_model(context, name) for name in names]
 
 
 def _of_several(served: Models) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """With the state of each: whether it is on its device. Looks at the models' files."""
+    """With the state of each: whether it is on its device."""
     models, data = [], []
     for listed in served.listed():
-        created = int(listed.supervisor.model.stat().st_mtime)
         for name in listed.names:
             models.append(_as_ollama(name, listed.supervisor))
             is_loaded = {"value": "loaded" if listed.state == "here" else "unloaded"}  # llama-server's word
             data.append(
-                _listed(name, created, listed.n_ctx)
+                _listed(name, listed.created, listed.n_ctx)
                 | {"aliases": list(listed.names), "meta": {"n_ctx": listed.n_ctx}}
                 | {"state": listed.state, "status": is_loaded}
             )
@@ -144,7 +140,7 @@ def _as_ollama(name: str, supervisor: ModelBackend) -> dict[str, Any]:
 async def get_model(request: web.Request) -> web.Response:
     """Any name, because requests with any name are served; of several models those that there are."""
     await choose_model(request, request.match_info["model"])
-    return web.json_response(_model(context_of(request), request.match_info["model"], request.app[MODEL_CREATED]))
+    return web.json_response(_model(context_of(request), request.match_info["model"]))
 
 
 async def get_props(request: web.Request) -> web.Response:
@@ -161,11 +157,11 @@ async def get_props(request: web.Request) -> web.Response:
             "model_alias": context.model_names[0],
             "model_path": context.supervisor.model.name,  # without its folder: that is nobody's business
             "architecture": info.architecture,
-            "n_ctx": context.supervisor.n_ctx,
+            "n_ctx": context.n_ctx,
             "n_ctx_train": info.n_ctx_train,
             "n_vocab": info.n_vocab,
             "total_slots": sum(engine.lanes for engine in status.engines),
-            "default_generation_settings": {"n_ctx": context.supervisor.n_ctx, "params": _sampled_with(context)},
+            "default_generation_settings": {"n_ctx": context.n_ctx, "params": _sampled_with(context)},
             "modalities": {"vision": context.supervisor.has_images, "audio": False},
             "bos_token": _spelling(context, info.bos),
             "eos_token": _spelling(context, info.eos),
@@ -238,17 +234,16 @@ def _reading(supervisor: ModelBackend) -> dict[str, Any] | None:
 
 
 def set_up(app: web.Application, operations: list[Operation]) -> None:
-    """What these routes need besides the context: when the model was made, the document of all routes."""
-    app[MODEL_CREATED] = int(app[APP_CONTEXT].supervisor.model.stat().st_mtime)
+    """What these routes need besides the context: the document of all routes."""
     app[_DOCUMENT] = openapi.document(operations, version=metadata.version("luce-daemon"))
 
 
-def _model(context: AppContext, name: str, created: int) -> dict[str, Any]:
+def _model(context: AppContext, name: str) -> dict[str, Any]:
     """In the words of both APIs, and of vLLM, OpenRouter and LM Studio for the context, by which agents compact: none
     minds the others'."""
-    n_ctx = context.supervisor.n_ctx
+    n_ctx = context.n_ctx
     info = context.text.info
-    return _listed(name, created, n_ctx) | {
+    return _listed(name, context.created, n_ctx) | {
         "aliases": list(dict.fromkeys(context.settings.aliases)),
         "meta": {"n_ctx": n_ctx, "n_ctx_train": info.n_ctx_train, "n_vocab": info.n_vocab},
     }

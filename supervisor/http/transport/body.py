@@ -43,8 +43,8 @@ _Value = TypeVar("_Value")
 
 
 async def read_body(request: web.Request, model: type[_Model], *, chooses: bool = True) -> _Model:
-    """The body, checked. If it names a model, the request is that model's from here on, where it is to be
-    (`chooses`)."""
+    """The body, checked. Its Content-Type is not looked at: clients send all sorts. If it names a model, the request is
+    that model's from here on, where it is to be (`chooses`)."""
     data = await read_bytes(request, context_of(request).settings)
     request[_N_BYTES] = len(data)
     known = (request.app[KNOWN_BODIES], f"{model.__name__} {request[CLIENT]}")
@@ -77,11 +77,6 @@ def check(raw: Mapping[str, Any], model: type[_Model]) -> _Model:
         raise ApiError(ErrorKind.INVALID, "invalid_value", text[:2000], param=places[0] or None) from None
     except RecursionError:
         _refuse("the body is nested too deeply")
-
-
-async def read_json(request: web.Request) -> dict[str, Any]:
-    """The body as an object. Its Content-Type is not looked at: clients send all sorts."""
-    return await parsed(await read_bytes(request, context_of(request).settings), parse_object)
 
 
 async def read_bytes(request: web.Request, settings: ServeSettings) -> bytes:

@@ -10,8 +10,8 @@ import json
 NO_KEY = "none"  # clients insist on some key; without keys of ours any will do
 
 
-def client_lines(url: str, model: str, key: str | None, *, n_ctx: int) -> dict[str, str]:
-    """What each client takes, by its name."""
+def client_lines(url: str, model: str, key: str | None, *, n_ctx: int | None) -> dict[str, str]:
+    """What each client takes, by its name. `n_ctx`: None where it is not known; nothing is said of it then."""
     said = NO_KEY if key is None else key
     return {
         "Claude Code": _claude_code(url, model, said, n_ctx),
@@ -25,10 +25,11 @@ def client_lines(url: str, model: str, key: str | None, *, n_ctx: int) -> dict[s
     }
 
 
-def _claude_code(url: str, model: str, key: str, n_ctx: int) -> str:
+def _claude_code(url: str, model: str, key: str, n_ctx: int | None) -> str:
     """It takes a model that it does not know for one of 200,000 tokens."""
     server = f"ANTHROPIC_BASE_URL={url} ANTHROPIC_AUTH_TOKEN={key}"
-    return f"{server} CLAUDE_CODE_MAX_CONTEXT_TOKENS={n_ctx} claude --model {model}"
+    limit = "" if n_ctx is None else f" CLAUDE_CODE_MAX_CONTEXT_TOKENS={n_ctx}"
+    return f"{server}{limit} claude --model {model}"
 
 
 def _codex(url: str, model: str, key: str | None) -> str:
@@ -45,18 +46,19 @@ def _codex(url: str, model: str, key: str | None) -> str:
     return "\n".join(lines)
 
 
-def _opencode(url: str, model: str, key: str, n_ctx: int) -> str:
-    limit = {"context": n_ctx, "output": _most_output(n_ctx)}
+def _opencode(url: str, model: str, key: str, n_ctx: int | None) -> str:
+    limit = {} if n_ctx is None else {"limit": {"context": n_ctx, "output": _most_output(n_ctx)}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "options": {"baseURL": f"{url}/v1", "apiKey": key},
-        "models": {model: {"tool_call": True, "limit": limit}},
+        "models": {model: {"tool_call": True, **limit}},
     }
     return json.dumps({"provider": {"luce": provider}})
 
 
-def _pi(url: str, model: str, key: str, n_ctx: int) -> str:
-    entry = {"id": model, "input": ["text"], "contextWindow": n_ctx, "maxTokens": _most_output(n_ctx)}
+def _pi(url: str, model: str, key: str, n_ctx: int | None) -> str:
+    limit = {} if n_ctx is None else {"contextWindow": n_ctx, "maxTokens": _most_output(n_ctx)}
+    entry = {"id": model, "input": ["text"], **limit}
     provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": key, "models": [entry]}
     return json.dumps({"providers": {"luce": provider}})
 

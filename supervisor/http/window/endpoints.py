@@ -87,9 +87,7 @@ async def get_clients(request: web.Request) -> web.Response:
     if not _URL.fullmatch(url):
         raise ApiError(ErrorKind.INVALID, "invalid_value", f"url={url[:80]!r}: it must be an http address")
     needs_key = bool(request.app[KEY_RING])
-    lines = client_lines(
-        url, context.model_names[0], "YOUR_KEY" if needs_key else None, n_ctx=context.supervisor.n_ctx or 0
-    )
+    lines = client_lines(url, context.model_names[0], "YOUR_KEY" if needs_key else None, n_ctx=context.n_ctx)
     return web.json_response({"clients": lines, "needs_key": needs_key})
 
 

@@ -71,8 +71,9 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_command_shows_a_key_once_and_files_its_hash(tmp_path: Path) -> None:
-    file = tmp_path / "keys.toml"
-    first = luce("keys", "new", "alice", "--file", str(file), "--max-lanes", "2")
+    link, file = tmp_path / "keys.toml", tmp_path / "elsewhere.toml"
+    link.symlink_to(file)
+    first = luce("keys", "new", "alice", "--file", str(link), "--max-lanes", "2")
     assert first.returncode == 0, first.stderr
     file.chmod(0o644)
     second = luce("keys", "new", "bob", "--file", str(file), "--scope", "admin")
@@ -86,6 +87,8 @@ def test_the_command_shows_a_key_once_and_files_its_hash(tmp_path: Path) -> None
     assert twice.returncode == 64
     assert "has a key named bob" in twice.stderr
     assert not twice.stdout
+    nowhere = luce("keys", "new", "bob", "--file", str(tmp_path / "missing" / "keys.toml"))
+    assert f"{tmp_path / 'missing'}: there is no such folder" in nowhere.stderr
     shown = luce("keys", "new", "carol")
     assert shown.returncode == 0
     assert "[carol]" in shown.stderr

@@ -7,6 +7,9 @@ let key = sessionStorage.getItem("luce-key") || "";
 let waiting = null;  // for a key: a promise that all share
 const SILENCE_MS = 60000;  // a server gives signs of life every 10 s at least
 
+// A header takes characters that stand for bytes; a key is UTF-8.
+const asBytes = text => String.fromCharCode(...new TextEncoder().encode(text));
+
 export class ApiError extends Error {
   constructor(status, text, code) { super(text); this.status = status; this.code = code; }
 }
@@ -19,7 +22,7 @@ export const isPassing = error =>
 // DOMException where it took longer than `timeoutMs`.
 export async function ask(path, { timeoutMs, ...options } = {}) {
   for (;;) {
-    const headers = { ...options.headers, ...(key ? { Authorization: "Bearer " + key } : {}) };
+    const headers = { ...options.headers, ...(key ? { Authorization: asBytes("Bearer " + key) } : {}) };
     const tried = key;
     const signal = timeoutMs ? AbortSignal.timeout(timeoutMs) : options.signal;
     const answer = await fetch(path, { cache: "no-store", ...options, headers, signal });

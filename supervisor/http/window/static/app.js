@@ -31,7 +31,9 @@ function head(seen) {
   document.body.classList.remove("stale");
   document.title = seen.model + " – luce";
   say("model", seen.model);
-  const down = seen.engines.filter(engine => engine.state !== "ready").length;
+  // Of several models some are away, and one is loaded when it is asked for.
+  const fine = seen.models.length ? ["ready", "away", "starting"] : ["ready"];
+  const down = seen.engines.filter(engine => !fine.includes(engine.state)).length;
   say("state", !seen.ready ? "not ready" : down ? "degraded" : "ready");
   at("state").className = "state " + (seen.ready && !down ? "good" : "bad");
   const up = Math.max(0, ...seen.engines.map(engine => engine.figures.uptime_s || 0));
