@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import socket
@@ -50,6 +51,9 @@ _LEVELS = {"error": logging.ERROR, "warn": logging.WARNING, "info": logging.INFO
 _LOOK_S = 1.0
 _LOOK_LOADING_S = 0.1
 _STEP_PERCENT = 10  # between two lines
+_COLLECTOR = (50_000, 20, 20)
+"""A long body is up to two million objects without a cycle. By Python's own thresholds the collector passes over all of
+them again and again while they are made, and everything else waits."""
 _BIND_REASONS = {
     errno.EADDRINUSE: "it is in use: stop the other program, or choose another --port (0 takes a free one)",
     errno.EACCES: "ports below 1024 need privileges: choose another --port",
@@ -161,6 +165,7 @@ def _served(settings: ServeSettings, log_level: str | None) -> Iterator[None]:
     """Around a server: what goes wrong with it becomes a Failure."""
     os.umask(0o077)  # what it writes is made of people's prompts: for their eyes only
     _start_logging(log_level)
+    gc.set_threshold(*_COLLECTOR)
     try:
         yield
     except StartError as error:

@@ -3,18 +3,21 @@ scripts/bench/replay/http_effects.py; all of them with --full)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from luce.supervisor.text import TextModel
+from scripts.bench.replay.held_back import held_back
 from scripts.bench.replay.http_clients import AS_GIVEN, CLIENTS, Message, Said, Spelling
 from scripts.bench.replay.http_effects import REASONING_TOKENS, Player, Row, Turn, measure, row, table
-from scripts.bench.replay.http_scenarios import EFFECTS
+from scripts.bench.replay.http_others import OTHERS
+from scripts.bench.replay.http_scenarios import EFFECTS, Effect
 from tests.http.serving import Server
 
 MOST = 1.1
+SEED = 20261126
 FAMILIES = ("", "qwen3", "gemma4")
 """The packaged model (with recurrent state), without any, with sliding windows."""
 
@@ -40,11 +43,12 @@ class Side:
         self._server.stop()
 
 
-def played(model: Path, folder: Path, template: Path | None, names: set[str], clients: list[str]) -> list[Turn]:
+def played(
+    model: Path, folder: Path, template: Path | None, effects: Sequence[Effect], clients: Sequence[str]
+) -> list[Turn]:
     side = Side(model, folder, template)
     try:
         with TextModel(model, chat_template=None if template is None else template.read_text()) as text:
-            effects = [e for e in EFFECTS if (not names or e.name in names) and e.reasons == (template is not None)]
             return measure(side, text, effects, clients)
     finally:
         side.close()
@@ -54,7 +58,7 @@ def played(model: Path, folder: Path, template: Path | None, names: set[str], cl
     ("client", "name"), [("pi", "all-spellings"), ("pi", "restart-respelled"), ("opencode", "edited")]
 )
 def test_a_habit_costs_what_is_new(tiny_model: Path, tmp_path: Path, client: str, name: str) -> None:
-    turns = played(tiny_model, tmp_path, None, {name}, [client])
+    turns = played(tiny_model, tmp_path, None, [effect for effect in EFFECTS if effect.name == name], [client])
     told = row(turns)
     assert told is not None
     assert told.ratio <= MOST, turns
@@ -75,11 +79,27 @@ def test_all_habits_of_all_clients(
         pytest.skip("some habits only; all with --full")
     model = test_models / f"{family}.gguf" if family else tiny_model
     template = llama_templates_dir / "Qwen3.5-4B.jinja" if reasons else None
-    turns = played(model, tmp_path, template, set(), list(CLIENTS))
+    effects = [effect for effect in EFFECTS if effect.reasons == reasons]
+    turns = played(model, tmp_path, template, effects, list(CLIENTS))
     print("\n".join(table(turns, None)))
     told = row(turns)
     assert told is not None
     assert told.ratio <= MOST
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sessions_of_clients_that_no_rule_was_fitted_to(
+    tiny_model: Path, test_models: Path, tmp_path: Path, family: str, full: bool
+) -> None:
+    if not full:
+        pytest.skip("with --full")
+    model = test_models / f"{family}.gguf" if family else tiny_model
+    turns = played(model, tmp_path, None, held_back(SEED), list(OTHERS))
+    print("\n".join(table(turns, None)))
+    for name in OTHERS:
+        told = row(turns, client=name)
+        assert told is not None
+        assert told.ratio <= MOST, name
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +126,22 @@ def test_answers_are_sent_back_in_another_spelling(text: TextModel, name: str) -
     for conversation in sent:
         assert conversation[-1]["tool_call_id"] == conversation[-2]["tool_calls"][0]["id"]
     assert "Is it there?" in str(sent[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "grows"), [("aider", False), ("cline", True), ("goose", False), ("openhands", True), ("roo", True)]
+)
+def test_other_clients_keep_or_move_earlier_text(text: TextModel, name: str, grows: bool) -> None:
+    client = OTHERS[name](name)
+    head = client.begun("Is it there?", "/home/ada", 1)
+    asked = [Message("assistant", said=Said("Yes.")), Message("user", ["And that?"])]
+    first, second = (
+        client.prompt(client.body(head, messages, AS_GIVEN, calls=False, limit=4), text).messages
+        for messages in (asked, asked * 2)
+    )
+    assert "Is it there?" in str(first)
+    assert "And that?" in str(first[-1])
+    assert (second[: len(first)] == first) == grows
 
 
 def test_new_is_what_no_earlier_prompt_had(text: TextModel) -> None:

@@ -30,6 +30,11 @@ _ARGUMENTS: Body = {
 }
 
 
+def call_schema(*, has_texts: bool) -> Body:
+    names = [name for name in _ARGUMENTS if has_texts or name != "path"]
+    return {"type": "object", "properties": {name: _ARGUMENTS[name] for name in names}, "required": names}
+
+
 @dataclass(frozen=True)
 class Spelling:
     """In what an answer comes back otherwise than it was given."""
@@ -115,9 +120,7 @@ class Client:
         requests = json.loads((ROOT / "tests" / "data" / "clients" / f"{name}.json").read_text())["requests"]
         body = next(request["body"] for request in requests if request["step"] == "first_turn")
         self.head: Body = {key: value for key, value in body.items() if key not in {"stream", "stream_options"}}
-        names = [name for name in _ARGUMENTS if has_texts or name != "path"]
-        schema = {"type": "object", "properties": {name: _ARGUMENTS[name] for name in names}, "required": names}
-        self.head["tools"].append(self.tool(TOOL, "Looks into a file or a folder.", schema))
+        self.head["tools"].append(self.tool(TOOL, "Looks into a file or a folder.", call_schema(has_texts=has_texts)))
 
     def tool(self, name: str, about: str, schema: Body) -> Body:
         return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}

@@ -7,7 +7,8 @@ dropped, side requests, a restart. Answers are the model's own and come back as 
 
 *Ideal* is what lies behind the longest beginning that a prompt shares with an earlier prompt and its answer of the same
 client, as the template shows a client that changes nothing: where an effect changes earlier text, it counts from the
-first difference on. Token counts do not depend on the machine.
+first difference on. Token counts do not depend on the machine. With --held-back other clients' sessions are
+played, whose habits are combined at random.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from luce.supervisor.http.prompts.rendering import Renderer
 from luce.supervisor.text import TextModel
 from scripts.bench.harness import llama_server_arguments, luced_arguments, parser_of, write_json
+from scripts.bench.replay.held_back import held_back
 from scripts.bench.replay.http_clients import AS_GIVEN, CLIENTS, Body, Client, Message, Said, Spelling
+from scripts.bench.replay.http_others import OTHERS
 from scripts.bench.replay.http_scenarios import EFFECTS, Effect
 from scripts.bench.servers import LlamaServer, LuceServer, ServerProcess
 
@@ -167,7 +170,7 @@ class ProcessSide:
 def measure(side: Side, model: TextModel, effects: Sequence[Effect], clients: Sequence[str]) -> list[Turn]:
     turns = []
     reasons = any(effect.reasons for effect in effects)
-    own = [CLIENTS[name](name, has_texts=not reasons) for name in clients]
+    own = [{**CLIENTS, **OTHERS}[name](name, has_texts=not reasons) for name in clients]
     players = [Player(client, model, side.url, side.restart) for client in own]
     for player in players:  # of a first prompt all is new
         player.begin("Is anybody there?").ask(counts=False)
@@ -223,11 +226,13 @@ def table(ours: Sequence[Turn], theirs: Sequence[Turn] | None) -> list[str]:
 def main() -> None:
     parser = parser_of(__doc__, has_peer=True)
     parser.add_argument("--effects", help="names with commas; default: all")
-    parser.add_argument("--clients", default=",".join(CLIENTS))
+    parser.add_argument("--clients", help="names with commas; default: all")
+    parser.add_argument("--held-back", type=int, metavar="SEED", help="other clients' sessions, made up from this seed")
     parser.add_argument("--reasoning-template", type=Path, metavar="FILE", help="for the effects of reasoning")
     args = parser.parse_args()
     names = None if args.effects is None else args.effects.split(",")
-    effects = [effect for effect in EFFECTS if names is None or effect.name in names]
+    played = EFFECTS if args.held_back is None else held_back(args.held_back)
+    effects = [effect for effect in played if names is None or effect.name in names]
     ours: list[Turn] = []
     theirs: list[Turn] = []
     for template in dict.fromkeys((None, args.reasoning_template)):
@@ -241,7 +246,7 @@ def main() -> None:
 
 
 def _both(args: argparse.Namespace, template: Path | None, effects: Sequence[Effect]) -> tuple[list[Turn], list[Turn]]:
-    clients = args.clients.split(",")
+    clients = list(CLIENTS if args.held_back is None else OTHERS) if args.clients is None else args.clients.split(",")
     text = None if template is None else template.read_text()
     extra = [] if template is None else ["--chat-template-file", str(template)]
     extra += ["--reasoning-budget", str(REASONING_TOKENS)] if template is not None else []

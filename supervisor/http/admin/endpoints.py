@@ -26,6 +26,7 @@ from luce.supervisor.http.app_context import (
     watched_of,
 )
 from luce.supervisor.http.engine_metrics import ask_engines
+from luce.supervisor.http.keys.key_ring import window_of
 from luce.supervisor.model_backend import ModelBackend
 from luce.supervisor.supervisor_status import LaneStatus
 
@@ -95,7 +96,7 @@ async def get_metrics(request: web.Request) -> web.Response:
 
 async def get_models(request: web.Request) -> web.Response:
     served = request.app.get(SERVED_MODELS)
-    models, data = _of_one(request) if served is None else _of_several(served)
+    models, data = _of_one(request) if served is None else _of_several(request, served)
     data += map(_embedding_model, watched_of(request.app).status().embeddings)
     return web.json_response(
         {
@@ -114,19 +115,20 @@ def _of_one(request: web.Request) -> tuple[list[dict[str, Any]], list[dict[str, 
     context = context_of(request)
     names = context.model_names
     models = [_as_ollama(name, context.supervisor) for name in names]
-    return models, [_model(context, name) for name in names]
+    return models, [_model(request, name) for name in names]
 
 
-def _of_several(served: Models) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _of_several(request: web.Request, served: Models) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """With the state of each: whether it is on its device."""
     models, data = [], []
     for listed in served.listed():
+        n_ctx = window_of(request, listed.n_ctx)
         for name in listed.names:
             models.append(_as_ollama(name, listed.supervisor))
             is_loaded = {"value": "loaded" if listed.state == "here" else "unloaded"}  # llama-server's word
             data.append(
-                _listed(name, listed.created, listed.n_ctx)
-                | {"aliases": list(listed.names), "meta": {"n_ctx": listed.n_ctx}}
+                _listed(name, listed.created, n_ctx)
+                | {"aliases": list(listed.names), "meta": {"n_ctx": n_ctx}}
                 | {"state": listed.state, "status": is_loaded}
             )
     return models, data
@@ -140,12 +142,12 @@ def _as_ollama(name: str, supervisor: ModelBackend) -> dict[str, Any]:
 async def get_model(request: web.Request) -> web.Response:
     """Any name, because requests with any name are served; of several models those that there are."""
     await choose_model(request, request.match_info["model"])
-    return web.json_response(_model(context_of(request), request.match_info["model"]))
+    return web.json_response(_model(request, request.match_info["model"]))
 
 
 async def get_props(request: web.Request) -> web.Response:
     context = context_of(request)
-    info = context.text.info
+    info, n_ctx = context.text.info, window_of(request, context.n_ctx)
     template: dict[str, Any] = {"chat_template": "", "chat_template_caps": {}}
     if info.has_template or context.settings.chat_template is not None:
         known = context.text.template
@@ -157,11 +159,11 @@ async def get_props(request: web.Request) -> web.Response:
             "model_alias": context.model_names[0],
             "model_path": context.supervisor.model.name,  # without its folder: that is nobody's business
             "architecture": info.architecture,
-            "n_ctx": context.n_ctx,
+            "n_ctx": n_ctx,
             "n_ctx_train": info.n_ctx_train,
             "n_vocab": info.n_vocab,
             "total_slots": sum(engine.lanes for engine in status.engines),
-            "default_generation_settings": {"n_ctx": context.n_ctx, "params": _sampled_with(context)},
+            "default_generation_settings": {"n_ctx": n_ctx, "params": _sampled_with(context)},
             "modalities": {"vision": context.supervisor.has_images, "audio": False},
             "bos_token": _spelling(context, info.bos),
             "eos_token": _spelling(context, info.eos),
@@ -180,7 +182,7 @@ async def get_lanes(request: web.Request) -> web.Response:
     come first, because which row of its batch an engine gave a request is not known here."""
     lanes: list[dict[str, Any]] = []
     for engine in context_of(request).supervisor.status().engines:
-        n_ctx = None if engine.info is None else engine.info.ctx
+        n_ctx = window_of(request, None if engine.info is None else engine.info.ctx)
         for number in range(engine.lanes):
             lane = {"id": len(lanes), "n_ctx": n_ctx, "is_processing": number < engine.n_running}
             lanes.append(lane | (_work_of(engine.running[number]) if number < len(engine.running) else {}))
@@ -238,11 +240,11 @@ def set_up(app: web.Application, operations: list[Operation]) -> None:
     app[_DOCUMENT] = openapi.document(operations, version=metadata.version("luce-daemon"))
 
 
-def _model(context: AppContext, name: str) -> dict[str, Any]:
+def _model(request: web.Request, name: str) -> dict[str, Any]:
     """In the words of both APIs, and of vLLM, OpenRouter and LM Studio for the context, by which agents compact: none
     minds the others'."""
-    n_ctx = context.n_ctx
-    info = context.text.info
+    context = context_of(request)
+    n_ctx, info = window_of(request, context.n_ctx), context.text.info
     return _listed(name, context.created, n_ctx) | {
         "aliases": list(dict.fromkeys(context.settings.aliases)),
         "meta": {"n_ctx": n_ctx, "n_ctx_train": info.n_ctx_train, "n_vocab": info.n_vocab},

@@ -161,8 +161,7 @@ class ChatAnswerer:
     def _room_for(self, answer_request: AnswerRequest, rendered: Rendered) -> int:
         """How many tokens the answer may have. How much of the context parts of a prompt take, only the engine knows:
         it ends the answer where the context is full."""
-        bounds = [bound for bound in (self._supervisor.n_ctx, answer_request.max_context) if bound is not None]
-        n_ctx, n_prompt = min(bounds, default=None), len(rendered.ids)
+        n_ctx, n_prompt = answer_request.window(self._supervisor.n_ctx), len(rendered.ids)
         if n_ctx is None:
             return 2**31 - 1 if answer_request.max_tokens is None else answer_request.max_tokens
         room = n_ctx if rendered.in_parts else n_ctx - n_prompt

@@ -34,9 +34,8 @@ class KeyLimits:
             async with self._answerer.open(answer_request) as answering:
                 yield answering
             return
-        answer_request = replace(answer_request, max_context=account.key.max_context)
         with account.lanes(answer_request.n):
-            async with self._answerer.open(answer_request) as answering:
+            async with self._answerer.open(_bounded(answer_request, account)) as answering:
                 counted = _Counted(answering, account)
                 try:
                     yield counted
@@ -46,7 +45,14 @@ class KeyLimits:
                     self._metrics.key_tokens(account.key.name, n_read, answering.n_generated)
 
     async def count_tokens(self, answer_request: AnswerRequest) -> int:
+        account = self._keys.account(answer_request.client)
+        if account is not None:
+            answer_request = _bounded(answer_request, account)
         return await self._answerer.count_tokens(answer_request)
+
+
+def _bounded(answer_request: AnswerRequest, account: KeyAccount) -> AnswerRequest:
+    return replace(answer_request, max_context=account.key.max_context)
 
 
 class _Counted:

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from luce.supervisor.http.app_context import context_of
+from luce.supervisor.http.keys.key_ring import window_of
 
 WINDOW_HEADER = "luce-context-window"
 _WINDOW = web.RequestKey("context_window", int)
-"""Of a request: the tokens that its model's context has."""
+"""Of a request: the tokens that a prompt and its answer may have."""
 
 _LARGE_WINDOW = re.compile(r"context-(\d{1,6})m-[\d-]+")
 _TELLS_FULL_WINDOW = re.compile(r"model-context-window-exceeded-[\d-]+")
@@ -39,7 +40,7 @@ def read_betas(request: web.Request) -> int | None:
     """The context, for a client that knows the word for an answer that fills it; None for others: they are told that
     the answer has reached its limit. REQUIRES: the body has been read, which chooses the model."""
     names = [name.strip() for line in request.headers.getall("anthropic-beta", ()) for name in line.split(",")]
-    n_ctx = context_of(request).supervisor.n_ctx
+    n_ctx = window_of(request, context_of(request).supervisor.n_ctx)
     if n_ctx is not None:
         request[_WINDOW] = n_ctx
     for name in names:

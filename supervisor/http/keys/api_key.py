@@ -21,6 +21,10 @@ class ApiKey:
     max_lanes: int | None = None
     max_context: int | None = None
 
+    def window(self, n_ctx: int | None) -> int | None:
+        """What is left of a context of `n_ctx` tokens; None: nobody knows yet."""
+        return min((n for n in (n_ctx, self.max_context) if n is not None), default=None)
+
 
 def digest_of(key: str) -> bytes:
     """Keys are random and long, so that one round of a hash is enough; a password would not be."""

@@ -66,6 +66,12 @@ def charge(request: web.Request, n_tokens: int) -> None:
         context_of(request).metrics.key_tokens(account.key.name, n_tokens, 0)
 
 
+def window_of(request: web.Request, n_ctx: int | None) -> int | None:
+    """Tokens that a prompt and its answer may have: those of the model's context, or fewer by the request's key."""
+    account = request.get(KEY_ACCOUNT)
+    return n_ctx if account is None else account.key.window(n_ctx)
+
+
 def keys_of(settings: ServeSettings) -> tuple[ApiKey, ...]:
     """All that the settings name. Raises ConfigError."""
     filed = () if settings.key_file is None else read_key_file(settings.key_file)

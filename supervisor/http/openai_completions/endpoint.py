@@ -18,6 +18,7 @@ from luce.supervisor.http.admin.openapi import TEXT, Operation
 from luce.supervisor.http.answering.answer_events import AnswerEvent, ChoiceFinished, Usage
 from luce.supervisor.http.app_context import CLIENT, Answerer, Answering, AppContext, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.keys.key_ring import window_of
 from luce.supervisor.http.openai_completions.emit import CompletionStream, whole_completion
 from luce.supervisor.http.openai_completions.generation_settings import generation_settings
 from luce.supervisor.http.openai_completions.llama_server import (
@@ -123,7 +124,7 @@ async def _answer_llama(
         model=context.served_name(body.model),
         prompts=[prompt_text(answer_request, context.text) for answer_request in parsed.answer_requests],
         settings=settings,
-        n_ctx=context.supervisor.n_ctx,
+        n_ctx=window_of(request, context.supervisor.n_ctx),
     )
     if parsed.streams:
         return await _stream(request, context, parsed.answer_requests, LlamaStream(llama))
@@ -141,7 +142,7 @@ async def post_infill(request: web.Request) -> web.StreamResponse:
         text = f"Infill is not supported by this model: {error}."
         raise ApiError(ErrorKind.UNSUPPORTED, "not_supported", text) from error
     parsed = _read(request, context, body.as_openai())
-    n_ctx = context.supervisor.n_ctx
+    n_ctx = window_of(request, context.supervisor.n_ctx)
     answer_requests = []
     for answer_request in parsed.answer_requests:
         assert isinstance(answer_request.prompt, TextPrompt)

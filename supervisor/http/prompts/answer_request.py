@@ -117,3 +117,7 @@ class AnswerRequest:
     """Tokens that prompt and answer may have together; None: as many as the engine's context."""
     client: str = ""
     """Who asks, by API key: the engine's time is shared fairly among clients, cached prefixes only if allowed."""
+
+    def window(self, n_ctx: int | None) -> int | None:
+        """Tokens that prompt and answer may have together in a context of `n_ctx`; None: nobody knows yet."""
+        return min((n for n in (n_ctx, self.max_context) if n is not None), default=None)

@@ -62,7 +62,7 @@ class PromptReader:
     def _check_count(self, asked: AnswerRequest, prompt: ChatPrompt) -> None:
         """Each message takes a token at least. To render hundreds of thousands of them, only to find that out, would
         keep the server busy for minutes."""
-        n_ctx, n_messages = self._supervisor.n_ctx, len(prompt.messages)
+        n_ctx, n_messages = asked.window(self._supervisor.n_ctx), len(prompt.messages)
         if n_ctx is not None and n_messages > n_ctx and self._supervisor.parts_from(asked.reading) is None:
             raise api_error(PromptTooLongError(n_messages, n_ctx))
 
@@ -86,7 +86,7 @@ class PromptReader:
 
     def _leaves_room(self, asked: AnswerRequest, rendered: Rendered) -> bool:
         """Of one that is read in parts, the engine sees to that."""
-        n_ctx = self._supervisor.n_ctx
+        n_ctx = asked.window(self._supervisor.n_ctx)
         return (
             n_ctx is None
             or rendered.in_parts
@@ -115,7 +115,7 @@ class PromptReader:
 
     async def _truncate(self, asked: AnswerRequest, rendered: Rendered) -> Rendered:
         """Without what came first, if it does not fit and the client wants it so."""
-        prompt, n_ctx = asked.prompt, self._supervisor.n_ctx
+        prompt, n_ctx = asked.prompt, asked.window(self._supervisor.n_ctx)
         if isinstance(prompt, TextPrompt) or not prompt.drops_oldest or n_ctx is None:
             return rendered
         for n_steps in range(least_steps(len(rendered.ids), n_ctx), MAX_STEPS):

@@ -131,7 +131,7 @@ def _parse(text: str) -> dict[str, Any]:
             object_pairs_hook=_object,
             parse_constant=_no_constant,
             parse_float=_float,
-            parse_int=_int if _LONG_NUMBER.search(text) else None,
+            parse_int=_int if _has_long_number(text) else None,
         )
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
@@ -165,6 +165,12 @@ def _float(text: str) -> float:
     if value in {float("inf"), float("-inf")}:
         raise ValueError(f"the number {text[:40]} is too large")
     return value
+
+
+def _has_long_number(text: str) -> bool:
+    """Piece by piece: no other thread runs while a pattern is looked for."""
+    begins = range(0, len(text), _LONG_BYTES)
+    return any(_LONG_NUMBER.search(text, at, at + _LONG_BYTES + MAX_DIGITS) for at in begins)
 
 
 def _int(text: str) -> int:

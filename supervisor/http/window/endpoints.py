@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 from luce.supervisor.http.admin.openapi import COUNT, Operation, listed, record
 from luce.supervisor.http.app_context import CLIENT, REQUEST_ID, context_of, watched_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.keys.key_ring import KEY_RING
+from luce.supervisor.http.keys.key_ring import KEY_RING, window_of
 from luce.supervisor.http.request_records import RequestRecord, RequestRecords, agent_of
 from luce.supervisor.http.transport.middleware import CLIENT_GONE_STATUS, api_name
 from luce.supervisor.http.window.client_lines import client_lines
@@ -87,7 +87,8 @@ async def get_clients(request: web.Request) -> web.Response:
     if not _URL.fullmatch(url):
         raise ApiError(ErrorKind.INVALID, "invalid_value", f"url={url[:80]!r}: it must be an http address")
     needs_key = bool(request.app[KEY_RING])
-    lines = client_lines(url, context.model_names[0], "YOUR_KEY" if needs_key else None, n_ctx=context.n_ctx)
+    n_ctx = window_of(request, context.n_ctx)
+    lines = client_lines(url, context.model_names[0], "YOUR_KEY" if needs_key else None, n_ctx=n_ctx)
     return web.json_response({"clients": lines, "needs_key": needs_key})
 
 

@@ -20,6 +20,7 @@ from luce.supervisor.http.keys.key_file import table_of
 from tests.http.serving import Server
 
 CHAT = "/v1/chat/completions"
+WINDOW_FIELDS = ("max_input_tokens", "max_tokens", "max_model_len", "context_length", "context_window")
 HELLO = {"max_tokens": 4, "messages": [{"role": "user", "content": "Hello"}]}
 START_S = 120.0
 
@@ -33,6 +34,7 @@ def server(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         + table_of("few", "few-key", scope="infer", requests_per_minute=2)
         + table_of("cutter", "cutter-key", scope="infer", requests_per_minute=2)
         + table_of("short", "short-key", scope="infer", max_context=100)
+        + table_of("roomy", "roomy-key", scope="infer", max_context=1_000_000)
         + table_of("narrow", "narrow-key", scope="infer", max_lanes=1)
         + table_of("spent", "spent-key", scope="infer", tokens_per_minute=1)
     )
@@ -124,6 +126,45 @@ async def test_the_context_of_a_key(client: httpx.AsyncClient) -> None:
     assert refused.json()["error"]["code"] == "context_length_exceeded"
     assert refused.json()["error"]["n_ctx"] == 100, "agents compact by it"
     assert (await client.post(CHAT, json=long, headers=by("alice"))).status_code == 200
+
+
+@pytest.mark.parametrize(("name", "window"), [("short", 100), ("alice", 4096), ("roomy", 4096)])
+async def test_a_client_learns_the_window_of_its_key(client: httpx.AsyncClient, name: str, window: int) -> None:
+    """Wherever it looks, and whatever the model's own is."""
+    headers = by(name)
+    listed = (await client.get("/v1/models", headers=headers)).json()["data"][0]
+    asked = await client.get(f"/v1/models/{listed['id']}", headers=headers | {"anthropic-version": "2023-06-01"})
+    for model in (listed, asked.json()):
+        assert {model[field] for field in WINDOW_FIELDS} == {window}
+        assert model["meta"]["n_ctx"] == window
+    props = (await client.get("/props", headers=headers)).json()
+    assert props["n_ctx"] == props["default_generation_settings"]["n_ctx"] == window
+    answer = await client.post("/v1/messages", json=HELLO, headers=headers)
+    assert answer.headers["luce-context-window"] == str(window)
+    turns = [{"role": role, "content": "word"} for role in ("user", "assistant")]
+    long = {"max_tokens": 4, "messages": [*turns * 2500, turns[0]]}
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        refused = await client.post(path, json=long, headers=headers)
+        assert f"tokens > {window} maximum" in refused.json()["error"]["message"], path
+    assert refused.status_code == 400
+
+
+async def test_what_a_client_may_have_cut_is_cut_to_the_window_of_its_key(client: httpx.AsyncClient) -> None:
+    turns = [{"role": role, "content": "word " * 20} for role in ("user", "assistant")] * 8
+    asked = {"input": [*turns, {"role": "user", "content": "And?"}], "max_output_tokens": 4}
+    refused = await client.post("/v1/responses", json=asked, headers=by("short"))
+    assert refused.json()["error"]["n_ctx"] == 100
+    cut = await client.post("/v1/responses", json={**asked, "truncation": "auto"}, headers=by("short"))
+    assert cut.json()["usage"]["total_tokens"] <= 100
+
+
+@pytest.mark.parametrize("betas", ["", "model-context-window-exceeded-2025-08-26"])
+async def test_an_answer_that_fills_the_window_of_its_key(client: httpx.AsyncClient, betas: str) -> None:
+    endless = {**HELLO, "max_tokens": 1000, "grammar": "root ::= [a-z ] root"}
+    answer = await client.post("/v1/messages", json=endless, headers=by("short") | {"anthropic-beta": betas})
+    assert answer.json()["stop_reason"] == ("model_context_window_exceeded" if betas else "max_tokens")
+    truncated = await client.post("/completion", json={"prompt": "a", "ignore_eos": True}, headers=by("short"))
+    assert truncated.json()["truncated"]
 
 
 async def test_the_lanes_of_a_key(client: httpx.AsyncClient) -> None:

@@ -76,6 +76,15 @@ def test_what_is_no_object_of_json(data: bytes, text: str) -> None:
     assert caught.value.kind is ErrorKind.INVALID
 
 
+@pytest.mark.parametrize("before", [1, 10, 20, 21])
+def test_a_long_number_is_found_wherever_the_body_is_cut(before: int) -> None:
+    """A long text is looked through piece by piece."""
+    begin = '{"a": "'
+    text = "x" * ((1 << 18) - len(begin) - len('", "n": ') - before)
+    with pytest.raises(ApiError, match="too large"):
+        parse_object(f'{begin}{text}", "n": {"1" * 21}}}'.encode())
+
+
 @pytest.mark.parametrize("name", ["messages", "input"])
 def test_messages_are_counted_before_anything_is_made_of_them(name: str) -> None:
     items = ",".join(["{}"] * (MAX_MESSAGES + 1))
