@@ -41,8 +41,8 @@ class CacheStore:
         self._multiplexer = multiplexer
         self._files = StoredFiles(store)
         self._transfers = Transfers(self._files)
-        self._upkeep = Upkeep(self._files, bounds, identity=self._identity)
-        self._fetching = FetchAhead(self._files, self._transfers, multiplexer, self._upkeep.listed)
+        self._upkeep = Upkeep(self._files, bounds, identities=self._identities)
+        self._fetching = FetchAhead(self._files, self._transfers, multiplexer)
         self._writing = WriteBehind(self._files, multiplexer, bytes_per_s=bytes_per_s)
         self._group: asyncio.TaskGroup | None = None
 
@@ -63,9 +63,6 @@ class CacheStore:
         self._group.create_task(self._fetching.help(in_flight), name="fetching ahead")
 
     def _note_end(self, in_flight: InFlightRequest, event: FinishedEvent) -> None:
-        if event.n_resumes == 0:
-            n_read = event.n_prompt if event.n_read is None else event.n_read
-            self._fetching.reading.note(n_read - event.n_reused, event.prefill_s)
         if self._group is not None and event.n_read is None:  # a text with gaps is known by other names
             self._group.create_task(self._writing.note(in_flight), name="noting what is to be written")
 
@@ -98,8 +95,8 @@ class CacheStore:
             counts=self._files.counts,
         )
 
-    async def _identity(self) -> str:
-        """Of what the engines keep, once one is there: all have one model. Raises RequestError where none will be."""
-        handle = await self._multiplexer.engine(lambda _: 0)
-        assert handle.info is not None
-        return handle.info.identity
+    async def _identities(self) -> set[str]:
+        """Of what the engines keep, once one is there: several, where number formats differ. Raises RequestError where
+        none will be."""
+        await self._multiplexer.engine(lambda _: 0)
+        return {handle.info.identity for handle in self._multiplexer.handles if handle.info is not None}

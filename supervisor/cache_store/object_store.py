@@ -1,5 +1,5 @@
-"""ObjectStore: the object store itself, by `obstore`: list, get, put and delete, each with a deadline, and all that
-fails as one kind of error. It must not know what the objects are for.
+"""ObjectStore: the object store itself, by `obstore`: list, look, get, put and delete, each with a deadline, and all
+that fails as one kind of error. It must not know what the objects are for.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from luce.supervisor.config import ConfigError
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig
     from obstore.store import ObjectStore as AnyStore
 
@@ -47,6 +48,7 @@ class ObjectStore:
         self.url = url
         self._store = store
         self._failures = failures
+        self._is_ordered = not url.startswith("file:")
 
     @classmethod
     def open(cls, url: str) -> ObjectStore:
@@ -81,7 +83,32 @@ class ObjectStore:
                 raise _store_error(error) from error
             if chunk is None:
                 return
-            yield [StoredObject(entry["path"], entry["size"], entry["last_modified"].timestamp()) for entry in chunk]
+            yield [_object(entry) for entry in chunk]
+
+    async def objects_from(self, folder: str, path: str) -> list[StoredObject]:
+        """Some hundreds of those in the folder whose paths are behind this one, in the paths' order; of a local folder
+        all of them, which it does not give in order. Raises StoreError."""
+        stream = self._store.list(folder, offset=path, chunk_size=_LIST_CHUNK)
+        found: list[StoredObject] = []
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                async for chunk in stream:
+                    found += map(_object, chunk)
+                    if self._is_ordered:
+                        break
+        except self._failures as error:
+            raise _store_error(error) from error
+        return sorted(found, key=lambda entry: entry.path)
+
+    async def head(self, path: str) -> StoredObject | None:
+        """None: there is no such object. Raises StoreError."""
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                return _object(await self._store.head_async(path))
+        except FileNotFoundError:
+            return None
+        except self._failures as error:
+            raise _store_error(error) from error
 
     async def get(self, path: str) -> memoryview | None:
         """None: there is no such object. Raises StoreError."""
@@ -113,6 +140,10 @@ class ObjectStore:
             pass
         except self._failures as error:
             raise _store_error(error) from error
+
+
+def _object(meta: ObjectMeta) -> StoredObject:
+    return StoredObject(meta["path"], meta["size"], meta["last_modified"].timestamp())
 
 
 def _store_error(error: Exception) -> StoreError:

@@ -1,4 +1,4 @@
-"""What reading and transferring cost here, as running estimates. Pure: times are told.
+"""What transfers from the store cost here, as a running estimate. Pure: times are told.
 
 An estimate that nobody has confirmed for a while is no estimate any more: the next to ask tries again.
 """
@@ -6,27 +6,8 @@ An estimate that nobody has confirmed for a while is no estimate any more: the n
 from __future__ import annotations
 
 _SHARE = 0.3  # of a new sample
-_LEAST_TOKENS = 128  # fewer say more of a request's other costs
 _LEAST_BYTES = 1 << 16
 _HOLDS_S = 60.0
-
-
-class ReadingPrice:
-    """Seconds a token of a prompt."""
-
-    def __init__(self) -> None:
-        self._s_per_token: float | None = None
-
-    def note(self, n_tokens: int, took_s: float) -> None:
-        if n_tokens < _LEAST_TOKENS:
-            return
-        s_per_token = took_s / n_tokens
-        before = self._s_per_token
-        self._s_per_token = s_per_token if before is None else before + _SHARE * (s_per_token - before)
-
-    def seconds(self, n_tokens: int) -> float | None:
-        """None: nobody knows yet."""
-        return None if self._s_per_token is None else n_tokens * self._s_per_token
 
 
 class TransferPrice:

@@ -1,4 +1,5 @@
-"""StoreIndex: which files of one memory identity the store has, as far as it was listed, and which a text needs.
+"""StoreIndex: which files of the engines' memories the store has, as far as it was listed or asked, and which a text
+needs.
 
 Pure. What it does not know of is not fetched; what has gone meanwhile is a miss.
 """
@@ -24,8 +25,14 @@ class FetchPlan:
     """Files of a text that the store has, the most wanted first, and how far the text is known with them."""
 
     files: tuple[MemoryFile, ...]
+    n_needed: int
+    """The first so many: without one of them it is not known so far."""
     deepest: MemoryFile
     n_tokens: int
+
+    @property
+    def needed(self) -> tuple[MemoryFile, ...]:
+        return self.files[: self.n_needed]
 
 
 class StoreIndex:
@@ -77,9 +84,7 @@ class StoreIndex:
     ) -> FetchPlan | None:
         """For a text (packed) with these pages, of which the first `n_pages` are at hand. `stops`: positions at which a
         model with state is going to need a checkpoint as well. None: the store has nothing that helps."""
-        end = n_pages
-        while end < len(names) and MemoryFile(names[end]) in self._files:
-            end += 1
+        end = self.n_first_pages(names, n_pages)
         last = self._checkpoint_before(key, names, end, is_needed=has_state)
         if last is None and (has_state or end == n_pages):
             return None
@@ -87,9 +92,17 @@ class StoreIndex:
         pages = [MemoryFile(name) for name in names[n_pages:n_whole]]
         n_tokens = n_whole * PAGE_TOKENS + (0 if last is None else last.n_rest)
         wanted = [*([] if last is None else [last]), *pages]
+        n_needed = len(wanted)
         if has_state:
             wanted += [file for stop in stops if stop < n_tokens for file in self._checkpoints_at(key, names, stop)]
-        return FetchPlan(tuple(dict.fromkeys(wanted)), pages[-1] if last is None else last, n_tokens)
+        return FetchPlan(tuple(dict.fromkeys(wanted)), n_needed, pages[-1] if last is None else last, n_tokens)
+
+    def n_first_pages(self, names: Sequence[bytes], n_known: int) -> int:
+        """How many of a text's pages there are from the beginning on, of which so many are at hand."""
+        end = n_known
+        while end < len(names) and MemoryFile(names[end]) in self._files:
+            end += 1
+        return end
 
     def _checkpoint_before(self, key: bytes, names: Sequence[bytes], end: int, *, is_needed: bool) -> MemoryFile | None:
         """The last one at or before the end of so many pages and what follows them."""

@@ -1,4 +1,4 @@
-"""StoredFiles: the store as files of one memory identity: what it has, and each file whole, checked and on its way.
+"""StoredFiles: the store as files of the engines' memories: what it has, and each file whole, checked and on its way.
 
 Whatever fails is counted and said once, until it works again. What is damaged is refused and counted as well, until it
 has been written again.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from luce.supervisor.cache_store.local_folder import LocalFolder
@@ -59,12 +60,13 @@ class StoredFiles:
         self.counts = StoreCounts()
         self.is_listed = False
         self._refused: dict[MemoryFile, float] = {}  # and when
-        self._is_failing = False
+        self.is_failing = False
+        self._put_bytes, self._put_s = 0, 0.0
 
     def count(self, **more: int) -> None:
         self.counts = replace(self.counts, **{name: getattr(self.counts, name) + n for name, n in more.items()})
 
-    async def list(self, identity: str, see: Callable[[StoredObject], None]) -> None:
+    async def list(self, identities: AbstractSet[str], see: Callable[[StoredObject], None]) -> None:
         """Anew, and `see` all that there is, of other identities too. Raises StoreError."""
         began_s = time.time()
         own: list[tuple[MemoryFile, StoredFile]] = []
@@ -74,12 +76,16 @@ class StoredFiles:
                 if parsed is None or entry.n_bytes > MAX_OBJECT_BYTES:
                     continue
                 see(entry)
-                if parsed[0] == identity and self._refused.get(parsed[1], -1.0) < entry.written_s:
+                if parsed[0] in identities and not self.is_refused(parsed[1], entry.written_s):
                     own.append((parsed[1], StoredFile(entry.n_bytes, entry.written_s)))
         newer = self.index.since(began_s)  # the listing may have gone past it before
         self.index.replace([*own, *newer])
         self.is_listed = True
         self.note_success()
+
+    def is_refused(self, file: MemoryFile, written_s: float) -> bool:
+        """What was written then was not what its name says."""
+        return self._refused.get(file, -1.0) >= written_s
 
     async def fetch(self, file: MemoryFile, folder: LocalFolder) -> bool:
         """Into the folder. False: there is no such file, or it was refused. Raises StoreError."""
@@ -89,51 +95,62 @@ class StoredFiles:
             self.index.discard(file)
             return False
         try:
-            content = await asyncio.to_thread(opened, path, data)
+            self._put_s += await asyncio.to_thread(_put, folder, file, path, data)
         except DamagedObjectError as error:
             self._refused[file] = time.time()
             self.index.discard(file)
             self.count(n_refused=1)
             _LOG.warning("cache store: %s is refused: %s", path, error)
             return False
-        try:
-            await asyncio.to_thread(folder.put, file, content)
         except OSError as error:
             raise StoreError(f"cannot write into the disk cache: {error}") from error
+        self._put_bytes += len(data)
         self.count(n_fetched=1, fetched_bytes=len(data))
         self.note_success()
         return True
 
-    async def write(self, file: MemoryFile, folder: LocalFolder) -> int:
-        """Returns its bytes; 0: it is not in the folder any more. Raises StoreError."""
+    def putting_s(self, n_bytes: int) -> float:
+        """Of a processor, to check so many bytes and write them into a folder, as it has been so far."""
+        return n_bytes * self._put_s / self._put_bytes if self._put_bytes else 0.0
+
+    async def write(self, file: MemoryFile, folder: LocalFolder, pace: Callable[[int], Awaitable[None]]) -> None:
+        """Nothing, if it is not in the folder any more. `pace`: returns when so many bytes may be written. Raises
+        StoreError."""
         path = object_path(folder.identity, file)
         try:
             content = await asyncio.to_thread(folder.read, file)
         except OSError as error:
             raise StoreError(f"cannot read the disk cache: {error}") from error
         if content is None or len(content) + SEAL_BYTES > MAX_OBJECT_BYTES:
-            return 0
+            return
         data = await asyncio.to_thread(sealed, path, content)
+        await pace(len(data))
         await self.store.put(path, data)
         self.index.add(file, StoredFile(len(data), time.time()))
         self._refused.pop(file, None)
         self.count(n_written=1, written_bytes=len(data))
         self.note_success()
-        return len(data)
 
-    def forget(self, identity: str, paths: Sequence[str]) -> None:
+    def forget(self, paths: Sequence[str]) -> None:
         """They have been deleted."""
         for parsed in map(parse_path, paths):
-            if parsed is not None and parsed[0] == identity:
+            if parsed is not None:
                 self.index.discard(parsed[1])
 
     def note_failure(self, doing: str, error: StoreError) -> None:
         self.count(n_failures=1)
-        if not self._is_failing:
-            self._is_failing = True
+        if not self.is_failing:
+            self.is_failing = True
             _LOG.warning("cache store %s: %s failed, and is tried again later: %s", self.store.url, doing, error)
 
     def note_success(self) -> None:
-        if self._is_failing:
-            self._is_failing = False
+        if self.is_failing:
+            self.is_failing = False
             _LOG.info("cache store %s: it works again", self.store.url)
+
+
+def _put(folder: LocalFolder, file: MemoryFile, path: str, data: memoryview) -> float:
+    """Returns the processor's seconds. Raises DamagedObjectError, OSError."""
+    began_s = time.thread_time()
+    folder.put(file, opened(path, data))
+    return time.thread_time() - began_s

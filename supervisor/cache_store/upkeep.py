@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from luce.supervisor.cache_store.object_store import StoredObject, StoreError
@@ -31,40 +32,39 @@ class StoreBounds:
 
 
 class Upkeep:
-    def __init__(self, files: StoredFiles, bounds: StoreBounds, *, identity: Callable[[], Awaitable[str]]) -> None:
-        """`identity`: of the engines, once it is known. Raises RequestError where it never will be."""
+    def __init__(
+        self, files: StoredFiles, bounds: StoreBounds, *, identities: Callable[[], Awaitable[AbstractSet[str]]]
+    ) -> None:
+        """`identities`: of the engines, once one is there. Raises RequestError where none ever will be."""
         self._files = files
         self._bounds = bounds
-        self._identity = identity
-        self.listed = asyncio.Event()
-        """The store's content is known."""
+        self._identities = identities
 
     async def run(self) -> None:
         """As long as there are engines."""
         while True:
             try:
-                identity = await self._identity()
+                identities = await self._identities()
             except RequestError:
                 return  # no engine is left
             began_s = time.monotonic()
             try:
-                await self.once(identity)
+                await self.once(identities)
             except StoreError as error:
                 self._files.note_failure("listing", error)
             await asyncio.sleep(max(_EVERY_S, _SHARE * (time.monotonic() - began_s)))
 
-    async def once(self, identity: str) -> None:
+    async def once(self, identities: AbstractSet[str]) -> None:
         """Raises StoreError."""
         seen: list[StoredObject] = []
         has_bounds = self._bounds != StoreBounds()
-        await self._files.list(identity, seen.append if has_bounds else lambda _: None)
-        self.listed.set()
+        await self._files.list(identities, seen.append if has_bounds else lambda _: None)
         to_remove = choose(seen, self._bounds, time.time())
         for begin in range(0, len(to_remove), _N_AT_ONCE):
             paths = [entry.path for entry in to_remove[begin : begin + _N_AT_ONCE]]
             await self._files.store.delete(paths)
             self._files.count(n_removed=len(paths))
-            self._files.forget(identity, paths)
+            self._files.forget(paths)
 
 
 def choose(objects: Sequence[StoredObject], bounds: StoreBounds, now_s: float) -> list[StoredObject]:

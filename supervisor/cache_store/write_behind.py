@@ -186,7 +186,7 @@ class WriteBehind:
 
     async def _write(self, file: MemoryFile, folder: LocalFolder) -> None:
         try:
-            n_bytes = await self._files.write(file, folder)
+            await self._files.write(file, folder, self._pace)
         except StoreError as error:
             self._files.note_failure("writing", error)
             self._wanted[file] = folder
@@ -195,10 +195,13 @@ class WriteBehind:
             await asyncio.sleep(self._retry_s)
             return
         self._retry_s = 0.0
+
+    async def _pace(self, n_bytes: int) -> None:
         if self._bytes_per_s is not None:
             now_s = time.monotonic()
-            self._free_at_s = max(self._free_at_s, now_s) + n_bytes / self._bytes_per_s
-            await asyncio.sleep(self._free_at_s - now_s)
+            begins_s = max(self._free_at_s, now_s)
+            self._free_at_s = begins_s + n_bytes / self._bytes_per_s
+            await asyncio.sleep(begins_s - now_s)
 
     def _take(self) -> tuple[MemoryFile, LocalFolder] | None:
         if self._order is None:
@@ -227,6 +230,7 @@ class WriteBehind:
 
     async def write_rest(self, folders: Sequence[LocalFolder]) -> None:
         """Engines have ended, and have written what they had: what of it is wanted follows. May be cancelled."""
+        self._free_at_s = 0.0  # what waited for its turn then does so no more
         for in_flight in self._unnoted:
             await self._note(in_flight)
         for folder in folders:
@@ -239,6 +243,6 @@ class WriteBehind:
         async def write_all() -> None:
             while (taken := self._take()) is not None:
                 with suppress(StoreError):
-                    await self._files.write(*taken)
+                    await self._files.write(*taken, self._pace)
 
         await asyncio.gather(*(write_all() for _ in range(_N_IDLE)))

@@ -321,17 +321,16 @@ class EngineHandle:
 
     def _note_ended(self, request_id: int, in_flight: InFlightRequest) -> None:
         """The last token of an answer is sampled, and not computed."""
-        request = in_flight.request
-        if self._ended is None or request.salt is not None or request.images or self._leaves_gaps(in_flight):
-            return  # a file does not say whose text it is, nor what is left out
+        if self._ended is None or self._leaves_gaps(in_flight):
+            return  # a file does not say what is left out
         self._ended.note(in_flight.key + pack(in_flight.tokens[:-1]), request_id)
 
     def known_text(self, in_flight: InFlightRequest) -> KnownText | None:
         """The longest beginning of its prompt that can be written down now."""
-        request, info = in_flight.request, self.info
+        info = self.info
         if self._ended is None or info is None or info.page_bytes is None or not info.reuses or self._file_slot is None:
             return None
-        if self.is_parked or request.salt is not None or request.images or self._leaves_gaps(in_flight):
+        if self.is_parked or self._leaves_gaps(in_flight):
             return None
         ended = self._ended.longest(in_flight.key)
         slot = None if self.slots is None else self.slots.longest(in_flight.key, time.monotonic())

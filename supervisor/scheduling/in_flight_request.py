@@ -44,7 +44,7 @@ class InFlightRequest:
     __slots__ = (
         "_fast_path", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
         "identity", "is_enough", "key", "n_attempts", "n_begun", "n_computed", "n_prompt", "on_finish", "prompt",
-        "request", "seed", "serial", "started_s", "tokens", "waits_for_room", "was_admitted",
+        "request", "seed", "serial", "started_s", "tokens", "waits_for_files", "waits_for_room", "was_admitted",
     )  # fmt: skip
 
     def __init__(self, serial: int, request: GenerateRequest, prompt: Sequence[int], seed: int) -> None:
@@ -73,6 +73,8 @@ class InFlightRequest:
         self.failures = FailureCount()
         self.waits_for_room = False
         """An engine had no room for it, and nothing has ended since."""
+        self.waits_for_files = False
+        """It has been set aside while an engine hears of files that its text goes on from."""
         self.asked_s = time.monotonic()
         self.started_s: float | None = None
         self.first_token_s: float | None = None
@@ -256,12 +258,16 @@ class Attempt:
         "_n_to_clear",
         "_replay",
         "ended_s",
+        "first_token_s",
         "id",
         "in_flight",
         "is_alone",
         "is_reading",
+        "largest_slice",
+        "moved_s",
         "n_kept",
         "n_read",
+        "started_s",
     )  # fmt: skip
 
     def __init__(self, in_flight: InFlightRequest, listener: AttemptListener, *, n_to_clear: int) -> None:
@@ -272,7 +278,12 @@ class Attempt:
         self.is_reading = True
         """Its prompt is not read yet."""
         self.n_read = 0
-        """Tokens of its prompt that have been read, as far as the engine has said so."""
+        """Tokens of its prompt that have been read, as far as the engine has said so …"""
+        self.moved_s = self.started_s = time.monotonic()
+        """… and when it did."""
+        self.largest_slice = 0
+        """The most tokens between two times that it did."""
+        self.first_token_s: float | None = None
         self.is_alone = False
         """Nothing else is to run beside it."""
         self.ended_s: float | None = None
@@ -325,7 +336,9 @@ class Attempt:
         elif self.in_flight is None:
             pass
         elif isinstance(reply, PrefillProgress):
-            self.n_read = reply.n_done
+            if self.n_read > 0:  # what came before the first time was not all computed
+                self.largest_slice = max(self.largest_slice, reply.n_done - self.n_read)
+            self.n_read, self.moved_s = reply.n_done, time.monotonic()
             self._listener.attempt_moved(self)
             if not self.in_flight.tokens:
                 self.in_flight.show(PrefillEvent(reply.n_done, reply.n_total))
@@ -340,8 +353,9 @@ class Attempt:
     def _take_carefully(self, in_flight: InFlightRequest, token: int) -> None:
         if self.is_reading:
             self.is_reading = False
+            self.first_token_s = time.monotonic()
             if in_flight.first_token_s is None:
-                in_flight.first_token_s = time.monotonic()
+                in_flight.first_token_s = self.first_token_s
             self._listener.attempt_moved(self)
         if self._n_replayed < len(self._replay):
             if token != self._replay[self._n_replayed]:

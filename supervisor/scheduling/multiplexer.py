@@ -340,7 +340,7 @@ class Multiplexer:
             chosen = self._placing.choose(in_flight, self.n_waiting)
             return chosen is not None
 
-        ready = (f for f in self._resumed if not (f.failures.must_run_alone or f.waits_for_room))
+        ready = (f for f in self._resumed if not (f.failures.must_run_alone or f.waits_for_room or f.waits_for_files))
         in_flight = next((f for f in ready if accept(f)), None)
         if in_flight is not None:
             self._resumed.remove(in_flight)

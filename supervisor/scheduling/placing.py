@@ -86,6 +86,9 @@ class Placing:
             return
         n_read = final.n_prompt if final.n_read is None else final.n_read
         handle.prices.note_read(n_read - final.n_reused, final.prefill_s)
+        handle.prices.largest_slice = attempt.largest_slice or handle.prices.largest_slice
+        if final.tier == "disk" and attempt.first_token_s is not None:
+            handle.prices.note_restored(final.n_reused, attempt.first_token_s - attempt.started_s - final.prefill_s)
         if attempt.in_flight.started_s is not None:
             handle.prices.note_service(time.monotonic() - attempt.in_flight.started_s)
 

@@ -1,5 +1,5 @@
-"""What things have cost lately, measured: how fast an engine reads, how long its requests take, how fast a text's
-memory gets from one engine to another. Pure.
+"""What things have cost lately, measured: how fast an engine reads, also from its disk, how long its requests take,
+how fast a text's memory gets from one engine to another. Pure.
 """
 
 from __future__ import annotations
@@ -29,12 +29,20 @@ class EnginePrices:
 
     def __init__(self) -> None:
         self._reading = _Sums()
+        self._restoring = _Sums()
         self._service = _Sums()
+        self.largest_slice = 0
+        """Tokens of a prompt that it has read at once lately; 0: nobody has seen it."""
 
     def note_read(self, n_tokens: int, seconds: float) -> None:
         """So many tokens of a prompt were computed, from its turn to its first token: beside whatever else ran."""
         if n_tokens >= _LEAST_READ and seconds > 0:
             self._reading.note(n_tokens, seconds)
+
+    def note_restored(self, n_tokens: int, seconds: float) -> None:
+        """A prompt went on from so many tokens of which some were on disk, and began to be read so much later."""
+        if seconds > 0:
+            self._restoring.note(n_tokens, seconds)
 
     def note_service(self, seconds: float) -> None:
         """A request had a lane for so long."""
@@ -43,6 +51,10 @@ class EnginePrices:
     def read_s(self, n_tokens: int) -> float | None:
         """None: it has read nothing yet."""
         return n_tokens * self._reading.seconds / self._reading.amount if self._reading.amount else None
+
+    def restore_s(self, n_tokens: int) -> float | None:
+        """None: it has gone on from nothing on disk yet."""
+        return n_tokens * self._restoring.seconds / self._restoring.amount if self._restoring.amount else None
 
     def wait_s(self, n_lanes: int, n_before: float) -> float:
         """Until a lane is free for one that so many wait before, while all are taken."""

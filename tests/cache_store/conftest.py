@@ -4,29 +4,45 @@ that breaks what passes."""
 from __future__ import annotations
 
 import asyncio
+import base64
+import hmac
+import json
+import shutil
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
+from yarl import URL
 
 from luce.supervisor import FinishedEvent, GenerateRequest, Supervisor, SupervisorConfig, TokenEvent
 from luce.supervisor.cache_store.stored_files import StoreCounts
 from luce.supervisor.requests import TextSalt
+from luce.supervisor.scheduling.prices import EnginePrices
 from tests.daemon_driver import random_prompt
 
 DEADLINE_S = 120.0
 BUCKET = "memory"
+AZURE_ACCOUNT = "devstoreaccount1"
+AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""The emulator's own, which its documentation names."""
 
 Replica = Callable[..., SupervisorConfig]
+
+
+@pytest.fixture(autouse=True)
+def reading_is_dear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is with large models. Other work on this machine decides then over nothing."""
+    monkeypatch.setattr(EnginePrices, "read_s", lambda _, n_tokens: float(n_tokens))
 
 
 @pytest.fixture
@@ -98,41 +114,77 @@ async def lane_taken(supervisor: Supervisor) -> AsyncIterator[None]:
         submission.close()
 
 
-async def ask_later(supervisor: Supervisor, prompt: Sequence[int], holds: Callable[[], bool]) -> Told:
+async def ask_later(
+    supervisor: Supervisor, prompt: Sequence[int], holds: Callable[[], bool], salt: TextSalt | None = None
+) -> Told:
     """The prompt waits in the queue until that holds."""
     async with lane_taken(supervisor):
-        asked = asyncio.create_task(ask(supervisor, prompt))
+        asked = asyncio.create_task(ask(supervisor, prompt, salt))
         await until(holds)
     return await asked
 
 
-# A real S3
+# Real stores
 
 
-@pytest.fixture(scope="module")
-def s3_port() -> Iterator[int]:
-    """Where moto's server listens, with an empty bucket."""
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    return port
+
+
+@contextmanager
+def served(command: list[str], make_bucket: urllib.request.Request) -> Iterator[None]:
+    """A store that runs, with an empty bucket."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until_s = time.monotonic() + DEADLINE_S
         while True:
             with suppress(OSError):
-                make = urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")
-                urllib.request.urlopen(make, timeout=10).close()  # noqa: S310
+                urllib.request.urlopen(make_bucket, timeout=10).close()  # noqa: S310
                 break
-            assert server.poll() is None, "moto's server did not start"
+            assert server.poll() is None, f"{command[0]} did not start"
             assert time.monotonic() < until_s
-        yield port
+        yield
     finally:
         server.kill()
         server.wait()
+
+
+@pytest.fixture(scope="module")
+def s3_port() -> Iterator[int]:
+    """Where moto's server listens."""
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    with served(command, urllib.request.Request(f"http://127.0.0.1:{port}/{BUCKET}", method="PUT")):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def azure_port() -> Iterator[int]:
+    """Where Microsoft's emulator listens, if there is one."""
+    emulator = shutil.which("azurite-blob")
+    if emulator is None:
+        pytest.skip("there is no azurite-blob in the path (npm install -g azurite)")
+    port = free_port()
+    command = [emulator, "--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent"]
+    command += ["--skipApiVersionCheck", "--disableTelemetry"]
+    resource, version = f"/{AZURE_ACCOUNT}/{BUCKET}", "2021-08-06"
+    date = formatdate(usegmt=True)
+    signed = (
+        "PUT" + 12 * "\n" + f"x-ms-date:{date}\nx-ms-version:{version}\n/{AZURE_ACCOUNT}{resource}\nrestype:container"
+    )
+    signature = base64.b64encode(hmac.digest(base64.b64decode(AZURE_KEY), signed.encode(), "sha256")).decode()
+    headers = {
+        "x-ms-date": date,
+        "x-ms-version": version,
+        "Authorization": f"SharedKey {AZURE_ACCOUNT}:{signature}",
+        "Content-Length": "0",
+    }
+    url = f"http://127.0.0.1:{port}{resource}?restype=container"
+    with served(command, urllib.request.Request(url, method="PUT", headers=headers)):
+        yield port
 
 
 class FaultyProxy:
@@ -141,7 +193,7 @@ class FaultyProxy:
     def __init__(self, port: int) -> None:
         self._target = f"http://127.0.0.1:{port}"
         self.fault = "none"
-        self.n_hit = 0
+        self.n_hit = self.n_looks = 0
         self.lets_go = asyncio.Event()
         self.other: bytes | None = None
         """Of an object that was read before."""
@@ -154,7 +206,7 @@ class FaultyProxy:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        self._client = ClientSession(auto_decompress=False)
+        self._client = ClientSession(auto_decompress=False, skip_auto_headers=["Content-Type"])  # it would be signed
         try:
             yield f"http://127.0.0.1:{runner.addresses[0][1]}"
         finally:
@@ -167,8 +219,8 @@ class FaultyProxy:
         hits = self.fault != "none" and (
             is_object if self.fault != "list" else not is_object and request.method == "GET"
         )
-        if hits:
-            self.n_hit += 1
+        self.n_hit += hits
+        self.n_looks += is_object and request.method == "HEAD"
         if hits and self.fault in {"error", "list"}:
             return web.Response(status=500, text="no")
         if hits and self.fault == "reset":
@@ -177,10 +229,13 @@ class FaultyProxy:
             return web.Response()
         if hits and self.fault == "slow":
             await self.lets_go.wait()
-        headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
+        headers = request.headers.copy()
+        del headers["Host"]
+        if headers.get("Authorization", "Bearer").strip() == "Bearer":  # of Google's clients; S3 servers want a name
+            headers["Authorization"] = _SOMEBODY
         body = await request.read()
-        url = self._target + request.raw_path
-        async with self._client.request(request.method, url, headers=headers, data=body) as answer:
+        url = URL(self._target + request.raw_path, encoded=True)
+        async with self._client.request(request.method, url, headers=headers, data=body or None) as answer:
             data = await answer.read()
             if is_object and request.method == "GET" and answer.status == 200:
                 data = self._changed(data) if hits else data
@@ -201,19 +256,47 @@ class FaultyProxy:
         return data
 
 
+_SOMEBODY = "AWS4-HMAC-SHA256 Credential=any/20200101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 _PER_HOP = {"content-length", "transfer-encoding", "connection", "content-encoding", "date", "server"}
 
 
+Cloud = Callable[[str], AbstractAsyncContextManager[tuple[str, FaultyProxy]]]
+
+
 @pytest.fixture
-async def s3(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, FaultyProxy]]:
-    """A URL for a store of the test's own, and the proxy that it goes through."""
-    proxy = FaultyProxy(s3_port)
-    async with proxy.serve() as endpoint:
-        for name, value in {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_ACCESS_KEY_ID": "any",
-            "AWS_SECRET_ACCESS_KEY": "any",
-            "AWS_REGION": "us-east-1",
-        }.items():
+def cloud(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+    """cloud("s3"): a URL for a store of the test's own, and the proxy that it goes through."""
+
+    def use_s3(endpoint: str) -> None:
+        own = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1"}
+        for name, value in (own | {"AWS_ENDPOINT_URL": endpoint}).items():
             monkeypatch.setenv(name, value)
-        yield f"s3://{BUCKET}/{time.monotonic_ns()}", proxy
+
+    def use_google(endpoint: str) -> None:
+        """What its client asks for S3 servers know too, but for who asks."""
+        account = {"gcs_base_url": endpoint, "disable_oauth": True}
+        account |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+        (tmp_path / "account.json").write_text(json.dumps(account))
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
+
+    def use_azure(endpoint: str) -> None:
+        monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+        monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", endpoint)
+
+    kinds = {"s3": ("s3_port", use_s3), "gs": ("s3_port", use_google), "az": ("azure_port", use_azure)}
+
+    @asynccontextmanager
+    async def serve(kind: str) -> AsyncIterator[tuple[str, FaultyProxy]]:
+        port, use = kinds[kind]
+        proxy = FaultyProxy(request.getfixturevalue(port))
+        async with proxy.serve() as endpoint:
+            use(endpoint)
+            yield f"{kind}://{BUCKET}/{time.monotonic_ns()}", proxy
+
+    return serve
+
+
+@pytest.fixture
+async def s3(cloud: Cloud) -> AsyncIterator[tuple[str, FaultyProxy]]:
+    async with cloud("s3") as store:
+        yield store

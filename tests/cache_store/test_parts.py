@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from luce.supervisor import ConfigError, SupervisorConfig
 from luce.supervisor.cache_store.local_folder import LocalFolder
+from luce.supervisor.cache_store.look_up import LookUp
 from luce.supervisor.cache_store.object_store import ObjectStore, StoreError
 from luce.supervisor.cache_store.objects import DamagedObjectError, object_path, opened, parse_path, sealed
-from luce.supervisor.cache_store.prices import ReadingPrice, TransferPrice
+from luce.supervisor.cache_store.prices import TransferPrice
 from luce.supervisor.cache_store.store_index import StoredFile, StoreIndex
 from luce.supervisor.cache_store.stored_files import StoredFiles
 from luce.supervisor.cache_store.upkeep import StoreBounds, Upkeep
@@ -93,12 +94,7 @@ def test_a_plan_ends_where_a_model_can_go_on() -> None:
 
 
 def test_prices_are_believed_for_a_while() -> None:
-    reading, transfer = ReadingPrice(), TransferPrice()
-    assert reading.seconds(100) is None
-    reading.note(10, 100.0)  # too few to say anything
-    assert reading.seconds(100) is None
-    reading.note(1000, 10.0)
-    assert reading.seconds(100) == pytest.approx(1.0)
+    transfer = TransferPrice()
     assert transfer.seconds(1 << 20, 0.0) is None
     transfer.note(10 << 20, 1.0, 0.0)
     assert transfer.seconds(10 << 20, 1.0) == pytest.approx(1.0)
@@ -107,6 +103,43 @@ def test_prices_are_believed_for_a_while() -> None:
     assert slow is not None
     assert slow > 1000
     assert transfer.seconds(10 << 20, 100.0) is None
+
+
+@pytest.mark.parametrize(("n_there", "n_known"), [(0, 0), (1, 0), (2, 1), (17, 0), (40, 3), (199, 0), (200, 0)])
+async def test_a_look_finds_what_there_is_of_a_text(tmp_path: Path, n_there: int, n_known: int) -> None:
+    """Each page, with the checkpoints behind the last one and behind another; of other texts nothing."""
+    key = pack(range(64 * 200))
+    names = list(page_names(key, IDENTITY))
+    pages = [MemoryFile(name) for name in names]
+    tails = [MemoryFile(name, bytes(16), 1) for name in names[:n_there]]
+    strangers = [MemoryFile(bytes([page.page[0]]) + bytes(15)) for page in pages]
+    stored = StoredFiles(ObjectStore.open((tmp_path / "store").as_uri()))
+    for file in [*pages[:n_there], *tails, *strangers]:
+        path = tmp_path / "store" / object_path(IDENTITY, file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(100))
+    await LookUp(stored).look(IDENTITY, names, n_known, [5, 150], None)
+    found = {file for file, _ in stored.index.since(0.0)}
+    assert {file for file in found if file.checkpoint is None} == set(pages[n_known:n_there])
+    stops = {stop for stop in (5, 150, n_there - 1) if n_known <= stop < n_there}
+    assert {file for file in found if file.checkpoint is not None} == {tails[stop] for stop in stops}
+
+
+async def test_a_look_is_not_worth_every_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = list(page_names(pack(range(64 * 4)), IDENTITY))
+    stored = StoredFiles(ObjectStore.open((tmp_path / "store").as_uri()))
+    look_up = LookUp(stored)
+    await look_up.look(IDENTITY, names, 0, [], 0.0)  # nobody knows yet what it costs
+
+    async def fail(path: str) -> None:
+        raise StoreError(path)
+
+    monkeypatch.setattr(stored.store, "head", fail)
+    await look_up.look(IDENTITY, names, 0, [], 0.0)
+    assert stored.counts.n_failures == 0
+    await look_up.look(IDENTITY, names, 0, [], 60.0)
+    await look_up.look(IDENTITY, names, 0, [], 60.0)  # not before something works again
+    assert stored.counts.n_failures == 1
 
 
 async def test_bounds_hold_and_strangers_stay(tmp_path: Path) -> None:
@@ -125,7 +158,7 @@ async def test_bounds_hold_and_strangers_stay(tmp_path: Path) -> None:
 
     async def keep(bounds: StoreBounds) -> StoredFiles:
         stored = StoredFiles(store)
-        await Upkeep(stored, bounds, identity=_never).once(IDENTITY)
+        await Upkeep(stored, bounds, identities=_never).once({IDENTITY})
         return stored
 
     assert len((await keep(StoreBounds())).index) == 5
@@ -138,14 +171,19 @@ async def test_bounds_hold_and_strangers_stay(tmp_path: Path) -> None:
     assert stranger.exists()
 
 
-async def _never() -> str:
+async def _never() -> set[str]:
     raise AssertionError
+
+
+async def _at_once(n_bytes: int) -> None:
+    """A pace of none."""
 
 
 async def test_files_come_whole_or_not_at_all(tmp_path: Path) -> None:
     stored, folder = StoredFiles(ObjectStore.open((tmp_path / "store").as_uri())), LocalFolder(tmp_path, IDENTITY)
     folder.put(PAGE, memoryview(b"content"))
-    assert await stored.write(PAGE, folder) > 7
+    await stored.write(PAGE, folder, _at_once)
+    assert stored.counts.written_bytes > 7
     elsewhere = LocalFolder(tmp_path / "other", IDENTITY)
     assert await stored.fetch(PAGE, elsewhere)
     assert elsewhere.read(PAGE) == b"content"
@@ -157,10 +195,11 @@ async def test_files_come_whole_or_not_at_all(tmp_path: Path) -> None:
     assert stored.counts.n_refused == 1
     assert third.read(PAGE) is None
     # It is not tried again before somebody has written it again.
-    await Upkeep(stored, StoreBounds(), identity=_never).once(IDENTITY)
+    await Upkeep(stored, StoreBounds(), identities=_never).once({IDENTITY})
     assert PAGE not in stored.index
-    assert await stored.write(PAGE, folder) > 0
-    await Upkeep(stored, StoreBounds(), identity=_never).once(IDENTITY)
+    await stored.write(PAGE, folder, _at_once)
+    assert stored.counts.n_written == 2
+    await Upkeep(stored, StoreBounds(), identities=_never).once({IDENTITY})
     assert PAGE in stored.index
     assert await stored.fetch(PAGE, third)
     assert not await stored.fetch(MemoryFile(bytes(16)), third)

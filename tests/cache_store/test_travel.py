@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from luce.supervisor import Supervisor
+from luce.supervisor.cache_store.prices import TransferPrice
 from luce.supervisor.requests import TextSalt
+from luce.supervisor.scheduling.prices import EnginePrices
 from tests.cache_store.conftest import (
+    Cloud,
     FaultyProxy,
     Replica,
     Told,
@@ -38,13 +42,26 @@ async def told_without(replica: Replica, *prompts: list[int]) -> list[Told]:
         return [await ask(supervisor, prompt) for prompt in prompts]
 
 
+async def ask_one_that_stands_still(supervisor: Supervisor, prompt: list[int], holds: Callable[[], bool]) -> Told:
+    """The engine has the prompt, and reads on once that holds."""
+    asked = asyncio.create_task(ask(supervisor, prompt))
+    await until(lambda: supervisor.status().engines[0].n_running == 1)
+    (pid,) = supervisor.engine_pids()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await until(holds)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    return await asked
+
+
 async def test_a_fresh_server_answers_warm(replica: Replica, tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     one, isolated = text(1), text(2)
     async with Supervisor(replica("first", store=store)) as first:
         expected = await ask(first, one)
         await written(first, len(one))
-        await ask(first, isolated, salt=TextSalt(5))
+        expected_isolated = await ask(first, isolated, salt=TextSalt(5))
     # Left at once: what the engine has put on disk before it ended is in the store too.
     pages = {path.name for path in (tmp_path / "first").rglob("*.page")}
     assert len(pages) > len(one) // 64
@@ -56,10 +73,12 @@ async def test_a_fresh_server_answers_warm(replica: Replica, tmp_path: Path) -> 
         assert told.final.tier == "disk"
         assert told.final.n_reused >= len(one) - 1
         n_fetched = counts_of(second).n_fetched
-        # Names say whose it is: nobody else finds it.
+        # Names say whose it is: nobody else finds it, and who has written it does.
         for salt in (None, TextSalt(6)):
             assert (await ask(second, isolated, salt=salt)).final.n_reused == 0
         assert counts_of(second).n_fetched == n_fetched
+        own = await ask_later(second, isolated, lambda: counts_of(second).n_helped == 2, salt=TextSalt(5))
+        assert (own.tokens, own.final.tier) == (expected_isolated.tokens, "disk")
         await until(lambda: second.status().cache_stores[0].n_waiting == 0)
     # Nothing is written that is there.
     async with Supervisor(replica("second", store=store)) as again:
@@ -68,32 +87,66 @@ async def test_a_fresh_server_answers_warm(replica: Replica, tmp_path: Path) -> 
         assert counts_of(again).n_written <= 2
 
 
-async def test_a_reading_is_broken_off_for_what_has_come(replica: Replica, tmp_path: Path) -> None:
-    """The engine stands still from the first slice on, so that the files are there before it has read the prompt."""
-    store, prompt = (tmp_path / "store").as_uri(), text(3, 1500)
+async def test_a_reading_is_broken_off_for_what_has_come(
+    replica: Replica, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine stands still from the first slice on, so that the files are there before it has read the prompt. Where
+    reading costs less than coming back from there, it reads on."""
+    store, prompt, other = (tmp_path / "store").as_uri(), text(3, 1500), text(8, 1500)
     slices = {"ubatch": 128}  # one of them takes less than a prompt
     async with Supervisor(replica("first", store=store, **slices)) as first:
-        expected = await ask(first, prompt)
-        await written(first, len(prompt))
+        expected, expected_other = await ask(first, prompt), await ask(first, other)
+        await written(first, len(prompt) + len(other))
     patient = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0}
     async with Supervisor(replica("second", store=store, **slices, **patient)) as second:
         await until(lambda: second.status().cache_stores[0].n_files > 0)
-        asked = asyncio.create_task(ask(second, prompt))
-        await until(lambda: second.status().engines[0].n_running == 1)
-        (pid,) = second.engine_pids()
-        os.kill(pid, signal.SIGSTOP)
-        try:
-            await until(lambda: counts_of(second).n_fetched >= len(prompt) // 64)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        told = await asked
+        told = await ask_one_that_stands_still(second, prompt, lambda: counts_of(second).n_fetched >= len(prompt) // 64)
         assert told.tokens == expected.tokens
         assert (told.final.tier, told.final.n_resumes) == ("disk", 1)
         assert told.final.n_reused >= len(prompt) - 1
+        monkeypatch.setattr(EnginePrices, "read_s", lambda _, n_tokens: 1e-9 * n_tokens)
+        monkeypatch.setattr(TransferPrice, "seconds", lambda *_: None)  # nobody knows, so it is tried
+        told = await ask_one_that_stands_still(second, other, lambda: counts_of(second).n_late == 1)
+        assert told.tokens == expected_other.tokens
+        assert (told.final.n_reused, told.final.n_resumes) == (0, 0)
 
 
-async def test_faults_cost_a_reading_and_no_token(replica: Replica, s3: tuple[str, FaultyProxy]) -> None:
+async def test_what_was_written_a_moment_ago_is_found_by_its_name(
+    replica: Replica, s3: tuple[str, FaultyProxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second server has listed an empty store, and does not list it again."""
+    monkeypatch.setattr("luce.supervisor.cache_store.upkeep._EVERY_S", 3600.0)
     store, proxy = s3
+    prompt = text(4, 700)
+    async with Supervisor(replica("second", store=store)) as second:
+        await until(lambda: second.status().cache_stores[0].is_listed)
+        async with Supervisor(replica("first", store=store)) as first:
+            expected = await ask(first, prompt)
+            await written(first, len(prompt))
+        assert second.status().cache_stores[0].n_files == 0
+        told = await ask_later(second, [*prompt, *text(5, 20)], lambda: counts_of(second).n_helped == 1)
+        assert told.final.tier == "disk"
+        assert told.final.n_reused >= len(prompt) - 1
+        assert (await ask(second, prompt)).tokens == expected.tokens
+        # What nobody has is asked for once, what cannot be asked for is read.
+        n_looks = proxy.n_looks
+        await ask_later(second, text(6, 700), lambda: proxy.n_looks > n_looks)
+        await until(lambda: second.status().cache_stores[0].n_waiting == 0)
+        assert proxy.n_looks == n_looks + 1
+        proxy.fault = "error"
+        told = await ask_later(second, text(7, 700), lambda: counts_of(second).n_failures > 0)
+        assert told.final.n_reused == 0
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs", "az"])
+async def test_faults_cost_a_reading_and_no_token(replica: Replica, cloud: Cloud, kind: str, full: bool) -> None:
+    if kind != "s3" and not full:
+        pytest.skip("--full")
+    async with cloud(kind) as (store, proxy):
+        await go_through_faults(replica, store, proxy)
+
+
+async def go_through_faults(replica: Replica, store: str, proxy: FaultyProxy) -> None:
     prompts = [text(10 + i) for i in range(len(FAULTS) + 3)]
     expected = await told_without(replica, *prompts)
     async with Supervisor(replica("first", store=store)) as first:

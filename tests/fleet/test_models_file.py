@@ -54,6 +54,15 @@ def test_two_models(tmp_path: Path) -> None:
     assert (plan.config.rules.turn_s, plan.config.rules.most, plan.default) == (20.0, {"card": 2}, "big")
 
 
+def test_models_share_a_cache_store(tmp_path: Path) -> None:
+    given = {"disk_cache": tmp_path, "cache_store": "s3://memory", "cache_store_rate": 1000}
+    for member in read(TWO, tmp_path, **given).config.members:
+        config = member.config
+        assert (config.disk_cache, config.cache_store, config.cache_store_rate) == (tmp_path, "s3://memory", 1000)
+    with pytest.raises(ConfigError, match="give each engine a disk_cache"):
+        read(TWO, tmp_path, cache_store="s3://memory")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

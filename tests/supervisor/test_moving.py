@@ -7,15 +7,18 @@ import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from luce.supervisor import Supervisor, SupervisorConfig
+from luce.supervisor import GenerateRequest, Supervisor, SupervisorConfig
+from luce.supervisor.engine.image_file import ImageFile
+from luce.supervisor.requests import PromptImage, TextSalt
 from luce.supervisor.scheduling.prices import EnginePrices, MovePrice
 from luce.supervisor.scheduling.router import Way, cheapest
+from tests.pictures import png
 from tests.supervisor.streams import Answer, check_same, collect, first_token, request, until
 
 TEXT = tuple(2 + i * 7 % 8000 for i in range(1200))
@@ -37,15 +40,28 @@ def two_engines(brisk: SupervisorConfig) -> SupervisorConfig:
     return dataclasses.replace(brisk, engines=[{"lanes": 1}, {"lanes": 1}], ctx=8192, pool=16384)
 
 
+async def about_text(
+    supervisor: Supervisor, more: Sequence[int] = (), salt: TextSalt | None = None, picture: ImageFile | None = None
+) -> GenerateRequest:
+    """TEXT, the picture, and so on."""
+    if picture is None:
+        return request(prompt_ids=(*TEXT, *more), salt=salt)
+    ids = await supervisor.image_ids(picture, None if salt is None else salt.value)
+    return request(prompt_ids=(*TEXT, *ids, *more), salt=salt, images=[PromptImage(len(TEXT), picture)])
+
+
 @asynccontextmanager
-async def where_home_is_busy(config: SupervisorConfig) -> AsyncIterator[tuple[Supervisor, Answer]]:
+async def where_home_is_busy(
+    config: SupervisorConfig, salt: TextSalt | None = None, picture: ImageFile | None = None
+) -> AsyncIterator[tuple[Supervisor, Answer]]:
     """The first engine has answered TEXT and answers something long now; the second one is free, and has read."""
     async with Supervisor(config) as supervisor:
+        text = await about_text(supervisor, salt=salt, picture=picture)
         first, _ = await asyncio.gather(
-            collect(supervisor, request(prompt_ids=TEXT, max_tokens=40)),
+            collect(supervisor, dataclasses.replace(text, max_tokens=40)),
             collect(supervisor, request(prompt_ids=OTHER)),
         )
-        running, began = await first_token(supervisor, request(prompt_ids=TEXT, max_tokens=5000))
+        running, began = await first_token(supervisor, dataclasses.replace(text, max_tokens=5000))
         await began.wait()
         assert [engine.n_running for engine in supervisor.status().engines] == [1, 0]
         try:
@@ -58,6 +74,25 @@ async def where_home_is_busy(config: SupervisorConfig) -> AsyncIterator[tuple[Su
 async def alone(brisk: SupervisorConfig) -> AsyncIterator[Supervisor]:
     async with Supervisor(dataclasses.replace(brisk, ctx=8192, pool=16384)) as supervisor:
         yield supervisor
+
+
+async def test_one_clients_text_with_a_picture_goes_too_and_stays_its_own(
+    two_engines: SupervisorConfig, test_models: Path
+) -> None:
+    """Of a model with recurrent state that sees in two dimensions."""
+    sees = dataclasses.replace(
+        two_engines, model=test_models / "qwen35.gguf", mmproj=test_models / "mmproj" / "qwen3vl.gguf"
+    )
+    salt, picture = TextSalt(5), ImageFile("picture", png(40, 30, 1))
+    async with where_home_is_busy(sees, salt, picture) as (supervisor, first):
+        asked = dataclasses.replace(await about_text(supervisor, (*first.tokens, *MORE), salt, picture), n_logprobs=2)
+        got = await collect(supervisor, asked)
+        assert (supervisor.status().n_moves, supervisor.status().n_failed_moves) == (1, 0)
+        assert got.end.n_prompt - got.end.n_reused <= 0.05 * got.end.n_prompt
+        for stranger in (None, TextSalt(6)):
+            assert (await collect(supervisor, await about_text(supervisor, salt=stranger))).end.n_reused == 0
+    async with Supervisor(dataclasses.replace(sees, engines=[])) as alone:
+        check_same([asked], [got], [await collect(alone, asked)], 0)
 
 
 async def test_what_is_known_of_a_conversation_goes_to_the_engine_that_is_free(
@@ -129,14 +164,18 @@ def test_what_is_cheapest() -> None:
 def test_prices_are_what_was_seen_lately() -> None:
     prices, moves = EnginePrices(), MovePrice()
     assert prices.read_s(1000) is None
+    assert prices.restore_s(1000) is None
     assert prices.wait_s(4, 3) == 0
     before_s = moves.move_s(10**9)
     for _ in range(30):
         prices.note_read(2000, 1)
         prices.note_read(10, 5)  # a turn's few tokens say nothing
+        prices.note_restored(4000, 0.2)
+        prices.note_restored(4000, -0.1)  # clocks of two processes
         prices.note_service(8)
         moves.note(10**9, 0.5)
     assert prices.read_s(1000) == pytest.approx(0.5)
+    assert prices.restore_s(1000) == pytest.approx(0.05)
     assert prices.wait_s(4, 3) == pytest.approx(8)
     assert moves.move_s(10**9) == pytest.approx(0.5, rel=0.01)
     assert moves.move_s(10**9) < before_s
