@@ -35,10 +35,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """What hangs on neither the machine nor the day: the same examples each time (--full draws new ones), as long as
-    they take; and programs that hear the signals they are sent."""
+    """What hangs on neither the machine nor the day: the same examples each time (--full draws twice as many new ones),
+    as long as they take; and programs that hear the signals they are sent."""
     hypothesis.settings.register_profile(
         "suite",
+        max_examples=100 if config.getoption("--full") else 50,
         deadline=None,
         derandomize=not config.getoption("--full"),
         suppress_health_check=[hypothesis.HealthCheck.too_slow],

@@ -68,7 +68,9 @@ Result<Drafting> open_drafting(const Options& options, const llama::Model& model
         config.n_branches = decoder.limits().n_branches;
     }
     drafting.speculator = std::make_unique<engine::Speculator>(std::move(config), options.n_lanes, clock);
-    if (options.draft_gate) engine::warm_up(decoder, *drafting.speculator, options.n_lanes, clock);
+    if (options.draft_gate && !options.no_warmup) {
+        engine::warm_up(decoder, *drafting.speculator, options.n_lanes, clock);
+    }
     return drafting;
 }
 

@@ -151,7 +151,7 @@ def _of_engine(content: str, values: Mapping[str, Any]) -> Result:
     check_file(scorer, "--prefill-scorer")
     given = {name: values[name] for name in ("threads", "gpu_layers", "draft_gpu_layers")}
     given["log_level"] = values["log_level"] or "warn"  # people look at this output
-    config = DaemonConfig(model=model, prefill_scorer=scorer, lanes=1, ctx=_CTX, **given)
+    config = DaemonConfig(model=model, prefill_scorer=scorer, lanes=1, ctx=_CTX, draft_max=0, **given)
     binary = read_binary()
     with text_model(model) as text:
         ids = text.tokenize(content)

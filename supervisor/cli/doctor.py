@@ -174,7 +174,7 @@ async def _generate(binary: Path, model: Path, finals: list[GenerateOk]) -> int:
 
     command = Generate(prompt=_PROMPT_IDS, n_generate=_N_TOKENS, ignore_eos=True)
     async with (
-        engine_session(binary, DaemonConfig(model=model, ctx=256, lanes=1, log_level="error")) as client,
+        engine_session(binary, DaemonConfig(model=model, ctx=256, lanes=1, draft_max=0, log_level="error")) as client,
         await client.generate(command) as generation,
     ):
         finals.extend([event async for event in events_within(generation) if isinstance(event, GenerateOk)])

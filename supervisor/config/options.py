@@ -116,6 +116,7 @@ class DaemonConfig:
     draft_method: DraftMethod | None = None
     draft_max: int | None = None
     draft_gate: OnOff | None = None
+    no_warmup: bool = False
     draft_accept: DraftAccept | None = None
     draft_answers: OnOff | None = None
     draft_ngram: OnOff | None = None

@@ -27,7 +27,9 @@ SHORT = Setting(system_bytes=100)
 
 @pytest.fixture
 def settings(luced: Path, tiny_model: Path) -> SupervisorConfig:
-    return SupervisorConfig(model=tiny_model, binary=luced, ctx=900, lanes=1, threads=1, log_level="error")
+    return SupervisorConfig(
+        model=tiny_model, binary=luced, ctx=900, lanes=1, threads=1, no_warmup=True, log_level="error"
+    )
 
 
 @pytest.fixture

@@ -55,6 +55,7 @@ def replica(tiny_model: Path, tmp_path: Path) -> Replica:
             ctx=4096,
             lanes=1,
             threads=1,
+            no_warmup=True,
             log_level="warn",
             disk_cache=tmp_path / name,
             cache_store=store,

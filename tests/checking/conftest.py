@@ -57,7 +57,13 @@ def run_check(
             binary.chmod(0o755)
         draft = packaged_draft if name == "drafter" else None
         config = DaemonConfig(
-            model=tiny_model, draft=draft, threads=1, log_level="error", flash_attn="on", host_cache_type=outside
+            model=tiny_model,
+            draft=draft,
+            threads=1,
+            no_warmup=True,
+            log_level="error",
+            flash_attn="on",
+            host_cache_type=outside,
         )
         starter = EngineStarter(binary, config)
         subject = Subject(starter, texts, volume, N_CTX, volume.lengths, tmp_path, references)

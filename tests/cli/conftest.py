@@ -47,7 +47,7 @@ def run(bin_dir: Path, forked: ForkedCommands) -> Run:
     def run_command(name: str, *arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
         command = [str(bin_dir / name), *map(str, arguments)]
         if (name == "luce" and "run" in command[1:2]) or (name == "luce-daemon" and "--pipe" in command):
-            command += ["--threads", "1"]
+            command += ["--threads", "1", "--no-warmup"]
         data, environment = options.get("input"), options.get("env", os.environ)
         reads_nothing = options.get("stdin", subprocess.DEVNULL) == subprocess.DEVNULL
         if options.keys() <= {"input", "env", "stdin"} and reads_nothing and can_be_forked(environment):

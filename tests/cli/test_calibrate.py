@@ -10,7 +10,7 @@ from tests.cli.conftest import Run
 
 
 def test_the_packaged_models_usual_layer_finds_its_facts(run: Run) -> None:
-    result = run("luce", "calibrate", "--texts", "1", "--layer", "11", "--threads", "1", "--json")
+    result = run("luce", "calibrate", "--texts", "1", "--layer", "11", "--threads", "1", "--no-warmup", "--json")
     assert result.returncode == 0, result
     report = json.loads(result.stdout)
     assert report["layer"] == 11

@@ -68,7 +68,8 @@ def test_a_turn_a_line_and_the_cache_serves_the_second(chat: Chat, server: Serve
 
 
 def test_an_engine_of_its_own(run: Run) -> None:
-    result = run("luce", "chat", "--threads", "1", "--ctx", "512", "--temp", "0", "-n", "30", input=b"Who are you?\n")
+    engine = ("--threads", "1", "--no-warmup", "--ctx", "512")
+    result = run("luce", "chat", *engine, "--temp", "0", "-n", "30", input=b"Who are you?\n")
     assert result.returncode == 0, result.stderr
     assert b"Luce" in result.stdout
 

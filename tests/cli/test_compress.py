@@ -73,7 +73,8 @@ def test_what_matters_to_the_question_is_kept(run: Run, file: Path, tiny_model: 
 def test_json_says_all_of_it(run: Run) -> None:
     arguments = ("--json", "--tokens", "500", "--question", QUESTION, "--separator", "|")
     result = run("luce", "compress", "-", *OWN, *arguments, input=TEXT.encode())
-    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.returncode == 0, result.stderr
+    assert all(line.startswith(b"reading the text: ") for line in result.stderr.splitlines())  # on a busy machine
     said = json.loads(result.stdout)
     assert said["output_tokens"] == len(said["tokens"]) == sum(end - begin for begin, end in said["parts"]) <= 500
     assert said["input_tokens"] > 1500

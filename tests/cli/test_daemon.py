@@ -160,7 +160,8 @@ def test_tokens_go_to_the_stream_fd(bin_dir: Path, tiny_model: Path, tmp_path: P
     prompt = tmp_path / "prompt.bin"
     prompt.write_bytes(PROMPT_BYTES)
     reader, writer = os.pipe()
-    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--threads", "1", "--stream-fd", str(writer)]
+    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--threads", "1", "--no-warmup"]
+    command += ["--stream-fd", str(writer)]
     with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(writer,)) as process:
         os.close(writer)
         out, _ = process.communicate(f"{prompt} 8\n".encode(), timeout=TIMEOUT_S)
@@ -261,12 +262,13 @@ def test_a_warning_of_luced_is_shown(run: Run, luced: Path, tiny_model: Path) ->
     for result in (piped, typed):
         assert result.returncode == 0
         assert result.stderr.count(b"luced warn: --gpu-layers") == 1
-        assert len(result.stderr.splitlines()) <= 2  # and the reply of --pipe
+        others = [line for line in result.stderr.splitlines() if b"loaded within" not in line]  # on a busy machine
+        assert len(others) <= 2  # and the reply of --pipe
 
 
 @pytest.fixture
 def long_pipe(bin_dir: Path, tiny_model: Path) -> list[str]:
-    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--threads", "1"]
+    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--threads", "1", "--no-warmup"]
     return [*command, "--pipe", "--ignore-eos", "-n", "8000"]
 
 
@@ -293,7 +295,8 @@ def test_a_closed_right_end_stops_the_left(long_pipe: list[str], prompt_file: Pa
 
 def test_a_right_end_that_is_closed_before_the_first_token(bin_dir: Path, tiny_model: Path) -> None:
     # A prompt that takes a while to read: the end is noticed without anything being written.
-    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--pipe", "--threads", "1", "--ctx", "8192"]
+    command = [str(bin_dir / "luce-daemon"), "--model", str(tiny_model), "--threads", "1", "--no-warmup"]
+    command += ["--pipe", "--ctx", "8192"]
     with started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdin is not None
         assert process.stdout is not None

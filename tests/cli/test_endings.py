@@ -10,8 +10,8 @@ import pytest
 from tests.cli.conftest import Shell
 
 IDS = "printf '\\111\\001\\000\\000'"  # 329
-DAEMON = "luce-daemon --threads 1 --model $MODEL"
-RUN = "luce run x -n 4 --threads 1 --model $MODEL"
+DAEMON = "luce-daemon --threads 1 --no-warmup --model $MODEL"
+RUN = "luce run x -n 4 --threads 1 --no-warmup --model $MODEL"
 
 
 def check(result: subprocess.CompletedProcess[bytes], code: int, text: bytes) -> None:

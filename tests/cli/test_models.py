@@ -20,7 +20,7 @@ def test_a_server_with_two_models(
 ) -> None:
     file = tmp_path / "models.toml"
     file.write_text(f'[models.one]\nmodel = "{tiny_model}"\nctx = 2048\n[models.two]\nmodel = "{tiny_model}"\n')
-    command = [str(bin_dir / "luce"), "serve", "--models", str(file), "--port", "0", "--threads", "1"]
+    command = [str(bin_dir / "luce"), "serve", "--models", str(file), "--port", "0", "--threads", "1", "--no-warmup"]
     replay = f"ipc://{short_folder}/replay"
     command += ["--kv-events", f"ipc://{short_folder}/events", "--kv-events-replay", replay]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as server:

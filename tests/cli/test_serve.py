@@ -70,7 +70,7 @@ def serving(bin_dir: Path, tmp_path: Path) -> Serving:
 
     @contextmanager
     def start(*arguments: str, **variables: str) -> Iterator[Process]:
-        command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--ctx", "1024", *arguments]
+        command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--no-warmup", "--ctx", "1024", *arguments]
         if "--port" not in arguments and "LUCE_PORT" not in variables and "--config" not in arguments:
             command += ["--port", "0"]
         with (
@@ -171,7 +171,7 @@ def test_without_any_engine_it_ends_and_says_so(bin_dir: Path, luced: Path, tmp_
     once.write_text(f'#!/bin/sh\nmkdir "{tmp_path}/started" 2>/dev/null || exit 3\nexec "{luced}" "$@"\n')
     once.chmod(0o755)
     (tmp_path / "luce.toml").write_text(f'port = 0\nbinary = "{once}"\nrestart_limit = 2\nrestart_delay = 0.01\n')
-    command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--config", str(tmp_path / "luce.toml")]
+    command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--no-warmup", "--config", str(tmp_path / "luce.toml")]
     with (
         (tmp_path / "log").open("w+b") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, env=clean()) as popen,
@@ -192,7 +192,7 @@ def test_how_far_loading_is_can_be_watched(bin_dir: Path, luced: Path, tmp_path:
     slow.write_text(f'#!/bin/sh\necho "[daemon] loading percent=53"\ncat "{tmp_path}/go"\nexec "{luced}" "$@"\n')
     slow.chmod(0o755)
     (tmp_path / "luce.toml").write_text(f'port = 0\nbinary = "{slow}"\n')
-    command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--config", str(tmp_path / "luce.toml")]
+    command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--no-warmup", "--config", str(tmp_path / "luce.toml")]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     with subprocess.Popen(command, env=clean(), **pipes) as popen:  # type: ignore[call-overload]
         try:
@@ -381,7 +381,7 @@ def test_the_configuration_can_be_looked_at_without_serving(run: Run) -> None:
 
 
 def test_nobody_has_to_read_the_banner(bin_dir: Path, tmp_path: Path) -> None:
-    command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--ctx", "1024", "--port", "0"]
+    command = [str(bin_dir / "luce"), "serve", "--threads", "1", "--no-warmup", "--ctx", "1024", "--port", "0"]
     read, write = os.pipe()
     os.close(read)
     with (

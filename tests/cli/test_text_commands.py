@@ -101,8 +101,8 @@ def test_the_pipeline_gives_the_references_text(bin_dir: Path, tiny_model: Path,
     case = next(case for case in golden if case.kind == "copy")
     model = f"--model {tiny_model}"
     line = (
-        f"{bin_dir}/luce tokenize {model} - | {bin_dir}/luce-daemon {model} --threads 1 --pipe -n {len(case.tokens)}"
-        f" | {bin_dir}/luce detokenize {model} --special"
+        f"{bin_dir}/luce tokenize {model} - | {bin_dir}/luce-daemon {model} --threads 1 --no-warmup --pipe"
+        f" -n {len(case.tokens)} | {bin_dir}/luce detokenize {model} --special"
     )
     result = subprocess.run(
         ["bash", "-o", "pipefail", "-c", line],
@@ -160,7 +160,7 @@ def test_sampling_follows_its_seed(run: Run) -> None:
 
 
 def test_ctrl_c_ends_run_and_its_engine(bin_dir: Path) -> None:
-    command = [str(bin_dir / "luce"), "run", "import os", "-n", "8000", "--ignore-eos", "--threads", "1"]
+    command = [str(bin_dir / "luce"), "run", "import os", "-n", "8000", "--ignore-eos", "--threads", "1", "--no-warmup"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read(10) != b""

@@ -54,7 +54,8 @@ STATUS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def server(bin_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """`luce serve` with a key; its address."""
-    command = [str(bin_dir / "luce"), "serve", "--port", "0", "--threads", "1", "--ctx", "4096", "--lanes", "2"]
+    command = [str(bin_dir / "luce"), "serve", "--port", "0", "--threads", "1", "--no-warmup"]
+    command += ["--ctx", "4096", "--lanes", "2"]
     log = tmp_path_factory.mktemp("server") / "stderr"
     with (
         log.open("wb") as stderr,

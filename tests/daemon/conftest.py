@@ -15,11 +15,15 @@ Start = Callable[..., DaemonDriver]
 
 @pytest.fixture
 def start(luced: Path, tiny_model: Path) -> Iterator[Start]:
-    """start(*arguments, mux=…, stream=…, model=…): a daemon that is ready; ended after the test."""
+    """start(*arguments, mux=…, stream=…, model=…, warm_up=…): a daemon that is ready; ended after the test. Hundreds of
+    starts measure nothing first, unless they say so."""
     drivers: list[DaemonDriver] = []
 
-    def start_one(*arguments: str, mux: bool = True, stream: bool = True, model: Path = tiny_model) -> DaemonDriver:
-        driver = DaemonDriver(luced, model, "--threads", "1", *arguments, mux=mux, stream=stream)
+    def start_one(
+        *arguments: str, mux: bool = True, stream: bool = True, model: Path = tiny_model, warm_up: bool = False
+    ) -> DaemonDriver:
+        first = ("--threads", "1", *(() if warm_up else ("--no-warmup",)))
+        driver = DaemonDriver(luced, model, *first, *arguments, mux=mux, stream=stream)
         drivers.append(driver)
         driver.ready = driver.expect_ready()
         return driver

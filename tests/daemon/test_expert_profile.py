@@ -16,9 +16,8 @@ WRITES = "ignore_eos=1 temp=0"
 
 
 def started(luced: Path, test_models: Path, *arguments: str) -> DaemonDriver:
-    return DaemonDriver(
-        luced, test_models / "qwen3moe.gguf", "--ctx", "512", "--lanes", "1", "--threads", "1", *arguments
-    )
+    shape = ("--ctx", "512", "--lanes", "1", "--threads", "1", "--no-warmup")
+    return DaemonDriver(luced, test_models / "qwen3moe.gguf", *shape, *arguments)
 
 
 def test_counting_changes_no_answer_and_goes_on_after_a_restart(luced: Path, test_models: Path, tmp_path: Path) -> None:

@@ -62,7 +62,9 @@ def make_line(rng: random.Random) -> bytes:
 def run(luced: Path, model: Path, n_lines: int, seed: int, *, mux: bool) -> None:
     rng = random.Random(seed)
     lines = [line for line in (make_line(rng) for _ in range(n_lines)) if line.strip(b" \t\v\f")]
-    with DaemonDriver(luced, model, "--ctx", "256", "--threads", "1", mux=mux, log_level="error") as daemon:
+    with DaemonDriver(
+        luced, model, "--ctx", "256", "--threads", "1", "--no-warmup", mux=mux, log_level="error"
+    ) as daemon:
         token_fd = daemon._token_fd
         drained = threading.Thread(target=drain, args=(token_fd,), daemon=True)
         drained.start()

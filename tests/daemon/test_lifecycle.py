@@ -30,6 +30,8 @@ OUTGROWN = (
     "page_choices_cut", "pages_wanted", "pages_found", "page_keys_bytes", "scorer_bytes", "lane_pages", "page_stall_s",
 )  # fmt: skip
 
+QUICKLY = ("--threads", "1", "--no-warmup")
+
 
 def test_the_first_line_says_what_was_started(start: Start, gpu: bool) -> None:
     ready = start("--ctx", "1000", "--pool", "3000", "--lanes", "3").ready
@@ -63,7 +65,7 @@ def test_a_daemon_whose_texts_may_outgrow_the_pool_says_so(start: Start) -> None
 
 def test_identity_is_of_the_content_and_not_of_the_path(luced: Path, tiny_model: Path, tmp_path: Path) -> None:
     def identity(model: Path, *arguments: str) -> str:
-        with DaemonDriver(luced, model, "--ctx", "256", *arguments) as daemon:
+        with DaemonDriver(luced, model, *QUICKLY, "--ctx", "256", *arguments) as daemon:
             return dict(daemon.ready.fields)["identity"]
 
     copy = tmp_path / "another-name.gguf"
@@ -126,7 +128,7 @@ def test_a_start_that_fails_says_why_and_exits_with_its_code(
 def test_a_token_fd_that_is_open_for_reading_only_is_refused(luced: Path, tiny_model: Path) -> None:
     with Path(os.devnull).open("rb") as reader:
         done = subprocess.run(
-            [str(luced), "--model", str(tiny_model), "--stream-fd", str(reader.fileno())],
+            [str(luced), "--model", str(tiny_model), *QUICKLY, "--stream-fd", str(reader.fileno())],
             pass_fds=(reader.fileno(),), capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False,
         )  # fmt: skip
     assert done.returncode == 64
@@ -169,13 +171,21 @@ def test_a_model_at_odds_with_itself_is_refused(luced: Path, tiny_model: Path, t
 
 def test_nothing_but_replies_reaches_stdout(luced: Path, tiny_model: Path) -> None:
     done = subprocess.run(
-        [str(luced), "--model", str(tiny_model), "--log-level", "debug"],
+        [str(luced), "--model", str(tiny_model), "--threads", "1", "--log-level", "debug"],
         input=b"ping a\nping b\n", capture_output=True, timeout=120, check=True,
     )  # fmt: skip
     first, *others = done.stdout.splitlines()
     assert isinstance(parse_reply(first), ReadyLine)
     assert others == [b"pong a", b"pong b"]
     assert b"llama" in done.stderr
+
+
+def test_without_a_warm_up_nothing_is_measured_at_the_start(luced: Path, tiny_model: Path) -> None:
+    done = subprocess.run(
+        [str(luced), "--model", str(tiny_model), *QUICKLY, "--log-level", "debug"],
+        capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=True,
+    )  # fmt: skip
+    assert b"milliseconds of a call" not in done.stderr
 
 
 def test_end_of_input_finishes_what_was_asked_for(start: Start, tmp_path: Path) -> None:
@@ -238,7 +248,7 @@ def end_input(child: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize("ends_by", ["quit", "SIGTERM"])
 def test_the_last_words_reach_a_slow_reader(luced: Path, tiny_model: Path, ends_by: str) -> None:
     reader, writer = small_pipe()
-    child = subprocess.Popen([str(luced), "--model", str(tiny_model)], stdin=subprocess.PIPE, stdout=writer)
+    child = subprocess.Popen([str(luced), "--model", str(tiny_model), *QUICKLY], stdin=subprocess.PIPE, stdout=writer)
     os.close(writer)
     assert child.stdin is not None
     head = os.read(reader, 4096)  # ready: the model is loaded
@@ -264,7 +274,7 @@ def test_a_terminal_that_nobody_reads_stalls_nothing(luced: Path, tiny_model: Pa
     master, slave = os.openpty()
     token_reader, token_writer = os.pipe()
     child = subprocess.Popen(
-        [str(luced), "--model", str(tiny_model), "--mux", "--stream-fd", str(token_writer)],
+        [str(luced), "--model", str(tiny_model), *QUICKLY, "--mux", "--stream-fd", str(token_writer)],
         stdin=subprocess.PIPE, stdout=slave, pass_fds=(token_writer,),
     )  # fmt: skip
     os.close(slave)
@@ -286,7 +296,7 @@ def test_a_terminal_that_nobody_reads_stalls_nothing(luced: Path, tiny_model: Pa
 def test_a_log_that_nobody_reads_stalls_nothing(luced: Path, tiny_model: Path) -> None:
     log_reader, log_writer = small_pipe()
     child = subprocess.Popen(
-        [str(luced), "--model", str(tiny_model), "--log-level", "debug"],
+        [str(luced), "--model", str(tiny_model), *QUICKLY, "--log-level", "debug"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log_writer,
     )  # fmt: skip
     os.close(log_writer)
@@ -326,7 +336,7 @@ def test_a_closed_token_fd_ends_its_generations_and_not_the_daemon(start: Start,
 def test_a_full_disk_under_the_token_fd_is_an_error(luced: Path, tiny_model: Path) -> None:
     with open("/dev/full", "wb") as full:
         child = subprocess.Popen(
-            [str(luced), "--model", str(tiny_model), "--stream-fd", str(full.fileno())],
+            [str(luced), "--model", str(tiny_model), *QUICKLY, "--stream-fd", str(full.fileno())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(full.fileno(),),
         )  # fmt: skip
     out, _ = child.communicate(b"gen id=1 n=20 prompt=1,2\nping alive\n", ENDS_WITHIN_S)
@@ -430,7 +440,9 @@ def test_kill_minus_nine_of_the_parent_leaves_no_daemon(luced: Path, tiny_model:
 
 
 def test_stop_while_loading_is_an_answer(luced: Path, tiny_model: Path) -> None:
-    child = subprocess.Popen([str(luced), "--model", str(tiny_model)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [str(luced), "--model", str(tiny_model), *QUICKLY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     child.send_signal(signal.SIGTERM)
     out, _ = child.communicate(timeout=ENDS_WITHIN_S)
     # The signal comes before its handler is set (killed), while it loads (2), or after that (0): never a hang.

@@ -20,7 +20,8 @@ N_PROMPT = 1500
 
 def run(luced: Path, model: Path, *arguments: str, commands: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [luced, "--model", model, "--threads", "1", "--ubatch", "64", "--kv-offload", "auto", *arguments],
+        [luced, "--model", model, "--threads", "1", "--no-warmup", "--ubatch", "64", "--kv-offload", "auto",
+         *arguments],
         input=commands, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
 

@@ -117,7 +117,7 @@ def test_a_recurrent_model_goes_on_as_if_it_had_read_all(
 def test_heads_that_kernels_would_write_behind_are_refused(luced: Path, tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     write_model(model, "rwkv7", lambda writer, weights: rwkv7(writer, weights, head_size=32))
-    with closing(DaemonDriver(luced, model)) as daemon:
+    with closing(DaemonDriver(luced, model, "--threads", "1", "--no-warmup")) as daemon:
         refusal = daemon.next_reply()
         assert isinstance(refusal, Err), refusal
         assert "wkv.head_size 32 must be a multiple of 64" in refusal.text

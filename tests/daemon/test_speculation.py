@@ -109,7 +109,8 @@ def test_the_packaged_model_and_drafter(
     prompts = packaged_prompts(tiny_model, golden, full)
     references = plainly(start("--draft-ngram", "off"), prompts, n)
     comparison = Comparison(NOISE_BATCHING)
-    with closing(start("--draft", str(packaged_draft), "--draft-adaptive", gate, "--lanes", "1")) as alone:
+    drafting = ("--draft", str(packaged_draft), "--draft-adaptive", gate)
+    with closing(start(*drafting, "--lanes", "1", warm_up=True)) as alone:
         n_drafted = 0
         for i, (prompt, reference) in enumerate(zip(prompts, references, strict=True)):
             told = generate(alone, prompt, "reuse=0", n)
@@ -118,7 +119,7 @@ def test_the_packaged_model_and_drafter(
         assert n_drafted > 0 or gate == "on"
         fields = status_of(alone)
         assert int(fields["spec_drafted"]) == n_drafted
-    with closing(start("--draft", str(packaged_draft), "--draft-adaptive", gate, "--lanes", "8")) as busy:
+    with closing(start(*drafting, "--lanes", "8", warm_up=True)) as busy:
         for i, tokens in enumerate(all_at_once(busy, prompts, n)):
             comparison.check(f"prompt {i} beside others", tokens, references[i].tokens, references[i].margins)
         status_of(busy)

@@ -193,7 +193,8 @@ def test_a_trace_that_cannot_be_written_is_refused_at_the_start(
 ) -> None:
     notes = tmp_path / "notes"
     notes.write_text("mine\n")
-    command = [str(luced), "--model", str(tiny_model), "--trace", name.format(folder=tmp_path)]
+    command = [str(luced), "--model", str(tiny_model), "--threads", "1", "--no-warmup"]
+    command += ["--trace", name.format(folder=tmp_path)]
     done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
     reply = parse_reply(done.stdout.splitlines()[-1])
     assert isinstance(reply, Err), reply

@@ -35,6 +35,7 @@ def two_models(tiny_model: Path, tmp_path: Path) -> FleetMaker:
                 ctx=8192,
                 lanes=4,
                 threads=1,
+                no_warmup=True,
                 log_level="warn",
                 restart_delay_s=0.01,
                 ping_interval_s=0.05,

@@ -43,6 +43,7 @@ class Server:
             "pool": 16384,
             "lanes": 4,
             "threads": 1,
+            "no_warmup": True,
             "log_level": "warn",
             "restart_delay_s": 0.01,
             "seed": 1,  # requests that bring none say the same each time

@@ -367,7 +367,7 @@ def test_apply_template_is_what_the_model_reads(client: httpx.Client) -> None:
 
 
 async def test_mounted_in_another_server(tiny_model: Any, caplog: pytest.LogCaptureFixture) -> None:
-    config = SupervisorConfig(model=tiny_model, ctx=1024, lanes=1, threads=1, log_level="warn")
+    config = SupervisorConfig(model=tiny_model, ctx=1024, lanes=1, threads=1, no_warmup=True, log_level="warn")
     async with Supervisor(config) as supervisor:
 
         async def fail(_: web.Request) -> web.Response:

@@ -196,7 +196,7 @@ from luce.supervisor.http.settings import ServeSettings
 
 async def main():
     config = SupervisorConfig(
-        model=Path(sys.argv[1]), ctx=8192, lanes=2, threads=1, log_level="warn",
+        model=Path(sys.argv[1]), ctx=8192, lanes=2, threads=1, no_warmup=True, log_level="warn",
         stopped_timeout_s=600.0, asleep_timeout_s=600.0,
     )
     settings = ServeSettings(port=0, shutdown_grace_s=float(sys.argv[2]))

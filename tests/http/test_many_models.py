@@ -50,7 +50,7 @@ async def look(many: Many, path: str) -> Any:
 @pytest.fixture
 async def many(tiny_model: Path, tmp_path: Path) -> AsyncIterator[Many]:
     """Two that exclude each other."""
-    config = SupervisorConfig(model=tiny_model, ctx=4096, lanes=2, threads=1, log_level="warn")
+    config = SupervisorConfig(model=tiny_model, ctx=4096, lanes=2, threads=1, no_warmup=True, log_level="warn")
     (tmp_path / "right.gguf").symlink_to(tiny_model)
     members = [
         Member(name="left", config=config, aliases=("gauche",)),

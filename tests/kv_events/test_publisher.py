@@ -37,6 +37,7 @@ def small(tiny_model: Path, tmp_path: Path) -> SupervisorConfig:
         pool=1024,
         lanes=2,
         threads=1,
+        no_warmup=True,
         host_cache=1 << 19,
         disk_cache=tmp_path / "cache",
         disk_budget=1 << 20,

@@ -25,7 +25,7 @@ def own_temporary_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def config(tiny_model: Path) -> DaemonConfig:
-    return DaemonConfig(model=tiny_model, ctx=16384, lanes=4, threads=1, log_level="warn")
+    return DaemonConfig(model=tiny_model, ctx=16384, lanes=4, threads=1, no_warmup=True, log_level="warn")
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def brisk(tiny_model: Path) -> SupervisorConfig:
         pool=8192,
         lanes=4,
         threads=1,
+        no_warmup=True,
         log_level="warn",
         ping_interval_s=0.05,
         stopped_timeout_s=0.5,

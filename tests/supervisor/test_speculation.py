@@ -51,7 +51,7 @@ async def test_drafts_are_as_good_after_a_crash(tiny_model: Path) -> None:
     """The new engine's drafter reads the features of all that was generated before, as if it had been the prompt."""
     config = SupervisorConfig(
         model=tiny_model, draft=tiny_model.with_name(DRAFT), draft_gate="off", draft_ngram="off", draft_max=4,
-        lanes=1, threads=1, log_level="warn",
+        lanes=1, threads=1, no_warmup=True, log_level="warn",
     )  # fmt: skip
     n_tokens, n_before = 800, 70  # the engine must not be done before this process has read so many
     request = GenerateRequest(prompt_ids=PROMPT, max_tokens=n_tokens, temperature=0, ignore_eos=True)
@@ -98,7 +98,13 @@ async def test_each_engine_has_its_own_draft(
     log: list[str] = []
     checkpoint = data_models / "luce-tiny-dflash-hf"
     config = SupervisorConfig(
-        model=tiny_model, draft=checkpoint, ctx=512, lanes=1, threads=1, engines=[{}, {"draft": None}, {}]
+        model=tiny_model,
+        draft=checkpoint,
+        ctx=512,
+        lanes=1,
+        threads=1,
+        no_warmup=True,
+        engines=[{}, {"draft": None}, {}],
     )
     async with Supervisor(config, on_log=log.append) as supervisor:
         words = [engine.info.speculation for engine in supervisor.status().engines if engine.info is not None]

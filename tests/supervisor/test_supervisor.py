@@ -46,7 +46,7 @@ ROOMY: dict[str, Any] = {"ctx": 16384, "pool": 65536}
 
 @pytest.fixture
 def settings(tiny_model: Path) -> SupervisorConfig:
-    return SupervisorConfig(model=tiny_model, ctx=2048, pool=8192, lanes=4, threads=1, log_level="warn")
+    return SupervisorConfig(model=tiny_model, ctx=2048, pool=8192, lanes=4, threads=1, no_warmup=True, log_level="warn")
 
 
 @pytest.fixture

@@ -113,6 +113,7 @@ struct Options {
     std::optional<std::string> mmproj;         // a GGUF file: what makes rows of images
     std::optional<std::int32_t> n_draft_most;  // 0: never speculate; unset: as each source does best
     bool draft_gate = true;
+    bool no_warmup = false;
     bool draft_ngram = true;
     bool draft_answers = true;
     std::optional<std::int32_t> draft_tree;          // nodes a step; 0: no tree

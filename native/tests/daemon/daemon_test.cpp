@@ -103,6 +103,7 @@ TEST_CASE("options: speculation") {
     CHECK_FALSE(plain.value().mtp);
     CHECK_FALSE(plain.value().n_draft_most);
     CHECK(plain.value().draft_gate);
+    CHECK_FALSE(plain.value().no_warmup);
     CHECK(plain.value().draft_ngram);
     CHECK(plain.value().draft_answers);
     CHECK_FALSE(plain.value().draft_tree);
@@ -116,6 +117,7 @@ TEST_CASE("options: speculation") {
                                        "--draft-max",
                                        "64",
                                        "--draft-adaptive=off",
+                                       "--no-warmup",
                                        "--draft-accept",
                                        "match",
                                        "--draft-ngram",
@@ -139,6 +141,7 @@ TEST_CASE("options: speculation") {
     CHECK(all.value().mtp);
     CHECK(all.value().n_draft_most == 64);
     CHECK_FALSE(all.value().draft_gate);
+    CHECK(all.value().no_warmup);
     CHECK_FALSE(all.value().draft_ngram);
     CHECK_FALSE(all.value().draft_answers);
     CHECK(all.value().draft_tree == 12);

@@ -24,7 +24,8 @@ struct Kind {
     std::int32_t n_tree = 0;
 };
 
-// All kinds of drafts, on targets with state and without.
+// All kinds of drafts, on targets with state and without. Whoever can lack memory first does so with most of them, and
+// with all of them in the full volume.
 const std::vector<Kind> kKinds = {
     {"qwen3", "simple-qwen3"}, {"qwen3", "dflash-qwen3"},   {"qwen3", "dflash-qwen3", 8},   {"qwen3", "eagle3-qwen3"},
     {"qwen35", "mtp-qwen35"},  {"qwen35", "dflash-qwen35"}, {"gemma4", "assistant-gemma4"}, {"qwen35", "eagle3-qwen35"},
@@ -61,7 +62,8 @@ void check_three(const Short& s, const Short& undisturbed) {
 }  // namespace
 
 TEST_CASE("lanes that speculate go on with a smaller pool, whoever lacks memory first") {
-    for (const Kind& kind : kKinds) {
+    for (std::uint64_t number = 0; const Kind& kind : kKinds) {
+        const std::uint64_t left_out = is_full() ? 0 : 1 + number++ % 3;
         CAPTURE(kind.target);
         CAPTURE(kind.draft);
         CAPTURE(kind.n_tree);
@@ -70,6 +72,7 @@ TEST_CASE("lanes that speculate go on with a smaller pool, whoever lacks memory 
         undisturbed.run();
         CHECK(undisturbed.engine.status().speculation->n_drafted > 0);
         for (std::uint64_t at = 1; at <= 3; ++at) {
+            if (at == left_out) continue;
             CAPTURE(at);
             Short s(variant_of(kind), {.draft = kind.draft});
             submit_three(s);
@@ -88,10 +91,12 @@ TEST_CASE("lanes that speculate go on with a smaller pool, whoever lacks memory 
 
 TEST_CASE("a draft model or a scorer that alone lacks memory makes the pool smaller as well") {
     LateDevice& late = LateDevice::install();
-    for (const Kind& kind : kKinds) {
+    for (std::uint64_t number = 0; const Kind& kind : kKinds) {
+        const std::uint64_t left_out = is_full() ? 0 : 1 + number++ / 2 % 2;
         CAPTURE(kind.target);
         CAPTURE(kind.draft);
         for (std::uint64_t at = 1; at <= 2; ++at) {
+            if (at == left_out) continue;
             CAPTURE(at);
             Short s(variant_of(kind), {.draft = kind.draft});
             submit_three(s);
@@ -143,7 +148,7 @@ TEST_CASE("texts longer than the pool are scored on after it became smaller, who
         const ShortOptions options{.scorer = asks_queries ? "" : "qwen3", .asks_queries = asks_queries};
         CAPTURE(asks_queries);
         const auto submit = [](Short& s) {
-            s.submit(1, 2600, 200);
+            s.submit(1, 2200, 200);
             s.submit(2, 900, 200);
         };
         // The scorer reads beside the prompt, and its last tokens again at every choice: the first of them comes with
@@ -152,6 +157,7 @@ TEST_CASE("texts longer than the pool are scored on after it became smaller, who
             is_full() ? std::vector<std::size_t>{0, 60, 63} : std::vector<std::size_t>{0, 63};
         for (const std::size_t n_before : places) {
             for (std::uint64_t at = 1; at <= 5; at += is_full() ? 2 : 4) {
+                if (!is_full() && asks_queries == ((at == 1) == (n_before == 0))) continue;
                 CAPTURE(n_before);
                 CAPTURE(at);
                 Short s(variant, options);

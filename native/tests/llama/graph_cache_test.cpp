@@ -15,6 +15,7 @@
 #include "llama/decoding/graph_cache.h"
 #include "test_paths.h"
 #include "tests/llama/llama_memory.h"
+#include "tests/support/volume.h"
 
 TEST_SUITE("llama") {
 
@@ -105,7 +106,8 @@ TEST_CASE("calls of shapes that take turns give what they give without kept grap
         INFO(path);
         Caller kept(path, 3), bare(path, 0);
         // More shapes than are kept, some too large to be, and 256 cells are passed: graphs have to grow.
-        for (int turn = 0; turn < 60; ++turn) {
+        const int n_turns = luce::tests::is_full() ? 60 : 36;
+        for (int turn = 0; turn < n_turns; ++turn) {
             for (const int n : {1, 4, 1, turn % 5 == 0 ? 140 : 2, 3 + turn % 4}) {
                 if (turn > 4 && n == 140) continue;
                 const Tokens tokens = some_tokens(n, turn);
@@ -114,7 +116,7 @@ TEST_CASE("calls of shapes that take turns give what they give without kept grap
                 REQUIRE(logits == bare.call(tokens));
             }
             // A setting that changes graphs: what was kept must not be used any longer.
-            if (turn == 30) {
+            if (turn == n_turns / 2) {
                 for (Caller* caller : {&kept, &bare}) caller->steer();
             }
         }

@@ -12,6 +12,7 @@
 #include "llama/model/backend.h"
 #include "llama/scoring/key_index.h"
 #include "tests/llama/packed_keys.h"
+#include "tests/support/volume.h"
 
 TEST_SUITE("llama") {
 
@@ -130,7 +131,8 @@ TEST_CASE("scores are those of the products of the rounded keys and queries") {
         CAPTURE(c.shape.n_dims);
         CAPTURE(c.shape.n_heads);
         const auto index = index_of(c);
-        for (const auto& [n_queries, n_pages] : {std::pair{32, 40}, {1, 7}, {5, 100}}) {
+        const bool full = luce::tests::is_full();
+        for (const auto& [n_queries, n_pages] : {std::pair{32, full ? 40 : 12}, {1, 7}, {5, full ? 100 : 40}}) {
             const Floats queries =
                 random_floats(random, static_cast<std::size_t>(n_queries) * c.shape.n_heads * c.shape.n_dims);
             const Floats rounded = rounded_queries(c.shape, queries);

@@ -11,6 +11,7 @@
 #include "memory/residency/pool_limit.h"
 #include "tests/engine/fake_model.h"
 #include "tests/memory/served_texts.h"
+#include "tests/support/volume.h"
 
 TEST_SUITE("memory") {
 
@@ -98,7 +99,7 @@ TEST_CASE("texts at random find what is known of them, whatever cells come and g
     Elastic e;
     std::mt19937 random(11);
     std::vector<Position> known(6);
-    for (int turn = 0; turn < 60; ++turn) {
+    for (int turn = 0; turn < (is_full() ? 60 : 30); ++turn) {
         const auto number = random() % known.size();
         const auto n = static_cast<Position>(known[number] + 1 + static_cast<Position>(random() % 700));
         if (n > 6000) continue;

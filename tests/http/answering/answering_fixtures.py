@@ -147,6 +147,7 @@ class Answering:
 async def running(model: Path, *, settings: ServeSettings | None = None, **options: Any) -> AsyncIterator[Answering]:
     """An answerer with an engine of its own."""
     defaults = {"ctx": 2048, "pool": 8192, "lanes": 4, "threads": 1, "log_level": "warn", "restart_delay_s": 0.01}
+    defaults["no_warmup"] = True
     defaults["seed"] = 1  # requests that bring none say the same each time
     config = SupervisorConfig(**{"model": model, **defaults, **options})
     async with Supervisor(config) as supervisor:

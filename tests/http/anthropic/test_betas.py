@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -12,6 +13,16 @@ from anthropic import Anthropic
 from tests.http.serving import Server
 
 HELLO: Any = [{"role": "user", "content": "Hello, tell me a story"}]
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path) -> Iterator[Server]:
+    """With a context that is soon full."""
+    running = Server(tiny_model, {"ctx": 1024})
+    try:
+        yield running.start()
+    finally:
+        running.stop()
 
 
 @pytest.fixture
@@ -30,15 +41,15 @@ def test_a_client_that_asks_for_a_larger_window_is_told_the_true_one(
             answer = client.beta.messages.with_raw_response.create(
                 model="m", max_tokens=2, messages=HELLO, betas=[large, "of-tomorrow-2031-01-01"]
             )
-            assert answer.headers["luce-context-window"] == "4096"
-        long: Any = [{"role": "user", "content": "a " * 9000}]
-        with pytest.raises(anthropic.BadRequestError, match=r"too long: \d+ tokens > 4096 maximum") as refused:
+            assert answer.headers["luce-context-window"] == "1024"
+        long: Any = [{"role": "user", "content": "a " * 2000}]
+        with pytest.raises(anthropic.BadRequestError, match=r"too long: \d+ tokens > 1024 maximum") as refused:
             client.beta.messages.create(model="m", max_tokens=2, messages=long, betas=[large], stream=True)
-    assert refused.value.response.headers["luce-context-window"] == "4096"
+    assert refused.value.response.headers["luce-context-window"] == "1024"
     told = [record.getMessage() for record in caplog.records if "anthropic-beta" in record.getMessage()]
     assert len(told) == 2
     assert "1,000,000" in told[0]
-    assert "4,096" in told[0]
+    assert "1,024" in told[0]
     assert "of-tomorrow" in told[1]
 
 
@@ -52,10 +63,10 @@ def test_a_client_that_asks_for_a_larger_window_is_told_the_true_one(
 )
 def test_an_answer_that_fills_the_context(client: Anthropic, betas: list[str], reason: str, stream: bool) -> None:
     """Only a client that says so knows the word for it."""
-    asked: Any = [{"role": "user", "content": "a " * 4050}]
-    n_left = 4096 - client.messages.count_tokens(model="m", messages=asked).input_tokens
+    asked: Any = [{"role": "user", "content": "a " * 978}]
+    n_left = 1024 - client.messages.count_tokens(model="m", messages=asked).input_tokens
     assert 0 < n_left < 100
-    body: dict[str, Any] = {"model": "m", "max_tokens": 4096, "messages": asked, "betas": betas}
+    body: dict[str, Any] = {"model": "m", "max_tokens": 1024, "messages": asked, "betas": betas}
     endless = {"grammar": "root ::= [a-z ] root"}
     if stream:
         with client.beta.messages.stream(**body, extra_body=endless) as events:

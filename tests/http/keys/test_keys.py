@@ -187,7 +187,8 @@ def test_hangup_reads_the_file_anew_and_a_slip_changes_nothing(tiny_model: Path,
     file, log = tmp_path / "keys.toml", tmp_path / "log"
     file.write_text(table_of("alice", "first", scope="infer"))
     code = "from luce.supervisor.cli.app import main; main()"
-    command = [sys.executable, "-c", code, "serve", "--model", str(tiny_model), "--ctx", "512", "--threads", "1"]
+    command = [sys.executable, "-c", code, "serve", "--model", str(tiny_model), "--ctx", "512"]
+    command += ["--threads", "1", "--no-warmup"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LUCE_API")}
     with log.open("wb") as errors:
         child = subprocess.Popen(

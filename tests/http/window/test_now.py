@@ -130,7 +130,9 @@ def test_it_works_under_a_path_in_the_dark(browser: Browser, tiny_model: Path) -
     found: dict[str, Any] = {}
 
     async def host() -> None:
-        config = SupervisorConfig(model=tiny_model, ctx=512, pool=1024, lanes=2, threads=1, log_level="warn")
+        config = SupervisorConfig(
+            model=tiny_model, ctx=512, pool=1024, lanes=2, threads=1, no_warmup=True, log_level="warn"
+        )
         async with Supervisor(config) as supervisor:
             outer = web.Application()
             outer.add_subapp("/a/b/", await create_app(supervisor))
