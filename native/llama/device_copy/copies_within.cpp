@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "llama/device_copy/device_bytes.h"
+#include "llama/device_copy/tensor_parts.h"
 
 namespace luce::llama {
 
@@ -19,8 +20,23 @@ void CopiesWithin::settle_once() {
     is_settled_ = true;
 }
 
+// Each device's own part of the same rows. False: they are no whole rows.
+bool CopiesWithin::copy_parts(const ggml_tensor* tensor, std::size_t from, std::size_t to, std::size_t n_bytes) {
+    const std::vector<ggml_tensor*> parts = tensors_with_rows_of(tensor);
+    const std::size_t row_bytes = tensor->nb[1];
+    if (parts.empty() || from % row_bytes != 0 || to % row_bytes != 0 || n_bytes % row_bytes != 0) return false;
+    for (const ggml_tensor* part : parts) {
+        const std::size_t part_bytes = part->nb[1];
+        if (part_bytes == 0) continue;
+        copy(part, from / row_bytes * part_bytes, to / row_bytes * part_bytes, n_bytes / row_bytes * part_bytes);
+    }
+    return true;
+}
+
 // A stream that cannot copy by itself is waited for by ggml, before and after.
 void CopiesWithin::copy(const ggml_tensor* tensor, std::size_t from, std::size_t to, std::size_t n_bytes) {
+    const bool has_parts = is_of_parts(device_holding(tensor));
+    if (has_parts && copy_parts(tensor, from, to, n_bytes)) return;
     ggml_backend_buffer_t buffer = buffer_of(tensor);
     ggml_backend_t stream = stream_of(tensor);
     if (stream == nullptr) settle_once();
@@ -28,7 +44,7 @@ void CopiesWithin::copy(const ggml_tensor* tensor, std::size_t from, std::size_t
         std::memcpy(data_of(tensor) + to, data_of(tensor) + from, n_bytes);
         return;
     }
-    if (is_of_parts(device_holding(tensor))) {
+    if (has_parts) {
         std::vector<std::uint8_t> bytes(n_bytes);
         ggml_backend_tensor_get(tensor, bytes.data(), from, n_bytes);
         ggml_backend_tensor_set(const_cast<ggml_tensor*>(tensor), bytes.data(), to, n_bytes);

@@ -23,6 +23,7 @@ public:
     void copy(const ggml_tensor* tensor, std::size_t from, std::size_t to, std::size_t n_bytes);
 
 private:
+    bool copy_parts(const ggml_tensor* tensor, std::size_t from, std::size_t to, std::size_t n_bytes);
     ggml_backend_t stream_of(const ggml_tensor* tensor) const;
     void settle_once();
 

@@ -58,15 +58,6 @@ inline bool is_plain_memory(const ggml_tensor* tensor, ggml_backend_dev_t device
     return ggml_backend_buffer_get_type(buffer_of(tensor)) == ggml_backend_dev_buffer_type(device);
 }
 
-// The stream on which the scheduler computes on that device; null: on none.
-inline ggml_backend_t stream_of(ggml_backend_sched_t scheduler, ggml_backend_dev_t device) {
-    for (int i = 0; i < ggml_backend_sched_get_n_backends(scheduler); ++i) {
-        ggml_backend_t backend = ggml_backend_sched_get_backend(scheduler, i);
-        if (ggml_backend_get_device(backend) == device) return backend;
-    }
-    return nullptr;
-}
-
 // A plain run of bytes where `data` points to.
 inline ggml_tensor bytes_at(ggml_backend_buffer_t buffer, void* data, std::size_t n_bytes) {
     ggml_tensor tensor{};

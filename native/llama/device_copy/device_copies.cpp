@@ -161,7 +161,11 @@ bool DeviceCopies::start_behind(ggml_backend_t stream, std::span<const Piece> pi
 }
 
 void DeviceCopies::add_part(std::vector<Part>& parts, const Piece& piece, std::size_t staged) {
-    if (!parts.empty() && parts.back().host == nullptr && piece.tensor != nullptr) {
+    if (piece.out_stride != 0) {
+        parts.push_back({nullptr, staged, piece.size(), piece.out, piece.row_bytes, piece.out_stride});
+        return;
+    }
+    if (!parts.empty() && parts.back().is_run() && parts.back().host == nullptr && piece.tensor != nullptr) {
         Part& last = parts.back();
         if (last.staged + last.n_bytes == staged && last.out + last.n_bytes == piece.out) {
             last.n_bytes += piece.size();
@@ -257,7 +261,7 @@ std::vector<bool> DeviceCopies::goes_straight(std::span<const Piece> pieces) con
     std::vector<bool> all(pieces.size());
     for (std::size_t i = 0; straight_ != nullptr && i < pieces.size(); ++i) {
         const Piece& piece = pieces[i];
-        if (piece.tensor == nullptr || device_holding(piece.tensor) != device_) continue;
+        if (piece.tensor == nullptr || piece.out_stride != 0 || device_holding(piece.tensor) != device_) continue;
         if (!is_plain_memory(piece.tensor, device_)) continue;
         // A job's bytes lie in one block: what follows upon such a piece lies there too.
         const bool follows = i > 0 && piece.out == pieces[i - 1].out + pieces[i - 1].size();
@@ -397,25 +401,30 @@ void DeviceCopies::complete(const Job& job) {
     }
 }
 
+void DeviceCopies::bring_straight(const Part& part) {
+    const ggml_tensor source = bytes_at(staging_.get(), data_of(staging_.get()) + part.staged, part.n_bytes);
+    if (part.is_run()) {
+        return ggml_backend_tensor_get_async(over_.get(), &source, part.out, 0, part.n_bytes);
+    }
+    ggml_backend_tensor_get_2d_async(over_.get(), &source, part.out, 0, part.line_bytes, part.n_bytes / part.line_bytes,
+                                     part.line_bytes, part.out_stride);
+}
+
 void DeviceCopies::bring_over(const Job& job) {
-    struct Chunk {
-        std::size_t staged, n_bytes;
-        std::uint8_t* out;
-    };
-    std::vector<Chunk> chunks;
+    std::vector<Part> chunks;
     for (const Part& part : job.parts) {
         if (part.host != nullptr) {
             std::memcpy(part.out, part.host, part.n_bytes);
             continue;
         }
         if (memory::lies_in_block(part.out)) {  // pinned: the device brings it there by itself
-            ggml_tensor source = bytes_at(staging_.get(), data_of(staging_.get()) + part.staged, part.n_bytes);
-            ggml_backend_tensor_get_async(over_.get(), &source, part.out, 0, part.n_bytes);
+            bring_straight(part);
             continue;
         }
-        for (std::size_t at = 0; at < part.n_bytes; at += kPinnedHalf_bytes) {
-            const std::size_t n = std::min(kPinnedHalf_bytes, part.n_bytes - at);
-            chunks.push_back({part.staged + at, n, part.out + at});
+        const std::size_t n_most = kPinnedHalf_bytes - kPinnedHalf_bytes % part.line_bytes;
+        for (std::size_t at = 0; at < part.n_bytes; at += n_most) {
+            const std::size_t n = std::min(n_most, part.n_bytes - at);
+            chunks.push_back({nullptr, part.staged + at, n, part.out_of(at), part.line_bytes, part.out_stride});
         }
     }
     const auto fetch = [&](std::size_t i) {
@@ -428,7 +437,11 @@ void DeviceCopies::bring_over(const Job& job) {
     for (std::size_t i = 0; i < chunks.size(); ++i) {
         ggml_backend_synchronize(over_.get());
         if (i + 1 < chunks.size()) fetch(i + 1);
-        std::memcpy(chunks[i].out, data_of(pinned_.get()) + i % 2 * kPinnedHalf_bytes, chunks[i].n_bytes);
+        const std::uint8_t* brought = data_of(pinned_.get()) + i % 2 * kPinnedHalf_bytes;
+        const std::size_t n_line = chunks[i].is_run() ? chunks[i].n_bytes : chunks[i].line_bytes;
+        for (std::size_t at = 0; at < chunks[i].n_bytes; at += n_line) {
+            std::memcpy(chunks[i].out_of(at), brought + at, n_line);
+        }
     }
 }
 

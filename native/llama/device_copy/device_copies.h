@@ -23,8 +23,8 @@ namespace luce::llama {
 class DeviceCopies {
 public:
     // Bytes of a tensor that lies on the device: n_bytes from `offset`, or, where `rows` is not empty, these rows of
-    // row_bytes each, one after the other. Without a tensor: bytes of the host's, which `owner` keeps; copying them
-    // along leaves it to the helper to touch new memory.
+    // row_bytes each, at `out` one after the other or, if it is not 0, out_stride apart. Without a tensor: bytes of the
+    // host's, which `owner` keeps; copying them along leaves it to the helper to touch new memory.
     struct Piece {
         ggml_tensor* tensor = nullptr;
         const std::uint8_t* host = nullptr;
@@ -32,6 +32,7 @@ public:
         std::size_t offset = 0;
         std::size_t n_bytes = 0;
         std::size_t row_bytes = 0;
+        std::size_t out_stride = 0;
         std::span<const std::uint32_t> rows = {};
 
         std::size_t size() const { return rows.empty() ? n_bytes : rows.size() * row_bytes; }
@@ -82,14 +83,19 @@ public:
     void wait_for(std::span<const std::uint8_t> bytes);
 
 private:
-    struct Part {                  // of a job: neighbours both when staged and at their destination
+    struct Part {                  // of a job: neighbours when staged
         const std::uint8_t* host;  // null: it is staged
         std::size_t staged;
         std::size_t n_bytes;
         std::uint8_t* out;
+        // Lines of so many bytes begin so far apart at `out`; as far as they are long: they are neighbours there, too.
+        std::size_t line_bytes = 1;
+        std::size_t out_stride = 1;
 
+        bool is_run() const { return line_bytes == out_stride; }
+        std::uint8_t* out_of(std::size_t at) const { return out + at / line_bytes * out_stride; }
         bool goes_to(std::span<const std::uint8_t> bytes) const {
-            return out < bytes.data() + bytes.size() && bytes.data() < out + n_bytes;
+            return out < bytes.data() + bytes.size() && bytes.data() < out_of(n_bytes);
         }
     };
     struct Job {
@@ -116,6 +122,7 @@ private:
     void run();
     void complete(const Job& job);
     void bring_over(const Job& job);
+    void bring_straight(const Part& part);
     static void add_part(std::vector<Part>& parts, const Piece& piece, std::size_t staged);
 
     ggml_backend_dev_t device_;

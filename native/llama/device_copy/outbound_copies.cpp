@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/step_profile.h"
+#include "llama/device_copy/tensor_parts.h"
 
 namespace luce::llama {
 namespace {
@@ -18,8 +19,13 @@ void copy_now(const OutboundCopies::Piece& piece) {
     }
     if (piece.rows.empty()) return ggml_backend_tensor_get(piece.tensor, piece.out, piece.offset, piece.n_bytes);
     for_each_run(piece.rows, [&](std::size_t begin, std::size_t n) {
-        ggml_backend_tensor_get(piece.tensor, piece.out + begin * piece.row_bytes, piece.rows[begin] * piece.row_bytes,
-                                n * piece.row_bytes);
+        const std::size_t from = piece.rows[begin] * piece.row_bytes;
+        if (piece.out_stride == 0) {
+            ggml_backend_tensor_get(piece.tensor, piece.out + begin * piece.row_bytes, from, n * piece.row_bytes);
+        } else {
+            ggml_backend_tensor_get_2d(piece.tensor, piece.out + begin * piece.out_stride, from, piece.row_bytes, n,
+                                       piece.row_bytes, piece.out_stride);
+        }
     });
 }
 
@@ -34,8 +40,13 @@ SpanCounts bytes_of(std::span<const OutboundCopies::Piece> pieces) {
 void OutboundCopies::open(std::span<ggml_tensor* const> tensors, std::size_t n_staged_bytes) {
     Devices opened;
     std::set<ggml_backend_dev_t> known{nullptr};
+    std::vector<ggml_backend_dev_t> devices;
     for (const ggml_tensor* tensor : tensors) {
-        ggml_backend_dev_t device = device_holding(tensor);
+        const std::vector<RowPart> parts = parts_of_rows(tensor);
+        for (const RowPart& part : parts) devices.push_back(device_holding(part.tensor));
+        if (parts.empty()) devices.push_back(device_holding(tensor));
+    }
+    for (ggml_backend_dev_t device : devices) {
         if (!known.insert(device).second) continue;
         const std::string name = ggml_backend_dev_name(device);
         std::shared_ptr<DeviceCopies> copies = DeviceCopies::create(device, n_staged_bytes);
@@ -61,7 +72,8 @@ void OutboundCopies::close() {
     for (const auto& device : closed) device->wait();
 }
 
-void OutboundCopies::start(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner) {
+void OutboundCopies::start(std::span<const Piece> asked, const std::shared_ptr<const void>& owner) {
+    const std::vector<Piece> pieces = cut_into_parts(asked);
     const Span span(Part::copy, bytes_of(pieces));
     std::vector<bool> is_done(pieces.size());
     std::vector<Piece> of_device;
@@ -83,8 +95,9 @@ void OutboundCopies::start(std::span<const Piece> pieces, const std::shared_ptr<
 }
 
 // Each device gets its own pieces, the first one also those of the host.
-bool OutboundCopies::start_behind(ggml_backend_sched_t scheduler, std::span<const Piece> pieces,
+bool OutboundCopies::start_behind(ggml_backend_sched_t scheduler, std::span<const Piece> asked,
                                   const std::shared_ptr<const void>& owner) {
+    const std::vector<Piece> pieces = cut_into_parts(asked);
     std::vector<std::vector<Piece>> of_device(devices_.size());
     for (const Piece& piece : pieces) {
         const auto found = std::find_if(devices_.begin(), devices_.end(), [&](const auto& device) {
@@ -116,7 +129,7 @@ bool OutboundCopies::start_behind(ggml_backend_sched_t scheduler, std::span<cons
 
 void OutboundCopies::start_lasting(std::span<const Piece> pieces, const std::shared_ptr<const void>& owner) {
     Span span(Part::copy);
-    std::vector<Piece> left(pieces.begin(), pieces.end());
+    std::vector<Piece> left = cut_into_parts(pieces);
     for (const auto& device : devices_) {
         const std::vector<bool> is_taken = device->goes_straight(left);
         std::vector<Piece> taken;

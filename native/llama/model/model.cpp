@@ -13,6 +13,7 @@
 #include "llama-context.h"
 #include "llama-hparams.h"
 #include "llama-model.h"
+#include "llama/device_copy/pinned_reserve.h"
 #include "llama/model/context_sizes.h"
 #include "llama/model/kv_layer_types.h"
 #include "llama/model/kv_overrides.h"
@@ -113,7 +114,10 @@ Model& Model::operator=(Model&& other) noexcept {
 
 void Model::unload() {
     graphs_.reset();
-    context_.reset();
+    {
+        const PinnedReserve::Keeping keeping;
+        context_.reset();
+    }
     elastic_.reset();
     model_.reset();
     bank_.reset();
@@ -131,6 +135,9 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     Result<Placement> placement = Placement::make(options.placement);
     if (!placement) return placement.error();
     has_gpu = has_gpu && placement.value().allows_gpu();
+    if (ggml_backend_dev_t gpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_GPU); has_gpu && gpu != nullptr) {
+        PinnedReserve::install(gpu);
+    }
     const std::int32_t n_gpu_layers = options.n_gpu_layers.value_or(has_gpu ? -1 : 0);
     if (Result<void> made = loaded.make_bank(options, placement.value(), has_gpu && n_gpu_layers != 0); !made) {
         return made.error();
@@ -158,6 +165,7 @@ Result<Model> Model::load(const ModelOptions& options, bool has_gpu, const std::
     if (Result<void> opened = loaded.open_bank(options); !opened) return opened.error();
     if (Result<void> created = loaded.create_context(options, uses_gpu); !created) return created.error();
     if (Result<void> checked = loaded.check_context(options.outgrows_pool); !checked) return checked.error();
+    PinnedReserve::clear();  // what was not asked for
     const double opened_s = clock.now_s();
     if (Result<void> warmed = loaded.warm_up(); !warmed) return warmed.error();
     const double warmed_s = clock.now_s();
