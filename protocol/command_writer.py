@@ -91,6 +91,33 @@ def _check_says_all(command: Command, said: Iterable[str]) -> None:
             raise RefusedError(f"this form of the command cannot say {path}")
 
 
+class _Field:
+    """Of a kind of command."""
+
+    def __init__(self, command: type, path: str) -> None:
+        self.path = path
+        self.get = _GETTERS[command][path]
+        self.unset = self.get(_UNSET[command])
+
+
+class _NamedForm:
+    """A kind of command as words that have names: looked up once for all its lines."""
+
+    def __init__(self, command: type) -> None:
+        verb = _BY_NAME[command.__name__]
+        self.verb = verb.verb
+        self.words = [
+            (key, _Field(command, key.field), None if key.or_file is None else _Field(command, key.or_file))
+            for key in verb.keys or ()
+        ]
+        """With the field of a file that may stand in the other's place."""
+        said = {path for key in verb.keys or () for path in (key.field, key.or_file)}
+        self.unsaid = [_Field(command, path) for path in _GETTERS[command].keys() - {*said, "form"}]
+
+
+_NAMED_FORMS = {command: _NamedForm(command) for command in _UNSET if command.__name__ in _BY_NAME}
+
+
 def _check_generate(command: Generate) -> None:
     constraint, memory = command.constraint, command.memory
     has_grammar = constraint.grammar is not None or constraint.grammar_path is not None
@@ -108,27 +135,29 @@ def _check_salt(salted: MemoryArgs | ProbeText) -> None:
         raise RefusedError("salt_from= needs salt=")
 
 
-def _written(key: Key, command: Command) -> str | None:
+def _written(key: Key, field: _Field, file: _Field | None, command: Command) -> str | None:
     """The word, unless the field is as it is when the line does not name it."""
-    path, write = key.field, WRITERS[key.value]
-    if key.or_file is not None and _is_set(command, key.or_file):
-        if _is_set(command, path):
+    value, write = field.get(command), WRITERS[key.value]
+    is_set = value != field.unset
+    if file is not None and (path := file.get(command)) != file.unset:
+        if is_set:
             raise RefusedError(f"{key.key}= is given twice")
-        path, write = key.or_file, write_file
-    if not key.required and not _is_set(command, path):
+        value, write, is_set = path, write_file, True
+    if not key.required and not is_set:
         return None
     try:
-        return f"{key.key}={write(_GETTERS[type(command)][path](command))}"
+        return f"{key.key}={write(value)}"
     except RefusedError as refusal:
         raise RefusedError(f"{key.key}=: {refusal.text}") from None
 
 
 def _named_line(command: Command) -> str:
-    verb = _BY_NAME[type(command).__name__]
-    keys = verb.keys or ()
-    _check_says_all(command, [path for key in keys for path in (key.field, key.or_file) if path is not None])
-    words = (_written(key, command) for key in keys)
-    return " ".join([verb.verb, *(word for word in words if word is not None)])
+    form = _NAMED_FORMS[type(command)]
+    for field in form.unsaid:
+        if field.get(command) != field.unset:
+            raise RefusedError(f"this form of the command cannot say {field.path}")
+    words = (_written(*word, command) for word in form.words)
+    return " ".join([form.verb, *(word for word in words if word is not None)])
 
 
 def _path(path: str | None) -> str:

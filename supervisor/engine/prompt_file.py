@@ -29,10 +29,11 @@ class PromptFile:
     def write(cls, prompt: Sequence[int]) -> Self:
         """Raises LocalProtocolError for what is no token id, OSError where there is no memory for it."""
         try:
-            ids = array("i", prompt)
+            ids = prompt if isinstance(prompt, array) and prompt.typecode == "i" else array("i", prompt)
         except OverflowError:
             raise LocalProtocolError(_OUTSIDE) from None
         if sys.byteorder == "big":
+            ids = array("i", ids)
             ids.byteswap()
         data = ids.tobytes()
         if not data[ids.itemsize - 1 :: ids.itemsize].isascii():  # the highest bit of each last byte is the sign

@@ -17,7 +17,8 @@ V = TypeVar("V")
 
 def pack(tokens: Iterable[int]) -> bytes:
     """Tokens as the keys of an index."""
-    return array("i", tokens).tobytes()
+    ids = tokens if isinstance(tokens, array) and tokens.typecode == "i" else array("i", tokens)
+    return ids.tobytes()
 
 
 def unpack(key: bytes) -> list[int]:

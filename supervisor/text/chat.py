@@ -14,19 +14,28 @@ from typing import Any, Literal, NamedTuple
 
 from luce.supervisor.text.errors import BadRequestError
 from luce.supervisor.text.image_markers import MARKER_BYTES, MARKER_PREFIX
-from luce.supervisor.text.library import ChatHandle, encode_text, load_library
+from luce.supervisor.text.library import ChatHandle, MessageHandle, ModelHandle, encode_text, load_library
 
 
 class ChatMessage(dict[str, Any]):
-    """A message that nobody changes any more: it is encoded once, however often it is rendered."""
+    """A message that nobody changes any more: a model reads it once, however often it is rendered."""
 
-    @cached_property
-    def encoded(self) -> bytes:
-        return encode_message(self)
+    def __init__(self, message: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self._opened: tuple[ModelHandle, str, MessageHandle] | None = None  # the latest
+
+    def opened(self, model: ModelHandle, salt: str) -> MessageHandle:
+        """`salt`: as request_json's `cache_salt`."""
+        if (known := self._opened) is not None and known[0] is model and known[1] == salt:
+            return known[2]
+        with model as handle:
+            opened = MessageHandle(model.library, handle, encode_message(self), salt.encode())
+        self._opened = (model, salt, opened)
+        return opened
 
 
 class ChatTools(list[Mapping[str, Any]]):
-    """The same of a request's tools."""
+    """Tools that nobody changes any more: they are encoded once."""
 
     @cached_property
     def encoded(self) -> bytes:
@@ -73,11 +82,14 @@ class MessageMark(NamedTuple):
     role: str
 
 
+_ROLES = ("", "system", "developer", "user", "assistant", "tool")
+
+
 @dataclass(frozen=True)
 class RenderedChat:
     """A rendered chat request. `tokens` is what the engine gets; texts of messages are never special tokens in it."""
 
-    prompt: str
+    prompt_bytes: bytes
     tokens: array[int]
     format: str
     grammar: str
@@ -92,17 +104,24 @@ class RenderedChat:
     text_spans: tuple[tuple[int, int], ...]
     rendered_whole: str
     """Why the template renders all of each conversation, also what it has rendered before; empty: it does not."""
+    serial: int
+    """No other's."""
+    earlier: tuple[int, int, int]
+    """Another one's serial, and how many bytes and ids of that one's prompt this one begins with; 0: none is known."""
     handle: ChatHandle = field(repr=False, compare=False)
 
     @cached_property
-    def prompt_bytes(self) -> bytes:
-        return self.prompt.encode()
+    def prompt(self) -> str:
+        return self.prompt_bytes.decode(errors="replace")
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], prompt: str, tokens: array[int], handle: ChatHandle) -> RenderedChat:
+    def from_json(
+        cls, values: Mapping[str, Any], prompt: bytes, tokens: array[int], marks: array[int], handle: ChatHandle
+    ) -> RenderedChat:
+        """`marks`: three numbers each, as luce_text.h tells them."""
         thinking = values["thinking"]
         return cls(
-            prompt=prompt,
+            prompt_bytes=prompt,
             tokens=tokens,
             format=values["format"],
             grammar=values["grammar"],
@@ -125,9 +144,11 @@ class RenderedChat:
                 Delimiter(delimiter["role"], delimiter["text"], tuple(delimiter["tokens"]))
                 for delimiter in values["delimiters"]
             ),
-            marks=tuple(map(MessageMark._make, values["marks"])),
+            marks=tuple(map(MessageMark, marks[0::3], marks[1::3], map(_ROLES.__getitem__, marks[2::3]))),
             text_spans=tuple((begin, end) for begin, end in values["text_spans"]),
             rendered_whole=values["rendered_whole"],
+            serial=values["serial"],
+            earlier=tuple(values["earlier"]),
             handle=handle,
         )
 
@@ -172,7 +193,7 @@ def request_json(
     """A request for the native renderer, and the messages that go beside it. `messages` and `tools` have the shapes of
     OpenAI's chat completions. `has_images`: markers in their texts (image_markers.py) stand for images. `cache_salt`:
     what was read and tokenised before is known again for the same one only."""
-    encoded = [message.encoded if isinstance(message, ChatMessage) else encode_message(message) for message in messages]
+    encoded = list(map(encode_message, messages))
     encoded_tools = b""
     if tools is not None:
         encoded_tools = tools.encoded if isinstance(tools, ChatTools) else encode_json(list(tools))

@@ -29,7 +29,7 @@ from luce.supervisor.text.errors import (
 )
 
 LIBRARY_VARIABLE = "LUCE_TEXT_LIBRARY"
-ABI_VERSION = 6
+ABI_VERSION = 7
 
 _ERRORS: dict[int, type[TextError]] = {
     1: BadRequestError,
@@ -59,9 +59,11 @@ _CALLS: dict[str, list[Any]] = {
     "tokenize": [_HANDLE, _TEXT, _SIZE, ctypes.c_int, ctypes.c_int, _OUT, _OUT_SIZE],
     "piece": [_HANDLE, ctypes.c_int32, ctypes.c_int, _OUT, _OUT_SIZE],
     "detokenize": [_HANDLE, ctypes.POINTER(ctypes.c_int32), _SIZE, ctypes.c_int, ctypes.c_int, _OUT, _OUT_SIZE],
-    "render": [_HANDLE, _TEXT, _SIZE, _TEXT, _SIZE, _OUT, _OUT],
+    "message_open": [_HANDLE, _TEXT, _SIZE, _TEXT, _SIZE, _OUT],
+    "render": [_HANDLE, _HANDLE, _SIZE, _TEXT, _SIZE, _TEXT, _SIZE, _OUT, _OUT],
     "chat_prompt": [_HANDLE, _OUT, _OUT_SIZE],
     "chat_tokens": [_HANDLE, _OUT, _OUT_SIZE],
+    "chat_marks": [_HANDLE, _OUT, _OUT_SIZE],
     "schema_to_grammar": [_TEXT, _SIZE, _OUT],
     "parser_open": [_HANDLE, _OUT],
     "parser_feed_token": [_HANDLE, ctypes.c_int32, _OUT],
@@ -71,7 +73,7 @@ _CALLS: dict[str, list[Any]] = {
     "parser_finish": [_HANDLE, ctypes.c_int, _OUT],
     "parser_work": [_HANDLE, _OUT_COUNT, _OUT_COUNT],
 }
-_CLOSERS = ("model_close", "chat_close", "parser_close", "free")
+_CLOSERS = ("model_close", "message_close", "chat_close", "parser_close", "free")
 
 
 class Library:
@@ -149,16 +151,30 @@ class Library:
 
     def ids_of(self, name: str, *arguments: Any) -> array[int]:
         """A call whose one result is a list of 32-bit numbers (ids; attribute bits fit as well)."""
+        return self._numbers_of("i", name, *arguments)
+
+    def _numbers_of(self, typecode: str, name: str, *arguments: Any) -> array[int]:
         out, size = ctypes.c_void_p(), ctypes.c_size_t()
         self.call(name, *arguments, ctypes.byref(out), ctypes.byref(size))
         try:
-            return array("i", ctypes.string_at(out, size.value * 4))
+            return array(typecode, ctypes.string_at(out, size.value * array(typecode).itemsize))
         finally:
             self._library.luce_text_free(out)
 
-    def render(self, model: int, request: bytes, texts: bytes) -> tuple[int, Any]:
+    def rendered(self, chat: int) -> tuple[bytes, array[int], array[int]]:
+        """The prompt, its ids, and its marks' numbers."""
+        out, size = ctypes.c_void_p(), ctypes.c_size_t()
+        self.call("chat_prompt", chat, ctypes.byref(out), ctypes.byref(size))
+        prompt = ctypes.string_at(out, size.value)
+        self.call("chat_tokens", chat, ctypes.byref(out), ctypes.byref(size))
+        ids = array("i", ctypes.string_at(out, size.value * 4))
+        return prompt, ids, self._numbers_of("q", "chat_marks", chat)
+
+    def render(self, model: int, messages: Sequence[MessageHandle], request: bytes, texts: bytes) -> tuple[int, Any]:
+        """`messages`: which come before the request's."""
         chat, rendered = ctypes.c_void_p(), ctypes.c_void_p()
-        data = (request, len(request), texts, len(texts))
+        first = array("Q", [message.handle for message in messages])
+        data = (first.buffer_info()[0], len(first), request, len(request), texts, len(texts))
         self.call("render", model, *data, ctypes.byref(chat), ctypes.byref(rendered))
         assert chat.value is not None
         return chat.value, json.loads(self._take(rendered))
@@ -208,6 +224,21 @@ def c_id(token: int) -> int:
     if not -(2**31) <= token < 2**31:
         raise BadRequestError(f"token id {token} is no 32-bit number")
     return token
+
+
+class MessageHandle:
+    """A message that the library has read, for as long as somebody has it."""
+
+    __slots__ = ("_library", "handle")
+
+    def __init__(self, library: Library, model: int, encoded: bytes, salt: bytes) -> None:
+        self.handle = library.handle_of("message_open", model, encoded, len(encoded), salt, len(salt))
+        self._library = library
+
+    def __del__(self) -> None:
+        # Only after a constructor that failed half-way is there nothing to close.
+        if hasattr(self, "_library"):
+            self._library.close("message", self.handle)
 
 
 class NativeHandle:

@@ -6,16 +6,24 @@ Knows nothing of engines: no weights are loaded.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, Self
 
-from luce.supervisor.text.chat import RenderedChat, request_json
+from luce.supervisor.text.chat import ChatMessage, RenderedChat, request_json
 from luce.supervisor.text.detokenizer import Detokenizer
 from luce.supervisor.text.errors import ModelLoadError, TemplateError
 from luce.supervisor.text.image_markers import IMAGE_PIECE
-from luce.supervisor.text.library import ChatHandle, ModelHandle, c_id, c_ids, encode_text, load_library
+from luce.supervisor.text.library import (
+    ChatHandle,
+    MessageHandle,
+    ModelHandle,
+    c_id,
+    c_ids,
+    encode_text,
+    load_library,
+)
 from luce.supervisor.text.vocabulary import TokenKind, VocabularyInfo, token_kind
 
 
@@ -130,30 +138,38 @@ class TextModel:
     ) -> RenderedChat:
         """Renders the model's chat template (request_json documents the arguments). Raises BadRequestError,
         TemplateError, SchemaError."""
-        return self.render_json(
-            *request_json(
-                messages,
-                tools=tools,
-                tool_choice=tool_choice,
-                parallel_tool_calls=parallel_tool_calls,
-                json_schema=json_schema,
-                grammar=grammar,
-                enable_thinking=enable_thinking,
-                chat_template_kwargs=chat_template_kwargs,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                reasoning_format=reasoning_format,
-                has_images=has_images,
-                cache_salt=cache_salt,
-            )
+        known = list(_known(messages))
+        request, texts = request_json(
+            messages[len(known) :],
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            json_schema=json_schema,
+            grammar=grammar,
+            enable_thinking=enable_thinking,
+            chat_template_kwargs=chat_template_kwargs,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            reasoning_format=reasoning_format,
+            has_images=has_images,
+            cache_salt=cache_salt,
         )
+        return self.render_json(request, texts, [message.opened(self._model, cache_salt) for message in known])
 
-    def render_json(self, request: bytes, texts: bytes = b"") -> RenderedChat:
-        """The same for a request that is JSON already, and texts beside it (luce_text.h describes them)."""
+    def render_json(self, request: bytes, texts: bytes = b"", first: Sequence[MessageHandle] = ()) -> RenderedChat:
+        """The same for a request that is JSON already, and texts beside it (luce_text.h describes them). `first`:
+        messages that come before those of the request."""
         with self._model as handle:
-            chat, values = self._library.render(handle, request, texts)
+            chat, values = self._library.render(handle, first, request, texts)
         rendered = ChatHandle(self._library, chat)
         with rendered as handle:
-            prompt = self._library.bytes_of("chat_prompt", handle).decode(errors="replace")
-            tokens = self._library.ids_of("chat_tokens", handle)
-        return RenderedChat.from_json(values, prompt, tokens, rendered)
+            prompt, tokens, marks = self._library.rendered(handle)
+        return RenderedChat.from_json(values, prompt, tokens, marks, rendered)
+
+
+def _known(messages: Sequence[Mapping[str, Any]]) -> Iterator[ChatMessage]:
+    """Those that may have been read before, up to the first that is none."""
+    for message in messages:
+        if not isinstance(message, ChatMessage):
+            return
+        yield message

@@ -150,6 +150,7 @@ def test_a_turn_of_a_conversation_renders_what_is_new(
             after = memory_of(model)
         assert after["turns_reused"] - before["turns_reused"] >= len(messages) - 6
         assert after["turns_kept"] - before["turns_kept"] <= 16  # some loops that come before look at all
+        assert after["turns_in_runs"] - before["turns_in_runs"] >= len(messages) - 6
 
 
 FRAME = "{% for m in messages %}<|im_start|>{{ m.role }}\nBODY<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
@@ -190,6 +191,9 @@ BODIES = (
     "{{ messages.pop() if loop.index0 == 4 }}",
     "{{ tools | length }}{{ tools[0].function.name }}",
     "{{ {'a': m, 'b': s.n}['a'].role }}{{ [last, s.n] }}",
+    "{% if loop.index0 > 2 %}{% for o in others[:3] %}{% set n = l.append(1) %}{{ loop.index }}{% endfor %}{% endif %}",
+    "{% if add_generation_prompt %}{{ m.role }}{% endif %}",
+    "{% set s.asked = add_generation_prompt %}{{ s.asked }}",
     "{% set m = others[0] %}{{ m.role }}",
     "{% set a, b = m.role, s.n %}{{ a }}{{ b }}",
     "{% set text %}{{ m.role }}{{ last }}{% endset %}{{ text | upper }}",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import gguf
 
@@ -19,6 +20,7 @@ from luce.supervisor.text import (
     ToolCall,
     ToolCallDelta,
 )
+from luce.supervisor.text.library import MessageHandle
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 
@@ -108,7 +110,11 @@ class Forgetful(TextModel):
 
     _salts = count()
 
-    def render_json(self, request: bytes, texts: bytes = b"") -> RenderedChat:
+    def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> RenderedChat:
+        return super().render(list(map(dict, messages)), **options)
+
+    def render_json(self, request: bytes, texts: bytes = b"", first: Sequence[MessageHandle] = ()) -> RenderedChat:
+        assert not first
         values = json.loads(request)
         values["cache_salt"] = f"nobody {next(self._salts)}"
         n_tools = values.pop("tools_bytes", 0)

@@ -41,21 +41,40 @@ common_chat_templates_inputs with_messages(common_chat_templates_inputs inputs, 
     return inputs;
 }
 
+struct Applied {
+    common_chat_params params;  // without the prompt
+    std::shared_ptr<const std::string> prompt;
+};
+
+Applied applied(common_chat_params params) {
+    auto prompt = std::make_shared<const std::string>(std::move(params.prompt));
+    return {std::move(params), std::move(prompt)};
+}
+
 // With what is known of earlier prompts.
-common_chat_params apply_known(const ChatTemplate& chat_template, const ChatRequest& request,
-                               common_chat_templates_inputs inputs) {
-    RenderingMemory memory(chat_template.memory());
-    inputs.memory = &memory;
+Applied apply_known(const ChatTemplate& chat_template, const ChatRequest& request,
+                    common_chat_templates_inputs inputs) {
     inputs.message_values = message_values(chat_template, request);
-    if (inputs.message_values == nullptr) {
+    const bool has_values = inputs.message_values != nullptr;
+    if (!has_values) {
         inputs = with_messages(std::move(inputs), request);
     }
-    return common_chat_templates_apply(chat_template.templates(), inputs);
+    // What looks at the messages may look at the prompt as well.
+    for (const bool has_marks : {has_values, false}) {
+        RenderingMemory memory(chat_template.memory());
+        inputs.memory = &memory;
+        if (has_marks) memory.loops().allow();
+        common_chat_params params = common_chat_templates_apply(chat_template.templates(), inputs);
+        if (auto prompt = memory.loops().restored(std::move(params.prompt)); prompt != nullptr) {
+            return {std::move(params), std::move(prompt)};
+        }
+    }
+    throw std::logic_error("a prompt without marks is always one");
 }
 
 // `inputs`: what the template sees of the request, without the messages.
-common_chat_params apply(const ChatTemplate& chat_template, const ChatRequest& request,
-                         const common_chat_templates_inputs& inputs) {
+Applied apply(const ChatTemplate& chat_template, const ChatRequest& request,
+              const common_chat_templates_inputs& inputs) {
     try {
         if (chat_template.memory().is_in_use()) {
             try {
@@ -64,7 +83,7 @@ common_chat_params apply(const ChatTemplate& chat_template, const ChatRequest& r
                 chat_template.memory().give_up("it changes the messages or tools that it is given");
             }
         }
-        return common_chat_templates_apply(chat_template.templates(), with_messages(inputs, request));
+        return applied(common_chat_templates_apply(chat_template.templates(), with_messages(inputs, request)));
     } catch (const std::exception& e) {
         throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, std::string("the chat template refuses the request: ") + e.what());
     }
@@ -94,11 +113,12 @@ void tokenize(const ChatRequest& request, const common_chat_templates_inputs& in
     };
     // The text changes under us only when the template prints the time and a second or a day has just ended.
     for (int attempts_left = 3;; --attempts_left) {
-        chat.params = apply(chat_template, request, inputs);
+        Applied applied = apply(chat_template, request, inputs);
+        chat.params = std::move(applied.params);
         const std::shared_ptr<const SpecialText> special = special_text(chat_template, chat.params);
         auto marks = is_plain(request, *special)
                          ? TextMarks()
-                         : mark_text(with_messages(inputs, request), chat.params.prompt, *special, render);
+                         : mark_text(with_messages(inputs, request), *applied.prompt, *special, render);
         if (!marks && attempts_left > 0) {
             continue;
         }
@@ -106,12 +126,11 @@ void tokenize(const ChatRequest& request, const common_chat_templates_inputs& in
             throw TextFailure(LUCE_TEXT_BAD_TEMPLATE, "the chat template gives another prompt each time");
         }
         chat.text = std::move(*marks);
-        PromptTokens tokens =
-            tokenize_prompt(chat_template.vocabulary(), {chat_template.texts(), request.cache_salt},
-                            chat_template.prompts(), *special, chat.params.prompt, chat.text.spans, request.markers);
-        chat.marks = find_message_marks(chat_template.vocabulary(), *special, chat.params.prompt, tokens,
-                                        chat.params.message_delimiters);
-        chat.ids = std::move(tokens.ids);
+        chat.prompt = tokenize_prompt(chat_template.vocabulary(), {chat_template.texts(), request.cache_salt},
+                                      chat_template.prompts(), *special, std::move(applied.prompt), chat.text.spans,
+                                      request.markers);
+        chat.marks =
+            find_message_marks(chat_template.vocabulary(), *special, *chat.prompt, chat.params.message_delimiters);
         return;
     }
 }
@@ -139,8 +158,8 @@ void constrain_to_call_or_schema(const ChatRequest& inputs, const std::string& o
     calling.tool_choice = COMMON_CHAT_TOOL_CHOICE_REQUIRED;
     common_chat_templates_inputs answering = inputs;
     answering.tool_choice = COMMON_CHAT_TOOL_CHOICE_NONE;
-    const std::string calls = apply(*chat.chat_template, inputs, calling).grammar;
-    const common_chat_params answer = apply(*chat.chat_template, inputs, answering);
+    const std::string calls = apply(*chat.chat_template, inputs, calling).params.grammar;
+    const common_chat_params answer = apply(*chat.chat_template, inputs, answering).params;
     std::string by_schema = answer.grammar;
     if (by_schema.empty()) {
         by_schema = grammar_after(chat.params.generation_prompt, own);
@@ -156,9 +175,7 @@ void constrain_to_call_or_schema(const ChatRequest& inputs, const std::string& o
 void constrain_to_tool(const ChatRequest& request, common_chat_templates_inputs inputs, RenderedChat& chat) {
     std::erase_if(inputs.tools, [&](const common_chat_tool& tool) { return tool.name != request.chosen_tool; });
     inputs.parallel_tool_calls = false;
-    common_chat_params params = apply(*chat.chat_template, request, inputs);
-    params.prompt = std::move(chat.params.prompt);
-    chat.params = std::move(params);
+    chat.params = apply(*chat.chat_template, request, inputs).params;
 }
 
 void resolve_sampling(RenderedChat& chat) {
@@ -209,9 +226,10 @@ common_json delimiters_json(const RenderedChat& chat) {
 }  // namespace
 
 std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
-                                                std::string_view request_json, std::string_view texts) {
+                                                std::vector<RequestMessagePtr> first, std::string_view request_json,
+                                                std::string_view texts) {
     const ChatRequest inputs =
-        parse_chat_request(request_json, texts, chat_template->messages(), chat_template->tools());
+        parse_chat_request(std::move(first), request_json, texts, chat_template->messages(), chat_template->tools());
     const std::string constraint = own_grammar(inputs);
     const bool may_call = !inputs.tools.empty() && inputs.tool_choice != COMMON_CHAT_TOOL_CHOICE_NONE;
     const bool must_call = may_call && inputs.tool_choice == COMMON_CHAT_TOOL_CHOICE_REQUIRED;
@@ -241,10 +259,6 @@ common_json to_json(const RenderedChat& chat) {
     for (const common_grammar_trigger& trigger : chat.triggers) {
         triggers.push_back({{"type", name_of(trigger.type)}, {"value", trigger.value}, {"token", trigger.token}});
     }
-    common_json marks = common_json::array();
-    for (const MessageMark& mark : chat.marks) {
-        marks.push_back(common_json::array({mark.token, mark.byte, mark.role}));
-    }
     common_json spans = common_json::array();
     for (const ByteSpan& span : chat.text.spans) {
         spans.push_back(common_json::array({span.begin, span.end}));
@@ -259,8 +273,10 @@ common_json to_json(const RenderedChat& chat) {
         {"additional_stops", chat.params.additional_stops},
         {"thinking", thinking_json(chat)},
         {"delimiters", delimiters_json(chat)},
-        {"marks", marks},
         {"text_spans", spans},
+        {"serial", chat.prompt->serial},
+        {"earlier", common_json::array(
+                        {chat.prompt->earlier.serial, chat.prompt->earlier.n_bytes, chat.prompt->earlier.n_tokens})},
         {"rendered_whole", chat.chat_template->memory().given_up_for()},
     };
 }

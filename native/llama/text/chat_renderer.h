@@ -2,6 +2,7 @@
 // of the answer need. Knows nothing of C, ctypes or how the daemon is told.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,19 +18,21 @@
 
 namespace luce::llama {
 
+enum class MarkRole : int64_t { Unknown, System, Developer, User, Assistant, Tool };
+
 // The token at which a message begins.
 struct MessageMark {
     size_t token = 0;
     size_t byte = 0;
-    std::string role;
+    MarkRole role = MarkRole::Unknown;
 };
 
 // Immutable; any number of answer parsers may share it.
 struct RenderedChat {
     std::shared_ptr<const ChatTemplate> chat_template;
 
-    common_chat_params params;
-    std::vector<llama_token> ids;
+    common_chat_params params;  // without the prompt
+    std::shared_ptr<const KnownPrompt> prompt;
     std::vector<MessageMark> marks;
     TextMarks text;
 
@@ -44,9 +47,11 @@ struct RenderedChat {
     bool continues = false;  // the answer goes on with the last message
 };
 
-// Throws TextFailure: BAD_ARGUMENT for the request, BAD_TEMPLATE when the template refuses it.
+// first: messages that come before those of the request. Throws TextFailure: BAD_ARGUMENT for the request, BAD_TEMPLATE
+// when the template refuses it.
 std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTemplate> chat_template,
-                                                std::string_view request_json, std::string_view texts);
+                                                std::vector<RequestMessagePtr> first, std::string_view request_json,
+                                                std::string_view texts);
 
 common_json to_json(const RenderedChat& chat);
 

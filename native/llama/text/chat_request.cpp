@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "llama/text/failure.h"
 #include "llama/text/json_text.h"
@@ -60,11 +61,13 @@ std::vector<RequestMessagePtr> read_encoded(const common_json& sizes, std::strin
 }
 
 void read_messages(const common_json& body, std::string_view texts, MessageCache& known, ChatRequest& request) {
+    std::vector<RequestMessagePtr> read;
     if (body.contains("message_bytes")) {
-        request.read = read_encoded(body.at("message_bytes"), texts, {known, request.cache_salt});
+        read = read_encoded(body.at("message_bytes"), texts, {known, request.cache_salt});
     } else if (body.contains("messages")) {
-        request.read = read_listed(body.at("messages"));
+        read = read_listed(body.at("messages"));
     }
+    request.read.insert(request.read.end(), read.begin(), read.end());
     if (request.read.empty()) {
         refuse("messages must be an array of at least one message");
     }
@@ -176,13 +179,14 @@ void read_ending(const common_json& body, ChatRequest& inputs) {
 
 }  // namespace
 
-ChatRequest parse_chat_request(std::string_view json, std::string_view texts, MessageCache& known,
-                               ToolsCache& known_tools) {
+ChatRequest parse_chat_request(std::vector<RequestMessagePtr> first, std::string_view json, std::string_view texts,
+                               MessageCache& known, ToolsCache& known_tools) {
     const common_json body = parse_json(json, "the chat request");
     if (!body.is_object()) {
         refuse("the chat request must be an object with messages");
     }
     ChatRequest request;
+    request.read = std::move(first);
     request.cache_salt = text(body, "cache_salt", "");
     request.offered = read_offered(body, texts, {known_tools, request.cache_salt});
     read_messages(body, texts, known, request);

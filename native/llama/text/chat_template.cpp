@@ -149,8 +149,10 @@ common_json ChatTemplate::info() const {
         // A template may refuse the one-line conversation that this is asked with; it says nothing about thinking.
         supports_thinking = false;
     }
-    const common_json memory = {
-        {"in_use", memory_.is_in_use()}, {"turns_kept", memory_.n_kept()}, {"turns_reused", memory_.n_reused()}};
+    const common_json memory = {{"in_use", memory_.is_in_use()},
+                                {"turns_kept", memory_.n_kept()},
+                                {"turns_reused", memory_.n_reused()},
+                                {"turns_in_runs", memory_.n_in_runs()}};
     return common_json{{"source", source()},
                        {"capabilities", capabilities},
                        {"supports_thinking", supports_thinking},

@@ -212,9 +212,21 @@ void collect_macros(const statement& node, MacroSource& macros, std::map<std::st
     visit_parts(node, [&](const statement& part) { collect_macros(part, macros, n_meanings); });
 }
 
+void collect_direct_loops(const statements& body, std::set<const jinja::for_statement*>& loops) {
+    for (const statement_ptr& part : body) {
+        if (const auto* loop = as<jinja::for_statement>(*part)) {
+            loops.insert(loop);
+        } else if (const auto* either = as<jinja::if_statement>(*part)) {
+            collect_direct_loops(either->body, loops);
+            collect_direct_loops(either->alternate, loops);
+        }
+    }
+}
+
 }  // namespace
 
 MacroSource::MacroSource(const jinja::program& program) {
+    collect_direct_loops(program.body, direct_loops);
     std::map<std::string, int> n_meanings;
     for (const statement_ptr& part : program.body) {
         collect_macros(*part, *this, n_meanings);
@@ -227,7 +239,8 @@ MacroSource::MacroSource(const jinja::program& program) {
     }
 }
 
-LoopSource::LoopSource(const jinja::for_statement& loop, const MacroSource& macros) {
+LoopSource::LoopSource(const jinja::for_statement& loop, const MacroSource& macros)
+    : is_direct(macros.direct_loops.count(&loop) > 0) {
     LoopReader(*this, macros).read_body(loop);
     static const std::set<std::string> kOfLoop = {"index", "index0", "revindex", "revindex0", "first",
                                                   "last",  "length", "previtem", "nextitem"};

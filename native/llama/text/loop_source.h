@@ -19,14 +19,16 @@ struct MacroSource {
     explicit MacroSource(const jinja::program& program);
 
     std::vector<const jinja::macro_statement*> all;
-    std::set<std::string> names;  // that stand for one macro and never for anything else
-    bool has_blocks = false;      // that are given to macros
+    std::set<std::string> names;                         // that stand for one macro and never for anything else
+    bool has_blocks = false;                             // that are given to macros
+    std::set<const jinja::for_statement*> direct_loops;  // whose text goes into the prompt as it is
 };
 
 struct LoopSource {
     LoopSource(const jinja::for_statement& loop, const MacroSource& macros);
 
     bool is_known = true;  // false: it can do something that does not follow from what is told here
+    bool is_direct;        // its text goes into the prompt as it is
     std::set<std::string> names;
     std::set<std::string> arrays;        // of which single elements are read
     std::set<MemberName> members;        // objects of which these members are read

@@ -9,6 +9,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "llama/gguf_check/gguf_preflight.h"
@@ -16,6 +17,7 @@
 #include "llama/text/chat_renderer.h"
 #include "llama/text/failure.h"
 #include "llama/text/json_text.h"
+#include "llama/text/request_message.h"
 #include "llama/text/schema_grammar.h"
 
 using namespace luce::llama;
@@ -36,6 +38,10 @@ struct luce_text_model {
 private:
     mutable std::mutex mutex_;
     mutable std::shared_ptr<const ChatTemplate> chat_template_;
+};
+
+struct luce_text_message {
+    RequestMessagePtr message;
 };
 
 struct luce_text_chat {
@@ -197,30 +203,62 @@ luce_text_status luce_text_detokenize(const luce_text_model* model, const int32_
     });
 }
 
-luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json, const char* texts,
-                                  size_t n_texts, luce_text_chat** chat, char** rendered, char** error) {
+luce_text_status luce_text_message_open(const luce_text_model* model, const char* bytes, size_t n_bytes,
+                                        const char* salt, size_t n_salt, luce_text_message** message, char** error) {
+    return guarded(error, [&] {
+        require(model, message);
+        MessageCache& known = model->chat_template()->messages();
+        *message = new luce_text_message{known.get(view(bytes, n_bytes), view(salt, n_salt))};
+    });
+}
+
+void luce_text_message_close(luce_text_message* message) { delete message; }
+
+luce_text_status luce_text_render(const luce_text_model* model, const luce_text_message* const* first, size_t n_first,
+                                  const char* json, size_t n_json, const char* texts, size_t n_texts,
+                                  luce_text_chat** chat, char** rendered, char** error) {
     return guarded(error, [&] {
         require(model, chat, rendered);
+        std::vector<RequestMessagePtr> messages;
+        messages.reserve(n_first);
+        for (size_t n = 0; n < n_first; ++n) {
+            require(first, first[n]);
+            messages.push_back(first[n]->message);
+        }
         auto result = std::make_unique<luce_text_chat>();
-        result->chat = render_chat(model->chat_template(), view(json, n_json), view(texts, n_texts));
+        result->chat =
+            render_chat(model->chat_template(), std::move(messages), view(json, n_json), view(texts, n_texts));
         *rendered = copy_out(to_json(*result->chat).dump_safe());
         *chat = result.release();
     });
 }
 
-luce_text_status luce_text_chat_prompt(const luce_text_chat* chat, char** bytes, size_t* n_bytes, char** error) {
+luce_text_status luce_text_chat_prompt(const luce_text_chat* chat, const char** bytes, size_t* n_bytes, char** error) {
     return guarded(error, [&] {
         require(chat, bytes, n_bytes);
-        *bytes = copy_out(chat->chat->params.prompt);
-        *n_bytes = chat->chat->params.prompt.size();
+        *bytes = chat->chat->prompt->text->data();
+        *n_bytes = chat->chat->prompt->text->size();
     });
 }
 
-luce_text_status luce_text_chat_tokens(const luce_text_chat* chat, int32_t** ids, size_t* n_ids, char** error) {
+luce_text_status luce_text_chat_tokens(const luce_text_chat* chat, const int32_t** ids, size_t* n_ids, char** error) {
     return guarded(error, [&] {
         require(chat, ids, n_ids);
-        *ids = copy_out(chat->chat->ids.data(), chat->chat->ids.size());
-        *n_ids = chat->chat->ids.size();
+        *ids = chat->chat->prompt->tokens.ids.data();
+        *n_ids = chat->chat->prompt->tokens.ids.size();
+    });
+}
+
+luce_text_status luce_text_chat_marks(const luce_text_chat* chat, int64_t** numbers, size_t* n_numbers, char** error) {
+    return guarded(error, [&] {
+        require(chat, numbers, n_numbers);
+        std::vector<int64_t> flat;
+        for (const MessageMark& mark : chat->chat->marks) {
+            flat.insert(flat.end(), {static_cast<int64_t>(mark.token), static_cast<int64_t>(mark.byte),
+                                     static_cast<int64_t>(mark.role)});
+        }
+        *numbers = copy_out(flat.data(), flat.size());
+        *n_numbers = flat.size();
     });
 }
 

@@ -5,7 +5,8 @@
  * Conventions
  *   - Each call returns a luce_text_status. On failure *error (if error is not NULL) points to a message for people and
  *     all other outputs are untouched.
- *   - Everything that comes back through a char **, int32_t ** or uint32_t ** belongs to the caller: luce_text_free.
+ *   - Everything that comes back through a char **, int32_t **, int64_t ** or uint32_t ** belongs to the caller:
+ *     luce_text_free.
  *     JSON is UTF-8 and ends in a NUL byte. Byte strings come with their length and may hold any byte.
  *   - Handles may be closed in any order: a chat keeps its model alive, a parser its chat.
  *   - A model and a chat may be used by several threads at once. A parser belongs to one thread at a time.
@@ -18,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LUCE_TEXT_ABI_VERSION 6
+#define LUCE_TEXT_ABI_VERSION 7
 
 #if defined(_WIN32)
 #define LUCE_TEXT_API __declspec(dllexport)
@@ -42,6 +43,7 @@ typedef enum luce_text_status {
 } luce_text_status;
 
 typedef struct luce_text_model luce_text_model;
+typedef struct luce_text_message luce_text_message;
 typedef struct luce_text_chat luce_text_chat;
 typedef struct luce_text_parser luce_text_parser;
 
@@ -59,9 +61,9 @@ LUCE_TEXT_API void luce_text_model_close(luce_text_model* model);
  * [{"id", "text", "kind": "control" | "user_defined" | "unknown"}]} */
 LUCE_TEXT_API luce_text_status luce_text_model_info(const luce_text_model* model, char** json, char** error);
 
-/* {"source", "capabilities": {name: bool}, "supports_thinking", "memory": {"in_use", "turns_kept", "turns_reused"}}:
-   analyses the template on first use. `memory`: of turns of its loops; not in use once the template has changed what it
-   was given. */
+/* {"source", "capabilities": {name: bool}, "supports_thinking", "memory": {"in_use", "turns_kept", "turns_reused",
+   "turns_in_runs"}}: analyses the template on first use. `memory`: of turns of its loops; not in use once the template
+   has changed what it was given. */
 LUCE_TEXT_API luce_text_status luce_text_template_info(const luce_text_model* model, char** json, char** error);
 
 /* The attribute bits (llama_token_attr) of every token. */
@@ -78,7 +80,16 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
                                                     int remove_special, int unparse_special, char** bytes,
                                                     size_t* n_bytes, char** error);
 
-/* In: {"messages", "tools", "tool_choice", "parallel_tool_calls", "json_schema", "grammar", "enable_thinking",
+/* One message of a chat, read: for any number of requests to the same model. JSON, and behind a line's end the content
+ * as it is, if it is a text. What came before with the same salt is not read again: who takes longer over what others
+ * have sent learns that they have. */
+LUCE_TEXT_API luce_text_status luce_text_message_open(const luce_text_model* model, const char* bytes, size_t n_bytes,
+                                                      const char* salt, size_t n_salt, luce_text_message** message,
+                                                      char** error);
+LUCE_TEXT_API void luce_text_message_close(luce_text_message* message);
+
+/* `first`: messages that come before those of the request.
+ * In: {"messages", "tools", "tool_choice", "parallel_tool_calls", "json_schema", "grammar", "enable_thinking",
  *      "chat_template_kwargs", "add_generation_prompt", "continue_final_message", "reasoning_format"}, as OpenAI's
  *      chat completions spell them; only "messages" is required. Besides "image_markers": {"prefix": text, "bytes": n}:
  *      what begins with the prefix and is so long stands for an image; number k of them is the id n_vocab + k. And in
@@ -88,17 +99,23 @@ LUCE_TEXT_API luce_text_status luce_text_detokenize(const luce_text_model* model
  * it came with another "cache_salt" (a text): who takes longer over what others have sent learns that they have. Out:
  * {"format", "grammar", "grammar_lazy", "triggers": [{"type": "word" | "pattern" | "full" | "token", "value",
  * "token"}], "preserved": [id], "generation_prompt", "additional_stops": [text], "thinking": {"supported", "start",
- * "ends": [text], "start_tokens": [id], "ends_tokens": [[id]]}, "delimiters": [{"role", "text", "tokens"}], "marks":
- * [[token, byte, role]], "text_spans": [[begin, end]] (bytes of the prompt that spell a special token but came from a
- * message), "rendered_whole": why nothing of earlier renderings is used for this template; "" where it is} */
-LUCE_TEXT_API luce_text_status luce_text_render(const luce_text_model* model, const char* json, size_t n_json,
-                                                const char* texts, size_t n_texts, luce_text_chat** chat,
-                                                char** rendered, char** error);
-LUCE_TEXT_API luce_text_status luce_text_chat_prompt(const luce_text_chat* chat, char** bytes, size_t* n_bytes,
+ * "ends": [text], "start_tokens": [id], "ends_tokens": [[id]]}, "delimiters": [{"role", "text", "tokens"}],
+ * "text_spans":
+ * [[begin, end]] (bytes of the prompt that spell a special token but came from a message), "serial": the prompt's own,
+ * "earlier": [serial, n_bytes, n_tokens] (it begins with so much of that earlier prompt; serial 0: of none is known),
+ * "rendered_whole": why nothing of earlier renderings is used for this template; "" where it is} */
+LUCE_TEXT_API luce_text_status luce_text_render(const luce_text_model* model, const luce_text_message* const* first,
+                                                size_t n_first, const char* json, size_t n_json, const char* texts,
+                                                size_t n_texts, luce_text_chat** chat, char** rendered, char** error);
+/* The prompt and its ids: they belong to the chat. */
+LUCE_TEXT_API luce_text_status luce_text_chat_prompt(const luce_text_chat* chat, const char** bytes, size_t* n_bytes,
                                                      char** error);
-/* The prompt's ids. */
-LUCE_TEXT_API luce_text_status luce_text_chat_tokens(const luce_text_chat* chat, int32_t** ids, size_t* n_ids,
+LUCE_TEXT_API luce_text_status luce_text_chat_tokens(const luce_text_chat* chat, const int32_t** ids, size_t* n_ids,
                                                      char** error);
+/* Where messages begin in it, three numbers each: a place in its ids, in its bytes, and the role (0: unknown, 1:
+ * system, 2: developer, 3: user, 4: assistant, 5: tool). */
+LUCE_TEXT_API luce_text_status luce_text_chat_marks(const luce_text_chat* chat, int64_t** numbers, size_t* n_numbers,
+                                                    char** error);
 LUCE_TEXT_API void luce_text_chat_close(luce_text_chat* chat);
 
 LUCE_TEXT_API luce_text_status luce_text_schema_to_grammar(const char* json, size_t n_json, char** grammar,

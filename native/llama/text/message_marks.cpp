@@ -12,19 +12,31 @@ namespace {
 
 using Delimiters = std::vector<common_chat_msg_delimiter>;
 
+MarkRole role_of(common_chat_role role) {
+    switch (role) {
+        case COMMON_CHAT_ROLE_SYSTEM: return MarkRole::System;
+        case COMMON_CHAT_ROLE_ASSISTANT: return MarkRole::Assistant;
+        case COMMON_CHAT_ROLE_USER: return MarkRole::User;
+        case COMMON_CHAT_ROLE_TOOL: return MarkRole::Tool;
+        case COMMON_CHAT_ROLE_UNKNOWN: return MarkRole::Unknown;
+    }
+    return MarkRole::Unknown;
+}
+
 // llama.cpp finds delimiters for the user and the assistant only. The other roles of a template whose messages all
 // begin with one special token are read from what follows it.
-std::string role_after(std::string_view text) {
+MarkRole role_after(std::string_view text) {
     size_t n = 0;
     while (n < text.size() && (std::isalpha(static_cast<unsigned char>(text[n])) || text[n] == '_')) {
         ++n;
     }
-    for (const char* role : {"system", "developer", "user", "assistant", "tool"}) {
-        if (text.substr(0, n) == role) {
-            return role;
-        }
-    }
-    return "";
+    static const std::map<std::string_view, MarkRole> roles = {{"system", MarkRole::System},
+                                                               {"developer", MarkRole::Developer},
+                                                               {"user", MarkRole::User},
+                                                               {"assistant", MarkRole::Assistant},
+                                                               {"tool", MarkRole::Tool}};
+    const auto found = roles.find(text.substr(0, n));
+    return found == roles.end() ? MarkRole::Unknown : found->second;
 }
 
 // The longest delimiter that stands at the place: some continue others.
@@ -51,15 +63,16 @@ void add_plain(const Vocabulary& vocabulary, const Delimiters& delimiters, const
         const auto anchor = std::find_if(tokens.anchors.rbegin(), tokens.anchors.rend(),
                                          [&](const TokenAnchor& a) { return a.token <= span.pos; });
         const size_t byte = anchor == tokens.anchors.rend() ? 0 : anchor->byte;
-        marks.emplace(span.pos, MessageMark{span.pos, byte, common_chat_role_to_string(span.role)});
+        marks.emplace(span.pos, MessageMark{span.pos, byte, role_of(span.role)});
     }
 }
 
 }  // namespace
 
 std::vector<MessageMark> find_message_marks(const Vocabulary& vocabulary, const SpecialText& special,
-                                            std::string_view prompt, const PromptTokens& tokens,
-                                            const common_chat_msg_delimiters& delimiters) {
+                                            const KnownPrompt& known, const common_chat_msg_delimiters& delimiters) {
+    const std::string_view prompt = *known.text;
+    const PromptTokens& tokens = known.tokens;
     std::map<llama_token, Delimiters> by_lead;
     for (const common_chat_msg_delimiter& delimiter : delimiters.delimiters) {
         by_lead[special.leading_structural(delimiter.delimiter)].push_back(delimiter);
@@ -72,8 +85,8 @@ std::vector<MessageMark> find_message_marks(const Vocabulary& vocabulary, const 
         }
         const auto* delimiter = longest_at(group->second, prompt, anchor.byte);
         const std::string lead = llama_vocab_get_text(vocabulary.text(), anchor.id);
-        const std::string role = delimiter != nullptr ? common_chat_role_to_string(delimiter->role)
-                                                      : role_after(prompt.substr(anchor.byte + lead.size()));
+        const MarkRole role =
+            delimiter != nullptr ? role_of(delimiter->role) : role_after(prompt.substr(anchor.byte + lead.size()));
         marks.emplace(anchor.token, MessageMark{anchor.token, anchor.byte, role});
     }
     if (by_lead.count(LLAMA_TOKEN_NULL) > 0) {
@@ -81,7 +94,7 @@ std::vector<MessageMark> find_message_marks(const Vocabulary& vocabulary, const 
     }
     std::vector<MessageMark> ordered;
     for (auto& [token, mark] : marks) {
-        ordered.push_back(std::move(mark));
+        ordered.push_back(mark);
     }
     return ordered;
 }

@@ -1,7 +1,6 @@
 // Where messages begin in a tokenised prompt. Knows nothing of how the prompt was rendered.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "llama/text/chat_renderer.h"
@@ -10,7 +9,6 @@ namespace luce::llama {
 
 // In order, each token once.
 std::vector<MessageMark> find_message_marks(const Vocabulary& vocabulary, const SpecialText& special,
-                                            std::string_view prompt, const PromptTokens& tokens,
-                                            const common_chat_msg_delimiters& delimiters);
+                                            const KnownPrompt& known, const common_chat_msg_delimiters& delimiters);
 
 }  // namespace luce::llama

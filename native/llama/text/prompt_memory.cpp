@@ -13,7 +13,7 @@ constexpr size_t kMaxPrompts = 32;
 constexpr size_t kBlock = 4096;
 
 size_t n_bytes_of(const KnownPrompt& prompt) {
-    return prompt.text.size() + prompt.tokens.ids.size() * sizeof(llama_token) +
+    return prompt.text->size() + prompt.tokens.ids.size() * sizeof(llama_token) +
            prompt.tokens.anchors.size() * sizeof(TokenAnchor);
 }
 
@@ -41,7 +41,7 @@ PromptMemory::Beginning PromptMemory::find(std::string_view salt, uint64_t speci
     size_t best_byte = 0;
     for (auto& prompt : prompts) {
         if (prompt->special != special || prompt->salt != salt) continue;
-        const size_t n_same = n_common(prompt->text, text);
+        const size_t n_same = n_common(*prompt->text, text);
         const auto& anchors = prompt->tokens.anchors;
         for (size_t n = anchors.size(); n-- > 0;) {
             if (!anchors[n].stands_alone || anchors[n].byte + n_ahead > n_same) continue;

@@ -3,6 +3,7 @@
 // it. Any thread may use it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <list>
@@ -16,14 +17,27 @@
 
 namespace luce::llama {
 
-// A prompt without text that has to be kept from becoming special tokens, and without images.
+// A prompt and its ids.
 struct KnownPrompt {
     std::string salt;  // whose it is: others do not learn that it is known
     uint64_t special;  // the serial of the special text by which it was cut
-    std::string text;
+    std::shared_ptr<const std::string> text;
     PromptTokens tokens;
+    struct Earlier {
+        uint64_t serial = 0;
+        size_t n_bytes = 0;
+        size_t n_tokens = 0;
+    };
+    Earlier earlier = {};             // what it begins with of another one; serial 0: of none
+    uint64_t serial = next_serial();  // no other's
+
+    static uint64_t next_serial() {
+        static std::atomic<uint64_t> latest = 0;
+        return ++latest;
+    }
 };
 
+// Of prompts without text that has to be kept from becoming special tokens, and without images.
 class PromptMemory {
 public:
     // Where a text goes on from a known one: before one of its anchors. known: null, if there is no such.

@@ -2,6 +2,7 @@
 #include "llama/text/prompt_tokenizer.h"
 
 #include <memory>
+#include <utility>
 
 namespace luce::llama {
 
@@ -94,9 +95,11 @@ private:
 
 }  // namespace
 
-PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts, PromptMemory& prompts,
-                             const SpecialText& special, const std::string& prompt,
-                             const std::vector<ByteSpan>& kept_as_text, const ImageMarkers& markers) {
+std::shared_ptr<const KnownPrompt> tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts,
+                                                   PromptMemory& prompts, const SpecialText& special,
+                                                   std::shared_ptr<const std::string> prompt,
+                                                   const std::vector<ByteSpan>& kept_as_text,
+                                                   const ImageMarkers& markers) {
     PromptTokens tokens;
     TextBetweenImages raw(vocabulary, texts, special, markers);
     const llama_vocab* vocab = vocabulary.text();
@@ -105,20 +108,22 @@ PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Sal
     const size_t n_before = has_first && !around.empty() ? 1 : 0;
     const bool is_plain = kept_as_text.empty() && markers.prefix.empty();
     PromptMemory::Beginning known;
-    if (is_plain) known = prompts.find(texts.salt(), special.serial(), prompt, 2 * special.longest());
+    if (is_plain) known = prompts.find(texts.salt(), special.serial(), *prompt, 2 * special.longest());
     size_t begin = 0;
+    KnownPrompt::Earlier begins_like;
     if (known.known != nullptr) {
         const PromptTokens& earlier = known.known->tokens;
         const TokenAnchor& anchor = earlier.anchors[known.n_anchors];
         begin = anchor.byte;
-        tokens.ids.reserve(earlier.ids.size() + (prompt.size() - begin) / 2);
+        begins_like = {known.known->serial, begin, anchor.token};
+        tokens.ids.reserve(earlier.ids.size() + (prompt->size() - begin) / 2);
         tokens.ids.assign(earlier.ids.begin(), earlier.ids.begin() + static_cast<std::ptrdiff_t>(anchor.token));
         tokens.anchors.assign(earlier.anchors.begin(),
                               earlier.anchors.begin() + static_cast<std::ptrdiff_t>(known.n_anchors));
     } else {
         tokens.ids.assign(around.begin(), around.begin() + static_cast<std::ptrdiff_t>(n_before));
     }
-    const std::string_view rest = std::string_view(prompt).substr(begin);
+    const std::string_view rest = std::string_view(*prompt).substr(begin);
     for (const Fragment& fragment : special.cut(rest, kept_as_text)) {
         if (fragment.is_token()) {
             tokens.anchors.push_back({begin + fragment.begin, tokens.ids.size(), fragment.id, fragment.stands_alone});
@@ -128,11 +133,10 @@ PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Sal
         }
     }
     tokens.ids.insert(tokens.ids.end(), around.begin() + static_cast<std::ptrdiff_t>(n_before), around.end());
-    if (is_plain) {
-        prompts.keep(std::make_shared<const KnownPrompt>(std::string(texts.salt()), special.serial(), prompt, tokens),
-                     known);
-    }
-    return tokens;
+    auto made = std::make_shared<const KnownPrompt>(std::string(texts.salt()), special.serial(), std::move(prompt),
+                                                    std::move(tokens), begins_like);
+    if (is_plain) prompts.keep(made, known);
+    return made;
 }
 
 }  // namespace luce::llama

@@ -3,6 +3,7 @@
 // Knows nothing of templates: it is told which bytes to keep as text.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,8 +25,10 @@ struct ImageMarkers {
 
 // kept_as_text: in order, without overlaps.
 // texts: of vocabulary.tokenize(text, false, false). prompts: of the same vocabulary, with what is around them.
-PromptTokens tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts, PromptMemory& prompts,
-                             const SpecialText& special, const std::string& prompt,
-                             const std::vector<ByteSpan>& kept_as_text, const ImageMarkers& markers);
+std::shared_ptr<const KnownPrompt> tokenize_prompt(const Vocabulary& vocabulary, const TokenCache::Salted& texts,
+                                                   PromptMemory& prompts, const SpecialText& special,
+                                                   std::shared_ptr<const std::string> prompt,
+                                                   const std::vector<ByteSpan>& kept_as_text,
+                                                   const ImageMarkers& markers);
 
 }  // namespace luce::llama

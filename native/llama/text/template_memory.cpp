@@ -14,81 +14,6 @@ constexpr uint64_t kUnprovenTurns = 64;  // of a loop that are kept before one h
 constexpr size_t kTurnsToProve = 8;      // and of each rendering after that
 constexpr size_t kTurnBytes = 2000;      // beside its text, about
 
-jinja::value text_value(const std::string& text) { return jinja::mk_val<jinja::value_string>(text); }
-
-std::vector<jinja::value> text_values(const std::set<std::string>& texts) {
-    std::vector<jinja::value> values;
-    std::ranges::transform(texts, std::back_inserter(values), text_value);
-    return values;
-}
-
-std::vector<LoopPlan::Member> member_values(const std::set<MemberName>& members) {
-    std::vector<LoopPlan::Member> values;
-    for (const auto& [object, name] : members) {
-        values.push_back({text_value(object), text_value(name)});
-    }
-    return values;
-}
-
-const jinja::value& undefined() {
-    static const jinja::value value = jinja::mk_val<jinja::value_undefined>();
-    return value;
-}
-
-// Stands for a macro, which is what its name says.
-const jinja::value& macro_mark() {
-    static const jinja::value value = frozen_value(common_json::array());
-    return value;
-}
-
-// What a name stands for; null for a function that is no macro of this name.
-jinja::value value_of(const jinja::context& scope, const jinja::value& name, const LoopPlan& plan) {
-    const jinja::value value = scope.find_val(name);
-    if (value == nullptr || value->is_undefined()) {
-        return undefined();
-    }
-    const auto* function = jinja::cast_val<jinja::value_func>(value);
-    if (function == nullptr) {
-        return value;
-    }
-    const bool is_macro =
-        function->arg0 == nullptr && function->name == name->val_str.str() && plan.macros.count(function->name) > 0;
-    return is_macro ? macro_mark() : nullptr;
-}
-
-jinja::value_object_t* changeable_object(const jinja::value& value) {
-    return value != nullptr && is_changeable(value) ? dynamic_cast<jinja::value_object_t*>(value.get()) : nullptr;
-}
-
-// A member, and null where its name is that of a function of all objects.
-jinja::value member_of(const jinja::value_object_t& object, const jinja::value& name) {
-    if (object.get_builtins().count(name->val_str.str()) > 0) {
-        return nullptr;
-    }
-    const auto found = object.unordered.find(name);
-    return found == object.unordered.end() || found->second->is_undefined() ? undefined() : found->second;
-}
-
-jinja::value element_of(const jinja::value& array, int64_t index) {
-    jinja::value otherwise = undefined();
-    const jinja::value element = array->at(index, otherwise);
-    return element->is_undefined() ? undefined() : element;
-}
-
-jinja::value loop_member(const std::string& name, const std::vector<jinja::value>& items, size_t i) {
-    const auto number = [](size_t n) { return jinja::mk_val<jinja::value_int>(static_cast<int64_t>(n)); };
-    const auto flag = [](bool is_set) { return jinja::mk_val<jinja::value_bool>(is_set); };
-    if (name == "previtem") return i > 0 ? items[i - 1] : undefined();
-    if (name == "nextitem") return i + 1 < items.size() ? items[i + 1] : undefined();
-    if (name == "first") return flag(i == 0);
-    if (name == "last") return flag(i + 1 == items.size());
-    if (name == "index") return number(i + 1);
-    if (name == "index0") return number(i);
-    if (name == "revindex") return number(items.size() - i);
-    if (name == "revindex0") return number(items.size() - i - 1);
-    return number(items.size());
-}
-
 // Each time that the text comes again all its parts are copied.
 void join_alike(std::vector<jinja::string_part>& parts) {
     std::vector<jinja::string_part> joined;
@@ -102,92 +27,11 @@ void join_alike(std::vector<jinja::string_part>& parts) {
     parts = std::move(joined);
 }
 
-// Whether a turn that found this would find the same now.
-class Comparison {
-public:
-    Comparison(const LoopTurn& turn, const LoopPlan& plan, const jinja::context& scope)
-        : turn_(turn), plan_(plan), scope_(scope) {}
-
-    bool holds(const std::vector<jinja::value>& items, size_t i) {
-        return std::ranges::all_of(plan_.names,
-                                   [&](const auto& name) { return is_next(value_of(scope_, name, plan_)); }) &&
-               std::ranges::all_of(plan_.arrays, [&](const auto& name) { return holds_array(name); }) &&
-               holds_members() &&
-               std::ranges::all_of(plan_.loop_members,
-                                   [&](const std::string& name) { return is_next(loop_member(name, items, i)); }) &&
-               std::ranges::all_of(turn_.elements, [&](const auto& element) { return holds_element(element); });
-    }
-
-private:
-    bool is_next(const jinja::value& now) {
-        const jinja::value& kept = turn_.found[n_++];
-        return kept != nullptr && now != nullptr && is_same(kept, now);
-    }
-
-    bool holds_array(const jinja::value& name) {
-        const jinja::value now = value_of(scope_, name, plan_);
-        if (turn_.found[n_] != nullptr) {
-            return is_next(now);
-        }
-        ++n_;
-        return now != nullptr && is_changeable(now) && jinja::is_val<jinja::value_array>(now);
-    }
-
-    bool holds_members() {
-        std::vector<const jinja::value_t*> objects;
-        for (size_t at = 0; at < plan_.members.size(); ++at) {
-            const auto& [name, member] = plan_.members[at];
-            const jinja::value base = value_of(scope_, name, plan_);
-            const auto* object = changeable_object(base);
-            if (turn_.is_of_object[at] != (object != nullptr) ||
-                !is_next(object == nullptr ? base : member_of(*object, member))) {
-                return false;
-            }
-            objects.push_back(object);
-        }
-        return plan_.has_own_objects(objects);
-    }
-
-    bool holds_element(const LoopTurn::Element& element) const {
-        const jinja::value array = value_of(scope_, plan_.arrays[element.array], plan_);
-        const jinja::value now = element_of(array, element.index);
-        return is_same(element.value, now);
-    }
-
-    const LoopTurn& turn_;
-    const LoopPlan& plan_;
-    const jinja::context& scope_;
-    size_t n_ = 0;
-};
-
 }  // namespace
-
-LoopPlan::LoopPlan(const LoopSource& source, const MacroSource& macro_source)
-    : is_known(source.is_known),
-      names(text_values(source.names)),
-      arrays(text_values(source.arrays)),
-      members(member_values(source.members)),
-      loop_members(source.loop_members.begin(), source.loop_members.end()),
-      set_names(text_values(source.set_names)),
-      set_members(member_values(source.set_members)),
-      macros(macro_source.names) {}
-
-bool LoopPlan::has_own_objects(const std::vector<const jinja::value_t*>& objects) const {
-    if (set_members.empty()) {
-        return true;
-    }
-    std::map<const jinja::value_t*, std::string> names_of;
-    for (size_t at = 0; at < objects.size(); ++at) {
-        const std::string name = members[at].object->val_str.str();
-        if (objects[at] != nullptr && names_of.emplace(objects[at], name).first->second != name) {
-            return false;
-        }
-    }
-    return true;
-}
 
 TemplateMemory::TemplateMemory(size_t max_bytes)
     : max_bytes_(max_bytes),
+      runs_(max_bytes),
       inputs_([](std::string_view text) { return frozen_value(common_json::parse(std::string(text))); }, max_bytes) {}
 
 void TemplateMemory::give_up(const std::string& why) {
@@ -281,29 +125,38 @@ std::shared_ptr<const LoopPlan> RenderingMemory::plan(const jinja::for_statement
 
 jinja::value RenderingMemory::turn(const jinja::for_statement& loop, const std::vector<jinja::value>& items, size_t i,
                                    jinja::context& scope) {
-    if (running_.has_value() || !items[i]->is_frozen) {
+    if (running_.has_value()) {
         return nullptr;  // within another turn
+    }
+    if (i == 0) {
+        run_loop_ = nullptr;
+    }
+    if (run_loop_ == &loop && i < n_run_) {
+        return loops_.text(i);
+    }
+    if (!items[i]->is_frozen) {
+        return nullptr;
     }
     const std::shared_ptr<const LoopPlan> plan = this->plan(loop);
     if (!plan->is_known) {
         return nullptr;
     }
+    if (i == 0) {
+        run_loop_ = &loop;
+        n_run_ = loops_.begin(loop, *plan, items, scope);
+        if (n_run_ > 0) {
+            memory_.count_run(n_run_);
+            plan->n_reused += n_run_;
+            return loops_.text(0);
+        }
+    }
     const TurnKey key(&loop, items[i].get());
     for (const auto& known : memory_.turns(key)) {
-        if (!Comparison(*known, *plan, scope).holds(items, i)) {
+        if (!holds(*known, *plan, scope, items, i)) {
             continue;
         }
-        for (size_t n = 0; n < plan->set_names.size(); ++n) {
-            if (known->set_names[n] != nullptr) {
-                scope.set_val(plan->set_names[n], known->set_names[n]);
-            }
-        }
-        for (size_t n = 0; n < plan->set_members.size(); ++n) {
-            if (known->set_members[n] != nullptr) {
-                const auto& [object, name] = plan->set_members[n];
-                scope.find_val(object)->insert(name, known->set_members[n]);
-            }
-        }
+        apply_changes(&known, 1, *plan, scope);
+        loops_.note(loop, i, known);
         memory_.count_reused();
         ++plan->n_reused;
         return known->text;
@@ -313,7 +166,7 @@ jinja::value RenderingMemory::turn(const jinja::for_statement& loop, const std::
         return nullptr;
     }
     ++n_watched_;
-    running_.emplace(&scope, key, plan);
+    running_.emplace(&scope, key, i, plan);
     running_->turn.item = items[i];
     if (!watch(*running_, items, i)) {
         running_.reset();
@@ -381,7 +234,9 @@ void RenderingMemory::ran(jinja::context& scope, const jinja::value_array& resul
     running.turn.n_bytes = kTurnBytes + text->val_str.length();
     running.turn.text = text;
     ++running.plan->n_kept;
-    memory_.keep(running.key, std::make_shared<const LoopTurn>(std::move(running.turn)));
+    const auto turn = std::make_shared<const LoopTurn>(std::move(running.turn));
+    loops_.note(*running.key.first, running.i, turn);
+    memory_.keep(running.key, turn);
 }
 
 bool RenderingMemory::keep_changes(Running& running) {

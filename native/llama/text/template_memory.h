@@ -18,7 +18,9 @@
 
 #include <chat.h>
 
+#include "llama/text/loop_runs.h"
 #include "llama/text/loop_source.h"
+#include "llama/text/loop_turn.h"
 #include "llama/text/template_values.h"
 #include "llama/text/text_cache.h"
 
@@ -26,50 +28,6 @@ namespace luce::llama {
 
 // A loop over arrays and the item that the turn is for, which is frozen.
 using TurnKey = std::pair<const jinja::for_statement*, const jinja::value_t*>;
-
-// What a turn found and did. Immutable.
-struct LoopTurn {
-    struct Element {
-        size_t array;  // of the loop's source
-        int64_t index;
-        jinja::value value;
-    };
-    jinja::value item;
-    std::vector<jinja::value> found;  // by the plan: names, arrays, members, loop's members; null: an array of which
-                                      // `elements` were read
-    std::vector<bool> is_of_object;   // by the plan's members: whether `found` has the member of an object that may
-                                      // change, or else what is in the object's place
-    std::vector<Element> elements;
-    jinja::value text;
-    std::vector<jinja::value> set_names;    // null: not set
-    std::vector<jinja::value> set_members;  // null: not set
-    size_t n_bytes = 0;
-};
-
-// How a loop's source is looked up. `found` is in this order.
-struct LoopPlan {
-    LoopPlan(const LoopSource& source, const MacroSource& macro_source);
-
-    struct Member {
-        jinja::value object;
-        jinja::value name;
-    };
-    bool is_known;
-    std::vector<jinja::value> names;
-    std::vector<jinja::value> arrays;
-    std::vector<Member> members;
-    std::vector<std::string> loop_members;
-    std::vector<jinja::value> set_names;
-    std::vector<Member> set_members;
-    std::set<std::string> macros;
-
-    // A loop whose turns never come again (it counts from the end, say) is not worth keeping.
-    mutable std::atomic<uint64_t> n_kept = 0;
-    mutable std::atomic<uint64_t> n_reused = 0;
-
-    // Whether no two names stand for one of these objects, where members are set. By `members`; null: none.
-    bool has_own_objects(const std::vector<const jinja::value_t*>& objects) const;
-};
 
 inline size_t bytes_of_value(const jinja::value&) { return 0; }
 
@@ -85,12 +43,18 @@ public:
     std::string given_up_for() const;
     uint64_t n_kept() const { return n_kept_; }
     uint64_t n_reused() const { return n_reused_; }
+    uint64_t n_in_runs() const { return n_in_runs_; }
     void count_reused() { ++n_reused_; }
+    void count_run(size_t n) {
+        n_reused_ += n;
+        n_in_runs_ += n;
+    }
 
     jinja::value input(const common_json& json);
     std::shared_ptr<const LoopPlan> plan(const jinja::for_statement& loop, const jinja::program& program);
     std::vector<std::shared_ptr<const LoopTurn>> turns(const TurnKey& key);
     void keep(const TurnKey& key, std::shared_ptr<const LoopTurn> turn);
+    LoopRuns& runs() { return runs_; }
 
 private:
     using Entry = std::pair<TurnKey, std::shared_ptr<const LoopTurn>>;
@@ -99,6 +63,7 @@ private:
     std::atomic<bool> is_in_use_ = true;
     std::atomic<uint64_t> n_kept_ = 0;  // turns, ever
     std::atomic<uint64_t> n_reused_ = 0;
+    std::atomic<uint64_t> n_in_runs_ = 0;  // of these
     mutable std::mutex mutex_;
     std::string given_up_for_;
     std::map<const jinja::program*, MacroSource> macros_;
@@ -106,13 +71,16 @@ private:
     std::list<Entry> turns_;  // the latest used first
     std::map<TurnKey, std::vector<std::list<Entry>::iterator>> by_key_;
     size_t n_bytes_ = 0;
+    LoopRuns runs_;
     TextCache<jinja::value, bytes_of_value> inputs_;
 };
 
 // The memory as one request's renderings see it.
 class RenderingMemory : public common_chat_memory {
 public:
-    explicit RenderingMemory(TemplateMemory& memory) : memory_(memory) {}
+    explicit RenderingMemory(TemplateMemory& memory) : memory_(memory), loops_(memory.runs()) {}
+
+    RunningLoops& loops() { return loops_; }
 
     void set_inputs(jinja::context& context, const jinja::program& program, const common_json& inputs) override;
     jinja::value turn(const jinja::for_statement& loop, const std::vector<jinja::value>& items, size_t i,
@@ -125,11 +93,12 @@ public:
 private:
     // The turn that runs.
     struct Running {
-        Running(const jinja::context* s, TurnKey k, std::shared_ptr<const LoopPlan> p)
-            : scope(s), key(k), plan(std::move(p)) {}
+        Running(const jinja::context* s, TurnKey k, size_t n, std::shared_ptr<const LoopPlan> p)
+            : scope(s), key(k), i(n), plan(std::move(p)) {}
 
         const jinja::context* scope;
         TurnKey key;
+        size_t i;
         std::shared_ptr<const LoopPlan> plan;
         LoopTurn turn;
         // What stood before it and may change: `before` but for arrays of which single elements are read and objects of
@@ -148,6 +117,9 @@ private:
     const jinja::for_statement* latest_loop_ = nullptr;
     std::shared_ptr<const LoopPlan> latest_plan_;
     size_t n_watched_ = 0;  // of the latest loop
+    RunningLoops loops_;
+    const jinja::for_statement* run_loop_ = nullptr;
+    size_t n_run_ = 0;  // turns of this loop that are known together
     std::optional<Running> running_;
 };
 

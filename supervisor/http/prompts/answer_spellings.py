@@ -24,13 +24,14 @@ from hashlib import blake2b
 from typing import Any
 
 from luce.supervisor.http.prompts.canonical_message import Defaults, defaults_of, heard, reasoning_of, said
-from luce.supervisor.http.prompts.conversation_memo import ConversationMemo, Place, exact_bytes, exact_key
+from luce.supervisor.http.prompts.conversation_memo import ConversationMemo, exact_bytes, exact_key
 from luce.supervisor.http.prompts.message_normalizer import CLEARED_REASONING, content_texts, normalise_messages
 from luce.supervisor.text import ChatMessage
 
 _MEMO_BYTES = 64 << 20
 _ENTRY_BYTES = 1500  # beside an answer's texts, about
 _MAX_AT_ONE_PLACE = 16
+_OPEN_END = 4  # the last messages of a conversation, which its next turn may spell otherwise
 
 Message = Mapping[str, Any]
 
@@ -103,29 +104,33 @@ class AnswerSpellings:
         have been filled in. Raises UnreadableContentError."""
         walk = _Walk(client)
         defaults = defaults_of(tools)
-        path: list[Place] = []
-        before, prefix = 0, exact_bytes((client, defaults))  # of the first message's key
-        for number, raw in enumerate(messages):
-            is_kept = keeps_last and number == len(messages) - 1
-            key = None if is_kept or prefix is None else exact_key(raw)
-            if key is None or prefix is None:
-                walk.go_on(self._read_message(walk, raw, defaults, is_kept=is_kept))
-                prefix = None  # what follows is known only behind what is known itself
-                continue
-            place, prefix = (before, prefix + key), b""
-            path.append(place)
-            known = self._memo.get(place)
-            if known is not None and self._still_holds(known[1]):
-                before, read = known
-            else:
-                read = self._read_message(walk, raw, defaults, is_kept=False)
-                before = self._memo.put(place, read)
+        owner = exact_bytes((client, defaults))
+        assert owner is not None, "these are texts"
+        keys = list(_keys(messages[: len(messages) - keeps_last]))
+        before, n_same = self._memo.find(owner, keys)
+        reads = [] if before is None else self._holding(before.values[:n_same])
+        n_known = len(reads)
+        for read in reads:
             walk.go_on(read)
-        self._memo.use(reversed(path))
+        for number, raw in enumerate(messages[n_known:], n_known):
+            read = self._read_message(walk, raw, defaults, is_kept=keeps_last and number == len(messages) - 1)
+            walk.go_on(read)
+            reads.append(read)
+        is_next = before is not None and n_known + _OPEN_END >= len(before.keys)
+        self._memo.keep(owner, keys, reads[: len(keys)], before if is_next else None)
         return SpelledConversation(walk.messages, walk.answers, walk.place)
 
-    def _still_holds(self, read: _ReadMessage) -> bool:
-        return read.answer is None or self._known_at(read.place) is read.known
+    def _holding(self, reads: Sequence[_ReadMessage]) -> list[_ReadMessage]:
+        """Those up to the first at whose place other answers are known by now."""
+        with self._lock:
+            for number, read in enumerate(reads):
+                if read.answer is None:
+                    continue
+                if self._given.get(read.place, ()) is not read.known:
+                    return list(reads[:number])
+                if read.known:
+                    self._given.move_to_end(read.place)
+        return list(reads)
 
     def _read_message(self, walk: _Walk, raw: Message, defaults: Defaults, *, is_kept: bool) -> _ReadMessage:
         for message in normalise_messages([raw]):
@@ -233,6 +238,14 @@ class _Walk:
         digest = self._digest.copy()
         digest.update(data)
         return digest
+
+
+def _keys(messages: Sequence[Message]) -> Iterator[bytes]:
+    """Up to the first that has none."""
+    for key in map(exact_key, messages):
+        if key is None:
+            return
+        yield key
 
 
 def _find(known: Sequence[GivenAnswer], message: Message, raw: Message, defaults: Defaults) -> GivenAnswer | None:

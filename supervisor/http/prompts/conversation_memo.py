@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import marshal
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
+from operator import ne
 from typing import Any, Generic, TypeVar
 
 from luce.supervisor.http.prompts.message_images import image_of
@@ -17,10 +17,23 @@ from luce.supervisor.http.prompts.message_images import image_of
 V = TypeVar("V")
 
 _ENTRY_BYTES = 2000  # beside what a message says, about
-_COPIES = 4  # of what it says: the key, the message, and what the template and the digest are given of it
+_COPIES = 6  # of what it says: the key, the message, and what the text library reads of it, with what templates get
+_MAX_CONVERSATIONS = 256  # each is looked at for the next one
 
-Place = tuple[int, bytes]
-"""A message: the number of the one before it, and its own key."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownConversation(Generic[V]):
+    owner: bytes
+    keys: Sequence[bytes]
+    values: Sequence[V]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(map(len, self.keys)) * _COPIES + len(self.keys) * _ENTRY_BYTES
+
+    def n_same(self, keys: Sequence[bytes]) -> int:
+        n = min(len(keys), len(self.keys))
+        return next((at for at, differs in enumerate(map(ne, keys, self.keys)) if differs), n)
 
 
 class ConversationMemo(Generic[V]):
@@ -28,33 +41,30 @@ class ConversationMemo(Generic[V]):
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._known: OrderedDict[Place, tuple[int, V]] = OrderedDict()
-        self._numbers = count(1)
+        self._known: list[KnownConversation[V]] = []
         self._lock = threading.Lock()
         self.n_bytes = 0
 
-    def get(self, place: Place) -> tuple[int, V] | None:
-        """A number that no other message has, for those behind it, and what was made of this one."""
-        return self._known.get(place)
-
-    def put(self, place: Place, value: V) -> int:
-        """In place of what was made of it before, and of all messages behind it."""
+    def find(self, owner: bytes, keys: Sequence[bytes]) -> tuple[KnownConversation[V] | None, int]:
+        """The one of the owner's that begins with most of these messages, and with how many."""
         with self._lock:
-            if place not in self._known:
-                self.n_bytes += _n_bytes(place)
-            number = next(self._numbers)
-            self._known[place] = (number, value)
-            return number
+            known = [each for each in reversed(self._known) if each.owner == owner]
+        best = max(known, key=lambda each: each.n_same(keys), default=None)
+        return best, 0 if best is None else best.n_same(keys)
 
-    def use(self, conversation: Iterable[Place]) -> None:
-        """Its messages, the latest first: one leaves after those behind it, which are found through it."""
+    def keep(
+        self, owner: bytes, keys: Sequence[bytes], values: Sequence[V], before: KnownConversation[V] | None = None
+    ) -> None:
+        """`before`: one that it takes the place of."""
+        conversation = KnownConversation(owner, keys, values)
         with self._lock:
-            for place in conversation:
-                if place in self._known:
-                    self._known.move_to_end(place)
-            while self.n_bytes > self._max_bytes:
-                place, _ = self._known.popitem(last=False)
-                self.n_bytes -= _n_bytes(place)
+            if before in self._known:
+                self._known.remove(before)
+                self.n_bytes -= before.n_bytes
+            self._known.append(conversation)
+            self.n_bytes += conversation.n_bytes
+            while self.n_bytes > self._max_bytes or len(self._known) > _MAX_CONVERSATIONS:
+                self.n_bytes -= self._known.pop(0).n_bytes
 
 
 class SentMessage(dict[str, Any]):
@@ -84,7 +94,3 @@ def exact_bytes(value: Any) -> bytes | None:
         return marshal.dumps(value, 2)  # later versions write what is the same object twice as a reference
     except ValueError:
         return None
-
-
-def _n_bytes(place: Place) -> int:
-    return _COPIES * len(place[1]) + _ENTRY_BYTES

@@ -19,6 +19,8 @@ Rewrite = Callable[[Sequence[Message]], list[Message]]
 
 logger = logging.getLogger("luce.http.answering")
 
+_BEGIN_BYTES = 64
+
 
 class RoleFallbacks:
     """Any thread may use it."""
@@ -29,9 +31,11 @@ class RoleFallbacks:
 
     def render(self, messages: Sequence[Message], **options: Any) -> RenderedChat:
         """Raises what TextModel.render raises, as it does for the messages as they are."""
-        if "developer" not in self._model.template.source:
+        roles = [message.get("role") for message in messages]
+        if "developer" in roles and "developer" not in self._model.template.source:
             messages = _developer_as_system(messages)
-        kind = _kind(messages)
+            roles = [message.get("role") for message in messages]
+        kind = _kind(roles)
         if kind not in self._first:
             self._first[kind] = self._probe(kind)
         chat, _ = self._try(messages, self._first[kind], **options)
@@ -67,15 +71,14 @@ class RoleFallbacks:
         raise error
 
 
-def _kind(messages: Sequence[Message]) -> tuple[bool, ...]:
-    roles = [message.get("role") for message in messages]
+def _kind(roles: Sequence[Any]) -> tuple[bool, ...]:
     n_leading = next((at for at, role in enumerate(roles) if role not in _SYSTEM), len(roles))
     return (
         n_leading > 0,
         n_leading > 1,
         not _SYSTEM.isdisjoint(roles[n_leading:]),
         "developer" in roles,
-        ("user", "user") in pairwise(roles),
+        ("user", "user") in set(pairwise(roles)),
     )
 
 
@@ -93,7 +96,14 @@ def _conversation(kind: tuple[bool, ...]) -> list[Message]:
 
 def _shows_all(chat: RenderedChat, messages: Sequence[Message]) -> bool:
     """Whether no system text has been left out."""
-    return all(message["content"].strip() in chat.prompt for message in messages if message.get("role") in _SYSTEM)
+    texts = (message["content"].strip().encode() for message in messages if message.get("role") in _SYSTEM)
+    return all(_has(chat.prompt_bytes, text) for text in texts)
+
+
+def _has(prompt: bytes, text: bytes) -> bool:
+    """To look for its begin is enough most times, and takes less than to look for a long text."""
+    begin = prompt.find(text[:_BEGIN_BYTES])
+    return begin >= 0 and (prompt.startswith(text, begin) or text in prompt)
 
 
 _SYSTEM = frozenset({"system", "developer"})

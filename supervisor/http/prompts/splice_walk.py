@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any, Generic, TypeVar
 
 from luce.supervisor.http.prompts.answer_spellings import GivenAnswer
-from luce.supervisor.text import RenderedChat
+from luce.supervisor.text import MessageMark, RenderedChat
 
 _N_STOPS = 6  # at the last marks of a prompt, where the next one may part from it
 _MAX_TOKENS = 4 << 20  # of all prompts: each takes some twelve bytes a token
@@ -84,18 +84,26 @@ class PastWalk(Generic[A]):
 
     def common_stop(self, chat: RenderedChat, answers: Sequence[GivenAnswer | None]) -> Stop | None:
         """The last one up to which another prompt is the same, with the same answers in it."""
-        own, other = self.chat, chat.prompt_bytes
-        goes_on = other.startswith(own.prompt_bytes)
+        own = self.chat
+        serial, n_bytes, n_tokens = chat.earlier
         for stop in reversed(self.stops):
             mark = own.marks[stop.n_marks]
+            is_told = mark.byte <= n_bytes and mark.token <= n_tokens
             if (
-                (goes_on or other.startswith(own.prompt_bytes[: mark.byte]))
+                (is_told if serial == own.serial else self._is_same(chat, mark))
                 and own.marks[: stop.n_marks + 1] == chat.marks[: stop.n_marks + 1]
-                and own.tokens[: mark.token] == chat.tokens[: mark.token]
                 and self.answers[: stop.n_said] == answers[: stop.n_said]
             ):
                 return stop
         return None
+
+    def _is_same(self, chat: RenderedChat, mark: MessageMark) -> bool:
+        """Up to one of its marks."""
+        own = self.chat
+        return (
+            chat.prompt_bytes.startswith(own.prompt_bytes[: mark.byte])
+            and own.tokens[: mark.token] == chat.tokens[: mark.token]
+        )
 
 
 class SpliceWalks(Generic[A]):

@@ -111,7 +111,7 @@ def parse_object(data: bytes, known: KnownBodies | None = None, owner: str = "")
     `owner`'s. Raises ApiError."""
     if not data.strip():
         _refuse("the body is empty: it has to be a JSON object")
-    if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
+    if len(data) > MAX_VALUES and data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
         raise ApiError(ErrorKind.TOO_LARGE, "too_many_values", f"the body has more than {MAX_VALUES:,} values")
     try:
         text = data.decode("utf-8")

@@ -1,8 +1,8 @@
 """KnownBodies: what was parsed of earlier bodies, for the next one of the same conversation.
 
 A client sends its whole conversation each time. Those messages that stand in a body as they stood in an earlier one,
-from the first on and to the character, are the values that were made of them then; what is around and behind them is
-parsed. Knows JSON, and how lists of messages are called; no dialect.
+from the first on and to the character, are the values that were made of them then, and so is what stands around the
+messages, if all of that is the same; the rest is parsed. Knows JSON, and how lists of messages are called; no dialect.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -48,24 +48,30 @@ class _Body:
     """Of the list."""
     head: str
     """Up to the first message."""
-    texts: list[str]
-    """Of each message, with what parts it from the one before."""
-    messages: list[Any]
+    text: str
+    """The head and those first messages that are objects: a number may go on."""
+    ends: list[int]
+    """Where each of these ends."""
+    messages: list[KnownMessage]
+    tail: str
+    """From the end of the list on."""
+    others: dict[str, Any]
+    """What the body is, but for the messages. Nobody changes it."""
 
     @property
     def n_characters(self) -> int:
-        return len(self.head) + sum(map(len, self.texts))
+        return len(self.text) + len(self.tail)
 
-    def n_same(self, text: str) -> tuple[int, int]:
-        """How many of its messages the text begins with, and where they end in it."""
+    def n_same(self, text: str) -> int:
+        """How many of its messages the text begins with."""
+        if text.startswith(self.text):
+            return len(self.ends)
         n, end = 0, len(self.head)
         if text.startswith(self.head):
-            while n < len(self.texts) and text.startswith(self.texts[n], end):
-                if not isinstance(self.messages[n], KnownMessage):
-                    break  # a number may go on
-                end += len(self.texts[n])
+            while text.startswith(self.text[end : self.ends[n]], end):  # not all are the same
+                end = self.ends[n]
                 n += 1
-        return n, end
+        return n
 
 
 class KnownBodies:
@@ -81,35 +87,55 @@ class KnownBodies:
         """What `parse` makes of a body; it raises ApiError. `owner`: for nobody else the messages count as known."""
         if len(text) < _MIN_CHARACTERS:
             return parse(text)
-        number, body, n, end = self._most_alike(text, owner)
+        number, body, n = self._most_alike(text, owner)
         if body is not None:
             try:
-                # With something in the place of what is known: what is wrong behind it is wrong all the same.
-                value = parse(f"{body.head}null{text[end:]}")
+                return self._gone_on(text, body, n, number, parse)
             except ApiError:
                 return parse(text)  # which tells the place as it is
-            new = value[body.name][1:]
-        else:
-            value = parse(text)
-            name = name_of_messages(value)
-            if name is None or len(value[name]) > _MAX_MESSAGES:
-                return value
-            end = _begin_of_list(text, name)
-            body, new = _Body(owner, name, text[:end], [], []), value[name]
-        messages = [*body.messages[:n], *(KnownMessage(each) if isinstance(each, dict) else each for each in new)]
-        grown = _Body(owner, body.name, body.head, [*body.texts[:n], *_texts(text, end)], messages)
-        self._keep(grown, number if n + _OPEN_END >= len(body.texts) else None)
-        return {**value, body.name: list(messages)}
+        value = parse(text)
+        name = name_of_messages(value)
+        if name is None or len(value[name]) > _MAX_MESSAGES:
+            return value
+        head = text[: _begin_of_list(text, name)]
+        others = {**value, name: None}
+        return self._read(text, _Body(owner, name, head, head, [], [], "", others), value[name], None)
 
-    def _most_alike(self, text: str, owner: str) -> tuple[int | None, _Body | None, int, int]:
-        """Its number, how many of its messages are here, and where they end."""
+    def _gone_on(
+        self, text: str, body: _Body, n: int, number: int | None, parse: Callable[[str], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """A body with the first `n` messages of one before."""
+        end, n_known = body.ends[n - 1], len(body.ends)
+        begun = replace(body, text=body.text[:end], ends=body.ends[:n], messages=body.messages[:n])
+        if text.endswith(body.tail, end):
+            new = parse(f'{{"{body.name}":[null{text[end : len(text) - len(body.tail)]}]}}')
+        else:
+            # With something in the place of what is known: what is wrong behind it is wrong all the same.
+            new = parse(f"{body.head}null{text[end:]}")
+            begun = replace(begun, tail="", others={**new, body.name: None})
+        return self._read(text, begun, new[body.name][1:], number if n + _OPEN_END >= n_known else None)
+
+    def _read(self, text: str, begun: _Body, new: Sequence[Any], replaced: int | None) -> dict[str, Any]:
+        """The messages known so far, and those behind them; to be known from now on in place of number `replaced`."""
+        messages = [*begun.messages, *(KnownMessage(each) if isinstance(each, dict) else each for each in new)]
+        at = len(begun.text)
+        ends = list(_ends(text, at))
+        n_known = next((n for n, each in enumerate(messages) if not isinstance(each, KnownMessage)), len(messages))
+        known = [*begun.ends, *ends][:n_known]
+        tail = begun.tail or text[_behind_space(text, ends[-1] if ends else at) :]
+        text = text[: known[-1] if known else at]
+        self._keep(replace(begun, text=text, ends=known, messages=messages[:n_known], tail=tail), replaced)
+        return {**begun.others, begun.name: messages}
+
+    def _most_alike(self, text: str, owner: str) -> tuple[int | None, _Body | None, int]:
+        """Its number, and how many of its messages are here."""
         with self._lock:
             bodies = [(number, body) for number, body in reversed(self._bodies.items()) if body.owner == owner]
-        best: tuple[int | None, _Body | None, int, int] = (None, None, 0, 0)
+        best: tuple[int | None, _Body | None, int] = (None, None, 0)
         for number, body in bodies:
-            n, end = body.n_same(text)
+            n = body.n_same(text)
             if n > best[2]:
-                best = (number, body, n, end)
+                best = (number, body, n)
         return best
 
     def _keep(self, body: _Body, replaced: int | None) -> None:
@@ -144,13 +170,14 @@ def _begin_of_list(text: str, wanted: str) -> int:
         at = _behind_space(text, _scan(text, at)[1]) + 1
 
 
-def _texts(text: str, at: int) -> Iterator[str]:
-    """From a place of a list on, behind its bracket or one of its elements. REQUIRES: the text is JSON."""
-    begin, at = at, _behind_space(text, at)
+def _ends(text: str, at: int) -> Iterator[int]:
+    """Of the elements of a list from a place on, behind its bracket or one of its elements. REQUIRES: the text is
+    JSON."""
+    at = _behind_space(text, at)
     while text[at] != "]":
         at = _scan(text, _behind_space(text, at + 1) if text[at] == "," else at)[1]
-        yield text[begin:at]
-        begin, at = at, _behind_space(text, at)
+        yield at
+        at = _behind_space(text, at)
 
 
 def _behind_space(text: str, at: int) -> int:

@@ -216,34 +216,20 @@ def test_keys_tell_apart_what_python_takes_for_equal() -> None:
 
 
 def test_the_longest_unused_conversations_leave() -> None:
-    def conversation(name: str) -> list[tuple[int, bytes]]:
-        path, number = [], 0
-        for text in (b"head", name.encode(), b"tail"):
-            path.append((number, text))
-            known = memo.get(path[-1])
-            number = memo.put(path[-1], name) if known is None else known[0]
-        memo.use(reversed(path))
-        return path
+    def read(name: str) -> int:
+        keys = [b"head", name.encode(), b"tail"]
+        before, n_known = memo.find(b"", keys)
+        memo.keep(b"", keys, [name] * len(keys), before if n_known == len(keys) else None)
+        return n_known
 
     memo: ConversationMemo[str] = ConversationMemo(1 << 30)
-    first = conversation("a")
+    read("a")
     memo = ConversationMemo(memo.n_bytes * 2)
-    first, second = conversation("a"), conversation("b")
-    conversation("a")
-    conversation("c")
-    assert memo.n_bytes <= memo._max_bytes
-    assert all(memo.get(place) for place in first[:2])
-    assert memo.get(second[0]) is not None, "all begin with it"
-    assert memo.get(second[2]) is None
-
-
-def test_what_follows_a_message_that_is_read_anew_is_forgotten() -> None:
-    memo: ConversationMemo[str] = ConversationMemo(1 << 20)
-    behind = (memo.put((0, b"a"), "once"), b"b")
-    memo.put(behind, "then")
-    number = memo.put((0, b"a"), "again")
-    assert memo.get((0, b"a")) == (number, "again")
-    assert memo.get((number, b"b")) is None
+    assert [read(name) for name in "abab"] == [0, 1, 3, 3]
+    assert read("c") == 1, "all begin with it"
+    assert memo.n_bytes == memo._max_bytes
+    assert [memo.find(b"", [b"head", name])[1] for name in (b"a", b"b", b"c")] == [1, 2, 2]
+    assert memo.find(b"other", [b"head"]) == (None, 0)
 
 
 CALLED: Message = {"role": "assistant", "content": "I look.", "tool_calls": [call_of('{"a": 1}')]}

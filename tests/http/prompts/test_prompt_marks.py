@@ -148,3 +148,17 @@ def test_a_head_is_found_once(model: TextModel, client: str) -> None:
     asked_for.clear()
     assert marks.find(rendered.chat, prompt.messages) == first
     assert asked_for == []
+
+
+def test_inserts_of_earlier_turns_are_found_as_those_of_a_first_prompt(model: TextModel) -> None:
+    renderer = Renderer(model)
+    messages = [user("Hello")]
+    turns = []
+    for number in range(40):
+        text = f"{LONG} <system-reminder>State {number}</system-reminder> {LONG}"
+        messages = [*messages, assistant(f"Answer {number}"), user(text)]
+        turns.append(messages)
+    for turn in (*turns, turns[20], messages[:30], [*messages[:-1], user(LONG)]):
+        marks = renderer.render(ChatPrompt(messages=turn)).marks
+        assert marks == render(model, *turn).marks
+        assert len(marks) == min(8, sum("reminder" in str(message) for message in turn))
