@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from luce.protocol import Compress, ErrorCode, LocalProtocolError, PinSpan, ReadingArgs
 from luce.supervisor.cache_store.cache_store import CacheStore
+from luce.supervisor.cache_store.shared_folders import adopt_what_has_come
 from luce.supervisor.config import EngineConfig, SupervisorConfig
 from luce.supervisor.embedding.model import EmbeddingModel, Input, Relevance, TextVector
 from luce.supervisor.engine.generation import Compressed, EngineDied, EngineError
@@ -330,6 +331,13 @@ class Supervisor:
     def engine_pids(self) -> list[int]:
         """Of the engines that run now."""
         return [monitor.pid for monitor in self._monitors if monitor.pid is not None]
+
+    async def look_for_files(self) -> None:
+        """Those that other servers have put into the same disk cache since the engines began, or into the same cache
+        store of late, are found by the next prompt."""
+        await adopt_what_has_come(self._multiplexer.handles)
+        if self._cache_store is not None:
+            await self._cache_store.list_now()
 
     async def text(self) -> TextModel:
         """The model's vocabulary and chat template, opened on first use. It is the supervisor's: do not close it."""

@@ -8,6 +8,7 @@ not know what is asked.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import suppress
 from typing import Any
@@ -15,10 +16,13 @@ from typing import Any
 import h11
 from aiohttp import web
 
+from luce.supervisor.http.transport.unreadable import UNREADABLE
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
+_NOT_VISIBLE = re.compile(rb"[^\x21-\x7e]")
 _HIGH_WATER_BYTES = 64 << 10
 _OF_CONNECTIONS = {b"connection", b"transfer-encoding", b"keep-alive", b"upgrade", b"expect"}
 
@@ -58,8 +62,15 @@ class _Exchange:
         self._transport = _MemoryTransport(protocol, scope)
 
     async def run(self) -> None:
+        try:
+            head = self._head()
+        except h11.LocalProtocolError:  # the proxy lets more through than HTTP allows
+            headers = [(b"content-type", b"text/plain; charset=utf-8")]
+            await self._send({"type": "http.response.start", "status": 400, "headers": headers})
+            await self._send({"type": "http.response.body", "body": UNREADABLE.encode(), "more_body": False})
+            return
         self._protocol.connection_made(self._transport)
-        asking = asyncio.create_task(self._ask())
+        asking = asyncio.create_task(self._ask(head))
         try:
             await self._answer()
         finally:
@@ -67,9 +78,9 @@ class _Exchange:
             await asyncio.wait([asking])
             self._transport.lose()
 
-    async def _ask(self) -> None:
+    async def _ask(self, head: bytes) -> None:
         """The request; then waits for the client to leave."""
-        self._protocol.data_received(self._head())
+        self._protocol.data_received(head)
         has_more = True
         while True:
             message = await self._receive()
@@ -86,10 +97,13 @@ class _Exchange:
                 self._protocol.data_received(data)
 
     def _head(self) -> bytes:
+        """Raises h11.LocalProtocolError."""
         scope = self._scope
         target = scope.get("raw_path") or scope["path"].encode()
+        target = target.removeprefix(scope.get("root_path", "").encode()) or b"/"  # Serve's route_prefix
         if query := scope.get("query_string"):
             target += b"?" + query
+        target = _NOT_VISIBLE.sub(lambda found: b"%%%02X" % found[0][0], target)
         given = [(name, value) for name, value in scope["headers"] if name.lower() not in _OF_CONNECTIONS]
         if not any(name.lower() == b"host" for name, _ in given):
             given.append((b"host", b"localhost"))

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+WAITING_TOKENS = 8192
+
 
 class WaitingTokensPolicy:
-    def __init__(self, waiting_tokens: int = 8192) -> None:
+    def __init__(self, waiting_tokens: int = WAITING_TOKENS) -> None:
         """`waiting_tokens`: that a replica may have before it."""
         self._waiting_tokens = waiting_tokens
 

@@ -296,10 +296,11 @@ class Dispatcher:
         for carried in tuple(self._carried.values()):
             if carried.with_replica is replica:
                 _leave(carried, _Elsewhere(lost=True))
-
         for number, (asked_of, _) in tuple(self._asked.items()):
             if asked_of is replica:
                 self._note_answer(number, EngineFailedError("the replica was lost"))
+        for other in self.links:
+            other.link.send("look")
 
     def _note_answer(self, number: int, said: object) -> None:
         _, asked = self._asked.get(number, (None, None))

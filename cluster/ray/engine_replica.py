@@ -30,11 +30,11 @@ class EngineReplica:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: SupervisorConfig, *, stride: int, drain_s: float
     ) -> None:
-        self._config = config
         self._drain_s = drain_s
         self._held = HeldNames(stride_pages=stride // PAGE_TOKENS)
         self._speed = ReadingSpeed()
-        self._door: ReplicaDoor
+        supervisor = Supervisor(config, on_log=lambda line: _LOG.info("%s", line))
+        self._door = ReplicaDoor(supervisor, self._speed)
         self._metadata: dict[str, Any] = {}
         self._n_digests = 0
         self._to_end = asyncio.Event()
@@ -49,9 +49,8 @@ class EngineReplica:
     async def _live(self, ready: asyncio.Future[None]) -> None:
         """One task enters and leaves what has to be left by whom it was entered."""
         try:
-            async with Supervisor(self._config, on_log=lambda line: _LOG.info("%s", line)) as supervisor:
+            async with self._door.supervisor as supervisor:
                 supervisor.watch_pages(self._held)
-                self._door = ReplicaDoor(supervisor, self._speed)
                 host = get_node_ip_address()
                 port = await self._door.open(host)
                 info = next(engine.info for engine in supervisor.status().engines if engine.info is not None)
@@ -72,11 +71,12 @@ class EngineReplica:
                     await supervisor.presence.leave(ends=True, drain_s=0)
                 finally:
                     reporting.cancel()
-                    self._door.close()
         except Exception as error:
             if ready.done():
                 raise
             ready.set_exception(error)
+        finally:
+            self._door.close()  # last: by then disk and cache store have what others may go on from
 
     async def _report(self) -> None:
         gauges = Gauges(REPLICA_GAUGES)

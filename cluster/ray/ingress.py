@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import web
 from ray import serve
+from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from luce.ray.asgi_bridge import AsgiBridge
@@ -25,9 +26,10 @@ from luce.ray.replica_book import Question, ReplicaBook
 from luce.ray.replicated_model import ReplicatedModel
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.http.app import SHUTDOWN_GATE, create_app
-from luce.supervisor.http.server import running, site_of, stop_serving
+from luce.supervisor.http.server import is_exposed, running, site_of, stop_serving
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import tls_context
+from luce.supervisor.requests import EngineFailedError
 
 _LOG = logging.getLogger("ray.serve")
 _LOOK_S = 1.0
@@ -98,6 +100,12 @@ class Ingress:
         try:
             self._url = await sites.enter_async_context(site_of(runner, self._settings, tls_context(self._settings)))
             _LOG.info("luce answers at %s, past Serve's proxy", self._url)
+            if is_exposed(self._settings) and not self._settings.open_to_all:
+                _LOG.warning(
+                    "there is no API key, and everybody who reaches %s may use it: give luce an api_key, or say by "
+                    "open_to_all that it is meant so",
+                    self._settings.host,
+                )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -111,9 +119,12 @@ class Ingress:
             await self._take_port(runner, sites)
 
     async def _choose(self, question: Question[Any]) -> tuple[str, Mapping[str, Any]]:
-        """Serve's router, which is ours: it names a replica, and nothing is sent by it."""
-        async with self._engines.choose_replica(question, _reserve=False) as selection:
-            return selection.replica_id, selection.replica_metadata
+        """Serve's router, which is ours: it names a replica, and nothing is sent by it. Raises EngineFailedError."""
+        try:
+            async with self._engines.choose_replica(question, _reserve=False) as selection:
+                return selection.replica_id, selection.replica_metadata
+        except DeploymentUnavailableError:
+            raise EngineFailedError("no replica can be started: `serve status` says why") from None
 
     async def _look(self) -> None:
         """At the replicas that Serve has, so that they are connected before somebody asks."""
@@ -123,7 +134,7 @@ class Ingress:
             try:
                 async with asyncio.timeout(_LOOK_S):
                     await self._choose(Question(self._book))
-            except TimeoutError:
+            except (TimeoutError, EngineFailedError):
                 pass  # there is none now
             except Exception:  # noqa: BLE001  the next look may see more
                 _LOG.exception("Serve's router cannot be asked")

@@ -95,12 +95,24 @@ class Link(asyncio.Protocol):
 
 
 class GuardedLink(Link):
-    """Of the replica's side: closed to those who do not show its secret."""
+    """Of the replica's side: closed to those who do not show its secret, in time."""
 
-    def __init__(self, receive: Callable[[Message], None], lose: Callable[[], None], *, secret: bytes) -> None:
+    def __init__(
+        self, receive: Callable[[Message], None], lose: Callable[[], None], *, secret: bytes, within_s: float = 10.0
+    ) -> None:
         super().__init__(receive, lose)
         self._secret = secret
+        self._within_s = within_s
         self._is_known = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        asyncio.get_running_loop().call_later(self._within_s, self._turn_away_silent)
+
+    def _turn_away_silent(self) -> None:
+        if not self._is_known and self.is_open:
+            _LOG.warning("somebody who shows no secret within %g s was turned away", self._within_s)
+            self.abort()
 
     def data_received(self, data: bytes) -> None:
         if self._is_known:

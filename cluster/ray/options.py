@@ -6,16 +6,17 @@ not know Ray.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_type_hints
 
 from luce.ray.prefix_names import PAGE_TOKENS
+from luce.ray.replica_book import Choice
 from luce.supervisor.config import ConfigError, SupervisorConfig
-from luce.supervisor.config.loading import from_table, read_configuration
+from luce.supervisor.config.loading import from_table, read_configuration, unknown_option
+from luce.supervisor.config.values import read_item, read_text
 from luce.supervisor.http.settings import ServeSettings
 
 _ARGUMENTS = Path("args.luce")
@@ -31,7 +32,7 @@ class RayOptions:
     """Of a replica: num_cpus, num_gpus, resources, …"""
     ingresses: int = 1
     ingress_actor_options: Mapping[str, Any] = field(default_factory=lambda: {"num_cpus": 0})
-    router: str = "price"  # or two_choices, to compare
+    router: Choice = "price"  # or two_choices, to compare
     router_seed: int | None = None
     stride: int = 256
     """Tokens from one name of a text's beginning to the next."""
@@ -42,44 +43,43 @@ class RayOptions:
     health_period_s: float = 2.0
 
     def __post_init__(self) -> None:
-        if self.stride <= 0 or self.stride % PAGE_TOKENS:
+        if self.stride == 0 or self.stride % PAGE_TOKENS:
             raise ConfigError(f"stride={self.stride}: it must be a multiple of {PAGE_TOKENS}, the tokens of a page")
-        if self.router not in {"price", "two_choices"}:
-            raise ConfigError(f"router={self.router}: it must be price or two_choices")
         for name in ("replicas", "ingresses"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: it must be a number from 1 on")
-        if self.drain_s < 0:
-            raise ConfigError(f"drain_s={self.drain_s}: it must be 0 or more")
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}=0: it must be 1 or more")
+        for name in ("stats_period_s", "health_period_s"):
+            if getattr(self, name) == 0:
+                raise ConfigError(f"{name}=0: it must be above 0")
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Self:
         """Without `luce`. What `serve run` takes from the command line is text. Raises ConfigError."""
-        known = {entry.name: entry for entry in fields(cls)}
+        kinds = get_type_hints(cls)
         values: dict[str, Any] = {}
         for name, value in arguments.items():
-            if name not in known:
-                near = difflib.get_close_matches(name, [*known, "luce"], n=1)
-                raise ConfigError(f"there is no option {name}" + (f"; did you mean {near[0]}?" if near else ""))
-            values[name] = _as_number(name, value, known[name].type)
+            if name not in kinds:
+                raise ConfigError(unknown_option(name, [*kinds, "luce"]))
+            values[name] = _value(name, kinds[name], value)
+        if "replicas" in values and values.get("autoscaling") is not None:
+            raise ConfigError("replicas and autoscaling: name one of them (autoscaling has min_replicas)")
         return cls(**values)
 
 
-def _as_number(name: str, value: Any, kind: object) -> Any:
-    if not isinstance(value, str) or kind not in {"int", "float", "int | None"}:
-        return value
+def _value(name: str, kind: Any, value: object) -> Any:
     try:
-        return float(value) if kind == "float" else int(value)
-    except ValueError:
-        raise ConfigError(f"{name}={value}: it must be a number") from None
+        return read_text(kind, value) if isinstance(value, str) else read_item(kind, value, Path())
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
 
 
-def read_serving(table: Mapping[str, Any]) -> tuple[SupervisorConfig, ServeSettings]:
+def read_serving(given: object) -> tuple[SupervisorConfig, ServeSettings]:
     """From the `luce` of the arguments, before it the environment and what LUCE_CONFIG names. Raises ConfigError."""
     from luce.supervisor.cli.entry import Failure
     from luce.supervisor.cli.model_files import read_model
     from luce.supervisor.cli.serve import draft_answers, draft_of, expert_profiles, known_flags
 
+    table = _value("luce", Mapping[str, Any], given)
     flags = known_flags()
     configuration = read_configuration(flags, {}, os.environ, None)
     configuration = configuration.overlaid(from_table(flags, table, _ARGUMENTS))
@@ -94,6 +94,24 @@ def read_serving(table: Mapping[str, Any]) -> tuple[SupervisorConfig, ServeSetti
             draft_answers=draft_answers(configuration, settings),
             expert_profiles=expert_profiles(configuration, os.environ),
         )
+        _check(config, settings)
     except Failure as failure:
         raise ConfigError(str(failure)) from failure
     return config, settings
+
+
+def _check(config: SupervisorConfig, settings: ServeSettings) -> None:
+    """What no ingress would start with: Serve would end the one before for it. Raises ConfigError, Failure."""
+    from luce.supervisor.cli.input import read_file, utf8
+    from luce.supervisor.http.keys.key_ring import keys_of
+    from luce.supervisor.http.sockets import tls_context
+    from luce.supervisor.text import TextError, TextModel
+
+    file = settings.chat_template
+    template = None if file is None else utf8(read_file(file), f"chat_template {file}")
+    try:
+        TextModel(config.model, chat_template=template).close()
+    except TextError as error:
+        raise ConfigError(str(error)) from error
+    tls_context(settings)
+    keys_of(settings)

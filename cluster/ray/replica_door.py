@@ -22,6 +22,7 @@ from luce.supervisor.service import Submission
 from luce.supervisor.supervisor import Supervisor
 
 STATUS_S = 1.0
+_LOOK_S = 1.0
 _LOG = logging.getLogger("luce.ray.replica")
 
 
@@ -37,6 +38,8 @@ class ReplicaDoor:
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._looks_until_s = 0.0
 
     async def open(self, host: str) -> int:
         """Returns the port. Raises OSError."""
@@ -65,10 +68,22 @@ class ReplicaDoor:
     def close(self) -> None:
         if self._server is not None:
             self._server.close()
-        if self._telling is not None:
-            self._telling.cancel()
+        for task in (self._telling, self._looking):
+            if task is not None:
+                task.cancel()
         for visit in tuple(self.visits):
             visit.link.close()
+
+    def look(self) -> None:
+        """A replica is gone: what it remembered may lie on the disk that both have, or in the cache store."""
+        self._looks_until_s = time.monotonic() + _LOOK_S
+        self._looking = asyncio.create_task(self.supervisor.look_for_files(), name="looking for files")
+
+    async def looked(self) -> None:
+        """What goes on here is to find its beginning. A slow disk or store is not waited for."""
+        left_s = self._looks_until_s - time.monotonic()
+        if left_s > 0 and self._looking is not None and not self._looking.done():
+            await asyncio.wait([self._looking], timeout=left_s)
 
     def note_change(self) -> None:
         self._changed.set()
@@ -110,6 +125,8 @@ class Visit:
                 self.link.send("status", self._door.status())
                 if self._door.is_draining:
                     self.link.send("draining")
+                else:
+                    self._door.look()  # replicas may have gone of which this one has not heard
             case ("submit", number, request, prompt):
                 served = self.requests[number] = _Served(self, number)
                 self._run(served.run(self._door, replace(request, prompt_ids=prompt)))
@@ -119,6 +136,8 @@ class Visit:
             case ("cancel", number):
                 if (known := self.requests.get(number)) is not None:
                     known.cancel()
+            case ("look",):
+                self._door.look()
             case ("ask", number, what, arguments):
                 self._run(self._answer(number, what, arguments))
             case _:
@@ -159,9 +178,11 @@ class _Served:
         self._visit = visit
         self._number = number
         self._submission: Submission | None = None
+        self._is_enough = False
         self.has_read = False
 
     def end(self) -> None:
+        self._is_enough = True
         if self._submission is not None:
             self._submission.end()
 
@@ -177,10 +198,13 @@ class _Served:
     async def run(self, door: ReplicaDoor, request: GenerateRequest) -> None:
         send, number, asked_s = self._visit.link.send, self._number, time.monotonic()
         try:
+            await door.looked()
             self._submission = submission = await door.supervisor.submit(request)
             try:
                 if number not in self._visit.requests:  # cancelled meanwhile
                     return
+                if self._is_enough:
+                    submission.end()
                 send("accepted", number)
                 while items := await submission.take(self._show):
                     self.has_read = self.has_read or not isinstance(items[-1], PrefillEvent)

@@ -77,6 +77,10 @@ class CacheStore:
             self._group = None
             await self._transfers.close()
 
+    async def list_now(self) -> None:
+        """Somebody has written into the store."""
+        await self._upkeep.list_now()
+
     async def write_rest(self) -> None:
         """REQUIRES: the engines have ended."""
         folders = {folder for handle in self._multiplexer.handles if (folder := folder_of(handle)) is not None}

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
 
 from luce.supervisor.cache_store.object_store import StoredObject, StoreError
@@ -39,6 +40,17 @@ class Upkeep:
         self._files = files
         self._bounds = bounds
         self._identities = identities
+        self._hurry = asyncio.Event()
+        self._asked: list[asyncio.Event] = []
+
+    async def list_now(self) -> None:
+        """Returns once it has been listed anew, or could not be."""
+        done = asyncio.Event()
+        self._asked.append(done)
+        self._hurry.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EVERY_S):
+                await done.wait()
 
     async def run(self) -> None:
         """As long as there are engines."""
@@ -48,11 +60,17 @@ class Upkeep:
             except RequestError:
                 return  # no engine is left
             began_s = time.monotonic()
+            self._hurry.clear()
+            asked, self._asked = self._asked, []
             try:
                 await self.once(identities)
             except StoreError as error:
                 self._files.note_failure("listing", error)
-            await asyncio.sleep(max(_EVERY_S, _SHARE * (time.monotonic() - began_s)))
+            for done in asked:
+                done.set()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(_EVERY_S, _SHARE * (time.monotonic() - began_s))):
+                    await self._hurry.wait()
 
     async def once(self, identities: AbstractSet[str]) -> None:
         """Raises StoreError."""

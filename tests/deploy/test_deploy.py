@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 from luce.supervisor.cli.serve import known_flags
 from luce.supervisor.config.loading import Configuration, read_configuration
 from luce.supervisor.http.admin.endpoints import OPERATIONS
+from luce.supervisor.http.transport.served_hosts import ServedHosts
 from luce.supervisor.kv_events.config import Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,27 +40,38 @@ def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
     }
 
 
+def _manifest(version: str, spec: dict[str, Any]) -> dict[str, Any]:
+    name = _object({"name": _NAME})
+    return _object({"apiVersion": {"const": version}, "kind": {"type": "string"}, "metadata": name, "spec": spec})
+
+
 # Of what Kubernetes has no schema for: the fields that are used here, as the projects' references have them.
 _BACKEND = _object({"name": _NAME}, group={"type": "string"}, kind={"type": "string"}, port=_PORT)
-SPECS = {
-    "InferencePool": _object(
-        {
-            "selector": _object({"matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}}),
-            "targetPorts": {"type": "array", "items": _object({"number": _PORT}), "minItems": 1, "maxItems": 8},
-            "endpointPickerRef": _object({"name": _NAME, "port": _object({"number": _PORT})}),
-        }
+SCHEMAS = {
+    "InferencePool": _manifest(
+        "inference.networking.k8s.io/v1",
+        _object(
+            {
+                "selector": _object({"matchLabels": {"type": "object", "additionalProperties": {"type": "string"}}}),
+                "targetPorts": {"type": "array", "items": _object({"number": _PORT}), "minItems": 1, "maxItems": 8},
+                "endpointPickerRef": _object({"name": _NAME, "port": _object({"number": _PORT})}),
+            }
+        ),
     ),
-    "HTTPRoute": _object(
-        {
-            "parentRefs": {"type": "array", "items": _object({"name": _NAME})},
-            "rules": {
-                "type": "array",
-                "items": _object(
-                    {"backendRefs": {"type": "array", "items": _BACKEND}},
-                    timeouts=_object({"request": {"type": "string", "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}}),
-                ),
-            },
-        }
+    "HTTPRoute": _manifest(
+        "gateway.networking.k8s.io/v1",
+        _object(
+            {
+                "parentRefs": {"type": "array", "items": _object({"name": _NAME})},
+                "rules": {
+                    "type": "array",
+                    "items": _object(
+                        {"backendRefs": {"type": "array", "items": _BACKEND}},
+                        timeouts=_object({"request": {"type": "string", "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}}),
+                    ),
+                },
+            }
+        ),
     ),
 }
 
@@ -105,16 +118,38 @@ def variables() -> Iterator[tuple[str, str]]:
         yield entry["name"], re.sub(r"\$\((\w+)\)", lambda named: known[named[1]], value)
 
 
+def manifests() -> list[dict[str, Any]]:
+    return [*(one for file in MANIFESTS if "patch" not in file.name for one in documents(file)), with_patch()]
+
+
+def check(manifest: dict[str, Any], version: str) -> None:
+    if (schema := SCHEMAS.get(manifest["kind"])) is not None:
+        jsonschema_rs.validate(schema, manifest)
+    else:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
 @pytest.mark.parametrize("version", KUBERNETES)
 def test_the_manifests_have_kubernetes_schema(version: str) -> None:
-    n_checked = 0
-    for manifest in [*(one for file in MANIFESTS if "patch" not in file.name for one in documents(file)), with_patch()]:
-        if (spec := SPECS.get(manifest["kind"])) is not None:
-            jsonschema_rs.validate(spec, manifest["spec"])
-        else:
-            kubernetes_validate.validate(manifest, version, strict=True)
-        n_checked += 1
-    assert n_checked >= 8
+    assert len(manifests()) >= 8
+    for manifest in manifests():
+        check(manifest, version)
+
+
+def test_a_slip_in_a_manifest_is_noticed() -> None:
+    refused = (
+        kubernetes_validate.ValidationError,
+        kubernetes_validate.SchemaNotFoundError,
+        jsonschema_rs.ValidationError,
+    )
+    for manifest in manifests():
+        for wrong in (
+            {"metadata": {"name": 5}},
+            {"spec": {**manifest["spec"], "podSelectr": {}}},
+            {"apiVersion": "v9"},
+        ):
+            with pytest.raises(refused):
+                check(manifest | wrong, KUBERNETES[-1])
 
 
 def test_what_the_server_is_told_is_understood(tiny_model: Path) -> None:
@@ -122,6 +157,9 @@ def test_what_the_server_is_told_is_understood(tiny_model: Path) -> None:
     settings = told.serve_settings()
     told.supervisor_config(model=tiny_model)
     assert settings.kv_events_topic == "kv@10.1.2.3@luce"
+    services = [one["metadata"]["name"] for one in manifests() if one["kind"] == "Service"]
+    hosts = ServedHosts.of(replace(settings, host="0.0.0.0"))  # noqa: S104  as the container files have it
+    assert all(hosts.serves(host) for name in services for host in (name, f"luce-0.{name}.default.svc:8080"))
     pod = server()["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > settings.shutdown_delay_s + settings.shutdown_grace_s
     assert pod["enableServiceLinks"] is False, "LUCE_PORT=tcp://… of a service called luce is no option"

@@ -62,6 +62,13 @@ class Site:
         self.book = ReplicaBook(own_name="ingress", stride=STRIDE)
         self.dispatcher = Dispatcher(self.config, self.book, self.choose, name="ingress", stride=STRIDE)
 
+    async def retire(self, name: str) -> None:
+        """As a replica that Serve drains ends."""
+        replica = self.replicas.pop(name)
+        await replica.door.drain(drain_s=0)
+        await replica.door.supervisor.presence.leave(ends=True, drain_s=0)
+        replica.door.close()
+
     async def add(self, name: str) -> Replica:
         supervisor = await self.stack.enter_async_context(Supervisor(self.config))
         held = HeldNames(stride_pages=STRIDE // PAGE_TOKENS)
@@ -79,6 +86,11 @@ class Site:
         }
         made = self.replicas[name] = Replica(SimpleNamespace(unique_id=name), metadata, {}, door, held)
         return made
+
+    def close(self) -> None:
+        self.dispatcher.close()
+        for replica in self.replicas.values():
+            replica.door.close()
 
     async def choose(self, question: Question[Any]) -> tuple[str, Mapping[str, Any]]:
         """As Serve does with what PrefixRouter ranks; without a replica it waits."""
@@ -108,6 +120,4 @@ async def site(config: SupervisorConfig) -> AsyncIterator[Site]:
         try:
             yield made
         finally:
-            made.dispatcher.close()
-            for replica in made.replicas.values():
-                replica.door.close()
+            made.close()

@@ -19,14 +19,17 @@ Message = MutableMapping[str, Any]
 class Client:
     """An ASGI server's side of one request."""
 
-    def __init__(self, bridge: AsgiBridge, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> None:
+    def __init__(
+        self, bridge: AsgiBridge, method: str, path: str, headers: list[tuple[bytes, bytes]], root: str = ""
+    ) -> None:
         self._to_app: asyncio.Queue[Message] = asyncio.Queue()
         self._from_app: asyncio.Queue[Message] = asyncio.Queue()
         scope = {
             "type": "http",
             "method": method,
-            "path": path,
-            "raw_path": path.encode(),
+            "root_path": root,
+            "path": root + path,
+            "raw_path": (root + path).encode(),
             "query_string": b"a=1",
             "headers": headers,
             "client": ("10.0.0.9", 5),
@@ -130,6 +133,20 @@ async def test_what_is_not_there_and_no_host(bridge: AsgiBridge) -> None:
     client.send(b"")
     assert (await client.get())["status"] == 404
     assert b"Not Found" in await client.body()
+
+
+async def test_below_a_prefix_and_with_bytes_that_no_line_may_have(bridge: AsgiBridge) -> None:
+    client = Client(bridge, "POST", "/echo", [(b"host", b"there")], root="/llm")
+    client.send(b"abc")
+    assert (await client.get())["status"] == 200
+    assert await client.body() == b"ABC"
+    client = Client(bridge, "GET", "/caf\u00e9", [(b"host", b"there")])
+    client.send(b"")
+    assert (await client.get())["status"] == 404
+    client = Client(bridge, "GET", "/echo", [(b"host", b"there"), (b"x-one", b"two\x00")])
+    assert (await client.get())["status"] == 400
+    assert b"x-one" not in await client.body()
+    await client.task
 
 
 async def test_a_client_that_leaves_ends_the_handler(bridge: AsgiBridge, application: Application) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,22 @@ async def test_a_replica_that_drains_hands_its_answers_over(site: Site) -> None:
     assert left.door.supervisor.status().n_requests == n_before + 1
 
 
+async def test_what_a_drained_replica_remembered_lies_on_the_disk_that_both_have(
+    config: SupervisorConfig, tmp_path: Path
+) -> None:
+    shared = Site(replace(config, disk_cache=tmp_path))
+    async with shared.stack:
+        for name in ("a", "b"):
+            await shared.add(name)
+        begun: list[str] = []
+        tokens, _ = await read(shared, SAMPLED, at([1], lambda: begun.append(at_work(shared))))
+        await shared.retire(begun[0])
+        turn = replace(SAMPLED, prompt_ids=[*PROMPT, *tokens, 5, 6, 7], max_tokens=3)
+        _, finished = await read(shared, turn)
+        assert (finished.n_prompt, finished.n_reused) == (273, 269)
+        shared.close()
+
+
 async def test_an_answer_waits_for_a_replica_and_no_longer_than_it_is_to(site: Site) -> None:
     undisturbed, _ = await read(site, GREEDY)
 
@@ -144,9 +161,7 @@ async def test_a_full_replica_is_passed_over_and_full_ones_are_told(config: Supe
         assert told.value.retry_after_s > 0
         for submission in submissions:
             submission.close()
-        full.dispatcher.close()
-        for replica in full.replicas.values():
-            replica.door.close()
+        full.close()
 
 
 async def test_a_caller_that_leaves_frees_the_lane_and_one_that_has_enough_gets_its_end(site: Site) -> None:

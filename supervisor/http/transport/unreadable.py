@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-_TEXT = "The request could not be read: it is not HTTP/1.1, or its headers are malformed or too long.\n"
+UNREADABLE = "The request could not be read: it is not HTTP/1.1, or its headers are malformed or too long.\n"
 
 
 class _Connection(web.RequestHandler):
@@ -25,7 +25,7 @@ class _Connection(web.RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         if isinstance(exc, HttpProcessingError):
-            message = _TEXT
+            message = UNREADABLE
         return super().handle_error(request, status, exc, message)
 
 
