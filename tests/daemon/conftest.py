@@ -22,7 +22,8 @@ def start(luced: Path, tiny_model: Path) -> Iterator[Start]:
     def start_one(
         *arguments: str, mux: bool = True, stream: bool = True, model: Path = tiny_model, warm_up: bool = False
     ) -> DaemonDriver:
-        first = ("--threads", "1", *(() if warm_up else ("--no-warmup",)))
+        has_drafts = "--embedding" not in arguments
+        first = ("--threads", "1", *(("--no-warmup",) if has_drafts and not warm_up else ()))
         driver = DaemonDriver(luced, model, *first, *arguments, mux=mux, stream=stream)
         drivers.append(driver)
         driver.ready = driver.expect_ready()

@@ -35,7 +35,8 @@ bool CopiesWithin::copy_parts(const ggml_tensor* tensor, std::size_t from, std::
 
 // A stream that cannot copy by itself is waited for by ggml, before and after.
 void CopiesWithin::copy(const ggml_tensor* tensor, std::size_t from, std::size_t to, std::size_t n_bytes) {
-    const bool has_parts = is_of_parts(device_holding(tensor));
+    const ggml_backend_dev_t device = device_holding(tensor);
+    const bool has_parts = device != nullptr && is_of_parts(device);
     if (has_parts && copy_parts(tensor, from, to, n_bytes)) return;
     ggml_backend_buffer_t buffer = buffer_of(tensor);
     ggml_backend_t stream = stream_of(tensor);
