@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """What replicas behind Ray Serve cost against one server, both of the packaged model on this machine.
 
+\b
 read      agents with one system prompt, turn by turn: tokens of prompts that were read anew, by one big server, by
           replicas with our router, and by replicas of which two are drawn
 first     the first token of a short prompt: one replica through the ingress' own port against the server
 streams   tokens a second of many streams at once, the same two
 
+\b
     scripts/bench/ray/replicas.py read first streams
 """
 
