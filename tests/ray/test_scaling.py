@@ -117,15 +117,15 @@ async def test_replicas_come_and_go_with_the_load_and_streams_and_conversations_
         assert [one.n_cached for one in conversations] == pytest.approx(known, rel=0.1)
 
 
-async def test_what_replicas_remembered_is_in_the_cache_store_once_they_are_gone(tmp_path: Path) -> None:
-    """The next version's have another disk cache. Which of its prompts are helped hangs on the machine: short ones are
-    read sooner than fetched, and no prompt waits."""
+async def test_what_replicas_remembered_comes_from_the_cache_store_once_they_are_gone(tmp_path: Path) -> None:
+    """The next version's have another disk cache. Texts of thousands of tokens: no prompt waits, so that shorter
+    ones may be read sooner than fetched."""
     pytest.importorskip("obstore")
     luce = {"disk_cache": str(tmp_path / "first"), "cache_store": (tmp_path / "store").as_uri()}
     (tmp_path / "store").mkdir()
     with local_cluster(replicas=2, luce=luce) as cluster:
         conversations = [Conversation(number) for number in range(4)]
-        await turns(cluster, conversations, "red blue one two " * 200)
+        await turns(cluster, conversations, "red blue one two " * 600)
         before = await pids(cluster)
         await asyncio.to_thread(cluster.deploy, disk_cache=str(tmp_path / "second"))
 
@@ -135,4 +135,6 @@ async def test_what_replicas_remembered_is_in_the_cache_store_once_they_are_gone
         await until(all_are_new)
         n_pages = sum(one.n_total // 64 - 1 for one in conversations)
         assert sum(path.is_file() for path in (tmp_path / "store").rglob("*")) >= n_pages
+        known = [one.n_total for one in conversations]
         await turns(cluster, conversations, "who are you?")
+        assert [one.n_cached for one in conversations] == pytest.approx(known, rel=0.1)
