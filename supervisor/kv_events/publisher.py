@@ -100,10 +100,12 @@ class KvEventPublisher:
         self._pub.send_multipart([self._topic, number.to_bytes(8, "big"), payload], flags=zmq.NOBLOCK)
 
     async def _answer(self, asked: zmq.asyncio.Socket) -> None:
+        level = logging.WARNING
         while True:
             *sender, number = await asked.recv_multipart()
             if not 1 <= len(sender) <= 2 or len(number) != 8:
-                _LOG.warning("KV events: a request for a replay that is no number of eight bytes is passed over")
+                _LOG.log(level, "KV events: requests for a replay that are no number of eight bytes are passed over")
+                level = logging.DEBUG  # anyone may send them
                 continue
             try:
                 async with asyncio.timeout(_ASKED_READER_S):
