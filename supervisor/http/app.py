@@ -86,7 +86,7 @@ async def create_app(served: ModelBackend | ServedFleet, settings: ServeSettings
             texts.append(text)
         of_file = await asyncio.to_thread(AnswerDefaults.of_file, supervisor.model)
         defaults = ModelDefaults(settings, settings.profiles, of_file)
-        answerer = KeyLimits(ChatAnswerer(supervisor, text, settings, metrics, defaults, keys), keys, metrics)
+        answerer = KeyLimits(ChatAnswerer(supervisor, text, settings, metrics, defaults), keys, metrics)
         return AppContext(
             supervisor=supervisor,
             text=text,

@@ -136,7 +136,7 @@ SERVED_MODELS = web.AppKey("served_models", Models)
 """Of a server that has several."""
 _CHOSEN = web.RequestKey("chosen_context", AppContext)
 CLIENT = web.RequestKey("client", str)
-"""Of a request: its API key's name; empty without keys. Set by middleware."""
+"""Of a request: whom what is kept of it belongs to (`ApiKey.client`); empty without keys. Set by middleware."""
 REQUEST_ID = web.RequestKey("request_id", str)
 """Of a request: its id in headers and log. Set by middleware."""
 STREAMS = web.RequestKey("streams", bool)

@@ -40,7 +40,6 @@ from luce.supervisor.http.answering.common_prompts import common_heads
 from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
-from luce.supervisor.http.keys.key_ring import KeyRing
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
 from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
 from luce.supervisor.http.prompts.prompt_images import PromptImages
@@ -78,7 +77,6 @@ class ChatAnswerer:
         settings: ServeSettings,
         metrics: Metrics,
         defaults: ModelDefaults | None = None,
-        keys: KeyRing | None = None,
     ) -> None:
         self._supervisor = supervisor
         self._text = text
@@ -91,8 +89,7 @@ class ChatAnswerer:
         self._images = PromptImages(supervisor)
         self._isolation = None
         if settings.cache_isolation == "key":
-            keys = KeyRing() if keys is None else keys
-            self._isolation = TenantIsolation(keys, common_heads(settings.common_prompts, text))
+            self._isolation = TenantIsolation(common_heads(settings.common_prompts, text))
         self._prompts = PromptReader(supervisor, settings, self._renderer, self._images, self._isolation)
         self._log = _answer_log(supervisor.config, text, settings.answers_kept_bytes)
         for answer in self._log.read() if self._log is not None else ():

@@ -12,7 +12,7 @@ Scope = Literal["infer", "admin"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
     name: str
-    """In log, metrics and `usage`; the client that texts and kept responses belong to."""
+    """In log, metrics and `usage`."""
     digest: bytes
     scope: Scope = "admin"
     requests_per_minute: int | None = None
@@ -20,6 +20,11 @@ class ApiKey:
     tokens_per_minute: int | None = None
     max_lanes: int | None = None
     max_context: int | None = None
+
+    @property
+    def client(self) -> str:
+        """Whom texts, streams and kept responses belong to: another key under the same name is another client."""
+        return self.digest.hex()
 
     def window(self, n_ctx: int | None) -> int | None:
         """What is left of a context of `n_ctx` tokens; None: nobody knows yet."""

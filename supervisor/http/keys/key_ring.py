@@ -17,7 +17,7 @@ from luce.supervisor.http.settings import ServeSettings
 
 class KeyRing:
     def __init__(self, keys: Iterable[ApiKey] = ()) -> None:
-        self._accounts: dict[str, KeyAccount] = {}
+        self._accounts: dict[str, KeyAccount] = {}  # by name
         self.replace(keys)
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
@@ -43,8 +43,9 @@ class KeyRing:
                     found = account
         return found
 
-    def account(self, name: str) -> KeyAccount | None:
-        return self._accounts.get(name)
+    def account(self, client: str) -> KeyAccount | None:
+        """By ApiKey.client."""
+        return next((account for account in self._accounts.values() if account.key.client == client), None)
 
     def __bool__(self) -> bool:
         return bool(self._accounts)
@@ -56,6 +57,12 @@ class KeyRing:
 KEY_RING = web.AppKey("key_ring", KeyRing)
 KEY_ACCOUNT = web.RequestKey("key_account", KeyAccount)
 """Of a request that has brought a key. Set by middleware."""
+
+
+def key_name(request: web.Request) -> str:
+    """Of the key that it has brought; empty without keys."""
+    account = request.get(KEY_ACCOUNT)
+    return "" if account is None else account.key.name
 
 
 def charge(request: web.Request, n_tokens: int) -> None:

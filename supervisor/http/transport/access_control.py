@@ -53,7 +53,7 @@ async def check_access(request: web.Request, handler: Handler) -> web.StreamResp
                 return page_response(request)  # people are asked for their key
             text = "this server wants an API key, in `Authorization: Bearer KEY` or `x-api-key: KEY`"
             raise ApiError(ErrorKind.UNAUTHENTICATED, "invalid_api_key", text)
-        request[CLIENT] = account.key.name
+        request[CLIENT] = account.key.client
         request[KEY_ACCOUNT] = account
         if account.key.scope != "admin" and _needs_admin(request):
             text = f"the API key {account.key.name} may ask for answers only: this needs one of scope admin"

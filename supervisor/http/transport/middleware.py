@@ -20,6 +20,7 @@ from aiohttp.typedefs import Handler
 from luce.supervisor.http.answering.shutdown_gate import STREAM_ERRORS
 from luce.supervisor.http.app_context import CLIENT, REQUEST_ID, STREAMS, choose_model, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
+from luce.supervisor.http.keys.key_ring import key_name
 from luce.supervisor.http.transport.connection import ClientGoneError
 from luce.supervisor.http.transport.error_bodies import anthropic_error, openai_error, speaks_anthropic
 from luce.supervisor.requests import RequestError
@@ -79,14 +80,14 @@ async def account_request(request: web.Request, handler: Handler) -> web.StreamR
         return response
     finally:
         metrics.request_ended(api, outcome)
-        if request[CLIENT]:
-            metrics.key_request(request[CLIENT], outcome)
+        if name := key_name(request):
+            metrics.key_request(name, outcome)
         level = logging.DEBUG if request.rel_url.raw_path.endswith(_POLLED) else logging.INFO
         _access_log.log(
             level,
             "%s%s %s %s %d %s %.3f s",
             request[REQUEST_ID],
-            f" {request[CLIENT]}" if request[CLIENT] else "",
+            f" {name}" if name else "",
             request.method,
             request.rel_url.raw_path[:200],
             status,

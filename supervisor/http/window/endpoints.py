@@ -15,9 +15,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from luce.supervisor.http.admin.openapi import COUNT, Operation, listed, record
-from luce.supervisor.http.app_context import CLIENT, REQUEST_ID, context_of, watched_of
+from luce.supervisor.http.app_context import REQUEST_ID, context_of, watched_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.keys.key_ring import KEY_RING, window_of
+from luce.supervisor.http.keys.key_ring import KEY_RING, key_name, window_of
 from luce.supervisor.http.request_records import RequestRecord, RequestRecords, agent_of
 from luce.supervisor.http.transport.middleware import CLIENT_GONE_STATUS, api_name
 from luce.supervisor.http.window.client_lines import client_lines
@@ -106,7 +106,7 @@ async def note_request(request: web.Request, handler: Handler) -> web.StreamResp
             noted.status = response.status
         finally:
             noted.id = request.get(REQUEST_ID, "")
-            noted.client = request.get(CLIENT, "")
+            noted.client = key_name(request)
     return response
 
 
