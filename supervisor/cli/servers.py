@@ -19,16 +19,20 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_ENGINE, Failure
+from luce.supervisor.cli.entry import EXIT_BAD_ARGS, EXIT_ENGINE, Failure, say
 from luce.supervisor.cli.options import engine_options
-from luce.supervisor.cli.server_client import ServerClient, server_url
+from luce.supervisor.cli.output import safe
+from luce.supervisor.cli.server_client import ServerClient, ServerError, server_url
 
 if TYPE_CHECKING:
     from types import FrameType
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 KEY_VARIABLE = "LUCE_API_KEY"
+UNNAMED_MODEL = "default"  # a server that lists no model answers under any name
 
+_LOOK_S = 10.0
+_NO_LIST = frozenset({404, 405, 501})  # of a server that answers chats but lists no models
 _END_S = 30.0
 # What says where the parts of the package are, not what `luce serve` is to do.
 _KEPT = frozenset({"LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY"})
@@ -48,6 +52,29 @@ def named_server(option: str, url: str, key_variable: str, key: str | None = Non
         return ServerClient(server_url(url), first)
     except ValueError as error:
         raise Failure(f"{option} {error}", EXIT_BAD_ARGS) from None
+
+
+def models_at(server: ServerClient) -> list[str]:
+    """The names that a server lists; none: it does not say. Raises ServerError where it would answer nothing."""
+    try:
+        models = server.look("/v1/models", _LOOK_S).get("data")
+    except ServerError as error:
+        if error.status not in _NO_LIST:
+            raise
+        models = None
+    listed = models if isinstance(models, list) else []
+    return [model["id"] for model in listed if isinstance(model, dict) and isinstance(model.get("id"), str)]
+
+
+def asked_model(server: ServerClient, name: str | None, option: str) -> str:
+    """What requests call the model: `name`, or else the server's first one; `option` is told where there are others.
+    Raises ServerError."""
+    if name is not None:
+        return name
+    names = models_at(server)
+    if len(names) > 1:
+        say(f"{server.url} is asked for {safe(names[0])}; {option} chooses among {safe(', '.join(names))}")
+    return names[0] if names else UNNAMED_MODEL
 
 
 def engine_arguments(context: click.Context) -> list[str]:

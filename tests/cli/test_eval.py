@@ -24,6 +24,7 @@ from luce.supervisor.evaluating.tasks.human_eval import human_eval_task
 from luce.supervisor.evaluating.tasks.replay import replay_task
 from luce.supervisor.evaluating.tasks.sums import gsm8k_task, math_task
 from tests.cli.conftest import Run
+from tests.cli.scripted_server import scripted
 from tests.evaluating.oracle import Oracle, oracle
 from tests.evaluating.published import write_all
 
@@ -70,6 +71,22 @@ def evaluate(run: Run, *arguments: str | Path) -> subprocess.CompletedProcess[by
 
 def data_sets(files: dict[str, Path]) -> list[str]:
     return [word for name, path in files.items() for word in (f"--{name}", str(path))]
+
+
+@pytest.mark.parametrize(
+    ("models", "words", "asked"),
+    [
+        ('{"data": [{"id": "left"}, {"id": "right"}]}', [], "left"),
+        ('{"data": [{"id": "left"}, {"id": "right"}]}', ["--name", "right"], "right"),
+        ('{"data": "none"}', [], "default"),
+        (None, [], "default"),
+    ],
+)
+def test_a_model_that_is_there_is_asked(run: Run, models: str | None, words: list[str], asked: str) -> None:
+    with scripted(*[(404, '{"error": "unknown"}')] * 2, models=models) as server:
+        result = evaluate(run, "--url", server.url, "--tasks", "tools", *words, *SHORT)
+    assert {body["model"] for body in server.asked} == {asked}
+    assert (b"--name chooses among left, right" in result.stderr) == (asked == "left")
 
 
 def test_right_answers_reach_all_that_is_wanted(run: Run, right: Oracle, files: dict[str, Path]) -> None:

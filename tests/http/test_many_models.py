@@ -7,6 +7,8 @@ import dataclasses
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +117,23 @@ async def test_what_is_listed_and_what_is_not_known(many: Many) -> None:
     metrics = (await fetch(many, "/metrics"))[1]
     assert b'luce_supervisor_engines{state="away"} 1.0' in metrics
     assert b'engine="left engine 0"' in metrics
+
+
+async def test_a_benchmark_asks_for_a_model_that_is_there(many: Many) -> None:
+    async def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = "from luce.supervisor.cli.app import main; main()"
+        command = [sys.executable, "-c", code, "bench", "--url", many.url, "--depths", "32", "--rounds", "1", "-n", "2"]
+        return await asyncio.to_thread(
+            subprocess.run, [*command, *arguments], capture_output=True, text=True, timeout=120, check=False
+        )
+
+    first, right, unknown = [await bench(*words) for words in ((), ("--name", "right"), ("--name", "gpt-9"))]
+    assert first.returncode == 0, first.stderr
+    assert "is asked for left; --name chooses among left, gauche, left-cold, right" in first.stderr
+    assert right.returncode == 0, right.stderr
+    assert many.fleet.supervisors["right"].status().n_finished > 0
+    assert unknown.returncode == 1
+    assert "there is no model 'gpt-9' here, but left, gauche, left-cold, right" in unknown.stderr
 
 
 async def test_a_client_hears_signs_of_life_while_its_model_comes(many: Many) -> None:

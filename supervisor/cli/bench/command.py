@@ -22,7 +22,7 @@ from luce.supervisor.cli.options import engine_options
 from luce.supervisor.cli.output import print_tables, write_output
 from luce.supervisor.cli.progress import progress
 from luce.supervisor.cli.server_client import CHAT_PATH, TEXT_PATH, ServerError
-from luce.supervisor.cli.servers import end_by_signals, engine_arguments, named_server, own_server
+from luce.supervisor.cli.servers import asked_model, end_by_signals, engine_arguments, named_server, own_server
 
 _EPILOG = """\b
 What is measured, at each depth:
@@ -90,8 +90,8 @@ class Depths(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
     show_default=True,
     help="The endpoint that is asked; completions for servers without a chat template.",
 )
-@click.option("--name", "model_name", default="default", metavar="NAME", help="The model that --url is asked for.")
-@click.option("--vs-name", default="default", metavar="NAME", help="The model that --vs is asked for.")
+@click.option("--name", "model_name", metavar="NAME", help="The model that --url is asked for. Default: its first one.")
+@click.option("--vs-name", metavar="NAME", help="The model that --vs is asked for. Default: its first one.")
 @click.option("--json", "as_json", is_flag=True, help="Settings, medians and every sample as JSON in place of tables.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it all into a PNG, SVG or PDF.")
 @engine_options
@@ -136,7 +136,7 @@ def _measure(values: dict[str, Any], engine: list[str]) -> Results:
         plain = None
         if values["url"] is not None:
             server = named_server("--url", values["url"], "LUCE_API_KEY")
-            sides = [Side("url", server, path, values["model_name"])]
+            sides = [Side("url", server, path, asked_model(server, values["model_name"], "--name"))]
             what = {"url": server.url}
         else:
             start = ["--log-level", "warn", *engine]
@@ -149,7 +149,7 @@ def _measure(values: dict[str, Any], engine: list[str]) -> Results:
                 plain = Side("plain", stack.enter_context(own_server(start)), path)
         if values["vs"] is not None:
             other = named_server("--vs", values["vs"], "LUCE_VS_API_KEY")
-            sides.append(Side("vs", other, path, values["vs_name"]))
+            sides.append(Side("vs", other, path, asked_model(other, values["vs_name"], "--vs-name")))
             what["vs"] = other.url
         results = Results(what, settings)
         n_steps = len(depths) * rounds * len(sides) + (rounds * len(SPECULATION_PROMPTS) if plain else 0)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from luce.supervisor.cli.server_client import CHAT_PATH, Answer, ServerClient, ServerError
+from luce.supervisor.cli.servers import UNNAMED_MODEL
 
 _ENGLISH = (
     "the of and to in that it was for on are with as be at one have this from or had by hot but some what there we can"
@@ -76,7 +77,7 @@ class SpeculationSample:
 class Side:
     """A server under a name."""
 
-    def __init__(self, name: str, server: ServerClient, path: str = CHAT_PATH, model: str = "default") -> None:
+    def __init__(self, name: str, server: ServerClient, path: str = CHAT_PATH, model: str = UNNAMED_MODEL) -> None:
         self.name = name
         self._server = server
         self._path = path

@@ -21,7 +21,14 @@ from luce.supervisor.cli.options import engine_options
 from luce.supervisor.cli.output import print_tables, write_output
 from luce.supervisor.cli.progress import progress
 from luce.supervisor.cli.server_client import ServerClient, ServerError
-from luce.supervisor.cli.servers import end_by_signals, engine_arguments, named_server, own_server
+from luce.supervisor.cli.servers import (
+    UNNAMED_MODEL,
+    asked_model,
+    end_by_signals,
+    engine_arguments,
+    named_server,
+    own_server,
+)
 from luce.supervisor.evaluating.question import Question, Scale, Task
 from luce.supervisor.evaluating.results import Results
 from luce.supervisor.evaluating.run import ask_all
@@ -111,8 +118,8 @@ _COUNT = click.IntRange(1, 1 << 20)
               help="Questions at once.")  # fmt: skip
 @click.option("--thinking", type=click.IntRange(0, 1 << 20), default=0, show_default=True, metavar="N",
               help="Tokens that an answer may think before it begins.")  # fmt: skip
-@click.option("--name", "model_name", default="default", metavar="NAME", help="The model that --url is asked for.")
-@click.option("--vs-name", default="default", metavar="NAME", help="The model that --vs is asked for.")
+@click.option("--name", "model_name", metavar="NAME", help="The model that --url is asked for. Default: its first one.")
+@click.option("--vs-name", metavar="NAME", help="The model that --vs is asked for. Default: its first one.")
 @click.option("--json", "as_json", is_flag=True, help="Shares, intervals and every answer as JSON in place of tables.")
 @click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it all into a PNG, SVG or PDF.")
 @engine_options
@@ -205,17 +212,18 @@ def _sides(
     with ExitStack() as stack:
         if values["url"] is not None:
             server = named_server("--url", values["url"], "LUCE_API_KEY")
-            sides, what = [side("url", server, values["model_name"])], {"url": server.url}
+            name = asked_model(server, values["model_name"], "--name")
+            sides, what = [side("url", server, name)], {"url": server.url}
         else:
             start = ["--log-level", "warn", *engine, *_room(values, suite)]
-            sides = [side("luce", stack.enter_context(own_server(start)), "default")]
+            sides = [side("luce", stack.enter_context(own_server(start)), UNNAMED_MODEL)]
             what = {"luce": str(values["model"] or "the packaged model")}
         if is_vs_url:
             other = named_server("--vs", vs, "LUCE_VS_API_KEY")
-            sides.append(side("vs", other, values["vs_name"]))
+            sides.append(side("vs", other, asked_model(other, values["vs_name"], "--vs-name")))
             what["vs"] = other.url
         elif vs is not None:
-            sides.append(side("vs", stack.enter_context(own_server([*start, *besides])), "default"))
+            sides.append(side("vs", stack.enter_context(own_server([*start, *besides])), UNNAMED_MODEL))
             what["vs"] = f"the same with {vs}"
         yield sides, what
 

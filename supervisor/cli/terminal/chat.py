@@ -22,8 +22,10 @@ from luce.supervisor.cli.server_client import ServerClient, ServerError
 from luce.supervisor.cli.servers import (
     DEFAULT_URL,
     KEY_VARIABLE,
+    UNNAMED_MODEL,
     end_by_signals,
     engine_arguments,
+    models_at,
     named_server,
     own_server,
 )
@@ -31,9 +33,7 @@ from luce.supervisor.cli.terminal.branches import Branches
 from luce.supervisor.cli.terminal.conversation import Conversation
 from luce.supervisor.cli.terminal.screen import Terminal, is_terminal
 from luce.supervisor.cli.terminal.talk import Talk
-from luce.supervisor.cli.watching.looking import model_at, others_running
-
-_NO_MODEL = "default"  # where a server lists none, it answers under any name
+from luce.supervisor.cli.watching.looking import others_running
 
 
 @click.command("chat")
@@ -97,10 +97,10 @@ def command(context: click.Context, /, **values: Any) -> int:
             server = stack.enter_context(own_server(["--log-level", "warn", "--lanes", "1", *engine]))
         branches = Branches(Conversation(values["system"]))
         terminal = _open_terminal(branches, values)
-        name = values["model_name"] or _model_at(server)
+        name = values["model_name"] or _first_model(server)
         if terminal.is_terminal:
             terminal.note(f"{name or 'a model'} at {server.url}; /help shows what else can be typed")
-        options["model"] = name or _NO_MODEL
+        options["model"] = name or UNNAMED_MODEL
         return Talk(server, terminal, options, branches).run()
 
 
@@ -108,7 +108,7 @@ def _running_server(url: str | None, key: str | None) -> ServerClient | None:
     """One that answers. None: there is none, and the user wants one for this chat. Raises Failure."""
     server = named_server("--url", url or DEFAULT_URL, KEY_VARIABLE, key)
     try:
-        model_at(server)
+        models_at(server)
     except ServerError as error:
         if error.status is not None:  # it is there, and wants a key, say
             raise Failure(str(error), EXIT_REFUSED) from None
@@ -122,9 +122,9 @@ def _running_server(url: str | None, key: str | None) -> ServerClient | None:
     return server
 
 
-def _model_at(server: ServerClient) -> str | None:
+def _first_model(server: ServerClient) -> str | None:
     try:
-        return model_at(server)
+        return next(iter(models_at(server)), None)
     except ServerError as error:  # it has just been there
         raise Failure(str(error), EXIT_REFUSED) from None
 

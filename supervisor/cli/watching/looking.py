@@ -8,23 +8,6 @@ from urllib.parse import urlencode
 from luce.supervisor.cli.output import safe
 from luce.supervisor.cli.server_client import ServerClient, ServerError
 
-_LOOK_S = 10.0
-_NO_LIST = frozenset({404, 405, 501})  # of a server that answers chats but lists no models
-
-
-def model_at(server: ServerClient) -> str | None:
-    """The first model that a server has; None: it does not say. Raises ServerError where it would answer nothing."""
-    try:
-        models = server.look("/v1/models", _LOOK_S).get("data")
-    except ServerError as error:
-        if error.status not in _NO_LIST:
-            raise
-        models = None
-    match models:
-        case [{"id": str(name)}, *_]:
-            return name
-    return None
-
 
 def status_of(server: ServerClient, timeout_s: float) -> dict[str, Any]:
     """/status.json. Raises ServerError, also where it is another program's."""
