@@ -64,7 +64,8 @@ class VectorQueue:
         self._client: EngineClient | None = None
         self._requests: deque[_Request] = deque()  # those with texts that are not sent yet; the next one first
         self._running: set[_Request] = set()  # those with texts in the engine
-        self._is_given_up = self._is_closed = False
+        self._given_up: EngineMonitor | None = None
+        self._is_closed = False
         self.info: EngineInfo | None = None
         self.totals = VectorTotals()
 
@@ -96,8 +97,10 @@ class VectorQueue:
     def _check(self, texts: Sequence[Sequence[int]]) -> None:
         if self._is_closed:
             raise SupervisorClosedError("the supervisor has been left")
-        if self._is_given_up:
-            raise EngineFailedError("the engine of this model has failed too often: it is not started again")
+        if self._given_up is not None:
+            if not self._given_up.try_again():
+                raise EngineFailedError("the engine of this model has failed too often: ask again later")
+            self._given_up = None
         n_waiting = self.n_waiting
         if n_waiting >= max(self._config.max_queue, 1):
             raise QueueFullError(n_waiting, _BUSY_RETRY_S)
@@ -131,7 +134,7 @@ class VectorQueue:
                 self._requests.appendleft(request)
 
     def engine_failed(self, monitor: EngineMonitor) -> None:
-        self._is_given_up = True
+        self._given_up = monitor
         self._fail_all(EngineFailedError(f"there is no engine for this model any more: {monitor.last_failure}"))
 
     def engine_has_requests(self, monitor: EngineMonitor) -> bool:

@@ -39,7 +39,7 @@ class MonitorListener(Protocol):
         """Called before the requests of its client fail."""
 
     def engine_failed(self, monitor: EngineMonitor) -> None:
-        """It is given up."""
+        """It is given up, until `try_again` has it started."""
 
     def engine_has_requests(self, monitor: EngineMonitor) -> bool:
         """Whether some wait for an answer of this engine: it is watched closely then."""
@@ -93,6 +93,8 @@ class EngineMonitor:
         self._may_start.set()
         self._is_to_end = False
         self._ended = asyncio.Event()
+        self._is_tried_again = asyncio.Event()
+        self._given_up_s = 0.0
         self.last_failure: StartError | EngineDied | None = None
         self.next_start: asyncio.Future[StartError | None] = asyncio.get_running_loop().create_future()
         """Done when the first start has succeeded or failed; a new one after each `allow`."""
@@ -150,6 +152,13 @@ class EngineMonitor:
         self._lifecycle.n_idle_deaths = 0
         self._may_start.set()
 
+    def try_again(self) -> bool:
+        """For a request that finds this engine given up. Whether it is started once more."""
+        is_started = self._lifecycle.try_again(time.monotonic() - self._given_up_s)
+        if is_started:
+            self._is_tried_again.set()
+        return is_started
+
     async def end(self) -> None:
         """The engine ends in order: what it is to write to disk it writes. None is started until `allow`. REQUIRES: no
         request runs on it, and `run` runs."""
@@ -162,7 +171,7 @@ class EngineMonitor:
         await self._ended.wait()
 
     async def run(self, listener: MonitorListener) -> None:
-        """Until the engine is given up, or this is cancelled: then the engine is stopped first."""
+        """Until this is cancelled: then the engine is stopped first."""
         try:
             while True:
                 await self._wait_until_allowed()
@@ -174,17 +183,26 @@ class EngineMonitor:
                     continue
                 delay_s = self._note_end()
                 if delay_s is None:
-                    listener.engine_failed(self)
-                    return
-                await asyncio.sleep(delay_s)
+                    await self._be_given_up(listener)
+                else:
+                    await asyncio.sleep(delay_s)
         except BaseException:
             self._lifecycle.to(EngineState.STOPPING)
             raise
         finally:
             self._ended.set()  # whoever waits for its end
 
+    async def _be_given_up(self, listener: MonitorListener) -> None:
+        """Until it is tried again."""
+        self._given_up_s = time.monotonic()
+        self._is_tried_again.clear()
+        again_s = self._config.max_restart_delay_s
+        self._log(f"{self.name} is given up; a request that comes after {again_s:g} s or more has it started again")
+        listener.engine_failed(self)
+        await self._is_tried_again.wait()
+
     def _note_end(self) -> float | None:
-        """Seconds until the next start; None: there is none."""
+        """Seconds until the next start; None: it is given up."""
         failure = self.last_failure
         is_elsewhere = (
             failure.exit_code == EXIT_TRY_LATER

@@ -26,7 +26,7 @@ TRANSITIONS: dict[EngineState, frozenset[EngineState]] = {
     _S.BACKOFF: frozenset({_S.STARTING, _S.AWAY, _S.STOPPING}),
     _S.AWAY: frozenset({_S.STARTING, _S.STOPPING}),
     _S.STOPPING: frozenset(),
-    _S.FAILED: frozenset({_S.STOPPING}),
+    _S.FAILED: frozenset({_S.STARTING, _S.STOPPING}),
 }
 
 
@@ -36,8 +36,8 @@ _LOOK_AGAIN_S = 1.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """An engine that did some work before it died is started again at once. One that did none waits, longer each time,
-    and is given up after `limit` deaths in a row. Deaths with requests in it are these requests' affair:
-    crash attribution."""
+    and is given up after `limit` deaths in a row. After `max_delay_s` a request may have it tried once more. Deaths
+    with requests in it are these requests' affair: crash attribution."""
 
     first_delay_s: float = 0.1
     factor: float = 2.0
@@ -77,6 +77,13 @@ class Lifecycle:
             return 0.0
         delay_s = self._policy.first_delay_s * self._policy.factor ** (self.n_idle_deaths - 1)
         return min(delay_s, self._policy.max_delay_s)
+
+    def try_again(self, given_up_for_s: float) -> bool:
+        """Whether an engine that was given up is started once more. The state follows."""
+        if self.state is not EngineState.FAILED or given_up_for_s < self._policy.max_delay_s:
+            return False
+        self.to(EngineState.STARTING)
+        return True
 
     def note_absence(self) -> float:
         """As note_death, where another machine is not there: nobody here is to blame, so it is tried for ever."""

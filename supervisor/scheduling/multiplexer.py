@@ -72,6 +72,7 @@ class Multiplexer:
         if len(prompt) == 0:
             raise RequestRefusedError(ErrorCode.EMPTY_PROMPT, "a prompt needs at least one token")
         self._check_length(request, len(prompt))
+        self._try_failed_again()
         self._check_hope()
         try:
             in_flight = InFlightRequest(next(self._serials), request, prompt, self._seed_of(request))
@@ -159,6 +160,7 @@ class Multiplexer:
     async def engine(self, load: Callable[[EngineHandle], int]) -> EngineHandle:
         """The least loaded engine, for work without a lane, once one is there. Raises EngineFailedError where none will
         be, SupervisorClosedError."""
+        self._try_failed_again()
         while True:
             if self._closed:
                 raise SupervisorClosedError("the supervisor has been left")
@@ -482,8 +484,13 @@ class Multiplexer:
         if is_too_long and not any(handle.may_read_parts(request, n_prompt) for handle in self._handles.values()):
             raise PromptTooLongError(n_prompt, max(known))
 
+    def _try_failed_again(self) -> None:
+        """Somebody wants engines: those that were given up long ago get another chance."""
+        for monitor in self._handles:
+            monitor.try_again()
+
     def _check_hope(self) -> None:
-        """Raises EngineFailedError when no engine is left that could ever serve."""
+        """Raises EngineFailedError when no engine is left that could serve."""
         if all(monitor.state in {EngineState.FAILED, EngineState.STOPPING} for monitor in self._handles):
             causes = sorted({str(monitor.last_failure) for monitor in self._handles if monitor.last_failure})
             raise EngineFailedError("\n".join(["every engine was given up", *causes]))

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from tests.supervisor.streams import (
     collect,
     first_token,
     request,
+    until,
 )
 
 POISON = 7777
@@ -261,6 +262,29 @@ async def test_an_engine_that_never_comes_back_is_given_up(faulty: FaultyEngine,
             await collect(supervisor, request())
         assert supervisor.status().engines[0].state is EngineState.FAILED
         assert not supervisor.status().is_healthy
+
+
+async def test_an_engine_that_was_given_up_is_tried_again_for_a_later_request(
+    faulty: FaultyEngine, tmp_path: Path
+) -> None:
+    starts = tmp_path / "starts"
+    starts.write_text("1000")
+    changes = {"restart_limit": 3, "max_restart_delay_s": 0.1}
+    async with Supervisor(faulty(STARTS=starts, FAILS=1000, changes=changes)) as supervisor:
+        starts.write_text("0")
+        (pid,) = supervisor.engine_pids()
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: supervisor.status().engines[0].state is EngineState.FAILED, "it is given up")
+        n_deaths = supervisor.status().engines[0].n_deaths
+        answer: Answer | None = None
+        async with asyncio.timeout(DEADLINE_S):
+            while answer is None:
+                with suppress(EngineFailedError):
+                    answer = await collect(supervisor, request())
+                if supervisor.status().engines[0].n_deaths > n_deaths:
+                    starts.write_text("1000")
+                await asyncio.sleep(0)
+        assert len(answer.tokens) == 20
 
 
 async def test_a_slow_engine_is_not_a_dead_one(faulty: FaultyEngine) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,20 @@ async def test_an_engine_that_always_dies_is_given_up(embedding: Make) -> None:
         with pytest.raises(EngineFailedError):
             await supervisor.embed(["text"])
         assert supervisor.status().is_healthy  # answers are given all the same
+
+
+async def test_an_engine_that_was_given_up_is_tried_again_for_a_later_request(embedding: Make) -> None:
+    async with embedding(restart_limit=1, max_restart_delay_s=0.05) as supervisor:
+        model = supervisor.embedding_model()
+        os.kill(pid_of(supervisor), signal.SIGKILL)
+        await until(lambda: model.monitor.state is EngineState.FAILED)
+        vectors = None
+        async with asyncio.timeout(DEADLINE_S):
+            while vectors is None:
+                with suppress(EngineFailedError):
+                    vectors = await supervisor.embed(["text"])
+                await asyncio.sleep(0)
+        assert len(vectors) == 1
 
 
 async def test_a_short_request_does_not_wait_for_a_long_one(embedding: Make) -> None:

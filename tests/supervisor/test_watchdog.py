@@ -53,6 +53,19 @@ def test_restarts_back_off_and_end() -> None:
     assert lifecycle.state is EngineState.FAILED
 
 
+def test_one_that_was_given_up_is_tried_once_more_after_the_longest_pause() -> None:
+    lifecycle = Lifecycle(RestartPolicy(max_delay_s=5, limit=2))
+    assert not lifecycle.try_again(1000), "it was not given up"
+    assert [die(lifecycle, did_work=False) for _ in range(2)] == [0.1, None]
+    assert not lifecycle.try_again(4.9)
+    assert lifecycle.try_again(5)
+    assert lifecycle.state is EngineState.STARTING
+    assert die(lifecycle, did_work=False) is None, "one chance, not ten"
+    assert lifecycle.try_again(5)
+    assert die(lifecycle, did_work=True) == 0, "it has earned them anew"
+    assert die(lifecycle, did_work=False) == 0.1
+
+
 def test_an_engine_that_works_is_restarted_at_once_for_ever() -> None:
     lifecycle = Lifecycle(RestartPolicy(limit=2))
     for _ in range(100):
