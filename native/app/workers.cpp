@@ -12,7 +12,8 @@ namespace luce::app {
 
 int find_workers(const daemon::Options& options, int reply_fd) {
     if (!options.rpc_workers) return 0;
-    const Result<void> found = llama::add_rpc_workers(*options.rpc_workers);
+    const Result<void> found =
+        llama::add_rpc_workers(*options.rpc_workers, {.reply_fd = reply_fd, .exit_status = kTryLater});
     if (found) return 0;
     const bool is_their_fault = found.error().code == ErrorCode::io_error;
     return is_their_fault ? refuse_to_start(reply_fd, found.error(), kTryLater)

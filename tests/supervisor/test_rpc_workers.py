@@ -6,7 +6,9 @@ import asyncio
 import dataclasses
 import signal
 import socket
+import socketserver
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Literal
 import pytest
 
 from luce.supervisor import StartError, Supervisor, SupervisorConfig
+from luce.supervisor.engine.generation import EXIT_TRY_LATER
 from tests.supervisor.streams import DEADLINE_S, check_same, collect, request, until
 
 LONG = tuple(2 + i * 7 % 8000 for i in range(700))
@@ -105,6 +108,44 @@ async def test_a_worker_that_dies_or_hangs_costs_a_pause(
             stack.enter_context(workers[1].running())
             check_same([asked], [await running], [expected], n_compared=1)
     assert len([line for line in log if "cannot be reached" in line]) == 1, log
+
+
+@contextmanager
+def something_else(says: bytes | None) -> Iterator[str]:
+    """Its address. It says this and closes, or says nothing."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            while self.request.recv(1 << 16):
+                if says is not None:
+                    self.request.sendall(says)
+                    return
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (None, "does not answer"),
+        (b"", "no luce rpc-worker"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no luce rpc-worker"),
+    ],
+    ids=["nothing", "closes", "HTTP"],
+)
+async def test_a_port_of_something_else_is_named(brisk: SupervisorConfig, says: bytes | None, told: str) -> None:
+    with something_else(says) as address:
+        with pytest.raises(StartError, match=f"the RPC worker {address}: .*{told}") as failed:
+            async with asyncio.timeout(DEADLINE_S), Supervisor(dataclasses.replace(brisk, rpc=address)):
+                pass
+        assert failed.value.exit_code == EXIT_TRY_LATER, "it may be a worker later"
 
 
 async def test_a_worker_that_is_not_there_is_named(brisk: SupervisorConfig, workers: list[Worker]) -> None:

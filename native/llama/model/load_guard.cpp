@@ -28,14 +28,13 @@ namespace {
 
 struct Caught {
     int signal;
-    const char* reason;
+    const char* reason;  // null: LoadGuardOptions::lateness
 };
 
 #ifdef LUCE_SANITIZER_OWNS_FAULTS
 // A fault is a finding: the sanitizer's own handler reports it, on its own stack.
 constexpr bool kUsesOwnStack = false;
-constexpr std::array kCaught{Caught{SIGABRT, "the model library aborted while loading"},
-                             Caught{SIGALRM, "loading the model makes no progress: time limit reached"}};
+constexpr std::array kCaught{Caught{SIGABRT, "the model library aborted while loading"}, Caught{SIGALRM, nullptr}};
 #else
 constexpr bool kUsesOwnStack = true;
 constexpr std::array kCaught{Caught{SIGABRT, "the model library aborted while loading"},
@@ -43,7 +42,7 @@ constexpr std::array kCaught{Caught{SIGABRT, "the model library aborted while lo
                              Caught{SIGFPE, "the model library crashed (division by zero) while loading"},
                              Caught{SIGBUS, "the model file could not be read while loading (bus error)"},
                              Caught{SIGILL, "the model library crashed (illegal instruction) while loading"},
-                             Caught{SIGALRM, "loading the model makes no progress: time limit reached"}};
+                             Caught{SIGALRM, nullptr}};
 #endif
 
 constexpr size_t kMaxReason = 400;
@@ -65,7 +64,7 @@ std::atomic<bool> g_active{false};
 std::atomic_flag g_reporting;
 
 // Writes the line and ends the process. A second thread that fails overlapped waits for that end.
-[[noreturn]] void report(const char* reason) {
+[[noreturn]] void report(std::string_view reason) {
     if (g_reporting.test_and_set()) {
         for (;;) {
             pause();
@@ -81,7 +80,7 @@ std::atomic_flag g_reporting;
         }
     };
     append(g_state.options.prefix);
-    append({reason, strnlen(reason, kMaxReason)});
+    append(reason.substr(0, kMaxReason));
     line[length++] = '\n';
     for (size_t written = 0; written < length;) {
         const ssize_t n = write(g_state.options.reply_fd, line + written, length - written);
@@ -100,9 +99,11 @@ void on_ggml_abort(const char* message) {
     for (const char* c = message; end != nullptr && c < end; ++c) {
         start = *c == '/' ? c + 1 : start;
     }
-    char reason[kMaxReason] = "the model library refused the model: ";
-    std::strncat(reason, start, sizeof(reason) - std::strlen(reason) - 1);
-    report(reason);
+    std::array<char, kMaxReason> reason{};
+    const std::string_view refusal = g_state.options.refusal;
+    refusal.copy(reason.data(), reason.size() - 1);
+    std::strncat(reason.data(), start, reason.size() - std::strlen(reason.data()) - 1);
+    report(reason.data());
 }
 
 void on_terminate() { report("the model library threw an error that it did not handle while loading"); }
@@ -110,7 +111,7 @@ void on_terminate() { report("the model library threw an error that it did not h
 void on_signal(int signal) {
     for (const Caught& caught : kCaught) {
         if (caught.signal == signal) {
-            report(caught.reason);
+            report(caught.reason != nullptr ? std::string_view(caught.reason) : g_state.options.lateness);
         }
     }
 }

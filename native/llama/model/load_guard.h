@@ -11,7 +11,11 @@ struct LoadGuardOptions {
     int seconds = 0;      // time without progress() after which loading counts as hung; 0: no limit
     int reply_fd = 1;     // where the line goes
     int exit_status = 2;  // what the process exits with
-    std::string_view prefix = "err start_failed ";  // what stands before the reason; must outlive the guard
+    // What the line says: before the reason, before ggml's own words, and at the time limit. They must outlive the
+    // guard.
+    std::string_view prefix = "err start_failed ";
+    std::string_view refusal = "the model library refused the model: ";
+    std::string_view lateness = "loading the model makes no progress: time limit reached";
 };
 
 // One at a time: signal handlers and ggml's abort callback belong to the process.

@@ -19,6 +19,7 @@ namespace luce::llama {
 namespace {
 
 constexpr int kConnectMs = 10'000;
+constexpr int kAnswerS = 10;
 
 struct Endpoint {
     std::string host;
@@ -116,18 +117,25 @@ Result<std::vector<ggml_backend_dev_t>> devices_of(const std::optional<std::stri
 
 }  // namespace
 
-Result<void> add_rpc_workers(const std::string& endpoints) {
+Result<void> add_rpc_workers(const std::string& endpoints, LoadGuardOptions guard) {
     const auto add = rpc_function<decltype(&ggml_backend_rpc_add_server)>("ggml_backend_rpc_add_server");
     if (!add) return add.error();
     const std::vector<std::string> named = split(endpoints);
     if (named.empty()) return not_an_endpoint("--rpc", endpoints);
+    guard.seconds = kAnswerS;
+    guard.lateness =
+        "it takes the connection and does not answer: it is busy with another engine, or no luce rpc-worker";
+    guard.refusal = "it is no luce rpc-worker of this version: ";
     for (const std::string& text : named) {
         const std::optional<Endpoint> endpoint = parse(text);
         if (!endpoint) return not_an_endpoint("--rpc", text);
         if (Result<void> reached = reach(text, *endpoint); !reached) return reached;
+        const std::string prefix = "err start_failed the RPC worker " + text + ": ";
+        guard.prefix = prefix;
+        const LoadGuard guarded(guard);
         ggml_backend_reg_t worker = add.value()(text.c_str());
         if (worker == nullptr) {
-            return Error{ErrorCode::io_error, "the RPC worker " + text + " has no devices, or does not answer"};
+            return Error{ErrorCode::io_error, "the RPC worker " + text + " has no devices"};
         }
         ggml_backend_register(worker);
     }

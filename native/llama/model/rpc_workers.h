@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "llama/model/load_guard.h"
 
 namespace luce::llama {
 
@@ -20,8 +21,9 @@ struct RpcWorkerOptions {
 };
 
 // `endpoints`: HOST:PORT by commas. Errors: bad_args (no such form, or a build without RPC), io_error (which one cannot
-// be reached, and why: it may be there later).
-Result<void> add_rpc_workers(const std::string& endpoints);
+// be reached, and why: it may be there later). One that is reached and then says nothing, or no such thing as a worker
+// says, ends the process as `guard` has it: ggml has no other way.
+Result<void> add_rpc_workers(const std::string& endpoints, LoadGuardOptions guard);
 
 // Lends this machine's devices to one program after the other, until the process ends. It returns only with an error:
 // bad_args, start_failed.
