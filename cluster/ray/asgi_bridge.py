@@ -16,7 +16,7 @@ from typing import Any
 import h11
 from aiohttp import web
 
-from luce.supervisor.http.transport.unreadable import UNREADABLE
+from luce.supervisor.http.transport.unreadable import UNREADABLE, error_text
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -65,9 +65,10 @@ class _Exchange:
         try:
             head = self._head()
         except h11.LocalProtocolError:  # the proxy lets more through than HTTP allows
-            headers = [(b"content-type", b"text/plain; charset=utf-8")]
+            body = error_text(UNREADABLE, "Serve's proxy").encode()
+            headers = [(b"content-type", b"application/json; charset=utf-8")]
             await self._send({"type": "http.response.start", "status": 400, "headers": headers})
-            await self._send({"type": "http.response.body", "body": UNREADABLE.encode(), "more_body": False})
+            await self._send({"type": "http.response.body", "body": body, "more_body": False})
             return
         self._protocol.connection_made(self._transport)
         asking = asyncio.create_task(self._ask(head))

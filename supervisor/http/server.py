@@ -24,8 +24,8 @@ from luce.supervisor.http.served_models import ServedFleet
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import BACKLOG, tls_context, unix_socket
 from luce.supervisor.http.transport.served_hosts import SERVED_HOSTS, ServedHosts, is_loopback
+from luce.supervisor.http.transport.server_connection import Runner
 from luce.supervisor.http.transport.slow_client_reaper import SlowClientReaper
-from luce.supervisor.http.transport.unreadable import Runner
 from luce.supervisor.model_backend import ModelBackend
 
 MAX_HEADER_BYTES = 16 * 1024  # of one line; clients send cookies and long beta lists
@@ -63,6 +63,7 @@ async def running(app: web.Application, settings: ServeSettings) -> AsyncIterato
         access_log=None,  # the application keeps its own
         logger=_protocol_log(),
         keepalive_timeout=settings.idle_timeout_s,
+        head_timeout_s=settings.head_timeout_s,
         max_line_size=MAX_HEADER_BYTES,
         max_field_size=MAX_HEADER_BYTES,
         max_headers=MAX_HEADERS,

@@ -88,8 +88,8 @@ def test_head_has_headers_and_no_body(client: httpx.Client) -> None:
 @pytest.mark.parametrize("path", POSTS)
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b'{"a": NaN}', b'{"a": 1, "a": 1}', b'{"messages": "\xff"}', b"[" * 100_000, b'{"a":' * 50_000],
-    ids=["empty", "cut", "list", "nan", "twice", "latin1", "deep", "deeper"],
+    [b"", b"{", b"[]", b'{"a": NaN}', b"[" * 100_000, b'{"a":' * 50_000],
+    ids=["empty", "cut", "list", "nan", "deep", "deeper"],
 )
 def test_a_body_that_is_no_json(client: httpx.Client, path: str, body: bytes) -> None:
     answer = client.post(path, content=body)
@@ -344,7 +344,6 @@ def test_tokenize_takes_what_llama_server_does(client: httpx.Client) -> None:
         ("/tokenize", {"content": [8192]}),
         ("/tokenize", {"content": [[]]}),
         ("/tokenize", {"content": "a", "with_pieces": 1}),
-        ("/tokenize", {"content": "\ud800"}),
         ("/apply-template", {}),
         ("/apply-template", {"messages": 5}),
         ("/apply-template", {"messages": [5]}),

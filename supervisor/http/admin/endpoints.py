@@ -50,7 +50,7 @@ def add_routes(router: web.UrlDispatcher) -> None:
     router.add_get("/readyz", get_ready)
     for path in ("/v1/models", "/models"):
         router.add_get(path, get_models)
-    router.add_get("/v1/models/{model:.+}", get_model)
+        router.add_get(f"{path}/{{model:.+}}", get_model)
     router.add_get("/props", get_props)
     router.add_get("/slots", get_lanes)
     router.add_get("/metrics", get_metrics)

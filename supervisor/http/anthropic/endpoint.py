@@ -58,8 +58,9 @@ class _Form(TypedDict):
 
 
 def add_routes(router: web.UrlDispatcher) -> None:
-    router.add_post("/v1/messages", create_message)
-    router.add_post("/v1/messages/count_tokens", count_tokens)
+    for path in ("/v1/messages", "/messages"):
+        router.add_post(path, create_message)
+        router.add_post(f"{path}/count_tokens", count_tokens)
 
 
 async def create_message(request: web.Request) -> web.StreamResponse:

@@ -6,37 +6,32 @@ Whatever is wrong with it is the client's error and raised as ApiError. Knows no
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-from collections import Counter
+import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import hdrs, web
 from pydantic import BaseModel, ValidationError
 
-from luce.supervisor.http.app_context import CLIENT, choose_model, context_of
+from luce.supervisor.http.app_context import CLIENT, REQUEST_ID, choose_model, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.connection import ClientGoneError
-from luce.supervisor.http.transport.known_bodies import KnownBodies, name_of_messages
-
-MAX_DEPTH = 100  # of arrays and objects in each other
-MAX_VALUES = 2_000_000  # a body of 32 MiB could hold eight times as many, each an object of ours
-MAX_MESSAGES = 100_000  # as with Anthropic: a conversation of so many fits no context, and takes seconds to read
-MAX_DIGITS = 20  # of a whole number: all of 64 bits
-
-_ENCODINGS = ("identity", "gzip", "deflate", "br", "zstd")  # aiohttp says which of them are installed
+from luce.supervisor.http.transport.content_encoding import BadEncodingError, TooLongError, decoded, encodings_of
+from luce.supervisor.http.transport.json_body import Mended, parse_object
+from luce.supervisor.http.transport.known_bodies import KnownBodies
+from luce.supervisor.http.transport.server_connection import ServerConnection
 
 _LONG_BYTES = 1 << 18  # of a body; what is shorter is parsed in the time that a thread takes to begin
 
 _N_BYTES = web.RequestKey("n_body_bytes", int)
 """Of a request whose body was read by `read_body`."""
 
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_DIGITS + 1}}}")
-
 KNOWN_BODIES = web.AppKey("known_bodies", KnownBodies)
+MENDED_SAID = web.AppKey("mended_said", set[tuple[str, Mended]])
+"""What was put right in bodies, of which client, that the log has told of."""
+
+_log = logging.getLogger("luce.http.body")
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Value = TypeVar("_Value")
@@ -48,7 +43,13 @@ async def read_body(request: web.Request, model: type[_Model], *, chooses: bool 
     data = await read_bytes(request, context_of(request).settings)
     request[_N_BYTES] = len(data)
     known = (request.app[KNOWN_BODIES], f"{model.__name__} {request[CLIENT]}")
-    body = await parsed(data, lambda data: check(parse_object(data, *known), model))
+    mended: set[Mended] = set()
+
+    def parse(data: bytes) -> _Model:
+        return check(parse_object(data, *known, charset=request.charset, mended=mended), model)
+
+    body = await parsed(data, parse)
+    _say_once(request, mended)
     if chooses:
         await choose_model(request, getattr(body, "model", None))
     return body
@@ -75,17 +76,11 @@ def check(raw: Mapping[str, Any], model: type[_Model]) -> _Model:
         more = f" (and {len(told) - 3} more)" if len(told) > 3 else ""
         text = "; ".join(told[:3]) + more
         raise ApiError(ErrorKind.INVALID, "invalid_value", text[:2000], param=places[0] or None) from None
-    except RecursionError:
-        _refuse("the body is nested too deeply")
 
 
 async def read_bytes(request: web.Request, settings: ServeSettings) -> bytes:
     """Raises ApiError if it is too long or too slow, ClientGoneError."""
     limit = settings.max_body_bytes
-    encoding = request.headers.get(hdrs.CONTENT_ENCODING, "identity").lower()
-    if encoding not in _ENCODINGS:
-        text = f"Content-Encoding {encoding[:40]!r} is not known: send the body as it is"
-        raise ApiError(ErrorKind.INVALID, "bad_encoding", text)
     if request.content_length is not None and request.content_length > limit:
         raise _too_large(limit)
     pieces = bytearray()
@@ -102,100 +97,33 @@ async def read_bytes(request: web.Request, settings: ServeSettings) -> bytes:
         raise ClientGoneError("the client went while it sent its body") from error
     except web.RequestPayloadError as error:
         request.content.feed_eof()  # the server is not to look for the rest of it
-        raise ApiError(ErrorKind.INVALID, "bad_encoding", f"the body cannot be decoded: {error}") from error
-    return bytes(pieces)
+        raise ApiError(ErrorKind.INVALID, "bad_body", f"the body cannot be read: {error}") from error
+    return await _decoded(request, bytes(pieces), limit)
 
 
-def parse_object(data: bytes, known: KnownBodies | None = None, owner: str = "") -> dict[str, Any]:
-    """A JSON object of text, numbers and the like that everything behind can express. `known`: earlier bodies of
-    `owner`'s. Raises ApiError."""
-    if not data.strip():
-        _refuse("the body is empty: it has to be a JSON object")
-    if len(data) > MAX_VALUES and data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
-        raise ApiError(ErrorKind.TOO_LARGE, "too_many_values", f"the body has more than {MAX_VALUES:,} values")
+async def _decoded(request: web.Request, data: bytes, limit: int) -> bytes:
+    """In a thread: a short body may be a long one once it is decoded. Raises ApiError."""
+    field = ",".join(request.headers.getall(hdrs.CONTENT_ENCODING, ()))
+    if not isinstance(request.protocol, ServerConnection):
+        return data  # the server that the application is mounted in has decoded it
     try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        _refuse(f"the body is not UTF-8: byte {error.start}")
-    value = _parse(text) if known is None else known.parsed(text, owner, _parse)
-    if (name := name_of_messages(value)) is not None and len(value[name]) > MAX_MESSAGES:
-        told = f"{name} has {len(value[name]):,} items: {MAX_MESSAGES:,} is the most"
-        raise ApiError(ErrorKind.INVALID, "too_many_messages", told, param=name)
-    return value
+        if encodings := encodings_of(field):
+            return await asyncio.to_thread(decoded, data, encodings, limit)
+    except BadEncodingError as error:
+        raise ApiError(ErrorKind.INVALID, "bad_encoding", str(error)) from error
+    except TooLongError:
+        raise _too_large(limit) from None
+    return data
 
 
-def _parse(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_constant=_no_constant,
-            parse_float=_float,
-            parse_int=_int if _has_long_number(text) else None,
-        )
-        if _SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        _refuse("a text in the body has half of a surrogate pair (\\ud800 to \\udfff by itself)")
-    except RecursionError:
-        _refuse("the body is nested too deeply")
-    except ValueError as error:
-        _refuse(f"the body is not JSON: {error}")
-    if not isinstance(value, dict):
-        _refuse("the body has to be a JSON object")
-    _check_depth(value)
-    return value
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        counts = Counter(name for name, _ in pairs)
-        twice = next(name for name, n in counts.items() if n > 1)
-        raise ValueError(f"an object has {twice[:100]!r} twice")
-    return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number in JSON")
-
-
-def _float(text: str) -> float:
-    value = float(text)
-    if value in {float("inf"), float("-inf")}:
-        raise ValueError(f"the number {text[:40]} is too large")
-    return value
-
-
-def _has_long_number(text: str) -> bool:
-    """Piece by piece: no other thread runs while a pattern is looked for."""
-    begins = range(0, len(text), _LONG_BYTES)
-    return any(_LONG_NUMBER.search(text, at, at + _LONG_BYTES + MAX_DIGITS) for at in begins)
-
-
-def _int(text: str) -> int:
-    if len(text.lstrip("-")) > MAX_DIGITS:
-        raise ValueError(f"the number {text[:40]} is too large")
-    return int(text)
-
-
-def _check_depth(value: dict[str, Any]) -> None:
-    level: list[Any] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return
-    _refuse(f"the body is nested too deeply: more than {MAX_DEPTH} levels")
+def _say_once(request: web.Request, mended: set[Mended]) -> None:
+    """Each thing that is put right in bodies, in the log once for each client."""
+    said = request.app[MENDED_SAID]
+    for what in mended:
+        if (entry := (request[CLIENT], what)) not in said:
+            said.add(entry)
+            _log.warning("%s: in the body, %s", request[REQUEST_ID], what.value)
 
 
 def _too_large(limit: int) -> ApiError:
     return ApiError(ErrorKind.TOO_LARGE, "body_too_large", f"the body is larger than {limit:,} bytes")
-
-
-def _refuse(text: str) -> NoReturn:
-    raise ApiError(ErrorKind.INVALID, "invalid_json", text)

@@ -53,4 +53,5 @@ def anthropic_error(error: ApiError, request_id: str) -> dict[str, Any]:
 
 def speaks_anthropic(path: str, headers: Mapping[str, str]) -> bool:
     """By the path, which may begin with where the application is mounted; elsewhere by what their SDKs always send."""
-    return "/v1/messages" in path or "anthropic-version" in headers
+    is_theirs = "/v1/messages" in path or path.endswith(("/messages", "/messages/count_tokens"))
+    return is_theirs or "anthropic-version" in headers

@@ -18,7 +18,7 @@ from typing import Any
 
 from luce.supervisor.http.errors import ApiError
 
-_LISTS = frozenset({"messages", "input"})
+LISTS = frozenset({"messages", "input"})
 _MIN_CHARACTERS = 1 << 14  # of a body: a shorter one is parsed in no time
 _MAX_CHARACTERS = 32 << 20  # of all that are known; their values take about twice as much again
 _MAX_KNOWN = 64
@@ -26,8 +26,11 @@ _MAX_MESSAGES = 10_000  # of a body: to look at each costs more than it saves wh
 _OPEN_END = 4  # the last messages, which the next turn of the same conversation may spell otherwise
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-_scan = json.JSONDecoder(object_pairs_hook=lambda pairs: None).raw_decode  # noqa: ARG005  where a value ends
-"""A function of ours for each object lets other threads run in between."""
+_scan = json.JSONDecoder(
+    object_pairs_hook=lambda pairs: None,  # noqa: ARG005  a function of ours lets other threads run in between
+    parse_int=len,  # without Python's limit of digits
+).raw_decode
+"""Where a value ends."""
 
 
 class KnownMessage(dict[str, Any]):
@@ -119,7 +122,10 @@ class KnownBodies:
         """The messages known so far, and those behind them; to be known from now on in place of number `replaced`."""
         messages = [*begun.messages, *(KnownMessage(each) if isinstance(each, dict) else each for each in new)]
         at = len(begun.text)
-        ends = list(_ends(text, at))
+        try:
+            ends = list(_ends(text, at))
+        except RecursionError:  # what is nested so deeply is read anew each time
+            return {**begun.others, begun.name: messages}
         n_known = next((n for n, each in enumerate(messages) if not isinstance(each, KnownMessage)), len(messages))
         known = [*begun.ends, *ends][:n_known]
         tail = begun.tail or text[_behind_space(text, ends[-1] if ends else at) :]
@@ -153,7 +159,7 @@ class KnownBodies:
 
 def name_of_messages(value: dict[str, Any]) -> str | None:
     """Which member of a body is its list of messages."""
-    for name in value.keys() & _LISTS:
+    for name in value.keys() & LISTS:
         if isinstance(value[name], list) and value[name] and isinstance(value[name][0], dict):
             return name
     return None

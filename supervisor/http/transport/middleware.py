@@ -23,6 +23,7 @@ from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.http.keys.key_ring import key_name
 from luce.supervisor.http.transport.connection import ClientGoneError
 from luce.supervisor.http.transport.error_bodies import anthropic_error, openai_error, speaks_anthropic
+from luce.supervisor.http.transport.served_paths import nearest_path
 from luce.supervisor.requests import RequestError
 from luce.supervisor.text import TextError
 
@@ -44,7 +45,7 @@ _APIS = (
 )
 OTHER_API = "other"
 """What is no answer to a prompt."""
-_BODY_IS_LEFT = frozenset({"bad_encoding", "slow_body", "body_too_large"})  # nothing can follow on this connection
+_BODY_IS_LEFT = frozenset({"bad_body", "slow_body", "body_too_large"})  # nothing can follow on this connection
 _POLLED = ("/health", "/livez", "/metrics", "/readyz", "/status.json")  # by machines, all day long
 _RETRY_AFTER_S = {ErrorKind.OVERLOADED: 1.0, ErrorKind.UNAVAILABLE: 10.0}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -166,7 +167,9 @@ def _http_error(request: web.Request, error: web.HTTPException) -> ApiError:
     where = f"{request.method} {request.rel_url.raw_path[:200]}"
     match error.status:
         case 404:
-            return ApiError(ErrorKind.NOT_FOUND, "unknown_url", f"there is no {where} here")
+            nearest = nearest_path(request.rel_url.raw_path, request.app.router)
+            hint = f"; the nearest path is {nearest}" if nearest is not None else ""
+            return ApiError(ErrorKind.NOT_FOUND, "unknown_url", f"there is no {where} here{hint}")
         case 405:
             allowed = error.headers.get("Allow", "")
             return ApiError(ErrorKind.METHOD, "method_not_allowed", f"there is no {where} here, but {allowed}")

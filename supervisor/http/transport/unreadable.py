@@ -1,45 +1,41 @@
-"""What is answered to bytes that are no HTTP: a text of our own. aiohttp's repeats what it could not read, which may be
-a key, or a page's script.
+"""What is answered to bytes that never became a request. Nothing is known of them: not even which API they speak.
 
-It must not know the application.
+So the error has the fields of all APIs. It repeats nothing of what came.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import logging
+import secrets
+from http import HTTPStatus
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.transport.error_bodies import openai_error
 
-UNREADABLE = "The request could not be read: it is not HTTP/1.1, or its headers are malformed or too long.\n"
+UNREADABLE = ApiError(
+    ErrorKind.INVALID,
+    "unreadable_request",
+    "The request could not be read: it is not HTTP/1.1, or its headers are malformed or too long.",
+)
+SLOW_HEAD = ApiError(ErrorKind.TIMEOUT, "slow_head", "The head of the request was not complete in time.")
 
-
-class _Connection(web.RequestHandler):
-    __slots__ = ()
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
-    ) -> web.StreamResponse:
-        if isinstance(exc, HttpProcessingError):
-            message = UNREADABLE
-        return super().handle_error(request, status, exc, message)
+_log = logging.getLogger("luce.http.access")
 
 
-class _Server(web.Server):
-    def __call__(self) -> web.RequestHandler:
-        return _Connection(self, loop=self._loop, **self._kwargs)
+def error_text(error: ApiError, where: str) -> str:
+    """JSON, also told in the log. `where`: the client's address, and what else may be told of the request."""
+    request_id = f"req_{secrets.token_hex(12)}"
+    _log.info("%s %s: %d refused %s", request_id, where, error.kind.status, error.code)
+    return json.dumps({"type": "error", **openai_error(error), "request_id": request_id})
 
 
-class Runner(web.AppRunner):
-    """An application's, with connections that answer so."""
-
-    __slots__ = ()
-
-    async def _make_server(self) -> web.Server:
-        made: Any = await super()._make_server()
-        made.__class__ = _Server  # aiohttp has no other way to name a class of connections
-        return made  # type: ignore[no-any-return]
+def error_bytes(error: ApiError, where: str) -> bytes:
+    """A whole response, after which the connection is closed."""
+    body = error_text(error, where).encode()
+    status = HTTPStatus(error.kind.status)
+    head = (
+        f"HTTP/1.1 {status} {status.phrase}\r\nContent-Type: application/json; charset=utf-8\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body

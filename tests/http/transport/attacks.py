@@ -97,9 +97,9 @@ _ATTACKS: tuple[tuple[str, bytes, tuple[int, ...]], ...] = (
     ("gzip bomb", post(_BOMB, "Content-Encoding: gzip"), (413,)),
     ("not gzip", post(b"not gzip", "Content-Encoding: gzip"), (400,)),
     ("unknown encoding", post(HELLO, "Content-Encoding: zpaq"), (400,)),
-    ("utf-16", post(json.dumps(HELLO).encode("utf-16")), (400,)),
+    ("utf-16", post(json.dumps(HELLO).encode("utf-16")), (200,)),
     ("bytes that are no text", post(b'{"messages": "\xff\xfe"}'), (400,)),
-    ("half a surrogate pair", post(b'{"messages": [{"role": "user", "content": "\\ud800"}]}'), (400,)),
+    ("half a surrogate pair", post(b'{"max_tokens": 4, "messages": [{"role": "user", "content": "\\ud800"}]}'), (200,)),
     ("one name twice", post(b'{"messages": [], "messages": []}'), (400,)),
     ("deep nesting", post(_DEEP), (400,)),
     # Requests behind requests

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from luce.supervisor.http.errors import ApiError
-from luce.supervisor.http.transport.body import parse_object
+from luce.supervisor.http.transport.json_body import Mended, parse_object
 from luce.supervisor.http.transport.known_bodies import KnownBodies, KnownMessage
 
 LONG = "a long text, so that the body is worth looking at. " * 500
@@ -63,9 +63,8 @@ def test_messages_that_come_again_are_the_same_objects_for_nobody_else() -> None
 
 @pytest.mark.parametrize(
     "ending",
-    ["]", "}", "]}}", ",]}", "5]}", ".5]}", "null]}", ',{"role": "a", "role": "b"}]}', '], "messages": []}', ", NaN]}",
-     ', "\\ud800"]}', f', {"9" * 30}]}}', "," + "[" * 200 + "]" * 200 + "]}", ""],
-)  # fmt: skip
+    ["]", "}", "]}}", ",]}", "5]}", ".5]}", "null]}", '], "seed": NaN}', ', "\\ud80"]}', ""],
+)
 def test_what_is_wrong_behind_known_messages_is_refused_as_without(ending: str) -> None:
     known = KnownBodies()
     begun = json.dumps({"messages": [{"role": "user", "content": LONG}]}).removesuffix("]}")
@@ -76,3 +75,40 @@ def test_what_is_wrong_behind_known_messages_is_refused_as_without(ending: str) 
             parse_object(f"{begun}{ending}".encode(), bodies)
         told.append((caught.value.code, caught.value.text))
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        ', {"role": "a", "role": "b"}]}',
+        '], "messages": []}',
+        '], "messages": [{"role": "b"}, {"role": "c"}]}',
+        '], "seed": 1, "seed": 2}',
+        ', {"n": [NaN, 1e999, -Infinity]}]}',
+        ', {"n": "\\ud800 \\ud83d\\ude00"}, {}]}',
+        f', {{"n": {"9" * 30}}}, {{"n": {"9" * 5000}}}, {{}}]}}',
+        ', {"n": ' + "[" * 200 + "]" * 200 + "}]}",
+        ', {"n": ' + "[" * 3000 + "]" * 3000 + "}]}",
+    ],
+)
+def test_what_is_put_right_behind_known_messages_is_so_each_time(ending: str) -> None:
+    known = KnownBodies()
+    begun = json.dumps({"messages": [{"role": "user", "content": LONG}]}).removesuffix("]}")
+    parse_object(f"{begun}]}}".encode(), known)
+    data = f"{begun}{ending}".encode()
+    mended: set[Mended] = set()
+    alone = parse_object(data, mended=mended)
+    again: set[Mended] = set()
+    for _ in range(3):
+        assert parse_object(data, known, mended=again) == alone
+    assert again == mended
+    assert parse_object(f"{begun}]}}".encode(), known) == parse_object(f"{begun}]}}".encode())
+
+
+def test_messages_that_were_put_right_are_known_too() -> None:
+    known = KnownBodies()
+    cut = {"role": "tool", "content": f"{LONG} \ud83d"}
+    bodies = [json.dumps({"messages": [cut] * n_messages}).encode() for n_messages in (2, 5)]
+    first, second = (parse_object(body, known)["messages"] for body in bodies)
+    assert first[0]["content"] == f"{LONG} \ufffd"
+    assert all(map(lambda a, b: a is b, first, second))
