@@ -83,10 +83,11 @@ def _preflight(request: web.Request) -> web.Response:
     # Echoed, because `*` does not stand for Authorization; what is no list of names is not repeated.
     asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "")
     is_list = all(character.isalnum() or character in "-_, " for character in asked)
-    return web.Response(  # 200: there are proxies and old browsers that take no 204 for a yes
-        headers={
-            hdrs.ACCESS_CONTROL_ALLOW_METHODS: _METHODS,
-            hdrs.ACCESS_CONTROL_ALLOW_HEADERS: asked if asked and is_list else "authorization, x-api-key, content-type",
-            hdrs.ACCESS_CONTROL_MAX_AGE: "600",
-        },
-    )
+    headers: dict[str, str] = {
+        hdrs.ACCESS_CONTROL_ALLOW_METHODS: _METHODS,
+        hdrs.ACCESS_CONTROL_ALLOW_HEADERS: asked if asked and is_list else "authorization, x-api-key, content-type",
+        hdrs.ACCESS_CONTROL_MAX_AGE: "600",
+    }
+    if request.headers.get("Access-Control-Request-Private-Network") == "true":
+        headers["Access-Control-Allow-Private-Network"] = "true"  # a public page may ask a server in its network
+    return web.Response(headers=headers)  # 200: there are proxies and old browsers that take no 204 for a yes

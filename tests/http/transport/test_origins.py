@@ -81,7 +81,13 @@ async def test_pages_that_are_allowed(make_server: MakeServer) -> None:
         assert answer.headers["Access-Control-Allow-Origin"] == "https://mine.example"
         assert answer.headers["Access-Control-Allow-Headers"] == "x-api-key,content-type"
         assert "POST" in answer.headers["Access-Control-Allow-Methods"]
-        assert (await client.options(CHAT, headers={**EVIL, **asked})).status_code == 403
+        assert "Access-Control-Allow-Private-Network" not in answer.headers
+        asked["Access-Control-Request-Private-Network"] = "true"
+        answer = await client.options(CHAT, headers={**mine, **asked})
+        assert answer.headers["Access-Control-Allow-Private-Network"] == "true"
+        answer = await client.options(CHAT, headers={**EVIL, **asked})
+        assert answer.status_code == 403
+        assert "Access-Control-Allow-Private-Network" not in answer.headers
         evil = {**mine, **asked, "Access-Control-Request-Headers": 'x"y: <b>'}
         assert "<" not in (await client.options(CHAT, headers=evil)).headers["Access-Control-Allow-Headers"]
         answer = await client.post(CHAT, json={**HELLO, "stream": True}, headers={**mine, "x-api-key": "key"})
