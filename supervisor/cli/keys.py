@@ -10,7 +10,7 @@ import click
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS, Failure, say
 from luce.supervisor.cli.output import write_output
 from luce.supervisor.config import ConfigError
-from luce.supervisor.http.keys.key_file import read_key_file, table_of
+from luce.supervisor.http.keys.key_file import keys_in, table_of
 from luce.supervisor.private_file import write_private
 
 _PREFIX = "luce-"
@@ -82,7 +82,8 @@ def _add(file: Path, name: str, table: str) -> None:
     """Raises ConfigError, and OSError."""
     earlier = ""
     if file.exists():
-        if any(known.name == name for known in read_key_file(file)):
+        if any(known.name == name for known in keys_in(file)):
             raise ConfigError(f"{file} has a key named {name}: choose another name, or delete its table")
-        earlier = file.read_text(encoding="utf-8").rstrip("\n") + "\n\n"
+        text = file.read_text(encoding="utf-8").rstrip("\n")
+        earlier = f"{text}\n\n" if text else ""
     write_private(file, (earlier + table).encode())

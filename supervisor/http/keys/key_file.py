@@ -37,6 +37,13 @@ class _Entry(BaseModel):
 
 def read_key_file(file: Path) -> tuple[ApiKey, ...]:
     """At least one key. Raises ConfigError."""
+    if not (keys := keys_in(file)):
+        raise ConfigError(f"api_keys {file} holds no key: `luce keys new NAME --file {file}` makes one")
+    return keys
+
+
+def keys_in(file: Path) -> tuple[ApiKey, ...]:
+    """Perhaps none. Raises ConfigError."""
     try:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -45,8 +52,6 @@ def read_key_file(file: Path) -> tuple[ApiKey, ...]:
         raise ConfigError(f"api_keys {file} is not UTF-8 text") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"api_keys {file} is not TOML: {error}") from None
-    if not tables:
-        raise ConfigError(f"api_keys {file} holds no key: `luce keys new NAME` makes one, and its table")
     keys = tuple(_key(file, name, table) for name, table in tables.items())
     names: dict[bytes, str] = {}
     for key in keys:

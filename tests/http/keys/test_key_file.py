@@ -70,6 +70,16 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         read_key_file(tmp_path / "latin.toml")
 
 
+@pytest.mark.parametrize("text", ["", "\n\n", "# our keys\n"])
+def test_the_command_adds_to_a_file_without_keys(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(text)
+    made = luce("keys", "new", "alice", "--file", str(file))
+    assert made.returncode == 0, made.stderr
+    assert [key.digest for key in read_key_file(file)] == [digest_of(made.stdout.strip())]
+    assert file.read_text().startswith(text.strip() or "[alice]")
+
+
 def test_the_command_shows_a_key_once_and_files_its_hash(tmp_path: Path) -> None:
     link, file = tmp_path / "keys.toml", tmp_path / "elsewhere.toml"
     link.symlink_to(file)
