@@ -245,9 +245,11 @@ class RequestRefusedError(RequestError):
 class PromptTooLongError(RequestRefusedError):
     """The prompt does not fit into the context."""
 
-    def __init__(self, n_prompt: int, n_ctx: int | None, text: str | None = None) -> None:
+    def __init__(self, n_prompt: int, n_ctx: int | None, text: str | None = None, *, number: int = 0) -> None:
+        """`number`: which it is where a request has several texts."""
         said = f"the prompt has {n_prompt:,} tokens, but the context {n_ctx:,}" if text is None else text
         super().__init__(ErrorCode.PROMPT_TOO_LONG, said)
         self.told = said
         self.n_prompt = n_prompt
         self.n_ctx = n_ctx
+        self.number = number

@@ -105,12 +105,12 @@ class VectorQueue:
         if n_waiting >= max(self._config.max_queue, 1):
             raise QueueFullError(n_waiting, _BUSY_RETRY_S)
         n_ctx = None if self.info is None else self.info.ctx
-        for text in texts:
+        for number, text in enumerate(texts):
             if not text:
                 raise RequestRefusedError(ErrorCode.EMPTY_PROMPT, "a text needs at least one token")
             if n_ctx is not None and len(text) > n_ctx:
                 why = f"a text of {len(text):,} tokens is too large: the model reads {n_ctx:,}"
-                raise PromptTooLongError(len(text), n_ctx, why)
+                raise PromptTooLongError(len(text), n_ctx, why, number=number)
 
     # The monitor's side
 
@@ -192,7 +192,10 @@ class VectorQueue:
         if number is None or answered.cancelled() or isinstance(failure, EngineDied) or request.done.done():
             self._pump()
             return
-        if isinstance(failure, EngineError):
+        if isinstance(failure, EngineError) and failure.code == ErrorCode.PROMPT_TOO_LONG:
+            n_prompt = len(request.texts[number])
+            self._fail(request, PromptTooLongError(n_prompt, None, failure.text, number=number))
+        elif isinstance(failure, EngineError):
             self._fail(request, RequestRefusedError(failure.code, failure.text))
         elif failure is not None:
             self._fail(request, RequestRefusedError(ErrorCode.INTERNAL, str(failure)))

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 from luce.supervisor.embedding.model import EmbeddingModel, TextVector
 from luce.supervisor.http.admin.openapi import COUNT, NUMBER, TEXT, Operation, listed, record
 from luce.supervisor.http.app_context import context_of
-from luce.supervisor.http.embeddings.inputs import MAX_INPUTS, read_inputs
+from luce.supervisor.http.embeddings.inputs import MAX_INPUTS, are_several, read_inputs
 from luce.supervisor.http.embeddings.serving import compute, required
 from luce.supervisor.http.keys.key_ring import charge
 from luce.supervisor.http.openai_shared.fields import refusal, whole
@@ -122,7 +122,7 @@ async def _vectors(request: web.Request, model: EmbeddingModel, value: Any, para
         inputs = await asyncio.to_thread(read_inputs, value, param, text)
         return await model.embed(inputs)
 
-    vectors = await compute(request, work(), param)
+    vectors = await compute(request, work(), param, has_several=are_several(value))
     charge(request, sum(vector.n_tokens for vector in vectors))
     return vectors
 

@@ -25,7 +25,7 @@ class Tokenizer(Protocol):
 
 def read_inputs(value: Any, param: str, text: Tokenizer) -> list[array[int]]:
     """The ids of each. Raises ApiError, and TextError where one cannot be tokenised."""
-    inputs = value if _are_several(value) else [value]
+    inputs = value if are_several(value) else [value]
     if not inputs:
         raise refusal(param, f"Invalid '{param}': it cannot be an empty array.", "empty_array")
     if len(inputs) > MAX_INPUTS:
@@ -39,7 +39,7 @@ def too_many(param: str, n: int) -> ApiError:
     return refusal(param, told, "array_above_max_length")
 
 
-def _are_several(value: Any) -> bool:
+def are_several(value: Any) -> bool:
     """A list of texts, of lists or of objects; else one input: with llama-server also texts and ids mixed."""
     if not isinstance(value, list):
         return False

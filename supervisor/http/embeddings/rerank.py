@@ -61,7 +61,7 @@ async def post_rerank(request: web.Request) -> web.Response:
     param = "texts" if is_tei else "documents"
     documents = read_documents(body.texts if is_tei else body.documents, param)
     top_n = whole(body.top_n, "top_n", 1, INT32_MAX) or len(documents)
-    scores = await compute(request, model.rerank(body.query, documents), param)
+    scores = await compute(request, model.rerank(body.query, documents), param, has_several=True)
     charge(request, sum(score.n_tokens for score in scores))
     best = _best(scores, raw=body.raw_scores is True)[:top_n]
     if is_tei:

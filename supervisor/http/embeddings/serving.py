@@ -28,13 +28,17 @@ def required(find: Callable[[], EmbeddingModel], what: str, flag: str) -> Embedd
         raise ApiError(ErrorKind.UNSUPPORTED, code, text) from error
 
 
-async def compute(request: web.Request, work: Coroutine[Any, Any, _Result], param: str) -> _Result:
-    """What `work` gives. It is cancelled when the client goes. Raises ApiError where it does not fit the model."""
+async def compute(
+    request: web.Request, work: Coroutine[Any, Any, _Result], param: str, *, has_several: bool
+) -> _Result:
+    """What `work` gives. It is cancelled when the client goes. Raises ApiError where it does not fit the model.
+    `has_several`: the field is a list of texts, of which the error names the one that is too long."""
     try:
         async with context_of(request).hold():
             return await while_connected(request, work)
     except PromptTooLongError as error:
-        text = f"'{param}': {error.told}. Shorten or split it: nothing is cut silently."
+        place = f"{param}[{error.number}]" if has_several else param
+        text = f"'{place}': {error.told}. Shorten or split it: nothing is cut silently."
         raise ApiError(ErrorKind.INVALID, "context_length_exceeded", text, param=param) from error
     finally:
         work.close()

@@ -133,6 +133,11 @@ def test_what_is_refused(client: httpx.Client, body: dict[str, Any], param: str,
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", param, code)
 
 
+def test_a_document_that_is_too_long_is_named(client: httpx.Client) -> None:
+    answer = client.post("/v1/rerank", json={"query": QUERY, "documents": ["a", "river " * 600]})
+    assert answer.json()["error"]["message"].startswith("'documents[1]':")
+
+
 async def test_a_decoder_reads_its_own_template(make_server: MakeServer, test_models: Path) -> None:
     path = test_models / "embeddings" / "qwen3-rank.gguf"
     async with make_server(rerank_model=path) as server, httpx.AsyncClient(base_url=server.url, timeout=120) as client:
