@@ -17,7 +17,13 @@ from luce.supervisor.http.sampling_fields import SamplingFields
 
 MAX_INT32 = 2**31 - 1
 
-Count = Annotated[int, Field(ge=0, le=MAX_INT32)]
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_INT32)]
+"""Some clients write 2.0 for 2."""
 
 
 def _text_or_blocks(value: object) -> object:

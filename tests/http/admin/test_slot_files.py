@@ -90,7 +90,7 @@ def test_erase_forgets_what_could_be_saved(saving: httpx.Client) -> None:
     "name",
     [
         "", ".", "..", "../a.bin", "../../etc/passwd", "/etc/passwd", "a/b", "a\\b", "..\\a", "C:a", ".hidden", " a",
-        "a ", "a\n", "a\0", "a\u202eb", "x" * 201, "\u20ac" * 100, "a\ud800",
+        "a ", "a\n", "a\0", "a\u202eb", "x" * 201, "\u20ac" * 100,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("action", ["save", "restore"])
