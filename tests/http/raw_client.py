@@ -39,8 +39,10 @@ class RawClient:
             return await self.reader.readuntil(end)
 
     async def read_answer(self) -> RawAnswer:
-        """One whole answer with a length."""
+        """One whole answer with a length, without what a server says before it."""
         head = (await self.read_until(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        while head[0].startswith("HTTP/1.1 100 "):
+            head = (await self.read_until(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
         async with asyncio.timeout(DEADLINE_S):
             body = await self.reader.readexactly(int(headers.get("content-length", "0")))

@@ -29,6 +29,8 @@ def served_path(path: str) -> str:
 
 
 def nearest_path(path: str, router: web.UrlDispatcher) -> str | None:
-    """Of those that the application has, by its spelling."""
-    paths = {resource.canonical for resource in router.resources()}
-    return next(iter(get_close_matches(path[:_LONGEST], sorted(paths), n=1)), None)
+    """Of those that the application has: the longest one that it begins or ends with, else one that is spelled alike."""
+    wanted = path[:_LONGEST].lower()
+    paths = sorted({resource.canonical for resource in router.resources()} - {"/"})
+    inside = [each for each in paths if wanted.startswith(f"{each}/") or wanted.endswith(each)]
+    return max(inside, key=len) if inside else next(iter(get_close_matches(wanted, paths, n=1)), None)

@@ -71,7 +71,7 @@ class ServerConnection(web.RequestHandler):
         if is_idle or payload is None or not payload.is_eof() or self.ssl_context is not None:
             return None
         self._is_half_closed = True
-        self._look_for_reader()
+        self._loop.call_later(_LOOK_S, self._look_for_reader)
         return True
 
     def begin(self, request: web.BaseRequest, payload: StreamReader) -> None:
