@@ -1,6 +1,7 @@
 #include "memory/manager/text_board.h"
 
 #include <algorithm>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -145,14 +146,40 @@ Result<void> TextBoard::forget(const PageName& name) {
         slots_.let_go(held->second);
         holds_.erase(held);
     }
-    std::size_t n_stayed = 0;
-    for (std::size_t i = pages.size(); i-- > 0;) {
-        if (!cache_.forget(*pages[i])) ++n_stayed;
+    const std::size_t n_pages = pages.size();
+    std::ranges::reverse(pages);  // from the leaves up
+    std::erase_if(pages, [this](Page* page) { return cache_.forget(*page); });
+    if (pages.empty()) {
+        tree_.forget_evicted();
+        return {};
     }
+    Error busy{ErrorCode::busy, std::to_string(pages.size()) + " of " + std::to_string(n_pages) +
+                                    " pages stay: they are kept by " + keepers_of(pages)};
     tree_.forget_evicted();
-    if (n_stayed == 0) return {};
-    return Error{ErrorCode::busy, std::to_string(n_stayed) + " of " + std::to_string(pages.size()) +
-                                      " pages are in use or in slots, and stay"};
+    return busy;
+}
+
+// For people. REQUIRES: something keeps each of them.
+std::string TextBoard::keepers_of(const std::vector<Page*>& pages) const {
+    std::set<std::int32_t> numbers;
+    bool is_read = false;
+    bool is_awaited = false;
+    bool is_suspended = false;
+    for (const Page* page : pages) {
+        const std::vector<std::int32_t> slots = slots_.pinning(*page);
+        numbers.insert(slots.begin(), slots.end());
+        is_read |= page->n_lanes > 0 || page->n_out > 0;
+        is_awaited |= page->n_waiting > 0;
+        is_suspended |= page->n_pins > static_cast<std::int32_t>(slots.size());
+    }
+    std::vector<std::string> keepers;
+    for (const std::int32_t number : numbers) keepers.push_back("slot " + std::to_string(number));
+    if (is_read) keepers.emplace_back("running requests");
+    if (is_suspended) keepers.emplace_back("suspended requests");
+    if (is_awaited) keepers.emplace_back("waiting requests or writes to disk");
+    std::string text;
+    for (const std::string& keeper : keepers) text += (text.empty() ? "" : ", ") + keeper;
+    return text;
 }
 
 }  // namespace luce::memory

@@ -61,13 +61,14 @@ public:
     Result<void> hold(const PageName& name, bool on);
 
     // Drop the run that ends with this page and all behind it, from the disk too. What runs, waits or is in a slot
-    // stays. Errors: bad_args (no such page), busy (something stayed).
+    // stays. Errors: bad_args (no such page), busy (something stayed, and what keeps it).
     Result<void> forget(const PageName& name);
 
 private:
     bool is_present(const Page& page) const;
     std::vector<Page*> children_of(Page& page) const;
     TextRun run_from(Page*& page) const;
+    std::string keepers_of(const std::vector<Page*>& pages) const;
 
     PrefixTree& tree_;
     PageCache& cache_;

@@ -34,6 +34,19 @@ Result<const Slot*> Slots::get(std::int32_t number) const {
     return &*slot;
 }
 
+std::vector<std::int32_t> Slots::pinning(const Page& page) const {
+    std::vector<std::int32_t> numbers = used();
+    std::erase_if(numbers, [&](std::int32_t number) {
+        bool reaches = false;
+        for_pages(*slots_[static_cast<std::size_t>(number)], [&](const Page& own) {
+            reaches = &own == &page;
+            return !reaches;
+        });
+        return !reaches;
+    });
+    return numbers;
+}
+
 Result<void> Slots::hold(const Slot& slot) {
     Result<void> pinned;
     std::vector<Page*> done;

@@ -42,6 +42,9 @@ public:
 
     std::vector<std::int32_t> used() const;
 
+    // Those that pin this page.
+    std::vector<std::int32_t> pinning(const Page& page) const;
+
     // The same without a number: keep what a place in a text needs, and let go of it. Errors: no_room (nothing has
     // changed).
     Result<void> hold(const Slot& place);

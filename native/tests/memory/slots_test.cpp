@@ -293,12 +293,16 @@ TEST_CASE("what runs or is in a slot is not forgotten") {
     REQUIRE(play.run(text, 1, snapping({{2 * kPageSize, 0}})));
     memory::TextBoard& texts = play.memory.texts();
     const memory::PageName name = texts.list(0, 1).runs.at(0).name;
-    CHECK(texts.forget(name).error().code == ErrorCode::busy);
+    const Error in_slot = texts.forget(name).error();
+    CHECK(in_slot.code == ErrorCode::busy);
+    CHECK(in_slot.text == "2 of 2 pages stay: they are kept by slot 0");
     REQUIRE(play.memory.slots().free(0));
     CHECK(texts.forget(name));
     play.submit(text, 5);
     for (int i = 0; i < 3; ++i) play.step();
-    CHECK(texts.forget(texts.list(0, 1).runs.at(0).name).error().code == ErrorCode::busy);
+    const Error running = texts.forget(texts.list(0, 1).runs.at(0).name).error();
+    CHECK(running.code == ErrorCode::busy);
+    CHECK(running.text.find("kept by running requests") != std::string::npos);
     play.finish_all();
     CHECK(play.answers.at(2) == expected_answer(text, 5, 300));
 }
