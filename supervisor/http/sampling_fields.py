@@ -57,6 +57,7 @@ _NOT_HERE: Mapping[str, tuple[frozenset[Any], str]] = {
     "bad_words": (frozenset(), "use 'logit_bias'"),
     "logits_processors": (frozenset(), "use 'logit_bias'"),
     "prompt_logprobs": (frozenset({0}), "the prompt's own are not computed"),
+    "chat_template": (frozenset({""}), "start the server with --chat-template FILE"),
     "truncate_prompt_tokens": (frozenset({-1}), "prompts are not cut off"),
     "include_stop_str_in_output": (frozenset({False}), "answers end before the stop string"),
     "guided_whitespace_pattern": (frozenset(), "write it into 'grammar'"),

@@ -101,6 +101,7 @@ def test_guided_decoding(server: Server, path: str, fields: dict[str, Any], text
         ({"adaptive_target": 0.5}, "adaptive_target"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"bad_words": ["x"]}, "bad_words"),
+        ({"chat_template": "{{ messages[0].content }}"}, "chat_template"),
         ({"lora": [{"id": 0, "scale": 1}]}, "lora"),
         ({"samplers": ["top_k", "magic"]}, "samplers"),
         ({"samplers": "kz"}, "samplers"),
