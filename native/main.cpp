@@ -33,7 +33,6 @@
 #include "daemon/loop/event_loop.h"
 #include "daemon/loop/output.h"
 #include "daemon/setup/options.h"
-#include "daemon/setup/residency_setup.h"
 #include "daemon/setup/startup.h"
 #include "engine/engine.h"
 #include "llama/decoding/llama_decoder.h"
@@ -118,7 +117,7 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
     llama::PromptScorer& scorer = *opened_scorer.value();
     llama::LlamaSamplerFactory samplers(model, decoder);
     llama::DeviceMemory device_memory(model, decoder, texts.target(), drafting.memory, texts.combined(), texts.packed(),
-                                      texts.scoring(), daemon::least_pool(options));
+                                      texts.scoring(), texts.n_least_pool());
     engine::Engine engine(decoder, samplers, texts.memory(), clock,
                           to_engine_config(options, info.n_ctx, device_memory, scorer), drafting.speculator.get());
     daemon::Output output(reply_fd, options.stream_fd,
@@ -161,8 +160,8 @@ int serve(const Options& options, app::FittedModel& fitted, const llama::Backend
     if (images.store) workers.insert(workers.end(), {images.reader.get(), images.encoder.get()});
     daemon::PageReports pages(texts.memory().page_journal(), output);
     daemon::EventLoop loop(STDIN_FILENO, engine, dispatcher, pages, output, workers);
-    output.send_reply(app::ready_line(info, options, texts.memory(), texts.host_budget(), drafting.speculator.get(),
-                                      texts.scoring().layer()));
+    output.send_reply(app::ready_line(info, options, texts.n_least_pool(), texts.memory(), texts.host_budget(),
+                                      drafting.speculator.get(), texts.scoring().layer()));
     profile.begin();
     const int status = loop.run();
     if (experts) experts->save();

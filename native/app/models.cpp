@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -175,8 +176,27 @@ Result<llama::OpenedDraft> load_draft(const Options& options, const llama::Model
     return llama::open_draft_model(to_draft_options(options, model.info()), model);
 }
 
+namespace {
+
+// Tokens of the smallest pool that works for the model and the draft that is beside it.
+std::int32_t least_pool(const Options& options, const llama::Model& model, llama::DraftMemory* draft) {
+    std::int32_t n_window = llama::LlamaKvDevice(model, options.n_lanes).traits().n_window;
+    if (draft != nullptr && draft->has_cells()) n_window = std::max(n_window, draft->device().traits().n_window);
+    return static_cast<std::int32_t>(n_least_pool(options, n_window));
+}
+
+// The draft's cells go and come back, as many as the pool's.
+Result<void> resize_pool(llama::Model& model, llama::DraftMemory* draft, std::int32_t n_pool) {
+    if (draft != nullptr) draft->unload(/*keeps_weights*/ true);
+    Result<void> resized = model.resize_pool(n_pool);
+    if (resized && draft != nullptr) resized = draft->reload();
+    return resized;
+}
+
+}  // namespace
+
 // `--kv-offload auto`: a context with the pool that the devices have room for, measured with the smallest one and the
-// draft in place. The draft's cells go and come back, as many as the pool's.
+// draft in place.
 Result<llama::OpenedDraft> size_pool(Options& options, llama::Model& model, int reply_fd) {
     const memory::DeviceTraits traits = llama::LlamaKvDevice(model, options.n_lanes).traits();
     llama::OpenedDraft draft;
@@ -186,19 +206,19 @@ Result<llama::OpenedDraft> size_pool(Options& options, llama::Model& model, int 
         if (!opened) return opened.error();
         draft = std::move(opened).value();
     }
-    const Result<std::int32_t> chosen =
-        daemon::size_pool(options, model.info().n_ctx, llama::pool_devices(model, options.n_lanes, draft.memory),
-                          llama::weights_read_a_token(model, draft.memory));
+    const std::int32_t n_least = least_pool(options, model, draft.memory);
+    if (n_least > model.info().n_pool) {
+        if (Result<void> resized = resize_pool(model, draft.memory, n_least); !resized) return resized.error();
+    }
+    const Result<std::int32_t> chosen = daemon::size_pool(options, model.info().n_ctx, n_least,
+                                                          llama::pool_devices(model, options.n_lanes, draft.memory),
+                                                          llama::weights_read_a_token(model, draft.memory));
     if (!chosen) return chosen.error();
-    if (draft.memory != nullptr) draft.memory->unload(/*keeps_weights*/ true);
-    const std::int32_t n_least = *options.n_kvflash;
     options.n_kvflash = chosen.value();
     for (;;) {
-        Result<void> resized = model.resize_pool(*options.n_kvflash);
-        if (resized && draft.memory != nullptr) resized = draft.memory->reload();
+        Result<void> resized = resize_pool(model, draft.memory, *options.n_kvflash);
         if (resized) return draft;
         if (*options.n_kvflash == n_least) return resized.error();
-        if (draft.memory != nullptr) draft.memory->unload(/*keeps_weights*/ true);
         log_warn("--kv-offload auto: a smaller pool is tried: " + resized.error().text);
         options.n_kvflash = memory::smaller_pool(*options.n_kvflash, n_least);
     }

@@ -25,9 +25,9 @@ daemon::StatusFields layer_fields(const std::optional<LayerChoice>& layer) {
 
 }  // namespace
 
-wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, const memory::KvCacheManager& memory,
-                           std::uint64_t host_bytes, const engine::Speculator* speculator,
-                           const std::optional<LayerChoice>& layer) {
+wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, std::optional<std::int32_t> n_least_pool,
+                           const memory::KvCacheManager& memory, std::uint64_t host_bytes,
+                           const engine::Speculator* speculator, const std::optional<LayerChoice>& layer) {
     const bool has_pages = !memory.refusal();
     const memory::MemoryStatus status = memory.status();
     wire::ReadyLine line;
@@ -39,9 +39,9 @@ wire::ReadyLine ready_line(const ModelInfo& info, const Options& options, const 
     add("vocab", std::to_string(info.n_vocab));
     add("ctx", std::to_string(info.n_ctx));
     add("pool", std::to_string(info.n_pool));
-    const bool is_bounded = options.n_kvflash && has_pages;
+    const bool is_bounded = n_least_pool && has_pages;
     add("kvflash", is_bounded ? std::to_string(*options.n_kvflash) : "off");
-    if (is_bounded) add("kvflash_least", std::to_string(n_least_pool(options)));
+    if (is_bounded) add("kvflash_least", std::to_string(*n_least_pool));
     for (auto& [key, value] : layer_fields(layer)) add(key.c_str(), value);
     add("page", std::to_string(memory::kPageSize));
     add("kv", info.cache_type_k + "/" + info.cache_type_v);

@@ -18,9 +18,11 @@ namespace luce::app {
 
 inline constexpr int kProtocolVersion = 2;
 
+// `n_least_pool`: tokens of the smallest pool that works, where texts may outgrow it.
 wire::ReadyLine ready_line(const llama::ModelInfo& info, const daemon::Options& options,
-                           const memory::KvCacheManager& memory, std::uint64_t host_bytes,
-                           const engine::Speculator* speculator, const std::optional<llama::LayerChoice>& layer);
+                           std::optional<std::int32_t> n_least_pool, const memory::KvCacheManager& memory,
+                           std::uint64_t host_bytes, const engine::Speculator* speculator,
+                           const std::optional<llama::LayerChoice>& layer);
 
 daemon::StatusFields describe(const llama::ModelInfo& info, const daemon::Options& options,
                               const memory::KvCacheManager& memory, const memory::DiskStore* disk,

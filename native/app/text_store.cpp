@@ -74,6 +74,7 @@ Result<void> TextStore::open(const Options& options, const llama::Model& model, 
         return bounded.error();
     }
     host_budget_ = config.host_budget;
+    n_least_pool_ = daemon::least_pool(options, device.traits());
     if (!packed_) pinned_ = pin_pages(target_.device(), device.traits(), config.host_budget);
     Result<llama::PageScoring> scoring = open_scoring(options, model, reply_fd);
     if (!scoring) return scoring.error();

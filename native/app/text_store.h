@@ -38,6 +38,7 @@ public:
     memory::IoWorker& files() { return *files_; }
     memory::DiskStore* disk() { return disk_.get(); }  // null: none was asked for
     llama::PageScoring& scoring() { return scoring_; }
+    std::optional<std::int32_t> n_least_pool() const { return n_least_pool_; }  // of `--kv-offload`
     llama::LlamaKvDevice& target() { return target_; }
     llama::CombinedKvDevice* combined() { return combined_ ? &*combined_ : nullptr; }
     llama::PackedKvDevice* packed() { return packed_ ? &*packed_ : nullptr; }
@@ -56,6 +57,7 @@ private:
     std::unique_ptr<memory::IoWorker> files_;
     std::unique_ptr<memory::DiskStore> disk_;
     std::size_t host_budget_ = 0;
+    std::optional<std::int32_t> n_least_pool_;
     llama::PageScoring scoring_;
     std::optional<memory::KvCacheManager> memory_;
 };

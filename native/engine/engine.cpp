@@ -270,7 +270,8 @@ bool Engine::run_call(const PlannedCall& call, std::vector<Event>& events) {
         return false;
     }
     if (decoded.error().code == ErrorCode::out_of_memory && relieve(call, decoded.error(), events)) return false;
-    ++n_failed_calls_;
+    // What does not fit is the request's own failure: the device has done nothing wrong.
+    if (decoded.error().code != ErrorCode::no_room) ++n_failed_calls_;
     log_error("decoding failed: " + decoded.error().text);
     for (const PlannedSlice& planned : call) fail(planned.lane, decoded.error(), events);
     return false;

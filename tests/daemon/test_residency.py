@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from luce.protocol import Err, ErrorCode, StatusLine
+from luce.protocol import Err, ErrorCode, GenerateOk, StatusLine
 from luce.supervisor.evaluating.tasks.haystack import FILLER
 from luce.supervisor.text import TextModel
 from tests.daemon.conftest import Start, margins_of
@@ -99,6 +99,41 @@ def test_every_kind_of_model_writes_on_beyond_the_pool(
     done(daemon, "unpark")
     assert generate(daemon, [*prompt, 7]).ok.n_reused == 1200
     assert status_of(daemon)["pages_out"] == "0"
+
+
+WIDE = ("--override-kv", "gemma4.attention.sliding_window=int:512")
+
+
+def wide_window(n_pool: int | str, n_lanes: int, n_ubatch: int) -> tuple[str, ...]:
+    """A pool beside windows of 512 tokens."""
+    sizes = {"--kv-offload": n_pool, "--lanes": n_lanes, "--ubatch": n_ubatch, "--ctx": 4352, "--draft-max": 0}
+    return (*WIDE, *(str(word) for option in sizes.items() for word in option))
+
+
+@pytest.mark.parametrize(("n_lanes", "n_ubatch", "n_least"), [(1, 32, 576), (2, 64, 1088)])
+def test_the_least_pool_holds_the_windows_of_all_lanes(
+    start: Start, luced: Path, test_models: Path, n_lanes: int, n_ubatch: int, n_least: int
+) -> None:
+    model = test_models / "gemma4.gguf"
+    too_small = wide_window(n_least - 64, n_lanes, n_ubatch)
+    refused = subprocess.run(
+        [luced, "--model", model, *too_small], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert refused.returncode != 0
+    assert f"sliding window of 512 tokens and slices of --ubatch {n_ubatch} need at least {n_least}" in refused.stdout
+    daemon = start(*wide_window(n_least, n_lanes, n_ubatch), model=model)
+    assert dict(daemon.ready.fields)["kvflash_least"] == str(n_least)
+    prompts = [random_prompt(1300, seed=lane) for lane in range(n_lanes)]
+    daemon.send(*[gen_line(lane + 1, 8, prompt) for lane, prompt in enumerate(prompts)])
+    for answer in daemon.collect(n_lanes).values():
+        assert isinstance(answer.reply, GenerateOk), answer.reply
+    assert status_of(daemon)["suspensions"] == "0"
+
+
+def test_a_pool_sized_by_itself_is_no_smaller_than_the_windows(start: Start, test_models: Path) -> None:
+    daemon = start(*wide_window("auto", 2, 64), model=test_models / "gemma4.gguf")
+    fields = dict(daemon.ready.fields)
+    assert int(fields["kvflash"]) >= int(fields["kvflash_least"]) == 1088
 
 
 def recalled(daemon: DaemonDriver, facts: Facts, n: int) -> int:

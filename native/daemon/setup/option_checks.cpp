@@ -49,7 +49,7 @@ Result<void> check_pins(const Options& options, std::int64_t n_pool) {
         if (Result<void> checked = check_pins_within(options, *options.n_ctx); !checked) return checked;
     }
     const std::int64_t n_pages = n_pinned_pages(options);
-    const std::int64_t n_least = n_least_pool(options);
+    const std::int64_t n_least = n_least_pool(options, 0);
     if (n_pages == 0 || n_least <= n_pool) return {};
     const std::int64_t n_rest = n_pool - n_least + n_pages * memory::kPageSize * options.n_lanes;
     const std::int64_t n_most = std::max<std::int64_t>(0, n_rest) / options.n_lanes / memory::kPageSize;
@@ -152,7 +152,7 @@ Result<void> check_residency(const Options& options, std::span<const std::string
     }
     if (options.sizes_kvflash) return check_pins(options, kMaxCells);
     if (Result<void> checked = check_pins(options, n); !checked) return checked;
-    const std::int64_t n_least = n_least_pool(options);
+    const std::int64_t n_least = n_least_pool(options, 0);  // its windows are known once it is loaded
     if (n < n_least) {
         return bad_args("--kv-offload " + std::to_string(n) + " is too small: " + std::to_string(options.n_lanes) +
                         " lanes and slices of --ubatch " + std::to_string(options.ubatch()) + " need at least " +
@@ -200,13 +200,14 @@ Result<void> check_together(const Options& options, std::span<const std::string_
     return check_draft(options);
 }
 
-std::int64_t n_least_pool(const Options& options) {
+std::int64_t n_least_pool(const Options& options, std::int32_t n_window) {
     const std::int32_t n_block = 1 + options.n_draft_most.value_or(kDraftMost);
     const std::int32_t n_call = options.call();
     const std::int64_t n_pinned = n_pinned_pages(options) * memory::kPageSize;
     const std::int64_t n_cells =
         std::int64_t{options.n_lanes} * (memory::least_cells(memory::ResidencyRules{}, n_block) + n_pinned) + n_call;
-    return (n_cells + memory::kPageSize - 1) / memory::kPageSize * memory::kPageSize;
+    const std::int64_t n_most = std::max(n_cells, std::int64_t{options.n_lanes} * n_window + n_call);
+    return (n_most + memory::kPageSize - 1) / memory::kPageSize * memory::kPageSize;
 }
 
 Result<void> check_pins_within(const Options& options, std::int32_t n_ctx) {

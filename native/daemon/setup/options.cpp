@@ -298,7 +298,7 @@ Result<Options> parse_options(std::span<char* const> arguments) {
     }
     if (Result<void> applied = apply_draft_method(options); !applied) return applied.error();
     if (Result<void> checked = check_together(options, given); !checked) return checked.error();
-    if (options.sizes_kvflash) options.n_kvflash = static_cast<std::int32_t>(n_least_pool(options));
+    if (options.sizes_kvflash) options.n_kvflash = static_cast<std::int32_t>(n_least_pool(options, 0));
     return options;
 }
 

@@ -135,8 +135,9 @@ struct Options {
 // `arguments`: without the program's name. Errors: bad_args, naming the option and what it takes.
 Result<Options> parse_options(std::span<char* const> arguments);
 
-// Tokens that --kv-offload has to have at the least.
-std::int64_t n_least_pool(const Options& options);
+// Tokens that --kv-offload has to have at the least, for a model whose sliding-window layers keep n_window positions of
+// each lane. libllama gives windows no more cells than the pool has.
+std::int64_t n_least_pool(const Options& options, std::int32_t n_window);
 
 // Whether texts of n_ctx tokens reach as far as --kv-offload-pin does. Errors: bad_args.
 Result<void> check_pins_within(const Options& options, std::int32_t n_ctx);

@@ -25,12 +25,24 @@ Result<std::size_t> host_budget(const Options& options, std::int32_t n_ctx, std:
     return n_whole + n_whole / 4;
 }
 
+// Whether every lane's window and a call fit the cells that libllama gives windows beside a pool of this size.
+Result<void> check_windows(const Options& options, const memory::DeviceTraits& traits) {
+    const std::int64_t n_least = n_least_pool(options, traits.n_window);
+    if (*options.n_kvflash >= n_least) return {};
+    return Error{ErrorCode::bad_args, "--kv-offload " + std::to_string(*options.n_kvflash) +
+                                          " is too small for this model: " + std::to_string(options.n_lanes) +
+                                          " lanes with a sliding window of " + std::to_string(traits.n_window) +
+                                          " tokens and slices of --ubatch " + std::to_string(options.ubatch()) +
+                                          " need at least " + std::to_string(n_least) +
+                                          "; fewer --lanes or a smaller --ubatch need less"};
+}
+
 }  // namespace
 
-Result<std::int32_t> size_pool(const Options& options, std::int32_t n_ctx, std::vector<memory::PoolDevice> devices,
-                               std::uint64_t weights_a_token) {
+Result<std::int32_t> size_pool(const Options& options, std::int32_t n_ctx, std::int32_t n_least,
+                               std::vector<memory::PoolDevice> devices, std::uint64_t weights_a_token) {
     memory::PoolQuestion question;
-    question.n_least = n_least_pool(options);
+    question.n_least = n_least;
     question.n_ctx = n_ctx;
     question.n_lanes = options.n_lanes;
     question.weights_a_token = weights_a_token;
@@ -56,9 +68,9 @@ Result<std::int32_t> size_pool(const Options& options, std::int32_t n_ctx, std::
     return choice.value().n;
 }
 
-std::optional<std::int32_t> least_pool(const Options& options) {
+std::optional<std::int32_t> least_pool(const Options& options, const memory::DeviceTraits& traits) {
     if (!options.n_kvflash) return std::nullopt;
-    return static_cast<std::int32_t>(n_least_pool(options));
+    return static_cast<std::int32_t>(n_least_pool(options, traits.n_window));
 }
 
 Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const memory::DeviceTraits& traits,
@@ -69,6 +81,7 @@ Result<void> bound_residency(const Options& options, std::int32_t n_ctx, const m
         return Error{ErrorCode::start_failed,
                      "--kv-offload: this model (" + traits.kind + ") has no attention cache; its memory does not grow"};
     }
+    if (Result<void> checked = check_windows(options, traits); !checked) return checked;
     if (Result<void> checked = check_pins_within(options, n_ctx); !checked) return checked;
     memory::ResidencyConfig residency;
     residency.pins = options.kvflash_pins;

@@ -28,6 +28,7 @@ void CombinedKvDevice::refresh() {
     const memory::DeviceTraits& of_draft = draft_.device().traits();
     traits_ = target_.traits();
     traits_.row_bytes += of_draft.row_bytes;
+    traits_.n_window = std::max(traits_.n_window, of_draft.n_window);
     if (has_draft_state()) traits_.state_bytes += kHead_bytes + of_draft.state_bytes + draft_.state_bytes();
     traits_.kind += " and a draft's " + of_draft.kind;
     draft_cells_.assign(static_cast<std::size_t>(traits_.n_cells), 0);

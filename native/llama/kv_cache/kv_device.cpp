@@ -99,6 +99,7 @@ void LlamaKvDevice::rebind() {
     checkpoint_ = CheckpointState(owner_.context(), parts_);
     traits_.n_cells = cells_.size();
     traits_.row_bytes = rows_.row_bytes();
+    if (parts_.window != nullptr) traits_.n_window = llama_model_n_swa(llama_get_model(owner_.context()));
     traits_.is_host_memory = rows_.is_host_memory();
     traits_.state_bytes = checkpoint_.n_bytes();
     traits_.n_rollback = parts_.recurrent == nullptr ? std::numeric_limits<std::int32_t>::max()

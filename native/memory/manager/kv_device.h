@@ -29,6 +29,7 @@ using Cell = std::uint32_t;
 struct DeviceTraits {
     std::int32_t n_cells = 0;            // in all; 0 where the model has no attention cache (purely recurrent)
     std::size_t row_bytes = 0;           // of one position, K and V of all paged layers
+    std::int32_t n_window = 0;           // positions that sliding-window layers keep of each lane; 0: there are none
     bool is_host_memory = false;         // where the rows lie: a copy to the host and back costs next to nothing
     std::size_t state_bytes = 0;         // an estimate of save_state()'s size; 0: pure attention, which has none
     std::int32_t n_rollback = 0;         // drop() takes back so many positions of the last computation

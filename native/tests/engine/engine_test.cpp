@@ -330,6 +330,18 @@ TEST_CASE("a failing computation fails its requests and not the engine; a device
     CHECK(s.engine.is_broken());
 }
 
+TEST_CASE("requests that never find room fail by themselves, however many come in a row") {
+    Setup s(limits(256), {256, 2, 8});
+    for (std::uint64_t key = 1; key < 7; ++key) {
+        s.decoder.fail_next = Error{ErrorCode::no_room, "no cells"};
+        REQUIRE(s.engine.submit(request(key, Tokens(10, 1), 5)));
+        CHECK(run_all(s.engine).failed.at(RequestKey{key}).code == ErrorCode::no_room);
+        CHECK(!s.engine.is_broken());
+    }
+    REQUIRE(s.engine.submit(request(7, Tokens(10, 1), 5)));
+    CHECK(run_all(s.engine).tokens.at(RequestKey{7}) == expected_answer(Tokens(10, 1), 5, 256));
+}
+
 TEST_CASE("a device that never has room for two lanes serves them one after the other") {
     Setup s(limits(256), {256, 2, 8});
     s.decoder.n_most_lanes = 1;
