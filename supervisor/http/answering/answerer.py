@@ -100,7 +100,7 @@ class ChatAnswerer:
         """Raises ApiError where the request cannot be served."""
         asked_s = time.monotonic()
         self._check(answer_request)
-        answer_request = self._images.readable(self._defaults.apply(answer_request))
+        answer_request = await self._prompts.readable(self._defaults.apply(answer_request))
         rendered = await self._prompts.read(answer_request)
         submissions: list[Submission] = []
         choices: list[ChoiceDecoder] = []
@@ -140,7 +140,7 @@ class ChatAnswerer:
             yield answering
 
     async def count_tokens(self, answer_request: AnswerRequest) -> int:
-        rendered = await self._prompts.read(self._images.readable(self._defaults.apply(answer_request)))
+        rendered = await self._prompts.read(await self._prompts.readable(self._defaults.apply(answer_request)))
         rendered.close()
         return len(rendered.ids)
 

@@ -9,12 +9,13 @@ back while it comes; as soon as it cannot be a call any more it is shown. Pure.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from luce.supervisor.http.prompts.history.lenient_json import lenient_json
 
 MAX_HELD_CHARACTERS = 1 << 20
 _OPENERS = ("<tool_call>", "<function=")
@@ -173,45 +174,3 @@ def _checked(name: str, arguments: Any, parameters: Mapping[str, Any]) -> Repair
     if not isinstance(arguments, Mapping) or not all(key in arguments for key in required):
         return None
     return RepairedCall(name, json.dumps(arguments, ensure_ascii=False))
-
-
-def lenient_json(text: str) -> Any:
-    """JSON whose last brackets may be missing or too many, with commas before brackets, line breaks in texts, or quoted
-    as Python does. None: it is none."""
-    for candidate in (text, *_mended(text)):
-        try:
-            return json.loads(candidate, strict=False)
-        except (ValueError, RecursionError):
-            continue
-    try:
-        return ast.literal_eval(text) if len(text) < 1 << 16 else None
-    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
-        return None
-
-
-def _mended(text: str) -> Sequence[str]:
-    open_brackets: list[str] = []
-    kept: list[str] = []
-    in_text = is_escaped = False
-    for character in text:
-        if in_text:
-            in_text = is_escaped or character != '"'
-            is_escaped = character == "\\" and not is_escaped
-        elif character == '"':
-            in_text = True
-        elif character in "{[":
-            open_brackets.append("}" if character == "{" else "]")
-        elif character in "}]":
-            if open_brackets and open_brackets[-1] != character:
-                return ()
-            while kept and kept[-1].isspace():
-                kept.pop()
-            if kept and kept[-1] == ",":
-                kept.pop()
-            if not open_brackets:
-                continue  # one too many
-            open_brackets.pop()
-        kept.append(character)
-    if in_text:
-        return ()  # the text itself was cut off: who knows what was to follow
-    return ("".join(kept) + "".join(reversed(open_brackets)),)

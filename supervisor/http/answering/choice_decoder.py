@@ -350,7 +350,7 @@ class _Call:
     def is_whole(self) -> bool:
         try:
             json.loads("".join(self.arguments))
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
         return True
 

@@ -7,27 +7,24 @@ settled here, how texts are unified for the prefix cache is not.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
-from luce.supervisor.http.anthropic.content import (
-    Block,
-    invalid,
-    log_left_out,
-    result_content,
-    string_field,
-    type_of,
-    user_part,
-    user_text,
-)
+from luce.supervisor.http.anthropic.content import Block, invalid, log_left_out, string_field
 from luce.supervisor.http.anthropic.opaque import MAX_RESTORED_BYTES, TooMuchReasoningError, call_id_of, reasoning_of
 from luce.supervisor.http.anthropic.shapes import InputMessage, Tool
+from luce.supervisor.http.prompts.history.arguments import arguments_text
+from luce.supervisor.http.prompts.history.parts import Content, dots, json_text, read_content, read_part, result_content
+from luce.supervisor.http.prompts.history.turns import drop_empty_end, first_new, role_of
+from luce.supervisor.http.prompts.message_images import image_of
+from luce.supervisor.http.prompts.notes import say_once
 
 Message = dict[str, Any]
+
+_ROLES = ("user", "assistant", "system")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +40,42 @@ def read_conversation(messages: Sequence[InputMessage], system: str | Sequence[B
     """Raises ApiError."""
     reader = _Reader()
     if system:
-        reader.add_system(system, "system")
+        reader.add_system(system, "system", is_new=True)
+    n_old = first_new([message.role for message in messages])
     last_user = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
     for index, message in enumerate(messages):
-        path = f"messages.{index}.content"
-        match message.role:
-            case "user":
-                reader.add_user(message.content, path)
+        is_new, path = index >= n_old, f"messages.{index}.content"
+        if is_new:
+            _check(message, f"messages.{index}")
+        match role_of({**(message.model_extra or {}), "role": message.role}, _ROLES):
             case "assistant":
-                reader.add_assistant(message.content, path)
+                reader.add_assistant(message.content, path, is_new=is_new)
             case "system":
                 if message.clear_at != "next_user_message" or index > last_user:
-                    reader.add_system(message.content, path)
+                    reader.add_system(message.content, path, is_new=is_new)
+            case _:
+                reader.add_user(message.content, path, is_new=is_new)
     read = reader.finish()
     return Conversation(read, reader.added_tools, _settle_last(read))
 
 
+def _check(message: InputMessage, path: str) -> None:
+    if message.role not in _ROLES:
+        raise invalid(f"{path}.role", "Input should be 'user', 'assistant' or 'system'")
+    if not isinstance(message.content, str | list):
+        raise invalid(f"{path}.content", "Input should be a string or a list of content blocks")
+
+
 def _settle_last(messages: list[Message]) -> bool:
+    drop_empty_end(messages)
     if not messages or messages[-1]["role"] != "assistant":
         return False
-    last = messages[-1]
-    if "tool_calls" in last:
+    if "tool_calls" in messages[-1]:
         raise invalid(
             "messages",
             "`tool_use` ids were found without `tool_result` blocks immediately after: "
             "each `tool_use` block must have a corresponding `tool_result` block in the next message",
         )
-    if not last["content"] and "reasoning_content" not in last:
-        messages.pop()  # nothing has been begun
-        return False
     return True
 
 
@@ -107,40 +111,42 @@ class _Reader:
             self._turn = None
         return self._messages
 
-    def add_system(self, content: str | Sequence[Block], path: str) -> None:
+    def add_system(self, content: Any, path: str, *, is_new: bool) -> None:
         if isinstance(content, str):
             if content:
                 self.finish().append({"role": "system", "content": content})
             return
-        parts = []
-        for index, block in enumerate(content):
-            text = self._system_text(block, f"{path}.{index}")
-            if text:
-                parts.append(_part(text))
-        if parts:
+        texts = (self._system_text(block, at, is_new=is_new) for block, at in _blocks(content, path))
+        if parts := [_part(text) for text in texts if text]:
             self.finish().append({"role": "system", "content": parts})
 
-    def _system_text(self, block: Block, path: str) -> str:
-        match kind := type_of(block, path):
-            case "text":
-                return string_field(block, "text", path)
+    def _system_text(self, block: Any, path: str, *, is_new: bool) -> str:
+        kind = block.get("type") if isinstance(block, dict) else None
+        match kind:
             case "tool_addition" | "tool_removal":
-                return self._tool_change(block, kind, path)
-            case _:
+                return self._tool_change(block, kind, path, is_new=is_new)
+            case str() if kind != "text":
                 log_left_out("blocks in system messages", kind)
                 return ""
+            case _:
+                text: str = read_part(block, path, is_new=is_new, shows_images=False)["text"]
+                return text
 
-    def _tool_change(self, block: Block, kind: str, path: str) -> str:
+    def _tool_change(self, block: Block, kind: str, path: str, *, is_new: bool) -> str:
         """The list of tools stands at a prompt's start: a change is told where it happens, so that what was read
         before stays good. Only a new definition has to go into the list."""
         tool = block.get("tool")
         if not isinstance(tool, dict):
-            raise invalid(f"{path}.tool", "Field required")
+            if is_new:
+                raise invalid(f"{path}.tool", "Field required")
+            return ""
         if kind == "tool_addition" and tool.get("type") == "tool_definition":
             try:
                 defined = Tool.model_validate(tool.get("definition"))
             except ValidationError:
-                raise invalid(f"{path}.tool.definition", "Input should be a tool") from None
+                if is_new:
+                    raise invalid(f"{path}.tool.definition", "Input should be a tool") from None
+                return ""
             self.added_tools.append(defined)
             name = defined.name
         else:
@@ -149,21 +155,23 @@ class _Reader:
             return ""
         return f"The tool {name} is {'now' if kind == 'tool_addition' else 'no longer'} available."
 
-    def add_user(self, content: str | Sequence[Block], path: str) -> None:
-        if isinstance(content, str):
-            self._append_user(content)
+    def add_user(self, content: Any, path: str, *, is_new: bool) -> None:
+        if not isinstance(content, list):
+            self._append_user(read_content(content, path, is_new=is_new))
             return
         parts = []
-        for index, block in enumerate(content):
-            at = f"{path}.{index}"
-            if type_of(block, at) == "tool_result":
-                self._append_result(block, at)
-            elif (part := user_part(block, at)) is not None:
-                parts.append(part)
-        if parts or not content:
+        n_results = 0
+        for block, at in _blocks(content, path):
+            if isinstance(block, dict) and block.get("type") == "tool_result":
+                self._append_result(block, at, is_new=is_new)
+                n_results += 1
+            else:
+                part = read_part(block, at, is_new=is_new, shows_images=True)
+                parts += [part] if image_of(part) or part["text"] else []
+        if parts or not n_results:
             self._append_user(parts)
 
-    def _append_user(self, content: str | list[Message]) -> None:
+    def _append_user(self, content: Content) -> None:
         messages = self.finish()
         last = messages[-1] if messages else None
         if last is None or last["role"] != "user":
@@ -173,9 +181,9 @@ class _Reader:
                 last["content"] = _parts(last["content"])
             last["content"] += _parts(content)
 
-    def _append_result(self, block: Block, path: str) -> None:
-        call_id = call_id_of(string_field(block, "tool_use_id", path))
-        content = result_content(block.get("content"), f"{path}.content")
+    def _append_result(self, block: Block, path: str, *, is_new: bool) -> None:
+        call_id = call_id_of(string_field(block, "tool_use_id", path, is_new=is_new))
+        content = result_content(block.get("content"), f"{path}.content", numbered=dots)
         if block.get("is_error") is True:
             content = _as_error(content)
         message: Message = {"role": "tool", "tool_call_id": call_id, "content": content}
@@ -183,36 +191,42 @@ class _Reader:
             message["name"] = self._tool_names[call_id]
         self.finish().append(message)
 
-    def add_assistant(self, content: str | Sequence[Block], path: str) -> None:
+    def add_assistant(self, content: Any, path: str, *, is_new: bool) -> None:
+        if not isinstance(content, list):
+            self._begun().texts.append(str(read_content(content, path, is_new=is_new)))
+            return
+        self._begun()
+        for block, at in _blocks(content, path):
+            self._add_to_turn(block, at, is_new=is_new)
+
+    def _begun(self) -> _AssistantTurn:
         if self._turn is None:
             self._turn = _AssistantTurn()
-        if isinstance(content, str):
-            self._turn.texts.append(content)
-            return
-        for index, block in enumerate(content):
-            self._add_to_turn(self._turn, block, f"{path}.{index}")
+        return self._turn
 
-    def _add_to_turn(self, turn: _AssistantTurn, block: Block, path: str) -> None:
-        match kind := type_of(block, path):
-            case "text":
-                turn.texts.append(string_field(block, "text", path))
+    def _add_to_turn(self, block: Any, path: str, *, is_new: bool) -> None:
+        kind = block.get("type") if isinstance(block, dict) else None
+        match kind:
             case "thinking":
-                if reasoning := self._reasoning(block, path):
-                    turn.reasoning.append(reasoning)
+                if reasoning := self._reasoning(block, path, is_new=is_new):
+                    self._begun().reasoning.append(reasoning)
             case "tool_use":
-                turn.calls.append(self._tool_call(block, path))
+                if (call := self._tool_call(block, path, is_new=is_new)) is not None:
+                    self._begun().calls.append(call)
             case "tool_result":
-                raise invalid(path, "`tool_result` blocks can only be in `user` messages")
-            case "image" | "document":
-                turn.texts.append(user_text(block, path))
+                if is_new:
+                    raise invalid(path, "`tool_result` blocks can only be in `user` messages")
+                self._append_result(block, path, is_new=False)
             case "compaction":
                 summary = block.get("content")
-                turn.texts.append(summary if isinstance(summary, str) else "")
-            case _:
+                self._begun().texts.append(summary if isinstance(summary, str) else "")
+            case str() if kind not in {"text", "image", "document"}:
                 log_left_out("blocks in assistant messages", kind)
+            case _:
+                self._begun().texts.append(read_part(block, path, is_new=is_new, shows_images=False)["text"])
 
-    def _reasoning(self, block: Block, path: str) -> str:
-        if text := string_field(block, "thinking", path):
+    def _reasoning(self, block: Block, path: str, *, is_new: bool) -> str:
+        if text := string_field(block, "thinking", path, is_new=is_new):
             return text
         signature = block.get("signature")
         if not isinstance(signature, str):
@@ -220,22 +234,30 @@ class _Reader:
         try:
             text = reasoning_of(signature, self._restorable_bytes)
         except TooMuchReasoningError:
-            raise invalid(f"{path}.signature", "the signatures of this request hold too much reasoning") from None
+            say_once("the signatures of a request hold too much reasoning: what is above the limit is left out")
+            return ""
         self._restorable_bytes -= len(text.encode())
         return text
 
-    def _tool_call(self, block: Block, path: str) -> Message:
-        call_id = call_id_of(string_field(block, "id", path))
-        name = string_field(block, "name", path)
-        arguments = block.get("input", {})
-        if not isinstance(arguments, dict):
-            raise invalid(f"{path}.input", "Input should be a valid dictionary")
+    def _tool_call(self, block: Block, path: str, *, is_new: bool) -> Message | None:
+        """None: an earlier call of no name."""
+        call_id = call_id_of(string_field(block, "id", path, is_new=is_new))
+        name = string_field(block, "name", path, is_new=is_new)
+        if not name and not is_new:
+            say_once("an earlier call that names no tool is left out")
+            return None
         self._tool_names[call_id] = name
-        text = json.dumps(arguments, ensure_ascii=False)
-        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}}
+        function = {"name": name, "arguments": arguments_text(block.get("input"))}
+        return {"id": call_id, "type": "function", "function": function}
 
 
-def _as_error(content: str | list[Message]) -> str | list[Message]:
+def _blocks(content: Any, path: str) -> Iterator[tuple[Any, str]]:
+    """Each with its place."""
+    blocks = content if isinstance(content, list) else [] if content is None else [json_text(content)]
+    return ((block, dots(path, index)) for index, block in enumerate(blocks))
+
+
+def _as_error(content: Content) -> Content:
     if isinstance(content, list):
         return [_part("Error:"), *content]
     return content if content.lower().startswith(("error", "<tool_use_error")) else f"Error: {content}"
@@ -245,7 +267,7 @@ def _part(text: str) -> Message:
     return {"type": "text", "text": text}
 
 
-def _parts(content: str | list[Message]) -> list[Message]:
+def _parts(content: Content) -> list[Message]:
     if isinstance(content, str):
         return [_part(content)] if content else []
     return content

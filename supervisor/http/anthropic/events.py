@@ -11,8 +11,6 @@ from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
-from pydantic_core import from_json
-
 from luce.supervisor.http.answering.answer_events import (
     AnswerEvent,
     AnswerFinished,
@@ -26,6 +24,7 @@ from luce.supervisor.http.answering.answer_events import (
 )
 from luce.supervisor.http.anthropic.opaque import signature_of_hidden, signature_of_shown, tool_use_id
 from luce.supervisor.http.errors import ApiError
+from luce.supervisor.http.prompts.history.arguments import object_of
 from luce.supervisor.http.transport.error_bodies import anthropic_error
 
 PING = b'event: ping\ndata: {"type": "ping"}\n\n'
@@ -287,18 +286,9 @@ def _blocks(finished: ChoiceFinished, *, hides_thinking: bool) -> list[dict[str,
 
 def _tool_uses(calls: Sequence[FinishedToolCall]) -> list[dict[str, Any]]:
     return [
-        {"type": "tool_use", "id": tool_use_id(call.id), "name": call.name, "input": _input(call.arguments)}
+        {"type": "tool_use", "id": tool_use_id(call.id), "name": call.name, "input": object_of(call.arguments)}
         for call in calls
     ]
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """An object in any case: of a call that was cut off what is there, as the SDK reads a stream that ends so."""
-    try:
-        value = from_json(arguments, allow_partial="trailing-strings")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _signature(reasoning: str, *, hidden: bool) -> str:

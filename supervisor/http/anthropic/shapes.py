@@ -32,12 +32,9 @@ def _text_or_blocks(value: object) -> object:
     raise PydanticCustomError("content", "Input should be a string or a list of content blocks")
 
 
+_CONTENT = {"anyOf": [TEXT, listed(record({"type": TEXT}))]}
 Blocks = list[dict[str, Any]]
-Content = Annotated[
-    str | Blocks,
-    BeforeValidator(_text_or_blocks),
-    WithJsonSchema({"anyOf": [TEXT, listed(record({"type": TEXT}))]}),
-]
+Content = Annotated[str | Blocks, BeforeValidator(_text_or_blocks), WithJsonSchema(_CONTENT)]
 
 
 class Shape(BaseModel):
@@ -45,9 +42,11 @@ class Shape(BaseModel):
 
 
 class InputMessage(Shape):
-    role: Literal["user", "assistant", "system"]
-    content: Content = ""
-    clear_at: str | None = None
+    """What is in it is conversation's to check: of earlier messages everything is taken."""
+
+    role: Annotated[Any, WithJsonSchema({"enum": ["user", "assistant", "system"]})] = None
+    content: Annotated[Any, WithJsonSchema(_CONTENT)] = ""
+    clear_at: Any = None
 
 
 class Tool(Shape):

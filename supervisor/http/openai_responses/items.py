@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
-import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.openai_shared.images import read_image
-from luce.supervisor.http.prompts.message_images import NO_PROJECTOR, image_part
-
-log = logging.getLogger("luce.http.responses")
+from luce.supervisor.http.prompts.history.arguments import arguments_text
+from luce.supervisor.http.prompts.history.parts import Content, joined, json_text, read_content, result_content
+from luce.supervisor.http.prompts.history.reasoning import reasoning_text
+from luce.supervisor.http.prompts.history.turns import drop_empty_end, first_new, role_of
+from luce.supervisor.http.prompts.message_images import image_of
+from luce.supervisor.http.prompts.notes import say_once
 
 Message = dict[str, Any]
 Item = Mapping[str, Any]
@@ -27,16 +28,15 @@ CUSTOM_INPUT = "input"
 """The one argument of the function that stands for a custom tool."""
 
 PACKED = "luce-reasoning:"
-_TEXT_PARTS = frozenset({"input_text", "output_text", "text", "summary_text", "reasoning_text"})
-_INPUT_ROLES = frozenset({"user", "system", "developer"})
-_said: set[str] = set()
+_ROLES = ("user", "assistant", "system", "developer")
+_ANSWER_ITEMS = frozenset({"reasoning", "function_call", "custom_tool_call"})
 
 
-def say_once(text: str) -> None:
-    """A fallback and its reason, in the log once. Bounded: clients choose what they send."""
-    if text not in _said and len(_said) < 256:
-        _said.add(text)
-        log.info("%s", text)
+@dataclass(frozen=True, slots=True)
+class _Place:
+    path: str
+    is_new: bool
+    """The client sends it now: what is wrong with it is refused."""
 
 
 def pack_reasoning(text: str) -> str:
@@ -65,14 +65,26 @@ def offered_name(namespace: object, name: str) -> str:
     return f"{namespace}{name}" if namespace.endswith("__") else f"{namespace}__{name}"
 
 
-def messages_of(items: str | Sequence[object]) -> list[Message]:
-    """Raises ApiError, naming the field."""
+def messages_of(items: str | Sequence[object], earlier: Sequence[object] = ()) -> list[Message]:
+    """`earlier`: the conversation before these items. Raises ApiError, naming the field."""
     if isinstance(items, str):
         return [{"role": "user", "content": items}]
     conversation = _Conversation()
+    for item in earlier:
+        conversation.take(item, _Place("input", is_new=False))
+    n_old = first_new(list(map(_role_of, items)))
     for index, item in enumerate(items):
-        conversation.take(item, f"input[{index}]")
-    return conversation.finish()
+        conversation.take(item, _Place(f"input[{index}]", is_new=index >= n_old))
+    messages = conversation.finish()
+    drop_empty_end(messages)
+    return messages
+
+
+def _role_of(item: object) -> object:
+    if not isinstance(item, dict):
+        return None
+    kind = item.get("type")
+    return "assistant" if isinstance(kind, str) and kind in _ANSWER_ITEMS else item.get("role")
 
 
 class _Turn:
@@ -106,17 +118,21 @@ class _Conversation:
         self._end_turn()
         return self._messages
 
-    def take(self, item: object, where: str) -> None:
+    def take(self, item: object, place: _Place) -> None:
         if not isinstance(item, dict):
-            raise _invalid(where, "an item must be an object")
-        kind = item.get("type", "message" if "role" in item else None)
-        if not isinstance(kind, str):
-            raise _invalid(f"{where}.type", "an item needs a type")
-        take = _TAKERS.get(kind)
+            if place.is_new:
+                raise _invalid(place.path, "an item must be an object")
+            item = {"role": "user", "content": item}
+        kind = item.get("type")
+        if kind is None and ("role" in item or ("content" in item and not place.is_new)):
+            kind = "message"
+        if place.is_new and not isinstance(kind, str):
+            raise _invalid(f"{place.path}.type", "an item needs a type")
+        take = _TAKERS.get(str(kind))
         if take is None:
-            say_once(f"input items of type {kind[:64]!r} are left out: the model has no such tool here")
+            say_once(f"input items of type {str(kind)[:64]!r} are left out: the model has no such tool here")
             return
-        take(self, item, where)
+        take(self, item, place)
 
     def add(self, message: Message) -> None:
         """A message of anybody else: the assistant's turn is over."""
@@ -136,6 +152,9 @@ class _Conversation:
         self._turn.ends_in_text = True
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
+        if not name:
+            say_once("an earlier call that names no tool is left out")
+            return
         self._turn.calls.append({"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}})
         self._turn.ends_in_text = False
 
@@ -145,95 +164,100 @@ class _Conversation:
         self._turn = _Turn()
 
 
-def _take_message(conversation: _Conversation, item: Item, where: str) -> None:
-    role = item.get("role")
+def _take_message(conversation: _Conversation, item: Item, place: _Place) -> None:
+    where = f"{place.path}.content"
+    if place.is_new and item.get("role") not in _ROLES:
+        raise _invalid(f"{place.path}.role", "the role must be user, assistant, system or developer")
+    role = role_of(item, _ROLES)
     if role == "assistant":
-        conversation.speak(_assistant_text(item.get("content"), f"{where}.content"))
-    elif isinstance(role, str) and role in _INPUT_ROLES:
-        conversation.add({"role": role, "content": _input_content(item.get("content"), f"{where}.content")})
+        conversation.speak(_assistant_text(item.get("content"), where, is_new=place.is_new))
     else:
-        raise _invalid(f"{where}.role", "the role must be user, assistant, system or developer")
+        conversation.add({"role": role, "content": _content(item.get("content"), where, is_new=place.is_new)})
 
 
-def _take_reasoning(conversation: _Conversation, item: Item, where: str) -> None:
+def _take_reasoning(conversation: _Conversation, item: Item, place: _Place) -> None:
     """Its own text if the client sent it, else what we packed, else its summary; a stranger's cipher is left out."""
-    del where
-    text = _joined(item.get("content"))
+    del place
+    text = reasoning_text(item.get("content"))
     if not text:
         unpacked = unpack_reasoning(item.get("encrypted_content"))
-        text = _joined(item.get("summary"), "\n") if unpacked is None else unpacked
+        text = _summary(item.get("summary")) if unpacked is None else unpacked
     conversation.reason(text)
 
 
-def _take_function_call(conversation: _Conversation, item: Item, where: str) -> None:
-    name = _text_field(item, "name", where)
-    arguments = item.get("arguments")
-    if not isinstance(arguments, str):
-        arguments = _as_json({} if arguments is None else arguments)
-    conversation.call(_text_field(item, "call_id", where), offered_name(item.get("namespace"), name), arguments or "{}")
+def _summary(parts: object) -> str:
+    return "\n".join(filter(None, map(reasoning_text, parts))) if isinstance(parts, list) else reasoning_text(parts)
 
 
-def _take_custom_call(conversation: _Conversation, item: Item, where: str) -> None:
-    name = _text_field(item, "name", where)
+def _take_function_call(conversation: _Conversation, item: Item, place: _Place) -> None:
+    name = _text_field(item, "name", place)
+    arguments = arguments_text(item.get("arguments")) or "{}"
+    conversation.call(_text_field(item, "call_id", place), offered_name(item.get("namespace"), name), arguments)
+
+
+def _take_custom_call(conversation: _Conversation, item: Item, place: _Place) -> None:
+    name = _text_field(item, "name", place)
     given = item.get("input")
-    if not isinstance(given, str):
-        raise _invalid(f"{where}.input", "the input of a custom tool call must be a text")
+    if place.is_new and not isinstance(given, str):
+        raise _invalid(f"{place.path}.input", "the input of a custom tool call must be a text")
+    given = given if isinstance(given, str) else json_text(given)
     conversation.call(
-        _text_field(item, "call_id", where), offered_name(item.get("namespace"), name), custom_arguments(given)
+        _text_field(item, "call_id", place), offered_name(item.get("namespace"), name), custom_arguments(given)
     )
 
 
 def custom_arguments(given: str) -> str:
-    return _as_json({CUSTOM_INPUT: given})
+    return json_text({CUSTOM_INPUT: given})
 
 
-def _take_output(conversation: _Conversation, item: Item, where: str) -> None:
-    call_id = _text_field(item, "call_id", where)
-    output = _output_content(item.get("output"), f"{where}.output")
+def _take_output(conversation: _Conversation, item: Item, place: _Place) -> None:
+    call_id = _text_field(item, "call_id", place)
+    output = result_content(item.get("output"), f"{place.path}.output")
     conversation.add({"role": "tool", "tool_call_id": call_id, "content": output})
 
 
-def _take_action(name: str, field: str) -> Callable[[_Conversation, Item, str], None]:
+def _take_action(name: str, field: str) -> Callable[[_Conversation, Item, _Place], None]:
     """A call of one of OpenAI's own tools, as a call of a function that is named so."""
 
-    def take(conversation: _Conversation, item: Item, where: str) -> None:
-        del where
-        call_id = item.get("call_id") or item.get("id")
+    def take(conversation: _Conversation, item: Item, place: _Place) -> None:
+        del place
         action = item.get(field)
-        arguments = _as_json(action if isinstance(action, dict) else {field: action})
-        conversation.call(call_id if isinstance(call_id, str) else "", name, arguments)
+        conversation.call(_action_id(item), name, json_text(action if isinstance(action, dict) else {field: action}))
 
     return take
 
 
-def _take_action_output(conversation: _Conversation, item: Item, where: str) -> None:
-    del where
-    call_id = item.get("call_id") or item.get("id")
-    text = _output_text(item.get("output"))
-    conversation.add({"role": "tool", "tool_call_id": call_id if isinstance(call_id, str) else "", "content": text})
+def _take_action_output(conversation: _Conversation, item: Item, place: _Place) -> None:
+    output = result_content(item.get("output"), f"{place.path}.output")
+    conversation.add({"role": "tool", "tool_call_id": _action_id(item), "content": output})
 
 
-def _take_mcp_call(conversation: _Conversation, item: Item, where: str) -> None:
+def _action_id(item: Item) -> str:
+    identity = item.get("call_id") or item.get("id")
+    return identity if isinstance(identity, str) else ""
+
+
+def _take_mcp_call(conversation: _Conversation, item: Item, place: _Place) -> None:
     """A call that the other server made itself: the item has its result too."""
-    name = _text_field(item, "name", where)
-    call_id = item.get("id") if isinstance(item.get("id"), str) else ""
-    arguments = item.get("arguments")
-    conversation.call(call_id or "", name, arguments if isinstance(arguments, str) and arguments else "{}")
+    name = _text_field(item, "name", place)
+    call_id = item["id"] if isinstance(item.get("id"), str) else ""
+    conversation.call(call_id, name, arguments_text(item.get("arguments")) or "{}")
     output = item.get("output") if item.get("error") is None else item.get("error")
-    conversation.add({"role": "tool", "tool_call_id": call_id or "", "content": _output_text(output)})
+    content = result_content(output, f"{place.path}.output")
+    conversation.add({"role": "tool", "tool_call_id": call_id, "content": content})
 
 
-def _refuse_reference(conversation: _Conversation, item: Item, where: str) -> None:
+def _refuse_reference(conversation: _Conversation, item: Item, place: _Place) -> None:
     del conversation
     name = item.get("id")
     raise _invalid(
-        f"{where}.id",
+        f"{place.path}.id",
         f"item_reference {str(name)[:80]!r}: it is not kept any more, or never was. Send the item itself",
         "item_not_found",
     )
 
 
-_TAKERS: Mapping[str, Callable[[_Conversation, Item, str], None]] = {
+_TAKERS: Mapping[str, Callable[[_Conversation, Item, _Place], None]] = {
     "message": _take_message,
     "reasoning": _take_reasoning,
     "function_call": _take_function_call,
@@ -253,112 +277,27 @@ _TAKERS: Mapping[str, Callable[[_Conversation, Item, str], None]] = {
 }
 
 
-def _input_content(content: object, where: str) -> str | list[Message]:
+def _content(content: object, where: str, *, is_new: bool) -> Content:
     """One text as text, several as parts."""
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise _invalid(where, "the content must be a text or a list of parts")
-    parts = [_input_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
-    if len(parts) <= 1 and all(part["type"] == "text" for part in parts):
-        return "".join(part["text"] for part in parts)
-    return parts
+    read = read_content(content, where, is_new=is_new, shows_images=True)
+    if isinstance(read, str) or len(read) > 1 or any(map(image_of, read)):
+        return read
+    return joined(read)
 
 
-def _input_part(part: object, where: str) -> Message:
-    if not isinstance(part, dict) or part.get("type") != "input_image":
-        return {"type": "text", "text": _part_text(part, where)}
-    told = f"content of type 'input_image' is not supported: text only {NO_PROJECTOR}"
-    lacking = _invalid(f"{where}.type", told, "unsupported_content")
-    return image_part(read_image(part.get("image_url"), f"{where}.image_url", lacking))
+def _assistant_text(content: object, where: str, *, is_new: bool) -> str:
+    read = read_content(content, where, is_new=is_new)
+    return read if isinstance(read, str) else "".join(part["text"] for part in read)
 
 
-def _part_text(part: object, where: str) -> str:
-    if not isinstance(part, dict):
-        raise _invalid(where, "a content part must be an object")
-    kind = part.get("type")
-    if isinstance(kind, str) and kind in _TEXT_PARTS:
-        text = part.get("text")
-    elif kind == "refusal":
-        text = part.get("refusal")
-    else:
-        raise _invalid(
-            f"{where}.type", f"content of type {str(kind)[:64]!r} is not supported: text only", "unsupported_content"
-        )
-    if not isinstance(text, str):
-        raise _invalid(f"{where}.text", "the part's text is missing")
-    return text
-
-
-def _assistant_text(content: object, where: str) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise _invalid(where, "the content must be a text or a list of parts")
-    return "".join(_part_text(part, f"{where}[{index}]") for index, part in enumerate(content))
-
-
-def _joined(parts: object, between: str = "") -> str:
-    if isinstance(parts, str):
-        return parts
-    if not isinstance(parts, list):
-        return ""
-    texts = [part.get("text") for part in parts if isinstance(part, dict)]
-    return between.join(text for text in texts if isinstance(text, str))
-
-
-def _output_content(output: object, where: str) -> str | list[Message]:
-    """The same, with images as such: a model that reads none is shown the words."""
-    if not isinstance(output, list) or not any(_is_image(part) for part in output):
-        return _output_text(output)
-    return [_output_image(part, f"{where}[{index}]") for index, part in enumerate(output)]
-
-
-def _is_image(part: object) -> bool:
-    return isinstance(part, dict) and part.get("type") == "input_image"
-
-
-def _output_image(part: object, where: str) -> Message:
-    if not _is_image(part):
-        return {"type": "text", "text": _output_part(part)}
-    assert isinstance(part, dict)
-    return image_part(read_image(part.get("image_url"), f"{where}.image_url", _output_part(part)))
-
-
-def _output_text(output: object) -> str:
-    """What a tool answered. Images in it are said in words: the agent has them in its history for good, and a refusal
-    would end the conversation."""
-    if output is None or isinstance(output, str):
-        return output or ""
-    if not isinstance(output, list):
-        return _as_json(output)
-    return "\n".join(_output_part(part) for part in output)
-
-
-def _output_part(part: object) -> str:
-    if not isinstance(part, dict):
-        return part if isinstance(part, str) else _as_json(part)
-    text = part.get("text")
-    if isinstance(text, str):
-        return text
-    kind = part.get("type")
-    if isinstance(kind, str) and kind not in _TEXT_PARTS and "stdout" not in part:
-        say_once(f"tool outputs of type {kind[:64]!r} are named in the prompt, not shown: the model reads text only")
-        return f"[{kind[:64]}: cannot be shown to this model]"
-    return _as_json(part)
-
-
-def _text_field(item: Item, name: str, where: str) -> str:
+def _text_field(item: Item, name: str, place: _Place) -> str:
+    """Empty where an earlier item has none."""
     value = item.get(name)
-    if not isinstance(value, str) or not value:
-        raise _invalid(f"{where}.{name}", f"{name} is missing")
-    return value
-
-
-def _as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str) and value:
+        return value
+    if place.is_new:
+        raise _invalid(f"{place.path}.{name}", f"{name} is missing")
+    return "" if value is None else json_text(value)
 
 
 def _invalid(param: str, text: str, code: str = "invalid_value") -> ApiError:

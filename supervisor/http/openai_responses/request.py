@@ -96,7 +96,7 @@ def read_request(
     constraint = read_constraint(_read_format(body.text), "text.format", body)
     arguments = dict(body.chat_template_kwargs or {})
     thinking, budget, effort = _read_reasoning(body.reasoning, arguments.pop("enable_thinking", None))
-    messages = messages_of([*earlier, *items])
+    messages = messages_of(items, earlier)
     if body.instructions:
         messages.insert(0, {"role": "system", "content": body.instructions})
     if not messages:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.openai_responses.items import CUSTOM_INPUT, offered_name, say_once
+from luce.supervisor.http.openai_responses.items import CUSTOM_INPUT, offered_name
+from luce.supervisor.http.prompts.notes import say_once
 
 
 @dataclass(frozen=True, slots=True)

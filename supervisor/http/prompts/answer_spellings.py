@@ -25,6 +25,7 @@ from typing import Any
 
 from luce.supervisor.http.prompts.canonical_message import Defaults, defaults_of, heard, reasoning_of, said
 from luce.supervisor.http.prompts.conversation_memo import ConversationMemo, exact_bytes, exact_key
+from luce.supervisor.http.prompts.history.arguments import with_readable_arguments
 from luce.supervisor.http.prompts.message_normalizer import CLEARED_REASONING, content_texts, normalise_messages
 from luce.supervisor.text import ChatMessage
 
@@ -206,15 +207,15 @@ class _Walk:
 
     def say(self, message: dict[str, Any], answer: GivenAnswer | None, known: tuple[GivenAnswer, ...]) -> _ReadMessage:
         is_cleared = message.pop(CLEARED_REASONING, False)
-        shown = ChatMessage(message if answer is None else answer.message)
+        spelled = dict(message if answer is None else answer.message)
         if is_cleared:
-            shown.pop("reasoning_content", None)
-        calls = zip(message.get("tool_calls", ()), shown.get("tool_calls", ()), strict=True)
+            spelled.pop("reasoning_content", None)
+        calls = zip(message.get("tool_calls", ()), spelled.get("tool_calls", ()), strict=True)
         is_ours = answer is not None and answer.is_ours
         return _ReadMessage(
-            shown,
+            ChatMessage(with_readable_arguments(spelled)),
             self._digest_behind(said(message) if answer is None else answer.said),
-            (answer, shown != message) if is_ours else (None, False),
+            (answer, spelled != message) if is_ours else (None, False),
             self.place,
             known,
             tuple((theirs["id"], ours["id"]) for theirs, ours in calls),

@@ -15,6 +15,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
+from luce.supervisor.http.prompts.history.characters import whole_escapes
+
 Message = Mapping[str, Any]
 Defaults = Mapping[str, Mapping[str, str]]
 """Of tools, by name: arguments that have one, and its canonical form."""
@@ -72,7 +74,7 @@ def _canonical_short(text: str) -> str:
 def _canonical(text: str, defaults: Mapping[str, str]) -> str:
     try:
         value = json.loads(
-            text,
+            whole_escapes(text),
             object_pairs_hook=_object,
             parse_int=_number,
             parse_float=_number,

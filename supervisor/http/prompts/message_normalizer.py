@@ -101,7 +101,7 @@ def content_texts(content: Any) -> list[str]:
     texts = []
     for part in content:
         if (image := image_of(part)) is not None:
-            texts.append(image_marker(image.name))
+            texts.append(image_marker(image.name) if image.is_readable else image.words())
             continue
         text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
         if not isinstance(text, str):

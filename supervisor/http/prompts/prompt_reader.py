@@ -48,7 +48,12 @@ class PromptReader:
         self._isolation = isolation
         self._live = LiveConversations() if settings.compaction == "live" else None
 
+    async def readable(self, asked: AnswerRequest) -> AnswerRequest:
+        """As the model can read it. Raises ApiError."""
+        return await self._images.readable(asked, self._owner_and_salt(asked)[1])
+
     async def read(self, answer_request: AnswerRequest) -> Rendered:
+        """REQUIRES: the model can read it."""
         if isinstance(answer_request.prompt, TextPrompt):
             return await self._render_whole(answer_request)
         self._check_count(answer_request, answer_request.prompt)
@@ -128,13 +133,13 @@ class PromptReader:
             rendered = await self._render_whole(replace(asked, prompt=replace(prompt, messages=messages)))
         return rendered
 
+    def _owner_and_salt(self, asked: AnswerRequest) -> tuple[str, int | None]:
+        if self._isolation is None:
+            return "", None
+        return self._isolation.owner(asked.client), self._isolation.salt_value(asked.client)
+
     async def _render_whole(self, answer_request: AnswerRequest) -> Rendered:
-        owner, salt = "", None
-        if self._isolation is not None:
-            owner, salt = (
-                self._isolation.owner(answer_request.client),
-                self._isolation.salt_value(answer_request.client),
-            )
+        owner, salt = self._owner_and_salt(answer_request)
         images = await self._images.ids_of(answer_request.prompt, salt)
         try:
             rendered = await asyncio.to_thread(

@@ -183,7 +183,8 @@ def test_signatures_cannot_blow_a_request_up() -> None:
     bomb = {"type": "thinking", "thinking": "", "signature": signature_of_hidden("a" * (MAX_RESTORED_BYTES // 2))}
     assert len(bomb["signature"]) < 16_000
     turn = {"role": "assistant", "content": [bomb, bomb, bomb, {"type": "text", "text": "x"}]}
-    assert "too much reasoning" in refusal(messages=[*HELLO, turn, *HELLO]).text
+    (_, made, _) = messages(*HELLO, turn, *HELLO)
+    assert len(made["reasoning_content"]) == MAX_RESTORED_BYTES, "what is above the limit is left out"
 
 
 @pytest.mark.parametrize(
@@ -354,7 +355,6 @@ def test_sampling_and_limits() -> None:
         {"messages": [{"content": "a"}]},
         {"messages": [{"role": "tool", "content": "a"}]},
         {"messages": [{"role": "user", "content": 7}]},
-        {"messages": [{"role": "user", "content": ["a"]}]},
         {"messages": [{"role": "user", "content": {"type": "text", "text": "a"}}]},
         {"messages": [{"role": "user", "content": [{}]}]},
         {"messages": [{"role": "user", "content": [{"type": 7}]}]},
@@ -362,16 +362,11 @@ def test_sampling_and_limits() -> None:
         {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]},
         {"messages": [{"role": "user", "content": [{"type": "banana"}]}]},
         {"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]},
-        {"messages": [{"role": "user", "content": [result(7)]}]},
-        {"messages": [{"role": "user", "content": [result(["a"])]}]},
-        {"messages": [{"role": "user", "content": [result([{"type": "text"}])]}]},
         {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
         {"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "content"}}]}]},
         {"messages": [{"role": "user", "content": [{"type": "search_result", "title": "t", "source": "s"}]}]},
-        {"messages": [*HELLO, call(input="{}"), *HELLO]},
-        {"messages": [*HELLO, call(name=None), *HELLO]},
-        {"messages": [*HELLO, {"role": "assistant", "content": [result("x")]}, *HELLO]},
-        {"messages": [*HELLO, {"role": "assistant", "content": [{"type": "thinking"}]}, *HELLO]},
+        {"messages": [*HELLO, {"role": "assistant", "content": [result("x")]}]},
+        {"messages": [*HELLO, {"role": "assistant", "content": [{"type": "thinking"}]}]},
         {"messages": [{"role": "system", "content": [{"type": "tool_addition"}]}]},
         {"system": 7},
         {"system": [7]},

@@ -287,9 +287,13 @@ def test_a_message_that_is_not_streamed_is_the_same(reason: FinishReason, hides_
         ("", {}),
         ('{"a": "cut of', {"a": "cut of"}),
         ('{"a": [1, 2', {"a": [1, 2]}),
-        ("[1]", {}),
+        ("[1]", {"arguments": [1]}),
         ("null", {}),
-        ("no json", {}),
+        ("no json", {"arguments": "no json"}),
+        ('{"a": 1e999, "b": [-Infinity, NaN]}', {"a": "1e999", "b": ["-Infinity", "NaN"]}),
+        ('{"a": "\\ud83d"}', {"a": "\ud83d"}),
+        ('{"a": 100000000000000000000}', {"a": 10**20}),
+        ('{"a": ' + "[" * 5000 + "]" * 5000 + "}", {"arguments": '{"a": ' + "[" * 5000 + "]" * 5000 + "}"}),
         ('{"a": 1} and more', {"a": 1}),
     ],
 )
@@ -297,3 +301,4 @@ def test_a_calls_input_is_an_object_in_any_case(arguments: str, expected: dict[s
     end = finished(FinishReason.LENGTH, calls=(FinishedToolCall("a", "n", arguments),))
     message = message_json("msg_1", "m", end, USAGE, hides_thinking=False)
     assert [block["input"] for block in message["content"]] == [expected]
+    json.dumps(message, allow_nan=False)

@@ -27,7 +27,7 @@ from tests.text.text_models import Forgetful
 Message = dict[str, Any]
 
 KEPT_BYTES = 1 << 20
-IMAGE = MessageImage(b"an image's file", "an image")
+IMAGE = MessageImage(b"an image's file")
 
 
 @pytest.fixture(scope="module")
@@ -209,7 +209,7 @@ def test_keys_tell_apart_what_python_takes_for_equal() -> None:
     assert len({exact_key(with_arguments(arguments)) for arguments in alike}) == len(alike)
     assert exact_key({"role": "user", "content": b"Hello".decode()}) == exact_key(HELLO), "another object"
     image = {"role": "user", "content": [image_part(IMAGE)]}
-    same = {"role": "user", "content": [image_part(MessageImage(IMAGE.file(), "another word for it"))]}
+    same = {"role": "user", "content": [image_part(MessageImage(IMAGE.file(), "another place"))]}
     spelled = {"role": "user", "content": [{"type": "image", "image": IMAGE.name}]}
     assert exact_key(image) == exact_key(same) != exact_key(spelled)
     assert exact_key({"role": "user", "content": object()}) is None

@@ -1,0 +1,126 @@
+"""The arguments of calls as one object, whatever a model or a client wrote; and as templates take them.
+
+llama.cpp reads arguments with a strict parser: it refuses NaN, 1e999 and lone surrogates, and takes a whole number of
+more than 64 bits for another one. Arguments without any of that stay as they are spelled, and so does their prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from luce.supervisor.http.prompts.history.characters import whole_escapes
+from luce.supervisor.http.prompts.history.lenient_json import begun_json, lenient_json, read_json
+from luce.supervisor.http.prompts.notes import say_once
+
+ONLY_KEY = "arguments"
+"""Of the object that stands for what is none."""
+
+_MAX_LEVELS = 100
+_INT64 = range(-(2**63), 2**63)
+
+Message = Mapping[str, Any]
+
+
+def arguments_text(arguments: Any) -> str:
+    """As the client sent them: their text, or the text of the value in its place."""
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
+    except (ValueError, RecursionError, TypeError):  # thousands of brackets, or of digits
+        return json.dumps(_bounded(arguments, _MAX_LEVELS), ensure_ascii=False)
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """What the arguments say. Of a call that was cut off what is there; what is no object is the only member of one."""
+    if not text.strip():
+        return {}
+    try:
+        value = read_json(text)
+    except (ValueError, RecursionError):
+        value = lenient_json(text)
+        if not isinstance(value, dict):
+            value = begun_json(whole_escapes(text))
+        value = value if isinstance(value, dict) else text
+    if isinstance(value, str) and isinstance(inner := _inner(value), dict):
+        value = inner
+    if value is None:
+        return {}
+    value = value if isinstance(value, dict) else {ONLY_KEY: value}
+    return {ONLY_KEY: text} if _is_deeper(value, 4 * _MAX_LEVELS) else value
+
+
+def readable_arguments(text: str) -> str:
+    """JSON text of an object that llama.cpp reads as it is meant."""
+    whole = whole_escapes(text)
+    shown = _bounded(object_of(whole), _MAX_LEVELS)
+    try:
+        is_readable = json.loads(whole) == shown
+    except (ValueError, RecursionError):
+        is_readable = False
+    if is_readable and whole == text:
+        return text
+    if text.strip():
+        say_once("arguments of an earlier call that templates cannot read are mended in the prompt")
+    return whole if is_readable else json.dumps(shown, ensure_ascii=False)
+
+
+def with_readable_arguments(message: Message) -> Message:
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": [_readable_call(call) for call in calls]} if calls else message
+
+
+def _readable_call(call: Message) -> Message:
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": readable_arguments(arguments_text(function["arguments"]))}}
+
+
+def _inner(text: str) -> Any:
+    """Some clients encode arguments twice."""
+    try:
+        return read_json(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_deeper(value: Any, n_levels: int) -> bool:
+    level = [value]
+    for _ in range(n_levels):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _bounded(value: Any, n_levels: int) -> Any:
+    """With texts in place of what a template cannot read: numbers beyond 64 bits, and what lies too deep."""
+    match value:
+        case dict() | list() | tuple() if n_levels == 0:
+            return _text_of(value)
+        case dict():
+            return {str(key): _bounded(member, n_levels - 1) for key, member in value.items()}
+        case list() | tuple():
+            return [_bounded(member, n_levels - 1) for member in value]
+        case bool() | None | str():
+            return value
+        case int():
+            return value if value in _INT64 else _text_of(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case _:
+            return str(value)  # Python's literals have more kinds than JSON
+
+
+def _text_of(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        return "…"
