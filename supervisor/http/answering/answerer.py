@@ -212,7 +212,7 @@ class ChatAnswerer:
             stops=answer_request.stops,
             own_stops=() if chat is None else chat.additional_stops,
             # Grammars do not see to that in every format.
-            max_calls=answer_request.prompt.max_calls if isinstance(answer_request.prompt, ChatPrompt) else None,
+            max_calls=rendered.max_calls,
             ends=self._text.info.eog | frozenset(answer_request.stop_tokens),
             logprobs=None
             if answer_request.n_logprobs is None

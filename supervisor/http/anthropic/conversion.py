@@ -20,6 +20,7 @@ from luce.supervisor.http.anthropic.shapes import (
     EditAmount,
     MessagesRequest,
     Tool,
+    ToolChoice,
 )
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
 from luce.supervisor.http.prompts.context_edits import ContextEdit
@@ -74,7 +75,7 @@ def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
         messages=conversation.messages,
         tools=tools,
         tool_choice=_tool_choice(body, tools),
-        parallel_tool_calls=not (choice is not None and choice.disable_parallel_tool_use),
+        parallel_tool_calls=_takes_parallel_calls(choice),
         json_schema=output_format.json_schema if output_format is not None else None,
         grammar=body.grammar or None,
         thinking=thinking,
@@ -145,6 +146,13 @@ def _offered(tools: Sequence[Tool]) -> list[dict[str, Any]]:
         function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
         offered[tool.name] = {"type": "function", "function": function}
     return list(offered.values())
+
+
+def _takes_parallel_calls(choice: ToolChoice | None) -> bool | None:
+    """None: the client does not say."""
+    if choice is None or choice.disable_parallel_tool_use is None:
+        return None
+    return not choice.disable_parallel_tool_use
 
 
 def _tool_choice(body: CountTokensRequest, offered: Sequence[dict[str, Any]]) -> str:

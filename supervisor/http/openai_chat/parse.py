@@ -61,7 +61,7 @@ def read_chat(
         messages=messages,
         tools=toolbox.tools,
         tool_choice=toolbox.choice,
-        parallel_tool_calls=body.parallel_tool_calls is not False and not toolbox.is_legacy,
+        parallel_tool_calls=False if toolbox.is_legacy else body.parallel_tool_calls,
         max_tool_calls=whole(body.max_tool_calls, "max_tool_calls", 1, INT32_MAX),
         json_schema=constraint.schema,
         grammar=constraint.grammar,

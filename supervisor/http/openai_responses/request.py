@@ -105,7 +105,7 @@ def read_request(
         messages=messages,
         tools=tools.definitions,
         tool_choice=choice,
-        parallel_tool_calls=body.parallel_tool_calls is not False,
+        parallel_tool_calls=body.parallel_tool_calls,
         max_tool_calls=whole(body.max_tool_calls, "max_tool_calls", 1, INT32_MAX),
         json_schema=constraint.schema,
         grammar=constraint.grammar,

@@ -31,7 +31,8 @@ class ChatPrompt:
     """[{"type": "function", "function": {"name", "description", "parameters"}}]; others have been left out."""
     tool_choice: ToolChoice | str = "auto"
     """Or `function:NAME`: this tool has to be called."""
-    parallel_tool_calls: bool = True
+    parallel_tool_calls: bool | None = None
+    """None: where the template shows several calls of one message."""
     max_tool_calls: int | None = None
     """So many, and a further one ends the answer."""
     json_schema: Mapping[str, Any] | None = None
@@ -61,15 +62,6 @@ class ChatPrompt:
     @property
     def may_call(self) -> bool:
         return bool(self.tools) and self.tool_choice != "none"
-
-    @property
-    def max_calls(self) -> int | None:
-        """Calls that the answer may have; None: any number."""
-        if not self.tools:
-            return None
-        if not self.parallel_tool_calls or self.tool_choice.startswith("function:"):
-            return 1
-        return self.max_tool_calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

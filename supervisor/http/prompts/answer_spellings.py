@@ -66,6 +66,14 @@ class SpelledConversation:
     place: bytes
     """That of an answer to it."""
 
+    def answers_in(self, shown: Sequence[Message]) -> Sequence[tuple[GivenAnswer | None, bool]]:
+        """`answers` for the assistant's messages of the same conversation as a template is shown it."""
+        if shown is self.messages:
+            return self.answers
+        said = [message for message in self.messages if message.get("role") == "assistant"]
+        known = {id(message): answer for message, answer in zip(said, self.answers, strict=True)}
+        return [known.get(id(message), (None, False)) for message in shown if message.get("role") == "assistant"]
+
 
 @dataclass(frozen=True, slots=True)
 class _ReadMessage:

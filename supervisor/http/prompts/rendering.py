@@ -30,7 +30,8 @@ from luce.supervisor.http.prompts.message_normalizer import (
 from luce.supervisor.http.prompts.prompt_marks import PromptMarks
 from luce.supervisor.http.prompts.reading_ranges import ReadingRanges, reading_ranges
 from luce.supervisor.http.prompts.reasoning_history import ReasoningHistory
-from luce.supervisor.http.prompts.role_fallbacks import RoleFallbacks
+from luce.supervisor.http.prompts.templates.fitted_template import FittedChat, FittedTemplate, fitted
+from luce.supervisor.http.prompts.templates.tool_history import in_call_order
 from luce.supervisor.http.prompts.token_replay_cache import SplicedPrompt, TokenReplayCache, Turn
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel, schema_to_grammar
 from luce.supervisor.text.image_markers import images_in
@@ -78,6 +79,8 @@ class Rendered:
     """What was cleared of its messages."""
     images: tuple[tuple[int, str], ...] = ()
     """Where the ids of each begin, and its name."""
+    max_calls: int | None = None
+    """Calls that the answer may have; None: any number."""
     in_parts: bool = False
     """Perhaps only parts of it are read."""
     reading: ReadingRanges = field(default_factory=ReadingRanges)
@@ -107,7 +110,7 @@ class Renderer:
         self._model = model
         self._known = TokenReplayCache(model, 0) if known is None else known
         self._spellings = AnswerSpellings(0) if spellings is None else spellings
-        self._roles = RoleFallbacks(model)
+        self._template = FittedTemplate(model)
         self._marks = PromptMarks(model.prompt_piece)
         self._history = ReasoningHistory(model)
         self._tools = KnownTools()
@@ -129,14 +132,16 @@ class Renderer:
             text = self._text(prompt)
             return replace(text, in_parts=parts_from is not None and len(text.ids) >= parts_from)
         spoken = self._spoken(prompt, owner or client)
-        chat = self._chat(prompt, spoken, owner, has_images=bool(images))
+        max_calls = self._max_calls(prompt)
+        shown = self._shown(prompt, spoken, owner, has_images=bool(images), max_calls=max_calls)
+        chat, answers = shown.chat, spoken.answers_in(shown.messages)
         if chat.rendered_whole:
             self._say_once(f"the chat template renders each conversation whole, old turns too: {chat.rendered_whole}")
-        spliced = self._known.splice(chat, owner, [answer for answer, _ in spoken.answers])
+        spliced = self._known.splice(chat, owner, [answer for answer, _ in answers])
         names = images_in(chat.prompt) if images else []
         placed = ImagePlaces(spliced.ids, self._model.n_vocab, names, images)
-        differing = {number for number, (_, differs) in enumerate(spoken.answers) if differs}
-        user_end = _user_end(chat, spoken.messages, spliced.places)
+        differing = {number for number, (_, differs) in enumerate(answers) if differs}
+        user_end = _user_end(shown, spoken.messages, spliced.places)
         marks = self._marks.find(chat, prompt.messages, prompt.tools, owner)
         found = ((spliced.places[mark.message], mark.offset) for mark in marks)
         in_parts = parts_from is not None and len(spliced.ids) >= parts_from and not names
@@ -149,7 +154,8 @@ class Renderer:
             images=tuple(placed.images),
             in_parts=in_parts,
             reading=self._reading(prompt, chat, spliced, spoken) if in_parts else ReadingRanges(),
-            constraint=self._constraint(prompt, chat),
+            constraint=self._constraint(prompt, chat, max_calls),
+            max_calls=max_calls,
             chat=chat,
             turn=spliced.turn,
             place=None if prompt.continues_last else spoken.place,
@@ -197,20 +203,46 @@ class Renderer:
 
     def _spoken(self, prompt: ChatPrompt, client: str) -> SpelledConversation:
         try:
-            return self._spellings.read(prompt.messages, client, keeps_last=prompt.continues_last, tools=prompt.tools)
+            messages = in_call_order(prompt.messages)
+            return self._spellings.read(messages, client, keeps_last=prompt.continues_last, tools=prompt.tools)
         except UnreadableContentError as error:
             raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
 
-    def _chat(self, prompt: ChatPrompt, spoken: SpelledConversation, owner: str, *, has_images: bool) -> RenderedChat:
+    def _max_calls(self, prompt: ChatPrompt) -> int | None:
+        """Calls that the answer may have; None: any number. Raises ApiError where one is demanded of a template that
+        has no format for calls."""
+        if not prompt.tools:
+            return None
+        traits = self._template.traits(with_tools=True)
+        if prompt.tool_choice not in {"auto", "none"} and not traits.parses_calls:
+            text = (
+                "No call can be demanded: the model's chat template has no format for tool calls. Leave tool_choice"
+                " out, or serve the model with a template that has one (--chat-template)."
+            )
+            raise ApiError(ErrorKind.INVALID, "tools_unsupported", text, param="tool_choice")
+        if prompt.may_call and not traits.shows_tools:
+            self._say_once(
+                "the chat template does not show the tools that requests offer: the model knows none of them"
+            )
+        if prompt.may_call and not traits.parses_calls:
+            self._say_once("the chat template has no format for tool calls: calls come as text")
+        takes_several = prompt.parallel_tool_calls
+        if takes_several is None:
+            takes_several = traits.takes_parallel_calls
+        return prompt.max_tool_calls if takes_several and not prompt.tool_choice.startswith("function:") else 1
+
+    def _shown(
+        self, prompt: ChatPrompt, spoken: SpelledConversation, owner: str, *, has_images: bool, max_calls: int | None
+    ) -> FittedChat:
         choice: str | Mapping[str, Any] = prompt.tool_choice
         if prompt.tool_choice.startswith("function:"):
             name = prompt.tool_choice.removeprefix("function:")
             choice = {"type": "function", "function": {"name": name}}
-        return self._roles.render(
+        return self._template.render(
             spoken.messages,
             tools=self._tools.read(prompt.tools, owner),
             tool_choice=choice,
-            parallel_tool_calls=prompt.parallel_tool_calls,
+            parallel_tool_calls=max_calls != 1,
             json_schema=_schema(prompt),
             grammar=None if prompt.may_call else prompt.grammar,
             enable_thinking=prompt.thinking is not False,
@@ -221,9 +253,9 @@ class Renderer:
             cache_salt=owner,
         )
 
-    def _constraint(self, prompt: ChatPrompt, chat: RenderedChat) -> ConstraintArgs:
+    def _constraint(self, prompt: ChatPrompt, chat: RenderedChat, max_calls: int | None) -> ConstraintArgs:
         budget = self._thinking_budget(prompt, chat)
-        grammar, is_lazy = self._grammar(prompt, chat)
+        grammar, is_lazy = self._grammar(prompt, chat, max_calls)
         # What stands before the answer, for those who have to know: a grammar of the template's, and the budget.
         before = "" if _is_of_the_answer_only(prompt, chat) else chat.generation_prompt
         if budget is not None and (begun := _begun_reasoning(chat)):
@@ -249,14 +281,14 @@ class Renderer:
             think_end=_ends(chat.thinking.ends_tokens) if budget is not None else (),
         )
 
-    def _grammar(self, prompt: ChatPrompt, chat: RenderedChat) -> tuple[str, bool]:
+    def _grammar(self, prompt: ChatPrompt, chat: RenderedChat, max_calls: int | None) -> tuple[str, bool]:
         """And whether it applies only once a call begins. Beside tools the request's own is that of their calls too."""
         if prompt.grammar is not None and prompt.may_call:
             return prompt.grammar, False
         grammar = chat.grammar
         if prompt.tool_choice not in {"auto", "none"} or prompt.json_schema is not None:
             grammar = call_at_once(grammar, chat.thinking.start)
-        if prompt.max_calls == 1:
+        if max_calls == 1:
             grammar = _CALLS_WITHOUT_END.sub("tool-calls ::= tool-call space", grammar)
         return grammar, chat.grammar_lazy
 
@@ -294,12 +326,16 @@ def _moved(places: Sequence[int | None], images: ImagePlaces) -> Sequence[int | 
     return places if images.is_empty else [None if place is None else images.moved(place) for place in places]
 
 
-def _user_end(chat: RenderedChat, messages: Sequence[Mapping[str, Any]], places: Sequence[int | None]) -> int | None:
+def _user_end(
+    fitted_chat: FittedChat, messages: Sequence[Mapping[str, Any]], places: Sequence[int | None]
+) -> int | None:
     """Found by counting the assistant's messages: templates may make the user's of results of tools."""
+    chat = fitted_chat.chat
     roles = [message.get("role") for message in messages]
     if "user" not in roles:
         return None
-    n_before = roles[: len(roles) - roles[::-1].index("user")].count("assistant")
+    before = fitted(messages[: len(roles) - roles[::-1].index("user")], fitted_chat.traits)
+    n_before = sum(message.get("role") == "assistant" for message in before)
     begun = (place for mark, place in zip(chat.marks, places, strict=True) if mark.role == "assistant")
     return next(islice(begun, n_before, None), None)
 

@@ -248,15 +248,16 @@ def test_tools_that_are_none(tools: Any) -> None:
 @pytest.mark.parametrize(
     ("choice", "expected", "parallel"),
     [
-        ({"type": "auto"}, "auto", True),
-        ({"type": "any"}, "required", True),
+        ({"type": "auto"}, "auto", None),
+        ({"type": "any"}, "required", None),
+        ({"type": "any", "disable_parallel_tool_use": False}, "required", True),
         ({"type": "any", "disable_parallel_tool_use": True}, "required", False),
-        ({"type": "tool", "name": "weather"}, "function:weather", True),
-        ({"type": "none"}, "none", True),
+        ({"type": "tool", "name": "weather"}, "function:weather", None),
+        ({"type": "none"}, "none", None),
         ({"type": "auto", "disable_parallel_tool_use": True}, "auto", False),
     ],
 )
-def test_tool_choice(choice: dict[str, Any], expected: str, parallel: bool) -> None:
+def test_tool_choice(choice: dict[str, Any], expected: str, parallel: bool | None) -> None:
     made = prompt(tools=[WEATHER], tool_choice=choice)
     assert (made.tool_choice, made.parallel_tool_calls) == (expected, parallel)
 

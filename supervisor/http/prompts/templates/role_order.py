@@ -1,0 +1,79 @@
+"""Role order: system messages and turns in the places that templates take them in. Pure: each function makes messages
+of normalised messages, and gives those back that it does not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from luce.supervisor.http.prompts.templates.traits import TemplateTraits
+
+Message = Mapping[str, Any]
+
+SYSTEM_ROLES = frozenset({"system", "developer"})
+
+
+def place_system_messages(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
+    """System messages in roles that are shown where they stand."""
+    leading = list(takewhile(lambda message: message.get("role") in SYSTEM_ROLES, messages))
+    head = [_in_role_of(message, traits.leading_roles) for message in leading]
+    if len(head) > 1 and traits.leading_roles and not traits.takes_several_leading:
+        head = [_joined(head)]
+    begins_with_system = bool(head) and head[0]["role"] in SYSTEM_ROLES
+    taken = traits.roles_behind_system if begins_with_system else traits.roles_without_system
+    return head + [_in_role_of(message, taken) for message in messages[len(leading) :]]
+
+
+def _in_role_of(message: Message, taken: frozenset[str]) -> Message:
+    role = message.get("role")
+    if role not in SYSTEM_ROLES or role in taken:
+        return message
+    return {**message, "role": "system" if "system" in taken else "user"}
+
+
+def opened_by_user(messages: Sequence[Message]) -> list[Message]:
+    """With an empty message of the user's where the conversation does not begin with one."""
+    n_leading = next((at for at, each in enumerate(messages) if each.get("role") not in SYSTEM_ROLES), len(messages))
+    if n_leading < len(messages) and messages[n_leading].get("role") == "user":
+        return list(messages)
+    return [*messages[:n_leading], _empty("user"), *messages[n_leading:]]
+
+
+def alternating(messages: Sequence[Message]) -> list[Message]:
+    """The texts of a conversation that the user opens, so that user and assistant take turns. Neighbours of one role
+    become one message; between those that calls stand between comes an empty one of the other role."""
+    shown: list[Message] = []
+    latest = ""
+    for message in messages:
+        role = message["role"]
+        if role in SYSTEM_ROLES or role == "tool":
+            shown.append(message)
+        elif message.get("tool_calls"):
+            if latest == "assistant":
+                shown.append(_empty("user"))
+                latest = "user"
+            shown.append(message)
+        elif role != latest:
+            shown.append(message)
+            latest = role
+        elif shown[-1]["role"] == role and not shown[-1].get("tool_calls"):
+            shown[-1] = _joined([shown[-1], message])
+        else:
+            shown += [_empty("assistant" if role == "user" else "user"), message]
+    return shown
+
+
+def _empty(role: str) -> Message:
+    return {"role": role, "content": ""}
+
+
+def _joined(messages: Sequence[Message]) -> Message:
+    """As one message of the first one's role. An empty text adds nothing."""
+    joined = dict(messages[0])
+    for key in ("reasoning_content", "content"):
+        texts = [text for message in messages if (text := message.get(key))]
+        if texts:
+            joined[key] = "\n\n".join(texts)
+    return joined
