@@ -31,7 +31,13 @@ def _number(value: object) -> object:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_number), WithJsonSchema({"type": "integer"})]
+def _whole_number(value: object) -> object:
+    """Some clients write 2.0 for 2, also to models that are strict."""
+    number = _number(value)
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+Whole = Annotated[int, BeforeValidator(_whole_number), WithJsonSchema({"type": "integer"})]
 Real = Annotated[float, BeforeValidator(_number), WithJsonSchema({"type": "number"})]
 _Texts = Annotated[Any, WithJsonSchema(listed(TEXT))]
 

@@ -13,17 +13,11 @@ from pydantic_core import PydanticCustomError
 
 from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed, record
 from luce.supervisor.http.reading_fields import ReadingFields
-from luce.supervisor.http.sampling_fields import SamplingFields
+from luce.supervisor.http.sampling_fields import SamplingFields, Whole
 
 MAX_INT32 = 2**31 - 1
 
-
-def _whole(value: object) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MAX_INT32)]
-"""Some clients write 2.0 for 2."""
+Count = Annotated[Whole, Field(ge=0, le=MAX_INT32)]
 
 
 def _text_or_blocks(value: object) -> object:
@@ -129,7 +123,7 @@ class MessagesRequest(CountTokensRequest, SamplingFields, ReadingFields):
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     top_k: Count | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None  # not Anthropic's
+    seed: Annotated[Whole, Field(ge=0, lt=2**64)] | None = None  # not Anthropic's
     metadata: Metadata | None = None
     pin: Any = None  # not Anthropic's
 

@@ -29,8 +29,12 @@ def served_path(path: str) -> str:
 
 
 def nearest_path(path: str, router: web.UrlDispatcher) -> str | None:
-    """Of those that the application has: the longest one that it begins or ends with, else one that is spelled alike."""
+    """Of those that the application has: one that is all but the same, one that it begins or ends with, or one that is
+    spelled alike."""
     wanted = path[:_LONGEST].lower()
     paths = sorted({resource.canonical for resource in router.resources()} - {"/"})
     inside = [each for each in paths if wanted.startswith(f"{each}/") or wanted.endswith(each)]
-    return max(inside, key=len) if inside else next(iter(get_close_matches(wanted, paths, n=1)), None)
+    found = (
+        get_close_matches(wanted, paths, 1, 0.9) or sorted(inside, key=len)[-1:] or get_close_matches(wanted, paths, 1)
+    )
+    return found[0] if found else None
