@@ -11,7 +11,7 @@ from luce.supervisor.cli.entry import EXIT_BAD_ARGS, Failure, say
 from luce.supervisor.cli.output import write_output
 from luce.supervisor.config import ConfigError
 from luce.supervisor.http.keys.key_file import keys_in, table_of
-from luce.supervisor.private_file import write_private
+from luce.supervisor.private_file import behind_links, write_private
 
 _PREFIX = "luce-"
 _RANDOM_BYTES = 32
@@ -80,6 +80,7 @@ def new(name: str, file: Path | None, scope: str, **limits: int | None) -> None:
 
 def _add(file: Path, name: str, table: str) -> None:
     """Raises ConfigError, and OSError."""
+    file = behind_links(file)  # a pipe would be read for ever
     earlier = ""
     if file.exists():
         if any(known.name == name for known in keys_in(file)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import subprocess
 import sys
@@ -78,6 +79,32 @@ def test_the_command_adds_to_a_file_without_keys(tmp_path: Path, text: str) -> N
     assert made.returncode == 0, made.stderr
     assert [key.digest for key in read_key_file(file)] == [digest_of(made.stdout.strip())]
     assert file.read_text().startswith(text.strip() or "[alice]")
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_linked"), [("device", True), ("pipe", True), ("pipe", False), ("folder", False), ("loop", False)]
+)
+def test_a_key_is_not_written_to_what_is_no_file(tmp_path: Path, kind: str, is_linked: bool) -> None:
+    target = Path(os.devnull) if kind == "device" else tmp_path / "target"
+    match kind:
+        case "pipe":
+            os.mkfifo(target)
+        case "folder":
+            target.mkdir()
+        case "loop":
+            target.symlink_to(tmp_path / "back")
+            (tmp_path / "back").symlink_to(target)
+    before = target.lstat()
+    link = tmp_path / "keys.toml"
+    if is_linked:
+        link.symlink_to(target)
+    refused = luce("keys", "new", "alice", "--file", str(link if is_linked else target))
+    assert refused.returncode != 0
+    assert not refused.stdout, "no key is shown that nobody has filed"
+    assert ("Too many levels" if kind == "loop" else "is no file") in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert (target.lstat().st_ino, target.lstat().st_mode) == (before.st_ino, before.st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
 def test_the_command_shows_a_key_once_and_files_its_hash(tmp_path: Path) -> None:
