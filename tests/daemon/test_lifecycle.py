@@ -63,6 +63,17 @@ def test_a_daemon_whose_texts_may_outgrow_the_pool_says_so(start: Start) -> None
     assert not set(OUTGROWN) & set(status_of(start("--ctx", "256")))
 
 
+def test_what_llama_cpp_mends_in_a_file_by_itself_is_told_at_debug_alone(luced: Path, test_models: Path) -> None:
+    model = test_models / "no_vocab.gguf"
+
+    def log(level: str) -> str:
+        command = [str(luced), "--model", str(model), "--ctx", "256", "--no-warmup", "--log-level", level]
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stderr
+
+    assert "dummy tokens" not in log("info")
+    assert "dummy tokens" in log("debug")
+
+
 def test_identity_is_of_the_content_and_not_of_the_path(luced: Path, tiny_model: Path, tmp_path: Path) -> None:
     def identity(model: Path, *arguments: str) -> str:
         with DaemonDriver(luced, model, *QUICKLY, "--ctx", "256", *arguments) as daemon:

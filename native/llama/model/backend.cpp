@@ -4,6 +4,7 @@
 #include <ggml.h>
 #include <llama.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "base/clock.h"
@@ -13,24 +14,32 @@
 namespace luce::llama {
 namespace {
 
+// What llama.cpp calls a warning and nobody can act on: it has mended the model's file by itself. And the pool's size,
+// which is a context's: a text that goes beyond the training is warned of where --ctx is read.
+constexpr std::string_view kNotes[] = {
+    "control-looking token",     "dummy tokens",    "attribute to USER_DEFINED",
+    "removing it from EOG list", "special_eog_ids", "possible training context overflow",
+};
+
+bool is_note(std::string_view text) {
+    return std::ranges::any_of(kNotes, [&](std::string_view note) { return text.find(note) != text.npos; });
+}
+
 // llama.cpp tells its whole life at "info": that is our "debug". A continuation goes with the line before it.
-LogLevel level_of(ggml_log_level level) {
+LogLevel level_of(ggml_log_level level, std::string_view text) {
     static LogLevel last = LogLevel::debug;
     switch (level) {
         case GGML_LOG_LEVEL_ERROR: return last = LogLevel::error;
-        case GGML_LOG_LEVEL_WARN: return last = LogLevel::warn;
+        case GGML_LOG_LEVEL_WARN: return last = is_note(text) ? LogLevel::debug : LogLevel::warn;
         case GGML_LOG_LEVEL_CONT: return last;
         default: return last = LogLevel::debug;
     }
 }
 
-// A context's size is that of its pool: a text that goes beyond the training is warned of where --ctx is read.
-bool is_about_the_pool(std::string_view text) { return text.find("possible training context overflow") != text.npos; }
-
 void forward_log(ggml_log_level level, const char* text, void*) {
     if (text == nullptr) return;
     log_shortage().note(text, SteadyClock().now_s());
-    log_line(is_about_the_pool(text) ? LogLevel::debug : level_of(level), text);
+    log_line(level_of(level, text), text);
 }
 
 std::string kind_of(ggml_backend_dev_t device) {
