@@ -117,6 +117,35 @@ def test_models() -> Path:
     return TEST_MODELS_DIR
 
 
+def fetch_real_models(*names: str) -> list[Path]:
+    """Their files; fetched on first use and kept in the cache folder. Of several workers one fetches."""
+    fetched = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "real_models"), *names],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    if fetched.returncode != 0:
+        pytest.fail(f"this test needs a real model:\n{fetched.stderr}", pytrace=False)
+    return [Path(line) for line in fetched.stdout.splitlines()]
+
+
+@pytest.fixture(scope="session")
+def smollm() -> Path:
+    """SmolLM2-135M-Instruct (scripts/real_models)."""
+    return fetch_real_models("smollm")[0]
+
+
+@pytest.fixture(scope="session")
+def real_models(full: bool) -> dict[str, Path]:
+    """smollm, qwen and gemma; with --full alone."""
+    if not full:
+        pytest.skip("left out: fetches 800 MB of models; --full does it")
+    names = ("smollm", "qwen", "gemma")
+    return dict(zip(names, fetch_real_models(*names), strict=True))
+
+
 @pytest.fixture(scope="session")
 def llama_templates_dir() -> Path:
     """The chat templates that come with llama.cpp's sources, in the tree that was built."""
