@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -160,6 +161,111 @@ def test_responses(eyes: Server) -> None:
     assert answer["usage"]["input_tokens"] > N_ROWS
 
 
+def gif_without_colours() -> bytes:
+    return b"GIF89a" + struct.pack("<HHBBB", 2, 2, 0, 0, 0) + b",\0\0\0\0\2\0\2\0\0\2\2\x4c\1\0;"
+
+
+UNREADABLE: dict[str, str] = {
+    **{name: f"data:image/png;base64,{base64.b64encode(file).decode()}" for name, file in HOSTILE.items()},
+    "svg": "data:image/svg+xml;base64," + base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'/>").decode(),
+    "svg as text": "data:image/svg+xml,%3Csvg/%3E",
+    "avif": "data:image/avif;base64," + base64.b64encode(b"\0\0\0\x20ftypavif" + bytes(40)).decode(),
+    "gif without colours": "data:image/gif;base64," + base64.b64encode(gif_without_colours()).decode(),
+    "an address": "https://example.com/a.png",
+    "no base64": "data:image/png;base64,%%%",
+    "no URL": "",
+}
+IN_ALL_APIS = ("webp", "an address", "no base64")  # the others are read in the same way
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+def block_of(url: str) -> dict[str, Any]:
+    """As a client of Anthropic's API sends it."""
+    head, comma, data = url.partition(";base64,")
+    if not comma:
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": head.removeprefix("data:"), "data": data}}
+
+
+def sessions(url: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """A picture that a tool gave, in each API; and as an error."""
+    use = {"type": "tool_use", "id": "c1", "name": "look", "input": {}}
+
+    def messages(**more: Any) -> dict[str, Any]:
+        result = {"type": "tool_result", "tool_use_id": "c1", "content": [block_of(url)], **more}
+        told = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        return {"max_tokens": 2, "messages": [{"role": "user", "content": "Look."}, *told]}
+
+    chat = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": None, "tool_calls": [CALL]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "image_url", "image_url": {"url": url}}]},
+    ]
+    items = [
+        {"role": "user", "content": "Look."},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_image", "image_url": url}]},
+    ]
+    return {
+        "chat": ("/v1/chat/completions", {"max_tokens": 2, "messages": chat}),
+        "responses": ("/v1/responses", {"max_output_tokens": 2, "input": items}),
+        "messages": ("/v1/messages", messages()),
+        "an error": ("/v1/messages", messages(is_error=True)),
+    }
+
+
+def asked_again(body: dict[str, Any]) -> dict[str, Any]:
+    name = "messages" if "messages" in body else "input"
+    said = [{"role": "assistant", "content": "I see."}, {"role": "user", "content": "And now?"}]
+    return {**body, name: [*body[name], *said]}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_a_session_goes_on_behind_a_picture_that_cannot_be_read(eyes: Server, name: str) -> None:
+    """A client cannot help what its tools give: words stand in its place, the same in each turn."""
+    for api, (path, body) in sessions(UNREADABLE[name]).items():
+        if api == "chat" or name in IN_ALL_APIS:
+            for each in (body, asked_again(body)):
+                status, answer = post(eyes, path, {**each, "temperature": 0})
+                assert status == 200, answer
+
+
+def test_the_words_say_why(eyes: Server) -> None:
+    status, told = post(eyes, "/apply-template", sessions("https://example.com/a.png")["chat"][1])
+    assert (status, "[image left out: this server fetches no URLs" in told["prompt"]) == (200, True)
+
+
+def test_what_stands_in_its_place_stays_in_memory(eyes: Server) -> None:
+    path, body = sessions(UNREADABLE["webp"])["chat"]
+    body["messages"][0]["content"] = "Look at this one."
+    n_first = post(eyes, path, body)[1]["usage"]["prompt_tokens"]
+    status, again = post(eyes, path, asked_again(body))
+    assert (status, n_cached(again["usage"]) >= n_first - 5) == (200, True)
+
+
+@pytest.mark.parametrize("name", IN_ALL_APIS)
+def test_a_picture_that_is_sent_now_is_refused_with_its_place(eyes: Server, name: str) -> None:
+    url = UNREADABLE[name]
+    hello = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello."}]
+    text, part = {"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url}}
+    item = [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": url}]
+    asked: list[tuple[str, str, list[Any], str]] = [
+        ("/v1/chat/completions", "messages", [text, part], "messages[2].content[1]"),
+        ("/v1/responses", "input", item, "input[2].content[1]"),
+        ("/v1/messages", "messages", [text, block_of(url)], "messages.2.content.1"),
+    ]
+    for path, field, content, place in asked:
+        body = {"model": "m", "max_tokens": 2, field: [*hello, {"role": "user", "content": content}]}
+        if path == "/v1/responses":
+            del body["max_tokens"]
+        status, answer = post(eyes, path, body)
+        assert (status, place in answer["error"]["message"]) == (400, True), answer
+        if path != "/v1/messages":
+            assert answer["error"]["param"].startswith(place)
+        status, answer = post(eyes, path, asked_again(body))
+        assert status == 200, "it was refused when it was sent"
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_files_that_are_no_images_are_refused(eyes: Server, name: str) -> None:
     status, answer = post(eyes, "/v1/chat/completions", chat_body(HOSTILE[name]))
@@ -200,10 +306,10 @@ def test_without_a_projector_images_are_refused_or_told_of(server: Server) -> No
     status, answer = post(server, "/v1/responses", {"input": items})
     assert status == 400
     assert "--mmproj" in answer["error"]["message"]
-    body = messages_body({"type": "text", "text": "Look."})
-    body["messages"] += READ_A_PICTURE
-    status, answer = post(server, "/v1/messages", body)
-    assert status == 200
+    for path, body in sessions(data_url(FIRST)).values():
+        assert post(server, path, body)[0] == 200
+    status, told = post(server, "/apply-template", sessions(data_url(FIRST))["chat"][1])
+    assert (status, "[image left out: the model reads text only]" in told["prompt"]) == (200, True)
 
 
 def test_an_image_is_encoded_once_behind_whatever_text(eyes: Server) -> None:

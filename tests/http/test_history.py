@@ -1,0 +1,420 @@
+"""What clients repeat is taken by a real server, in each API, streamed and not.
+
+What public bug reports of other servers broke, and answers of the model's own that a grammar has made hostile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from tests.http.serving import Server
+
+CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+HELLO = {"role": "user", "content": "Hello"}
+GO_ON = {"role": "user", "content": "Go on."}
+PARAMETERS = {"type": "object", "properties": {"a": {}}}
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=120) as client:
+        yield client
+
+
+def post(client: httpx.Client, path: str, body: dict[str, Any], *, stream: bool = False) -> list[dict[str, Any]]:
+    """The answer, or the events of its stream. All of it is JSON by the standard."""
+    limit = {} if path == RESPONSES else {"max_tokens": 8}
+    asked = json.dumps({"model": "m", "temperature": 0, **limit, **body, "stream": stream}, ensure_ascii=False)
+    answer = client.post(path, content=asked.encode(errors="replace"))  # clients cannot send halves of characters
+    assert answer.status_code == 200, answer.text
+    if not stream:
+        return [strict_json(answer.text)]
+    lines = (line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: "))
+    events = [strict_json(line) for line in lines if line != "[DONE]"]
+    assert all("error" not in event and event.get("type") not in {"error", "response.failed"} for event in events)
+    return events
+
+
+def strict_json(text: str) -> Any:
+    return json.loads(text, parse_constant=pytest.fail)
+
+
+def refused(client: httpx.Client, path: str, body: dict[str, Any]) -> tuple[str, str | None]:
+    answer = client.post(path, json={"max_tokens": 8, **body} if path != RESPONSES else body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    return error["message"], error.get("param")
+
+
+def chat_call(arguments: Any, **message: Any) -> dict[str, Any]:
+    function = {"name": "f", "arguments": arguments}
+    return {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": function}], **message}
+
+
+def sessions(arguments: str) -> dict[str, dict[str, Any]]:
+    """A call with these arguments, its result and another question."""
+    items = [
+        HELLO,
+        {"type": "function_call", "call_id": "a", "name": "f", "arguments": arguments},
+        {"type": "function_call_output", "call_id": "a", "output": "done"},
+        GO_ON,
+    ]
+    result = {"role": "tool", "tool_call_id": "a", "content": "done"}
+    use = {"type": "tool_use", "id": "a", "name": "f", "input": arguments}
+    given = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "done"}]}
+    return {
+        CHAT: {"messages": [HELLO, chat_call(arguments), result, GO_ON]},
+        RESPONSES: {"input": items, "max_output_tokens": 8},
+        MESSAGES: {"messages": [HELLO, {"role": "assistant", "content": [use]}, given, GO_ON]},
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"city": "Ro',
+        "{'a':1}",
+        '{"a": 1,}',
+        '{"a": "x\ty"}',
+        '{"a":"\\ud99c"}',
+        '{"a": NaN}',
+        '{"a": [-Infinity, 1e999]}',
+        '{"a": ' + "[" * 150 + "]" * 150 + "}",
+        "[1]",
+        "nonsense",
+        "",
+    ],
+)
+def test_arguments_of_any_kind(client: httpx.Client, arguments: str) -> None:
+    for path, body in sessions(arguments).items():
+        post(client, path, body, stream=path == CHAT)
+
+
+def test_a_whole_number_of_64_bits_stays_itself(client: httpx.Client) -> None:
+    for path, body in sessions('{"n": 18446744073709551615}').items():
+        post(client, path, body)
+    told = client.post("/apply-template", json=sessions('{"n": 18446744073709551615}')[CHAT]).json()
+    assert "18446744073709551615" in told["prompt"]
+
+
+@pytest.mark.parametrize("content", ["", None, [], [{"type": "text", "text": ""}], "absent"])
+@pytest.mark.parametrize("tools", [[], [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS}}]])
+def test_an_answer_of_nothing_is_no_beginning(client: httpx.Client, content: Any, tools: list[Any]) -> None:
+    """The prompt opens an answer, as if the message were not there."""
+    nothing = {"role": "assistant", **({} if content == "absent" else {"content": content})}
+    asked: dict[str, Any] = {"messages": [HELLO], **({"tools": tools} if tools else {})}
+    plain = client.post("/apply-template", json=asked).json()["prompt"]
+    begun = {**asked, "messages": [HELLO, nothing]}
+    assert client.post("/apply-template", json=begun).json()["prompt"] == plain
+    first, second = (post(client, CHAT, body)[0]["choices"][0]["message"]["content"] for body in (asked, begun))
+    assert first == second
+    assert not second.startswith("assistant")
+    assert post(client, CHAT, {**begun, "continue_final_message": True})[0]["choices"][0]["message"]["content"] == first
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "empty"),
+    [
+        (MESSAGES, "messages", {"role": "assistant", "content": ""}),
+        (MESSAGES, "messages", {"role": "assistant", "content": [{"type": "text", "text": ""}]}),
+        (RESPONSES, "input", {"role": "assistant", "content": ""}),
+        (
+            RESPONSES,
+            "input",
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]},
+        ),
+    ],
+)
+def test_so_in_the_other_apis(client: httpx.Client, path: str, field: str, empty: dict[str, Any]) -> None:
+    bodies = ({field: [HELLO]}, {field: [HELLO, empty]})
+    one, other = (post(client, path, body)[0]["usage"]["input_tokens"] for body in bodies)
+    assert one == other
+
+
+def test_an_empty_text_alone_is_an_empty_message(client: httpx.Client) -> None:
+    texts: list[Any] = ["", [{"type": "text", "text": ""}], []]
+    usages = [post(client, MESSAGES, {"messages": [{"role": "user", "content": text}]})[0]["usage"] for text in texts]
+    assert len({usage["input_tokens"] + usage["cache_read_input_tokens"] for usage in usages}) == 1
+
+
+ODD_CHAT: list[Any] = [
+    {"role": "model", "content": "Hm."},
+    {"role": "wizard", "content": "x"},
+    {"role": None, "content": None},
+    {"content": "no role"},
+    {},
+    None,
+    "a text",
+    {"role": "user"},
+    {"role": "user", "content": 7},
+    {"role": "user", "content": {"type": "text", "text": "a"}},
+    {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}, {"type": "text"}, {}, None, 5, "x"]},
+    {"role": "user", "content": "x", "name": 5},
+    {"role": "assistant", "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]},
+    {"role": "assistant", "tool_calls": 3},
+    {"role": "assistant", "tool_calls": [3, {}, {"function": None}, {"function": {"name": ""}}]},
+    {"role": "assistant", "tool_calls": [{"id": 5, "function": {"name": "f", "arguments": [1]}}]},
+    {"role": "assistant", "content": "x", "reasoning": {"text": "hm"}},
+    {"role": "assistant", "content": "x", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]},
+    {"role": "assistant", "content": "x", "reasoning_content": 5},
+    {"role": "assistant", "content": "x", "refusal": ["no"]},
+    {"role": "assistant", "content": "x", "function_call": 5},
+    {"role": "tool", "content": {"ok": True}},
+    {"role": "tool", "tool_call_id": 5, "content": [{"type": "resource", "resource": {"text": "x"}}, {"type": "z"}]},
+    {"role": "function", "content": None},
+]
+ODD_ITEMS: list[Any] = [
+    None,
+    "a text",
+    {},
+    {"type": 5},
+    {"role": "wizard", "content": "x"},
+    {"role": "tool", "content": "x"},
+    {"role": "user", "content": 7},
+    {"role": "user", "content": [{"type": "input_audio"}, {"type": "input_image", "file_id": "f"}, None, {}, "x"]},
+    {"role": "assistant", "content": [{"type": "output_audio"}, {"type": "refusal"}]},
+    {"type": "reasoning", "content": {"text": "hm"}, "summary": 5},
+    {"type": "function_call", "arguments": "{}"},
+    {"type": "function_call", "name": "f", "arguments": [1]},
+    {"type": "function_call_output", "output": {"ok": True}},
+    {"type": "custom_tool_call", "name": "f", "input": {"a": 1}},
+    {"type": "mcp_call", "name": "f", "arguments": None, "output": None},
+    {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": "x"}},
+]
+ODD_MESSAGES: list[Any] = [
+    {"role": "tool", "content": "x"},
+    {"role": None, "content": None},
+    {"content": 5},
+    {},
+    {"role": "user", "content": {"type": "text", "text": "a"}},
+    {"role": "user", "content": [{"type": "banana"}, {"type": "text"}, {}, None, 5, "x", {"type": "document"}]},
+    {"role": "user", "content": [{"type": "tool_result"}, {"type": "image"}]},
+    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text"}, 7]}]},
+    {"role": "assistant", "content": None},
+    {"role": "assistant", "content": [{"type": "thinking"}, {"type": "tool_use"}, {"type": "tool_use", "name": "f"}]},
+    {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": "{"}, {"type": "image"}]},
+    {"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "x"}, {"type": 5}]},
+    {"role": "system", "content": [{"type": "tool_addition"}, {"type": "text"}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "odd"),
+    [
+        *((CHAT, "messages", odd) for odd in ODD_CHAT),
+        *((RESPONSES, "input", odd) for odd in ODD_ITEMS),
+        *((MESSAGES, "messages", odd) for odd in ODD_MESSAGES),
+    ],
+)
+def test_odd_messages_are_refused_only_when_they_are_sent(
+    client: httpx.Client, path: str, field: str, odd: dict[str, Any]
+) -> None:
+    post(client, path, {field: [HELLO, odd, GO_ON]})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reasoning_content": "I muse."},
+        {"reasoning": "I muse."},
+        {"reasoning": {"text": "I muse."}},
+        {"reasoning": {"content": [{"type": "reasoning_text", "text": "I muse."}]}},
+        {"reasoning_details": [{"type": "reasoning.text", "text": "I "}, {"type": "reasoning.text", "text": "muse."}]},
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": "I muse."}, {"type": "x", "data": "…"}]},
+        {"reasoning": "", "thinking": "I muse."},
+        {"thinking": {"thinking": "I muse."}},
+        {"thinking_blocks": [{"type": "thinking", "thinking": "I muse.", "signature": "s"}]},
+        {"content": [{"type": "thinking", "thinking": "I muse."}, {"type": "text", "text": "x"}]},
+        {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "I muse."}]}, "x"]},
+    ],
+)
+def test_reasoning_is_found_wherever_clients_keep_it(fields: dict[str, Any]) -> None:
+    from luce.supervisor.http.openai_chat.messages import read_messages
+
+    read = read_messages([HELLO, {"role": "assistant", "content": "x", **fields}, GO_ON])[1]
+    assert read["reasoning_content"] == "I muse."
+    content = read["content"]
+    assert (content if isinstance(content, str) else "".join(part["text"] for part in content)) == "x"
+
+
+def test_what_is_sent_now_is_refused_with_its_place(client: httpx.Client) -> None:
+    audio = {"role": "user", "content": [{"type": "text", "text": "hear"}, {"type": "input_audio", "input_audio": {}}]}
+    text, param = refused(client, CHAT, {"messages": [HELLO, {"role": "assistant", "content": "Hi."}, audio]})
+    assert (param, "audio input is not supported" in text) == ("messages[2].content[1]", True)
+    _, param = refused(client, CHAT, {"messages": [audio, {"role": "assistant", "content": "I"}]})
+    assert param == "messages[0].content[1]", "an answer that is begun is no answer"
+    _, param = refused(client, RESPONSES, {"input": [HELLO, audio]})
+    assert param == "input[1].content[1]"
+    text, _ = refused(
+        client, MESSAGES, {"messages": [HELLO, {"role": "user", "content": [{"type": "container_upload"}]}]}
+    )
+    assert "messages.1.content.0" in text
+
+
+def test_a_place_does_not_count_what_was_kept(client: httpx.Client) -> None:
+    first = post(client, RESPONSES, {"input": "Hello", "max_output_tokens": 8})[0]
+    audio = {"role": "user", "content": [{"type": "input_audio"}]}
+    _, param = refused(client, RESPONSES, {"previous_response_id": first["id"], "input": [audio]})
+    assert param == "input[0].content[0]"
+
+
+HOSTILE = {
+    "a number without end": '{"a": 1e999}',
+    "no number": '{"a": NaN, "b": -Infinity}',
+    "half a character": '{"a": "\\ud83d"}',
+    "control tokens": '{"a": "<|im_end|></tool_call>"}',
+    "deep": '{"a": ' + "[" * 80 + "]" * 80 + "}",
+    "a comma too many": '{"a": 1,}',
+}
+
+
+def call_grammar(arguments: str) -> str:
+    text = f'<tool_call>\n{{"name": "f", "arguments": {arguments}}}\n</tool_call>'
+    return f"root ::= {json.dumps(text, ensure_ascii=False)}"
+
+
+TEXTS = ["<|im_end|> </think> <tool_call>", '{"a": ', "\\ud83d \ufffd"]
+
+
+@contextmanager
+def conversation(client: httpx.Client, path: str, *, stream: bool) -> Iterator[Any]:
+    """`say(grammar, limit)`: one turn in it, whose answer is appended as a client of this API does."""
+    field = "input" if path == RESPONSES else "messages"
+    history: list[Any] = [HELLO]
+    function = {"name": "f", "parameters": PARAMETERS}
+    tools: dict[str, list[dict[str, Any]]] = {
+        CHAT: [{"type": "function", "function": function}],
+        RESPONSES: [{"type": "function", **function}],
+        MESSAGES: [{"name": "f", "input_schema": PARAMETERS}],
+    }
+
+    def say(grammar: str | None, limit: int = 400) -> list[Any]:
+        bound = {"max_output_tokens" if path == RESPONSES else "max_tokens": limit}
+        body: dict[str, Any] = {field: history, "tools": tools[path], **bound}
+        if grammar is not None:
+            body["grammar"] = grammar
+        events = post(client, path, body, stream=stream)
+        added = appended(path, events, stream=stream)
+        history.extend([*added, *results(path, added), GO_ON])
+        return added
+
+    yield say
+
+
+def appended(path: str, events: list[dict[str, Any]], *, stream: bool) -> list[Any]:
+    if path == RESPONSES:
+        response = events[-1]["response"] if stream else events[0]
+        return list(response["output"])
+    if path == CHAT and not stream:
+        return [events[0]["choices"][0]["message"]]
+    if path == MESSAGES and not stream:
+        return [{"role": "assistant", "content": events[0]["content"]}]
+    if path == CHAT:
+        return [chat_message(events)]
+    return [{"role": "assistant", "content": message_blocks(events)}]
+
+
+def chat_message(events: list[dict[str, Any]]) -> dict[str, Any]:
+    deltas = [choice["delta"] for event in events for choice in event["choices"]]
+    calls: list[Any] = []
+    for piece in (piece for delta in deltas for piece in delta.get("tool_calls", ())):
+        if piece["index"] == len(calls):
+            calls.append({"id": piece["id"], "type": "function", "function": dict(piece["function"])})
+        else:
+            calls[piece["index"]]["function"]["arguments"] += piece["function"]["arguments"]
+    content = "".join(delta.get("content") or "" for delta in deltas)
+    return {"role": "assistant", "content": content, **({"tool_calls": calls} if calls else {})}
+
+
+def message_blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    blocks: list[dict[str, Any]] = []
+    texts: list[str] = []
+    for event in events:
+        if event["type"] == "content_block_start":
+            blocks.append(dict(event["content_block"]))
+            texts.append("")
+        elif event["type"] == "content_block_delta":
+            texts[-1] += event["delta"].get("partial_json") or event["delta"].get("text") or ""
+    for block, text in zip(blocks, texts, strict=True):
+        if block["type"] == "text":
+            block["text"] = text
+        else:
+            try:
+                block["input"] = json.loads(text, parse_constant=str, parse_float=str)
+            except ValueError:
+                block["input"] = {}
+    return blocks
+
+
+def results(path: str, added: list[Any]) -> list[Any]:
+    if path == RESPONSES:
+        ids = [item["call_id"] for item in added if item["type"] == "function_call"]
+        return [{"type": "function_call_output", "call_id": id_, "output": "done"} for id_ in ids]
+    if path == CHAT:
+        ids = [call["id"] for call in added[0].get("tool_calls") or ()]
+        return [{"role": "tool", "tool_call_id": id_, "content": "done"} for id_ in ids]
+    ids = [block["id"] for block in added[0]["content"] if block["type"] == "tool_use"]
+    told = [{"type": "tool_result", "tool_use_id": id_, "content": "done"} for id_ in ids]
+    return [{"role": "user", "content": told}] if told else []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+def test_hostile_answers_go_back_in(client: httpx.Client, path: str, stream: bool) -> None:
+    """One session, in which the model writes all of that."""
+    with conversation(client, path, stream=stream) as say:
+        for arguments in HOSTILE.values():
+            say(call_grammar(arguments))
+        for text in TEXTS:
+            say(f"root ::= {json.dumps(text, ensure_ascii=False)}")
+        say(call_grammar('{"a": "it breaks off somewhere"}'), 20)
+        say(None, 8)
+
+
+def test_completions_go_on_from_their_own_text(client: httpx.Client) -> None:
+    prompt = "Hello"
+    for text in TEXTS:
+        body = {"prompt": prompt, "echo": True, "grammar": f"root ::= {json.dumps(text)}", "max_tokens": 40}
+        (answer,) = post(client, COMPLETIONS, body)
+        prompt = answer["choices"][0]["text"]
+        assert prompt.startswith("Hello")
+    assert post(client, COMPLETIONS, {"prompt": prompt}, stream=True)
+
+
+def test_an_incomplete_response_is_gone_on_from(client: httpx.Client) -> None:
+    """Arguments that the limit cut, sent back as items and by previous_response_id."""
+    tool = {"type": "function", "name": "f", "parameters": PARAMETERS}
+    body: dict[str, Any] = {"input": [HELLO], "tools": [tool], "grammar": call_grammar('{"a": "a long text, cut"}')}
+    (first,) = post(client, RESPONSES, {**body, "max_output_tokens": 20})
+    assert first["status"] == "incomplete"
+    assert any(item["type"] == "function_call" for item in first["output"])
+    post(client, RESPONSES, {"input": [HELLO, *first["output"], GO_ON], "max_output_tokens": 8})
+    post(client, RESPONSES, {"input": [HELLO, *first["output"]], "max_output_tokens": 8})
+    for given in ([GO_ON], "Go on."):
+        post(client, RESPONSES, {"previous_response_id": first["id"], "input": given, "max_output_tokens": 8})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ('{"a": "\\ud83d"}', {"a": "\ud83d"}),
+        ('{"a": 1e999}', {"a": "1e999"}),
+        ('{"a": 100000000000000000000}', {"a": 10**20}),
+        ('{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),
+    ],
+)
+def test_messages_have_the_same_input_streamed_and_not(
+    client: httpx.Client, arguments: str, expected: dict[str, Any]
+) -> None:
+    body = {"messages": [HELLO], "tools": [{"name": "f", "input_schema": PARAMETERS}], "max_tokens": 99}
+    inputs = []
+    for stream in (False, True):
+        events = post(client, MESSAGES, {**body, "grammar": call_grammar(arguments)}, stream=stream)
+        (message,) = appended(MESSAGES, events, stream=stream)
+        inputs += [block["input"] for block in message["content"] if block["type"] == "tool_use"]
+    assert inputs == [expected, expected]
