@@ -221,11 +221,10 @@ class Renderer:
             )
             raise ApiError(ErrorKind.INVALID, "tools_unsupported", text, param="tool_choice")
         if prompt.may_call and not traits.shows_tools:
-            self._say_once(
-                "the chat template does not show the tools that requests offer: the model knows none of them"
-            )
+            text = "the chat template does not show the tools that requests offer: the model knows none of them"
+            self._say_once(text, logging.WARNING)
         if prompt.may_call and not traits.parses_calls:
-            self._say_once("the chat template has no format for tool calls: calls come as text")
+            self._say_once("the chat template has no format for tool calls: calls come as text", logging.WARNING)
         takes_several = prompt.parallel_tool_calls
         if takes_several is None:
             takes_several = traits.takes_parallel_calls
@@ -312,10 +311,10 @@ class Renderer:
             self._say_once("preserve_thinking is not used: the model's template has no such argument")
         return {**arguments, **self._history.arguments(prompt), **prompt.template_arguments}
 
-    def _say_once(self, text: str) -> None:
+    def _say_once(self, text: str, level: int = logging.INFO) -> None:
         if text not in self._said:
             self._said.add(text)
-            logger.info("%s", text)
+            logger.log(level, "%s", text)
 
 
 def _schema(prompt: ChatPrompt | TextPrompt) -> Mapping[str, Any] | None:

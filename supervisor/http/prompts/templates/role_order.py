@@ -42,26 +42,24 @@ def opened_by_user(messages: Sequence[Message]) -> list[Message]:
 
 
 def alternating(messages: Sequence[Message]) -> list[Message]:
-    """The texts of a conversation that the user opens, so that user and assistant take turns. Neighbours of one role
-    become one message; between those that calls stand between comes an empty one of the other role."""
+    """The texts of a conversation that the user opens, so that user and assistant take turns; calls do not count.
+    Neighbours of one role become one message, also a text and a call; between those that calls stand between comes an
+    empty one of the other role."""
     shown: list[Message] = []
     latest = ""
     for message in messages:
         role = message["role"]
+        calls = message.get("tool_calls")
         if role in SYSTEM_ROLES or role == "tool":
             shown.append(message)
-        elif message.get("tool_calls"):
-            if latest == "assistant":
-                shown.append(_empty("user"))
-                latest = "user"
-            shown.append(message)
-        elif role != latest:
-            shown.append(message)
-            latest = role
-        elif shown[-1]["role"] == role and not shown[-1].get("tool_calls"):
+        elif latest == role and shown[-1]["role"] == role and not shown[-1].get("tool_calls"):
             shown[-1] = _joined([shown[-1], message])
+            latest = "user" if calls else latest
+        elif calls:
+            shown.append(message)
         else:
-            shown += [_empty("assistant" if role == "user" else "user"), message]
+            shown += [message] if role != latest else [_empty("assistant" if role == "user" else "user"), message]
+            latest = role
     return shown
 
 
@@ -70,8 +68,8 @@ def _empty(role: str) -> Message:
 
 
 def _joined(messages: Sequence[Message]) -> Message:
-    """As one message of the first one's role. An empty text adds nothing."""
-    joined = dict(messages[0])
+    """As one message of the first one's role, with the last one's calls. An empty text adds nothing."""
+    joined = {**messages[-1], **messages[0]}
     for key in ("reasoning_content", "content"):
         texts = [text for message in messages if (text := message.get(key))]
         if texts:

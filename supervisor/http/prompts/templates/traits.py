@@ -50,7 +50,7 @@ class TemplateTraits:
         if "system" not in self.roles_behind_system & self.roles_without_system & self.leading_roles:
             yield "system messages further on become the user's"
         if self.alternates:
-            yield "user and assistant take turns: neighbours are joined, or parted by an empty message"
+            yield "neighbours of one role are joined, or parted by an empty message"
         elif self.opens_with_user:
             yield "an empty user message goes before a conversation that does not begin with the user's"
         if self.call_id_length is not None:
@@ -61,6 +61,8 @@ class TemplateTraits:
             yield "parallel calls become one turn each"
         if self.parts_text_from_calls:
             yield "text beside calls becomes a message of its own"
+        elif self.shows_calls and not self.takes_text_beside_calls:
+            yield "text beside calls is not shown"
 
 
 STRICTEST = TemplateTraits(

@@ -45,7 +45,7 @@ def roles(messages: Sequence[Mapping[str, Any]]) -> str:
         ("au", "(u)au"),
         ("uaau", "uau"),
         ("uuau", "uau"),
-        ("uacrau", "ua(u)crau"),
+        ("uacrau", "ucrau"),
         ("crau", "(u)crau"),
         ("ucrusau", "ucr(a)uau"),
         ("s", "s(u)"),
