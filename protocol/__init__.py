@@ -82,6 +82,7 @@ from .replies import Pong as Pong
 from .replies import PoolSize as PoolSize
 from .replies import PrefillProgress as PrefillProgress
 from .replies import Probed as Probed
+from .replies import PromptLogprobs as PromptLogprobs
 from .replies import ReadyLine as ReadyLine
 from .replies import Reply as Reply
 from .replies import SlotFreed as SlotFreed

@@ -127,6 +127,10 @@ def _check_generate(command: Generate) -> None:
         raise RefusedError("think_budget= needs think_start= and think_end=")
     if memory.restore_slot is None and (memory.restore_at is not None or memory.chain):
         raise RefusedError("restore_at= and chain= need restore=")
+    if command.prompt_logprobs_from and command.n_prompt_logprobs is None:
+        raise RefusedError("prompt_logprobs_from= needs prompt_logprobs=")
+    if command.n_prompt_logprobs is not None and memory.restore_slot is not None:
+        raise RefusedError("prompt_logprobs= is not for restore=")
     _check_salt(memory)
 
 

@@ -185,6 +185,15 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    position: int
+    """Of a token of the prompt."""
+    entries: tuple[tuple[int, float], ...]
+    """That token first, then the likeliest ones in falling order. -inf: cannot come."""
+    id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotTaken:
     """A slot holds this now: the reply to `snapshot` and `load`."""
 
@@ -354,6 +363,7 @@ Reply = (
     | Cancelled
     | PrefillProgress
     | Logprobs
+    | PromptLogprobs
     | SnapReply
     | StatusLine
     | TextsLine

@@ -162,6 +162,7 @@ def _counts(*named: tuple[str, str]) -> list[_Part]:
 
 _ID = _Part("id", "id", _count, is_required=False)
 [_SLOT, _CUR_POS] = _counts(("slot", "slot"), ("cur_pos", "cur_pos"))
+[_INDEX, _AT] = _counts(("i", "index"), ("at", "position"))
 _SECONDS = _fixed(6)
 _GENERATED = (
     _ID,
@@ -312,11 +313,13 @@ def _parse_err(line: str) -> r.Err:
     return r.Err(_error_code(code), (text or "").strip(" "), None if request_id is None else _count(request_id))
 
 
-def _parse_logprobs(bare: Sequence[str], fields: dict[str, str]) -> r.Logprobs:
+def _parse_logprobs(tag: str, bare: Sequence[str], fields: dict[str, str]) -> r.Logprobs | r.PromptLogprobs:
     if len(bare) > 1:
         raise RefusedError("more than one list of logprobs")
-    parts = [_ID, _Part("i", "index", _count)]
-    return r.Logprobs(**_arguments(parts, fields), entries=tuple(map(_logprob, bare[0].split(","))) if bare else ())
+    entries = tuple(map(_logprob, bare[0].split(","))) if bare else ()
+    if tag == "[lp]":
+        return r.Logprobs(**_arguments([_ID, _INDEX], fields), entries=entries)
+    return r.PromptLogprobs(**_arguments([_ID, _AT], fields), entries=entries)
 
 
 def _all_fields(words: Iterable[str]) -> r.Fields:
@@ -346,8 +349,8 @@ def _parse_line(line: str) -> r.Reply | None:
         return _parse_pages(_known_fields(words))
     if tag == "[daemon]" and words[:1] == ["ready"]:
         return r.ReadyLine(_all_fields(words[1:]))
-    if tag == "[lp]":
-        return _parse_logprobs(bare, _known_fields(keyed))
+    if tag in {"[lp]", "[plp]"}:
+        return _parse_logprobs(tag, bare, _known_fields(keyed))
     return _parse_row(tag, bare, _known_fields(keyed)) if any(row.tag == tag for row in _ROWS) else None
 
 
@@ -411,8 +414,10 @@ def _line_of(reply: r.Reply) -> str:
             did = _words(speculation, (_ACCEPT, *_SPECULATION)) if speculation is not None else []
             did += _words(experts, _EXPERTS) if experts is not None else []
             words = ["ok", *_words(reply, _GENERATED), *did, *_words(reply, _END), *_field_words(reply.extra)]
-        case r.Logprobs(index=index, entries=entries):
-            words = ["[lp]", *_words(reply, [_ID]), f"i={index}", *([_logprobs_text(entries)] if entries else [])]
+        case r.Logprobs(entries=entries):
+            words = ["[lp]", *_words(reply, [_ID, _INDEX]), *([_logprobs_text(entries)] if entries else [])]
+        case r.PromptLogprobs(entries=entries):
+            words = ["[plp]", *_words(reply, [_ID, _AT]), *([_logprobs_text(entries)] if entries else [])]
         case r.StatusLine(fields=fields):
             words = ["[status]", *_field_words(fields)]
         case r.TextsLine(fields=fields):

@@ -31,6 +31,7 @@ from luce.protocol import (
     LoadProgress,
     Logprobs,
     PrefillProgress,
+    PromptLogprobs,
     ReadyLine,
     Reply,
     TokenDecoder,
@@ -57,6 +58,7 @@ class Answer:
     tokens: list[int] = field(default_factory=list)
     reply: GenerateOk | Err | None = None
     logprobs: list[Logprobs] = field(default_factory=list)
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
 
 
 class DaemonDriver:
@@ -193,6 +195,8 @@ class DaemonDriver:
             reply = self.next_reply()
             if isinstance(reply, Logprobs):
                 answers[reply.id or 0].logprobs.append(reply)
+            elif isinstance(reply, PromptLogprobs):
+                answers[reply.id or 0].prompt_logprobs.append(reply)
             elif isinstance(reply, GenerateOk | Err):
                 answers[reply.id or 0].reply = reply
                 n_open -= 1
@@ -206,6 +210,8 @@ class DaemonDriver:
             reply = self.next_reply()
             if isinstance(reply, Logprobs):
                 answer.logprobs.append(reply)
+            elif isinstance(reply, PromptLogprobs):
+                answer.prompt_logprobs.append(reply)
             else:
                 assert isinstance(reply, GenerateOk | Err), reply
                 answer.reply = reply

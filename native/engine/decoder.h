@@ -34,6 +34,7 @@ struct Slice {
     Position rope_shift = 0;
     std::span<const Position> rope_shifts = {};  // the same for each token by itself; empty: one for all
     std::span<const ImagePlace> places = {};
+    bool is_certain = false;  // none of its tokens will be taken back
 };
 
 struct DecoderLimits {
@@ -42,10 +43,11 @@ struct DecoderLimits {
     std::int32_t n_ubatch = 0;      // most tokens that one pass over the weights takes
     std::int32_t n_batch = 0;       // most tokens of one decode call
     bool separate_prefill = false;  // decode tokens and prefill run faster in calls of their own
-    std::int32_t n_logits = 0;      // most tokens of a call whose logits may be wanted
+    std::int32_t n_logits = 0;      // most tokens of a call whose logits may be wanted, to choose from
     std::int32_t n_branches = 0;    // most ends of a call's trees beside one a tree; 0: no trees
     std::int32_t n_stages = 1;      // devices that compute a call one after the other, each with another one at a time
     bool waits_for_device = false;  // decode() has time to spare for `overlapped`
+    std::int32_t n_prompt_logits = 0;  // beside n_logits: of tokens of prompts, whose logits nothing is chosen from
 };
 
 class Decoder {

@@ -304,6 +304,7 @@ bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
         called.planned = call[i];
         called.tokens = slices[i].tokens;
         called.parents = slices[i].parents;
+        called.n_logits = slices[i].n_logits;
         const auto first_token = static_cast<std::size_t>(called.batch_row);
         if (slices[i].n_logits > 0) {
             at(called.planned.lane)->count(decoder_.expert_reads(first_token, called.tokens.size()));
@@ -320,15 +321,21 @@ bool Engine::after_call(const PlannedCall& call, std::span<const Slice> slices, 
     return finish_short_ones(events);
 }
 
-// Each lane's first token of the call is certain to be sampled from its slice's first row; how many follow in a draft
-// is known only then.
+// Each lane's first token of the call is certain to be sampled from its slice's first row, or from the last one of a
+// prompt; how many follow in a draft is known only then.
 void Engine::choose_ahead(const PlannedCall& call, std::span<const Slice> slices) {
     std::vector<PendingSample> pending;
     std::size_t row = 0;
     for (std::size_t i = 0; i < call.size(); ++i) {
         Generation& g = *at(call[i].lane);
-        if (slices[i].n_logits > 0 && g.request().n_generate > 0) pending.push_back({&g.sampler(), row});
+        const std::size_t first = row;
         row += n_rows(slices[i]);
+        if (slices[i].n_logits == 0 || g.request().n_generate == 0) continue;
+        if (!call[i].is_prefill) {
+            pending.push_back({&g.sampler(), first});
+        } else if (call[i].n_tokens == g.n_pending()) {
+            pending.push_back({&g.sampler(), row - 1});
+        }
     }
     const Span span(Part::choose, {static_cast<std::int64_t>(pending.size())});
     samplers_.choose_ahead(pending);
@@ -337,6 +344,7 @@ void Engine::choose_ahead(const PlannedCall& call, std::span<const Slice> slices
 void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
     const LaneId lane = called.planned.lane;
     Generation& g = *at(lane);
+    tell_prompt_rows(called, events);
     g.mark_computed(called.planned.n_tokens);
     n_read_ += static_cast<std::uint64_t>(called.planned.n_tokens);
     if (!g.is_redoing()) {
@@ -349,13 +357,14 @@ void Engine::advance(const CalledSlice& called, std::vector<Event>& events) {
                             g.n_generated() > 0);
     }
     const bool reaches_end = g.n_pending() == 0;
-    const std::span<const float> logits = reaches_end ? decoder_.logits(called.row) : std::span<const float>{};
+    const std::size_t last_row = called.row + static_cast<std::size_t>(std::max(1, called.n_logits)) - 1;
+    const std::span<const float> logits = reaches_end ? decoder_.logits(last_row) : std::span<const float>{};
     remember(lane, logits, events);
     if (!reaches_end) return;
     if (g.request().n_generate == 0) {
         finish(lane, Finish::limit, logits, events);
     } else {
-        sample_first(called.row, lane, events);
+        sample_first(last_row, lane, events);
     }
 }
 

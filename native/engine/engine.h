@@ -5,7 +5,7 @@
 // further token is sampled, reported and computed; then it finishes, fails or is cancelled, which is its last event.
 // Who gets a lane is Admission's, what helps when memory is short PoolReliever's; speculative_step.cpp has the part
 // that drafts and verifies, image_lanes.cpp the one that images have, reading_lanes.cpp the one of prompts that are
-// read in parts.
+// read in parts, prompt_rows.cpp the one of prompts whose own log-probabilities are wanted.
 //
 // The text of a lane never exceeds n_ctx tokens, and n_pool >= n_ctx, so a lane that runs alone always fits the pool;
 // or residency is bounded, and the memory makes it fit. What lanes and slots remember is KvCacheManager's business; the
@@ -123,7 +123,8 @@ private:
         PlannedSlice planned;
         std::span<const Token> tokens;
         std::span<const std::int32_t> parents;  // as in Slice
-        std::size_t row = 0;                    // its first row of logits
+        std::size_t row = 0;                    // its first row of logits …
+        std::int32_t n_logits = 0;              // … of so many
         std::int32_t batch_row = 0;             // the place of its first token in the call
         double seconds = 0;                     // its share of what the call took
     };
@@ -145,6 +146,9 @@ private:
     void spend_on_repair(const PlannedCall& call, double seconds);
     static void hide_repair(std::vector<Event>& events);
     Result<void> check_prompt(const Request& request) const;
+    Result<void> check_prompt_rows(const Request& request) const;
+    std::int32_t n_until_rows_end(const Generation& g) const;
+    void tell_prompt_rows(const CalledSlice& called, std::vector<Event>& events);
     void want_images(LaneId lane);
     static bool is_waiting(const Generation& g);
     bool has_work() const;

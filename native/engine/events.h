@@ -19,6 +19,11 @@ struct TokenEvent {
     std::int32_t index = 0;  // of this request's generated tokens, from 0
     std::vector<TokenLogprob> logprobs;
 };
+struct PromptLogprobsEvent {
+    RequestKey key{};
+    Position position = 0;               // of a prompt token; they rise
+    std::vector<TokenLogprob> logprobs;  // that token's first
+};
 struct PrefillEvent {
     RequestKey key{};
     std::int32_t n_done = 0;
@@ -43,6 +48,7 @@ struct ChosenEvent {  // of a request that only asked: what of its prompt would 
 struct PoolEvent {  // of no request: the pool has become smaller
     std::int32_t n_tokens = 0;
 };
-using Event = std::variant<TokenEvent, PrefillEvent, SnapshotEvent, FinishedEvent, FailedEvent, ChosenEvent, PoolEvent>;
+using Event = std::variant<TokenEvent, PromptLogprobsEvent, PrefillEvent, SnapshotEvent, FinishedEvent, FailedEvent,
+                           ChosenEvent, PoolEvent>;
 
 }  // namespace luce::engine

@@ -25,7 +25,8 @@ public:
           sampler_(std::move(sampler)),
           arrival_(arrival),
           started_s_(now_s),
-          text_(request_.prompt) {
+          text_(request_.prompt),
+          next_row_(request_.first_prompt_row()) {
         if (request_.sparse != nullptr || request_.memory.salt) names_ = request_.names();
         if (request_.sparse != nullptr) rope_shifts_ = request_.sparse->shifts();
     }
@@ -40,6 +41,12 @@ public:
     std::int32_t n_computed() const { return n_computed_; }
     std::int32_t n_pending() const { return n_text() - n_computed_; }
     bool is_prefilling() const { return n_pending() > 1 || n_generated() == 0; }
+
+    // The next position of the prompt whose token's log-probabilities are to be told; unset: no more are.
+    std::optional<Position> next_prompt_row() const { return next_row_; }
+    void mark_row_told() {
+        if (++*next_row_ >= request_.end_of_prompt_rows()) next_row_.reset();
+    }
 
     // The next n pending tokens; valid until append().
     std::span<const Token> pending(std::int32_t n) const {
@@ -184,6 +191,7 @@ private:
     double started_s_;
     double first_token_s_ = 0;
     Tokens text_;
+    std::optional<Position> next_row_;
     Tokens names_;                       // empty: the text's own
     std::vector<Position> rope_shifts_;  // empty: see rope_shift()
     std::int32_t n_computed_ = 0;

@@ -63,7 +63,7 @@ void Engine::fail_images(std::vector<Event>& events) {
 // it: no checkpoint is taken there.
 std::int32_t Engine::n_slice_most(LaneId lane) const {
     const Generation& g = *lanes_[static_cast<std::size_t>(lane)];
-    const std::int32_t n_until_cut = memory_.n_until_cut(lane, g.n_computed());
+    const std::int32_t n_until_cut = std::min(memory_.n_until_cut(lane, g.n_computed()), n_until_rows_end(g));
     const ImageRun* image = g.image_at(g.n_computed());
     if (image == nullptr) return std::min(n_until_cut, g.n_until_image(g.n_computed()));
     const std::int32_t n_left = image->end - g.n_computed();

@@ -99,7 +99,9 @@ struct Request {
     std::int32_t n_least = 0;  // before so many tokens none is chosen that would end it
     bool ignores_eos = false;
     std::int32_t n_logprobs = 0;
-    std::int32_t n_generated_before = 0;  // trailing prompt tokens that this request generated earlier
+    std::optional<std::int32_t> n_prompt_logprobs;  // of each prompt token so many of the likeliest; unset: none …
+    Position prompt_logprobs_from = 0;              // … from this position on
+    std::int32_t n_generated_before = 0;            // trailing prompt tokens that this request generated earlier
     std::int32_t priority = 0;
     memory::MemoryRequest memory;
     prefill::ReadingWish reading;
@@ -110,6 +112,15 @@ struct Request {
     std::shared_ptr<const prefill::SparseText> sparse = nullptr;
     memory::MemoryRequest whole_memory = {};  // what it said of memory; `memory` says it of what is read
     std::optional<Error> reading_error = std::nullopt;
+
+    // The prompt's tokens whose log-probabilities are wanted: from the first, if there is one, up to the end. Nothing
+    // comes before a text's first token, and those that were generated earlier had theirs then.
+    Position end_of_prompt_rows() const { return static_cast<Position>(prompt.size()) - n_generated_before; }
+    std::optional<Position> first_prompt_row() const {
+        const Position first = std::max(1, prompt_logprobs_from);
+        if (!n_prompt_logprobs || first >= end_of_prompt_rows()) return std::nullopt;
+        return first;
+    }
 
     // What memory knows the prompt by.
     Tokens names() const {

@@ -79,8 +79,14 @@ Slice Engine::slice_of(const PlannedSlice& planned) {
         drafted.rope_shift = g.rope_shift(drafted.begin);
         return drafted;
     }
-    const bool reaches_end = planned.n_tokens == g.n_pending();
-    return g.next_slice(planned.lane, planned.n_tokens, reaches_end ? 1 : 0);
+    const std::int32_t n_least = planned.n_tokens == g.n_pending() ? 1 : 0;
+    Slice slice = g.next_slice(planned.lane, planned.n_tokens, n_least);
+    slice.is_certain = true;
+    if (const std::optional<Position> row = g.next_prompt_row()) {
+        const Position first = std::max(slice.begin, *row - 1);  // a token's row is that of the one before it
+        slice.n_logits = std::max(n_least, slice.begin + planned.n_tokens - first);
+    }
+    return slice;
 }
 
 // The state of each lane that the call may have to take back further than the model can. Returns whether it is kept.

@@ -56,6 +56,7 @@ Result<void> Engine::check(const Request& request) const {
         return Error{ErrorCode::bad_args, "generated=" + std::to_string(request.n_generated_before) +
                                               " says more than the prompt's " + std::to_string(n_prompt) + " tokens"};
     }
+    if (Result<void> checked = check_prompt_rows(request); !checked) return checked;
     return memory_.check(request.memory, static_cast<Position>(n_prompt));
 }
 
@@ -63,6 +64,7 @@ Result<void> Engine::submit(Request request) {
     if (Result<void> checked = check(request); !checked) return checked;
     if (Result<void> room = admission_.check_room(readings_.size()); !room) return room;
     WaitingRequest waiting;
+    if (const std::optional<Position> row = request.first_prompt_row()) request.memory.n_reuse_most = *row - 1;
     if (!request.compresses) {
         Result<std::unique_ptr<TokenSampler>> sampler = samplers_.create(request);
         if (!sampler) return sampler.error();

@@ -85,6 +85,10 @@ Result<void> check(const Generate& command) {
         return bad_args("think_budget= needs think_start= and think_end=");
     }
     const MemoryArgs& memory = command.memory;
+    if (command.prompt_logprobs_from > 0 && !command.n_prompt_logprobs) {
+        return bad_args("prompt_logprobs_from= needs prompt_logprobs=");
+    }
+    if (command.n_prompt_logprobs && memory.restore_slot) return bad_args("prompt_logprobs= is not for restore=");
     if (memory.restore_at && !memory.restore_slot) return bad_args("restore_at= needs restore=");
     if (memory.salt_from && !memory.salt) return bad_args("salt_from= needs salt=");
     if (!memory.chain.empty() && !memory.restore_slot) return bad_args("chain= needs restore=");

@@ -37,6 +37,17 @@ std::string measure(double value, int n_digits) {
 // Minus infinity is a token that cannot come; what is no number at all says the same.
 std::string logprob(float value) { return std::isfinite(value) ? fixed(value, kLogprobDigits) : "-inf"; }
 
+using Entries = std::vector<std::pair<Token, float>>;
+
+std::string with_entries(std::string line, const Entries& entries) {
+    char separator = ' ';
+    for (const auto& [token, value] : entries) {
+        line += separator + std::to_string(token) + ':' + logprob(value);
+        separator = ',';
+    }
+    return line;
+}
+
 std::string seconds(double value) { return measure(value, kSecondsDigits); }
 
 std::string ratio(std::int64_t part, std::int64_t whole) {
@@ -182,14 +193,11 @@ struct Formatter {
     std::string operator()(const PrefillProgress& r) const {
         return line_of("[prefill]", "id", r.id, "done", r.n_done, "total", r.n_total);
     }
-    std::string operator()(const Logprobs& logprobs) const {
-        std::string line = line_of("[lp]", "id", logprobs.id, "i", logprobs.index);
-        char separator = ' ';
-        for (const auto& [token, value] : logprobs.entries) {
-            line += separator + std::to_string(token) + ':' + logprob(value);
-            separator = ',';
-        }
-        return line;
+    std::string operator()(const Logprobs& r) const {
+        return with_entries(line_of("[lp]", "id", r.id, "i", r.index), r.entries);
+    }
+    std::string operator()(const PromptLogprobs& r) const {
+        return with_entries(line_of("[plp]", "id", r.id, "at", r.position), r.entries);
     }
     std::string operator()(const SnapshotTaken& r) const {
         return line_of("[snap]", "id", r.id, "slot", r.slot, "cur_pos", r.cur_pos);

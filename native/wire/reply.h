@@ -114,6 +114,13 @@ struct Logprobs {
     std::vector<std::pair<Token, float>> entries;
 };
 
+// `[plp] [id=] at=<p> tok:logprob,…`: the prompt's token at that position first, then the likeliest ones there.
+struct PromptLogprobs {
+    std::optional<RequestId> id;
+    Position position = 0;
+    std::vector<std::pair<Token, float>> entries;
+};
+
 // `[snap] [id=] slot= cur_pos=`: a slot holds this now; the reply to `snapshot` and to `load`.
 struct SnapshotTaken {
     std::optional<RequestId> id;
@@ -226,10 +233,10 @@ struct OutOfMemory {
     std::string reason;
 };
 
-using Reply = std::variant<GenerateOk, CompressOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs, StatusLine,
-                           TextsLine, PagesLine, ReadyLine, Parked, Unparked, SnapshotTaken, ThinTaken, SlotFreed,
-                           SlotList, SlotSaved, InlineSnapshot, InlineSnapshotFailed, PoolSize, LoadProgress,
-                           OutOfMemory, Embedding, ImageDescribed, FilesLine, Adopted, Probed>;
+using Reply = std::variant<GenerateOk, CompressOk, Err, Pong, PlainOk, Cancelled, PrefillProgress, Logprobs,
+                           PromptLogprobs, StatusLine, TextsLine, PagesLine, ReadyLine, Parked, Unparked, SnapshotTaken,
+                           ThinTaken, SlotFreed, SlotList, SlotSaved, InlineSnapshot, InlineSnapshotFailed, PoolSize,
+                           LoadProgress, OutOfMemory, Embedding, ImageDescribed, FilesLine, Adopted, Probed>;
 
 // Adds to a status line what speculation did since the start: `spec_drafted= spec_accepted= spec_steps= [spec_share=]
 // [spec_tokens_per_step=] spec_draft_s= spec_verify_s=`; the two in brackets only once there was a step.

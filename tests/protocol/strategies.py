@@ -186,6 +186,8 @@ generates = st.builds(
     n_least=counts,
     ignore_eos=st.booleans(),
     n_logprobs=st.integers(0, 100),
+    n_prompt_logprobs=maybe(st.integers(0, 100)),
+    prompt_logprobs_from=counts,
     n_generated_before=counts,
     priority=st.integers(-(1 << 31), (1 << 31) - 1),
 )

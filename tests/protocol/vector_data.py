@@ -57,6 +57,7 @@ REPLY_TYPE_NAMES: dict[str, type] = {
     "cancelled": protocol.Cancelled,
     "prefill_progress": protocol.PrefillProgress,
     "logprobs": protocol.Logprobs,
+    "prompt_logprobs": protocol.PromptLogprobs,
     "snapshot_taken": protocol.SnapshotTaken,
     "thin_taken": protocol.ThinTaken,
     "slot_freed": protocol.SlotFreed,

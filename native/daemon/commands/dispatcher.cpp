@@ -7,6 +7,7 @@
 #include "base/atomic_file.h"
 #include "base/log.h"
 #include "daemon/commands/prompt_file.h"
+#include "daemon/commands/reply_builder.h"
 
 namespace luce::daemon {
 namespace {
@@ -15,38 +16,6 @@ constexpr double kProgressInterval_s = 0.1;
 constexpr std::size_t kMaxEnded = 64;  // whose numbers are remembered for snapshot of=
 constexpr std::size_t kMaxTurnBytes = 64u << 20;
 constexpr std::size_t kMaxBacklogBytes = 64u << 20;
-
-wire::StopReason to_wire(engine::Finish reason) {
-    switch (reason) {
-        case engine::Finish::eos: return wire::StopReason::eos;
-        case engine::Finish::limit: return wire::StopReason::limit;
-        case engine::Finish::stop: return wire::StopReason::stop;
-        case engine::Finish::cancel: return wire::StopReason::cancel;
-    }
-    return wire::StopReason::limit;
-}
-
-wire::Speculation to_wire(const engine::SpeculationStats& stats) {
-    return {stats.n_drafted, stats.n_accepted, stats.n_steps, stats.n_speculated_steps, stats.draft_s, stats.verify_s};
-}
-
-wire::GenerateOk to_wire(const engine::FinishedStats& stats) {
-    wire::GenerateOk ok;
-    ok.n_prompt = stats.n_prompt;
-    ok.n_read = stats.n_read;
-    ok.n_generated = stats.n_generated;
-    ok.n_reused = stats.n_reused;
-    ok.tier = memory::to_string(stats.tier);
-    ok.miss = memory::to_string(stats.miss);
-    ok.restored = stats.restored;
-    ok.prefill_s = stats.prefill_s;
-    ok.decode_s = stats.decode_s;
-    ok.decode_tokens_per_s = stats.decode_tokens_per_s();
-    if (stats.speculation) ok.speculation = to_wire(*stats.speculation);
-    if (stats.experts) ok.experts = {stats.experts->n_hits, stats.experts->n_misses};
-    ok.stop = to_wire(stats.reason);
-    return ok;
-}
 
 engine::FinishedStats cancelled_stats() {
     engine::FinishedStats stats;
@@ -361,6 +330,7 @@ void Dispatcher::on_events(const std::vector<engine::Event>& events) {
             [&](const auto& which) {
                 using T = std::decay_t<decltype(which)>;
                 if constexpr (std::is_same_v<T, engine::TokenEvent>) on_token(which);
+                if constexpr (std::is_same_v<T, engine::PromptLogprobsEvent>) on_prompt_logprobs(which);
                 if constexpr (std::is_same_v<T, engine::PrefillEvent>) on_prefill(which);
                 if constexpr (std::is_same_v<T, engine::SnapshotEvent>) on_snapshot(which);
                 if constexpr (std::is_same_v<T, engine::FinishedEvent>) finish(which.key, which.stats);
@@ -379,10 +349,14 @@ void Dispatcher::on_token(const engine::TokenEvent& event) {
     } else {
         output_.send_token(running.id, event.token);
     }
-    if (event.logprobs.empty()) return;
-    wire::Logprobs line{running.reply_id(), event.index, {}};
-    for (const engine::TokenLogprob& entry : event.logprobs) line.entries.emplace_back(entry.token, entry.logprob);
-    output_.send_reply(line);
+    if (!event.logprobs.empty()) {
+        output_.send_reply(wire::Logprobs{running.reply_id(), event.index, to_wire(event.logprobs)});
+    }
+}
+
+void Dispatcher::on_prompt_logprobs(const engine::PromptLogprobsEvent& event) {
+    const Running& running = running_.at(event.key);
+    output_.send_reply(wire::PromptLogprobs{running.reply_id(), event.position, to_wire(event.logprobs)});
 }
 
 void Dispatcher::on_prefill(const engine::PrefillEvent& event) {

@@ -114,6 +114,7 @@ private:
     bool is_turn_taken() const { return turn_taken_.has_value() || is_serving_turn_; }
 
     void on_token(const engine::TokenEvent& event);
+    void on_prompt_logprobs(const engine::PromptLogprobsEvent& event);
     void on_prefill(const engine::PrefillEvent& event);
     void on_chosen(const engine::ChosenEvent& event);
 

@@ -123,7 +123,8 @@ prefill::ReadingWish to_reading(const GeneratingCommand& command, const prefill:
             case wire::Reading::sparse: wish.reading = prefill::Reading::sparse; break;
             case wire::Reading::automatic: wish.reading = prefill::Reading::automatic; break;
         }
-    } else if (!command.images.empty() || command.memory.restore_slot || !command.memory.snapshots.empty()) {
+    } else if (!command.images.empty() || command.memory.restore_slot || !command.memory.snapshots.empty() ||
+               command.n_prompt_logprobs) {
         wish.reading = prefill::Reading::full;
     }
     wish.share = args.share.value_or(wish.share);
@@ -175,6 +176,8 @@ Result<engine::Request> RequestBuilder::build(const GeneratingCommand& command, 
     request.n_least = command.n_least;
     request.ignores_eos = command.ignore_eos;
     request.n_logprobs = command.n_logprobs;
+    request.n_prompt_logprobs = command.n_prompt_logprobs;
+    request.prompt_logprobs_from = command.prompt_logprobs_from;
     request.n_generated_before = command.n_generated_before;
     request.priority = command.priority;
     return request;

@@ -113,6 +113,7 @@ LlamaDecoder::LlamaDecoder(const Model& model, std::int32_t n_lanes)
     limits_.n_ubatch = static_cast<std::int32_t>(llama_n_ubatch(model.context()));
     limits_.n_batch = static_cast<std::int32_t>(llama_n_batch(model.context()));
     limits_.n_logits = info.n_logits;
+    limits_.n_prompt_logits = info.n_prompt_logits;
     limits_.n_branches = branches_.n_most();
     if (model.context()->get_cparams().pipeline_parallel) {
         limits_.n_stages = static_cast<std::int32_t>(model.model()->n_devices());
@@ -135,7 +136,7 @@ Result<void> LlamaDecoder::decode(std::span<const engine::Slice> slices, const s
     if (Result<void> opened = branches_.open(slices); !opened) return opened;
     for (const engine::Slice& slice : slices) {
         add(slice);
-        n_logits_most = std::max(n_logits_most, slice.n_logits);
+        if (!slice.is_certain) n_logits_most = std::max(n_logits_most, slice.n_logits);
     }
     keep_states_for(n_logits_most - 1);
     const Result<void> computed = compute(slices, overlapped, submit);
@@ -306,7 +307,7 @@ std::vector<QueryProbe::Sequence> LlamaDecoder::watched(std::span<const engine::
 Result<void> LlamaDecoder::keep(LaneId lane, std::span<const std::int32_t> path) { return branches_.close(lane, path); }
 
 // How many recurrent states a computation leaves behind, one a token back, is part of its graph, and each costs time.
-// Only tokens that may be taken back need them, and those are the tokens whose logits are wanted: so a graph of the
+// Only tokens that may be taken back need them, and those are drafted ones, whose logits are wanted: so a graph of the
 // same shape keeps as many, and libllama may use it again.
 void LlamaDecoder::keep_states_for(std::int32_t n_tokens_back) {
     const std::uint32_t n_most = model_.info().n_rollback;

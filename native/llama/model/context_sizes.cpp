@@ -11,6 +11,10 @@
 namespace luce::llama {
 namespace {
 
+// Rows of logits that a call may have beside those that tokens are chosen from: reading a prompt for its own
+// log-probabilities takes a call for as many tokens. Each costs a vocabulary of floats in the computation's buffers.
+constexpr std::int32_t kPromptLogits = 32;
+
 Error refused(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
 
 llama_flash_attn_type flash_attn_type(FlashAttention choice) {
@@ -108,7 +112,9 @@ Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions&
     // A lane has a row of logits for its token and each drafted one: without this, buffers for a row a token of any
     // call are reserved.
     const std::int32_t n_verified = 1 + std::max(options.n_draft_most, sizes.n_tree);
-    params.n_outputs_max = static_cast<std::uint32_t>(std::min(options.n_lanes * n_verified, options.n_batch));
+    sizes.n_logits = std::min(options.n_lanes * n_verified, options.n_batch);
+    params.n_outputs_max =
+        static_cast<std::uint32_t>(std::min(options.n_lanes * n_verified + kPromptLogits, options.n_batch));
     params.n_rs_seq = n_rollback_states(model, options, sizes.state_bytes);
     params.n_threads = params.n_threads_batch = options.n_threads.value_or(common_cpu_get_num_physical_cores());
     params.type_k = sizes.types.of_context().k;

@@ -21,6 +21,7 @@ struct ContextSizes {
     std::int32_t n_ctx = 0;
     std::int32_t n_ctx_train = 0;
     std::int32_t n_pool = 0;
+    std::int32_t n_logits = 0;                // rows of a call that tokens are chosen from; prompts' are more
     std::int32_t n_tree = 0;                  // drafted tokens of a lane's tree
     std::optional<std::string> tree_refusal;  // why there are none
     std::size_t state_bytes = 0;              // of one recurrent state

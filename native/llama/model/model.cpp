@@ -237,7 +237,8 @@ Result<void> Model::create_context(const ModelOptions& options, bool uses_gpu) {
     info_.n_threads = sizes.params.n_threads;
     info_.n_tree = sizes.n_tree;
     info_.tree_refusal = sizes.tree_refusal;
-    info_.n_logits = static_cast<std::int32_t>(sizes.params.n_outputs_max);
+    info_.n_logits = sizes.n_logits;
+    info_.n_prompt_logits = static_cast<std::int32_t>(sizes.params.n_outputs_max) - sizes.n_logits;
     if (info_.n_ctx > info_.n_ctx_train) {
         log_warn("--ctx " + std::to_string(info_.n_ctx) + " is beyond the model's training context of " +
                  std::to_string(info_.n_ctx_train) + "; answers may get worse there");

@@ -71,8 +71,9 @@ struct ModelInfo {
     std::int32_t n_vocab = 0;
     std::int32_t n_threads = 0;
     std::int32_t n_gpu_layers = 0;
-    std::int32_t n_logits = 0;  // most tokens of one call whose logits are computed
-    std::int32_t n_tree = 0;    // drafted tokens of a lane's tree; 0: none was asked for, or see tree_refusal
+    std::int32_t n_logits = 0;         // most tokens of one call whose logits are computed, to choose what follows …
+    std::int32_t n_prompt_logits = 0;  // … and so many more, of prompts
+    std::int32_t n_tree = 0;           // drafted tokens of a lane's tree; 0: none was asked for, or see tree_refusal
     std::optional<std::string> tree_refusal;  // why this model takes no trees
     std::uint32_t n_rollback = 0;             // tokens that a recurrent state can be taken back by
     bool has_text = false;                    // a vocabulary with texts, not ids only

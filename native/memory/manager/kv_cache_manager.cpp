@@ -50,7 +50,8 @@ KvCacheManager::KvCacheManager(KvDevice& device, DiskStore* disk, MemoryConfig c
 std::shared_ptr<KvCacheManager::Fetch> KvCacheManager::fetch(std::span<const Token> text,
                                                              const MemoryRequest& request) {
     if (refusal() || request.restore_slot || !reuses(request)) return nullptr;
-    return fetcher_.fetch(text, request.snapshots);
+    const auto n_most = static_cast<std::size_t>(request.n_reuse_most.value_or(static_cast<Position>(text.size())));
+    return fetcher_.fetch(text.first(std::min(text.size(), n_most)), request.snapshots);
 }
 
 Position KvCacheManager::n_known(std::span<const Token> text, const MemoryRequest& request) {
@@ -85,7 +86,8 @@ Result<void> KvCacheManager::check(const MemoryRequest& request, Position n_prom
 
 // Snapshots on models with state need a checkpoint where they stand: what has none there yet must be computed again.
 Position KvCacheManager::n_most(const Known& known, std::span<const Token> text, const MemoryRequest& request) {
-    auto n_most = static_cast<Position>(text.size());
+    const auto n_text = static_cast<Position>(text.size());
+    Position n_most = std::min(n_text, request.n_reuse_most.value_or(n_text));
     if (!device_.traits().has_state()) return n_most;
     for (const SnapshotPoint& point : request.snapshots) {
         if (!prefix_match_at(known.pages, tree_.root(), point.position, text, true)) {
@@ -259,6 +261,7 @@ Suspended KvCacheManager::suspend(LaneId id, std::span<const Token> text, Positi
     Lane& lane = lanes_.at(id);
     suspended.conversation = lane.conversation;
     suspended.n_prompt = lane.n_prompt;
+    suspended.n_computed = n_computed;
     suspended.snapshots = std::move(lane.snapshots);
     suspended.checkpoints = std::move(lane.checkpoints);
     suspended.pins = std::move(lane.pins);
@@ -292,7 +295,7 @@ PrefillStart KvCacheManager::resume(LaneId id, std::span<const Token> text, cons
         if (place) prefix_match = *place;
     }
     if (prefix_match.n == 0 && !refusal()) {
-        const Position n_limit = std::min(static_cast<Position>(text.size()) - 1, n_most(known, text, request));
+        const Position n_limit = std::min(suspended.n_computed, n_most(known, text, request));
         prefix_match =
             match_prefix(known, tree_.root(), text, PrefixMatchLimits{n_limit, true, device_.traits().has_state()});
     }

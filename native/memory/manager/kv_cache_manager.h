@@ -162,7 +162,9 @@ public:
 
 private:
     const ResidencyConfig* residency() const { return config_.residency && !refusal() ? &*config_.residency : nullptr; }
-    bool reuses(const MemoryRequest& request) const { return request.reuse.value_or(config_.reuses); }
+    bool reuses(const MemoryRequest& request) const {
+        return request.reuse.value_or(config_.reuses) && request.n_reuse_most != 0;
+    }
     Position n_most(const Known& known, std::span<const Token> text, const MemoryRequest& request);
     void open(LaneId lane, const PrefixMatch& prefix_match, std::span<const Token> text, const MemoryRequest& request,
               ConversationRef conversation);

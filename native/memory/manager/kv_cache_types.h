@@ -55,7 +55,8 @@ struct MemoryRequest {
     std::optional<Position> turn;    // where the user's last message ends
     std::vector<PositionSpan> pins;  // what the lane is to see all the time
     std::optional<bool> reuse;
-    std::optional<TextSalt> salt;  // of the text as it comes: its names have it already
+    std::optional<Position> n_reuse_most;  // positions that may be taken from memory; unset: all
+    std::optional<TextSalt> salt;          // of the text as it comes: its names have it already
 };
 
 struct PrefillStart {
@@ -77,6 +78,7 @@ struct Suspended {
     bool is_held = false;  // false: what is still there will be used, the rest computed again
     ConversationRef conversation;
     Position n_prompt = 0;
+    Position n_computed = 0;               // it goes on from here at the most
     std::vector<SnapshotPoint> snapshots;  // still to be taken
     std::vector<PlannedCheckpoint> checkpoints;
     PinnedRanges pins;

@@ -28,8 +28,11 @@ public:
 
     void choose_ahead(std::size_t row) { ahead_ = Ahead{row, choose(row)}; }
 
-    std::vector<engine::TokenLogprob> logprobs(std::size_t, Token chosen, std::int32_t n) const override {
-        return std::vector<engine::TokenLogprob>(static_cast<std::size_t>(n) + 1, {chosen, -1.0F});
+    // So exact that a wrong row shows: the first of its logits.
+    std::vector<engine::TokenLogprob> logprobs(std::size_t row, Token chosen, std::int32_t n) const override {
+        const std::span<const float> logits = model_.logits(row);
+        if (logits.empty()) return {};
+        return std::vector<engine::TokenLogprob>(static_cast<std::size_t>(n) + 1, {chosen, logits[0]});
     }
 
 private:

@@ -201,6 +201,8 @@ struct CommandToJson {
             .add("n_least", command.n_least)
             .add("ignore_eos", command.ignore_eos)
             .add("n_logprobs", command.n_logprobs)
+            .add("n_prompt_logprobs", command.n_prompt_logprobs)
+            .add("prompt_logprobs_from", command.prompt_logprobs_from)
             .add("n_generated_before", command.n_generated_before)
             .add("priority", command.priority)
             .object();
@@ -409,14 +411,12 @@ inline wire::CompressOk compress_ok_from(const json& object) {
     return ok;
 }
 
-inline wire::Logprobs logprobs_from(const json& object) {
-    wire::Logprobs logprobs;
-    logprobs.id = optional_from<wire::RequestId>(object, "id");
-    logprobs.index = object.at("index");
+inline std::vector<std::pair<Token, float>> entries_from(const json& object) {
+    std::vector<std::pair<Token, float>> entries;
     for (const json& entry : object.at("entries")) {
-        logprobs.entries.emplace_back(entry[0].get<Token>(), static_cast<float>(number_from(entry[1])));
+        entries.emplace_back(entry[0].get<Token>(), static_cast<float>(number_from(entry[1])));
     }
-    return logprobs;
+    return entries;
 }
 
 inline wire::Park::What what_from(const json& object) {
@@ -456,7 +456,8 @@ inline wire::Reply reply_from(const json& object) {
     }
     if (type == "cancelled") return wire::Cancelled{object.at("id")};
     if (type == "prefill_progress") return wire::PrefillProgress{id, object.at("n_done"), object.at("n_total")};
-    if (type == "logprobs") return logprobs_from(object);
+    if (type == "logprobs") return wire::Logprobs{id, object.at("index"), entries_from(object)};
+    if (type == "prompt_logprobs") return wire::PromptLogprobs{id, object.at("position"), entries_from(object)};
     if (type == "status") return wire::StatusLine{object.value("fields", Fields{})};
     if (type == "texts") return wire::TextsLine{object.value("fields", Fields{})};
     if (type == "pages") {

@@ -159,6 +159,8 @@ NAMED_KEYS: dict[bytes, Key] = {
     b"stop": ("", sets("stop_tokens", parse_tokens)),
     b"min_tokens": ("", sets("n_least", parse_count)),
     b"ignore_eos": ("", sets("ignore_eos", parse_flag)),
+    b"prompt_logprobs": ("", sets("n_prompt_logprobs", lambda value: parse_integer(value, 0, MAX_LOGPROBS))),
+    b"prompt_logprobs_from": ("", sets("prompt_logprobs_from", parse_count)),
     b"logprobs": ("", sets("n_logprobs", lambda value: parse_integer(value, 0, MAX_LOGPROBS))),
     b"grammar": ("constraint", _read_grammar),
     b"grammar_lazy": ("constraint", sets("grammar_lazy", parse_flag)),
@@ -218,6 +220,13 @@ def _check_memory(memory: MemoryArgs) -> None:
         raise RefusedError("salt_from= needs salt=")
     if memory.chain and memory.restore_slot is None:
         raise RefusedError("chain= needs restore=")
+
+
+def _check_prompt_logprobs(command: Generate) -> None:
+    if command.prompt_logprobs_from and command.n_prompt_logprobs is None:
+        raise RefusedError("prompt_logprobs_from= needs prompt_logprobs=")
+    if command.n_prompt_logprobs is not None and command.memory.restore_slot is not None:
+        raise RefusedError("prompt_logprobs= is not for restore=")
 
 
 def _without_options(line: bytes) -> bytes:
@@ -308,7 +317,7 @@ def parse_named_generate(arguments: bytes) -> Generate:
     _check_constraint(constraint)
     memory = MemoryArgs(**parts.get("memory", {}))
     _check_memory(memory)
-    return Generate(
+    command = Generate(
         form=GenerateForm.NAMED,
         sampling=SamplingArgs(**parts.get("sampling", {})),
         constraint=constraint,
@@ -316,6 +325,8 @@ def parse_named_generate(arguments: bytes) -> Generate:
         reading=ReadingArgs(**parts.get("reading", {})),
         **parts.get("", {}),
     )
+    _check_prompt_logprobs(command)
+    return command
 
 
 def parse_compress(arguments: bytes) -> Compress:

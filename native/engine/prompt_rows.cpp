@@ -1,0 +1,53 @@
+// The part of Engine that prompts have whose own log-probabilities are wanted: what does not go with that, how long
+// their slices may be, and what is told of a slice. A row of logits says what follows its token, so a token's own are
+// those of the row before it. Rows are told slice by slice and not kept.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "engine/engine.h"
+
+namespace luce::engine {
+
+Result<void> Engine::check_prompt_rows(const Request& request) const {
+    if (!request.n_prompt_logprobs) return {};
+    const auto unsupported = [](const std::string& why) {
+        return Error{ErrorCode::unsupported, "no log-probabilities of a prompt " + why};
+    };
+    if (memory_.is_bounded()) return unsupported("where lanes do not see all of their texts (--kvflash)");
+    if (request.reading.reading != prefill::Reading::full) return unsupported("that is read in parts (prefill=)");
+    if (!request.images.empty()) return unsupported("with images");
+    if (request.prompt_logprobs_from > static_cast<Position>(request.prompt.size())) {
+        return Error{ErrorCode::bad_args, "prompt_logprobs_from=" + std::to_string(request.prompt_logprobs_from) +
+                                              " lies behind the prompt's " + std::to_string(request.prompt.size()) +
+                                              " tokens"};
+    }
+    return {};
+}
+
+// Tokens up to where a slice of the lane would want more rows than it has a right to: those of a call are shared.
+std::int32_t Engine::n_until_rows_end(const Generation& g) const {
+    const std::optional<Position> row = g.next_prompt_row();
+    if (!row) return std::numeric_limits<std::int32_t>::max();
+    const auto wants_rows = [](const auto& lane) { return lane && lane->next_prompt_row(); };
+    const auto n_lanes = static_cast<std::int32_t>(std::count_if(lanes_.begin(), lanes_.end(), wants_rows));
+    const std::int32_t n_rows = std::max(1, decoder_.limits().n_prompt_logits / n_lanes);
+    return std::max(0, *row - 1 - g.n_computed()) + n_rows;
+}
+
+void Engine::tell_prompt_rows(const CalledSlice& called, std::vector<Event>& events) {
+    Generation& g = *at(called.planned.lane);
+    if (!g.next_prompt_row()) return;
+    const Position end = g.n_computed() + called.planned.n_tokens;
+    const Position first_row = end - called.n_logits;  // the position of the slice's first row of logits
+    while (g.next_prompt_row() && *g.next_prompt_row() <= end) {
+        const Position position = *g.next_prompt_row();
+        const std::size_t row = called.row + static_cast<std::size_t>(position - 1 - first_row);
+        const Token token = g.text()[static_cast<std::size_t>(position)];
+        events.emplace_back(PromptLogprobsEvent{g.request().key, position,
+                                                g.sampler().logprobs(row, token, *g.request().n_prompt_logprobs)});
+        g.mark_row_told();
+    }
+}
+
+}  // namespace luce::engine
