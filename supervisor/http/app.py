@@ -37,6 +37,7 @@ from luce.supervisor.http.transport.body import KNOWN_BODIES, MENDED_SAID
 from luce.supervisor.http.transport.known_bodies import KnownBodies
 from luce.supervisor.http.transport.middleware import account_request, choose_by_query
 from luce.supervisor.http.transport.origins import check_origin
+from luce.supervisor.http.transport.schema_notes import collect_schema_notes, tell_schema_notes
 from luce.supervisor.http.transport.served_hosts import check_host
 from luce.supervisor.http.window import endpoints as window
 from luce.supervisor.http.window import memory_endpoints, pages
@@ -75,7 +76,15 @@ async def create_app(served: ModelBackend | ServedFleet, settings: ServeSettings
     keys = KeyRing(await asyncio.to_thread(keys_of, chosen))
     gate = ShutdownGate()
     app = web.Application(
-        middlewares=[window.note_request, account_request, check_host, check_origin, check_access, choose_by_query],
+        middlewares=[
+            window.note_request,
+            account_request,
+            check_host,
+            check_origin,
+            check_access,
+            choose_by_query,
+            collect_schema_notes,
+        ],
         client_max_size=chosen.max_body_bytes,
     )
     texts: list[TextModel] = []
@@ -110,6 +119,7 @@ async def create_app(served: ModelBackend | ServedFleet, settings: ServeSettings
     app[MENDED_SAID] = set()
     app.on_response_prepare.append(add_headers)
     app.on_response_prepare.append(tell_window)
+    app.on_response_prepare.append(tell_schema_notes)
 
     async def close_texts(_: web.Application) -> None:
         for text in texts:

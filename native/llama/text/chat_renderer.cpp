@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include <json-schema.h>
 #include <sampling.h>
 
 #include "llama/text/chat_request.h"
@@ -72,9 +73,19 @@ Applied apply_known(const ChatTemplate& chat_template, const ChatRequest& reques
     throw std::logic_error("a prompt without marks is always one");
 }
 
+// While it lives, this thread's grammars and parsers are made of other schemas than the template shows.
+class EnforcedSchemas {
+public:
+    explicit EnforcedSchemas(common_chat_schema_lookup lookup) { common_chat_schema_enforced = std::move(lookup); }
+    ~EnforcedSchemas() { common_chat_schema_enforced = nullptr; }
+    EnforcedSchemas(const EnforcedSchemas&) = delete;
+    EnforcedSchemas& operator=(const EnforcedSchemas&) = delete;
+};
+
 // `inputs`: what the template sees of the request, without the messages.
 Applied apply(const ChatTemplate& chat_template, const ChatRequest& request,
               const common_chat_templates_inputs& inputs) {
+    const EnforcedSchemas enforced([&](const common_json& shown) { return request.offered->enforced(shown.dump()); });
     try {
         if (chat_template.memory().is_in_use()) {
             try {
@@ -109,6 +120,8 @@ bool is_plain(const ChatRequest& request, const SpecialText& special) {
 void tokenize(const ChatRequest& request, const common_chat_templates_inputs& inputs, RenderedChat& chat) {
     const ChatTemplate& chat_template = *chat.chat_template;
     const RenderPrompt render = [&](const common_chat_templates_inputs& other) {
+        static const common_json kAnyObject = {{"type", "object"}};  // only the prompt counts
+        const EnforcedSchemas enforced([](const common_json&) { return &kAnyObject; });
         return common_chat_templates_apply(chat_template.templates(), other).prompt;
     };
     // The text changes under us only when the template prints the time and a second or a day has just ended.

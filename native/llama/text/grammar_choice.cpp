@@ -9,6 +9,7 @@ namespace luce::llama {
 namespace {
 
 constexpr const char* kPrefixOfSecond = "by-schema-";
+constexpr std::string_view kSchemaRules = "luce-";  // the caller's own, which keep their names
 
 bool is_name_character(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-';
@@ -34,6 +35,10 @@ size_t behind_opaque(std::string_view text, size_t at) {
     }
 }
 
+std::string name_of_second(std::string_view name) {
+    return name.starts_with(kSchemaRules) ? std::string(name) : kPrefixOfSecond + std::string(name);
+}
+
 std::string renamed(std::string_view grammar, const std::function<std::string(std::string_view)>& name) {
     std::string result;
     for (size_t at = 0; at < grammar.size();) {
@@ -57,8 +62,7 @@ std::string renamed(std::string_view grammar, const std::function<std::string(st
 std::string grammar_choice(const std::string& first, const std::string& second) {
     const std::string of_first =
         renamed(first, [](std::string_view name) { return std::string(name == "root" ? kFirstRoot : name); });
-    const std::string of_second =
-        renamed(second, [](std::string_view name) { return kPrefixOfSecond + std::string(name); });
+    const std::string of_second = renamed(second, name_of_second);
     return std::string("root ::= ") + kFirstRoot + " | " + kPrefixOfSecond + "root\n" + of_first + "\n" + of_second;
 }
 
@@ -70,8 +74,7 @@ std::string grammar_after(std::string_view text, const std::string& grammar) {
         }
         literal += c == '\n' ? std::string("\\n") : c == '\r' ? std::string("\\r") : std::string(1, c);
     }
-    const std::string renamed_grammar =
-        renamed(grammar, [](std::string_view name) { return kPrefixOfSecond + std::string(name); });
+    const std::string renamed_grammar = renamed(grammar, name_of_second);
     return "root ::= \"" + literal + "\" " + kPrefixOfSecond + "root\n" + renamed_grammar;
 }
 

@@ -13,6 +13,12 @@ RequestTools::RequestTools(const common_json& tools) {
     if (!tools.is_null()) {
         try {
             tools_ = common_chat_tools_parse_oaicompat(tools);
+            for (size_t i = 0; i < tools_.size(); ++i) {
+                const common_json& function = tools.at(i).at("function");
+                if (function.contains("enforced")) {
+                    enforced_.emplace(tools_[i].parameters, function.at("enforced"));
+                }
+            }
         } catch (const std::exception& e) {
             refuse(e.what());
         }
@@ -20,6 +26,11 @@ RequestTools::RequestTools(const common_json& tools) {
     for (const common_chat_tool& tool : tools_) {
         n_bytes_ += sizeof(tool) + tool.name.size() + tool.description.size() + tool.parameters.size();
     }
+}
+
+const common_json* RequestTools::enforced(const std::string& shown) const {
+    const auto found = enforced_.find(shown);
+    return found == enforced_.end() ? nullptr : &found->second;
 }
 
 bool RequestTools::is_plain(const SpecialText& special) const {

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from luce.protocol import ExpertReads, Speculation
 from luce.supervisor.http.prompts.context_edits import AppliedEdit
+from luce.supervisor.http.prompts.enforced_schemas import AppliedNote
 
 _Part = TypeVar("_Part", Speculation, ExpertReads)
 
@@ -132,6 +133,8 @@ class Usage:
     """None: the model is no mixture in two memories."""
     edits: Sequence[AppliedEdit] = ()
     """What was cleared of the prompt's older messages."""
+    schema_notes: Sequence[AppliedNote] = ()
+    """What of the request's schemas did not hold the answer."""
     n_loops: int = 0
     """Choices that were ended because they went round in circles."""
     key: str | None = None
@@ -164,7 +167,12 @@ class Usage:
             "key": self.key,
             "speculation": None if self.speculation is None else speculation_fields(self.speculation),
             "experts": None if self.experts is None else expert_fields(self.experts),
+            "schema_notes": [note.as_json() for note in self.schema_notes],
         }
+
+    def told_of_schemas(self) -> dict[str, Any]:
+        """The same notes where an answer that is not streamed has them, for clients that do not look at its usage."""
+        return {"luce": {"schema_notes": [note.as_json() for note in self.schema_notes]}} if self.schema_notes else {}
 
 
 def speculation_fields(speculation: Speculation) -> dict[str, Any]:

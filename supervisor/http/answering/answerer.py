@@ -39,6 +39,7 @@ from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.common_prompts import common_heads
 from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
+from luce.supervisor.http.answering.told_notes import tell_notes
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
 from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
@@ -102,6 +103,7 @@ class ChatAnswerer:
         self._check(answer_request)
         answer_request = await self._prompts.readable(self._defaults.apply(answer_request))
         rendered = await self._prompts.read(answer_request)
+        tell_notes(rendered.schema_notes)
         submissions: list[Submission] = []
         choices: list[ChoiceDecoder] = []
         with ExitStack() as stack:
@@ -336,6 +338,7 @@ class ChatAnswering:
         usage = replace(
             usages[0],
             edits=self._rendered.edits,
+            schema_notes=self._rendered.schema_notes,
             n_restored=self._rendered.n_restored,
             is_live_summary=self._rendered.is_live_summary,
             n_generated=sum(usage.n_generated for usage in usages),

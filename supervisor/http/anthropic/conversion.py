@@ -77,6 +77,7 @@ def chat_prompt(body: CountTokensRequest) -> ChatPrompt:
         tool_choice=_tool_choice(body, tools),
         parallel_tool_calls=_takes_parallel_calls(choice),
         json_schema=output_format.json_schema if output_format is not None else None,
+        json_schema_is_strict=output_format is not None and output_format.strict is True,
         grammar=body.grammar or None,
         thinking=thinking,
         thinking_is_optional=body.thinking is not None and body.thinking.type == "adaptive",
@@ -143,7 +144,13 @@ def _offered(tools: Sequence[Tool]) -> list[dict[str, Any]]:
             raise invalid(f"tools.{index}.custom.name", "Field required")
         if tool.name in offered:
             raise invalid("tools", f"Tool names must be unique, but {tool.name[:128]!r} comes twice")
-        function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+        function: dict[str, Any] = {
+            "name": tool.name,
+            "description": tool.description or "",
+            "parameters": tool.input_schema,
+        }
+        if tool.strict:
+            function["strict"] = True
         offered[tool.name] = {"type": "function", "function": function}
     return list(offered.values())
 

@@ -58,6 +58,7 @@ def message_json(
         "stop_sequence": finished.stop_text,
         "usage": usage_json(usage),
         **_applied_edits(usage),
+        **usage.told_of_schemas(),
     }
 
 

@@ -50,6 +50,7 @@ class Tool(Shape):
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class ToolChoice(Shape):
@@ -67,6 +68,7 @@ class ThinkingConfig(Shape):
 class OutputFormat(Shape):
     type: Literal["json_schema"]
     json_schema: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
 
 
 class OutputConfig(Shape):

@@ -118,6 +118,7 @@ def whole_chat(choices: Sequence[ChoiceFinished], usage: Usage, parsed: ParsedRe
         "choices": [_whole_choice(choice, parsed, has_logprobs=has_logprobs) for choice in choices],
         "usage": usage_fields(usage),
         "timings": timing_fields(usage),
+        **usage.told_of_schemas(),
     }
 
 

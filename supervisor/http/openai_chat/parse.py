@@ -54,7 +54,8 @@ def read_chat(
     _check_modalities(body.modalities)
     messages = read_messages(body.messages)
     toolbox = read_toolbox(body.tools, body.tool_choice, body.functions, body.function_call)
-    constraint = read_constraint(*_read_schema(body), body)
+    schema, param, is_strict = _read_schema(body)
+    constraint = read_constraint(schema, param, body, is_strict=is_strict)
     thinking = read_thinking(body)
     continues_last = _continues_last(body, messages)
     prompt = ChatPrompt(
@@ -64,6 +65,7 @@ def read_chat(
         parallel_tool_calls=False if toolbox.is_legacy else body.parallel_tool_calls,
         max_tool_calls=whole(body.max_tool_calls, "max_tool_calls", 1, INT32_MAX),
         json_schema=constraint.schema,
+        json_schema_is_strict=constraint.is_strict,
         grammar=constraint.grammar,
         thinking=thinking.thinking,
         thinking_budget=thinking.budget,
@@ -110,10 +112,10 @@ def _check_modalities(value: Any) -> None:
         raise refusal("modalities", text, "unsupported_content")
 
 
-def _read_schema(body: ChatBody) -> tuple[Any, str]:
-    """What `response_format` has for a schema, or llama-server's `json_schema` where there is none, and where it stood;
-    {} is any object."""
-    wanted, param = body.json_schema, "json_schema"
+def _read_schema(body: ChatBody) -> tuple[Any, str, bool]:
+    """What `response_format` has for a schema, or llama-server's `json_schema` where there is none, where it stood, and
+    whether it is strict; {} is any object."""
+    wanted, param, is_strict = body.json_schema, "json_schema", False
     value = body.response_format
     if value is not None:
         expect(value, dict, "response_format", "an object")
@@ -130,10 +132,11 @@ def _read_schema(body: ChatBody) -> tuple[Any, str]:
                     raise refusal(name, f"Missing required parameter: '{name}'.", "missing_required_parameter")
                 wanted, param = wrapper.get("schema"), "response_format.json_schema.schema"
                 wanted = {} if wanted is None else wanted
+                is_strict = wrapper.get("strict") is True
             case _:
                 text = "Invalid 'response_format.type': supported are 'text', 'json_object' and 'json_schema'."
                 raise refusal("response_format.type", text)
-    return wanted, param
+    return wanted, param, is_strict
 
 
 def _continues_last(body: ChatBody, messages: Sequence[Mapping[str, Any]]) -> bool:

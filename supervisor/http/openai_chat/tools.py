@@ -60,11 +60,13 @@ def _read_function(value: Any, param: str) -> dict[str, Any]:
     if parameters is not None and not isinstance(parameters, dict):
         name = f"{param}.parameters"
         raise refusal(name, f"Invalid type for '{name}': expected a JSON schema as an object.", "invalid_type")
-    function = {
+    function: dict[str, Any] = {
         "name": name,
         "description": description or "",
         "parameters": parameters or {"type": "object", "properties": {}},
     }
+    if value.get("strict") is True:
+        function["strict"] = True
     return {"type": "function", "function": function}
 
 

@@ -96,6 +96,7 @@ def whole_completion(
         ],
         "usage": usage_fields(usage),
         "timings": timing_fields(usage),
+        **usage.told_of_schemas(),
     }
 
 

@@ -185,6 +185,7 @@ class ResponseWriter:
             incomplete_details={"reason": "max_output_tokens"} if is_cut else None,
             completed_at=None if is_cut else int(time.time()),
             usage=response_usage(usage),
+            **usage.told_of_schemas(),
         )
         self.final = _alone(body)
         return self._events([(kind, f"{body},{fields(timings=timing_fields(usage))}")])

@@ -93,7 +93,8 @@ def read_request(
     items = _read_items(body)
     tools, choice = choose(read_tools(body.tools), body.tool_choice)
     n_logprobs = _read_logprobs(body)
-    constraint = read_constraint(_read_format(body.text), "text.format", body)
+    schema, is_strict = _read_format(body.text)
+    constraint = read_constraint(schema, "text.format", body, is_strict=is_strict)
     arguments = dict(body.chat_template_kwargs or {})
     thinking, budget, effort = _read_reasoning(body.reasoning, arguments.pop("enable_thinking", None))
     messages = messages_of(items, earlier)
@@ -108,6 +109,7 @@ def read_request(
         parallel_tool_calls=body.parallel_tool_calls,
         max_tool_calls=whole(body.max_tool_calls, "max_tool_calls", 1, INT32_MAX),
         json_schema=constraint.schema,
+        json_schema_is_strict=constraint.is_strict,
         grammar=constraint.grammar,
         thinking=thinking,
         thinking_budget=budget,
@@ -181,23 +183,25 @@ def _read_reasoning(reasoning: Mapping[str, Any] | None, switch: object) -> tupl
     return (True if enabled is True or switch is True else None), budget, effort
 
 
-def _read_format(text: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _read_format(text: Mapping[str, Any] | None) -> tuple[Mapping[str, Any] | None, bool]:
+    """The schema, and whether it is strict."""
     form = (text or {}).get("format")
     if form is None:
-        return None
+        return None, False
     if not isinstance(form, dict):
         raise refusal("text.format", "text.format must be an object", "invalid_type")
     match form.get("type"):
         case "text":
-            return None
+            return None, False
         case "json_object":
-            return {}
+            return {}, False
         case "json_schema":
             nested = form.get("json_schema")  # as chat completions have it
-            schema = (nested if isinstance(nested, dict) else form).get("schema")
+            named = nested if isinstance(nested, dict) else form
+            schema = named.get("schema")
             if not isinstance(schema, dict):
                 raise refusal("text.format.schema", "text.format.schema: a JSON schema is missing")
-            return schema
+            return schema, named.get("strict") is True
         case _:
             raise refusal("text.format.type", "text.format.type must be text, json_object or json_schema")
 

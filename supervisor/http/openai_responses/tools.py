@@ -100,6 +100,8 @@ def _read_tool(
     function: dict[str, Any] = {"name": offered_name(namespace, name), "parameters": parameters}
     if description:
         function["description"] = description
+    if tool.get("strict") is True:
+        function["strict"] = True
     return {"type": "function", "function": function}, OfferedTool(name, namespace, kind == "custom")
 
 

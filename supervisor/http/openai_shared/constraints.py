@@ -14,12 +14,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from luce.supervisor.http.openai_shared.fields import expect, refusal
-from luce.supervisor.text import SchemaError, schema_to_grammar
+from luce.supervisor.text.schemas import UnsupportedError, pattern_grammar
 
 MAX_CHOICES = 1024
-MAX_PATTERN_CHARACTERS = 4096
-_QUOTE = r'"\""'
-_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": r" \t\n\r"}
 
 
 class ConstrainedFields(BaseModel):
@@ -40,10 +37,12 @@ class Constraint:
     grammar: str | None = None
     param: str = ""
     """Which field asks for it."""
+    is_strict: bool = False
+    """What of the schema cannot be enforced is refused."""
 
 
-def read_constraint(schema: Any, param: str, body: ConstrainedFields) -> Constraint:
-    """`schema` came as `param`, or is None. Empty texts ask for nothing. Raises ApiError."""
+def read_constraint(schema: Any, param: str, body: ConstrainedFields, *, is_strict: bool = False) -> Constraint:
+    """`schema` came as `param`, `is_strict` with it, or is None. Empty texts ask for nothing. Raises ApiError."""
     asked: dict[str, Any] = {param: schema, "grammar": body.grammar or None}
     outputs = body.structured_outputs
     if outputs is not None:
@@ -68,7 +67,8 @@ def read_constraint(schema: Any, param: str, body: ConstrainedFields) -> Constra
         case "grammar":
             return Constraint(grammar=expect(value, str, name, "a grammar as a string"), param=name)
         case _:
-            return Constraint(schema=_schema(value, name, may_be_text="guided" in name), param=name)
+            read = _schema(value, name, may_be_text="guided" in name)
+            return Constraint(schema=read, param=name, is_strict=is_strict and name == param)
 
 
 def _schema(value: Any, param: str, *, may_be_text: bool) -> Mapping[str, Any]:
@@ -94,36 +94,8 @@ def _literal(text: str) -> str:
 
 
 def _pattern_grammar(value: Any, param: str) -> str:
-    """llama.cpp makes grammars of patterns in schemas, of strings in quotes: these come off."""
     pattern = expect(value, str, param, "a string")
-    if len(pattern) > MAX_PATTERN_CHARACTERS:
-        raise refusal(param, f"Invalid '{param}': at most {MAX_PATTERN_CHARACTERS} characters.")
-    inner = _with_plain_classes(pattern.removeprefix("^").removesuffix("$"))
     try:
-        grammar = schema_to_grammar({"type": "string", "pattern": f"^{inner}$"})
-    except SchemaError as error:
-        raise refusal(param, f"Invalid '{param}': {error}") from error
-    lines = grammar.split("\n")
-    for number, line in enumerate(lines):
-        rule = line.removeprefix("root ::= ")
-        if rule != line and rule.startswith(_QUOTE) and rule.endswith(_QUOTE):
-            lines[number] = f"root ::= {rule.removeprefix(_QUOTE).removesuffix(_QUOTE).strip()}"
-            return "\n".join(lines)
-    text = f"Invalid '{param}': groups, classes, repetitions and alternatives are supported, other things are not."
-    raise refusal(param, text)
-
-
-def _with_plain_classes(pattern: str) -> str:
-    r"""Without \d, \w and \s, which llama.cpp does not know."""
-    parts: list[str] = []
-    is_in_class = False
-    characters = iter(pattern)
-    for character in characters:
-        if character == "\\":
-            escaped = next(characters, "")
-            members = _CLASSES.get(escaped)
-            parts.append(f"\\{escaped}" if members is None else members if is_in_class else f"[{members}]")
-            continue
-        is_in_class = character != "]" if is_in_class else character == "["
-        parts.append(character)
-    return "".join(parts)
+        return pattern_grammar(pattern)
+    except UnsupportedError as error:
+        raise refusal(param, f"Invalid '{param}': {error}.") from error

@@ -209,6 +209,7 @@ def added_usage(usages: Sequence[Usage]) -> Usage:
         decode_s=max(usage.decode_s for usage in usages),
         n_resumes=sum(usage.n_resumes for usage in usages),
         n_read=None if all(usage.n_read is None for usage in usages) else sum(usage.n_seen for usage in usages),
+        schema_notes=first.schema_notes,
         speculation=added(usage.speculation for usage in usages),
         experts=added(usage.experts for usage in usages),
     )

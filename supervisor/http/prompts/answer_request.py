@@ -28,7 +28,8 @@ class ChatPrompt:
     have reasoning_content and tool_calls [{"id", "type": "function", "function": {"name", "arguments": JSON text}}];
     tool messages have tool_call_id."""
     tools: Sequence[Mapping[str, Any]] = ()
-    """[{"type": "function", "function": {"name", "description", "parameters"}}]; others have been left out."""
+    """[{"type": "function", "function": {"name", "description", "parameters", "strict"}}]; others have been left out.
+    `strict`: what of the parameters cannot be enforced is refused."""
     tool_choice: ToolChoice | str = "auto"
     """Or `function:NAME`: this tool has to be called."""
     parallel_tool_calls: bool | None = None
@@ -37,6 +38,8 @@ class ChatPrompt:
     """So many, and a further one ends the answer."""
     json_schema: Mapping[str, Any] | None = None
     """The answer is JSON of this schema; {} is any JSON object. Where tools may be called, it is that or calls."""
+    json_schema_is_strict: bool = False
+    """What of it cannot be enforced is refused."""
     grammar: str | None = None
     """GBNF of the whole answer as the model writes it, calls included."""
     thinking: bool | None = None

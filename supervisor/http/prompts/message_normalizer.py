@@ -26,6 +26,7 @@ the model."""
 _SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _SCHEMAS = frozenset({"items", "contains", "propertyNames", "not", "if", "then", "else"})
+_NEVER_NULL = frozenset({"type", "properties", "required", "items", "enum", "description"})
 
 
 class UnreadableContentError(ValueError):
@@ -43,13 +44,15 @@ def normalise_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def normalise_schema(schema: Any) -> Any:
-    """A JSON schema without `true` and `false` in the place of schemas: some makers of tools write those, and llama.cpp
-    reads objects only."""
+    """A JSON schema as a template can show it: without `true` and `false` in the place of schemas, and without null in
+    the place of keywords. What answers are held to is made of the schema itself (enforced_schemas)."""
     if isinstance(schema, bool):
         return {} if schema else {"not": {}}
     if not isinstance(schema, Mapping):
         return schema
-    return {key: _part_of_schema(key, value) for key, value in schema.items()}
+    return {
+        key: _part_of_schema(key, value) for key, value in schema.items() if value is not None or key not in _NEVER_NULL
+    }
 
 
 def _part_of_schema(key: str, value: Any) -> Any:

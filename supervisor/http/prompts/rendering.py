@@ -20,13 +20,17 @@ from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.prompts.answer_request import ChatPrompt, TextPrompt
 from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings, SpelledConversation
 from luce.supervisor.http.prompts.context_edits import AppliedEdit
+from luce.supervisor.http.prompts.enforced_schemas import (
+    AppliedNote,
+    EnforcedSchema,
+    EnforcedSchemas,
+    callable_schemas,
+    with_rules,
+)
 from luce.supervisor.http.prompts.image_places import ImagePlaces
 from luce.supervisor.http.prompts.infill import Infill, NoInfillError, infill_prompt
-from luce.supervisor.http.prompts.known_tools import KnownTools
-from luce.supervisor.http.prompts.message_normalizer import (
-    UnreadableContentError,
-    normalise_schema,
-)
+from luce.supervisor.http.prompts.known_tools import KnownTools, OfferedTools
+from luce.supervisor.http.prompts.message_normalizer import UnreadableContentError
 from luce.supervisor.http.prompts.prompt_marks import PromptMarks
 from luce.supervisor.http.prompts.reading_ranges import ReadingRanges, reading_ranges
 from luce.supervisor.http.prompts.reasoning_history import ReasoningHistory
@@ -54,6 +58,18 @@ _TRIGGER_KINDS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What an answer is held to: the tools that it may call, and the schema of the whole answer."""
+
+    tools: OfferedTools | None
+    schema: EnforcedSchema | None
+
+    def schemas(self, prompt: ChatPrompt) -> Sequence[EnforcedSchema]:
+        of_tools = callable_schemas(prompt, () if self.tools is None else self.tools.schemas)
+        return [*of_tools, *(() if self.schema is None else (self.schema,))]
+
+
 @dataclass(frozen=True)
 class Rendered:
     ids: Sequence[int]
@@ -65,6 +81,8 @@ class Rendered:
     turns: tuple[tuple[MessageMark, int | None], ...] = ()
     """The template's messages, and where they begin in the ids; None: within an answer that was put in."""
     constraint: ConstraintArgs = field(default_factory=ConstraintArgs)
+    schema_notes: tuple[AppliedNote, ...] = ()
+    """What of its schemas does not hold the answer."""
     chat: RenderedChat | None = None
     """None: a text, whose answer has no format."""
     turn: Turn | None = None
@@ -113,7 +131,8 @@ class Renderer:
         self._template = FittedTemplate(model)
         self._marks = PromptMarks(model.prompt_piece)
         self._history = ReasoningHistory(model)
-        self._tools = KnownTools()
+        self._schemas = EnforcedSchemas()
+        self._tools = KnownTools(self._schemas)
         self._said: set[str] = set()
 
     def render(
@@ -133,7 +152,8 @@ class Renderer:
             return replace(text, in_parts=parts_from is not None and len(text.ids) >= parts_from)
         spoken = self._spoken(prompt, owner or client)
         max_calls = self._max_calls(prompt)
-        shown = self._shown(prompt, spoken, owner, has_images=bool(images), max_calls=max_calls)
+        held = _Held(self._tools.read(prompt.tools, owner), self._schema(prompt))
+        shown = self._shown(prompt, spoken, owner, held, has_images=bool(images), max_calls=max_calls)
         chat, answers = shown.chat, spoken.answers_in(shown.messages)
         if chat.rendered_whole:
             self._say_once(f"the chat template renders each conversation whole, old turns too: {chat.rendered_whole}")
@@ -145,6 +165,7 @@ class Renderer:
         marks = self._marks.find(chat, prompt.messages, prompt.tools, owner)
         found = ((spliced.places[mark.message], mark.offset) for mark in marks)
         in_parts = parts_from is not None and len(spliced.ids) >= parts_from and not names
+        constraint, notes = self._constraint(prompt, chat, held, max_calls)
         return Rendered(
             ids=placed.ids,
             boundaries=spliced.boundaries if placed.is_empty else tuple(map(placed.moved, spliced.boundaries)),
@@ -154,7 +175,8 @@ class Renderer:
             images=tuple(placed.images),
             in_parts=in_parts,
             reading=self._reading(prompt, chat, spliced, spoken) if in_parts else ReadingRanges(),
-            constraint=self._constraint(prompt, chat, max_calls),
+            constraint=constraint,
+            schema_notes=notes,
             max_calls=max_calls,
             chat=chat,
             turn=spliced.turn,
@@ -181,10 +203,17 @@ class Renderer:
             # Who writes all of the prompt writes its special tokens too.
             ids = tuple(self._model.tokenize(prompt.content, add_special=True, parse_special=True))
             bos = self._model.info.bos
-            return Rendered(ids if ids or bos is None else (bos,), constraint=_constraint_of_text(prompt))
+            return self._constrained(prompt, Rendered(ids if ids or bos is None else (bos,)))
         ids = tuple(prompt.content)
         self._check_ids(ids)
-        return Rendered(ids, constraint=_constraint_of_text(prompt))
+        return self._constrained(prompt, Rendered(ids))
+
+    def _constrained(self, prompt: TextPrompt, rendered: Rendered) -> Rendered:
+        schema = self._schema(prompt)
+        if schema is None:
+            return replace(rendered, constraint=ConstraintArgs(grammar=prompt.grammar))
+        constraint = ConstraintArgs(grammar=schema.compiled.grammar)
+        return replace(rendered, constraint=constraint, schema_notes=self._schemas.tell([schema]))
 
     def _infill(self, prompt: TextPrompt, infill: Infill) -> Rendered:
         if not isinstance(prompt.content, str):
@@ -194,7 +223,7 @@ class Renderer:
         except NoInfillError as error:
             text = f"this model has no way to fill in what stands between two texts ({error}): leave suffix out"
             raise ApiError(ErrorKind.INVALID, "no_suffix", text, param="suffix") from error
-        return Rendered(tuple(ids), boundaries=tuple(ends), constraint=_constraint_of_text(prompt))
+        return self._constrained(prompt, Rendered(tuple(ids), boundaries=tuple(ends)))
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         if any(not 0 <= token < self._model.n_vocab for token in ids):
@@ -207,6 +236,12 @@ class Renderer:
             return self._spellings.read(messages, client, keeps_last=prompt.continues_last, tools=prompt.tools)
         except UnreadableContentError as error:
             raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
+
+    def _schema(self, prompt: ChatPrompt | TextPrompt) -> EnforcedSchema | None:
+        if prompt.json_schema is None:
+            return None
+        is_strict = isinstance(prompt, ChatPrompt) and prompt.json_schema_is_strict
+        return self._schemas.of_answer(prompt.json_schema, is_strict=is_strict)
 
     def _max_calls(self, prompt: ChatPrompt) -> int | None:
         """Calls that the answer may have; None: any number. Raises ApiError where one is demanded of a template that
@@ -231,7 +266,14 @@ class Renderer:
         return prompt.max_tool_calls if takes_several and not prompt.tool_choice.startswith("function:") else 1
 
     def _shown(
-        self, prompt: ChatPrompt, spoken: SpelledConversation, owner: str, *, has_images: bool, max_calls: int | None
+        self,
+        prompt: ChatPrompt,
+        spoken: SpelledConversation,
+        owner: str,
+        held: _Held,
+        *,
+        has_images: bool,
+        max_calls: int | None,
     ) -> FittedChat:
         choice: str | Mapping[str, Any] = prompt.tool_choice
         if prompt.tool_choice.startswith("function:"):
@@ -239,10 +281,10 @@ class Renderer:
             choice = {"type": "function", "function": {"name": name}}
         return self._template.render(
             spoken.messages,
-            tools=self._tools.read(prompt.tools, owner),
+            tools=None if held.tools is None else held.tools.shown,
             tool_choice=choice,
             parallel_tool_calls=max_calls != 1,
-            json_schema=_schema(prompt),
+            json_schema=None if held.schema is None else held.schema.compiled.shape,
             grammar=None if prompt.may_call else prompt.grammar,
             enable_thinking=prompt.thinking is not False,
             chat_template_kwargs=self._template_arguments(prompt) or None,
@@ -252,17 +294,25 @@ class Renderer:
             cache_salt=owner,
         )
 
-    def _constraint(self, prompt: ChatPrompt, chat: RenderedChat, max_calls: int | None) -> ConstraintArgs:
+    def _constraint(
+        self, prompt: ChatPrompt, chat: RenderedChat, held: _Held, max_calls: int | None
+    ) -> tuple[ConstraintArgs, tuple[AppliedNote, ...]]:
+        """And what of the schemas it does not hold the answer to."""
         budget = self._thinking_budget(prompt, chat)
         grammar, is_lazy = self._grammar(prompt, chat, max_calls)
+        notes: tuple[AppliedNote, ...] = ()
+        if grammar and prompt.grammar is None:
+            schemas = held.schemas(prompt)
+            grammar, lost = with_rules(grammar, schemas)
+            notes = self._schemas.tell(schemas, lost)
         # What stands before the answer, for those who have to know: a grammar of the template's, and the budget.
-        before = "" if _is_of_the_answer_only(prompt, chat) else chat.generation_prompt
+        before = "" if _is_of_the_answer_only(prompt, chat, held.schema) else chat.generation_prompt
         if budget is not None and (begun := _begun_reasoning(chat)):
             if not grammar or is_lazy:
                 before = chat.thinking.start
             elif before:
                 budget += len(self._model.tokenize(begun, parse_special=True))
-        return ConstraintArgs(
+        constraint = ConstraintArgs(
             grammar=grammar or None,
             grammar_lazy=is_lazy,
             triggers=tuple(
@@ -279,6 +329,7 @@ class Renderer:
             think_start=chat.thinking.start_tokens if budget is not None else (),
             think_end=_ends(chat.thinking.ends_tokens) if budget is not None else (),
         )
+        return constraint, notes
 
     def _grammar(self, prompt: ChatPrompt, chat: RenderedChat, max_calls: int | None) -> tuple[str, bool]:
         """And whether it applies only once a call begins. Beside tools the request's own is that of their calls too."""
@@ -317,10 +368,6 @@ class Renderer:
             logger.log(level, "%s", text)
 
 
-def _schema(prompt: ChatPrompt | TextPrompt) -> Mapping[str, Any] | None:
-    return None if prompt.json_schema is None else normalise_schema(prompt.json_schema)
-
-
 def _moved(places: Sequence[int | None], images: ImagePlaces) -> Sequence[int | None]:
     return places if images.is_empty else [None if place is None else images.moved(place) for place in places]
 
@@ -347,22 +394,14 @@ def _begun_reasoning(chat: RenderedChat) -> str:
     return rest if start and not any(end in rest for end in thinking.ends if end) else ""
 
 
-def _constraint_of_text(prompt: TextPrompt) -> ConstraintArgs:
-    schema = _schema(prompt)
-    if schema is not None:
-        return ConstraintArgs(grammar=schema_to_grammar(schema or {"type": "object"}))
-    return ConstraintArgs(grammar=prompt.grammar)
-
-
-def _is_of_the_answer_only(prompt: ChatPrompt, chat: RenderedChat) -> bool:
+def _is_of_the_answer_only(prompt: ChatPrompt, chat: RenderedChat, schema: EnforcedSchema | None) -> bool:
     """Grammars that llama.cpp makes for a template begin with what the template puts before the answer; the request's
     own, and schemas where it makes nothing of them for this template, do not."""
     if prompt.grammar is not None:
         return prompt.may_call or chat.grammar == prompt.grammar
-    schema = _schema(prompt)
     if schema is None or not chat.grammar:
         return False
-    return chat.grammar == schema_to_grammar(schema or {"type": "object"})
+    return chat.grammar == schema_to_grammar(schema.compiled.shape)
 
 
 def _ends(ends: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler
 from luce.supervisor.http.app_context import context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
 
-_EXPOSED = "x-request-id, request-id, retry-after, luce-context-window"
+_EXPOSED = "x-request-id, request-id, retry-after, luce-context-window, x-luce-schema-notes"
 _METHODS = "GET, POST, DELETE, OPTIONS"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
