@@ -1,9 +1,8 @@
 """Whether the client is still there: noticed while nothing is written to it, and while nothing comes.
 
-What aiohttp does: a FIN or a reset closes the transport at once, also when the client has only shut its sending half
-down: the two look the same until something is written, and aiohttp keeps no half-open connection. So a client has to
-keep its half open until it has its answer; every HTTP library does. Servers of ours cancel the handler then; where the
-application is mounted in another server that does not, the watch here sees the transport close, at its next tick.
+A reset closes the transport at once, and so does a FIN, unless the client may still read (`server_connection.py`).
+Servers of ours cancel the handler then. Where the application is mounted in another server that does not, the watch here
+sees at its next tick that the transport is closed.
 
 One timer serves all connections, and none runs while there are none: a token costs no timer of its own.
 """

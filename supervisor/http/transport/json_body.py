@@ -81,7 +81,7 @@ def _text(data: bytes, charset: str | None, mended: set[Mended]) -> str:
     """A byte order mark and the zero bytes of wide characters say more than what the client names; without either it
     is UTF-8."""
     encoding: str = json.detect_encoding(data)
-    if encoding == "utf-8" and charset is not None:
+    if encoding == "utf-8" and charset:
         encoding = _codec(data, charset)
     try:
         return data.decode(encoding)
@@ -97,6 +97,8 @@ def _codec(data: bytes, charset: str) -> str:
         name = ""
     if name in _CHARSETS:
         return name
+    if name == "ascii":  # what it lacks is UTF-8's
+        return "utf-8"
     try:
         data.decode()
     except UnicodeDecodeError:

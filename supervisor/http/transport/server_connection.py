@@ -65,10 +65,14 @@ class ServerConnection(web.RequestHandler):
             self._head_timer = self._loop.call_later(self._head_timeout_s, self._refuse_slow_head)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as asyncio has it
-        """Whether to go on sending: the client may still read. Over TLS its half cannot stay open."""
+        """Whether to go on sending: the client may still read. Not over TLS, whose half cannot stay open, and not to
+        HTTP/1.0, which has nothing to find out with whether the client is there."""
+        request = self._request
         payload = self._messages[-1][1] if self._messages else self._payload
-        is_idle = self._request is None and not self._messages
+        is_idle = request is None and not self._messages
         if is_idle or payload is None or not payload.is_eof() or self.ssl_context is not None:
+            return None
+        if request is not None and request.version < (1, 1):
             return None
         self._is_half_closed = True
         self._loop.call_later(_LOOK_S, self._look_for_reader)
@@ -137,7 +141,7 @@ class ServerConnection(web.RequestHandler):
 
     def _awaits_answer(self) -> bool:
         request = self._request
-        return request is not None and request.version >= (1, 1) and request.writer.output_size == 0
+        return request is not None and request.writer.output_size == 0
 
 
 class Server(web.Server):

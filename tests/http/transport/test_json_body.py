@@ -121,6 +121,8 @@ def test_what_is_nested_too_deeply_is_a_text_at_last(depth: int, opening: str, c
         ("latin-1", "ISO-8859-1", False),
         ("cp1252", "windows-1252", False),
         ("latin-1", None, True),
+        ("latin-1", "", True),
+        ("latin-1", "us-ascii", True),
     ],
 )
 def test_charsets(encoding: str, charset: str | None, is_mended: bool) -> None:

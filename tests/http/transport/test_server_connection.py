@@ -94,6 +94,16 @@ async def test_one_that_goes_after_it_has_stopped_sending_is_noticed(server: Ser
     assert status.n_cancelled > 0
 
 
+async def test_with_http_1_0_nobody_is_waited_for_who_may_be_gone(server: Server) -> None:
+    """Proxies speak it, and close their connection where their client has gone."""
+    async with raw_client(server.url) as client:
+        await client.send(post(CHAT, ENDLESS, version="1.0"))
+        await until_running(server)
+        client.writer.write_eof()
+        await until_running(server, n_lanes=0)
+        assert await client.read_to_end() == b""
+
+
 async def test_over_a_unix_socket(make_server: MakeServer, tmp_path: Path) -> None:
     path = tmp_path / "luce.sock"
     async with make_server(host=str(path)) as server:
