@@ -1,8 +1,8 @@
 """Whether the client is still there: noticed while nothing is written to it, and while nothing comes.
 
 A reset closes the transport at once, and so does a FIN, unless the client may still read (`server_connection.py`).
-Servers of ours cancel the handler then. Where the application is mounted in another server that does not, the watch here
-sees at its next tick that the transport is closed.
+Servers of ours cancel the handler then. Where the application is mounted in another server that does not, the watch
+here sees at its next tick that the transport is closed.
 
 One timer serves all connections, and none runs while there are none: a token costs no timer of its own.
 """

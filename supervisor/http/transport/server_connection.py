@@ -56,6 +56,7 @@ class ServerConnection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_head_timer()
         self._server.no_longer_waits(self)
+        self._request = self._payload = None
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -115,7 +116,7 @@ class ServerConnection(web.RequestHandler):
 
     def _refuse_slow_head(self) -> None:
         self._head_timer = None
-        if self.transport is not None:
+        if self.transport is not None and not self.transport.is_closing():
             peer = self.peername
             self.transport.write(error_bytes(SLOW_HEAD, str(peer[0] if isinstance(peer, tuple) else peer)))
             self.force_close()

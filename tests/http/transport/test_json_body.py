@@ -104,6 +104,26 @@ def test_what_is_nested_too_deeply_is_a_text_at_last(depth: int, opening: str, c
     assert mended == {Mended.DEPTH}
 
 
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(-(10**400), 10**400) | st.floats()
+    | st.text(st.characters(exclude_categories=()), max_size=8),
+    lambda inner: st.lists(inner, max_size=4)
+    | st.dictionaries(st.text(st.characters(exclude_categories=()), max_size=4), inner, max_size=4),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(_VALUES)
+def test_what_was_put_right_needs_it_no_more(value: Any) -> None:
+    """Also what a client repeats of what it was told."""
+    taken = parse_object(json.dumps({"messages": [value]}).encode())
+    said = json.dumps(taken, ensure_ascii=False, allow_nan=False).encode()
+    mended: set[Mended] = set()
+    assert parse_object(said, mended=mended) == taken
+    assert not mended
+
+
 @pytest.mark.parametrize(
     ("encoding", "charset", "is_mended"),
     [
