@@ -1,8 +1,8 @@
 """A server's connections: what aiohttp's do, within limits of ours and with errors in JSON.
 
-The head of a request has to be complete in time, and so many connections at most may wait for a request. A client that
-has only stopped sending gets its answers. Bodies are left as they were sent: `body` decodes them. Must not know the
-application.
+The head of a request has to be complete in time, and only so many connections may wait for a request or the rest of
+one. A client that has only stopped sending gets its answers. Bodies are left as they were sent: `body` decodes them.
+Must not know the application.
 """
 
 from __future__ import annotations
@@ -79,11 +79,19 @@ class ServerConnection(web.RequestHandler):
         self._loop.call_later(_LOOK_S, self._look_for_reader)
         return True
 
+    @property
+    def is_half_closed(self) -> bool:
+        """Whether the client sends no more, and may be gone: only what is written to it shows that."""
+        return self._is_half_closed
+
     def begin(self, request: web.BaseRequest, payload: StreamReader) -> None:
         """The head of a request is complete."""
         self._stop_head_timer()
-        self._server.no_longer_waits(self)
         self._request, self._payload = request, payload
+        if payload.is_eof():
+            self._server.no_longer_waits(self)
+        else:
+            payload.on_eof(self._body_is_whole)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
@@ -113,6 +121,10 @@ class ServerConnection(web.RequestHandler):
         response = web.Response(status=status, text=text, content_type="application/json")
         response.force_close()
         return response
+
+    def _body_is_whole(self) -> None:
+        if self._request is not None:  # else it has been answered before
+            self._server.no_longer_waits(self)
 
     def _refuse_slow_head(self) -> None:
         self._head_timer = None
@@ -146,7 +158,7 @@ class ServerConnection(web.RequestHandler):
 
 
 class Server(web.Server):
-    """Makes connections, and knows which of them wait for a request."""
+    """Makes connections, and knows which of them wait for a request, or for the rest of one."""
 
     def __init__(self, made: web.Server) -> None:
         """As `made` by aiohttp, which is not used itself."""

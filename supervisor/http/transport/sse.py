@@ -8,6 +8,7 @@ away.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -17,7 +18,9 @@ from aiohttp import web
 from luce.supervisor.http.app_context import STREAMS
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.connection import Presence
+from luce.supervisor.http.transport.server_connection import ServerConnection
 
+_MAY_BE_GONE_S = 1.0
 COMMENT = b": keep-alive\n\n"
 """An event that every client takes for nothing but a sign of life."""
 
@@ -105,10 +108,16 @@ class EventStream(Presence):
         if self._waits_since_s is not None:
             if now_s - self._waits_since_s > self._settings.stalled_reader_s:
                 self.leave(f"the client has read nothing for {self._settings.stalled_reader_s:g} s")
-        elif now_s - self._last_send_s >= self._settings.keep_alive_s and self._sign_of_life is None:
+        elif now_s - self._last_send_s >= self._silence_s() and self._sign_of_life is None:
             self._last_send_s = now_s
             if not self.request.protocol.writing_paused:  # else it has enough to read
                 self._sign_of_life = self._loop.create_task(self._send_sign_of_life())
+
+    def _silence_s(self) -> float:
+        """After which there is a sign of life: soon where it has to show whether the client is there."""
+        protocol = self.request.protocol
+        may_be_gone = isinstance(protocol, ServerConnection) and protocol.is_half_closed
+        return min(self._settings.keep_alive_s, _MAY_BE_GONE_S if may_be_gone else math.inf)
 
     async def _send_sign_of_life(self) -> None:
         try:

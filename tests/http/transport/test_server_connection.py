@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ CHAT = "/v1/chat/completions"
 LONG = {"messages": HELLO, "max_tokens": 400, "ignore_eos": True}
 ENDLESS = {**LONG, "max_tokens": 3500}
 HALF_A_HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+PATIENT = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0, "stalled_timeout_s": 600.0}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -159,6 +162,24 @@ async def test_the_head_of_a_request_has_to_come_in_time(
     assert len(said) == 150
 
 
+async def test_one_that_goes_while_nothing_is_written_to_it_is_noticed(make_server: MakeServer) -> None:
+    async with make_server(**PATIENT) as server, raw_client(server.url) as client:
+        (pid,) = server.supervisor.engine_pids()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            await client.send(post(CHAT, {**ENDLESS, "stream": True}))
+            await client.read_until(b"data: ")
+            client.writer.write_eof()
+            client.writer.close()
+            async with raw_client(server.url) as asking, asyncio.timeout(DEADLINE_S):
+                outcome = b""
+                while b'outcome="gone"} 1.0' not in outcome:
+                    await asking.send(get("/metrics"))
+                    outcome = (await asking.read_answer()).body
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
 async def test_so_many_wait_for_a_request_at_most(make_server: MakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_connection, "MAX_WAITING", 10)
     async with make_server() as server, AsyncExitStack() as stack:
@@ -166,18 +187,20 @@ async def test_so_many_wait_for_a_request_at_most(make_server: MakeServer, monke
         async def connect() -> RawClient:
             return await stack.enter_async_context(raw_client(server.url))
 
+        body = post("/tokenize", {"content": "a"})
+        halves = [(b"", get("/health")), (HALF_A_HEAD, b"a\r\n\r\n"), (body[:-5], body[-5:])]
         busy = await connect()
         await busy.send(post(CHAT, LONG))
         await until_running(server)
         clients = []
         for number in range(15):
             clients.append(await connect())
-            await clients[-1].send(HALF_A_HEAD if number % 2 else b"")
+            await clients[-1].send(halves[number % 3][0])
         for client in clients[:5]:
             with suppress(ConnectionResetError):  # half a head was left unread
                 assert await client.read_to_end() == b""
         for number, client in enumerate(clients[5:], 5):
-            await client.send(b"a\r\n\r\n" if number % 2 else get("/health"))
+            await client.send(halves[number % 3][1])
             assert (await client.read_answer()).status == 200
         assert (await busy.read_answer()).status == 200
 
