@@ -47,6 +47,7 @@ OTHER_API = "other"
 """What is no answer to a prompt."""
 _BODY_IS_LEFT = frozenset({"bad_body", "slow_body", "body_too_large"})  # nothing can follow on this connection
 _POLLED = ("/health", "/livez", "/metrics", "/readyz", "/status.json")  # by machines, all day long
+_ERROR_CODE = web.RequestKey("error_code", str)
 _RETRY_AFTER_S = {ErrorKind.OVERLOADED: 1.0, ErrorKind.UNAVAILABLE: 10.0}
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
@@ -86,13 +87,14 @@ async def account_request(request: web.Request, handler: Handler) -> web.StreamR
         level = logging.DEBUG if request.rel_url.raw_path.endswith(_POLLED) else logging.INFO
         _access_log.log(
             level,
-            "%s%s %s %s %d %s %.3f s",
+            "%s%s %s %s %d %s%s %.3f s",
             request[REQUEST_ID],
             f" {name}" if name else "",
             request.method,
             request.rel_url.raw_path[:200],
             status,
             outcome,
+            f" {request[_ERROR_CODE]}" if _ERROR_CODE in request else "",
             time.monotonic() - began_s,
         )
 
@@ -113,6 +115,7 @@ def api_name(request: web.Request) -> str:
 
 
 def error_response(request: web.Request, error: ApiError) -> web.Response:
+    request[_ERROR_CODE] = error.code
     body: dict[str, Any]
     if speaks_anthropic(request.path, request.headers):
         body = anthropic_error(error, request[REQUEST_ID])

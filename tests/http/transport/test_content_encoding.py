@@ -174,4 +174,5 @@ async def test_each_api_tells_in_its_words_what_is_wrong(
         status, error, headers = await ask(zstd.compress(b" " * (64 << 20)), "zstd")
         assert (status, headers["connection"]) == (413, "close")
     said = [record.getMessage() for record in caplog.records if record.name == "luce.http.access"]
-    assert len([line for line in said if f"POST {path} 4" in line]) == len(SINGLE) + 3
+    assert len([line for line in said if f"POST {path} 400 refused bad_encoding " in line]) == len(SINGLE) + 1
+    assert len([line for line in said if f"POST {path} 413 refused body_too_large " in line]) == 1
