@@ -22,7 +22,7 @@ from luce.supervisor.http.app import SHUTDOWN_GATE, create_app
 from luce.supervisor.http.keys.key_ring import KEY_RING, keys_of
 from luce.supervisor.http.served_models import ServedFleet
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.http.sockets import BACKLOG, tls_context, unix_socket
+from luce.supervisor.http.sockets import BACKLOG, TlsSite, tls_context, unix_socket
 from luce.supervisor.http.transport.served_hosts import SERVED_HOSTS, ServedHosts, is_loopback
 from luce.supervisor.http.transport.server_connection import Runner
 from luce.supervisor.http.transport.slow_client_reaper import SlowClientReaper
@@ -86,7 +86,10 @@ async def site_of(runner: web.AppRunner, settings: ServeSettings, tls: ssl.SSLCo
     """Listening; what to put into a client. Raises OSError."""
     path = settings.socket_path
     if path is None:
-        await web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG, ssl_context=tls).start()
+        if tls is None:
+            await web.TCPSite(runner, settings.host, settings.port, backlog=BACKLOG).start()
+        else:
+            await TlsSite(runner, settings.host, settings.port, tls, settings.head_timeout_s).start()
         yield _url(runner, "http" if tls is None else "https")
         return
     with unix_socket(path, int(settings.socket_mode, 8)) as listener:

@@ -42,7 +42,7 @@ class ServeSettings(AnswerDefaults):
     keep_alive_s: float = 5.0  # between signs of life in a stream: clients wait 300 s at most, proxies 60 s or less
     stalled_reader_s: float = 300.0  # after so long without reading, a client is taken for gone
     body_timeout_s: float = 60.0  # for a body to arrive
-    head_timeout_s: float = 10.0  # for the head of a request to arrive, from its first byte on
+    head_timeout_s: float = 10.0  # for the head of a request to arrive, from its first byte on; for a TLS handshake
     idle_timeout_s: float = 120.0  # of a connection without a request
     request_timeout_s: float | None = None  # for a whole request; None: as long as it takes
     stream_kept_s: float = 300.0  # for which an answer with a name goes on without a reader, and is kept at its end

@@ -6,6 +6,7 @@ uses or what is no socket never. Must not know requests.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
@@ -14,6 +15,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from aiohttp import web
 
 from luce.supervisor.config import ConfigError
 from luce.supervisor.http.settings import ServeSettings
@@ -44,6 +47,30 @@ def tls_context(settings: ServeSettings) -> ssl.SSLContext | None:
             f"ssl_cert_file: {files} are no certificate and its key in PEM, without a password ({why})"
         ) from error
     return context
+
+
+class TlsSite(web.TCPSite):
+    """TCP with TLS, whose handshake has to be complete in time: aiohttp has no argument for that."""
+
+    __slots__ = ("_handshake_timeout_s",)
+
+    def __init__(
+        self, runner: web.BaseRunner, host: str, port: int, tls: ssl.SSLContext, handshake_timeout_s: float
+    ) -> None:
+        super().__init__(runner, host, port, backlog=BACKLOG, ssl_context=tls)
+        self._handshake_timeout_s = handshake_timeout_s
+
+    async def start(self) -> None:
+        await web.BaseSite.start(self)
+        assert self._runner.server is not None
+        self._server = await asyncio.get_running_loop().create_server(
+            self._runner.server,
+            self._host,
+            self._port,
+            ssl=self._ssl_context,
+            backlog=self._backlog,
+            ssl_handshake_timeout=self._handshake_timeout_s,
+        )
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from luce.supervisor.http.server import is_exposed
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.sockets import refuse_taken, tls_context, unix_socket
 from tests.http.conftest import MakeServer
+from tests.http.raw_client import raw_client
 
 CHAT = "/v1/chat/completions"
 HELLO = {"model": "any", "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}
@@ -37,6 +38,15 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         check=True, capture_output=True, timeout=60,
     )  # fmt: skip
     return certificate, key
+
+
+async def test_a_handshake_that_never_ends(make_server: MakeServer, certificate: tuple[Path, Path]) -> None:
+    file, key = certificate
+    async with make_server(ssl_cert_file=file, ssl_key_file=key, head_timeout_s=0.2) as server:
+        for data in (b"", b"\x16\x03\x01\x02\x00\x01\x00"):
+            async with raw_client(server.url) as client:
+                await client.send(data)
+                assert await client.read_to_end() == b""
 
 
 async def test_answers_come_over_tls(make_server: MakeServer, certificate: tuple[Path, Path]) -> None:
