@@ -73,6 +73,8 @@ class ServeSettings(AnswerDefaults):
             raise ConfigError("ssl_cert_file: a Unix socket needs no TLS: leave it out")
         if not 0 < self.keep_alive_s <= 10:
             raise ConfigError(f"keep_alive_s={self.keep_alive_s}: it must be above 0 and at most 10")
+        if self.head_timeout_s <= 0:
+            raise ConfigError(f"head_timeout_s={self.head_timeout_s}: it must be above 0")
         if any(not key for key in self.api_keys):
             raise ConfigError("an API key is empty: leave it out, or name one")
 

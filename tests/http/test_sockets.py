@@ -49,6 +49,11 @@ async def test_a_handshake_that_never_ends(make_server: MakeServer, certificate:
                 assert await client.read_to_end() == b""
 
 
+def test_a_head_has_some_time() -> None:
+    with pytest.raises(ConfigError, match="head_timeout_s=0: it must be above 0"):
+        ServeSettings(head_timeout_s=0)
+
+
 async def test_answers_come_over_tls(make_server: MakeServer, certificate: tuple[Path, Path]) -> None:
     file, key = certificate
     async with make_server(ssl_cert_file=file, ssl_key_file=key) as server:

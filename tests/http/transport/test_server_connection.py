@@ -26,7 +26,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"messages": HELLO, "max_tokens": 4},
 }
 CHAT = "/v1/chat/completions"
-LONG = {"messages": HELLO, "max_tokens": 400, "ignore_eos": True}
+LONG = {"messages": HELLO, "max_tokens": 150, "ignore_eos": True}
 ENDLESS = {**LONG, "max_tokens": 3500}
 HALF_A_HEAD = b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
 PATIENT = {"stopped_timeout_s": 600.0, "asleep_timeout_s": 600.0, "stalled_timeout_s": 600.0}
@@ -74,7 +74,7 @@ async def test_so_do_all_its_requests(server: Server) -> None:
 
 async def test_a_long_answer_comes_too_and_a_sign_of_life_before_it(server: Server) -> None:
     async with raw_client(server.url) as client:
-        await client.send(post(CHAT, LONG))
+        await client.send(post(CHAT, {**LONG, "max_tokens": 400}))
         await until_running(server)
         client.writer.write_eof()
         data = await client.read_to_end()
