@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from luce.supervisor.http.prompts.templates.probes import find_traits
+from luce.supervisor.http.prompts.templates.probes import traits_of
 from luce.supervisor.http.prompts.templates.refusals import refusal
 from luce.supervisor.http.prompts.templates.role_order import alternating, opened_by_user, place_system_messages
 from luce.supervisor.http.prompts.templates.tool_history import in_words, one_call_each, text_apart, with_call_ids
@@ -37,19 +37,11 @@ class FittedTemplate:
 
     def __init__(self, model: TextModel) -> None:
         self._model = model
-        self._traits: dict[bool, TemplateTraits] = {}
         self._said_strictest = False
 
     def traits(self, *, with_tools: bool) -> TemplateTraits:
         """For requests that offer tools, and for others."""
-        known = self._traits.get(with_tools)
-        if known is None:
-            known = find_traits(self._model, with_tools=with_tools)
-            if with_tools not in self._traits and (remedies := list(known.remedies())):
-                offered = "with tools" if with_tools else "without tools"
-                logger.info("the chat template, %s, does not take every conversation: %s", offered, "; ".join(remedies))
-            self._traits[with_tools] = known
-        return known
+        return traits_of(self._model, with_tools=with_tools)
 
     def render(
         self, messages: Sequence[Message], *, tools: Sequence[Message] | None = None, **options: Any

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from luce.supervisor.http.prompts.templates.tool_history import call_id
 from luce.supervisor.http.prompts.templates.traits import TemplateTraits
 from luce.supervisor.text import TemplateError, TextModel
 
 Message = Mapping[str, Any]
+
+logger = logging.getLogger("luce.http.answering")
 
 _MAX_ID_LENGTH = 40
 _ID_BEGINS = (f"call_{'0' * 22}", f"toolu_01{'A' * 20}", "functions.read:", "")
@@ -37,8 +42,23 @@ _NO_THOUGHT = re.compile(r"<think>\s*</think>\s*")
 _ROLES = {"s": "system", "d": "developer", "u": "user", "a": "assistant"}
 
 
+_known: WeakKeyDictionary[TextModel, dict[bool, TemplateTraits]] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def traits_of(model: TextModel, *, with_tools: bool) -> TemplateTraits:
+    """`with_tools`: of the template as it is for requests that offer tools. Found once for each model."""
+    with _lock:
+        known = _known.setdefault(model, {})
+        if with_tools not in known:
+            known[with_tools] = find_traits(model, with_tools=with_tools)
+            if remedies := list(known[with_tools].remedies()):
+                offered = "with tools" if with_tools else "without tools"
+                logger.info("the chat template, %s, does not take every conversation: %s", offered, "; ".join(remedies))
+        return known[with_tools]
+
+
 def find_traits(model: TextModel, *, with_tools: bool) -> TemplateTraits:
-    """`with_tools`: of the template as it is for requests that offer tools."""
     probe = _Probe(model, _TOOLS if with_tools else None)
     call_id_length = probe.find_id_length()
     shows_calls = probe.shows("ucrau")
@@ -64,7 +84,10 @@ def find_traits(model: TextModel, *, with_tools: bool) -> TemplateTraits:
 
 def _system_letters(model: TextModel) -> str:
     """A template that does not name the developer would write any word in the place of a role."""
-    return "sd" if "developer" in model.template.source else "s"
+    try:
+        return "sd" if "developer" in model.template.source else "s"
+    except TemplateError:
+        return "s"  # whoever renders it hears of it
 
 
 def _later_roles(probe: _Probe, first: str, roles: str, *, shows_calls: bool) -> frozenset[str]:

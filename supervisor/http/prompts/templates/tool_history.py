@@ -4,6 +4,7 @@ messages (normalised ones, but for in_call_order), and gives those back that it 
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
@@ -80,29 +81,30 @@ def text_apart(messages: Sequence[Message]) -> list[Message]:
 def in_words(messages: Sequence[Message], *, calls: bool, results_alone: bool) -> list[Message]:
     """Calls become the assistant's text, results without a call the user's, where that is wanted."""
     shown: list[Message] = []
-    names: dict[str, str] = {}
     for call_message, others in _groups(messages):
         n_answered = 0
         if call_message is not None:
-            names |= {call["id"]: call["function"]["name"] for call in call_message["tool_calls"]}
             shown.append(_call_in_words(call_message) if calls else call_message)
             n_answered = 0 if calls else len(call_message["tool_calls"])
         for number, message in enumerate(others):
             is_alone = message.get("role") == "tool" and number >= n_answered
-            shown.append(_result_in_words(message, names) if is_alone and results_alone else message)
+            shown.append(_result_in_words(message) if is_alone and results_alone else message)
     return shown
 
 
 def _call_in_words(message: Message) -> Message:
-    told = [f"[Called the tool {call['function']['name']} with {arguments_of(call)}]" for call in message["tool_calls"]]
-    text = "\n\n".join(filter(None, (message["content"].strip(), *told)))
+    """In the form that call_repair.py reads: a model that does the same in its answer has called a tool."""
+    told = [_in_tags(call["function"]["name"], arguments_of(call)) for call in message["tool_calls"]]
+    text = "\n".join(filter(None, (message["content"].strip(), *told)))
     return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": text}
 
 
-def _result_in_words(message: Message, names: Mapping[str, str]) -> Message:
-    name = message.get("name") or names.get(message.get("tool_call_id") or "")
-    of_what = f"the tool {name}" if name else "a tool"
-    return {"role": "user", "content": f"[Result of {of_what}]\n{message['content']}"}
+def _in_tags(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def _result_in_words(message: Message) -> Message:
+    return {"role": "user", "content": f"<tool_response>\n{message['content']}\n</tool_response>"}
 
 
 def with_call_ids(messages: Sequence[Message], length: int) -> list[Message]:

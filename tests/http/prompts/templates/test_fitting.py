@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from luce.supervisor.http.answering.call_repair import RepairedCall, read_calls
 from luce.supervisor.http.prompts.templates.fitted_template import fitted
 from luce.supervisor.http.prompts.templates.tool_history import call_id, in_call_order, with_call_ids
 from luce.supervisor.http.prompts.templates.traits import STRICTEST, TemplateTraits
@@ -86,9 +87,12 @@ def test_a_tool_history_in_words() -> None:
     shown = fitted(conversation("wr2rr"), STRICTEST)
     assert roles(shown) == "(u)auau"
     _, words, result, calls, results = (message["content"] for message in shown)
-    assert words == f'Message 0 here.\n\n[Called the tool {CALLED} with {{"place": "Place 0 here."}}]'
-    assert result == f"[Result of the tool {CALLED}]\nResult 0 here."
-    assert calls.count("[Called the tool") == results.count("[Result of the tool") == 2
+    text, call = words.split("\n", 1)
+    assert text == "Message 0 here."
+    place = RepairedCall(CALLED, '{"place": "Place 0 here."}')
+    assert read_calls(call, {CALLED: {}}) == [place], "one that a model imitates is a call"
+    assert result == "<tool_response>\nResult 0 here.\n</tool_response>"
+    assert calls.count("<tool_call>") == results.count("<tool_response>") == 2
 
 
 def test_results_come_in_the_order_of_their_calls() -> None:
