@@ -36,6 +36,7 @@ from luce.supervisor.http.prompts.reading_ranges import ReadingRanges, reading_r
 from luce.supervisor.http.prompts.reasoning_history import ReasoningHistory
 from luce.supervisor.http.prompts.templates.fitted_template import FittedChat, FittedTemplate, fitted
 from luce.supervisor.http.prompts.templates.tool_history import in_call_order
+from luce.supervisor.http.prompts.templates.traits import TemplateTraits
 from luce.supervisor.http.prompts.token_replay_cache import SplicedPrompt, TokenReplayCache, Turn
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel, schema_to_grammar
 from luce.supervisor.text.image_markers import images_in
@@ -244,26 +245,30 @@ class Renderer:
         return self._schemas.of_answer(prompt.json_schema, is_strict=is_strict)
 
     def _max_calls(self, prompt: ChatPrompt) -> int | None:
-        """Calls that the answer may have; None: any number. Raises ApiError where one is demanded of a template that
-        has no format for calls."""
+        """Calls that the answer may have; None: any number. Raises ApiError where there can be none and one has to
+        be."""
         if not prompt.tools:
             return None
         traits = self._template.traits(with_tools=True)
-        if prompt.tool_choice not in {"auto", "none"} and not traits.parses_calls:
+        if prompt.may_call:
+            self._check_tools(prompt, traits)
+        takes_several = prompt.parallel_tool_calls
+        if takes_several is None:
+            takes_several = traits.takes_parallel_calls
+        return prompt.max_tool_calls if takes_several and not prompt.tool_choice.startswith("function:") else 1
+
+    def _check_tools(self, prompt: ChatPrompt, traits: TemplateTraits) -> None:
+        if prompt.tool_choice != "auto" and not traits.parses_calls:
             text = (
                 "No call can be demanded: the model's chat template has no format for tool calls. Leave tool_choice"
                 " out, or serve the model with a template that has one (--chat-template)."
             )
             raise ApiError(ErrorKind.INVALID, "tools_unsupported", text, param="tool_choice")
-        if prompt.may_call and not traits.shows_tools:
+        if not traits.shows_tools:
             text = "the chat template does not show the tools that requests offer: the model knows none of them"
             self._say_once(text, logging.WARNING)
-        if prompt.may_call and not traits.parses_calls:
+        if not traits.parses_calls:
             self._say_once("the chat template has no format for tool calls: calls come as text", logging.WARNING)
-        takes_several = prompt.parallel_tool_calls
-        if takes_several is None:
-            takes_several = traits.takes_parallel_calls
-        return prompt.max_tool_calls if takes_several and not prompt.tool_choice.startswith("function:") else 1
 
     def _shown(
         self,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from luce.supervisor.http.prompts.templates.probes import traits_of
-from luce.supervisor.http.prompts.templates.refusals import refusal
+from luce.supervisor.http.prompts.templates.refusals import reason_of, refusal
 from luce.supervisor.http.prompts.templates.role_order import alternating, opened_by_user, place_system_messages
 from luce.supervisor.http.prompts.templates.tool_history import in_words, one_call_each, text_apart, with_call_ids
 from luce.supervisor.http.prompts.templates.traits import STRICTEST, TemplateTraits
@@ -71,9 +71,11 @@ class FittedTemplate:
         return True
 
     def _say_strictest(self, error: TemplateError) -> None:
+        logger.debug("the chat template refuses a conversation: %s", error)
         if not self._said_strictest:
             self._said_strictest = True
-            logger.warning("the chat template refuses a conversation, which is told in plain turns instead: %s", error)
+            text = "the chat template refuses a conversation, which is told in plain turns instead: %s"
+            logger.warning(text, reason_of(error))
 
 
 def fitted(messages: Sequence[Message], traits: TemplateTraits) -> Sequence[Message]:

@@ -1,4 +1,4 @@
-"""Refusals: what a template's error says to a client. Pure, but for the log."""
+"""Refusals: what a template's error says to a client. Pure, but for the log, which has the whole error."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ def refusal(error: TemplateError, *, is_about_tools: bool) -> ApiError:
     logger.debug("the chat template refuses a request: %s", error)
     what, param = ("these tools", "tools") if is_about_tools else ("these messages", "messages")
     return ApiError(
-        ErrorKind.INVALID, "bad_messages", f"The chat template does not take {what}: {_reason(error)}", param=param
+        ErrorKind.INVALID, "bad_messages", f"The chat template does not take {what}: {reason_of(error)}", param=param
     )
 
 
-def _reason(error: TemplateError) -> str:
+def reason_of(error: TemplateError) -> str:
+    """A sentence of one line."""
     text = str(error)
     found = _REASON.match(text)
     text = " ".join((found[1] if found is not None else text).split())[:_MAX_CHARACTERS]

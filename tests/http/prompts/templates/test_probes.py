@@ -20,6 +20,12 @@ from tests.http.prompts.templates.conversations import TOOL, Message, conversati
 
 NEMO, LLAMA = "mistralai-Mistral-Nemo-Instruct-2407", "meta-llama-Llama-3.1-8B-Instruct"
 
+PLAIN = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""As SmolLM2's."""
+
 Opened = Callable[[str], TextModel]
 
 
@@ -88,6 +94,7 @@ def test_tools_and_calls(opened: Opened) -> None:
 
     assert traits("") == (True, True, True)
     assert traits("deepseek-ai-DeepSeek-V3.1") == (False, True, True)
+    assert traits(PLAIN) == (False, False, False)
     assert traits("google-gemma-2-2b-it") == (False, False, False)
     assert traits("ibm-granite-granite-3.3-2B-Instruct") == (True, False, False)
 
@@ -163,6 +170,7 @@ def test_what_no_probe_has_foreseen_is_told_in_plain_turns(opened: Opened, caplo
     renderer = Renderer(opened(moody))
     with caplog.at_level(logging.WARNING, "luce.http.answering"):
         prompts = [prompt_of(renderer.render(ChatPrompt(messages=messages))) for _ in range(2)]
+    assert all("\n" not in each.getMessage() for each in caplog.records)
     assert "A mouse." in prompts[0]
     assert prompts[0] == prompts[1]
     assert len([each for each in caplog.records if "plain turns" in each.getMessage()]) == 1
