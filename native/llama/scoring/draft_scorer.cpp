@@ -166,6 +166,7 @@ void DraftScorer::give_sequence(ReadText& text) {
         text.sequence = static_cast<std::int32_t>(is_free - is_taken.begin());
     }
     model_->clear(*text.sequence);
+    probe_.forget(LaneId{*text.sequence});
 }
 
 void DraftScorer::drop(Texts::iterator text) {
@@ -222,13 +223,19 @@ bool DraftScorer::begin_scores(LaneId lane, std::span<const Token> text, std::ve
     known.text().set(text, model_->vocabularies(), true);
     known.forget_others();
     const std::size_t n_tokens = known.text().tokens().size();
-    known.go_back(n_tokens - std::min(n_tokens, kNotedQueries));
     give_sequence(known);
     const LaneId asking{*known.sequence};
+    // Tokens that were read are not read again where their queries are still noted: going back over the end of a call
+    // would cost a window.
+    const std::size_t first_asked = n_tokens - std::min(n_tokens, kNotedQueries);
+    const auto n_read = static_cast<Position>(known.n_read());
+    probe_.take_back(asking, n_read);
+    if (!probe_.has(asking, static_cast<Position>(first_asked), n_read)) known.go_back(first_asked);
     probe_.watch(asking, true);
     const Result<void> done = read_on(known, n_tokens);
     QueryProbe::Queries asked = probe_.queries(asking);
-    probe_.forget(asking);
+    probe_.watch(asking, false);
+    if (!done) probe_.forget(asking);
     if (!done) warn(done.error());
     if (!done || asked.positions.empty()) return false;
     ReadText::Keys keys = known.first_pages(pages.size());
@@ -248,6 +255,7 @@ Result<void> DraftScorer::read_on(ReadText& text, std::size_t end) {
     const std::int32_t sequence = *text.sequence;
     const Tokens& tokens = text.text().tokens();
     const auto begin = static_cast<Position>(text.n_read());
+    probe_.take_back(LaneId{sequence}, begin);
     const auto stop = static_cast<Position>(end);
     Position at = model_->cut(sequence, begin) ? begin : model_->window_begin(begin);
     while (at < stop) {

@@ -68,10 +68,20 @@ QueryProbe::Queries QueryProbe::queries(LaneId lane) const {
     return queries;
 }
 
+bool QueryProbe::has(LaneId lane, Position begin, Position end) const {
+    const Lane& noted = lanes_[index(lane)];
+    const Position n = end - begin;
+    if (n <= 0 || n > static_cast<Position>(noted.n_noted)) return n <= 0;
+    const auto back = [&noted](Position i) {
+        return noted.positions[(noted.next + kNotedQueries - static_cast<std::size_t>(i)) % kNotedQueries];
+    };
+    return back(1) == end - 1 && back(n) == begin;  // they rise
+}
+
 QueryProbe::Watch::Watch(QueryProbe& probe, llama_context& context, std::vector<Sequence> sequences)
     : probe_(probe), context_(context) {
     assert(probe.is_bound() && probe.sequences_.empty());
-    for (const Sequence& sequence : sequences) probe.take_back(probe.lanes_[index(sequence.lane)], sequence.begin);
+    for (const Sequence& sequence : sequences) probe.take_back(sequence.lane, sequence.begin);
     probe.sequences_ = std::move(sequences);
     probe.written_.clear();
     set_callback(context_, on_node, &probe);
@@ -83,7 +93,8 @@ QueryProbe::Watch::~Watch() {
 }
 
 // Drafted tokens that were not taken are none of the text.
-void QueryProbe::take_back(Lane& lane, Position begin) {
+void QueryProbe::take_back(LaneId id, Position begin) {
+    Lane& lane = lanes_[index(id)];
     while (lane.n_noted > 0 && lane.positions[(lane.next + kNotedQueries - 1) % kNotedQueries] >= begin) {
         lane.next = (lane.next + kNotedQueries - 1) % kNotedQueries;
         --lane.n_noted;

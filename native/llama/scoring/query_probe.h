@@ -33,8 +33,9 @@ public:
 
     void watch(LaneId lane, bool is_watched);
     bool is_watched(LaneId lane) const { return lanes_[index(lane)].is_watched; }
-    void forget(LaneId lane);        // nothing is noted of it, and it is not watched
-    void drop_queries(LaneId lane);  // nothing is noted of it
+    void forget(LaneId lane);                     // nothing is noted of it, and it is not watched
+    void drop_queries(LaneId lane);               // nothing is noted of it
+    void take_back(LaneId lane, Position begin);  // what was noted from there on is none of its text
 
     // Oldest first.
     struct Queries {
@@ -42,6 +43,9 @@ public:
         std::vector<float> values;  // query by query, in each head by head, as they go into attention
     };
     Queries queries(LaneId lane) const;
+
+    // Whether the newest are those of all positions from `begin` up to `end`, which is excluded.
+    bool has(LaneId lane, Position begin, Position end) const;
 
     // A sequence of the call, and the watched lane whose text it is, which goes on at `begin`: what was noted from
     // there on was taken back.
@@ -91,7 +95,6 @@ private:
     void read_queries(const ggml_tensor* queries);
     std::vector<Row> newest_rows() const;
     void take(const Row& row, const ggml_tensor* queries);
-    void take_back(Lane& lane, Position begin);
 
     std::vector<Lane> lanes_;
     LayerKeys keys_;

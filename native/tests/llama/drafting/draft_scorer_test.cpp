@@ -78,11 +78,46 @@ TEST_CASE("scores do not depend on the steps that a text was read in") {
         const std::vector<float> stepwise = scores_of(*r.scorer, kFirst, text);
         const std::unique_ptr<DraftScorer> other = r.fresh(path);
         check_close(stepwise, scores_of(*other, kSecond, text));
-        // Asked again: the last tokens once more, and no others.
+        // Asked again: nothing is computed.
         const std::uint64_t before = r.scorer->n_computed();
         check_close(scores_of(*r.scorer, kFirst, text), stepwise);
-        CHECK(r.scorer->n_computed() - before <= 2 * kPageSize + llama::kNotedQueries);
+        CHECK(r.scorer->n_computed() == before);
     }
+}
+
+TEST_CASE("a text that is asked for again, or goes on by a few tokens, costs a few") {
+    constexpr std::uint64_t kMost = 2 * kPageSize + llama::kNotedQueries;
+    for (const std::string& path : {std::string(LUCE_TINY_SCORER), other_vocabulary()}) {
+        CAPTURE(path);
+        Reading r(path);
+        const Tokens text = some_tokens(1330, 3);
+        // Around the end of one of the scorer's calls (256 tokens): what has left its window then does not come back.
+        for (const std::size_t n : {100, 1270, 1281, 1300, 1330}) {
+            CAPTURE(n);
+            const Tokens part(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(n));
+            const std::vector<float> scores = scores_of(*r.scorer, kFirst, part);
+            check_close(scores, scores_of(*r.fresh(path), kFirst, part));
+            const std::uint64_t before = r.scorer->n_computed();
+            check_close(scores_of(*r.scorer, kFirst, part), scores);
+            CHECK(r.scorer->n_computed() == before);
+            if (n == 1300) {
+                const std::uint64_t n_few = r.scorer->n_computed();
+                (void)scores_of(*r.scorer, kFirst, Tokens(text.begin(), text.begin() + 1310));
+                CHECK(r.scorer->n_computed() - n_few <= kMost);
+            }
+        }
+    }
+}
+
+TEST_CASE("queries of a text that was taken back are not asked for another") {
+    Reading r;
+    const Tokens text = some_tokens(700, 3);
+    (void)scores_of(*r.scorer, kFirst, text);
+    const Tokens shorter(text.begin(), text.begin() + 690);
+    const Tokens other = joined(shorter, some_tokens(10, 91));
+    check_close(scores_of(*r.scorer, kFirst, shorter), scores_of(*r.fresh(LUCE_TINY_SCORER), kFirst, shorter));
+    (void)scores_of(*r.scorer, kFirst, text);
+    check_close(scores_of(*r.scorer, kFirst, other), scores_of(*r.fresh(LUCE_TINY_SCORER), kFirst, other));
 }
 
 TEST_CASE("the next turn and another text with the same prefix go on from what was read") {
