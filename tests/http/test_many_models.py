@@ -26,6 +26,7 @@ from luce.supervisor.http.app import create_app
 from luce.supervisor.http.served_models import ServedFleet
 from luce.supervisor.http.server import listening
 from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.scheduling.presence import PresenceState
 from tests.http.window.browsing import counts, launched, opened
 from tests.supervisor.streams import until
 
@@ -117,6 +118,15 @@ async def test_what_is_listed_and_what_is_not_known(many: Many) -> None:
     metrics = (await fetch(many, "/metrics"))[1]
     assert b'luce_supervisor_engines{state="away"} 1.0' in metrics
     assert b'engine="left engine 0"' in metrics
+
+
+async def test_props_of_a_model_that_is_not_loaded(many: Many) -> None:
+    """They are there without it: n_ctx is what it was asked to have."""
+    props = await look(many, "/props?model=right")
+    assert (props["model"], props["model_alias"], props["n_ctx"]) == ("right", "right", 4096)
+    assert props["chat_template"]
+    assert many.fleet.supervisors["right"].presence.state is PresenceState.AWAY
+    assert (await fetch(many, "/props?model=gpt-9"))[0] == 404
 
 
 async def test_a_benchmark_asks_for_a_model_that_is_there(many: Many) -> None:
