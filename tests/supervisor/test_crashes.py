@@ -288,10 +288,11 @@ async def test_an_engine_that_was_given_up_is_tried_again_for_a_later_request(
 
 
 async def test_a_slow_engine_is_not_a_dead_one(faulty: FaultyEngine) -> None:
-    """Its steps get slower and slower, beyond the limit that held at first, but never four times at once."""
-    changes = {"asleep_timeout_s": 1.0, "busy_timeout_s": 1.0}
-    async with Supervisor(faulty(DELAYS="0,0.5,1.3,3.3", changes=changes)) as supervisor, asyncio.timeout(DEADLINE_S):
-        while supervisor.status().engines[0].slowest_step_s < 2.6:
+    """Its steps get slower and slower, beyond the limit that held at first, but never four times at once. A crowded
+    machine may add one and a half seconds to each."""
+    changes = {"asleep_timeout_s": 3.0, "busy_timeout_s": 3.0}
+    async with Supervisor(faulty(DELAYS="0,1.5,4", changes=changes)) as supervisor, asyncio.timeout(DEADLINE_S):
+        while supervisor.status().engines[0].slowest_step_s < 3.2:
             await collect(supervisor, request(max_tokens=500))
         assert supervisor.status().engines[0].n_deaths == 0
         assert supervisor.status().n_resumes == 0
