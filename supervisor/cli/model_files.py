@@ -33,6 +33,13 @@ def read_model(model: Path | None) -> Path:
     return model
 
 
+def is_packaged(model: Path) -> bool:
+    try:
+        return model == packaged_model()
+    except NotInstalledError:
+        return False
+
+
 def check_file(model: Path, option: str) -> None:
     """Raises Failure for what is no file."""
     mode = _mode_of(option, model)

@@ -7,23 +7,28 @@ from textwrap import indent
 
 from luce.supervisor.http.window.client_lines import client_lines
 
+PACKAGED_NOTE = (
+    "This is the packaged model, which knows little. --model FILE.gguf serves another one;\n"
+    "docs/quickstart.md says how to get a real one.\n\n"
+)
 
-def start_banner(url: str, model: str, key: str | None, *, n_ctx: int | None, warning: str = "") -> str:
+
+def start_banner(url: str, model: str, key: str | None, *, n_ctx: int | None, note: str = "") -> str:
     """`key`: None where nobody needs one; `n_ctx`: tokens that a conversation may have, as far
-    as is known; `warning`: at the end."""
+    as is known; `note`: what to know of this server, at the end."""
     if url.startswith("unix:"):
         header = "" if key is None else f" -H 'Authorization: Bearer {key}'"
         return (
             f"\nluce serve is ready: {model} at {url}\n\n"
             f"curl\n    curl --unix-socket {shlex.quote(url.removeprefix('unix:'))}{header} http://localhost/v1/models\n\n"
-            f"{warning}Ctrl-C ends the server.\n"
+            f"{note}Ctrl-C ends the server.\n"
         )
     return (
         f"\nluce serve is ready: {model} at {url}   (chat and status: {url}/)\n\n"
         + "".join(
             f"{name}\n{indent(lines, '    ')}\n\n" for name, lines in client_lines(url, model, key, n_ctx=n_ctx).items()
         )
-        + f"{warning}More in docs/agents.md. Ctrl-C ends the server.\n"
+        + f"{note}More in docs/agents.md. Ctrl-C ends the server.\n"
     )
 
 

@@ -26,8 +26,9 @@ from luce.supervisor.cli.entry import (
     say,
 )
 from luce.supervisor.cli.input import read_file, utf8
+from luce.supervisor.cli.model_files import is_packaged
 from luce.supervisor.cli.output import write_output
-from luce.supervisor.cli.serve_banner import exposed_warning, start_banner
+from luce.supervisor.cli.serve_banner import PACKAGED_NOTE, exposed_warning, start_banner
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.config.models_file import FleetPlan
 from luce.supervisor.engine.locate import NotInstalledError
@@ -120,19 +121,24 @@ def _bind_failure(settings: ServeSettings, error: OSError) -> Failure:
 async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings) -> int:
     """Returns the exit code. Raises Failure."""
     model = settings.aliases[0] if settings.aliases else config.model.stem
+    note = PACKAGED_NOTE if is_packaged(config.model) else ""
     with _served(settings, config.log_level):
         async with AsyncExitStack() as stack:
             publisher = _kv_event_publisher(settings, model)
             if publisher is not None:
                 await stack.enter_async_context(publisher)
             supervisor = Supervisor(config, on_log=say)
+
+            def announce(url: str) -> None:
+                _announce(url, model, supervisor.n_ctx, settings, note)
+
             async with _loading_shown(supervisor, config.model.name):
                 await stack.enter_async_context(supervisor)
             if publisher is not None:
                 supervisor.watch_pages(publisher)
             await _while_engines_last(
                 supervisor,
-                serve(supervisor, settings, on_ready=lambda url: _announce(url, model, supervisor.n_ctx, settings)),
+                serve(supervisor, settings, on_ready=announce),
             )
     return EXIT_OK
 
@@ -272,14 +278,14 @@ async def _while_engines_last(supervisor: Supervisor, serving: Coroutine[Any, An
     server.result()
 
 
-def _announce(url: str, model: str, n_ctx: int | None, settings: ServeSettings) -> None:
+def _announce(url: str, model: str, n_ctx: int | None, settings: ServeSettings, note: str = "") -> None:
     key = None
     if settings.has_keys:
         # Shown to the one who sits there, but not to a journal.
         key = settings.api_keys[0] if settings.api_keys and sys.stdout.isatty() else "YOUR_KEY"
     with suppress(OutputClosedError, Failure):  # nobody has to read it
         warning = exposed_warning(settings.host) if is_exposed(settings) and not settings.open_to_all else ""
-        banner = start_banner(_reachable(url), model, key, n_ctx=n_ctx, warning=warning)
+        banner = start_banner(_reachable(url), model, key, n_ctx=n_ctx, note=note + warning)
         write_output(banner.encode(errors="backslashreplace"))
 
 

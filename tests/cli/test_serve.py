@@ -107,6 +107,7 @@ def test_the_packaged_model_is_served_and_ends_with_its_engine(serving: Serving,
     with serving() as process:
         assert process.model == "luce-tiny-Q8_0"
         assert process.url.startswith("http://127.0.0.1:")
+        assert "This is the packaged model, which knows little. --model FILE.gguf serves another one" in process.banner
         assert process.get("/health")[0] == 200
         assert "Luce" in process.chat("Who are you?")["choices"][0]["message"]["content"]
         (engine,) = [child for child in psutil.Process(process.popen.pid).children() if child.name() == "luced"]
