@@ -83,6 +83,9 @@ class GenerateRequest:
     min_tokens: int = 0  # before so many, neither a stop token nor one of the model's end tokens is chosen
     ignore_eos: bool = False
     n_logprobs: int = 0  # above 0: token events carry the chosen token's logprob and those of so many others
+    n_prompt_logprobs: int | None = None
+    """Each token of the prompt behind the first comes with its logprob and those of so many others, before the answer;
+    None: none does. The prompt is read whole, and what memory knows of it is not used."""
     constraint: ConstraintArgs = field(default_factory=ConstraintArgs)  # grammar, triggers, reasoning budget
     boundaries: Sequence[int] = ()
     """Positions in the prompt at which messages begin, ascending: where later prompts may part from this one. The text
@@ -120,6 +123,8 @@ class GenerateRequest:
                 raise ValueError(f"{name}={getattr(self, name)}: it must be 0 or more")
         if not 0 <= self.n_logprobs <= MAX_LOGPROBS:
             raise ValueError(f"n_logprobs={self.n_logprobs}: it must be from 0 to {MAX_LOGPROBS}")
+        if self.n_prompt_logprobs is not None and not 0 <= self.n_prompt_logprobs <= MAX_LOGPROBS:
+            raise ValueError(f"n_prompt_logprobs={self.n_prompt_logprobs}: it must be from 0 to {MAX_LOGPROBS}")
         if self.seed is not None and not 0 <= self.seed <= MAX_SEED:
             raise ValueError(f"seed={self.seed}: it must be from 0 to 2^64-1")
         for begin, end in self.pin:
@@ -167,6 +172,16 @@ class PrefillEvent:
     n_total: int
 
 
+@dataclass(frozen=True, slots=True)
+class PromptTokenEvent:
+    """A token of the prompt, where `n_prompt_logprobs` asked for it. Each comes once, in order, before the answer."""
+
+    position: int
+    """From 1: nothing comes before the first token that it could be foreseen by."""
+    logprobs: tuple[tuple[int, float], ...]
+    """That token first, then the likeliest there."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedEvent:
     """The last event of a request that was served to its end."""
@@ -191,7 +206,7 @@ class FinishedEvent:
         return (self.n_generated - 1) / self.decode_s if self.n_generated > 1 and self.decode_s > 0 else 0.0
 
 
-RequestEvent = TokenEvent | PrefillEvent | FinishedEvent
+RequestEvent = TokenEvent | PrefillEvent | PromptTokenEvent | FinishedEvent
 
 
 class RequestError(Exception):

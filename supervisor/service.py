@@ -41,8 +41,9 @@ class Submission:
         return self._in_flight.n_prompt
 
     async def take(self, fast_path: Callable[[Sequence[int]], bool] | None = None) -> Sequence[Item]:
-        """All that has come since the last call, once there is something: tokens (plain numbers, or TokenEvents where
-        logprobs were asked for), PrefillEvents, and FinishedEvent last. Nothing after that. Raises RequestError.
+        """All that has come since the last call, once there is something: PrefillEvents, PromptTokenEvents, tokens
+        (plain numbers, or TokenEvents where logprobs were asked for), and FinishedEvent last. Nothing after that.
+        Raises RequestError.
 
         While nothing else has come, plain tokens are offered to `fast_path` as they come, in the loop's own callback:
         at less than it costs to wake a task. Those for which it returns True are not taken again. It must not raise."""

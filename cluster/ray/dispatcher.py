@@ -34,6 +34,7 @@ from luce.supervisor.requests import (
     FinishedEvent,
     GenerateRequest,
     PrefillEvent,
+    PromptTokenEvent,
     QueueFullError,
     RequestError,
     RequestRefusedError,
@@ -320,6 +321,8 @@ class Dispatcher:
             elif isinstance(item, TokenEvent):
                 self._note_tokens(carried, replica)
                 in_flight.deliver_with(item.token, item.logprobs or ())
+            elif isinstance(item, PromptTokenEvent):
+                in_flight.deliver_row(item)
             elif isinstance(item, PrefillEvent):
                 if not in_flight.tokens:
                     in_flight.show(item)

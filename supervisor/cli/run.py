@@ -31,11 +31,12 @@ from luce.supervisor.engine.generation import Generation, TokenEvent
 from luce.supervisor.http.answering.answer_events import (
     ChoiceFinished,
     ContentPiece,
+    Piece,
     ReasoningPiece,
     expert_fields,
     speculation_fields,
 )
-from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, Piece, PlainReading
+from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, PlainReading
 from luce.supervisor.text import TextModel
 
 

@@ -48,6 +48,7 @@ from luce.protocol import (
     PoolSize,
     PrefillProgress,
     Probed,
+    PromptLogprobs,
     ProtocolError,
     RemoteProtocolError,
     Reply,
@@ -367,7 +368,14 @@ class EngineClient:
 
     def _dispatch(self, reply: Reply) -> None:
         match reply:
-            case PrefillProgress() | Logprobs() | InlineSnapshot() | InlineSnapshotFailed() | GenerateOk():
+            case (
+                PrefillProgress()
+                | Logprobs()
+                | PromptLogprobs()
+                | InlineSnapshot()
+                | InlineSnapshotFailed()
+                | GenerateOk()
+            ):
                 self.n_moved += 1
                 receiver = self._receivers.get(reply.id) if reply.id is not None else None
                 if receiver is not None and reply.id is not None:

@@ -27,6 +27,7 @@ from luce.protocol import (
     InlineSnapshotFailed,
     Logprobs,
     PrefillProgress,
+    PromptLogprobs,
     RemoteProtocolError,
 )
 
@@ -93,7 +94,7 @@ class TokenEvent:
     Logprobs events."""
 
 
-GenerationReply = PrefillProgress | Logprobs | InlineSnapshot | InlineSnapshotFailed | GenerateOk
+GenerationReply = PrefillProgress | Logprobs | PromptLogprobs | InlineSnapshot | InlineSnapshotFailed | GenerateOk
 Event = TokenEvent | GenerationReply
 
 

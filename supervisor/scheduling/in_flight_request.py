@@ -24,6 +24,7 @@ from luce.protocol import (
     Logprobs,
     MemoryArgs,
     PrefillProgress,
+    PromptLogprobs,
     ReadingArgs,
     RemoteProtocolError,
     StopReason,
@@ -31,10 +32,10 @@ from luce.protocol import (
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
 from luce.supervisor.prefix_cache.page_names import salted
 from luce.supervisor.prefix_cache.prefix_index import pack
-from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent
+from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent, PromptTokenEvent
 from luce.supervisor.scheduling.crash_attribution import FailureCount
 
-Item = int | TokenEvent | PrefillEvent | FinishedEvent
+Item = int | TokenEvent | PrefillEvent | PromptTokenEvent | FinishedEvent
 """What waits for a caller: a plain token is just a number until somebody looks at it."""
 
 
@@ -43,8 +44,9 @@ class InFlightRequest:
 
     __slots__ = (
         "_fast_path", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
-        "identity", "is_enough", "key", "n_attempts", "n_begun", "n_computed", "n_prompt", "on_finish", "prompt",
-        "request", "seed", "serial", "started_s", "tokens", "waits_for_files", "waits_for_room", "was_admitted",
+        "identity", "is_enough", "key", "n_attempts", "n_begun", "n_computed", "n_prompt", "next_row", "on_finish",
+        "prompt", "request", "seed", "serial", "started_s", "tokens", "waits_for_files", "waits_for_room",
+        "was_admitted",
     )  # fmt: skip
 
     def __init__(self, serial: int, request: GenerateRequest, prompt: Sequence[int], seed: int) -> None:
@@ -59,6 +61,8 @@ class InFlightRequest:
         self.tokens: list[int] = [] if request.begun is None else list(request.begun.tokens)
         self.n_begun = len(self.tokens)
         """Of them, those that another supervisor has generated."""
+        self.next_row = 1 if self.n_begun == 0 else self.n_prompt
+        """The next position of the prompt whose logprobs its caller gets, if it wants them: all come before a token."""
         self.diverged = False
         """The last attempt did not repeat the last token: the next one takes it as given."""
         self.is_enough = False
@@ -129,7 +133,18 @@ class InFlightRequest:
         self.tokens.append(token)
         self.show(event)
 
-    def show(self, event: TokenEvent | PrefillEvent | FinishedEvent) -> None:
+    @property
+    def wants_rows(self) -> bool:
+        """Logprobs of the prompt are still to come."""
+        return self.request.n_prompt_logprobs is not None and self.next_row < self.n_prompt
+
+    def deliver_row(self, event: PromptTokenEvent) -> None:
+        """One that has come before, from an engine that is gone, is passed over."""
+        if event.position == self.next_row:
+            self.next_row += 1
+            self.show(event)
+
+    def show(self, event: TokenEvent | PrefillEvent | PromptTokenEvent | FinishedEvent) -> None:
         self._items.append(event)
         self._wake()
 
@@ -178,6 +193,8 @@ class InFlightRequest:
             n_least=request.min_tokens,
             ignore_eos=request.ignore_eos,
             n_logprobs=request.n_logprobs,
+            n_prompt_logprobs=request.n_prompt_logprobs if self.wants_rows else None,
+            prompt_logprobs_from=self.next_row if self.wants_rows else 0,
             n_generated_before=n_kept,
             priority=request.priority,
         )
@@ -293,7 +310,7 @@ class Attempt:
         self._replay = in_flight.tokens[self.n_kept :]
         self._n_replayed = 0
         self._n_to_clear = 0 if in_flight.failures.is_clear else max(n_to_clear, 1)
-        self._held: deque[int] = deque()  # tokens whose logprobs have not come …
+        self._held: deque[int] = deque()  # tokens whose logprobs, or the prompt's, have not come …
         self._logprobs: deque[Logprobs] = deque()  # … and the other way round
         self._is_plain = False
         self._final: GenerateOk | None = None
@@ -342,6 +359,10 @@ class Attempt:
             self._listener.attempt_moved(self)
             if not self.in_flight.tokens:
                 self.in_flight.show(PrefillEvent(reply.n_done, reply.n_total))
+        elif isinstance(reply, PromptLogprobs):
+            self.moved_s = time.monotonic()
+            self.in_flight.deliver_row(PromptTokenEvent(reply.position, reply.entries))
+            self._join(self.in_flight)
         elif reply.index >= len(self._replay):
             self._logprobs.append(reply)
             self._join(self.in_flight)
@@ -362,7 +383,7 @@ class Attempt:
                 self._listener.attempt_diverged(self)
                 return
             self._n_replayed += 1
-        elif in_flight.request.n_logprobs > 0:
+        elif in_flight.request.n_logprobs > 0 or in_flight.wants_rows:
             self._held.append(token)
             self._join(in_flight)
         else:
@@ -372,10 +393,18 @@ class Attempt:
             self._n_to_clear = 0
             self._listener.attempt_went_on(self)
         self._is_plain = (
-            self._n_replayed == len(self._replay) and in_flight.request.n_logprobs == 0 and self._n_to_clear == 0
+            self._n_replayed == len(self._replay)
+            and in_flight.request.n_logprobs == 0
+            and self._n_to_clear == 0
+            and not self._held
         )
 
     def _join(self, in_flight: InFlightRequest) -> None:
+        if in_flight.wants_rows:
+            return
+        if in_flight.request.n_logprobs == 0 and self._held:
+            in_flight.deliver(tuple(self._held))
+            self._held.clear()
         while self._held and self._logprobs:
             in_flight.deliver_with(self._held.popleft(), self._logprobs.popleft().entries)
 
@@ -389,4 +418,8 @@ class Attempt:
             )
         if self._held or self._logprobs:
             raise RemoteProtocolError(f"request {self.id} lacks {len(self._held) + len(self._logprobs)} logprobs")
+        if self.in_flight is not None and self.in_flight.wants_rows and self._final.stop is not StopReason.CANCEL:
+            raise RemoteProtocolError(
+                f"request {self.id} lacks logprobs of its prompt's token {self.in_flight.next_row}"
+            )
         self._listener.attempt_ended(self, self._final)

@@ -48,7 +48,8 @@ class ReadingPolicy:
 
     def may_read_parts(self, request: GenerateRequest, n_prompt: int, n_ctx: int | None) -> bool:
         n_first = self.parts_from(request.reading, n_ctx)
-        return n_first is not None and n_prompt >= n_first and not request.images
+        is_whole = bool(request.images) or request.n_prompt_logprobs is not None
+        return n_first is not None and n_prompt >= n_first and not is_whole
 
     def told(self, request: GenerateRequest, *, in_parts: bool) -> ReadingArgs:
         """What the engine gets: nothing where it reads whole by itself. `in_parts`: it may."""

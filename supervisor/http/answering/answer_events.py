@@ -31,11 +31,12 @@ class Logprob:
     token: int
     bytes: bytes
     logprob: float
+    """nan: nothing comes before it, so that it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of the answer; `likeliest` beside it, best first, if they were asked for."""
+    """A token of a text; `likeliest` at its place, best first, if they were asked for."""
 
     chosen: Logprob
     likeliest: Sequence[Logprob] = ()
@@ -50,15 +51,22 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """The prompt's tokens, all of them. Comes before anything of the answer, where it was asked for."""
+
+    tokens: Sequence[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
 class ReasoningPiece:
     choice: int
     text: str
-    logprobs: Sequence[TokenLogprob] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ContentPiece:
-    """`text` may be empty where only logprobs come."""
+    """`logprobs`: of tokens whose last shown byte has come; their bytes, cut to what is shown, join to the content.
+    `text` may be empty where only they come."""
 
     choice: int
     text: str
@@ -75,7 +83,6 @@ class ToolCallPiece:
     id: str
     name: str
     arguments: str
-    logprobs: Sequence[TokenLogprob] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,8 @@ class ChoiceFinished:
     reasoning: str
     tool_calls: Sequence[FinishedToolCall]
     logprobs: Sequence[TokenLogprob]
+    """The content's, as its pieces have them."""
+    prompt_logprobs: PromptLogprobs | None = None
     usage: Usage | None = None
     """What it took by itself; None: nobody has counted it."""
 
@@ -211,4 +220,5 @@ class AnswerFinished:
     usage: Usage
 
 
-AnswerEvent = Progress | ReasoningPiece | ContentPiece | ToolCallPiece | ChoiceFinished | AnswerFinished
+Piece = ReasoningPiece | ContentPiece | ToolCallPiece
+AnswerEvent = Progress | PromptLogprobs | Piece | ChoiceFinished | AnswerFinished

@@ -21,8 +21,11 @@ from luce.supervisor.http.answer_defaults import ModelDefaults
 from luce.supervisor.http.answering.answer_events import (
     AnswerEvent,
     AnswerFinished,
+    ChoiceFinished,
     ContentPiece,
+    Piece,
     Progress,
+    PromptLogprobs,
     Usage,
     added,
 )
@@ -32,12 +35,12 @@ from luce.supervisor.http.answering.choice_decoder import (
     ChatReading,
     ChoiceDecoder,
     LogprobReader,
-    Piece,
     PlainReading,
 )
 from luce.supervisor.http.answering.choice_requests import engine_request
 from luce.supervisor.http.answering.common_prompts import common_heads
 from luce.supervisor.http.answering.loop_guard import LoopGuard
+from luce.supervisor.http.answering.prompt_scores import PromptScores
 from luce.supervisor.http.answering.tenant_isolation import TenantIsolation
 from luce.supervisor.http.answering.told_notes import tell_notes
 from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
@@ -52,6 +55,7 @@ from luce.supervisor.requests import (
     FinishedEvent,
     GenerateRequest,
     PrefillEvent,
+    PromptTokenEvent,
     PromptTooLongError,
     RequestError,
 )
@@ -133,10 +137,12 @@ class ChatAnswerer:
                 stack.callback(choice.close)
                 choices.append(choice)
             await self._prompts.note(answer_request, rendered)
-            if answer_request.prompt.grammar is not None or answer_request.pins or self._may_not_fit(rendered):
+            scores = self._scores(answer_request, rendered)
+            is_judged = answer_request.prompt.grammar is not None or answer_request.pins or scores is not None
+            if is_judged or self._may_not_fit(rendered):
                 await self._await_consent(submissions[0])
             answering = ChatAnswering(
-                submissions, choices, self._metrics, asked_s, answer_request.max_predict_s, rendered
+                submissions, choices, self._metrics, asked_s, answer_request.max_predict_s, rendered, scores
             )
             stack.callback(answering.close)
             yield answering
@@ -156,6 +162,10 @@ class ChatAnswerer:
                 " (--prefill-scorer). Ask for prefill full, or leave it out"
             )
             raise ApiError(ErrorKind.INVALID, "no_prefill_scorer", text, param="luce.prefill")
+        is_scored = answer_request.n_prompt_logprobs is not None
+        if is_scored and answer_request.reading.prefill in {Reading.SPARSE, Reading.AUTO}:
+            text = "the log-probabilities of a prompt need all of it: they do not go with luce.prefill sparse or auto"
+            raise ApiError(ErrorKind.INVALID, "bad_logprobs", text, param="luce.prefill")
 
     def _room_for(self, answer_request: AnswerRequest, rendered: Rendered) -> int:
         """How many tokens the answer may have. How much of the context parts of a prompt take, only the engine knows:
@@ -179,9 +189,9 @@ class ChatAnswerer:
             raise api_error(error) from error
 
     async def _await_consent(self, submission: Submission) -> None:
-        """Only the engine can judge a grammar, whether pins fit its pool, and whether parts of a prompt fit its
-        context: its refusal is to be a status, not an event in a stream that has begun. What it takes long for, it does
-        not refuse any more, or it is busy."""
+        """Only the engine can judge a grammar, whether pins fit its pool, whether parts of a prompt fit its context, or
+        if it tells a prompt's logprobs: its refusal is to be a status, not an event in a stream that has begun.
+        What it takes long for, it does not refuse any more, or it is busy."""
         try:
             async with asyncio.timeout(self._settings.keep_alive_s):
                 await submission.begun()
@@ -206,6 +216,10 @@ class ChatAnswerer:
             given = self._spellings.keep(answer.place, answer.message)
         self._known.keep(answer.turn, answer.tokens, answer.stop, given)
 
+    def _scores(self, answer_request: AnswerRequest, rendered: Rendered) -> PromptScores | None:
+        n_likeliest = answer_request.n_prompt_logprobs
+        return None if n_likeliest is None else PromptScores(self._text, rendered.ids, n_likeliest)
+
     def _choice(self, answer_request: AnswerRequest, rendered: Rendered, index: int) -> ChoiceDecoder:
         chat = rendered.chat
         return ChoiceDecoder(
@@ -219,6 +233,7 @@ class ChatAnswerer:
             logprobs=None
             if answer_request.n_logprobs is None
             else LogprobReader(self._text, answer_request.n_logprobs),
+            keeps_all_logprobs=chat is None,
             guard=LoopGuard() if self._settings.guards_loops else None,
             hold=call_hold(answer_request.prompt) if self._settings.repairs_calls else None,
         )
@@ -235,12 +250,16 @@ class ChatAnswering:
         asked_s: float,
         max_predict_s: float | None,
         rendered: Rendered,
+        scores: PromptScores | None = None,
     ) -> None:
         pairs = zip(submissions, choices, strict=True)
         self._streams = [_Stream(submission, choice, max_predict_s) for submission, choice in pairs]
         self._metrics = metrics
         self._asked_s = asked_s
         self._rendered = rendered
+        self._scores = scores
+        self._told: PromptLogprobs | None = None
+        self._early: list[AnswerEvent] = []  # they wait for the prompt's log-probabilities
         self._record = current_record()  # tokens come in another context
         self._last_s: float | None = None
         self._progress = Progress(0, submissions[0].n_prompt)  # as far as has been told
@@ -257,6 +276,8 @@ class ChatAnswering:
 
     async def events(self, fast_path: FastPath | None = None) -> AsyncGenerator[AnswerEvent, None]:
         try:
+            for event in self._in_order([]):
+                yield event
             if len(self._streams) == 1:
                 stream = self._streams[0]
                 show = None if fast_path is None else partial(self._show_on_fast_path, stream, fast_path)
@@ -306,13 +327,33 @@ class ChatAnswering:
                 if stream is self._streams[0]:
                     self._progress = Progress(item.n_done, item.n_total)
                     events.append(self._progress)
-            elif isinstance(item, FinishedEvent):
+            elif isinstance(item, PromptTokenEvent):
+                assert self._scores is not None
+                self._scores.add(item)
+            else:
                 stream.finished = item
         if tokens:
             events += self._read_tokens(stream, tokens)
         if stream.finished is not None:
             events += stream.finish()
-        return events
+        return self._in_order(events)
+
+    def _in_order(self, events: Sequence[AnswerEvent]) -> Sequence[AnswerEvent]:
+        """What is told of the prompt comes before what is told of any choice: of several, one reads the prompt."""
+        if self._scores is None:
+            return events
+        early: list[AnswerEvent] = []
+        if self._told is None:
+            self._early += events
+            if not self._scores.is_whole:
+                return ()
+            self._told = self._scores.told()
+            events, self._early = self._early, []
+            early = [self._told]
+        told = self._told
+        return early + [
+            replace(event, prompt_logprobs=told) if isinstance(event, ChoiceFinished) else event for event in events
+        ]
 
     def _read_tokens(self, stream: _Stream, tokens: Sequence[int | TokenEvent]) -> Sequence[AnswerEvent]:
         is_first = self._last_s is None

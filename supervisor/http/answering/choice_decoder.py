@@ -9,6 +9,7 @@ import json
 import logging
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from luce.supervisor.engine.generation import TokenEvent
@@ -18,12 +19,14 @@ from luce.supervisor.http.answering.answer_events import (
     FinishedToolCall,
     FinishReason,
     Logprob,
+    Piece,
     ReasoningPiece,
     TokenLogprob,
     ToolCallPiece,
 )
 from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.loop_guard import LoopGuard
+from luce.supervisor.http.answering.shown_logprobs import ShownLogprobs
 from luce.supervisor.text import (
     AnswerFormatError,
     AnswerParser,
@@ -35,8 +38,6 @@ from luce.supervisor.text import (
     TextModel,
     ToolCallDelta,
 )
-
-Piece = ReasoningPiece | ContentPiece | ToolCallPiece
 
 logger = logging.getLogger("luce.http.answering")
 
@@ -147,10 +148,12 @@ class ChoiceDecoder:
         max_calls: int | None = None,
         ends: frozenset[int],
         logprobs: LogprobReader | None,
+        keeps_all_logprobs: bool = False,
         hold: CallHold | None = None,
         guard: LoopGuard | None = None,
     ) -> None:
-        """`own_stops` are the template's: they end an answer as an end token does. `max_calls`: so many tool calls, and
+        """`own_stops` are the template's: they end an answer as an end token does. `keeps_all_logprobs`: each token has
+        an entry, the end token too, if one without text. `max_calls`: so many tool calls, and
         a further one ends it. `ends`: tokens that are no text. `hold`: reads calls that come as text; None: they are
         shown. `guard`: ends an answer that goes round in circles, as a limit would."""
         self._index = index
@@ -159,8 +162,7 @@ class ChoiceDecoder:
         self._stops = StopStrings([*stops, *own_stops]) if stops or own_stops else None
         self._own_stops = frozenset(own_stops) - frozenset(stops)
         self._logprobs = logprobs
-        self._pending: list[TokenLogprob] = []
-        self._shown_logprobs: list[TokenLogprob] = []
+        self._shown = None if logprobs is None else ShownLogprobs(keeps_all=keeps_all_logprobs)
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[_Call] = []
@@ -200,10 +202,10 @@ class ChoiceDecoder:
                 break  # what came before the engine heard of it
             token = item if isinstance(item, int) else item.token
             self.tokens.append(token)
-            if token in self._ends:
+            is_end = token in self._ends
+            self._note_logprobs(item, is_end=is_end)
+            if is_end:
                 continue
-            if self._logprobs is not None and not isinstance(item, int) and item.logprobs is not None:
-                self._pending.append(self._logprobs.read(item.logprobs))
             deltas = self._reading.feed(token)
             if deltas:
                 self._reasons = isinstance(deltas[-1], ReasoningDelta)
@@ -212,6 +214,15 @@ class ChoiceDecoder:
             if self._guard is not None and self._guard.feed(token):
                 logger.warning("an answer goes round in circles: it is ended after %d tokens", len(self.tokens))
         return pieces
+
+    def _note_logprobs(self, item: int | TokenEvent, *, is_end: bool) -> None:
+        if self._logprobs is None or self._shown is None or isinstance(item, int) or item.logprobs is None:
+            return
+        entry = self._logprobs.read(item.logprobs)
+        if is_end:
+            self._shown.end(entry)
+        else:
+            self._shown.write(entry)
 
     def _feed_plain(self, items: Sequence[int | TokenEvent], pieces: list[Piece]) -> bool:
         """All at once, where none of them can end the answer and nobody wants to know of each."""
@@ -238,8 +249,8 @@ class ChoiceDecoder:
                 self._show_text(held, pieces)
         self._end_hold(pieces, reads_calls=not (self.has_stopped or truncated))
         has_stopped = self.has_stopped
-        if self._pending and not has_stopped:
-            self._add_content("", pieces)
+        if self._shown is not None and (rest := self._shown.finish()):
+            _append(pieces, ContentPiece(self._index, "", rest))
         stop = None if self.stop in self._own_stops else self.stop
         finished = ChoiceFinished(
             choice=self._index,
@@ -248,7 +259,7 @@ class ChoiceDecoder:
             content="".join(self._content),
             reasoning="".join(self._reasoning),
             tool_calls=tuple(call.finished() for call in self._calls),
-            logprobs=tuple(self._shown_logprobs),
+            logprobs=() if self._shown is None else self._shown.all,
         )
         return pieces, finished
 
@@ -290,7 +301,9 @@ class ChoiceDecoder:
             self._end_hold(pieces, reads_calls=False)
             if isinstance(delta, ReasoningDelta):
                 self._reasoning.append(delta.text)
-                _append(pieces, ReasoningPiece(self._index, delta.text, self._take_logprobs(shown=False)))
+                if self._shown is not None:
+                    self._shown.pass_over(delta.text)
+                _append(pieces, ReasoningPiece(self._index, delta.text))
             else:
                 if delta.index == self._max_calls:
                     self._has_called = True
@@ -318,27 +331,19 @@ class ChoiceDecoder:
 
     def _add_content(self, text: str, pieces: list[Piece]) -> None:
         self._content.append(text)
-        _append(pieces, ContentPiece(self._index, text, self._take_logprobs()))
+        _append(pieces, ContentPiece(self._index, text, () if self._shown is None else self._shown.show(text)))
 
     def _add_call(self, delta: ToolCallDelta, pieces: list[Piece]) -> None:
+        if self._shown is not None:
+            self._shown.pass_over(None)
         if delta.index == len(self._calls):
             call = _Call(delta.id or f"call_{secrets.token_hex(12)}", delta.name)
             self._calls.append(call)
-            first = ToolCallPiece(self._index, delta.index, call.id, call.name, delta.arguments, self._take_logprobs())
-            pieces.append(first)
+            pieces.append(ToolCallPiece(self._index, delta.index, call.id, call.name, delta.arguments))
         else:
             call = self._calls[delta.index]
-            _append(pieces, ToolCallPiece(self._index, delta.index, "", "", delta.arguments, self._take_logprobs()))
+            _append(pieces, ToolCallPiece(self._index, delta.index, "", "", delta.arguments))
         call.arguments.append(delta.arguments)
-
-    def _take_logprobs(self, *, shown: bool = True) -> Sequence[TokenLogprob]:
-        if not self._pending:
-            return ()
-        taken = tuple(self._pending)
-        self._pending.clear()
-        if shown:
-            self._shown_logprobs += taken
-        return taken
 
 
 class _Call:
@@ -372,11 +377,8 @@ def _append(pieces: list[Piece], piece: Piece) -> None:
     if isinstance(piece, ContentPiece) and isinstance(last, ContentPiece):
         pieces[-1] = ContentPiece(piece.choice, last.text + piece.text, (*last.logprobs, *piece.logprobs))
     elif isinstance(piece, ReasoningPiece) and isinstance(last, ReasoningPiece):
-        pieces[-1] = ReasoningPiece(piece.choice, last.text + piece.text, (*last.logprobs, *piece.logprobs))
+        pieces[-1] = ReasoningPiece(piece.choice, last.text + piece.text)
     elif isinstance(piece, ToolCallPiece) and isinstance(last, ToolCallPiece) and last.index == piece.index:
-        pieces[-1] = ToolCallPiece(
-            last.choice, last.index, last.id, last.name, last.arguments + piece.arguments,
-            (*last.logprobs, *piece.logprobs),
-        )  # fmt: skip
+        pieces[-1] = replace(last, arguments=last.arguments + piece.arguments)
     else:
         pieces.append(piece)

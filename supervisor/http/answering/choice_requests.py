@@ -60,6 +60,7 @@ def engine_request(
             min_tokens=min(answer_request.min_tokens, max_tokens),
             ignore_eos=answer_request.ignore_eos,
             n_logprobs=_n_logprobs(answer_request.n_logprobs),
+            n_prompt_logprobs=answer_request.n_prompt_logprobs if index == 0 else None,
             constraint=rendered.constraint,
             boundaries=rendered.boundaries,
             marks=rendered.marks,

@@ -14,6 +14,7 @@ from luce.supervisor.http.answering.answer_events import (
     ChoiceFinished,
     ContentPiece,
     Progress,
+    PromptLogprobs,
     ReasoningPiece,
     TokenLogprob,
     ToolCallPiece,
@@ -29,6 +30,7 @@ from luce.supervisor.http.openai_shared.shapes import (
     encode,
     error_event,
     new_id,
+    prompt_logprobs,
     text_json,
     timing_fields,
     usage_fields,
@@ -70,22 +72,24 @@ class ChatStream(ChunkStream):
                 begin = self._content[event.choice] + text_json(event.text) + b"}"
                 return self._timed(begin + self._rest(event.logprobs))
             case ReasoningPiece():
-                # Without logprobs, as with OpenAI: those that are told add up to the content.
                 if not event.text:
                     return b""
                 delta = b'{"reasoning_content":%b}' % text_json(event.text)
                 return self._timed(self._begins[event.choice] + delta + self._goes_on)
             case ToolCallPiece():
-                return self._timed(self._begins[event.choice] + self._call_delta(event) + self._rest(event.logprobs))
+                return self._timed(self._begins[event.choice] + self._call_delta(event) + self._goes_on)
             case ChoiceFinished():
                 return self._finish_choice(event.choice, finish_reason(event, is_legacy=self._wish.is_legacy))
             case Progress():
                 return self._progress(event)
             case AnswerFinished():
                 return self._finish(event.usage)
+            case PromptLogprobs():
+                return b""  # only answers that are given whole have a place for them
 
     def _rest(self, logprobs: Sequence[TokenLogprob]) -> bytes:
-        """What comes after a delta. Those who want logprobs get a list with each piece, if an empty one."""
+        """What comes after a delta of content. Those who want logprobs get a list, if an empty one: as with OpenAI, the
+        tokens of all lists add up to the content."""
         if self._wish.answer_request.n_logprobs is None:
             return self._goes_on
         return b',"logprobs":%b,"finish_reason":null}' % encode(chat_logprobs(logprobs)) + self._end
@@ -114,11 +118,13 @@ class ChatStream(ChunkStream):
 def whole_chat(choices: Sequence[ChoiceFinished], usage: Usage, parsed: ParsedRequest, model: str) -> dict[str, Any]:
     """The answer as one object, as it is given without streaming."""
     has_logprobs = parsed.answer_request.n_logprobs is not None
+    scored = choices[0].prompt_logprobs
     return Envelope(WHOLE, model, new_id("chatcmpl")).opening() | {
         "choices": [_whole_choice(choice, parsed, has_logprobs=has_logprobs) for choice in choices],
         "usage": usage_fields(usage),
         "timings": timing_fields(usage),
         **usage.told_of_schemas(),
+        **({} if scored is None else {"prompt_logprobs": prompt_logprobs(scored.tokens)}),
     }
 
 

@@ -85,6 +85,9 @@ class LlamaCompletionBody(CompletionBody):
         if n_probs and self.post_sampling_probs is True:
             why = "'post_sampling_probs' is not supported: 'n_probs' tells probabilities before sampling."
             raise refusal("post_sampling_probs", why, "unsupported_value")
+        if self.prompt_logprobs is not None:
+            why = "'prompt_logprobs' has no place in this answer: /v1/completions tells them."
+            raise refusal("prompt_logprobs", why, "unsupported_value")
         limit = self.n_predict if self.n_predict is not None else self.max_tokens
         words = {
             "n_predict": -1 if limit is None else limit,

@@ -19,6 +19,7 @@ from luce.supervisor.http.openai_shared.fields import (
     Vocabulary,
     expect,
     read_max_tokens,
+    read_prompt_logprobs,
     read_sampling,
     read_session,
     read_stops,
@@ -55,6 +56,8 @@ class ParsedCompletion:
     """Before each prompt's answers: its own text, if it was asked for, or nothing."""
     streams: bool
     includes_usage: bool
+    n_prompt_logprobs: int | None = None
+    """vLLM's `prompt_logprobs`, beside those that an echo has."""
     shows_timings: bool = False
     """llama-server's `timings_per_token`."""
 
@@ -65,6 +68,12 @@ class ParsedCompletion:
     @property
     def has_logprobs(self) -> bool:
         return self.answer_requests[0].n_logprobs is not None
+
+    @property
+    def n_echoed_logprobs(self) -> int | None:
+        """The likeliest beside each token of what is echoed; None: nothing is, or without logprobs."""
+        prompt = self.answer_requests[0].prompt
+        return self.answer_requests[0].n_logprobs if isinstance(prompt, TextPrompt) and prompt.echo else None
 
 
 def read_completion(
@@ -81,9 +90,8 @@ def read_completion(
     if best_of not in (None, n):
         raise refusal("best_of", "'best_of' can only be the same as 'n': all choices are given.", "unsupported_value")
     n_logprobs = whole(body.logprobs, "logprobs", 0, MAX_TOP_LOGPROBS)
-    if body.echo and n_logprobs is not None:
-        why = "'echo' cannot be used together with 'logprobs': the prompt's own are not computed."
-        raise refusal("echo", why, "unsupported_value")
+    n_prompt_logprobs = read_prompt_logprobs(body)
+    n_wanted = [n for n in (n_prompt_logprobs, n_logprobs if body.echo else None) if n is not None]
     constraint = read_constraint(body.json_schema, "json_schema", body)
     limit = read_max_tokens({"max_tokens": body.max_tokens, "n_predict": body.n_predict})
     has_limit = body.max_tokens is not None or body.n_predict is not None
@@ -106,6 +114,7 @@ def read_completion(
             sampling=sampling,
             n=n,
             n_logprobs=n_logprobs,
+            n_prompt_logprobs=max(n_wanted, default=None),
             ignore_eos=body.ignore_eos is True,
             **ending,
             pins=pins,
@@ -121,6 +130,7 @@ def read_completion(
         echoes=echoes,
         streams=body.stream is True,
         includes_usage=body.includes_usage,
+        n_prompt_logprobs=n_prompt_logprobs,
         shows_timings=body.timings_per_token is True,
     )
 

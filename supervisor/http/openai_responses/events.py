@@ -18,6 +18,7 @@ from luce.supervisor.http.answering.answer_events import (
     ContentPiece,
     FinishReason,
     Progress,
+    PromptLogprobs,
     ReasoningPiece,
     ToolCallPiece,
     Usage,
@@ -101,6 +102,8 @@ class ResponseWriter:
                 return self._events(self._end_item(is_last=True))
             case AnswerFinished():
                 return self._complete(event.usage)
+            case PromptLogprobs():
+                return b""  # the API has no place for them
 
     def fail(self, error: ApiError) -> bytes:
         """What has come stays in it, as incomplete."""
@@ -128,14 +131,15 @@ class ResponseWriter:
         is_call = isinstance(event, ToolCallPiece)
         kind: object = event.index if isinstance(event, ToolCallPiece) else type(event)
         text = event.arguments if isinstance(event, ToolCallPiece) else event.text
+        logprobs = event.logprobs if isinstance(event, ContentPiece) else ()
         events: list[Event] = []
         if self._item is None or kind != self._kind:
-            if not (text or is_call or (self._form.with_logprobs and event.logprobs)):
+            if not (text or is_call or (self._form.with_logprobs and logprobs)):
                 return []
             events += self._end_item()
             self._item, self._kind = self._new_item(event), kind
             events += self._item.open()
-        pieces = list(self._item.piece(text, event.logprobs))
+        pieces = list(self._item.piece(text, logprobs))
         if self._form.with_timings and pieces:
             timings = fields(timings=self._clock.token())
             pieces = [(name, f"{body},{timings}") for name, body in pieces]

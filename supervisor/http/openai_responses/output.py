@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from luce.supervisor.http.answering.answer_events import Logprob, TokenLogprob
 from luce.supervisor.http.openai_responses.items import CUSTOM_INPUT, pack_reasoning
 from luce.supervisor.http.openai_responses.tools import OfferedTool
-from luce.supervisor.http.openai_shared.shapes import finite, token_text
+from luce.supervisor.http.openai_shared.shapes import best_of, finite, token_text
 
 Event = tuple[str, str]
 """Its type, and its other fields as JSON without braces."""
@@ -261,7 +261,7 @@ def _whole(text: str) -> str:
 
 
 def _logprob(logprob: TokenLogprob) -> dict[str, Any]:
-    return _entry(logprob.chosen) | {"top_logprobs": [_entry(other) for other in logprob.likeliest]}
+    return _entry(logprob.chosen) | {"top_logprobs": [_entry(other) for other in best_of(logprob)]}
 
 
 def _entry(logprob: Logprob) -> dict[str, Any]:

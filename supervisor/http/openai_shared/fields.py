@@ -63,6 +63,8 @@ class GeneratingBody(SamplingFields, ReadingFields):
     max_tokens: Whole | None = None
     n_predict: Whole | None = None
     ignore_eos: StrictBool | None = None
+    prompt_logprobs: Whole | None = None
+    """vLLM's: of each of the prompt's own tokens so many of the likeliest beside it."""
     pin: Any = None
     timings_per_token: StrictBool | None = None
     user: Any = None
@@ -115,6 +117,15 @@ def _out_of_range(kind: str, value: float, param: str, least: float, most: float
         side, code, bound = "above maximum", "above_max", f"<= {most}"
     text = f"Invalid '{param}': {kind} {side} value. Expected a value {bound}, but got {value} instead."
     return refusal(param, text, f"{kind}_{code}_value")
+
+
+def read_prompt_logprobs(body: GeneratingBody) -> int | None:
+    """vLLM refuses them for streams too: no chunk has a place for them."""
+    n_likeliest = whole(body.prompt_logprobs, "prompt_logprobs", 0, MAX_TOP_LOGPROBS)
+    if n_likeliest is not None and body.stream:
+        text = "'prompt_logprobs' are not available with 'stream': completions have 'echo' with 'logprobs' for that."
+        raise refusal("prompt_logprobs", text, "unsupported_value")
+    return n_likeliest
 
 
 def read_sampling(body: GeneratingBody, text: Vocabulary) -> SamplingArgs:

@@ -242,8 +242,36 @@ def token_text(logprob: Logprob) -> str:
     return logprob.bytes.decode("utf-8", "replace")
 
 
-def finite(logprob: float) -> float:
+def finite(logprob: float) -> float | None:
+    """As JSON has it; None for that of a prompt's first token."""
+    if math.isnan(logprob):
+        return None
     return logprob if math.isfinite(logprob) else LEAST_LOGPROB
+
+
+def best_of(entry: TokenLogprob) -> Sequence[Logprob]:
+    """The likeliest, and the chosen token behind them where it is none of them. Nothing if none were asked for."""
+    if not entry.likeliest or any(other.token == entry.chosen.token for other in entry.likeliest):
+        return entry.likeliest
+    return [*entry.likeliest, entry.chosen]
+
+
+def prompt_logprobs(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any] | None]:
+    """vLLM's field: for each token of the prompt an object by ids, null for the first. `rank` is null where the token
+    is none of the best that were asked for."""
+    return [None if math.isnan(token.chosen.logprob) else _ranked(token) for token in tokens]
+
+
+def _ranked(token: TokenLogprob) -> dict[str, Any]:
+    ranks = {entry.token: rank for rank, entry in enumerate(token.likeliest, 1)}
+    return {
+        str(entry.token): {
+            "logprob": finite(entry.logprob),
+            "rank": ranks.get(entry.token),
+            "decoded_token": token_text(entry),
+        }
+        for entry in (token.chosen, *token.likeliest)
+    }
 
 
 def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
@@ -251,7 +279,7 @@ def chat_logprobs(logprobs: Sequence[TokenLogprob]) -> dict[str, Any]:
 
 
 def _chat_logprob(logprob: TokenLogprob) -> dict[str, Any]:
-    return _entry(logprob.chosen) | {"top_logprobs": [_entry(other) for other in logprob.likeliest]}
+    return _entry(logprob.chosen) | {"top_logprobs": [_entry(other) for other in best_of(logprob)]}
 
 
 def _entry(logprob: Logprob) -> dict[str, Any]:

@@ -99,6 +99,8 @@ class AnswerRequest:
     """Answers that are wanted; they share the prompt, and sample with seeds of their own."""
     n_logprobs: int | None = None
     """None: no logprobs; 0: the chosen token's only; above: so many of the likeliest beside it."""
+    n_prompt_logprobs: int | None = None
+    """The same of the prompt's own tokens."""
     ignore_eos: bool = False
     reuse: bool = True
     """Whether the prompt's prefix may come from memory."""

@@ -17,6 +17,7 @@ from luce.supervisor.http.answering.answer_events import (
     ChoiceFinished,
     ContentPiece,
     Progress,
+    PromptLogprobs,
     ReasoningPiece,
     ToolCallPiece,
     Usage,
@@ -68,6 +69,8 @@ def take(served: Served, event: AnswerEvent) -> None:
         served.progress.append(event)
     elif isinstance(event, AnswerFinished):
         served.finished = event
+    elif isinstance(event, PromptLogprobs):
+        assert all(isinstance(earlier, Progress) for earlier in served.events)
     else:
         assert event.choice not in served.choices
         if isinstance(event, ChoiceFinished):
@@ -78,8 +81,8 @@ def take(served: Served, event: AnswerEvent) -> None:
 def check_pieces(served: Served) -> None:
     """The pieces of each choice add up to its end."""
     for number, choice in served.choices.items():
-        mine = [event for event in served.events if not isinstance(event, Progress | AnswerFinished | ChoiceFinished)]
-        mine = [piece for piece in mine if piece.choice == number]
+        pieces = [event for event in served.events if isinstance(event, ContentPiece | ReasoningPiece | ToolCallPiece)]
+        mine = [piece for piece in pieces if piece.choice == number]
         assert "".join(piece.text for piece in mine if isinstance(piece, ContentPiece)) == choice.content
         assert "".join(piece.text for piece in mine if isinstance(piece, ReasoningPiece)) == choice.reasoning
         calls: list[list[str]] = []
@@ -93,7 +96,7 @@ def check_pieces(served: Served) -> None:
                     assert (piece.id, piece.name) == ("", "")
                 calls[piece.index][2] += piece.arguments
         assert calls == [[call.id, call.name, call.arguments] for call in choice.tool_calls]
-        shown = [entry for piece in mine if not isinstance(piece, ReasoningPiece) for entry in piece.logprobs]
+        shown = [entry for piece in mine if isinstance(piece, ContentPiece) for entry in piece.logprobs]
         assert shown == list(choice.logprobs)
 
 

@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.answering.answer_events import ChoiceFinished, ContentPiece, FinishReason, ToolCallPiece
+from luce.supervisor.http.answering.answer_events import (
+    ChoiceFinished,
+    ContentPiece,
+    FinishReason,
+    Piece,
+    ToolCallPiece,
+)
 from luce.supervisor.http.answering.answerer import call_hold
 from luce.supervisor.http.answering.call_repair import CallHold, lenient_json
-from luce.supervisor.http.answering.choice_decoder import ChoiceDecoder, Piece, PlainReading
+from luce.supervisor.http.answering.choice_decoder import ChoiceDecoder, PlainReading
 from luce.supervisor.http.prompts.answer_request import ChatPrompt, TextPrompt
 from luce.supervisor.text import TextModel
 

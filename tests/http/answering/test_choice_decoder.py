@@ -13,10 +13,11 @@ from luce.supervisor.http.answering.answer_events import (
     ChoiceFinished,
     ContentPiece,
     FinishReason,
+    Piece,
     ReasoningPiece,
     ToolCallPiece,
 )
-from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, LogprobReader, Piece
+from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, LogprobReader, PlainReading
 from luce.supervisor.text import TextModel
 from tests.http.answering.answering_fixtures import READ
 
@@ -118,13 +119,50 @@ def test_half_a_character_at_the_end(model: TextModel) -> None:
     assert "".join(piece.text for piece in pieces if isinstance(piece, ContentPiece)) == finished.content
 
 
-def test_logprobs_go_with_the_piece_that_their_tokens_made(model: TextModel) -> None:
-    ids = tokens(model, f"<think>\n{THOUGHT}\n</think>\n\nI look at ENDs.")
-    events = [TokenEvent(token, at, ((token, -0.5), (token, -0.5))) for at, token in enumerate(ids)]
-    pieces, finished = read(choice(model, "ENDLESS", logprobs=True), events)
+def with_logprobs(ids: Sequence[int]) -> list[TokenEvent]:
+    return [TokenEvent(token, at, ((token, -0.5), (token, -0.5))) for at, token in enumerate(ids)]
+
+
+@pytest.mark.parametrize(
+    ("written", "content"),
+    [
+        (f"<think>\n{THOUGHT}\n</think>\n\nI look at ENDs.", "I look at ENDs."),
+        ("I look at ENDs.", "I look at ENDs."),
+        ("I look. ENDLESS more", "I look. "),
+        (f"<think>\n{THOUGHT}\n</think>\n\nt日é\U0001f642", "t日é\U0001f642"),
+    ],
+)
+def test_logprobs_join_to_the_content(model: TextModel, written: str, content: str) -> None:
+    pieces, finished = read(choice(model, "ENDLESS", logprobs=True), with_logprobs(tokens(model, written)))
     shown = [entry for piece in pieces if isinstance(piece, ContentPiece) for entry in piece.logprobs]
     assert shown == list(finished.logprobs)
-    assert b"".join(entry.chosen.bytes for entry in shown).decode().endswith("I look at ENDs.")
-    assert all(entry.chosen.logprob == -0.5 for entry in shown)
-    thought = b"".join(e.chosen.bytes for p in pieces if isinstance(p, ReasoningPiece) for e in p.logprobs).decode()
-    assert THOUGHT in thought
+    assert b"".join(entry.chosen.bytes for entry in shown).decode() == finished.content == content
+    assert all(entry.chosen.logprob == -0.5 and entry.chosen.bytes for entry in shown)
+
+
+def test_a_text_has_a_logprob_a_token_the_end_token_too(model: TextModel) -> None:
+    end = next(iter(model.info.eog))
+    ids = [*model.tokenize("One two ENDLESS three"), end]
+    reading = ChoiceDecoder(
+        0,
+        PlainReading(model),
+        stops=["ENDLESS th"],
+        ends=model.info.eog,
+        logprobs=LogprobReader(model, 1),
+        keeps_all_logprobs=True,
+    )
+    _, finished = read(reading, with_logprobs(ids))
+    assert finished.content == "One two "
+    assert b"".join(entry.chosen.bytes for entry in finished.logprobs) == b"One two "
+    assert [entry.chosen.token for entry in finished.logprobs] == reading.tokens
+    whole = ChoiceDecoder(
+        0,
+        PlainReading(model),
+        stops=[],
+        ends=model.info.eog,
+        logprobs=LogprobReader(model, 1),
+        keeps_all_logprobs=True,
+    )
+    _, finished = read(whole, with_logprobs(ids))
+    assert [entry.chosen.token for entry in finished.logprobs] == ids
+    assert finished.logprobs[-1].chosen.bytes == b""

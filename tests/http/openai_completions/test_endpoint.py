@@ -101,7 +101,7 @@ def test_logprobs(sdk: OpenAI) -> None:
         choice.text[at : at + len(token)] for at, token in zip(told.text_offset, told.tokens, strict=True)
     ] == told.tokens
     assert all(logprob <= 0 for logprob in told.token_logprobs)
-    assert all(0 < len(likeliest) <= 2 for likeliest in told.top_logprobs)
+    assert all(0 < len(likeliest) <= 3 for likeliest in told.top_logprobs)
     assert ask(sdk, max_tokens=1).choices[0].logprobs is None
 
 
@@ -123,7 +123,8 @@ def test_stop(sdk: OpenAI) -> None:
         {"prompt": {"prompt_string": "x", "multimodal_data": ["y"]}},
         {"prompt": "x", "suffix": "y"},
         {"prompt": "x", "best_of": 3},
-        {"prompt": "x", "echo": True, "logprobs": 1},
+        {"prompt": "x", "prompt_logprobs": 1, "stream": True},
+        {"prompt": "x", "prompt_logprobs": 21},
         {"prompt": "x " * 5000},
         {"prompt": "x " * 5000, "stream": True},
         {},
