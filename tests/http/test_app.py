@@ -308,7 +308,7 @@ async def test_lanes_at_work_say_what_they_do(make_server: MakeServer) -> None:
 def test_tokens_and_back(client: httpx.Client, text: str) -> None:
     for parse_special in (True, False):
         tokens = client.post("/tokenize", json={"content": text, "parse_special": parse_special}).json()["tokens"]
-        assert client.post("/detokenize", json={"tokens": tokens}).json() == {"content": text}
+        assert client.post("/detokenize", json={"tokens": tokens}).json() == {"content": text, "prompt": text}
     pieces = client.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
     spelled = b"".join(
         piece["piece"].encode() if isinstance(piece["piece"], str) else bytes(piece["piece"]) for piece in pieces
@@ -327,7 +327,7 @@ def test_tokenize_takes_what_llama_server_does(client: httpx.Client) -> None:
     whole = client.post("/tokenize", json={"content": "a"}).json()["tokens"]
     assert client.post("/tokenize", json={"content": ["a", 5, "a"]}).json()["tokens"] == [*whole, 5, *whole]
     assert client.post("/tokenize", json={}).json() == {"tokens": []}
-    assert client.post("/detokenize", json={}).json() == {"content": ""}
+    assert client.post("/detokenize", json={}).json() == {"content": "", "prompt": ""}
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ class TokenizeBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
+    prompt: StrictStr | None = Field(default=None, description="vLLM's word for a text in `content`")
+    add_special_tokens: StrictBool = Field(default=True, description="vLLM's word for `add_special`, with `prompt`")
+
     content: StrictStr | list[StrictStr | Token] | None = None
     add_special: StrictBool = Field(default=False, description="with BOS and EOS, where the model wants them")
     parse_special: StrictBool = Field(default=True, description="spellings of control tokens become those tokens")
@@ -126,6 +129,17 @@ PROPS = record(
     }
 )
 _PIECE = record({"id": NUMBER, "piece": {"anyOf": [TEXT, listed(NUMBER)]}})
-TOKENS = record({"tokens": listed({"anyOf": [NUMBER, _PIECE]})})
-CONTENT = record({"content": TEXT})
+TOKENS = record({"tokens": listed({"anyOf": [NUMBER, _PIECE]})}, count=NUMBER, max_model_len=_N_CTX)
+CONTENT = record({"content": TEXT, "prompt": TEXT})
+_SPELLING = {"type": ["string", "null"]}
+TOKENIZER = record(
+    {
+        "tokenizer_class": TEXT,
+        "bos_token": _SPELLING,
+        "eos_token": _SPELLING,
+        "add_bos_token": {"type": "boolean"},
+        "chat_template": _SPELLING,
+        "model_max_length": _N_CTX,
+    }
+)
 PROMPT = record({"prompt": TEXT})

@@ -1,5 +1,5 @@
-"""Routes that hand out the model's text side, in llama-server's shapes: texts to tokens and back, conversations to the
-prompt that the chat API would make of them.
+"""Routes that hand out the model's text side, in llama-server's shapes and vLLM's: texts to tokens and back, and
+conversations to the prompt that the chat API would make of them.
 
 All of it runs in threads: a long text takes its time. Knows no engine.
 """
@@ -15,9 +15,10 @@ from typing import Any
 from aiohttp import web
 
 from luce.supervisor.http.admin.openapi import Operation
-from luce.supervisor.http.admin.shapes import CONTENT, PROMPT, TOKENS, DetokenizeBody, TokenizeBody
+from luce.supervisor.http.admin.shapes import CONTENT, PROMPT, TOKENIZER, TOKENS, DetokenizeBody, TokenizeBody
 from luce.supervisor.http.app_context import CLIENT, context_of
 from luce.supervisor.http.errors import ApiError, ErrorKind
+from luce.supervisor.http.keys.key_ring import window_of
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.parse import read_chat
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
@@ -30,6 +31,7 @@ from luce.supervisor.text import TextModel
 OPERATIONS = (
     Operation("post", "/tokenize", "A text as tokens", TokenizeBody, TOKENS),
     Operation("post", "/detokenize", "Tokens as a text", DetokenizeBody, CONTENT),
+    Operation("get", "/tokenizer_info", "What a client needs to know to leave its texts to /tokenize", None, TOKENIZER),
     Operation("post", "/apply-template", "A conversation as the prompt that is made of it", ChatBody, PROMPT),
 )
 
@@ -37,13 +39,18 @@ OPERATIONS = (
 def add_routes(router: web.UrlDispatcher) -> None:
     router.add_post("/tokenize", post_tokenize)
     router.add_post("/detokenize", post_detokenize)
+    router.add_get("/tokenizer_info", get_tokenizer_info)
     router.add_post("/apply-template", post_apply_template)
 
 
 async def post_tokenize(request: web.Request) -> web.Response:
     body = await read_body(request, TokenizeBody)
-    text = context_of(request).text
+    context = context_of(request)
+    text = context.text
     tokens = await while_connected(request, asyncio.to_thread(_tokenize, text, body))
+    if body.prompt is not None:
+        n_ctx = window_of(request, context.n_ctx)
+        return web.json_response({"tokens": tokens, "count": len(tokens), "max_model_len": n_ctx})
     if not body.with_pieces:
         return web.json_response({"tokens": tokens})
     return web.json_response({"tokens": [{"id": token, "piece": _piece(text, token)} for token in tokens]})
@@ -54,7 +61,25 @@ async def post_detokenize(request: web.Request) -> web.Response:
     text = context_of(request).text
     _check_tokens(text, body.tokens, "tokens")
     content = await while_connected(request, asyncio.to_thread(text.detokenize, body.tokens, unparse_special=True))
-    return web.json_response({"content": content.decode("utf-8", "replace")})
+    spelled = content.decode("utf-8", "replace")
+    return web.json_response({"content": spelled, "prompt": spelled})
+
+
+async def get_tokenizer_info(request: web.Request) -> web.Response:
+    """vLLM's: lm-eval leaves its texts to servers that have it."""
+    context = context_of(request)
+    info = context.text.info
+    has_template = info.has_template or context.settings.chat_template is not None
+    return web.json_response(
+        {
+            "tokenizer_class": "llama.cpp",
+            "bos_token": _spelling(context.text, info.bos),
+            "eos_token": _spelling(context.text, info.eos),
+            "add_bos_token": info.add_bos,
+            "chat_template": context.text.template.source if has_template else None,
+            "model_max_length": window_of(request, context.n_ctx),
+        }
+    )
 
 
 async def post_apply_template(request: web.Request) -> web.Response:
@@ -77,7 +102,13 @@ async def post_apply_template(request: web.Request) -> web.Response:
     return web.json_response({"prompt": prompt})
 
 
+def _spelling(text: TextModel, token: int | None) -> str | None:
+    return None if token is None else text.piece(token, special=True).decode("utf-8", "replace")
+
+
 def _tokenize(text: TextModel, body: TokenizeBody) -> list[int]:
+    if body.prompt is not None:
+        return text.tokenize(body.prompt, add_special=body.add_special_tokens, parse_special=body.parse_special)
     content = body.content
     if content is None:
         return []

@@ -37,6 +37,7 @@ _INFER_PATHS = (
     "/stream",
     "/streams/lookup",
     "/tokenize",
+    "/tokenizer_info",
 )
 """What a key of scope `infer` may use beside the APIs that answer, by the end of its path."""
 _COUNTED_PATHS = ("/apply-template", "/detokenize", "/tokenize")
