@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 _LAST = 0x10FFFF
 _UNLIMITED = 1 << 30
@@ -53,6 +54,8 @@ class Choice:
 
 
 Node = Literal | CharacterClass | Reference | Repetition | Sequence | Choice
+State = tuple[Node | None, Any]
+"""What comes next, and the state behind it (None: nothing)."""
 _EMPTY = Sequence(())
 
 
@@ -76,7 +79,7 @@ class Grammar:
         """By the states that are left behind each character: what is still to come, as linked pairs."""
         states = self._closed([(self.rules[root], None)])
         for character in text:
-            stepped = []
+            stepped: list[State] = []
             for node, rest in states:
                 if isinstance(node, Literal) and node.text[0] == character:
                     stepped.append((Literal(node.text[1:]) if len(node.text) > 1 else _EMPTY, rest))
@@ -87,38 +90,42 @@ class Grammar:
                 return False
         return (None, None) in states
 
-    def _closed(self, states: list) -> set:  # type: ignore[type-arg]
+    def _closed(self, states: list[State]) -> set[State]:
         """As far as no character is needed; (None, None): nothing more has to come."""
-        closed, seen, left = set(), set(), list(states)
+        closed: set[State] = set()
+        seen: set[State] = set()
+        left = list(states)
         while left:
             state = left.pop()
             if state in seen:
                 continue
             seen.add(state)
             node, rest = state
-            match node:
-                case Literal(text) if text:
-                    closed.add(state)
-                case CharacterClass():
-                    closed.add(state)
-                case Literal() | Sequence(()):
-                    if rest is None:
-                        closed.add((None, None))
-                    else:
-                        left.append(rest)
-                case Sequence((first, *others)):
-                    left.append((first, (Sequence(tuple(others)), rest) if others else rest))
-                case Choice(branches):
-                    left += [(branch, rest) for branch in branches]
-                case Reference(name):
-                    left.append((self.rules[name], rest))
-                case Repetition(item, least, most):
-                    if least == 0:
-                        left.append((_EMPTY, rest))
-                    if most > 0:
-                        fewer = _UNLIMITED if most == _UNLIMITED else most - 1
-                        left.append((item, (Repetition(item, max(least - 1, 0), fewer), rest)))
+            if isinstance(node, CharacterClass) or (isinstance(node, Literal) and node.text):
+                closed.add(state)
+            elif isinstance(node, Literal) or node == _EMPTY:
+                if rest is None:
+                    closed.add((None, None))
+                else:
+                    left.append(rest)
+            else:
+                left += self._opened(node, rest)
         return closed
+
+    def _opened(self, node: Node | None, rest: State | None) -> list[State]:
+        match node:
+            case Sequence((first, *others)):
+                return [(first, (Sequence(tuple(others)), rest) if others else rest)]
+            case Choice(branches):
+                return [(branch, rest) for branch in branches]
+            case Reference(name):
+                return [(self.rules[name], rest)]
+            case Repetition(item, least, most):
+                fewer = _UNLIMITED if most == _UNLIMITED else most - 1
+                once: list[State] = [(item, (Repetition(item, max(least - 1, 0), fewer), rest))]
+                return [*(once if most > 0 else ()), *([(_EMPTY, rest)] if least == 0 else ())]
+            case _:
+                raise AssertionError(node)
 
     def sample(self, chance: random.Random, root: str = "root", max_steps: int = 400) -> str:
         """A text that it accepts; behind `max_steps` the shortest way to an end is taken."""
@@ -176,7 +183,11 @@ def _one_of(node: CharacterClass, chance: random.Random) -> str:
     candidates = [first, last, chance.randint(first, last)] if not node.is_negated else []
     candidates += [*map(ord, 'aZ0 "\\/-ä{}:,'), chance.randint(0x20, 0x2FF), chance.randint(0, _LAST)]
     chance.shuffle(candidates)
-    return next(chr(code) for code in [*candidates, *range(0x20, 0x10000)] if node.holds(chr(code)) and not 0xD800 <= code < 0xE000)
+    return next(
+        chr(code)
+        for code in [*candidates, *range(0x20, 0x10000)]
+        if node.holds(chr(code)) and not 0xD800 <= code < 0xE000
+    )
 
 
 class _Reader:

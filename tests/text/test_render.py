@@ -230,20 +230,6 @@ def test_schema_and_grammar(model: TextModel) -> None:
         model.render(HELLO, json_schema={"type": "nonsense"})
 
 
-@pytest.mark.parametrize(
-    ("pattern", "repeated"),
-    [
-        ("Gð+", '"G" "ð"+'),
-        (r"a\.{2}", '"a" "."{2,2}'),
-        ("ab*c", '"a" "b"* "c"'),
-        ("日本?", '"日" "本"?'),
-        ("語+", '"語"+'),
-    ],
-)
-def test_a_pattern_repeats_the_last_character_alone(pattern: str, repeated: str) -> None:
-    assert repeated in schema_to_grammar({"type": "string", "pattern": f"^{pattern}$"})
-
-
 def nested(levels: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(levels):

@@ -10,11 +10,12 @@ import json
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from luce.supervisor.http.answering.told_notes import Notes, collected_notes
+from luce.supervisor.http.answering.told_notes import collected_notes
+from luce.supervisor.http.prompts.enforced_schemas import AppliedNote
 
 HEADER = "x-luce-schema-notes"
 _MAX_BYTES = 4000  # clients and proxies refuse headers that are long
-_NOTES = "schema_notes"
+_NOTES = web.RequestKey("schema_notes", dict[AppliedNote, None])
 
 
 @web.middleware
@@ -26,7 +27,7 @@ async def collect_schema_notes(request: web.Request, handler: Handler) -> web.St
 
 async def tell_schema_notes(request: web.Request, response: web.StreamResponse) -> None:
     """on_response_prepare. Without reasons, which the body and the log have; as many as there is room for."""
-    notes: Notes | None = request.get(_NOTES)
+    notes = request.get(_NOTES)
     if not notes:
         return
     told: list[dict[str, str]] = []

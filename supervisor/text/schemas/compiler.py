@@ -86,7 +86,7 @@ class SchemaCompiler:
 
     def compile(self, *, of_object: bool) -> CompiledSchema:
         root = self._document.root
-        places = [root, Place({"type": "object"})] if of_object else [root]
+        places = [Place({"type": "object"}), root] if of_object else [root]
         value = self.settled(places, is_needed=True)
         assert value is not None
         if isinstance(root.schema, Mapping):
@@ -261,8 +261,15 @@ class SchemaCompiler:
             for number, value in enumerate(listed)
             if (type_of(value) in types)
             and not any(same(value, other) for other in [*listed[:number], *excluded])
-            and all(fits(value, part.place, self._document) for part in conjunction.parts)
+            and all(self._fits(value, part) for part in conjunction.parts)
         ]
+
+    def _fits(self, value: Any, part: Part) -> bool:
+        unknown: set[str] = set()
+        is_fitting = fits(value, part.place, self._document, unknown)
+        for keyword in sorted(unknown if is_fitting else ()):
+            self.tell(part.place, keyword, "values of const and enum are not held to it")
+        return is_fitting
 
     def _ways_listed(self, conjunction: Conjunction, listed: Sequence[Any]) -> list[Way]:
         by_type: dict[str, list[str]] = {}

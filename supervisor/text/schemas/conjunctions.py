@@ -58,7 +58,11 @@ class Conjunction:
         schema = part.place.schema
         origins = [place.schema for place in self.origins if not isinstance(place.schema, bool)]
         others = [origin for origin in origins if origin is not schema and origin.keys() - {"type"}]
-        return any(origin is schema for origin in origins) and not others and "not" not in origins[0]
+        return (
+            any(origin is schema for origin in origins)
+            and not others
+            and not any("not" in origin for origin in origins)
+        )
 
     def excluded(self) -> list[Any]:
         return [value for part in self.parts for value in part.words.get(EXCLUDED, ())]

@@ -70,7 +70,7 @@ def _pointed(resource: Place, fragment: str) -> Place | None:
         elif not isinstance(schema, Mapping) or name not in schema:
             return None
         place = place.at(key)
-    return place if isinstance(place.schema, Mapping | bool) else None
+    return place if isinstance(_content(place), Mapping | bool) else None
 
 
 def _schemas_in(root: Place) -> Iterator[Place]:

@@ -74,6 +74,9 @@ class ObjectWriter:
         names = self._names()
         members = self._members(names)
         extra = self._extra(names)
+        if extra is not None and least > sum(member.is_required for member in members) + 1:
+            place = next(part.place for part in self._schemas if part.words.get("minProperties") == least)
+            self._parts.tell(place, "minProperties", "that other properties have different names has no grammar")
         chain = _Chain(self._rules, members, extra, least, most).write()
         shape: dict[str, Any] = {"type": "object"}
         if members:

@@ -28,7 +28,7 @@ _MAX_BRANCHES = 64
 def string_pattern(rules: Rules, pattern: str, least: int = 0, most: int | None = None) -> str:
     """The name of a rule for JSON strings that match, with `least` to `most` characters. Raises UnsupportedError."""
     node = _with_length(_whole(read_pattern(pattern)), least, most)
-    return rules.add(f'"\\"" {_Writer(rules, in_json=True).write(node)} "\\""')
+    return rules.add(f'"\\"" {_Writer(rules, in_json=True).write_part(node)} "\\""')
 
 
 def text_pattern(rules: Rules, pattern: str) -> str:
@@ -71,7 +71,7 @@ def _whole(node: Node) -> Node:
     """What matches all of a text in which `node` matches."""
     whole: list[Node] = []
     for starts, body, ends in map(_core, _branches(node)):
-        whole.append(Sequence((*(() if starts else (ANYTHING,)), body, *(() if ends else (ANYTHING,)))))
+        whole.append(_flat(Sequence((*(() if starts else (ANYTHING,)), body, *(() if ends else (ANYTHING,))))))
     return whole[0] if len(whole) == 1 else Choice(tuple(whole))
 
 
@@ -163,7 +163,7 @@ class _Writer:
                 written = json_alternatives(points) if self._in_json else [raw_class(points)]
                 return self._rules.item(written)
             case Sequence(parts):
-                return " ".join(filter(None, map(self._grouped, parts))) or '""'
+                return " ".join(filter(None, map(self.write_part, parts))) or '""'
             case Choice(branches):
                 return " | ".join(map(self.write, branches))
             case Repeat(part, least, most):
@@ -173,6 +173,7 @@ class _Writer:
             case Anchor():
                 raise AssertionError("anchors are taken off before")
 
-    def _grouped(self, node: Node) -> str:
+    def write_part(self, node: Node) -> str:
+        """As one of a sequence."""
         written = self.write(node)
         return f"({written})" if isinstance(node, Choice) else "" if written == '""' else written

@@ -1,10 +1,10 @@
-"""Whether a value of `const` or `enum` is one that the schema's other keywords allow. Pure; says yes where it cannot
-tell."""
+"""Whether a value of `const` or `enum` is one that the schema's other keywords allow. Pure; says what it did not look
+at."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +12,10 @@ from luce.supervisor.text.schemas.documents import Place, SchemaDocument
 from luce.supervisor.text.schemas.keywords import read_keywords
 
 _MAX_DEPTH = 40
+_LEADS = frozenset({"oneOf", "not", "if", "dependentRequired", "dependentSchemas", "dependencies"})
+_NOT_LOOKED_AT = frozenset({"contains", "uniqueItems", "additionalItems", "unevaluatedItems"})
+_NOT_LOOKED_AT |= {"patternProperties", "propertyNames", "unevaluatedProperties"}
+FitsAt = Callable[..., bool]
 
 
 def type_of(value: Any) -> str:
@@ -44,29 +48,44 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def fits(value: Any, place: Place, document: SchemaDocument, depth: int = 0) -> bool:
+def fits(value: Any, place: Place, document: SchemaDocument, unknown: set[str], depth: int = 0) -> bool:
+    """`unknown` gets the keywords that were not looked at. What leads to other schemas is the caller's at depth 0."""
     schema = place.schema
-    if isinstance(schema, bool) or depth > _MAX_DEPTH:
-        return schema is not False
+    if isinstance(schema, bool):
+        return schema
     words = read_keywords(schema, lambda *_: None)
+    unknown |= words.keys() & (_NOT_LOOKED_AT if isinstance(value, list | dict) else set())
 
     def fits_at(inner: Any, *path: str | int) -> bool:
-        return fits(inner, place.at(*path), document, depth + 1)
+        return fits(inner, place.at(*path), document, unknown, depth + 1)
 
-    if "$ref" in words:
-        target = document.find(words["$ref"], place.base)
-        if target is not None and not fits(value, target, document, depth + 1):
-            return False
-    if any(not fits_at(value, "allOf", number) for number in range(len(words.get("allOf", ())))):
-        return False
-    for keyword in ("anyOf", "oneOf"):
-        if keyword in words:
-            n_fitting = sum(fits_at(value, keyword, number) for number in range(len(words[keyword])))
-            if n_fitting == 0 or (keyword == "oneOf" and n_fitting > 1):
-                return False
-    if "not" in words and isinstance(words["not"], bool) and words["not"]:
+    if depth > 0 and not _leads_fit(value, words, place, document, unknown, depth, fits_at):
         return False
     return fits_words(value, words) and _parts_fit(value, words, fits_at)
+
+
+def _leads_fit(
+    value: Any,
+    words: Mapping[str, Any],
+    place: Place,
+    document: SchemaDocument,
+    unknown: set[str],
+    depth: int,
+    fits_at: FitsAt,
+) -> bool:
+    """What leads to other schemas for the same value."""
+    unknown |= words.keys() & _LEADS
+    if depth > _MAX_DEPTH:
+        unknown.add("$ref")
+        return True
+    if "$ref" in words:
+        target = document.find(words["$ref"], place.base)
+        if target is not None and not fits(value, target, document, unknown, depth + 1):
+            return False
+    if not all(fits_at(value, "allOf", number) for number in range(len(words.get("allOf", ())))):
+        return False
+    branches = range(len(words.get("anyOf", ())))
+    return not branches or any(fits_at(value, "anyOf", number) for number in branches)
 
 
 def fits_words(value: Any, words: Mapping[str, Any]) -> bool:
@@ -113,7 +132,7 @@ def _number_fits(number: Decimal, words: Mapping[str, Any]) -> bool:
     )
 
 
-def _parts_fit(value: Any, words: Mapping[str, Any], fits_at: Any) -> bool:
+def _parts_fit(value: Any, words: Mapping[str, Any], fits_at: FitsAt) -> bool:
     if isinstance(value, dict):
         properties = words.get("properties", {})
         return all(

@@ -224,7 +224,12 @@ def test_tools() -> None:
     assert [tool["function"]["name"] for tool in made.tools] == ["weather", "other"]
     assert made.tools[0] == {
         "type": "function",
-        "function": {"name": "weather", "description": "of a city", "parameters": WEATHER["input_schema"]},
+        "function": {
+            "name": "weather",
+            "description": "of a city",
+            "parameters": WEATHER["input_schema"],
+            "strict": True,
+        },
     }
 
 
