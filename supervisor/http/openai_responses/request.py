@@ -1,7 +1,7 @@
 """A request body of the Responses API, as an AnswerRequest and as what its response says back. Pure.
 
-Unknown fields are tolerated; what cannot be had here (conversations, prompt templates, images) is refused
-in words. With `truncation: auto` a conversation that is too long loses what came first; agents compact better.
+Unknown fields are tolerated; what cannot be had here (conversations, prompt templates) is refused in
+words. With `truncation: auto` a conversation that is too long loses what came first; agents compact better.
 """
 
 from __future__ import annotations

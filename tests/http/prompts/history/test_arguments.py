@@ -132,6 +132,16 @@ def test_no_number_becomes_another_one(renderers: list[Renderer]) -> None:
         assert all(digits in prompt_of(renderer, f'{{"n": {digits}}}') for renderer in renderers)
 
 
+def test_it_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("luce.supervisor.http.prompts.notes._said", set())
+    with caplog.at_level("INFO", "luce.http.history"):
+        for text in ("{'a':1}", "[1]", "{'a':1}", "", "{}"):
+            readable_arguments(text)
+    assert [record.getMessage() for record in caplog.records] == [
+        "arguments of an earlier call that templates cannot read are mended in the prompt"
+    ]
+
+
 _TEXT = st.text(st.characters(exclude_categories=()), max_size=9)  # halves of surrogate pairs too
 _ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | _TEXT,
