@@ -7,6 +7,8 @@ from typing import Any
 
 from luce.supervisor.http.prompts.notes import say_once
 
+_SYSTEM = ("system", "developer")
+_ASSISTANT = ("assistant",)
 _OTHER_NAMES = {
     "human": "user",
     "model": "assistant",
@@ -18,12 +20,15 @@ _OTHER_NAMES = {
 
 
 def first_new(roles: Sequence[Any]) -> int:
-    """The number of the first message that the client sends now: the last one, with an answer behind it that is begun.
-    What came before was refused when it was sent, or answered."""
-    last = len(roles) - 1
-    while last > 0 and roles[last] == "assistant":
-        last -= 1
-    return last
+    """The number of the first message that the client sends now: the last one, with an answer behind it that is begun,
+    or with notes of the system's. What came before was refused when it was sent, or answered."""
+    for others in (_SYSTEM, _ASSISTANT):
+        last = len(roles) - 1
+        while last > 0 and roles[last] in others:
+            last -= 1
+        if last >= 0 and roles[last] not in (*_SYSTEM, *_ASSISTANT):
+            return last
+    return len(roles) - 1
 
 
 def role_of(message: Mapping[str, Any], known: Sequence[str]) -> str:
