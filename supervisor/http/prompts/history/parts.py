@@ -24,6 +24,7 @@ NO_IMAGES_HERE = Unreadable(
     "image input is not supported here: only users and tools show images",
     code="unsupported_content",
 )
+_NO_CONTENT = Unreadable("content", "it must be a text or a list of parts", code="invalid_type")
 _TEXTS = {
     "text": "text",
     "input_text": "text",
@@ -66,9 +67,7 @@ def read_content(
             read_part(part, numbered(place, index), is_new=is_new, shows_images=shows_images)
             for index, part in enumerate(content)
         ]
-    if is_new:
-        Unreadable("content", "it must be a text or a list of parts", code="invalid_type").words(place, is_new=True)
-    return json_text(content)
+    return _NO_CONTENT.words(place, is_new=True) if is_new else json_text(content)
 
 
 def result_content(content: Any, place: str, *, numbered: Numbered = brackets) -> Content:
