@@ -77,7 +77,11 @@ class ServeSettings(AnswerDefaults):
             raise ConfigError(f"head_timeout_s={self.head_timeout_s}: it must be above 0")
         if any(not key for key in self.api_keys):
             raise ConfigError("an API key is empty: leave it out, or name one")
+        if self.common_prompts and self.cache_isolation == "off":
+            raise ConfigError("common_prompts is of no use without cache_isolation: all prompts are common")
+        self._check_kv_events()
 
+    def _check_kv_events(self) -> None:
         for name in ("kv_events", "kv_events_replay"):
             if (endpoint := getattr(self, name)) is not None:
                 try:
@@ -86,8 +90,6 @@ class ServeSettings(AnswerDefaults):
                     raise ConfigError(f"{name}={error}") from None
         if self.kv_events is None and self.kv_events_replay is not None:
             raise ConfigError("kv_events_replay is of no use without kv_events: name both")
-        if self.common_prompts and self.cache_isolation == "off":
-            raise ConfigError("common_prompts is of no use without cache_isolation: all prompts are common")
 
     @property
     def has_keys(self) -> bool:

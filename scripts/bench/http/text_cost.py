@@ -36,7 +36,8 @@ from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
 from luce.supervisor.http.prompts.rendering import Rendered, Renderer
 from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache
 from luce.supervisor.http.settings import ServeSettings
-from luce.supervisor.http.transport.body import check, parse_object
+from luce.supervisor.http.transport.body import check
+from luce.supervisor.http.transport.json_body import parse_object
 from luce.supervisor.http.transport.known_bodies import KnownBodies
 from luce.supervisor.scheduling.in_flight_request import InFlightRequest
 from luce.supervisor.text import TextModel

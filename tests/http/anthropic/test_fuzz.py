@@ -16,7 +16,8 @@ from luce.supervisor.http.anthropic.shapes import MessagesRequest
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.prompts.message_normalizer import normalise_messages, normalise_tools
-from luce.supervisor.http.transport.body import check, parse_object
+from luce.supervisor.http.transport.body import check
+from luce.supervisor.http.transport.json_body import parse_object
 
 TEXT = st.text(max_size=12)
 ANYTHING = st.recursive(
