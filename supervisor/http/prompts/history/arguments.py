@@ -18,7 +18,8 @@ from luce.supervisor.http.prompts.notes import say_once
 ONLY_KEY = "arguments"
 """Of the object that stands for what is none."""
 
-_MAX_LEVELS = 100
+_MAX_LEVELS = 200
+_MAX_SHOWN_LEVELS = 100
 _INT64 = range(-(2**63), 2**63)
 
 Message = Mapping[str, Any]
@@ -31,11 +32,12 @@ def arguments_text(arguments: Any) -> str:
     try:
         return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
     except (ValueError, RecursionError, TypeError):  # thousands of brackets, or of digits
-        return json.dumps(_bounded(arguments, _MAX_LEVELS), ensure_ascii=False)
+        return json.dumps(_plain(arguments, _MAX_LEVELS), ensure_ascii=False)
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """What the arguments say. Of a call that was cut off what is there; what is no object is the only member of one."""
+    """What the arguments say, in values that JSON has. Of a call that was cut off what is there; what is no object is
+    the only member of one."""
     if not text.strip():
         return {}
     try:
@@ -50,13 +52,13 @@ def object_of(text: str) -> dict[str, Any]:
     if value is None:
         return {}
     value = value if isinstance(value, dict) else {ONLY_KEY: value}
-    return {ONLY_KEY: text} if _is_deeper(value, 4 * _MAX_LEVELS) else value
+    return {str(key): _plain(member, _MAX_LEVELS) for key, member in value.items()}
 
 
 def readable_arguments(text: str) -> str:
     """JSON text of an object that llama.cpp reads as it is meant."""
     whole = whole_escapes(text)
-    shown = _bounded(object_of(whole), _MAX_LEVELS)
+    shown = _plain(object_of(whole), _MAX_SHOWN_LEVELS, is_shown=True)
     try:
         is_readable = json.loads(whole) == shown
     except (ValueError, RecursionError):
@@ -86,35 +88,24 @@ def _inner(text: str) -> Any:
         return None
 
 
-def _is_deeper(value: Any, n_levels: int) -> bool:
-    level = [value]
-    for _ in range(n_levels):
-        level = [
-            item
-            for container in level
-            for item in (container.values() if isinstance(container, dict) else container)
-            if isinstance(item, dict | list)
-        ]
-        if not level:
-            return False
-    return True
-
-
-def _bounded(value: Any, n_levels: int) -> Any:
-    """With texts in place of what a template cannot read: numbers beyond 64 bits, and what lies too deep."""
+def _plain(value: Any, n_levels: int, *, is_shown: bool = False) -> Any:
+    """With texts in place of what JSON does not have, and of what lies deeper. `is_shown`: by a template, which has
+    whole numbers of 64 bits."""
     match value:
         case dict() | list() | tuple() if n_levels == 0:
             return _text_of(value)
         case dict():
-            return {str(key): _bounded(member, n_levels - 1) for key, member in value.items()}
+            return {str(key): _plain(member, n_levels - 1, is_shown=is_shown) for key, member in value.items()}
         case list() | tuple():
-            return [_bounded(member, n_levels - 1) for member in value]
+            return [_plain(member, n_levels - 1, is_shown=is_shown) for member in value]
         case bool() | None | str():
             return value
         case int():
-            return value if value in _INT64 else _text_of(value)
+            return _text_of(value) if is_shown and value not in _INT64 else value
         case float():
-            return value if math.isfinite(value) else str(value)
+            return value if math.isfinite(value) else _text_of(value)
+        case set():
+            return sorted(map(str, value))
         case _:
             return str(value)  # Python's literals have more kinds than JSON
 
