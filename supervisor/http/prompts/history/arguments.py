@@ -52,7 +52,7 @@ def object_of(text: str) -> dict[str, Any]:
     if value is None:
         return {}
     value = value if isinstance(value, dict) else {ONLY_KEY: value}
-    return {str(key): _plain(member, _MAX_LEVELS) for key, member in value.items()}
+    return {key: _plain(member, _MAX_LEVELS) for key, member in value.items()}
 
 
 def readable_arguments(text: str) -> str:
@@ -92,26 +92,24 @@ def _plain(value: Any, n_levels: int, *, is_shown: bool = False) -> Any:
     """With texts in place of what JSON does not have, and of what lies deeper. `is_shown`: by a template, which has
     whole numbers of 64 bits."""
     match value:
-        case dict() | list() | tuple() if n_levels == 0:
+        case dict() | list() if n_levels == 0:
             return _text_of(value)
         case dict():
-            return {str(key): _plain(member, n_levels - 1, is_shown=is_shown) for key, member in value.items()}
-        case list() | tuple():
+            return {key: _plain(member, n_levels - 1, is_shown=is_shown) for key, member in value.items()}
+        case list():
             return [_plain(member, n_levels - 1, is_shown=is_shown) for member in value]
-        case bool() | None | str():
+        case bool():
             return value
-        case int():
-            return _text_of(value) if is_shown and value not in _INT64 else value
-        case float():
-            return value if math.isfinite(value) else _text_of(value)
-        case set():
-            return sorted(map(str, value))
+        case int() if is_shown and value not in _INT64:
+            return _text_of(value)
+        case float() if not math.isfinite(value):
+            return _text_of(value)
         case _:
-            return str(value)  # Python's literals have more kinds than JSON
+            return value
 
 
 def _text_of(value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False, default=str)
+        return json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):
         return "…"

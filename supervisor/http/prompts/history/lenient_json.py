@@ -34,7 +34,7 @@ def lenient_json(text: str) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python does not know
-            return ast.literal_eval(text) if len(text) < _MAX_LITERAL else None
+            return read_json(json.dumps(ast.literal_eval(text))) if len(text) < _MAX_LITERAL else None
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
         return None
 
