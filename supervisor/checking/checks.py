@@ -46,23 +46,22 @@ CHECKS = (
 async def run_checks(
     subject: Subject,
     checks: Sequence[Check],
+    findings: list[Finding],
     on_check: Callable[[Check, Sequence[Finding]], None] = lambda _check, _found: None,
-) -> list[Finding]:
-    """All findings; `on_check` gets those of each check as soon as it is through."""
-    findings: list[Finding] = []
+) -> None:
+    """Appends to `findings` what is found, as soon as it is; who cancels it has all up to there. `on_check` gets those
+    of each check when it is through."""
     for check in checks:
-        found: list[Finding] = []
+        n_before = len(findings)
         begun_s = time.monotonic()
         try:
             async for finding in check.run(subject):
-                found.append(replace(finding, seconds=time.monotonic() - begun_s))
+                findings.append(replace(finding, seconds=time.monotonic() - begun_s))
                 begun_s = time.monotonic()
         except (StartError, EngineError, EngineDied, ProtocolError, TimeoutError, OSError) as error:
             text = f"the engine failed: {str(error) or type(error).__name__}"
             seconds = time.monotonic() - begun_s
-            found.append(
+            findings.append(
                 Finding(check=check.name, case="", verdict=Verdict.FAILED, compared="", text=text, seconds=seconds)
             )
-        findings += found
-        on_check(check, found)
-    return findings
+        on_check(check, findings[n_before:])

@@ -59,9 +59,19 @@ class Answer(AnswerTokens):
         return 0 if self.final.speculation is None else self.final.speculation.n_drafted
 
 
+@dataclass(slots=True)
+class Tally:
+    """What was done with engines so far."""
+
+    n_starts: int = 0
+    n_read: int = 0
+    n_written: int = 0
+
+
 class CheckedEngine:
-    def __init__(self, client: EngineClient, info: EngineInfo, ready: dict[str, str]) -> None:
+    def __init__(self, client: EngineClient, info: EngineInfo, ready: dict[str, str], tally: Tally) -> None:
         self._client = client
+        self._tally = tally
         self.info = info
         self.ready = ready
 
@@ -92,6 +102,8 @@ class CheckedEngine:
                     case InlineSnapshotFailed(code=code, slot=slot):
                         raise EngineError(code, f"no snapshot was taken into slot {slot}")
                     case GenerateOk() as final:
+                        self._tally.n_read += final.n_prompt - max(final.n_reused, final.restored or 0)
+                        self._tally.n_written += final.n_generated
                         return Answer(tokens, steps, final)
 
     async def ask_together(self, questions: Sequence[Question]) -> list[Answer]:
@@ -122,6 +134,7 @@ class EngineStarter:
     binary: Path
     config: DaemonConfig
     on_log: Callable[[str], None] | None = None
+    tally: Tally = field(default_factory=Tally)
 
     @asynccontextmanager
     async def engine(self, **changes: Any) -> AsyncIterator[CheckedEngine]:
@@ -129,6 +142,7 @@ class EngineStarter:
         config = replace(self.config, **changes)
         async with await EngineProcess.spawn(self.binary, config, on_log=self.on_log) as process:
             ready = await process.wait_ready(_START_TIMEOUT_S)
+            self.tally.n_starts += 1
             async with EngineClient(process) as client:
-                yield CheckedEngine(client, EngineInfo.of(ready), dict(ready.fields))
+                yield CheckedEngine(client, EngineInfo.of(ready), dict(ready.fields), self.tally)
             await process.stop(StopDeadlines(quit_s=_END_TIMEOUT_S))

@@ -18,6 +18,7 @@ import click
 EXIT_OK = 0
 EXIT_REFUSED = 1  # the engine refused the request, a check found something broken, or input or output failed
 EXIT_START_FAILED = 2
+EXIT_UNFINISHED = 3  # told to end by then, before all was done; nothing of what was done is wrong
 EXIT_BAD_ARGS = 64
 EXIT_ENGINE = 70
 

@@ -66,6 +66,10 @@ class Results:
     settings: dict[str, Any]
     at_least: Mapping[str, float]
     asked: list[Asked] = field(default_factory=list)
+    n_questions: int = 0
+    """That were to be asked."""
+    ended: str = ""
+    """Why it ended before all were; empty: it did not."""
 
     def score_rows(self) -> list[ScoreRow]:
         """Over all lengths, then by length where there are several."""
@@ -97,7 +101,7 @@ class Results:
         return rows
 
     def shortfalls(self) -> list[Shortfall]:
-        """Of the first side. What was not measured is one, unless its task was not chosen."""
+        """Of the first side. What was not measured is one, unless its task was not chosen or not come to."""
         first = next(iter(self.sides))
         found = {row.metric: row.score.value for row in self.score_rows() if row.side == first and row.length is None}
         found |= {f"{row.task}-same": row.share.value for row in self.same_rows()}
@@ -105,7 +109,7 @@ class Results:
         return [
             Shortfall(metric, least, found.get(metric))
             for metric, least in wanted
-            if metric not in found or found[metric] < least
+            if (found[metric] < least if metric in found else not self.ended)
         ]
 
     def refusals(self) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from luce.supervisor.checking.checks import CHECKS, run_checks
-from luce.supervisor.checking.engines import Answer, EngineStarter
+from luce.supervisor.checking.engines import Answer, EngineStarter, Tally
 from luce.supervisor.checking.finding import Finding
 from luce.supervisor.checking.subject import Subject, Volume
 from luce.supervisor.checking.texts import CheckText, Texts
@@ -48,7 +48,12 @@ def run_check(
     """run_check("reuse", fault="NothingReused"): its findings."""
 
     async def run(
-        name: str, *, fault: str | None = None, volume: Volume = VOLUME, outside: str | None = None
+        name: str,
+        *,
+        fault: str | None = None,
+        volume: Volume = VOLUME,
+        outside: str | None = None,
+        tally: Tally | None = None,
     ) -> list[Finding]:
         binary = luced
         if fault is not None:
@@ -65,8 +70,10 @@ def run_check(
             flash_attn="on",
             host_cache_type=outside,
         )
-        starter = EngineStarter(binary, config)
+        starter = EngineStarter(binary, config, tally=tally or Tally())
         subject = Subject(starter, texts, volume, N_CTX, volume.lengths, tmp_path, references)
-        return await run_checks(subject, [check for check in CHECKS if check.name == name])
+        found: list[Finding] = []
+        await run_checks(subject, [check for check in CHECKS if check.name == name], found)
+        return found
 
     return run

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from luce.supervisor.checking.checks import CHECKS
+from luce.supervisor.checking.engines import Tally
 from luce.supervisor.checking.finding import Verdict
-from tests.checking.conftest import VOLUME, RunCheck
+from luce.supervisor.checking.workload import Scope, works_of
+from tests.checking.conftest import N_CTX, VOLUME, RunCheck
 from tests.checking.faulty_luced import FAULTS
 
 SEEDED = [
@@ -45,11 +47,24 @@ def test_every_check_has_a_fault_and_every_fault_a_check() -> None:
     assert {fault for _, fault, _ in SEEDED} == set(FAULTS)
 
 
+def check_expected(name: str, tally: Tally) -> None:
+    """How long a check takes is foretold by what it is expected to do. References may be there already."""
+    scope = Scope(VOLUME, VOLUME.lengths, N_CTX, has_drafter=True, has_drafts=True)
+    least = works_of(["reuse", name], scope)[1]
+    most = least + scope.references + scope.in_lanes
+    assert least.n_starts <= tally.n_starts <= most.n_starts
+    assert least.n_read / 2 <= tally.n_read <= 2 * most.n_read
+    if name != "conversation":  # where the model ends answers by itself
+        assert least.n_written / 2 <= tally.n_written <= 2 * most.n_written
+
+
 @pytest.mark.parametrize("name", [check.name for check in CHECKS])
 async def test_the_real_engine_passes(run_check: RunCheck, name: str) -> None:
-    findings = await run_check(name)
+    tally = Tally()
+    findings = await run_check(name, tally=tally)
     assert [finding for finding in findings if finding.verdict is Verdict.FAILED] == []
     assert any(finding.verdict is Verdict.PASSED and finding.n_tokens > 0 for finding in findings)
+    check_expected(name, tally)
 
 
 @pytest.mark.parametrize(("name", "fault", "said"), SEEDED)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +48,38 @@ def test_a_check_that_fails_says_where_and_exits_with_1(run: Run, luced: Path, t
     report = json.loads(result.stdout)
     assert not report["passed"]
     assert "the engine went on from None" in report["findings"][1]["text"]
+
+
+def test_ctrl_c_shows_what_was_found_and_what_is_missing(bin_dir: Path) -> None:
+    arguments = ("--only", "restore,park", "--lengths", "256", "--ctx", "1024", "--threads", "1")
+    with subprocess.Popen(
+        [str(bin_dir / "luce"), "check", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "160"},
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        assert running.stdout is not None
+        said = iter(running.stderr)
+        assert re.match(r"luce check: about \d+ (s|min) on this machine \(\S+ tokens/s read, \S+ written", next(said))
+        assert re.match(r"restore: 1 passed \(\d+\.\d s\), about \d+ (s|min) left$", next(said))
+        running.send_signal(signal.SIGINT)
+        shown = running.stdout.read()
+        assert running.wait(120) == 130
+    assert "restored / read from the start" in shown
+    assert re.search(r"left out +│ park .*not begun: told to stop", shown)
+    assert "1 passed, 1 left out; ended early: told to stop" in shown
+
+
+def test_the_time_of_minutes_is_up(run: Run) -> None:
+    result = run("luce", "check", "--minutes", "0.1", "--threads", "1")  # all of it takes hours
+    assert result.returncode == 3, result
+    assert b"the time is up (--minutes 0.1)" in result.stdout + result.stderr
+    result = run("luce", "check", *SHORT, "--minutes", "0")
+    assert result.returncode == 3, result
+    assert b"the time is up (--minutes 0) before anything was checked" in result.stderr
 
 
 def test_wrong_use_is_told(run: Run) -> None:

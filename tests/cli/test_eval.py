@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,11 +14,13 @@ import click
 import pytest
 
 from luce.supervisor.cli.entry import EXIT_BAD_ARGS
+from luce.supervisor.cli.evaluation.asking import in_turns
 from luce.supervisor.cli.evaluation.command import command
 from luce.supervisor.cli.evaluation.sides import ServerSide
 from luce.supervisor.cli.server_client import ServerClient, ServerError
 from luce.supervisor.evaluating.code_runner import runs_to_its_end
 from luce.supervisor.evaluating.question import Question, Reply, Scale
+from luce.supervisor.evaluating.results import Results
 from luce.supervisor.evaluating.run import NoRoomError, ask_all
 from luce.supervisor.evaluating.suites import PACKAGED_AT_LEAST, SUITES
 from luce.supervisor.evaluating.tasks import GENERATED
@@ -219,6 +223,45 @@ def test_another_side_begins_each_time(right: Oracle, wrong: Oracle) -> None:
     asked = list(ask_all(sides, [first("needle")] * 3, 1))
     assert began == ["a", "b", "b", "a", "a", "b"]
     assert all([outcome.side for outcome in one.outcomes] == ["a", "b"] for one in asked)
+
+
+def test_ctrl_c_shows_what_was_answered(bin_dir: Path, wrong: Oracle) -> None:
+    wrong.n_answers = 2
+    command = [str(bin_dir / "luce"), "eval", "--url", wrong.url, "--tasks", "needle,tools", *SHORT]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        assert running.stdout is not None
+        said = iter(running.stderr)
+        assert re.match(r"luce eval: about \d+ s for 6 questions$", next(said))
+        assert re.match(r"needle .*: url 100%, about \d+ s left$", next(said))
+        assert next(said).startswith("needle")
+        running.send_signal(signal.SIGINT)
+        shown = running.stdout.read()
+        assert running.wait(60) == 130
+    assert "ended early: told to stop; 2 of 6 questions were asked" in shown
+
+
+def test_the_time_of_minutes_is_up(run: Run, wrong: Oracle) -> None:
+    wrong.n_answers = 2
+    limits = ("--at-least", "tools-formed=1", "--minutes", "0.1")
+    result = evaluate(run, "--url", wrong.url, "--tasks", "needle,tools", *limits, *SHORT)
+    assert result.returncode == 3, result
+    assert b"the time is up (--minutes 0.1)" in result.stdout + result.stderr
+
+
+def test_tasks_take_turns_where_the_time_is_limited_and_what_was_not_come_to_is_not_below() -> None:
+    questions = [first(name) for name in ("needle", "tools", "needle-hop")]
+    groups = [[questions[0]] * 4, [questions[1]] * 2, [questions[2]] * 8]
+    order = [question.task for question in in_turns(groups)]
+    assert {name: order.count(name) for name in order} == {"needle": 4, "tools": 2, "needle-hop": 8}
+    half = order[:7]
+    assert {name: half.count(name) for name in half} == {"needle": 2, "tools": 1, "needle-hop": 4}
+    results = Results({"it": ""}, [TASKS["needle"]], {}, {"needle": 0.5})
+    assert [str(one) for one in results.shortfalls()] == ["needle was not measured, wanted at least 50.0%"]
+    results.ended = "the time is up"
+    assert results.shortfalls() == []
 
 
 # The packaged model

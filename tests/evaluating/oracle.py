@@ -29,6 +29,8 @@ class Oracle:
         """Longer prompts are refused."""
         self.n_busy = 0
         """So many requests are refused first."""
+        self.n_answers: int | None = None
+        """Of the questions it knows; the others wait until it ends."""
         self._known: dict[str, Question] = {}
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
@@ -77,6 +79,8 @@ class Oracle:
         question = self._known.get(_key(body["messages"]))
         if question is not None:
             self.asked.append(body)
+            if self.n_answers is not None and len(self.asked) > self.n_answers:
+                await self._stop.wait()
             reply = self.fault(question, question.right)
         return await self._streamed(request, reply, n_chars // 4)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,13 +14,14 @@ from typing import Any
 import click
 
 from luce.supervisor.cli.bench.command import Depths
-from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, Failure, say
+from luce.supervisor.cli.entry import EXIT_OK, EXIT_REFUSED, EXIT_UNFINISHED, Failure, say
+from luce.supervisor.cli.evaluation.asking import ask_within
 from luce.supervisor.cli.evaluation.report import print_results, to_json
 from luce.supervisor.cli.evaluation.sides import ServerSide
 from luce.supervisor.cli.evaluation.task_choice import choose_tasks
+from luce.supervisor.cli.numbers import Real
 from luce.supervisor.cli.options import engine_options
 from luce.supervisor.cli.output import print_tables, write_output
-from luce.supervisor.cli.progress import progress
 from luce.supervisor.cli.server_client import ServerClient, ServerError
 from luce.supervisor.cli.servers import (
     UNNAMED_MODEL,
@@ -29,9 +31,9 @@ from luce.supervisor.cli.servers import (
     named_server,
     own_server,
 )
-from luce.supervisor.evaluating.question import Question, Scale, Task
+from luce.supervisor.cli.time_limit import TimeIsUp, time_limit
+from luce.supervisor.evaluating.question import Task
 from luce.supervisor.evaluating.results import Results
-from luce.supervisor.evaluating.run import ask_all
 from luce.supervisor.evaluating.suites import PACKAGED_AT_LEAST, PACKAGED_LENGTH, SUITES, Suite
 
 _EPILOG = """\b
@@ -51,9 +53,11 @@ Examples:
   luce eval --model m.gguf --vs "--cache-type-k q8_0 --cache-type-v q4_0"     what does a setting cost?
   luce eval --url http://127.0.0.1:8080 --vs http://127.0.0.1:8081 --tasks tools,replay
   luce eval --model m.gguf --tasks gsm8k --gsm8k test.jsonl --at-least gsm8k=0.6
+  luce eval --model m.gguf --suite standard --minutes 30        a share of each task, by then
 
 \b
-Exit codes: 0 done, 1 something is below --at-least or a server refused, 2 the start failed, 64 bad arguments.
+Exit codes: 0 done, 1 something is below --at-least or a server refused, 2 the start failed, 3 the time of --minutes was
+up before all was asked, and nothing is below, 64 bad arguments, 130 Ctrl-C.
 """
 _CTX_BESIDE = 1024  # tokens of template, question and answer around a long text, and more than any tool's prompt
 
@@ -118,6 +122,8 @@ _COUNT = click.IntRange(1, 1 << 20)
               help="Questions at once.")  # fmt: skip
 @click.option("--thinking", type=click.IntRange(0, 1 << 20), default=0, show_default=True, metavar="N",
               help="Tokens that an answer may think before it begins.")  # fmt: skip
+@click.option("--minutes", type=Real(min=0), metavar="N", help="End after so many minutes, and show what was found by"
+              " then; tasks take turns. Default: as long as it takes, which is said at the start.")  # fmt: skip
 @click.option("--name", "model_name", metavar="NAME", help="The model that --url is asked for. Default: its first one.")
 @click.option("--vs-name", metavar="NAME", help="The model that --vs is asked for. Default: its first one.")
 @click.option("--json", "as_json", is_flag=True, help="Shares, intervals and every answer as JSON in place of tables.")
@@ -142,14 +148,25 @@ def command(context: click.Context, /, **values: Any) -> int:
 
         pyplot = open_pyplot()
     end_by_signals()
+    settings = {"suite": values["suite"], "seed": _seed(values), "temperature": 0, "thinking": values["thinking"]}
+    results = Results({}, tasks, settings, at_least)
+    minutes = values["minutes"]
+    code = EXIT_OK
     try:
-        with _sides(context, values, suite) as (sides, what):
-            settings = {"suite": values["suite"], "seed": _seed(values), "temperature": 0,
-                        "thinking": values["thinking"]}  # fmt: skip
-            results = Results(what, tasks, settings, at_least)
-            _ask(results, sides, suite, values["parallel"])
+        with (
+            time_limit(None if minutes is None else 60 * minutes),
+            _sides(context, values, suite) as (sides, results.sides),
+        ):
+            ask_within(results, sides, suite, values["parallel"], minutes)
     except ServerError as error:
         raise Failure(str(error), EXIT_REFUSED) from None
+    except TimeIsUp:
+        results.ended, code = f"the time is up (--minutes {minutes:g})", EXIT_UNFINISHED
+    except KeyboardInterrupt:
+        results.ended, code = "told to stop", 128 + signal.SIGINT
+    if results.ended and not results.asked:
+        say(f"luce eval: {results.ended} before anything was answered")
+        return code
     if not any(asked.outcomes for asked in results.asked):
         raise Failure("; ".join(["nothing could be asked", *results.refusals()]), EXIT_REFUSED)
     if values["as_json"]:
@@ -161,7 +178,7 @@ def command(context: click.Context, /, **values: Any) -> int:
     shortfalls = results.shortfalls()
     for shortfall in shortfalls:
         say(f"below --at-least: {shortfall}")
-    return EXIT_REFUSED if shortfalls else EXIT_OK
+    return EXIT_REFUSED if shortfalls and code in {EXIT_OK, EXIT_UNFINISHED} else code
 
 
 def _suite(values: Mapping[str, Any]) -> Suite:
@@ -243,20 +260,3 @@ def _room(values: Mapping[str, Any], suite: Suite) -> list[str]:
     n_ctx = max(suite.lengths) * 5 // 4 + _CTX_BESIDE + values["thinking"]
     room = ["--ctx", str(max(n_ctx, 8192))] if values["ctx"] is None and values["pool"] is None else []
     return room + (["--lanes", str(values["parallel"])] if values["parallel"] > 1 and values["lanes"] is None else [])
-
-
-def _ask(results: Results, sides: Sequence[ServerSide], suite: Suite, n_at_once: int) -> None:
-    """Raises ServerError."""
-    questions: list[Question] = []
-    counted: dict[str, float] = {"": 1.0}  # by the first side: all get the same prompts
-    for task in results.tasks:
-        if task.sample not in counted:
-            counted[task.sample] = sides[0].chars_per_token(task.sample)
-        seed, chars_per_token = results.settings["seed"], counted[task.sample]
-        questions += task.make(Scale(suite.lengths, suite.n_samples, suite.n_calls, seed, chars_per_token))
-    with progress("asking", len(questions)) as advance:
-        for asked in ask_all(sides, questions, n_at_once):
-            results.asked.append(asked)
-            question = asked.question
-            marks = ", ".join(f"{one.side} {next(iter(one.scores.values())):.0%}" for one in asked.outcomes)
-            advance(f"{question.task} {question.name}: {marks or 'left out'}")

@@ -22,6 +22,8 @@ def to_json(results: Results) -> dict[str, Any]:
         "version": metadata.version("luce-daemon"),
         "settings": results.settings,
         "sides": results.sides,
+        "ended_early": results.ended or None,
+        "questions": results.n_questions,
         "at_least": dict(results.at_least),
         "scores": [asdict(row) for row in results.score_rows()],
         "differences": [asdict(row) for row in results.difference_rows()],
@@ -74,6 +76,9 @@ def print_results(console: Console, results: Results) -> None:
         )
     for line in results.refusals():
         console.print(line, markup=False)
+    if results.ended:
+        asked = f"{len(results.asked):,} of {results.n_questions:,} questions were asked"
+        console.print(f"ended early: {results.ended}; {asked}", markup=False)
 
 
 def _range(interval: Interval, sign: str = "") -> str:

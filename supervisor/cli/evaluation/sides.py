@@ -5,9 +5,11 @@ HTTP as ServerClient has it; judges nothing.
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from luce.supervisor.cli.server_client import CHAT_PATH, Answer, ServerClient, ServerError
@@ -20,6 +22,15 @@ _N_TRIES, _PAUSE_S = 5, 2.0
 _THOUGHT = re.compile(r"\A\s*<think>.*?(?:</think>|\Z)\s*", re.DOTALL)
 _FEW, _MANY = 1, 4  # times that a sample stands in the two prompts which tell how many characters a token has
 _USUAL_CHARS_PER_TOKEN = 4.0
+_N_PROBE_WORDS, _N_PROBE_ANSWER = 64, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds for a token of a prompt, and of an answer."""
+
+    read_s: float
+    write_s: float
 
 
 class ServerSide:
@@ -55,6 +66,20 @@ class ServerSide:
             counts.append(_count(answer.usage, "prompt_tokens"))
         n_tokens = counts[1] - counts[0]
         return (len(texts[1]) - len(texts[0])) / n_tokens if n_tokens > 0 else _USUAL_CHARS_PER_TOKEN
+
+    def pace(self) -> Pace:
+        """By a short prompt that nobody has sent before, and a short answer. Raises ServerError."""
+        words = " ".join(secrets.token_hex(2) for _ in range(_N_PROBE_WORDS))
+        read, read_s = self._timed(words, 1)
+        written, written_s = self._timed("Count from 1 to 100.", _N_PROBE_ANSWER)
+        read_s /= max(_count(read.usage, "prompt_tokens"), 1)
+        n_written = max(_count(written.usage, "completion_tokens"), 1)
+        return Pace(read_s, max(written_s - read_s * _count(written.usage, "prompt_tokens"), 0) / n_written)
+
+    def _timed(self, text: str, n: int) -> tuple[Answer, float]:
+        began_s = time.monotonic()
+        answer = self._asked({"messages": [{"role": "user", "content": text}], "max_tokens": n})
+        return answer, time.monotonic() - began_s
 
     def _asked(self, body: Mapping[str, Any]) -> Answer:
         """A server that is busy is asked again."""

@@ -3,9 +3,7 @@ starts, shows. What is checked stands in luce.supervisor.checking."""
 
 from __future__ import annotations
 
-import tempfile
-from collections import Counter
-from collections.abc import Callable, Sequence
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from luce.supervisor.cli.bench.command import Depths
-from luce.supervisor.cli.check_report import print_report, to_json, write_json
+from luce.supervisor.cli.checking.report import print_report, to_json, write_json
+from luce.supervisor.cli.checking.run import CheckRun
 from luce.supervisor.cli.entry import (
-    EXIT_BAD_ARGS,
     EXIT_OK,
     EXIT_REFUSED,
-    EXIT_START_FAILED,
+    EXIT_UNFINISHED,
     Failure,
     run_async,
     say,
 )
-from luce.supervisor.cli.model_files import text_model
 from luce.supervisor.cli.numbers import Real
 from luce.supervisor.cli.options import engine_options, read_binary, read_engine_config
 from luce.supervisor.cli.output import print_tables, write_output
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from luce.supervisor.checking.checks import Check
     from luce.supervisor.checking.finding import Finding
     from luce.supervisor.checking.subject import Volume
-    from luce.supervisor.config import DaemonConfig
 
 _STDOUT = "-"
 
@@ -61,9 +57,11 @@ Examples:
   luce check --model m.gguf --draft d.gguf         everything, at 1,024, 4,096 and 32,768 tokens
   luce check --model m.gguf --only kv-type --cache-type-k q8_0 --cache-type-v q4_0
   luce check --model m.gguf --skip paging --lengths 1K,64K --json check.json
+  luce check --model m.gguf --minutes 10           what can be checked by then
 
 \b
-Exit codes: 0 all passed, 1 a check failed or nothing could be checked, 2 the start failed, 64 bad arguments.
+Exit codes: 0 all passed, 1 a check failed or nothing could be checked, 2 the start failed, 3 the time of --minutes was
+up before all was checked, and nothing failed, 64 bad arguments, 130 Ctrl-C.
 """
 
 
@@ -107,6 +105,13 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic in newer vers
     help="Mean KL divergence against f16 that the KV type may have, in nats a token. Default: by the type.",
 )
 @click.option(
+    "--minutes",
+    type=Real(min=0),
+    metavar="N",
+    help="End after so many minutes, and show what was found by then. Default: as long as it takes, which is said after"
+    " a first short text.",
+)
+@click.option(
     "--json", "json_path", metavar="FILE", help="Write everything that was found as JSON; - for standard output."
 )
 @engine_options
@@ -117,6 +122,7 @@ def command(
     skip: tuple[str, ...],
     noise: float | None,
     max_kl: float | None,
+    minutes: float | None,
     json_path: str | None,
     **values: Any,
 ) -> int:
@@ -130,21 +136,27 @@ def command(
         values["log_level"] = "error"
     config = read_engine_config(values)
     volume = _volume(quick, lengths, noise, max_kl)
-    found: list[Finding] = []
-    ready: dict[str, str] = {}
-    binary = read_binary()
+    run = CheckRun(read_binary(), config, volume, checks)
+    code = EXIT_OK
     with progress("starting", len(checks)) as advance:
-        code = run_async(lambda: _check(binary, config, volume, checks, found, ready, advance))
+        try:
+            code = run_async(lambda: run.check_within(minutes, advance))
+        except KeyboardInterrupt:
+            code = 128 + signal.SIGINT
     if code != EXIT_OK:
-        return code  # told to stop
-    report = to_json(ready, config, volume, found)
+        run.ended = "told to stop"
+    if run.ended and not run.found:
+        say(f"luce check: {run.ended} before anything was checked")
+        return code or EXIT_UNFINISHED
+    found, ready = run.all_found(), run.ready
+    report = to_json(ready, config, volume, found, run.ended)
     if json_path is not None and json_path != _STDOUT:
         write_json(Path(json_path), report)
     if json_path == _STDOUT:
         write_output(report)
     else:
-        print_tables(lambda console: print_report(console, ready, found))
-    return _exit_code(found)
+        print_tables(lambda console: print_report(console, ready, found, run.ended))
+    return code or _exit_code(found, run.ended)
 
 
 def _chosen(only: tuple[str, ...] | None, skip: tuple[str, ...]) -> list[Check]:
@@ -165,73 +177,14 @@ def _volume(quick: bool, lengths: tuple[int, ...] | None, noise: float | None, m
     return volume if noise is None else replace(volume, noise=noise)
 
 
-async def _check(
-    binary: Path,
-    config: DaemonConfig,
-    volume: Volume,
-    checks: Sequence[Check],
-    found: list[Finding],
-    ready: dict[str, str],
-    advance: Callable[[str], None],
-) -> int:
-    """Fills `found`, and `ready` with what the engine says of itself."""
-    from luce.supervisor.checking.checks import run_checks
-    from luce.supervisor.checking.engines import EngineStarter
-    from luce.supervisor.checking.finding import left_out
-    from luce.supervisor.checking.subject import Subject, reach_of
-    from luce.supervisor.checking.texts import Texts
-    from luce.supervisor.engine.process import StartError
-
-    with text_model(config.model) as model, _folder(config) as folder:
-        pool = config.kvflash if isinstance(config.kvflash, int) else config.pool
-        reach = reach_of(volume, ctx=config.ctx, n_trained=_trained_with(config.model), pool=pool)
-        if not reach.lengths:
-            raise Failure(f"no length of --lengths can be checked: {reach.why}", EXIT_BAD_ARGS)
-        starter = EngineStarter(binary, config, say)
-        try:
-            async with starter.engine(ctx=reach.ctx, disk_cache=None) as engine:
-                ready.update(engine.ready)
-        except StartError as error:
-            raise Failure(
-                str(error), EXIT_BAD_ARGS if error.exit_code == EXIT_BAD_ARGS else EXIT_START_FAILED
-            ) from None
-        found += [left_out("lengths", f"{length:,} tokens", reach.why) for length in reach.beyond]
-        texts = Texts(model if model.info.has_text else None, int(ready["vocab"]))
-        subject = Subject(starter, texts, volume, reach.ctx, reach.lengths, Path(folder))
-        found += await run_checks(subject, checks, lambda check, of_it: advance(_summary(check, of_it)))
-    return EXIT_OK
-
-
-def _trained_with(model: Path) -> int:
-    """Tokens of the longest text; 0 if the file does not say."""
-    from luce.supervisor.models.gguf_header import GgufError, read_gguf_header
-    from luce.supervisor.models.model_memory import model_memory
-
-    try:
-        return model_memory(read_gguf_header(model)).n_context_trained
-    except GgufError as error:
-        raise Failure(f"--model {model}: {error}", EXIT_START_FAILED) from None
-
-
-def _folder(config: DaemonConfig) -> tempfile.TemporaryDirectory[str]:
-    """Where the disk check may write: in the folder of --disk-cache, if that is there."""
-    folder = config.disk_cache
-    beside = folder if folder is not None and folder.is_dir() else None
-    return tempfile.TemporaryDirectory(prefix="luce-check-", dir=beside)
-
-
-def _summary(check: Check, found: Sequence[Finding]) -> str:
-    from luce.supervisor.checking.finding import Verdict
-
-    verdicts = Counter(finding.verdict for finding in found)
-    told = ", ".join(f"{verdicts[verdict]} {verdict}" for verdict in Verdict if verdicts[verdict])
-    return f"{check.name}: {told} ({sum(finding.seconds for finding in found):.1f} s)"
-
-
-def _exit_code(found: list[Finding]) -> int:
+def _exit_code(found: list[Finding], ended: str) -> int:
     from luce.supervisor.checking.finding import Verdict
 
     verdicts = {finding.verdict for finding in found}
-    if Verdict.PASSED not in verdicts and Verdict.FAILED not in verdicts:
+    if Verdict.FAILED in verdicts:
+        return EXIT_REFUSED
+    if ended:
+        return EXIT_UNFINISHED
+    if Verdict.PASSED not in verdicts:
         raise Failure("nothing could be checked: see what was left out, and why", EXIT_REFUSED)
-    return EXIT_REFUSED if Verdict.FAILED in verdicts else EXIT_OK
+    return EXIT_OK

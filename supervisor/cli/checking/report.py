@@ -30,9 +30,13 @@ def counts(found: Sequence[Finding]) -> dict[str, int]:
     return {verdict.value.replace(" ", "_"): verdicts[verdict] for verdict in Verdict}
 
 
-def to_json(ready: Mapping[str, str], config: DaemonConfig, volume: Volume, found: Sequence[Finding]) -> bytes:
+def to_json(
+    ready: Mapping[str, str], config: DaemonConfig, volume: Volume, found: Sequence[Finding], ended: str
+) -> bytes:
+    """`ended`: why it ended early; empty: it did not."""
     report: dict[str, Any] = {
         "passed": all(finding.verdict is not Verdict.FAILED for finding in found),
+        "ended_early": ended or None,
         "counts": counts(found),
         "engine": {name: ready[name] for name in _SAID if name in ready},
         "options": config.to_argv(),
@@ -57,7 +61,7 @@ def write_json(path: Path, report: bytes) -> None:
         raise Failure(f"--json {path}: {error.strerror}", EXIT_REFUSED) from None
 
 
-def print_report(console: Console, ready: Mapping[str, str], found: Sequence[Finding]) -> None:
+def print_report(console: Console, ready: Mapping[str, str], found: Sequence[Finding], ended: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -75,4 +79,4 @@ def print_report(console: Console, ready: Mapping[str, str], found: Sequence[Fin
         table.add_row(verdict, finding.check, escape(finding.case), n_tokens, f"{finding.seconds:.1f}", escape(told))
     console.print(table)
     told = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts(found).items() if n)
-    console.print(told)
+    console.print(f"{told}; ended early: {ended}" if ended else told, markup=False)
