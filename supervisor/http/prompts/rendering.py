@@ -36,7 +36,6 @@ from luce.supervisor.http.prompts.reading_ranges import ReadingRanges, reading_r
 from luce.supervisor.http.prompts.reasoning_history import ReasoningHistory
 from luce.supervisor.http.prompts.templates.fitted_template import FittedChat, FittedTemplate, fitted
 from luce.supervisor.http.prompts.templates.tool_history import in_call_order
-from luce.supervisor.http.prompts.templates.traits import TemplateTraits
 from luce.supervisor.http.prompts.token_replay_cache import SplicedPrompt, TokenReplayCache, Turn
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel, schema_to_grammar
 from luce.supervisor.text.image_markers import images_in
@@ -151,10 +150,13 @@ class Renderer:
         if isinstance(prompt, TextPrompt):
             text = self._text(prompt)
             return replace(text, in_parts=parts_from is not None and len(text.ids) >= parts_from)
+        if prompt.may_call:
+            self._check_tools(prompt)
         spoken = self._spoken(prompt, owner or client)
-        max_calls = self._max_calls(prompt)
+        is_parallel = self._is_parallel(prompt)
+        max_calls = _max_calls(prompt, is_parallel=is_parallel)
         held = _Held(self._tools.read(prompt.tools, owner), self._schema(prompt))
-        shown = self._shown(prompt, spoken, owner, held, has_images=bool(images), max_calls=max_calls)
+        shown = self._shown(prompt, spoken, owner, held, has_images=bool(images), is_parallel=is_parallel)
         chat, answers = shown.chat, spoken.answers_in(shown.messages)
         if chat.rendered_whole:
             self._say_once(f"the chat template renders each conversation whole, old turns too: {chat.rendered_whole}")
@@ -244,20 +246,15 @@ class Renderer:
         is_strict = isinstance(prompt, ChatPrompt) and prompt.json_schema_is_strict
         return self._schemas.of_answer(prompt.json_schema, is_strict=is_strict)
 
-    def _max_calls(self, prompt: ChatPrompt) -> int | None:
-        """Calls that the answer may have; None: any number. Raises ApiError where there can be none and one has to
-        be."""
-        if not prompt.tools:
-            return None
-        traits = self._template.traits(with_tools=True)
-        if prompt.may_call:
-            self._check_tools(prompt, traits)
-        takes_several = prompt.parallel_tool_calls
-        if takes_several is None:
-            takes_several = traits.takes_parallel_calls
-        return prompt.max_tool_calls if takes_several and not prompt.tool_choice.startswith("function:") else 1
+    def _is_parallel(self, prompt: ChatPrompt) -> bool:
+        """Whether an answer may have several calls; where the client does not say, as the template shows them."""
+        if prompt.parallel_tool_calls is not None:
+            return prompt.parallel_tool_calls
+        return not prompt.tools or self._template.traits(with_tools=True).takes_parallel_calls
 
-    def _check_tools(self, prompt: ChatPrompt, traits: TemplateTraits) -> None:
+    def _check_tools(self, prompt: ChatPrompt) -> None:
+        """Raises ApiError where a call is demanded that cannot be."""
+        traits = self._template.traits(with_tools=True)
         if prompt.tool_choice != "auto" and not traits.parses_calls:
             text = (
                 "No call can be demanded: the model's chat template has no format for tool calls. Leave tool_choice"
@@ -278,7 +275,7 @@ class Renderer:
         held: _Held,
         *,
         has_images: bool,
-        max_calls: int | None,
+        is_parallel: bool,
     ) -> FittedChat:
         choice: str | Mapping[str, Any] = prompt.tool_choice
         if prompt.tool_choice.startswith("function:"):
@@ -288,7 +285,7 @@ class Renderer:
             spoken.messages,
             tools=None if held.tools is None else held.tools.shown,
             tool_choice=choice,
-            parallel_tool_calls=max_calls != 1,
+            parallel_tool_calls=is_parallel,
             json_schema=None if held.schema is None else held.schema.compiled.shape,
             grammar=None if prompt.may_call else prompt.grammar,
             enable_thinking=prompt.thinking is not False,
@@ -371,6 +368,13 @@ class Renderer:
         if text not in self._said:
             self._said.add(text)
             logger.log(level, "%s", text)
+
+
+def _max_calls(prompt: ChatPrompt, *, is_parallel: bool) -> int | None:
+    """Calls that the answer may have; None: any number."""
+    if not prompt.tools:
+        return None
+    return prompt.max_tool_calls if is_parallel and not prompt.tool_choice.startswith("function:") else 1
 
 
 def _moved(places: Sequence[int | None], images: ImagePlaces) -> Sequence[int | None]:

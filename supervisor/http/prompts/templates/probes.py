@@ -41,7 +41,6 @@ _NO_THOUGHT = re.compile(r"<think>\s*</think>\s*")
 
 _ROLES = {"s": "system", "d": "developer", "u": "user", "a": "assistant"}
 
-
 _known: WeakKeyDictionary[TextModel, dict[bool, TemplateTraits]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -59,6 +58,7 @@ def traits_of(model: TextModel, *, with_tools: bool) -> TemplateTraits:
 
 
 def find_traits(model: TextModel, *, with_tools: bool) -> TemplateTraits:
+    """Conversations are spelled as _Probe says."""
     probe = _Probe(model, _TOOLS if with_tools else None)
     call_id_length = probe.find_id_length()
     shows_calls = probe.shows("ucrau")
