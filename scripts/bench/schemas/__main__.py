@@ -1,7 +1,7 @@
 """How much of JSON schemas engines enforce: `python -m scripts.bench.schemas --folder DIR [--engine NAME]`.
 
-DIR takes the test suite, and has the MCP servers that `npm install` put there (mcp_tools.PACKAGES). Prints the tables of
-docs/benchmarks/schemas.md.
+DIR takes the test suite, and has the MCP servers that `npm install` put there (mcp_tools.PACKAGES). Prints the tables
+of docs/benchmarks/schemas.md.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def main() -> None:
     chosen = parser.parse_args()
     suite = fetch(chosen.folder)
     engines = {name: ENGINES[name] for name in chosen.engine or ENGINES}
-    print("| suite | engine | taken whole | partly, told | refused schemas | valid refused | wrongly accepted, untold |")
+    print(
+        "| suite | engine | taken whole | partly, told | refused schemas | valid refused | wrongly accepted, untold |"
+    )
     for draft in DRAFTS:
         for name, engine in engines.items():
             print(f"| {draft} | {name} | {suite_row(engine, groups(suite, draft))} |")

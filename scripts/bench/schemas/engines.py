@@ -47,8 +47,8 @@ def llguidance(schema: Any) -> Compiled:
     from llguidance import LLMatcher, LLTokenizer
 
     tokenizer = LLTokenizer("byte")
-    grammar = LLMatcher.grammar_from_json_schema(schema, defaults={"whitespace_flexible": True})
-    matcher = LLMatcher(tokenizer, grammar, log_level=0)
+    grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema))
+    matcher = LLMatcher(tokenizer, grammar, log_level=0)  # any whitespace, as it does by itself
     if matcher.is_error():
         raise RefusedError(matcher.get_error())
 
