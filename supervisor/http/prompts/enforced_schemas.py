@@ -7,6 +7,7 @@ no template: of what a template takes from a schema it is told by the grammar th
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +23,8 @@ logger = logging.getLogger("luce.http.answering")
 
 RESPONSE_FORMAT = "response_format"
 """What notes call the schema of the whole answer, in every dialect."""
+_BARE_TEXTS = {"xml-arg-string": r'"\n</parameter>\n"'}
+"""llama.cpp's rules for the rest of an argument that is any text, and what ends it."""
 _MAX_KNOWN = 512
 _MAX_TOLD = 4096
 
@@ -112,6 +115,7 @@ class EnforcedSchemas:
 
 def with_rules(grammar: str, schemas: Sequence[EnforcedSchema]) -> tuple[str, tuple[AppliedNote, ...]]:
     """A template's grammar with the rules that its schemas refer to, and what they enforce that it does not take."""
+    grammar = _with_bare_texts(grammar, schemas)
     bodies = {name: body for schema in schemas for name, body in schema.compiled.rules.items()}
     needed = rules_used(bodies, grammar)
     if needed:
@@ -120,10 +124,22 @@ def with_rules(grammar: str, schemas: Sequence[EnforcedSchema]) -> tuple[str, tu
         AppliedNote(schema.source, note)
         for schema in schemas
         for rule, notes in schema.compiled.in_rules.items()
-        if rule not in needed
+        if rule not in needed and schema.compiled.bare.get(rule) not in needed
         for note in notes
     ]
     return grammar, tuple(dict.fromkeys(lost))
+
+
+def _with_bare_texts(grammar: str, schemas: Sequence[EnforcedSchema]) -> str:
+    """Where a format has arguments written as they are, those whose texts the schema lists are one of these."""
+    for number, schema in enumerate(schemas):
+        for index, part in enumerate(schema.compiled.shape.get("properties", {}).values()):
+            if (bare := part.get("x-bare")) is None:
+                continue
+            for rule, end in _BARE_TEXTS.items():
+                head = rf"^(tool-{number}-arg-{index} ::= .*) {rule}$"
+                grammar = re.sub(head, lambda found: f"{found[1]} {bare} {end}", grammar, flags=re.MULTILINE)  # noqa: B023
+    return grammar
 
 
 def callable_schemas(prompt: ChatPrompt, schemas: Sequence[EnforcedSchema]) -> Sequence[EnforcedSchema]:

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any
 
 from luce.supervisor.text.schemas.arrays import ArrayWriter
-from luce.supervisor.text.schemas.code_points import json_literal
+from luce.supervisor.text.schemas.code_points import json_literal, literal
 from luce.supervisor.text.schemas.conjunctions import ALL_TYPES, Conjunction, Gatherer, Part
 from luce.supervisor.text.schemas.documents import Place, Schema, SchemaDocument
 from luce.supervisor.text.schemas.formats import FORMATS
@@ -46,6 +46,8 @@ class CompiledSchema:
     notes: Sequence[SchemaNote]
     in_rules: Mapping[str, Sequence[SchemaNote]]
     """What a rule alone enforces: lost where a template has calls written in another form than JSON."""
+    bare: Mapping[str, str]
+    """Of rules for texts as JSON those for the same texts as they are, without quotes (`x-bare` of a shape)."""
 
     @property
     def grammar(self) -> str:
@@ -76,6 +78,7 @@ class SchemaCompiler:
         self._gatherer = Gatherer(self._document, self.tell, self._are_apart)
         self._notes: dict[tuple[str, str], SchemaNote] = {}
         self._in_rules: dict[str, list[SchemaNote]] = {}
+        self._bare: dict[str, str] = {}
         self._known: dict[frozenset[int], Value | Never] = {}
         self._begun: dict[frozenset[int], tuple[str, int]] = {}
         self._path: list[bool] = []  # whether each value on the way here has to be there
@@ -94,7 +97,7 @@ class SchemaCompiler:
                 if ("", keyword) not in self._notes:
                     self._claim(value.rule, root, keyword)
         shape = _as_object(value) if of_object else value.shape
-        return CompiledSchema(shape, self.rules.bodies, list(self._notes.values()), self._in_rules)
+        return CompiledSchema(shape, self.rules.bodies, list(self._notes.values()), self._in_rules, self._bare)
 
     def tell(self, place: Place, keyword: str, reason: str) -> None:
         self._notes.setdefault((place.pointer, keyword), SchemaNote(place.pointer, keyword, reason))
@@ -278,11 +281,14 @@ class SchemaCompiler:
         ways = []
         for name, literals in by_type.items():
             rule = self.rules.item(literals)
+            shape = {"type": name, "x-gbnf": rule}
             if name == "string":
+                texts = [value for value in listed if isinstance(value, str)]
+                self._bare[rule] = shape["x-bare"] = self.rules.add(" | ".join(map(literal, texts)))
                 for part in conjunction.parts:
                     for keyword in part.words.keys() & {"enum", "const"}:
                         self._claim(rule, part.place, keyword)
-            ways.append((rule, {"type": name, "x-gbnf": rule}))
+            ways.append((rule, shape))
         return ways
 
     def _typed(self, name: str, conjunction: Conjunction) -> Way:
