@@ -17,7 +17,7 @@ from typing import Any
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.prompts.conversation_memo import exact_bytes
-from luce.supervisor.text.schemas import CompiledSchema, SchemaNote, compile_schema, rules_used
+from luce.supervisor.text.schemas import CompiledSchema, SchemaNote, compile_schema, is_type, rules_used
 
 logger = logging.getLogger("luce.http.answering")
 
@@ -88,7 +88,10 @@ class EnforcedSchemas:
         )
 
     def of_answer(self, schema: Mapping[str, Any], *, is_strict: bool) -> EnforcedSchema:
-        """{}: any object."""
+        """{}: any object. Raises ApiError where nothing of it means anything: of an answer nothing else is asked."""
+        if "type" in schema and not is_type(schema["type"]):
+            text = f"the JSON schema has no grammar: {str(schema['type'])[:80]!r} is no type"
+            raise ApiError(ErrorKind.INVALID, "bad_schema", text, param=RESPONSE_FORMAT)
         return EnforcedSchema(RESPONSE_FORMAT, self.compiled(schema, of_object=not schema), is_strict)
 
     def tell(self, schemas: Sequence[EnforcedSchema], lost: Sequence[AppliedNote] = ()) -> tuple[AppliedNote, ...]:

@@ -57,6 +57,13 @@ def read_keywords(schema: Mapping[str, Any], tell: Tell) -> dict[str, Any]:
     return read
 
 
+def is_type(value: Any) -> bool:
+    """Whether it can stand behind `type`: one word or several, each of which means something."""
+    told: list[str] = []
+    _types(value, lambda _, reason: told.append(reason))
+    return not told
+
+
 def _types(value: Any, tell: Tell) -> frozenset[str] | None:
     types: set[str] = set()
     for word in value if isinstance(value, list) else [value]:
