@@ -96,8 +96,10 @@ class Gatherer:
     def __init__(self, document: SchemaDocument, tell: TellAt, are_apart: Callable[[Iterable[Place]], bool]) -> None:
         """`are_apart`: whether no value is of all these schemas."""
         self._document = document
-        self._tell = tell
-        self._are_apart = are_apart
+        self._tell_caller = tell
+        self._ask_apart = are_apart
+        self._captured: list[tuple[Place, str, str]] | None = None
+        self._told: dict[tuple[int, str], list[tuple[Place, str, str]]] = {}
         self._made: dict[tuple[int, str], list[Sequence[Place]]] = {}
         self._words: dict[int, dict[str, Any]] = {}
         self._kept: list[Any] = []  # a schema's id is its name here
@@ -127,10 +129,20 @@ class Gatherer:
         assert isinstance(schema, Mapping)
         if id(schema) not in self._words:
             self._kept.append(schema)
-            words = read_keywords(schema, lambda keyword, reason: self._tell(place, keyword, reason))
+            told: list[tuple[Place, str, str]] = []
+            words = read_keywords(schema, lambda keyword, reason: told.append((place, keyword, reason)))
             words |= {keyword: schema[keyword] for keyword in (OPEN, EXCLUDED) if schema.get(keyword)}
             self._words[id(schema)] = words
+            self._told[id(schema), ""] = told
+        for note in self._told[id(schema), ""]:
+            self._tell(*note)
         return self._words[id(schema)]
+
+    def _tell(self, place: Place, keyword: str, reason: str) -> None:
+        if self._captured is None:
+            self._tell_caller(place, keyword, reason)
+        else:
+            self._captured.append((place, keyword, reason))
 
     def _led_to(self, place: Place, words: dict[str, Any]) -> list[Place]:
         """Schemas that hold as well."""
@@ -181,12 +193,24 @@ class Gatherer:
         return unions
 
     def _remembered(self, place: Place, what: str, make: Callable[[], list[Sequence[Place]]]) -> list[Sequence[Place]]:
+        """Made once, and told each time: what was told first may have been of a branch that was given up."""
         key = id(place.schema), what
         if key not in self._made:
-            self._made[key] = []  # asked for again while it is made: without what it would say
+            self._made[key], self._told[key] = [], []  # asked for again while it is made: without what it would say
+            before, self._captured = self._captured, []
             self._made[key] = make()
+            self._told[key], self._captured = self._captured, before
             self._kept += [branch.schema for branches in self._made[key] for branch in branches]
+        for note in self._told[key]:
+            self._tell(*note)
         return self._made[key]
+
+    def _are_apart(self, places: Iterable[Place]) -> bool:
+        before, self._captured = self._captured, None  # what a trial tells is its caller's to forget
+        try:
+            return self._ask_apart(places)
+        finally:
+            self._captured = before
 
     def _conditional(self, place: Place, condition: Any, then: Any, otherwise: Any) -> list[Sequence[Place]]:
         other = self._other(condition)
