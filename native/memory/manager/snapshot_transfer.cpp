@@ -9,6 +9,26 @@ TierLimits SnapshotTransfer::limits() const {
     return {device_.traits().row_bytes, device_.traits().max_state_bytes(), n_vocab_, has_other_ids_};
 }
 
+// A model with state reads the last prompt anew where only the answer's end is known: what stands at the prompt's end,
+// logits and all, goes along.
+std::optional<EarlierCheckpoint> SnapshotTransfer::prompt_end_of(const Slot& slot) const {
+    if (!device_.traits().has_state() || slot.checkpoint == nullptr) return std::nullopt;
+    std::span<const Token> behind = slot.checkpoint->rest;
+    for (const Page* page = slot.page;; page = page->parent) {
+        const Checkpoint* last = nullptr;
+        for (const Checkpoint& checkpoint : page->checkpoints) {
+            const auto n_rest = checkpoint.rest.size();
+            const bool is_before = checkpoint.position() > slot.begin && checkpoint.position() < slot.position;
+            if (!is_before || n_rest > behind.size() || checkpoint.data->logits.empty()) continue;
+            if (!std::equal(checkpoint.rest.begin(), checkpoint.rest.end(), behind.begin())) continue;
+            if (last == nullptr || n_rest > last->rest.size()) last = &checkpoint;
+        }
+        if (last != nullptr) return EarlierCheckpoint{last->position(), last->data};
+        if (page->is_root()) return std::nullopt;
+        behind = page->tokens;
+    }
+}
+
 Result<SnapshotContents> SnapshotTransfer::contents_of(std::int32_t number) {
     if (const auto& refusal = device_.traits().refusal) return Error{ErrorCode::unsupported, *refusal};
     const Result<const Slot*> slot = slots_.get(number);
@@ -30,6 +50,7 @@ Result<SnapshotContents> SnapshotTransfer::contents_of(std::int32_t number) {
         contents.tokens.insert(contents.tokens.end(), checkpoint->rest.begin(), checkpoint->rest.end());
         contents.checkpoint = checkpoint->data;
     }
+    contents.earlier = prompt_end_of(*slot.value());
     device_.settle();  // others read the bytes
     return contents;
 }
@@ -75,15 +96,24 @@ Result<Position> SnapshotTransfer::adopt(std::int32_t number, const SnapshotCont
     }
     // Before the checkpoint's file is written, which has them too.
     if (uses_scores_) add_scores(std::span(held).subspan(n_before), contents.scores);
+    const ConversationRef conversation = policy_.begin();
     if (contents.checkpoint != nullptr) {
         const auto rest = std::span(contents.tokens).subspan(n_pages * kPageSize);
         slot.checkpoint =
-            cache_.keep_checkpoint(*slot.page, rest, CheckpointKind::mark, contents.checkpoint, policy_.begin());
+            cache_.keep_checkpoint(*slot.page, rest, CheckpointKind::mark, contents.checkpoint, conversation);
         if (slot.checkpoint == nullptr) {
             return let_go(Error{ErrorCode::no_room, "--host-cache has no room for this snapshot's checkpoint"});
         }
     }
     if (const Result<void> set = slots_.set(number, slot); !set) return let_go(set.error());
+    if (contents.earlier) {
+        const auto n = static_cast<std::size_t>(contents.earlier->position / kPageSize);
+        const auto rest = std::span(contents.tokens)
+                              .subspan(n * kPageSize, static_cast<std::size_t>(contents.earlier->position % kPageSize));
+        // Where there is no room for it, the slot is whole without it.
+        (void)cache_.keep_checkpoint(n == 0 ? tree_.root() : *held[n - 1], rest, CheckpointKind::prompt_end,
+                                     contents.earlier->data, conversation);
+    }
     return let_go(slot.position);
 }
 

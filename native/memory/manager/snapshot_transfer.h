@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/result.h"
 #include "memory/manager/kv_cache_types.h"
@@ -30,6 +31,8 @@ public:
     TierLimits limits() const;
 
 private:
+    std::optional<EarlierCheckpoint> prompt_end_of(const Slot& slot) const;
+
     KvDevice& device_;
     PrefixTree& tree_;
     PageCache& cache_;

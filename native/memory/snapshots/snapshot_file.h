@@ -5,10 +5,12 @@
 // CRC-32C of all that), then sections (section_io.h): tokens, each page's rows, where there is a checkpoint its state,
 // rows and logits, and where the pages have scores those (page_scores.h). Nothing follows. All sizes are checked
 // against the model's limits and the file's size before anything is allocated. Format 2; 1 had no scores and is
-// refused.
+// refused. With a checkpoint further up it is format 3: a header of its own (32 bytes) stands behind the first one, and
+// its sections before the scores.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,14 +26,22 @@
 namespace luce::memory {
 
 inline constexpr std::uint32_t kSnapshotFormat = 2;
+inline constexpr std::uint32_t kSnapshotFormatWithEarlier = 3;
+
+// A checkpoint further up in the text.
+struct EarlierCheckpoint {
+    Position position = 0;
+    CheckpointBlob data;
+};
 
 struct SnapshotContents {
-    PageName root;              // the name before the first page
-    Tokens tokens;              // of the whole text
-    Position begin = 0;         // a thin snapshot's pages start with the one that holds this position
-    std::vector<Blob> pages;    // full ones, from begin / kPageSize to tokens.size() / kPageSize
-    CheckpointBlob checkpoint;  // at tokens.size(); none: null
-    PageScores scores;          // of `pages`: none, or all of them
+    PageName root;                             // the name before the first page
+    Tokens tokens;                             // of the whole text
+    Position begin = 0;                        // a thin snapshot's pages start with the one that holds this position
+    std::vector<Blob> pages;                   // full ones, from begin / kPageSize to tokens.size() / kPageSize
+    CheckpointBlob checkpoint;                 // at tokens.size(); none: null
+    std::optional<EarlierCheckpoint> earlier;  // at the last prompt's end: with it that prompt is known, too
+    PageScores scores;                         // of `pages`: none, or all of them
 };
 
 // Whole or not at all; a link stays one (AtomicFile::replace). Gives the file's size. Errors: bad_args (the contents do

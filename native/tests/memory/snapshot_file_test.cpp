@@ -29,6 +29,12 @@ SnapshotContents random_contents(Random& random, std::size_t n_tokens, Position 
     if (below(random, 2) == 0) contents.scores = random_scores(random, contents.pages.size());
     if (with_checkpoint)
         contents.checkpoint = random_checkpoint(random, contents.root, n_tokens % kPageSize, 777, true).checkpoint;
+    if (with_checkpoint && static_cast<Position>(n_tokens) > begin + 1) {
+        const Position position =
+            begin + 1 + static_cast<Position>(below(random, n_tokens - 1 - static_cast<std::size_t>(begin)));
+        const auto n_rest = static_cast<std::size_t>(position % kPageSize);
+        contents.earlier = {position, random_checkpoint(random, contents.root, n_rest, 555, true).checkpoint};
+    }
     return contents;
 }
 
@@ -57,6 +63,9 @@ void check_same(const SnapshotContents& a, const SnapshotContents& b) {
     for (std::size_t i = 0; i < a.pages.size(); ++i) CHECK(*a.pages[i] == *b.pages[i]);
     REQUIRE((a.checkpoint == nullptr) == (b.checkpoint == nullptr));
     if (a.checkpoint) CHECK(same(*a.checkpoint, *b.checkpoint));
+    REQUIRE(a.earlier.has_value() == b.earlier.has_value());
+    if (a.earlier) CHECK(a.earlier->position == b.earlier->position);
+    if (a.earlier) CHECK(same(*a.earlier->data, *b.earlier->data));
     CHECK(a.scores == b.scores);
 }
 
@@ -156,8 +165,24 @@ TEST_CASE("contents that do not fit together are not written, and the old file s
     bad = good;
     bad.checkpoint = random_checkpoint(random, good.root, 9, 1, false).checkpoint;
     CHECK(failure(bad) == ErrorCode::bad_args);
+    for (const Position outside : {-1, 0, 200}) {
+        bad = good;
+        bad.earlier->position = outside;
+        CHECK(failure(bad) == ErrorCode::bad_args);
+    }
+    bad = good;
+    bad.earlier->data = random_checkpoint(random, good.root, kPageSize, 1, false).checkpoint;
+    CHECK(failure(bad) == ErrorCode::bad_args);
     CHECK(content_of(path) == before);
     CHECK(files_below(folder.path).size() == 1);
+}
+
+TEST_CASE("a snapshot without an earlier checkpoint is a file that the version before reads") {
+    Random random(8);
+    SnapshotContents contents = random_contents(random, 200, 0, true);
+    CHECK(encoded(contents)[8] == kSnapshotFormatWithEarlier);
+    contents.earlier.reset();
+    CHECK(encoded(contents)[8] == kSnapshotFormat);
 }
 
 TEST_CASE("damaged snapshots are refused, however they are damaged") {

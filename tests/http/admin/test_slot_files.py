@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,30 @@ async def test_a_text_comes_back_in_another_server(make_server: MakeServer, tmp_
             assert restored["timings"]["restore_ms"] > 0
             answer = connected.post("/completion", json={"prompt": PROMPT, "n_predict": 5, "temperature": 0})
             assert answer.json()["content"] == first["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("model", ["qwen35", "gemma4"], ids=["hybrid", "sliding window"])
+def test_the_prompt_of_a_saved_text_is_known_too(test_models: Path, tmp_path: Path, model: str) -> None:
+    """A model whose state goes on from checkpoints alone: the file has one at the prompt's end."""
+    body = {"prompt": PROMPT, "n_predict": 8, "temperature": 0, "ignore_eos": True}
+
+    @contextmanager
+    def connected() -> Iterator[httpx.Client]:
+        running = Server(test_models / f"{model}.gguf", {"lanes": 1, "slot_save_path": tmp_path}).start()
+        try:
+            with httpx.Client(base_url=running.url, timeout=120) as client:
+                yield client
+        finally:
+            running.stop()
+
+    with connected() as client:
+        first = client.post("/completion", json=body).raise_for_status().json()
+        assert act(client, "save").json()["n_saved"] == len(PROMPT) + 7
+    with connected() as client:
+        assert act(client, "restore").json()["n_restored"] == len(PROMPT) + 7
+        again = client.post("/completion", json=body).raise_for_status().json()
+        assert again["timings"]["cache_n"] == len(PROMPT)
+        assert again["content"] == first["content"]
 
 
 def test_a_conversation_goes_on_from_its_file(saving: httpx.Client) -> None:
