@@ -101,8 +101,8 @@ public:
     void pause_repairs(bool is_paused);
     void forget_readings();  // and those that are owed
 
-    // Before the end: what the disk is owed, however long it takes.
-    void copy_owed() { memory_.copy_owed(); }
+    // Before the end: what the disk is owed goes to it, as far as it has room among its writes: so many files.
+    std::size_t copy_owed() { return memory_.copy_owed(); }
 
     // Keep in a slot what a request has computed: of a running one as far as it is, of an ended one all; none: of the
     // one that ended last. Returns the position. Errors: bad_slot, unknown_id, empty_prompt, unsupported, no_room.

@@ -36,6 +36,7 @@ _READ_BYTES = 1 << 16
 _LOG_TAIL_LINES = 200
 _LOG_LINE_BYTES = 1 << 16
 _DRAIN_LOG_S = 1.0
+_WRITES_S = 30.0  # of the pages and checkpoints that are not on disk yet
 
 
 class StartError(Exception):
@@ -61,8 +62,11 @@ class EngineProcess:
     States: spawned -> ready -> exited. `next_replies` has one reader, `listen_to_tokens` one listener.
     """
 
-    def __init__(self, popen: subprocess.Popen[bytes], on_log: Callable[[str], None] | None) -> None:
+    def __init__(
+        self, popen: subprocess.Popen[bytes], on_log: Callable[[str], None] | None, deadlines: StopDeadlines
+    ) -> None:
         self._popen = popen
+        self._deadlines = deadlines
         self._on_log = on_log
         self.load_percent: int | None = None
         """Of the weights, while they are read; None: it has not said."""
@@ -89,7 +93,7 @@ class EngineProcess:
         environment: Mapping[str, str] | None = None,
     ) -> EngineProcess:
         """Start `luced` in the multiplexed dialect; `on_log` gets each line of its log. `environment` is added to this
-        process's own."""
+        process's own. One with a disk cache has longer to end: it writes what it owes the disk."""
         token_read, token_write = os.pipe()
         config = replace(config, mux=True, die_with_parent=True, stream_fd=token_write)
         try:
@@ -107,7 +111,7 @@ class EngineProcess:
             raise StartError(f"{binary} could not be started: {error.strerror}") from error
         finally:
             os.close(token_write)
-        process = cls(popen, on_log)
+        process = cls(popen, on_log, StopDeadlines() if config.disk_cache is None else StopDeadlines(quit_s=_WRITES_S))
         token_pipe = open(token_read, "rb", buffering=0)  # noqa: ASYNC230, PTH123, SIM115
         try:
             await process._connect(token_pipe)
@@ -229,7 +233,7 @@ class EngineProcess:
 
     async def stop(self, deadlines: StopDeadlines | None = None) -> int | None:
         """quit, then SIGTERM, then SIGKILL, each with its deadline; then the pipes are closed. Safe to call twice."""
-        limits = StopDeadlines() if deadlines is None else deadlines
+        limits = self._deadlines if deadlines is None else deadlines
         try:
             if not await self._ask_to_quit(limits.quit_s):
                 self._signal(signal.SIGTERM)

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -67,6 +68,14 @@ async def test_stop_climbs_to_sigkill(luced: Path, config: DaemonConfig) -> None
         os.kill(process.pid, signal.SIGSTOP)  # it can hear neither quit nor SIGTERM
         assert await process.stop(QUICK) == -signal.SIGKILL
         assert await process.stop(QUICK) == -signal.SIGKILL  # once more does no harm
+
+
+async def test_one_that_writes_to_disk_at_its_end_is_waited_for(config: DaemonConfig, tmp_path: Path) -> None:
+    """Longer than the two seconds of one that has nothing to write."""
+    writing = script(tmp_path, "cat >/dev/null; sleep 3; exit 0")
+    async with await EngineProcess.spawn(writing, replace(config, disk_cache=tmp_path / "cache")) as process:
+        pass
+    assert process.exit_code == 0
 
 
 async def test_an_exception_stops_the_child(luced: Path, config: DaemonConfig) -> None:

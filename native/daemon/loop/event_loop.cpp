@@ -12,6 +12,8 @@ namespace {
 
 // Lines served between two steps: enough that none waits long, few enough that a flood of them stalls no stream.
 constexpr int kLinesPerTurn = 64;
+constexpr int kLastWrites_s = 120;
+constexpr std::chrono::milliseconds kLookForSignals{100};
 constexpr int kIdleWorkEvery_ms = 1;  // copies that it has sent take about as long
 
 }  // namespace
@@ -65,10 +67,15 @@ void EventLoop::step() {
     output_.flush();
 }
 
-// What was promised is answered; what is being written behind gets a moment more.
+// What was promised is answered, and what the disk is owed is written, as much at once as the worker takes: until it is
+// done, or whoever ends us has had enough of it.
 void EventLoop::finish_files() {
-    if (engine_.is_idle()) engine_.copy_owed();
-    workers_.front()->drain(std::chrono::milliseconds(kQuitGrace_s * 1000));
+    const int longest_s = output_.is_deserted() ? kQuitGrace_s : kLastWrites_s;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(longest_s);
+    while (std::chrono::steady_clock::now() < end && !is_stop_pending()) {
+        if (!workers_.front()->drain(kLookForSignals)) continue;
+        if (!engine_.is_idle() || engine_.copy_owed() == 0) return;
+    }
 }
 
 bool EventLoop::is_done() const {

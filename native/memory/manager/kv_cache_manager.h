@@ -134,7 +134,7 @@ public:
     // (page_cache.h).
     bool has_to_copy(bool is_idle) const { return cache_.has_to_copy(is_idle); }
     std::size_t copy_next(bool is_idle) { return cache_.copy_next(is_idle); }
-    void copy_owed() { cache_.copy_owed(); }
+    std::size_t copy_owed() { return cache_.copy_owed(); }
 
     // Everything leaves the device. REQUIRES: no lane. Errors: no_room, internal.
     Result<void> leave_device() { return cache_.empty_pool(); }

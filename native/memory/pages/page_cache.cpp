@@ -377,6 +377,7 @@ void PageCache::drop(Checkpoint& checkpoint) {
     usage_.host_bytes -= checkpoint.data->n_bytes();
     --usage_.n_host_checkpoints;
     checkpoints_.remove(checkpoint);
+    std::erase(unsaved_, &checkpoint);
     tree_.remove_checkpoint(checkpoint);
     if (!page.is_root()) update(page);
 }
@@ -432,7 +433,11 @@ void PageCache::save_to_disk(Page& page, Blob rows) {
 
 void PageCache::save_checkpoint(Page& page, std::span<const Token> rest, CheckpointBlob data) {
     if (disk_ == nullptr) return;
-    disk_->write_checkpoint(page.name, rest, {std::move(data), scores_of(path_to(page))}, [](bool) {});
+    PageScores scores = scores_of(path_to(page));
+    if (!disk_->may_write(checkpoint_file_bytes(rest.size(), *data, scores.size()))) {
+        if (Checkpoint* checkpoint = tree_.find_checkpoint(page, rest)) unsaved_.push_back(checkpoint);
+    }
+    disk_->write_checkpoint(page.name, rest, {std::move(data), std::move(scores)}, [](bool) {});
 }
 
 Result<void> PageCache::evict_idle() {

@@ -132,23 +132,24 @@ public:
     void begin_checkpoints(const Page& page) { checkpoints_.begin(page); }
     void follow_checkpoints(const Page& page) { checkpoints_.follow(page); }
 
-    // A checkpoint's file, with the scores that the pages before it have now.
+    // A checkpoint's file, with the scores that the pages before it have now. Where the disk has no room for it among
+    // its writes, it is tried again for as long as the checkpoint stands.
     void save_checkpoint(Page& page, std::span<const Token> rest, CheckpointBlob data);
 
     // A page's rows, copied out of the pool where they lie only there. REQUIRES: is_kept(). Errors: internal,
     // out_of_memory.
     Result<Blob> rows_of(Page& page);
 
-    // Whether pages are to be copied out of the pool ahead of need: those that the disk is owed, from the beginnings of
-    // texts on; then, as long as the host has room, those that are worth least and so will leave first. With lanes
-    // running (not is_idle) these only if room is short.
+    // Whether something is to be copied ahead of need: checkpoints that the disk had no room for; pages out of the
+    // pool: those that the disk is owed, from the beginnings of texts on; then, as long as the host has room, those
+    // that are worth least and so will leave first. With lanes running (not is_idle) these only if room is short.
     bool has_to_copy(bool is_idle) const;
 
     // Copy one of them: its bytes. 0: none, or as much is under way as should be, or a block for it is being got.
     std::size_t copy_next(bool is_idle);
 
-    // Copy all that the disk is owed.
-    void copy_owed();
+    // Hand over what the disk is owed, as far as it has room among its writes: so many files.
+    std::size_t copy_owed();
 
     // This one goes to disk now, and to the host if there is room. REQUIRES: is_kept().
     void copy_to_disk(Page& page);
@@ -208,6 +209,8 @@ private:
     bool is_safe(const Page& page) const;
     Page& first_to_leave();
     Page* take_owed();
+    bool can_save_checkpoint() const;
+    std::size_t save_next_checkpoint();
     bool copy_out(Page& page);
 
     PrefixTree& tree_;
@@ -226,6 +229,7 @@ private:
     std::set<Page*> doubles_;                        // in pool and host: their host copy is the first to go
     PageQueue uncopied_;                             // could leave the pool, but would have to be copied first
     std::set<std::pair<std::int32_t, Page*>> owed_;  // resident, for the disk, if there is one; by index
+    std::vector<Checkpoint*> unsaved_;               // that the disk had no room for; the newest last
     IdlePages idle_;
     std::int64_t n_idle_ = 0;  // resident pages that no lane uses
     std::uint64_t n_lane_changes_ = 0;

@@ -27,12 +27,13 @@ bool PageCache::is_room_short() const {
 }
 
 bool PageCache::has_to_copy(bool is_idle) const {
-    if (!owed_.empty()) return true;
+    if (!owed_.empty() || can_save_checkpoint()) return true;
     return !uncopied_.empty() && has_host_room() && (is_idle || is_room_short());
 }
 
 // Only while nobody computes a block of another kind of memory is asked for: getting one stops the device.
 std::size_t PageCache::copy_next(bool is_idle) {
+    if (can_save_checkpoint()) return save_next_checkpoint();
     if (device_.n_bytes_under_way() > kMostUnderWay_bytes) return 0;
     if (is_idle && !prepare_block(page_bytes_)) return 0;
     Page* page = take_owed();
@@ -55,8 +56,32 @@ Page& PageCache::first_to_leave() {
     return *page;
 }
 
-void PageCache::copy_owed() {
-    while (Page* page = take_owed()) copy_out(*page);
+// A model with state has no use for pages without a checkpoint behind them: those go first.
+std::size_t PageCache::copy_owed() {
+    std::size_t n_files = 0;
+    for (; can_save_checkpoint(); ++n_files) save_next_checkpoint();
+    while (disk_ != nullptr && disk_->may_write(page_bytes_)) {
+        Page* page = take_owed();
+        if (page == nullptr) break;
+        copy_out(*page);
+        ++n_files;
+    }
+    return n_files;
+}
+
+bool PageCache::can_save_checkpoint() const {
+    if (unsaved_.empty()) return false;
+    const Checkpoint& next = *unsaved_.back();
+    const auto n_most_scores = static_cast<std::size_t>(next.page->index + 1);
+    return disk_->may_write(checkpoint_file_bytes(next.rest.size(), *next.data, n_most_scores));
+}
+
+// The newest first: a text goes on from its end. REQUIRES: can_save_checkpoint().
+std::size_t PageCache::save_next_checkpoint() {
+    Checkpoint& next = *unsaved_.back();
+    unsaved_.pop_back();
+    save_checkpoint(*next.page, next.rest, next.data);
+    return next.data->n_bytes();
 }
 
 void PageCache::copy_to_disk(Page& page) {

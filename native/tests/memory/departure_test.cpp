@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <future>
 #include <memory>
 #include <optional>
 
@@ -38,11 +39,11 @@ Tokens session(Position n_head, int number, Position n = kSession) {
 class Machine {
 public:
     explicit Machine(std::size_t host_budget = std::size_t{1} << 24, const std::filesystem::path& folder = {},
-                     bool has_state = true)
+                     bool has_state = true, std::size_t most_queued_bytes = std::size_t{1} << 20)
         : model_({kVocab, kPool, kSlice, kSlice, false}, has_state) {
         model_.n_logits = kVocab;
         if (!folder.empty()) {
-            worker_ = std::move(IoWorker::start(1 << 20)).value();
+            worker_ = std::move(IoWorker::start(most_queued_bytes)).value();
             const TierLimits limits{model_.traits().row_bytes, model_.traits().max_state_bytes(), kVocab};
             auto opened = DiskStore::open(
                 {folder.string(), std::uint64_t{1} << 24, kIdentity, limits, [this] { model_.settle(); }}, *worker_,
@@ -87,8 +88,18 @@ public:
 
     // All that the disk is owed is on it.
     void write_all() {
-        memory_->copy_owed();
-        drain();
+        do drain();
+        while (memory_->copy_owed() > 0);
+    }
+
+    // Nothing is written until the promise is kept.
+    void hold_disk(std::promise<void>& release) {
+        REQUIRE(worker_->post(
+            [held = release.get_future().share()]() -> IoWorker::Completion {
+                held.wait();
+                return {};
+            },
+            0));
     }
 
     std::int64_t n_checkpoints() const { return memory_->status().cache.n_host_checkpoints; }
@@ -110,6 +121,21 @@ private:
 };
 
 }  // namespace
+
+TEST_CASE("checkpoints that come faster than the disk takes them are on it in the end") {
+    const TemporaryFolder folder;
+    const Tokens text = session(kHead, 1);
+    {
+        Machine machine(std::size_t{1} << 24, folder.path, true, 1);  // one file at a time
+        std::promise<void> release;
+        machine.hold_disk(release);
+        CHECK(machine.run(text, {200, 500, 800, 1100}) == 0);
+        release.set_value();
+        machine.write_all();
+    }
+    Machine machine(std::size_t{1} << 24, folder.path);
+    CHECK(machine.run(session(kHead, 1, kSession + 40)) == kHead + kSession);
+}
 
 TEST_CASE("the third of texts that depart at one place begins there") {
     // Within a page, at a page's end, right behind one, and within the first page.
