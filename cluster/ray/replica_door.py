@@ -17,7 +17,7 @@ from typing import Any
 from luce.ray.link import SECRET_BYTES, GuardedLink, Message
 from luce.ray.reading_speed import ReadingSpeed
 from luce.supervisor.engine.generation import Compressed
-from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent, RequestError
+from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent, PromptTokenEvent, RequestError
 from luce.supervisor.service import Submission
 from luce.supervisor.supervisor import Supervisor
 
@@ -207,7 +207,7 @@ class _Served:
                     submission.end()
                 send("accepted", number)
                 while items := await submission.take(self._show):
-                    self.has_read = self.has_read or not isinstance(items[-1], PrefillEvent)
+                    self.has_read = self.has_read or not isinstance(items[-1], PrefillEvent | PromptTokenEvent)
                     send("items", number, items)
                     if isinstance(items[-1], FinishedEvent):
                         door.speed.note(items[-1], time.monotonic() - asked_s)

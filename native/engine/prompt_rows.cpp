@@ -1,6 +1,7 @@
 // The part of Engine that prompts have whose own log-probabilities are wanted: what does not go with that, how long
 // their slices may be, and what is told of a slice. A row of logits says what follows its token, so a token's own are
-// those of the row before it. Rows are told slice by slice and not kept.
+// those of the row before it. Rows are told slice by slice and not kept; each slice is a call of its own, since what
+// runs beside a token moves its numbers a little.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -25,14 +26,11 @@ Result<void> Engine::check_prompt_rows(const Request& request) const {
     return {};
 }
 
-// Tokens up to where a slice of the lane would want more rows than it has a right to: those of a call are shared.
+// Tokens up to where a slice of the lane would want more rows than a call has.
 std::int32_t Engine::n_until_rows_end(const Generation& g) const {
     const std::optional<Position> row = g.next_prompt_row();
     if (!row) return std::numeric_limits<std::int32_t>::max();
-    const auto wants_rows = [](const auto& lane) { return lane && lane->next_prompt_row(); };
-    const auto n_lanes = static_cast<std::int32_t>(std::count_if(lanes_.begin(), lanes_.end(), wants_rows));
-    const std::int32_t n_rows = std::max(1, decoder_.limits().n_prompt_logits / n_lanes);
-    return std::max(0, *row - 1 - g.n_computed()) + n_rows;
+    return std::max(0, *row - 1 - g.n_computed()) + std::max(1, decoder_.limits().n_prompt_logits);
 }
 
 void Engine::tell_prompt_rows(const CalledSlice& called, std::vector<Event>& events) {

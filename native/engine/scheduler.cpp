@@ -65,7 +65,7 @@ std::int32_t staged(std::int64_t n_pending, std::int32_t n_stages) {
 
 struct PlannedPrefill {
     PlannedCall text;
-    std::vector<PlannedCall> images;  // one each: rows and tokens are no one call's
+    std::vector<PlannedCall> alone;  // one each
 };
 
 // n_free: cells. An image that must be computed whole may exceed the budget, never the cells or n_call.
@@ -79,8 +79,8 @@ PlannedPrefill plan_prefill(std::vector<LaneView> lanes, std::int32_t budget, st
         const std::int32_t n_wanted = std::min(lane.n_pending, lane.n_slice);
         if (lane.is_whole && n_wanted > n_most) continue;
         const PlannedSlice slice{lane.lane, std::min(n_wanted, n_most), true};
-        if (lane.is_image) {
-            planned.images.push_back({slice});
+        if (lane.is_alone) {
+            planned.alone.push_back({slice});
         } else {
             planned.text.push_back(slice);
         }
@@ -128,7 +128,7 @@ StepPlan plan_step(std::span<const LaneView> lanes, const StepBudget& budget) {
         decoding.insert(decoding.end(), prefill.text.begin(), prefill.text.end());
         if (!decoding.empty()) plan.calls.push_back(std::move(decoding));
     }
-    std::move(prefill.images.begin(), prefill.images.end(), std::back_inserter(plan.calls));
+    std::move(prefill.alone.begin(), prefill.alone.end(), std::back_inserter(plan.calls));
     return plan;
 }
 

@@ -30,7 +30,7 @@ struct LaneView {
     std::int32_t priority = 0;
     std::uint64_t arrival = 0;  // order of admission; smaller is older
     std::uint64_t due = 0;      // of a prompt: tokens read of all prompts before it came, and what it has left itself
-    bool is_image = false;      // the next slice is of one, and so of a call of its own
+    bool is_alone = false;      // the next slice is a call of its own
     bool is_whole = false;      // it has n_slice tokens or has to wait: an image whose positions see all of it
     bool is_waiting = false;    // for an image that is still being encoded
 };

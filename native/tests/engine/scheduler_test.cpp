@@ -67,7 +67,7 @@ TEST_CASE("of a prompt that several devices compute one after the other the slic
 
 TEST_CASE("an image is a call of its own, one that must be whole waits for room, and one that waits gets nothing") {
     std::vector<LaneView> lanes = {decoding(0, 5, 0), prefilling(1, 0, 40, 1), prefilling(2, 0, 100, 2)};
-    lanes[1].is_image = true;
+    lanes[1].is_alone = true;
     const StepPlan beside = plan_step(lanes, {1000, 64, 64, false});
     REQUIRE(beside.calls.size() == 2);
     CHECK(beside.calls[0].size() == 2);

@@ -1,6 +1,6 @@
-// plain_logprobs MODEL: what libllama by itself says of texts, for tests to compare with. Each line of stdin is a text's
-// ids with blanks between; its line on stdout has the natural-log probability of each id behind the first. One call for
-// a whole text, all rows of logits kept: no slices, no cache, and no line of luced's own code.
+// plain_logprobs MODEL: what libllama by itself says of texts, for tests to compare with. Each line of stdin is a
+// text's ids with blanks between; its line on stdout has the natural-log probability of each id behind the first. One
+// call for a whole text, all rows of logits kept: no slices, no cache, and no line of luced's own code.
 #include <cmath>
 #include <cstdio>
 #include <iostream>

@@ -26,7 +26,7 @@ from luce.supervisor.http.answering.answer_events import (
 from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
 from luce.supervisor.http.openai_chat.parse import ParsedRequest
-from luce.supervisor.http.openai_shared.shapes import SYSTEM_FINGERPRINT
+from luce.supervisor.http.openai_shared.shapes import SYSTEM_FINGERPRINT, chat_logprobs
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
 from tests.http.usages import usage
 
@@ -163,7 +163,7 @@ def test_legacy_calls() -> None:
 def test_logprobs() -> None:
     told = TokenLogprob(Logprob(7, b"Hi", -0.5), (Logprob(7, b"Hi", -0.5), Logprob(8, b"\xc3", float("-inf"))))
     events: list[AnswerEvent] = [
-        ReasoningPiece(0, "hm", (told,)),
+        ReasoningPiece(0, "hm"),
         ContentPiece(0, "Hi", (told,)),
         ContentPiece(0, "!"),
         finished(),
@@ -187,6 +187,13 @@ def test_logprobs() -> None:
         "refusal": None,
     }
     assert bare["choices"][0]["logprobs"] == {"content": [], "refusal": None}
+
+
+def test_the_sampled_token_is_among_the_best_that_were_asked_for() -> None:
+    best, sampled = Logprob(8, b"Ho", -0.5), Logprob(7, b"Hi", -4.0)
+    for likeliest, expected in (((best,), [8, 7]), ((), [])):
+        told = chat_logprobs([TokenLogprob(sampled, likeliest)])["content"][0]["top_logprobs"]
+        assert [entry["id"] for entry in told] == expected
 
 
 def test_several_choices() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from luce.supervisor.http.answering.answer_events import (
     ContentPiece,
     FinishReason,
     Logprob,
+    PromptLogprobs,
     TokenLogprob,
 )
 from luce.supervisor.http.errors import ApiError
@@ -93,7 +95,8 @@ def test_limits() -> None:
         ({"n": 0}, "n"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"prompt_logprobs": 21}, "prompt_logprobs"),
+        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ({"temperature": 9}, "temperature"),
         ({"suffix": 5}, "suffix"),
         ({"grammar": "root ::= x", "json_schema": {}}, "grammar"),
@@ -104,6 +107,49 @@ def test_refused(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
         read(**fields)
     assert caught.value.param == param
+
+
+def test_which_prompts_are_scored() -> None:
+    def wanted(**fields: Any) -> int | None:
+        return read(**fields).answer_requests[0].n_prompt_logprobs
+
+    assert wanted() is wanted(logprobs=2) is wanted(echo=True) is None
+    assert wanted(echo=True, logprobs=0) == wanted(prompt_logprobs=0) == 0
+    assert wanted(echo=True, logprobs=2, prompt_logprobs=3) == 3
+
+
+def test_the_sampled_token_is_among_the_best_whatever_it_is() -> None:
+    told = TokenLogprob(Logprob(3, b"y", -3.0), (Logprob(1, b"He", -0.25),))
+    answer = whole_completion([([finished(content="y", logprobs=[told])], USAGE)], read(logprobs=1), "m")
+    assert answer["choices"][0]["logprobs"]["top_logprobs"] == [{"He": -0.25, "y": -3.0}]
+
+
+def test_tokens_join_to_a_text_with_characters_of_several_tokens() -> None:
+    spelled = "é日".encode()
+    told = [TokenLogprob(Logprob(byte, bytes([byte]), -1.0)) for byte in spelled]
+    answer = whole_completion([([finished(content="é日", logprobs=told)], USAGE)], read(logprobs=0), "m")
+    logprobs = answer["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == ["", "é", "", "", "日"]
+    assert logprobs["text_offset"] == [0, 0, 1, 1, 1]
+
+
+def test_what_a_server_puts_before_a_prompt_is_not_echoed() -> None:
+    scored = PromptLogprobs(
+        (
+            TokenLogprob(Logprob(1, b"<s>", math.nan)),
+            TokenLogprob(Logprob(2, b" a", -1.0), (Logprob(9, b"z", -0.5),)),
+        )
+    )
+    whole = finished(content="", logprobs=[], prompt_logprobs=scored)
+    answer = whole_completion([([whole], USAGE)], read("a", echo=True, logprobs=1), "m")
+    choice = answer["choices"][0]
+    assert choice["text"] == "a"
+    assert choice["logprobs"] == {
+        "tokens": ["", "a"],
+        "token_logprobs": [None, -1.0],
+        "top_logprobs": [None, {"z": -0.5, "a": -1.0}],
+        "text_offset": [0, 0],
+    }
 
 
 def test_constraints() -> None:
@@ -163,7 +209,7 @@ def test_logprobs() -> None:
     assert answer["choices"][0]["logprobs"] == {
         "tokens": ["He", "y"],
         "token_logprobs": [-0.25, -1.0],
-        "top_logprobs": [{"x": -2.0, "He": -0.25}, {}],
+        "top_logprobs": [{"x": -2.0, "He": -0.25}, {"y": -1.0}],
         "text_offset": [0, 2],
     }
     stream = CompletionStream(parsed, "m")

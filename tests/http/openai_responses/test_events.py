@@ -255,7 +255,7 @@ def test_logprobs() -> None:
         return Logprob(1, text.encode(), logprob)
 
     pieces: list[AnswerEvent] = [
-        ReasoningPiece(0, "hm", [TokenLogprob(token("hm", -1.0))]),
+        ReasoningPiece(0, "hm"),
         ContentPiece(0, "a", [TokenLogprob(token("a", -0.5), [token("a", -0.5), token("b", -math.inf)])]),
         ContentPiece(0, "", [TokenLogprob(Logprob(1, b"\xc3", -2.0))]),
     ]
