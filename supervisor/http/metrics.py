@@ -70,6 +70,8 @@ class Metrics:
         self._n_cached_tokens = 0
         self._n_generated_tokens = 0
         self._n_repaired_calls = 0
+        self._n_mended = 0
+        self._n_unaccounted = 0
         self._n_loops = 0
         self._n_key_requests: Counter[tuple[str, str]] = Counter()
         self._n_key_tokens: Counter[tuple[str, str]] = Counter()
@@ -143,6 +145,11 @@ class Metrics:
     def calls_repaired(self, n_calls: int) -> None:
         self._n_repaired_calls += n_calls
 
+    def accounted(self, *, is_mended: bool, n_lost: int) -> None:
+        """Of a choice: whether its content has text that its format has no place for; bytes that are in no field."""
+        self._n_mended += is_mended
+        self._n_unaccounted += n_lost
+
     def looped(self, n_choices: int) -> None:
         self._n_loops += n_choices
 
@@ -188,6 +195,12 @@ class Metrics:
         yield CounterMetricFamily("luce_http_generated_tokens", "Tokens of answers", value=self._n_generated_tokens)
         yield CounterMetricFamily(
             "luce_http_repaired_calls", "Tool calls that came as text", value=self._n_repaired_calls
+        )
+        yield CounterMetricFamily(
+            "luce_http_mended_answers", "Answers with text that their format has no place for", value=self._n_mended
+        )
+        yield CounterMetricFamily(
+            "luce_http_unaccounted_text_bytes", "Bytes of answers that are in no field", value=self._n_unaccounted
         )
         yield CounterMetricFamily(
             "luce_http_loops", "Answers ended because they repeated themselves", value=self._n_loops

@@ -70,15 +70,20 @@ class FinishedAnswer:
     message: AnswerMessage
     deltas: tuple[Delta, ...]
     consistent: bool
+    n_mended: int
+    """Places of the content that the model's format has none for, such as a call that breaks off."""
+    n_unaccounted: int
+    """Bytes that are neither in the message nor marks of the format: none, but for faults."""
 
 
 class AnswerParser:
     """Reads one answer. One thread at a time may feed it."""
 
-    def __init__(self, chat: RenderedChat) -> None:
+    def __init__(self, chat: RenderedChat, *, by_grammar: bool = False) -> None:
+        """`by_grammar`: the output follows one from its beginning, so that marks may be spelled in letters."""
         library = chat.handle.library
         with chat.handle as handle:
-            self._parser = ParserHandle(library, library.handle_of("parser_open", handle))
+            self._parser = ParserHandle(library, library.handle_of("parser_open", handle, int(by_grammar)))
         self._library = library
 
     def __enter__(self) -> Self:
@@ -122,12 +127,15 @@ class AnswerParser:
             return self._library.work(handle)
 
     def finish(self, *, truncated: bool = False) -> FinishedAnswer:
-        """The answer is complete, or (truncated) a limit cut it off. Raises AnswerFormatError for output that is not
-        in the model's format; `message` is then what could be read."""
+        """The answer is complete, or (truncated) a limit cut it off. What is not in the model's format is content."""
         with self._parser as handle:
             values = self._library.json_of("parser_finish", handle, int(truncated))
         return FinishedAnswer(
-            AnswerMessage.from_json(values["message"]), _deltas(values["deltas"]), values["consistent"]
+            AnswerMessage.from_json(values["message"]),
+            _deltas(values["deltas"]),
+            values["consistent"],
+            values["mended"],
+            values["unaccounted"],
         )
 
 

@@ -65,7 +65,7 @@ _CALLS: dict[str, list[Any]] = {
     "chat_tokens": [_HANDLE, _OUT, _OUT_SIZE],
     "chat_marks": [_HANDLE, _OUT, _OUT_SIZE],
     "schema_to_grammar": [_TEXT, _SIZE, _OUT],
-    "parser_open": [_HANDLE, _OUT],
+    "parser_open": [_HANDLE, ctypes.c_int, _OUT],
     "parser_feed_token": [_HANDLE, ctypes.c_int32, _OUT],
     "parser_feed_tokens": [_HANDLE, ctypes.POINTER(ctypes.c_int32), _SIZE, _OUT],
     "parser_feed_text": [_HANDLE, _TEXT, _SIZE, _OUT],

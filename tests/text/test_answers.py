@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from luce.supervisor.text import (
-    AnswerFormatError,
+    AnswerMessage,
     AnswerParser,
     BadRequestError,
     ClosedError,
@@ -63,11 +63,8 @@ def written_by(model: TextModel, chat: RenderedChat, answer: dict[str, object], 
     for n_end in range(len(text)):
         with AnswerParser(chat) as parser:
             parser.feed_text(text[: len(text) - n_end])
-            try:
-                answer_read = parser.finish().message
-            except AnswerFormatError:
-                continue
-            if answer.get("tool_calls") and not answer_read.tool_calls:
+            finished = parser.finish()
+            if finished.n_mended or (answer.get("tool_calls") and not finished.message.tool_calls):
                 continue
             return text[: len(text) - n_end]
     raise AssertionError(f"not readable: {text!r}")
@@ -283,9 +280,9 @@ def test_output_in_no_format(open_with: OpenWith) -> None:
     chat = open_with("openai-gpt-oss-120b").render(HELLO, tools=TOOLS, tool_choice="required")
     with AnswerParser(chat) as parser:
         parser.feed_text("<|channel|>nonsense")
-        with pytest.raises(AnswerFormatError):
-            parser.finish()
-        assert parser.message.tool_calls == ()
+        finished = parser.finish()
+        assert finished.message == AnswerMessage("nonsense", "", ())
+        assert finished.n_mended == 1
 
 
 def test_continued_answers_give_the_new_part_only(open_with: OpenWith) -> None:
@@ -349,7 +346,7 @@ def parsed_per_step(chat: RenderedChat, text: str, n_bytes: int = 4) -> float:
             # Bounded cost is not bought by streaming in lumps: a text comes as it does, but for marks and what may
             # begin one, and of a tool call that is long already a hundredth may wait.
             is_call = bool(deltas) and isinstance(deltas[-1], ToolCallDelta)
-            assert end - shown_to <= 100 + (end // 100 if is_call else 0)
+            assert end - shown_to <= 150 + (end // 100 if is_call else 0)
         n_fed, n_parsed = parser.work
         assert n_fed == len(data)
         finished = parser.finish(truncated=True)

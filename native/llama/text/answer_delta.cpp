@@ -43,19 +43,23 @@ void advance_tool(std::vector<common_chat_tool_call>& shown, size_t index, const
 
 }  // namespace
 
-std::vector<AnswerDelta> advance(common_chat_msg& shown, const common_chat_msg& now) {
+std::vector<AnswerDelta> advance(common_chat_msg& shown, const common_chat_msg& now,
+                                 const std::vector<size_t>& content_before) {
     std::vector<AnswerDelta> deltas;
-    std::string added = grow(shown.reasoning_content, now.reasoning_content);
-    if (!added.empty()) {
-        deltas.push_back({AnswerDelta::Kind::reasoning, std::move(added), 0, "", ""});
-    }
-    added = grow(shown.content, now.content);
-    if (!added.empty()) {
-        deltas.push_back({AnswerDelta::Kind::content, std::move(added), 0, "", ""});
-    }
+    const auto add = [&](AnswerDelta::Kind kind, const std::string& text) {
+        std::string added = grow(shown.*field_of(kind), text);
+        if (!added.empty()) {
+            deltas.push_back({kind, std::move(added), 0, "", ""});
+        }
+    };
+    add(AnswerDelta::Kind::reasoning, now.reasoning_content);
     for (size_t i = 0; i < now.tool_calls.size(); ++i) {
+        if (i >= shown.tool_calls.size()) {
+            add(AnswerDelta::Kind::content, now.content.substr(0, content_before[i]));
+        }
         advance_tool(shown.tool_calls, i, now.tool_calls[i], deltas);
     }
+    add(AnswerDelta::Kind::content, now.content);
     return deltas;
 }
 

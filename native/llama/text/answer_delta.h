@@ -18,9 +18,11 @@ struct AnswerDelta {
     std::string tool_name;  // in a tool call's first delta
 };
 
-// Brings `shown` up to `now` where `now` continues it, and returns what was added. What was shown stays shown: a field
-// of `now` that takes something back adds nothing.
-std::vector<AnswerDelta> advance(common_chat_msg& shown, const common_chat_msg& now);
+// Brings `shown` up to `now` where `now` continues it, and returns what was added, in its order. What was shown stays
+// shown: a field of `now` that takes something back adds nothing. content_before: bytes of content, for each call:
+// those that stand before it.
+std::vector<AnswerDelta> advance(common_chat_msg& shown, const common_chat_msg& now,
+                                 const std::vector<size_t>& content_before);
 
 common_json to_json(const std::vector<AnswerDelta>& deltas);
 common_json message_json(const common_chat_msg& message);

@@ -2,7 +2,6 @@
 #include "llama/text/answer_parser.h"
 
 #include <algorithm>
-#include <exception>
 #include <string>
 #include <utility>
 
@@ -37,33 +36,22 @@ size_t complete_utf8(const std::string& text) {
 
 }  // namespace
 
-AnswerParser::AnswerParser(std::shared_ptr<const RenderedChat> chat)
+AnswerParser::AnswerParser(std::shared_ptr<const RenderedChat> chat, bool by_grammar)
     : chat_(std::move(chat)),
       content_(chat_->parser.parser, AnswerDelta::Kind::content),
       reasoning_(chat_->parser.parser, AnswerDelta::Kind::reasoning),
+      reader_(chat_, by_grammar),
       n_bytes_affordable_(kParsedBytes),
       may_be_by_schema_(chat_->by_schema.has_value()) {
     if (chat_->continues) {
-        try {
-            prefill_ = parse({}, true);
-        } catch (const std::exception&) {
-            prefill_ = {};  // nothing of the prefill can be read yet, so nothing of it is taken off
-        }
+        prefill_ = read(false, false).message;
         shown_ = prefill_;
     }
 }
 
-common_chat_msg AnswerParser::parse_as(const common_chat_parser_params& format, const common_chat_input& input,
-                                       bool is_partial) {
-    n_bytes_parsed_ += input.size();
-    common_chat_msg message;
-    run_nested(bracket_depth(input.text), [&] { message = common_chat_parse(input, is_partial, format); });
-    return message;
-}
-
 // As far as it goes.
-bool AnswerParser::fits_schema(const common_chat_input& input) {
-    common_chat_input whole = input;
+bool AnswerParser::fits_schema() {
+    common_chat_input whole = reader_.readable();
     whole.prepend(chat_->by_schema->generation_prompt);
     n_bytes_parsed_ += whole.size();
     bool fits = false;
@@ -74,29 +62,27 @@ bool AnswerParser::fits_schema(const common_chat_input& input) {
     return fits;
 }
 
-common_chat_msg AnswerParser::parse(const common_chat_input& input, bool is_partial) {
-    may_be_by_schema_ = may_be_by_schema_ && fits_schema(input);
-    if (!may_be_by_schema_) {
-        return parse_as(chat_->parser, input, is_partial);
+ReadAnswer AnswerParser::read(bool is_final, bool is_truncated) {
+    may_be_by_schema_ = may_be_by_schema_ && fits_schema();
+    if (may_be_by_schema_) {
+        return read_by_schema(!is_final || is_truncated);
     }
-    // It is JSON, if of whichever schema: in some formats calls are that too, and begin like an answer.
-    const std::optional<common_chat_msg> called = parse_call(input, is_partial);
-    if (called && !called->tool_calls.empty()) {
-        return *called;
-    }
-    common_chat_msg answer = parse_as(*chat_->by_schema, input, is_partial);
-    if (is_partial && (!called || called->content.empty())) {
-        answer.content.clear();
-    }
-    return answer;
+    return is_final ? reader_.finish(is_truncated) : reader_.read();
 }
 
-std::optional<common_chat_msg> AnswerParser::parse_call(const common_chat_input& input, bool is_partial) {
-    try {
-        return parse_as(chat_->parser, input, is_partial);
-    } catch (const std::exception&) {
-        return std::nullopt;
+// It is JSON, if of whichever schema: in some formats calls are that too, and begin like an answer.
+ReadAnswer AnswerParser::read_by_schema(bool is_partial) {
+    n_bytes_parsed_ += 2 * reader_.readable().size();
+    AnswerReading called = read_answer(chat_->parser, reader_.readable());
+    if (called.is_readable && !called.message.tool_calls.empty()) {
+        std::vector<size_t> content_before(called.message.tool_calls.size(), called.message.content.size());
+        return {std::move(called.message), std::move(content_before), 0, 0};
     }
+    ReadAnswer answer = {read_answer(*chat_->by_schema, reader_.readable()).message, {}, 0, 0};
+    if (is_partial && (!called.is_readable || called.message.content.empty())) {
+        answer.message.content.clear();
+    }
+    return answer;
 }
 
 common_chat_input AnswerParser::chunk_of(llama_token id) const {
@@ -121,7 +107,7 @@ std::vector<AnswerDelta> AnswerParser::feed(const common_chat_input& chunk) {
     }
     text_.reset();
     const size_t n_bytes = take(chunk);
-    return n_bytes > 0 && whole_.size() <= n_bytes_affordable_ ? parse_whole() : std::vector<AnswerDelta>();
+    return n_bytes > 0 && reader_.readable().size() <= n_bytes_affordable_ ? parse_whole() : std::vector<AnswerDelta>();
 }
 
 std::vector<AnswerStep> AnswerParser::feed(const std::vector<llama_token>& ids) {
@@ -147,7 +133,7 @@ size_t AnswerParser::take(const common_chat_input& chunk) {
     n_bytes_affordable_ += kParsedPerFedByte * chunk.size();
     held_.append(chunk);
     const size_t n_complete = complete_utf8(held_.text);
-    whole_.append(held_.substr(0, n_complete));
+    reader_.append(held_.substr(0, n_complete));
     held_ = held_.substr(n_complete);
     return n_complete;
 }
@@ -157,7 +143,8 @@ std::optional<std::vector<AnswerDelta>> AnswerParser::continue_text(const common
     if (!text_) {
         return std::nullopt;
     }
-    std::string text = whole_.text.substr(whole_.size() - n_bytes_withheld_) + held_.text + chunk.text;
+    const std::string& whole = reader_.readable().text;
+    std::string text = whole.substr(whole.size() - n_bytes_withheld_) + held_.text + chunk.text;
     text.resize(complete_utf8(text));
     auto scan = text_of(*text_).scan(text);
     if (!scan) {
@@ -178,19 +165,17 @@ const PlainText& AnswerParser::text_of(AnswerDelta::Kind kind) const {
 }
 
 std::vector<AnswerDelta> AnswerParser::parse_whole() {
-    n_bytes_affordable_ -= whole_.size();
-    try {
-        std::vector<AnswerDelta> deltas = advance(shown_, parse(whole_, true));
-        enter_text(deltas);
-        return deltas;
-    } catch (const std::exception&) {
-        return {};  // what is not readable yet may become so; if it never does, finish() says so
-    }
+    const uint64_t n_bytes_before = n_bytes_parsed();
+    const ReadAnswer answer = read(false, false);
+    n_bytes_affordable_ -= std::min(n_bytes_affordable_, n_bytes_parsed() - n_bytes_before);
+    std::vector<AnswerDelta> deltas = advance(shown_, answer.message, answer.content_before);
+    enter_text(deltas);
+    return deltas;
 }
 
 // Enters a text if the last parse has shown the output to its end as nothing but that.
 void AnswerParser::enter_text(const std::vector<AnswerDelta>& deltas) {
-    if (deltas.size() != 1 || deltas[0].kind == AnswerDelta::Kind::tool_call) {
+    if (deltas.size() != 1 || deltas[0].kind == AnswerDelta::Kind::tool_call || !reader_.is_whole()) {
         return;
     }
     if (may_be_by_schema_ && deltas[0].kind == AnswerDelta::Kind::content) {
@@ -198,9 +183,9 @@ void AnswerParser::enter_text(const std::vector<AnswerDelta>& deltas) {
     }
     const PlainText& text = text_of(deltas[0].kind);
     const std::string_view shown = deltas[0].text;
-    if (text.is_free() &&
-        std::string_view(whole_.text).ends_with(shown.substr(shown.size() - std::min(shown.size(), kProofBytes))) &&
-        !text.ends_in_delimiter(whole_.text)) {
+    const std::string_view whole = reader_.readable().text;
+    if (text.is_free() && whole.ends_with(shown.substr(shown.size() - std::min(shown.size(), kProofBytes))) &&
+        !text.ends_in_delimiter(whole)) {
         text_ = deltas[0].kind;
         n_bytes_withheld_ = 0;
     }
@@ -217,22 +202,31 @@ common_chat_msg AnswerParser::without_prefill(common_chat_msg message) const {
     return message;
 }
 
+ReadAnswer AnswerParser::without_prefill(ReadAnswer answer) const {
+    const size_t n_content = answer.message.content.size();
+    answer.message = without_prefill(std::move(answer.message));
+    const size_t n_removed = n_content - answer.message.content.size();
+    for (size_t& n : answer.content_before) {
+        n -= std::min(n, n_removed);
+    }
+    return answer;
+}
+
 FinishedAnswer AnswerParser::finish(bool truncated) {
     if (is_finished_) {
         throw TextFailure(LUCE_TEXT_BAD_ARGUMENT, "the answer is finished");
     }
     is_finished_ = true;
-    whole_.append(held_);
+    reader_.append(held_);
+    ReadAnswer read = without_prefill(this->read(true, truncated));
     FinishedAnswer answer;
-    try {
-        answer.message = without_prefill(parse(whole_, truncated));
-    } catch (const std::exception& e) {
-        throw TextFailure(LUCE_TEXT_BAD_ANSWER, e.what());
-    }
     shown_ = message();
     prefill_ = {};
-    answer.deltas = advance(shown_, answer.message);
-    answer.is_consistent = same_answer(shown_, answer.message);
+    answer.deltas = advance(shown_, read.message, read.content_before);
+    answer.is_consistent = same_answer(shown_, read.message);
+    answer.message = std::move(read.message);
+    answer.n_mended = read.n_mended;
+    answer.n_unaccounted = read.n_unaccounted;
     return answer;
 }
 

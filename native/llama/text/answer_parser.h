@@ -1,7 +1,8 @@
 // AnswerParser: a model's output, token by token, into reasoning, content and tool calls, as llama.cpp's parser for
-// the template reads it. The final message is always that of one parse of the whole output. On the way what comes
-// inside a free text is shown without parsing (plain_text.h), each piece at once. Anything else is shown by parsing the
-// whole output again, as often as keeps the work in proportion to the output. Belongs to one thread.
+// the template reads it, and all that this leaves out into content (output_reader.h). The final message is always that
+// of the whole output. On the way what comes inside a free text is shown without parsing (plain_text.h), each piece at
+// once. Anything else is shown by reading the whole output again, as often as keeps the work in proportion to the
+// output. Belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 
 #include "llama/text/answer_delta.h"
 #include "llama/text/chat_renderer.h"
+#include "llama/text/output_reader.h"
 #include "llama/text/plain_text.h"
 
 namespace luce::llama {
@@ -22,6 +24,8 @@ struct FinishedAnswer {
     std::vector<AnswerDelta> deltas;
     common_chat_msg message;
     bool is_consistent = true;  // all deltas together are the message
+    size_t n_mended = 0;        // places of content that the format has none for
+    size_t n_unaccounted = 0;   // bytes that are neither in the message nor marks of the format
 };
 
 // Tokens, and the deltas that came with them.
@@ -32,7 +36,8 @@ struct AnswerStep {
 
 class AnswerParser {
 public:
-    explicit AnswerParser(std::shared_ptr<const RenderedChat> chat);
+    // by_grammar: the output follows one from its beginning.
+    AnswerParser(std::shared_ptr<const RenderedChat> chat, bool by_grammar);
 
     std::vector<AnswerDelta> feed(llama_token id);
     std::vector<AnswerDelta> feed(std::string_view bytes);
@@ -40,21 +45,19 @@ public:
     // that of a token.
     std::vector<AnswerStep> feed(const std::vector<llama_token>& ids);
 
-    // truncated: the output was cut off, so it may end inside a tool call. Throws TextFailure(BAD_ANSWER) when the
-    // output does not follow the format; message() then still has what was read.
+    // truncated: the output was cut off, so it may end inside a tool call.
     FinishedAnswer finish(bool truncated);
 
     // What the deltas so far add up to.
     common_chat_msg message() const { return without_prefill(shown_); }
 
     uint64_t n_bytes_fed() const { return n_bytes_fed_; }
-    uint64_t n_bytes_parsed() const { return n_bytes_parsed_; }
+    uint64_t n_bytes_parsed() const { return n_bytes_parsed_ + reader_.n_bytes_parsed(); }
 
 private:
-    common_chat_msg parse(const common_chat_input& input, bool is_partial);
-    common_chat_msg parse_as(const common_chat_parser_params& format, const common_chat_input& input, bool is_partial);
-    std::optional<common_chat_msg> parse_call(const common_chat_input& input, bool is_partial);
-    bool fits_schema(const common_chat_input& input);
+    ReadAnswer read(bool is_final, bool is_truncated);
+    ReadAnswer read_by_schema(bool is_partial);
+    bool fits_schema();
     common_chat_input chunk_of(llama_token id) const;
     std::vector<AnswerDelta> feed(const common_chat_input& chunk);
     size_t take(const common_chat_input& chunk);
@@ -63,6 +66,7 @@ private:
     std::vector<AnswerDelta> parse_whole();
     void enter_text(const std::vector<AnswerDelta>& deltas);
     common_chat_msg without_prefill(common_chat_msg message) const;
+    ReadAnswer without_prefill(ReadAnswer answer) const;
 
     std::shared_ptr<const RenderedChat> chat_;
     PlainText content_;
@@ -70,7 +74,7 @@ private:
     common_chat_msg prefill_;  // what the prompt already has of this message
 
     common_chat_input held_;                 // an incomplete UTF-8 sequence
-    common_chat_input whole_;                // all output but that
+    OutputReader reader_;                    // of all output but that
     common_chat_msg shown_;                  // the prefill and the sum of all deltas
     std::optional<AnswerDelta::Kind> text_;  // that the output is inside of
     size_t n_bytes_withheld_ = 0;            // of that text at its end: a delimiter may begin there

@@ -9,6 +9,7 @@
 #include <json-schema.h>
 #include <sampling.h>
 
+#include "llama/text/answer_format.h"
 #include "llama/text/chat_request.h"
 #include "llama/text/failure.h"
 #include "llama/text/grammar_choice.h"
@@ -263,6 +264,7 @@ std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTempla
     }
     resolve_sampling(*chat);
     chat->parser = parser_of(chat->params, chat->chat_template->vocabulary());
+    open_grammar(chat->parser.parser);
     chat->continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
     return chat;
 }

@@ -49,7 +49,8 @@ struct luce_text_chat {
 };
 
 struct luce_text_parser {
-    explicit luce_text_parser(std::shared_ptr<const RenderedChat> chat) : parser(std::move(chat)) {}
+    explicit luce_text_parser(std::shared_ptr<const RenderedChat> chat, bool by_grammar)
+        : parser(std::move(chat), by_grammar) {}
 
     AnswerParser parser;
 };
@@ -271,10 +272,11 @@ luce_text_status luce_text_schema_to_grammar(const char* json, size_t n_json, ch
     });
 }
 
-luce_text_status luce_text_parser_open(const luce_text_chat* chat, luce_text_parser** parser, char** error) {
+luce_text_status luce_text_parser_open(const luce_text_chat* chat, int by_grammar, luce_text_parser** parser,
+                                       char** error) {
     return guarded(error, [&] {
         require(chat, parser);
-        *parser = new luce_text_parser(chat->chat);
+        *parser = new luce_text_parser(chat->chat, by_grammar != 0);
     });
 }
 
@@ -321,7 +323,9 @@ luce_text_status luce_text_parser_finish(luce_text_parser* parser, int truncated
         const FinishedAnswer answer = parser->parser.finish(truncated != 0);
         const common_json json = {{"deltas", to_json(answer.deltas)},
                                   {"message", message_json(answer.message)},
-                                  {"consistent", answer.is_consistent}};
+                                  {"consistent", answer.is_consistent},
+                                  {"mended", answer.n_mended},
+                                  {"unaccounted", answer.n_unaccounted}};
         *result = copy_out(json.dump_safe());
     });
 }

@@ -124,10 +124,11 @@ LUCE_TEXT_API luce_text_status luce_text_schema_to_grammar(const char* json, siz
 /* Feeding returns the new deltas only: [{"reasoning": text} | {"content": text} |
  *   {"tool_call": {"index", "id", "name", "arguments"}}], where a tool call's first delta has its name.
  * Finishing returns {"deltas": [...], "message": {"role", "content", "reasoning_content", "tool_calls": [{"id", "name",
- *   "arguments"}]}, "consistent": whether the deltas add up to the message}. truncated: the answer was cut off by a
- *   limit, so an incomplete tool call is no error. */
-LUCE_TEXT_API luce_text_status luce_text_parser_open(const luce_text_chat* chat, luce_text_parser** parser,
-                                                     char** error);
+ *   "arguments"}]}, "consistent": whether the deltas add up to the message, "mended": places of content that the format
+ *   has none for, "unaccounted": bytes that are in no field and no marks}. by_grammar: the output follows a grammar
+ * from its beginning. truncated: the answer was cut off by a limit, so an incomplete tool call stays one. */
+LUCE_TEXT_API luce_text_status luce_text_parser_open(const luce_text_chat* chat, int by_grammar,
+                                                     luce_text_parser** parser, char** error);
 LUCE_TEXT_API luce_text_status luce_text_parser_feed_token(luce_text_parser* parser, int32_t id, char** deltas,
                                                            char** error);
 /* Several tokens: [{"n": number of tokens, "deltas": [...]}]. Tokens that only go on with the field that those before

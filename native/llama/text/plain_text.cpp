@@ -2,7 +2,6 @@
 #include "llama/text/plain_text.h"
 
 #include <algorithm>
-#include <set>
 #include <type_traits>
 #include <variant>
 #include <vector>
@@ -83,6 +82,7 @@ void PlainText::note_part(const common_peg_parser_variant& part) {
     is_free_ = is_free_ && !restricts_text(part);
     if (const auto* until = std::get_if<common_peg_until_parser>(&part)) {
         for (const std::string& delimiter : until->delimiters) {
+            words_.insert(delimiter);
             delimiters_.insert(delimiter);
             longest_delimiter_ = std::max(longest_delimiter_, delimiter.size());
         }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -30,12 +31,16 @@ public:
     // More of a text; nothing if it may end there. Bytes that were read change nothing for those after them.
     std::optional<Scan> scan(std::string_view bytes) const;
 
+    // The words at which it may end.
+    const std::set<std::string>& delimiters() const { return words_; }
+
     // Whether the text's last bytes may be the beginning of a delimiter.
     bool ends_in_delimiter(std::string_view text) const;
 
 private:
     void note_part(const common_peg_parser_variant& part);
 
+    std::set<std::string> words_;
     common_trie delimiters_;
     size_t longest_delimiter_ = 0;
     bool is_free_ = true;

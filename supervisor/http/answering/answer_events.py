@@ -90,7 +90,9 @@ class FinishedToolCall:
     id: str
     name: str
     arguments: str
-    """JSON text; cut off where the answer was, if its reason is LENGTH."""
+    """JSON text; cut off where the answer was, if its reason is LENGTH or the model broke off."""
+    n_before: int | None = None
+    """Characters of the content that stand before it; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

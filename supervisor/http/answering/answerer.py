@@ -222,9 +222,10 @@ class ChatAnswerer:
 
     def _choice(self, answer_request: AnswerRequest, rendered: Rendered, index: int) -> ChoiceDecoder:
         chat = rendered.chat
+        by_grammar = rendered.constraint.grammar is not None and not rendered.constraint.grammar_lazy
         return ChoiceDecoder(
             index,
-            PlainReading(self._text) if chat is None else ChatReading(self._text, chat),
+            PlainReading(self._text) if chat is None else ChatReading(chat, by_grammar=by_grammar),
             stops=answer_request.stops,
             own_stops=() if chat is None else chat.additional_stops,
             # Grammars do not see to that in every format.
@@ -397,6 +398,8 @@ class ChatAnswering:
         self._metrics.generated(usage.n_generated)
         self._metrics.looped(usage.n_loops)
         self._metrics.calls_repaired(sum(stream.choice.n_repaired for stream in self._streams))
+        for stream in self._streams:
+            self._metrics.accounted(is_mended=stream.choice.n_mended > 0, n_lost=stream.choice.n_unaccounted)
         if usage.speculation is not None:
             self._metrics.speculated(usage.speculation)
         if usage.experts is not None:

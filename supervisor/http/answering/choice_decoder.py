@@ -28,7 +28,6 @@ from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.shown_logprobs import ShownLogprobs
 from luce.supervisor.text import (
-    AnswerFormatError,
     AnswerParser,
     ContentDelta,
     Delta,
@@ -45,8 +44,10 @@ logger = logging.getLogger("luce.http.answering")
 class Reading(Protocol):
     """What a format makes of tokens. One for each choice."""
 
-    is_readable: bool
-    """Whether the tokens are in the format, so that what is shown is all that they say."""
+    n_mended: int
+    """Places of the content that the format has none for; of a finished answer, as is the next."""
+    n_unaccounted: int
+    """Bytes that are in no field, though they are no marks of the format."""
 
     def feed(self, token: int) -> Sequence[Delta]: ...
 
@@ -64,7 +65,7 @@ class PlainReading:
 
     def __init__(self, model: TextModel) -> None:
         self._detokenizer = model.detokenizer()
-        self.is_readable = True
+        self.n_mended = self.n_unaccounted = 0
 
     def feed(self, token: int) -> Sequence[Delta]:
         text = self._detokenizer.feed(token)
@@ -85,37 +86,24 @@ class PlainReading:
 class ChatReading:
     """A chat model's answer in the format that its template sets."""
 
-    def __init__(self, model: TextModel, chat: RenderedChat) -> None:
-        self._piece = model.piece
-        self._parser = AnswerParser(chat)
-        self._raw: list[int] = []
-        self._has_shown = False
-        self.is_readable = True
+    def __init__(self, chat: RenderedChat, *, by_grammar: bool = False) -> None:
+        self._parser = AnswerParser(chat, by_grammar=by_grammar)
+        self.n_mended = self.n_unaccounted = 0
 
     def feed(self, token: int) -> Sequence[Delta]:
-        self._raw.append(token)
-        deltas = self._parser.feed(token)
-        if deltas:
-            self._has_shown = True
-        return deltas
+        return self._parser.feed(token)
 
     def feed_many(self, tokens: Sequence[int]) -> Sequence[tuple[int, Sequence[Delta]]]:
-        self._raw += tokens
-        steps = self._parser.feed_many(tokens)
-        if any(deltas for _, deltas in steps):
-            self._has_shown = True
-        return steps
+        return self._parser.feed_many(tokens)
 
     def finish(self, *, truncated: bool) -> Sequence[Delta]:
-        try:
-            return self._parser.finish(truncated=truncated).deltas
-        except AnswerFormatError as error:
-            logger.warning("an answer is not in the format of the model's template: %s", error)
-        self.is_readable = False
-        if self._has_shown:
-            return ()
-        text = b"".join(map(self._piece, self._raw)).decode(errors="replace")
-        return (ContentDelta(text),) if text else ()
+        finished = self._parser.finish(truncated=truncated)
+        self.n_mended, self.n_unaccounted = finished.n_mended, finished.n_unaccounted
+        if self.n_mended:
+            logger.warning("an answer has text beside the format of the model's template: it is content")
+        if self.n_unaccounted:
+            logger.warning("%d bytes of an answer are in no field", self.n_unaccounted)
+        return finished.deltas
 
     def close(self) -> None:
         self._parser.close()
@@ -177,6 +165,14 @@ class ChoiceDecoder:
         self.n_reasoning = 0
         self.tokens: list[int] = []
         """All that were fed, end tokens too."""
+
+    @property
+    def n_mended(self) -> int:
+        return self._reading.n_mended
+
+    @property
+    def n_unaccounted(self) -> int:
+        return self._reading.n_unaccounted
 
     @property
     def has_stopped(self) -> bool:
@@ -245,8 +241,7 @@ class ChoiceDecoder:
         truncated = truncated or self.has_looped
         if not has_stopped:
             self._show(self._reading.finish(truncated=truncated), pieces)
-            if self._stops is not None and not self.has_stopped and (held := self._stops.finish()):
-                self._show_text(held, pieces)
+            self._release_stops(pieces)
         self._end_hold(pieces, reads_calls=not (self.has_stopped or truncated))
         has_stopped = self.has_stopped
         if self._shown is not None and (rest := self._shown.finish()):
@@ -267,7 +262,7 @@ class ChoiceDecoder:
         """As a client would send it back that changes nothing; as far as it went, if nobody reads it any more. None
         where a message says less than the tokens, or nothing."""
         content = "".join(self._content)
-        has_parts = self._has_called or not self._reading.is_readable or (self._calls and not self._is_whole)
+        has_parts = self._has_called or (self._calls and not self._is_whole)
         if has_parts or not (content.strip() or self._calls) or not all(call.is_whole() for call in self._calls):
             return None
         message: dict[str, Any] = {"role": "assistant", "content": content}
@@ -298,6 +293,7 @@ class ChoiceDecoder:
                 if self._stops is not None and self.has_stopped:
                     return
                 continue
+            self._release_stops(pieces)
             self._end_hold(pieces, reads_calls=False)
             if isinstance(delta, ReasoningDelta):
                 self._reasoning.append(delta.text)
@@ -309,6 +305,11 @@ class ChoiceDecoder:
                     self._has_called = True
                     return
                 self._add_call(delta, pieces)
+
+    def _release_stops(self, pieces: list[Piece]) -> None:
+        """What was held back as the beginning of a stop string is text, since the content does not go on."""
+        if self._stops is not None and not self.has_stopped and (held := self._stops.finish()):
+            self._show_text(held, pieces)
 
     def _show_text(self, text: str, pieces: list[Piece]) -> None:
         if self._hold is not None:
@@ -337,7 +338,7 @@ class ChoiceDecoder:
         if self._shown is not None:
             self._shown.pass_over(None)
         if delta.index == len(self._calls):
-            call = _Call(delta.id or f"call_{secrets.token_hex(12)}", delta.name)
+            call = _Call(delta.id or f"call_{secrets.token_hex(12)}", delta.name, sum(map(len, self._content)))
             self._calls.append(call)
             pieces.append(ToolCallPiece(self._index, delta.index, call.id, call.name, delta.arguments))
         else:
@@ -347,9 +348,10 @@ class ChoiceDecoder:
 
 
 class _Call:
-    def __init__(self, id_: str, name: str) -> None:
+    def __init__(self, id_: str, name: str, n_before: int) -> None:
         self.id = id_
         self.name = name
+        self.n_before = n_before
         self.arguments: list[str] = []
 
     def is_whole(self) -> bool:
@@ -365,7 +367,7 @@ class _Call:
         return {"id": self.id, "type": "function", "function": function}
 
     def finished(self) -> FinishedToolCall:
-        return FinishedToolCall(self.id, self.name, "".join(self.arguments))
+        return FinishedToolCall(self.id, self.name, "".join(self.arguments), self.n_before)
 
 
 def _append(pieces: list[Piece], piece: Piece) -> None:

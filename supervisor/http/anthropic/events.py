@@ -1,13 +1,13 @@
 """An answer in the events of Anthropic's stream, or as one message. Bytes out; no I/O and no clock.
 
 A message is a row of blocks: thinking, text, tool_use; each is opened, filled and closed before the next. A text that
-is all white space opens no block: clients may not send such a block back.
+is all white space opens no block: clients may not send such a block back. An answer that says nothing has none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
@@ -16,7 +16,6 @@ from luce.supervisor.http.answering.answer_events import (
     AnswerFinished,
     ChoiceFinished,
     ContentPiece,
-    FinishedToolCall,
     FinishReason,
     ReasoningPiece,
     ToolCallPiece,
@@ -201,14 +200,10 @@ class MessageStream:
     def _end(self, usage: Usage) -> bytes:
         finished = self._finished
         assert finished is not None, "an answer ends after its choice"
-        opened = b""
-        if self._n_blocks == 0:  # clients look at the first block without asking whether there is one
-            held = self._held
-            opened = self._open(_TextBlock(0)) + (self._delta(held) if held else b"")
         delta = {"stop_reason": _stop_reason(finished, usage, self._n_ctx), "stop_sequence": finished.stop_text}
         told = {"type": "message_delta", "delta": delta, "usage": usage_json(usage), **_applied_edits(usage)}
         ended = _event("message_delta", told)
-        return opened + self._close() + ended + _MESSAGE_STOP
+        return self._close() + ended + _MESSAGE_STOP
 
 
 class _Block:
@@ -279,17 +274,19 @@ def _blocks(finished: ChoiceFinished, *, hides_thinking: bool) -> list[dict[str,
         text = "" if hides_thinking else finished.reasoning
         signature = _signature(finished.reasoning, hidden=hides_thinking)
         blocks.append({"type": "thinking", "thinking": text, "signature": signature})
-    if finished.content.strip() or not (blocks or finished.tool_calls):
-        blocks.append({"type": "text", "text": finished.content})
-    blocks += _tool_uses(finished.tool_calls)
-    return blocks
+    shown = 0
+    for call in finished.tool_calls:
+        n_before = len(finished.content) if call.n_before is None else call.n_before
+        blocks += _texts(finished.content[shown:n_before])
+        shown = n_before
+        blocks.append(
+            {"type": "tool_use", "id": tool_use_id(call.id), "name": call.name, "input": object_of(call.arguments)}
+        )
+    return blocks + _texts(finished.content[shown:])
 
 
-def _tool_uses(calls: Sequence[FinishedToolCall]) -> list[dict[str, Any]]:
-    return [
-        {"type": "tool_use", "id": tool_use_id(call.id), "name": call.name, "input": object_of(call.arguments)}
-        for call in calls
-    ]
+def _texts(text: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": text}] if text.strip() else []
 
 
 def _signature(reasoning: str, *, hidden: bool) -> str:

@@ -36,7 +36,7 @@ def model(tiny_model: Path, llama_templates_dir: Path) -> Iterator[TextModel]:
 def choice(model: TextModel, *stops: str, logprobs: bool = False, **options: object) -> ChoiceDecoder:
     chat = model.render([{"role": "user", "content": "Hello"}], tools=[READ])
     reader = LogprobReader(model, 1) if logprobs else None
-    return ChoiceDecoder(0, ChatReading(model, chat), stops=stops, ends=model.info.eog, logprobs=reader, **options)  # type: ignore[arg-type]
+    return ChoiceDecoder(0, ChatReading(chat), stops=stops, ends=model.info.eog, logprobs=reader, **options)  # type: ignore[arg-type]
 
 
 def tokens(model: TextModel, text: str) -> list[int]:
@@ -100,7 +100,8 @@ def test_an_answer_out_of_format_is_given_as_far_as_it_goes(
     pieces, finished = read(choice(model), tokens(model, f"I look.\n{CALL} and so on<|im_end|>"))
     assert "format" in caplog.text
     assert finished.reason is FinishReason.TOOL_CALLS
-    assert finished.content.strip() == "I look."
+    assert finished.content == "I look.\n and so on"
+    assert [type(piece) for piece in pieces] == [ContentPiece, *[ToolCallPiece] * (len(pieces) - 2), ContentPiece]
     assert [call.name for call in finished.tool_calls] == ["read_file"]
     caplog.clear()
     template = (llama_templates_dir / "openai-gpt-oss-120b.jinja").read_text()

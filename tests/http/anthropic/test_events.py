@@ -212,9 +212,25 @@ def test_white_space_alone_makes_no_block(hides_thinking: bool) -> None:
 
 
 @pytest.mark.parametrize("pieces", [[], ["\n"], [" ", "\n"]])
-def test_an_answer_of_nothing_is_one_text_block(pieces: list[str]) -> None:
-    message = accumulate(stream(whole(*map(text, pieces))))
-    assert [block.to_dict() for block in message.content] == [{"type": "text", "text": "".join(pieces)}]
+def test_an_answer_of_nothing_has_no_block(pieces: list[str]) -> None:
+    assert accumulate(stream(whole(*map(text, pieces)))).content == []
+    end = finished(FinishReason.LENGTH, content="".join(pieces))
+    assert message_json("msg_1", "claude-x", end, USAGE, hides_thinking=False)["content"] == []
+
+
+def test_text_behind_a_call_has_a_block_of_its_own() -> None:
+    pieces = [
+        text("look"),
+        call(0, "{}", identifier="a", name="n"),
+        text("\nmore"),
+        call(1, "{}", identifier="b", name="n"),
+    ]
+    streamed = accumulate(stream(whole(*pieces, reason=FinishReason.TOOL_CALLS)))
+    calls = (FinishedToolCall("a", "n", "{}", 4), FinishedToolCall("b", "n", "{}", 9))
+    end = finished(FinishReason.TOOL_CALLS, content="look\nmore", calls=calls)
+    plain = Message.model_validate(message_json("msg_1", "claude-x", end, USAGE, hides_thinking=False))
+    assert [block.type for block in plain.content] == ["text", "tool_use", "text", "tool_use"]
+    assert plain.content == streamed.content
 
 
 def test_an_answer_cut_off_in_its_thinking_has_no_text() -> None:

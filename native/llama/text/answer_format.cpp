@@ -1,0 +1,179 @@
+// AnswerFormat: see the header.
+#include "llama/text/answer_format.h"
+
+#include <algorithm>
+#include <cctype>
+#include <exception>
+#include <memory>
+#include <set>
+#include <utility>
+#include <variant>
+
+#include <chat-peg-parser.h>
+
+#include "llama/text/deep_stack.h"
+
+namespace luce::llama {
+
+namespace {
+
+using Tags = common_chat_peg_builder;
+
+std::unique_ptr<common_chat_peg_mapper> mapper_of(common_chat_format format, common_chat_msg& message) {
+    switch (format) {
+        case COMMON_CHAT_FORMAT_PEG_GEMMA4: return std::make_unique<common_chat_peg_gemma4_mapper>(message);
+        case COMMON_CHAT_FORMAT_PEG_MINIMAX_M3: return std::make_unique<common_chat_peg_minimax_m3_mapper>(message);
+        default: return std::make_unique<common_chat_peg_mapper>(message);
+    }
+}
+
+bool is_of_call(const std::string& tag) {
+    return tag == Tags::TOOL_ID || tag == Tags::TOOL_NAME || tag == Tags::TOOL_ARGS || tag == Tags::TOOL_ARG_NAME ||
+           tag == Tags::TOOL_ARG_VALUE || tag == Tags::TOOL_ARG_STRING_VALUE;
+}
+
+// Bytes before the output, in what was parsed.
+std::vector<AnswerPart> parts_of(const common_peg_ast_arena& nodes, const common_peg_parse_result& result,
+                                 size_t n_before) {
+    std::vector<AnswerPart> parts;
+    size_t n_calls = 0;
+    nodes.visit(result, [&](const common_peg_ast_node& node) {
+        n_calls += node.tag == Tags::TOOL_NAME;
+        const bool is_content = node.tag == Tags::CONTENT;
+        if (!is_content && node.tag != Tags::REASONING && !is_of_call(node.tag)) {
+            return;
+        }
+        const auto kind = is_content                    ? AnswerPart::Kind::content
+                          : node.tag == Tags::REASONING ? AnswerPart::Kind::reasoning
+                                                        : AnswerPart::Kind::call;
+        parts.push_back({kind, std::max(node.start, n_before) - n_before, std::max(node.end, n_before) - n_before,
+                         kind == AnswerPart::Kind::call ? "" : node.sanitized_text(), n_calls});
+    });
+    return parts;
+}
+
+size_t count_names(const common_peg_ast_arena& nodes, const common_peg_parse_result& result) {
+    std::set<size_t> begun;
+    nodes.visit(result, [&](const common_peg_ast_node& node) {
+        if (node.tag == Tags::TOOL_NAME) {
+            begun.insert(node.start);
+        }
+    });
+    return begun.size();
+}
+
+// Names of calls at different places, those of ways that led nowhere too.
+size_t count_all_names(const common_peg_ast_arena& nodes) {
+    std::set<size_t> begun;
+    for (common_peg_ast_id id = 0; id < nodes.size(); ++id) {
+        if (nodes.get(id).tag == Tags::TOOL_NAME && !nodes.get(id).is_partial) {
+            begun.insert(nodes.get(id).start);
+        }
+    }
+    return begun.size();
+}
+
+const common_peg_arena& grammar_of(const common_chat_parser_params& format) {
+    static const common_peg_arena content_only =
+        build_chat_peg_parser([](common_chat_peg_builder& p) { return p.content(p.rest()); });
+    return format.parser.empty() ? content_only : format.parser;
+}
+
+}  // namespace
+
+void open_grammar(common_peg_arena& grammar) {
+    std::set<common_peg_parser_id> alternatives;  // to what is none
+    for (common_peg_parser_id id = 0; id < grammar.size(); ++id) {
+        if (const auto* choice = std::get_if<common_peg_choice_parser>(&grammar.get(id))) {
+            alternatives.insert(choice->children.begin(), choice->children.end());
+        }
+    }
+    for (common_peg_parser_id id = 0; id < grammar.size(); ++id) {
+        common_peg_parser_variant& part = grammar.get(id);
+        const auto* rule = std::get_if<common_peg_rule_parser>(&part);
+        if (std::holds_alternative<common_peg_end_parser>(part)) {
+            part = common_peg_epsilon_parser{};
+        } else if (rule != nullptr && rule->trigger && !alternatives.contains(id)) {
+            part = common_peg_repetition_parser{rule->child, 0, 1};
+        }
+    }
+}
+
+AnswerReading read_answer(const common_chat_parser_params& format, const common_chat_input& output) {
+    common_chat_input input = output;
+    input.prepend(format.generation_prompt);
+    const size_t n_before = format.generation_prompt.size();
+    AnswerReading reading;
+    const auto read = [&] {
+        common_peg_parse_context context(std::move(input.text), std::move(input.tokens), COMMON_PEG_PARSE_FLAG_LENIENT);
+        const common_peg_parse_result result = grammar_of(format).parse(context);
+        reading.is_readable = !result.fail();
+        reading.is_open = result.need_more_input();
+        if (!reading.is_readable) {
+            return;
+        }
+        mapper_of(format.format, reading.message)->from_ast(context.ast, result);
+        reading.parts = parts_of(context.ast, result, n_before);
+        reading.end = std::max(result.end, n_before) - n_before;
+        reading.has_lost_call = !reading.is_open && count_all_names(context.ast) > count_names(context.ast, result);
+    };
+    try {
+        run_nested(bracket_depth(output.text), read);
+    } catch (const std::exception&) {
+        return {};  // deeper than any stack, or arguments that are no text
+    }
+    return reading;
+}
+
+FormatMarks::FormatMarks(const common_peg_arena& grammar) {
+    std::set<std::string> found;
+    for (common_peg_parser_id id = 0; id < grammar.size(); ++id) {
+        if (const auto* literal = std::get_if<common_peg_literal_parser>(&grammar.get(id))) {
+            found.insert(literal->literal);
+        }
+    }
+    found.erase("");
+    marks_.assign(found.begin(), found.end());
+    std::ranges::sort(marks_, std::ranges::greater{}, &std::string::size);
+}
+
+size_t FormatMarks::n_bytes_of_mark(std::string_view text) const {
+    const auto mark = std::ranges::find_if(marks_, [&](const std::string& mark) { return text.starts_with(mark); });
+    if (mark != marks_.end()) {
+        return mark->size();
+    }
+    return !text.empty() && std::isspace(static_cast<unsigned char>(text.front())) ? 1 : 0;
+}
+
+std::string_view FormatMarks::without_marks(std::string_view text) const {
+    for (size_t n = n_bytes_of_mark(text); n > 0; n = n_bytes_of_mark(text)) {
+        text.remove_prefix(n);
+    }
+    return text;
+}
+
+bool FormatMarks::may_be_all_of(std::string_view text) const {
+    const auto is_begun = [&] {
+        return std::ranges::any_of(marks_, [&](const std::string& mark) { return mark.starts_with(text); });
+    };
+    while (!text.empty() && !is_begun()) {
+        const size_t n = n_bytes_of_mark(text);
+        if (n == 0) {
+            return false;
+        }
+        text.remove_prefix(n);
+    }
+    return true;
+}
+
+size_t FormatMarks::n_foreign(std::string_view text) const {
+    size_t n_foreign = 0;
+    for (text = without_marks(text); !text.empty(); text = without_marks(text)) {
+        const char c = text.front();
+        n_foreign += std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '=' && c != '"';
+        text.remove_prefix(1);
+    }
+    return n_foreign;
+}
+
+}  // namespace luce::llama

@@ -1,0 +1,205 @@
+"""All that is written is in some field: of texts made of a format's own marks, calls, JSON, prose, code and broken
+characters, each word is found again, in order, however the text was cut.
+
+Words are numbered, so that a lost one is seen whatever the format makes of what is around it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from luce.supervisor.text import (
+    AnswerMessage,
+    AnswerParser,
+    BadRequestError,
+    Delta,
+    FinishedAnswer,
+    RenderedChat,
+    TemplateError,
+    TextModel,
+)
+
+from .conftest import OpenWith
+from .test_answer_deltas import BROKEN, HELLO, TOOLS, format_pieces, template_names, written_call
+from .text_models import added_up, tool
+
+WORD = re.compile(r"w\d+x")
+CALL = '<tool_call>\n{"name": "read", "arguments": {"text": "w1x"}}\n</tool_call>'
+WRITTEN = "<tool_call>\n<function=read>\n<parameter=text>\nw1x\n</parameter>\n</function>\n</tool_call>"
+READ = [tool("read", text="string"), tool("stop")]
+
+
+def read(chat: RenderedChat, data: bytes, sizes: Iterator[int], *, truncated: bool = False) -> FinishedAnswer:
+    with AnswerParser(chat) as parser:
+        deltas: list[Delta] = []
+        at = 0
+        while at < len(data):
+            end = at + next(sizes)
+            deltas += parser.feed_text(data[at:end])
+            at = end
+        finished = parser.finish(truncated=truncated)
+    assert finished.consistent
+    assert finished.n_unaccounted == 0
+    assert added_up([*deltas, *finished.deltas]) == finished.message
+    return finished
+
+
+def at_once() -> Iterator[int]:
+    while True:
+        yield 1 << 20
+
+
+def at_random(rng: random.Random) -> Iterator[int]:
+    while True:
+        yield rng.choice((1, 2, 5, 30))
+
+
+def check(chat: RenderedChat, data: bytes, rng: random.Random) -> None:
+    whole = read(chat, data, at_once()).message
+    assert read(chat, data, at_random(rng)).message == whole
+    written = WORD.findall(data.decode(errors="replace"))
+    calls = "".join(call.name + call.arguments for call in whole.tool_calls)
+    assert sorted(WORD.findall(whole.reasoning + "\n" + whole.content + "\n" + calls)) == sorted(written)
+    for field in (whole.reasoning, whole.content, calls):
+        found = WORD.findall(field)
+        assert found == sorted(found, key=written.index)
+
+
+def texts(model: TextModel, chat: RenderedChat, rng: random.Random) -> Iterator[bytes]:
+    """Of random pieces, without end."""
+    marks = [piece for piece in format_pieces(chat) if len(piece) > 1]
+    prompt = chat.generation_prompt.encode()
+    pieces: list[bytes] = [
+        *(b"\n", b" ", b"```\n", b"```json\n", b"`", b'{"a": "%s"}', b'{"name": "no_tool", "arguments": {}}', b"{"),
+        *(b"</think>", b"<tool_call>", b"</tool_call>", b"\xf0\x9f\x91\xa9", *BROKEN),
+    ]
+    while True:
+        text = b""
+        for number in range(rng.randint(1, 12)):
+            word = f"w{number}x".encode()
+            kind = rng.random()
+            if kind < 0.4:
+                text += word
+            elif kind < 0.6:
+                text += rng.choice(pieces).replace(b"%s", word)
+            elif kind < 0.85:
+                text += rng.choice(marks or pieces)
+            else:
+                call = written_call(model, chat, "CALLED").removeprefix(prompt).replace(b"CALLED", word, 1)
+                call = call.replace(b"CALLED", b"it")
+                text += call if rng.random() < 0.5 else call[: rng.randrange(len(call) + 1)]
+        yield text
+
+
+def test_each_word_is_found_again(open_with: OpenWith, llama_templates_dir: Path, full: bool) -> None:
+    names = template_names(llama_templates_dir)[:: 1 if full else 7]
+    n_each = 10_000 // (2 * len(names)) + 1 if full else 200 // (2 * len(names)) + 1
+    for name in names:
+        model = open_with(name)
+        for tools in (TOOLS, None):
+            try:
+                chat = model.render(HELLO, tools=tools)
+            except (BadRequestError, TemplateError):
+                continue
+            rng = random.Random(f"{name} {tools is None}")
+            drawn = texts(model, chat, rng)
+            for _ in range(n_each):
+                data = next(drawn)
+                try:
+                    check(chat, data, rng)
+                except AssertionError as error:
+                    raise AssertionError(f"{name}, {'with' if tools else 'without'} tools: {data!r}") from error
+
+
+def plain(message: AnswerMessage) -> tuple[str, list[tuple[str, str]]]:
+    return message.content, [(call.name, call.arguments) for call in message.tool_calls]
+
+
+@pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "Qwen3.5-4B"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use <tool_call> to call. Then more.",
+        "Use `<tool_call>` tags",
+        "Use <tool_call>",
+        "Use <tool",
+        "<tool_call>\n<function=read>\nsorry, I stop.",
+        '<tool_call>\n{"name": "no_tool", "arguments": {"text": "a"}}\n</tool_call>',
+        "<tool_call>\n<function=no_tool>\n<parameter=text>\na\n</parameter>\n</function>\n</tool_call>",
+        "```\nCALL\n```\nSo.",
+        "~~~xml\nCALL",
+        "Inline `CALL` is no call",
+    ],
+)
+def test_what_is_no_call_is_content(open_with: OpenWith, name: str, text: str) -> None:
+    prefix, call = ("done</think>\n\n", WRITTEN) if name == "Qwen3.5-4B" else ("", CALL)
+    text = text.replace("CALL", call)
+    chat = open_with(name).render(HELLO, tools=READ)
+    for sizes in (at_once(), iter(lambda: 1, 0)):
+        assert plain(read(chat, (prefix + text).encode(), sizes).message) == (text, [])
+
+
+@pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "Qwen3.5-4B"])
+@pytest.mark.parametrize(
+    ("text", "content", "n_calls"),
+    [
+        ("CALL\nAfter text", "After text", 1),
+        ("First CALL and CALL then", "First and then", 2),
+        ("CALL\n<tool_call> junk", "<tool_call> junk", 1),
+        ("<tool_call> junk CALL", "<tool_call> junk ", 1),
+        ("```\na\n```\nCALL", "```\na\n```\n", 1),
+        ("CALL\n\n", "", 1),
+    ],
+)
+def test_text_around_calls(open_with: OpenWith, name: str, text: str, content: str, n_calls: int) -> None:
+    prefix, call = ("done</think>\n\n", WRITTEN) if name == "Qwen3.5-4B" else ("", CALL)
+    chat = open_with(name).render(HELLO, tools=READ)
+    for sizes in (at_once(), iter(lambda: 1, 0)):
+        finished = read(chat, (prefix + text.replace("CALL", call)).encode(), sizes)
+        assert finished.message.content == content
+        arguments = [json.loads(call.arguments) for call in finished.message.tool_calls]
+        assert arguments == [{"text": "w1x"}] * n_calls
+
+
+def test_a_call_that_was_shown_stays(model: TextModel) -> None:
+    """What comes behind where it breaks off is content."""
+    text = '<tool_call>\n{"name": "read", "arguments": {"text": "a", nonsense and more'
+    chat = model.render(HELLO, tools=READ)
+    for sizes in (at_once(), iter(lambda: 1, 0)):
+        assert plain(read(chat, text.encode(), sizes).message) == ("nonsense and more", [("read", '{"text": "a",')])
+
+
+def test_a_call_that_a_limit_cuts_off(model: TextModel) -> None:
+    chat = model.render(HELLO, tools=READ)
+    begun = '<tool_call>\n{"name": "read", "arguments": {"te'
+    assert plain(read(chat, begun.encode(), at_once(), truncated=True).message) == ("", [("read", '{"te')])
+    unnamed = '<tool_call>\n{"name": "re'
+    assert plain(read(chat, unnamed.encode(), at_once(), truncated=True).message) == (unnamed, [])
+
+
+def test_letters_do_not_end_a_thought(open_with: OpenWith) -> None:
+    """Where the vocabulary has a token for that."""
+    model = open_with("Qwen-Qwen3-0.6B")
+    closer = model.tokenize("</think>", parse_special=True)
+    if len(closer) != 1:
+        pytest.skip("the vocabulary has no such token")
+    letters = [*model.tokenize("</"), *model.tokenize("think"), *model.tokenize(">")]
+    ids = [
+        *model.tokenize("<think>\nA ", parse_special=True),
+        *letters,
+        *model.tokenize(" tag."),
+        *closer,
+        *model.tokenize("\n\nSo."),
+    ]
+    for at_a_time in (1, len(ids)):
+        with AnswerParser(model.render(HELLO, tools=READ)) as parser:
+            for at in range(0, len(ids), at_a_time):
+                parser.feed_many(ids[at : at + at_a_time])
+            message = parser.finish().message
+        assert (message.reasoning.strip(), message.content.strip()) == ("A </think> tag.", "So.")
