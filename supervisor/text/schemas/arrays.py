@@ -53,6 +53,11 @@ class ArrayWriter:
     def _counts(self) -> tuple[int, int | None]:
         least = max((part.words.get("minItems", 0) for part in self._schemas), default=0)
         limits = [part.words["maxItems"] for part in self._schemas if "maxItems" in part.words]
+        for part in self._schemas:
+            listed = part.words.get("items")
+            if isinstance(listed, list) and "additionalItems" not in part.words:  # as many as are listed
+                least = max(least, len(listed))
+                limits.append(len(listed))
         if least > MAX_REPEATS:
             place = next(part.place for part in self._schemas if part.words.get("minItems") == least)
             self._parts.tell(place, "minItems", f"a grammar takes no more than {MAX_REPEATS} repetitions")

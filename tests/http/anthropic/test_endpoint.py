@@ -280,7 +280,6 @@ def test_a_prompt_that_does_not_fit(server: Server, stream: bool) -> None:
         b'{"a":' * 200 + b"1" + b"}" * 200,
         {"messages": HELLO},
         {"max_tokens": 1},
-        {"messages": HELLO, "max_tokens": 1, "tools": [{"name": "a b" * 999, "input_schema": {"type": 7}}]},
         {"messages": HELLO, "max_tokens": 1, "output_format": {"type": "json_schema", "schema": {"type": "nothing"}}},
         {"messages": HELLO, "max_tokens": 1, "stop_sequences": [""]},
     ],
