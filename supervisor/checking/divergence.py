@@ -19,6 +19,9 @@ MOST_MEAN_KL = {
 }
 """Against f16, in nats a token, mean over positions of one text; docs/check.md has what was measured."""
 
+SHARE_UNSAID = 0.05
+"""Of the places, where another token is the likeliest: of more it is said that answers change, near ties or not."""
+
 _LEAST = 1e-6  # probability that what is not told may have
 
 
@@ -31,6 +34,15 @@ def kl_divergence(reference: Sequence[tuple[int, float]], other: Sequence[tuple[
     rest = max(1 - sum(exp(p) for p, _ in both), 0.0)
     rest_there = max(1 - sum(exp(q) for _, q in both), _LEAST)
     return max(total + (rest * log(rest / rest_there) if rest > 0 else 0.0), 0.0)
+
+
+def lead_of_another(reference: Sequence[tuple[int, float]], other: Sequence[tuple[int, float]]) -> float | None:
+    """By how much the reference's likeliest token leads, in the reference, the one that is the likeliest in the other;
+    None: it is the same. The likeliest stand first."""
+    (first, lead), (there, _) = reference[0], other[0]
+    if there == first:
+        return None
+    return lead - next((logprob for token, logprob in reference if token == there), -inf)
 
 
 def most_mean_kl(kv: str) -> float | None:

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from luce.protocol import Park, Unpark
-from luce.supervisor.checking.divergence import is_f16, kl_divergence, most_mean_kl
+from luce.supervisor.checking.divergence import SHARE_UNSAID, is_f16, kl_divergence, lead_of_another, most_mean_kl
 from luce.supervisor.checking.engines import COLD, Answer, CheckedEngine, Question
 from luce.supervisor.checking.finding import Finding, Verdict, left_out
-from luce.supervisor.checking.subject import Subject
+from luce.supervisor.checking.subject import Subject, Volume
 from luce.supervisor.checking.texts import CheckText
 
 _N_LIKELIEST = 100  # that the protocol tells at most
@@ -41,9 +41,9 @@ async def check_kv_type(subject: Subject) -> AsyncIterator[Finding]:
         for i, text in enumerate(texts):
             exact = await _distributions(engine, text, n_positions)
             if here:
-                yield _judge(kv, text, exact, here[i], subject.volume.most_kl)
+                yield _judge(kv, text, exact, here[i], subject.volume)
             if outside:
-                finding = _judge(f"{packed} in the host", text, exact, outside[i], subject.volume.most_kl)
+                finding = _judge(f"{packed} in the host", text, exact, outside[i], subject.volume)
                 tier = outside[i][0].final.tier
                 yield finding if tier == "host" else _not_packed(finding, tier)
 
@@ -73,19 +73,27 @@ def _positions(text: CheckText, n_positions: int) -> list[int]:
     return sorted(range(length, max(length - n_positions * _DISTANCE, length // 2), -_DISTANCE))
 
 
-def _judge(
-    kv: str, text: CheckText, exact: Sequence[Answer], found: Sequence[Answer], most_kl: float | None
-) -> Finding:
+def _judge(kv: str, text: CheckText, exact: Sequence[Answer], found: Sequence[Answer], volume: Volume) -> Finding:
     pairs = [(a.steps[0][1:], b.steps[0][1:]) for a, b in zip(exact, found, strict=True)]
     apart = [kl_divergence(a, b) for a, b in pairs]
     mean = sum(apart) / len(apart)
-    same = sum(a[0][0] == b[0][0] for a, b in pairs) / len(pairs)
-    limit = most_mean_kl(kv) if most_kl is None else most_kl
-    told = f"mean KL {mean:.4f} of at most {limit}, largest {max(apart):.3f}, the likeliest one the same {same:.0%}"
+    leads = [lead_of_another(a, b) for a, b in pairs]  # of f16's likeliest token, where it is another one here
+    changed = [lead for lead in leads if lead is not None]
+    n_clear = sum(lead >= volume.noise for lead in changed)
+    limit = most_mean_kl(kv) if volume.most_kl is None else volume.most_kl
+    told = (
+        f"mean KL {mean:.4f} of at most {limit}, largest {max(apart):.3f}; another token is the likeliest at"
+        f" {len(changed)} of {len(pairs)} places, at {n_clear} of them where f16 is clear"
+    )
     if limit is None:
-        verdict, told = Verdict.LEFT_OUT, f"no limit is known for {kv}: give --max-kl; mean KL {mean:.4f}"
+        verdict, told = Verdict.LEFT_OUT, f"no limit is known for {kv}: give --max-kl; {told}"
+    elif n_clear > volume.most_changed * len(pairs):
+        verdict = Verdict.FAILED
+        told += f": more than {volume.most_changed:.0%} of all (--max-changed)"
     else:
         verdict = Verdict.PASSED if mean <= limit else Verdict.FAILED
+        if len(changed) > SHARE_UNSAID * len(pairs):
+            told = f"answers change: {told}"
     return Finding(
         check="kv-type",
         case=f"{kv}, {len(text.ids):,} tokens",
@@ -93,5 +101,10 @@ def _judge(
         compared=f"{kv} / f16",
         n_tokens=len(apart),
         text=told,
-        figures={"mean_kl": mean, "largest_kl": max(apart), "same_likeliest": same},
+        figures={
+            "mean_kl": mean,
+            "largest_kl": max(apart),
+            "same_likeliest": 1 - len(changed) / len(pairs),
+            "clearly_changed": n_clear / len(pairs),
+        },
     )

@@ -9,7 +9,7 @@ from math import inf, log, nan
 import pytest
 
 from luce.supervisor.checking.chi_square import compare_samples
-from luce.supervisor.checking.divergence import is_f16, kl_divergence, most_mean_kl
+from luce.supervisor.checking.divergence import is_f16, kl_divergence, lead_of_another, most_mean_kl
 from luce.supervisor.checking.same_tokens import AnswerTokens, Comparison
 from luce.supervisor.checking.sampling import parts_clearly
 from luce.supervisor.checking.subject import Volume, reach_of
@@ -100,6 +100,13 @@ def test_kl_divergence_is_zero_of_equals_and_counts_what_is_not_told() -> None:
     elsewhere = ((3, log(0.999)), (1, log(0.0005)))
     assert kl_divergence(half, elsewhere) > 2
     assert kl_divergence(half, ((3, 0.0), (1, -inf))) >= 0
+
+
+def test_another_likeliest_token_has_the_lead_that_f16_gives_it() -> None:
+    reference = ((1, log(0.6)), (2, log(0.3)))
+    assert lead_of_another(reference, ((1, log(0.4)), (2, log(0.3)))) is None
+    assert lead_of_another(reference, ((2, log(0.5)), (1, log(0.4)))) == pytest.approx(log(2))
+    assert lead_of_another(reference, ((3, log(0.9)), (1, log(0.1)))) == inf
 
 
 def test_the_coarsest_type_decides_what_is_allowed() -> None:

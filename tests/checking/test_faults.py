@@ -76,7 +76,7 @@ async def test_a_fault_fails_its_check(run_check: RunCheck, name: str, fault: st
 
 async def test_what_is_packed_in_the_host_is_compared_too(run_check: RunCheck) -> None:
     """With more positions than a short text has room for."""
-    volume = replace(VOLUME, n_positions=48, most_kl=None)
+    volume = replace(VOLUME, n_positions=48, most_kl=None, most_changed=0.1)
     device, host = await run_check("kv-type", volume=volume, outside="tq3")
     assert [device.verdict, host.verdict] == [Verdict.PASSED] * 2, (device, host)
     assert host.figures["mean_kl"] > device.figures["mean_kl"] > 0
@@ -84,3 +84,15 @@ async def test_what_is_packed_in_the_host_is_compared_too(run_check: RunCheck) -
     *_, nowhere = await run_check("kv-type", volume=few, outside="tq3", fault="NothingReused")
     assert nowhere.verdict is Verdict.FAILED
     assert "not from the host: nothing was checked" in nowhere.text
+
+
+async def test_a_format_that_changes_many_likeliest_tokens_fails_whatever_its_mean(run_check: RunCheck) -> None:
+    """Another text in one place is more than rounding: with a KL limit beyond it, the changed tokens tell."""
+    far = replace(VOLUME, most_kl=100.0)
+    (found,) = await run_check("kv-type", volume=far, fault="DamagedCache")
+    assert found.figures["clearly_changed"] > 0.05
+    assert found.verdict is Verdict.FAILED
+    assert "where f16 is clear: more than 5% of all (--max-changed)" in found.text
+    (found,) = await run_check("kv-type", volume=replace(far, most_changed=1.0), fault="DamagedCache")
+    assert found.verdict is Verdict.PASSED
+    assert re.match(r"answers change: mean KL .* another token is the likeliest at \d+ of 12 places", found.text)

@@ -102,7 +102,8 @@ def test_the_packaged_model_passes_all(bin_dir: Path, full: bool, arguments: tup
     if not full:
         pytest.skip("each check alone, with short texts, is in tests/checking; all of it with --full")
     command = [
-        str(bin_dir / "luce"), "check", *arguments, "--threads", "1", "--host-cache-type", "tq3", "--json", "-",
+        str(bin_dir / "luce"), "check", *arguments, "--threads", "1", "--host-cache-type", "tq3",
+        "--max-changed", "0.1", "--json", "-",
     ]  # fmt: skip
     result = subprocess.run(command, capture_output=True, timeout=FULL_TIMEOUT_S, check=False)
     assert result.returncode == 0, result

@@ -105,6 +105,13 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic in newer vers
     help="Mean KL divergence against f16 that the KV type may have, in nats a token. Default: by the type.",
 )
 @click.option(
+    "--max-changed",
+    type=Real(min=0, max=1),
+    metavar="SHARE",
+    help="Of the places at which the KV type is compared with f16, how many may have another likeliest token although"
+    " f16 leads by --noise there. Default: 0.05.",
+)
+@click.option(
     "--minutes",
     type=Real(min=0),
     metavar="N",
@@ -122,6 +129,7 @@ def command(
     skip: tuple[str, ...],
     noise: float | None,
     max_kl: float | None,
+    max_changed: float | None,
     minutes: float | None,
     json_path: str | None,
     **values: Any,
@@ -135,7 +143,7 @@ def command(
     if values["log_level"] is None:
         values["log_level"] = "error"
     config = read_engine_config(values)
-    volume = _volume(quick, lengths, noise, max_kl)
+    volume = _volume(quick, lengths, noise, max_kl, max_changed)
     run = CheckRun(read_binary(), config, volume, checks)
     code = EXIT_OK
     with progress("starting", len(checks)) as advance:
@@ -168,12 +176,20 @@ def _chosen(only: tuple[str, ...] | None, skip: tuple[str, ...]) -> list[Check]:
     return chosen
 
 
-def _volume(quick: bool, lengths: tuple[int, ...] | None, noise: float | None, max_kl: float | None) -> Volume:
+def _volume(
+    quick: bool,
+    lengths: tuple[int, ...] | None,
+    noise: float | None,
+    max_kl: float | None,
+    max_changed: float | None,
+) -> Volume:
     from luce.supervisor.checking.subject import QUICK, Volume
 
     volume = replace(QUICK if quick else Volume(), most_kl=max_kl)
     if lengths is not None:
         volume = replace(volume, lengths=tuple(sorted(lengths)))
+    if max_changed is not None:
+        volume = replace(volume, most_changed=max_changed)
     return volume if noise is None else replace(volume, noise=noise)
 
 
