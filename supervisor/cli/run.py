@@ -98,9 +98,7 @@ def _prepare(text: TextModel, prompt: str, values: Mapping[str, Any]) -> tuple[C
         messages.insert(0, {"role": "system", "content": values["system"]})
     chat = text.render(messages)
     own, ends = chat.additional_stops, text.info.eog
-    return ChoiceDecoder(0, ChatReading(chat), stops=stops, own_stops=own, ends=ends, logprobs=None), tuple(
-        chat.tokens
-    )
+    return ChoiceDecoder(0, ChatReading(chat), stops=stops, own_stops=own, ends=ends, logprobs=None), tuple(chat.tokens)
 
 
 async def _run(binary: Path, config: DaemonConfig, request: Generate, decoder: ChoiceDecoder, as_json: bool) -> int:

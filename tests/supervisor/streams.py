@@ -55,6 +55,7 @@ class Answer:
         elif isinstance(event, PrefillEvent):
             self.progress.append(event)
         else:
+            assert isinstance(event, FinishedEvent)
             self.finished = event
 
     @property

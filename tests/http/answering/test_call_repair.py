@@ -17,9 +17,10 @@ from luce.supervisor.http.answering.answer_events import (
     ToolCallPiece,
 )
 from luce.supervisor.http.answering.answerer import call_hold
-from luce.supervisor.http.answering.call_repair import CallHold, lenient_json
+from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.choice_decoder import ChoiceDecoder, PlainReading
 from luce.supervisor.http.prompts.answer_request import ChatPrompt, TextPrompt
+from luce.supervisor.http.prompts.history.lenient_json import lenient_json
 from luce.supervisor.text import TextModel
 
 TOOLS = [

@@ -219,7 +219,7 @@ def test_an_answer_of_nothing_has_no_block(pieces: list[str]) -> None:
 
 
 def test_text_behind_a_call_has_a_block_of_its_own() -> None:
-    pieces = [
+    pieces: list[AnswerEvent] = [
         text("look"),
         call(0, "{}", identifier="a", name="n"),
         text("\nmore"),
