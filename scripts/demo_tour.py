@@ -139,13 +139,12 @@ class Tour:
         async with Supervisor(replace(self.config, draft_max=0)) as without_drafts:
             sides = (without_drafts, self.supervisor)
             answers = [[await ask(side, request) for side in sides] for _ in range(N_ROUNDS)]
-        plain, drafted = (
-            max(of_side, key=lambda answer: answer.tokens_per_s) for of_side in zip(*answers, strict=True)
-        )
+        plain, drafted = answers[0]
+        plain_speed, drafted_speed = (max(one.tokens_per_s for one in side) for side in zip(*answers, strict=True))
         same = compare(drafted.tokens, plain.tokens)
-        times = f"{drafted.tokens_per_s / plain.tokens_per_s:.2f} times as fast, {same}"
-        self.rows.append(measured("an edit of that code", plain, "without drafts"))
-        self.rows.append(measured("the same edit", drafted, f"with drafts: {times}"))
+        note = f"with drafts: {drafted_speed / plain_speed:.2f} times as fast, {same}"
+        self.rows.append(measured("an edit of that code", plain, "without drafts", plain_speed))
+        self.rows.append(measured("the same edit", drafted, note, drafted_speed))
 
     async def kill_the_engine(self) -> None:
         say("kill -9 in the middle of an answer")
@@ -188,8 +187,10 @@ def compare(got: Sequence[int], expected: Sequence[int]) -> str:
     return "the same text" if step is None else f"the same text up to token {step}"
 
 
-def measured(what: str, answer: Answer, note: str) -> Row:
-    return Row(what, f"{answer.n_read:,}", f"{answer.times_s[0]:.2f} s", f"{answer.tokens_per_s:.1f}", note)
+def measured(what: str, answer: Answer, note: str, tokens_per_s: float | None = None) -> Row:
+    """With the answer's own speed where none is given."""
+    speed = answer.tokens_per_s if tokens_per_s is None else tokens_per_s
+    return Row(what, f"{answer.n_read:,}", f"{answer.times_s[0]:.2f} s", f"{speed:.1f}", note)
 
 
 def say(text: str) -> None:
