@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from luce.protocol import SamplingArgs
 from luce.supervisor.http.answering.answer_events import Progress
+from luce.supervisor.http.keys.api_key import digest_of
 from luce.supervisor.http.prompts.answer_request import AnswerRequest
 from luce.supervisor.http.settings import ServeSettings
 from tests.http.answering.answering_fixtures import (
@@ -124,27 +125,32 @@ async def test_side_requests_do_not_push_out_a_long_prefix(tiny_model: Path) -> 
         assert again.usage.n_cached > 1400, again.usage
 
 
+def _key(name: str) -> str:
+    """As the application names a client that has a key."""
+    return digest_of(name).hex()
+
+
 async def test_clients_that_are_kept_apart(tiny_model: Path, tmp_path: Path) -> None:
     (tmp_path / "common.txt").write_text("Be brief. " * 100)
     settings = ServeSettings(cache_isolation="key", common_prompts=(tmp_path / "common.txt",))
     async with running(tiny_model, settings=settings, lanes=2) as apart:
 
         async def n_cached(client: str, *messages: dict[str, Any] | str) -> int:
-            return (await serve(apart.answerer, chat(*messages, client=client))).usage.n_cached
+            return (await serve(apart.answerer, chat(*messages, client=_key(client)))).usage.n_cached
 
-        ask = replace(chat(system(RULES), "Hello"), client="mine")
+        ask = replace(chat(system(RULES), "Hello"), client=_key("mine"))
         first = await serve(apart.answerer, ask)
         n_prompt = first.usage.n_prompt
         assert await n_cached("mine", system(RULES), "Hello") >= n_prompt - 1
-        strange = await serve(apart.answerer, replace(ask, client="theirs"))
+        strange = await serve(apart.answerer, replace(ask, client=_key("theirs")))
         assert strange.usage.n_cached == 0
         assert strange.choice.content == first.choice.content
         assert await n_cached("theirs", system(RULES), "Hello") >= n_prompt - 1
         # What another has asked behind the same beginning is as far away as what nobody has asked.
         question = "What did they ask? " * 30
         await n_cached("mine", system(RULES), question)
-        known_to_others = await serve(apart.answerer, replace(chat(system(RULES), question), client="theirs"))
-        unknown = await serve(apart.answerer, replace(chat(system(RULES), question[::-1]), client="theirs"))
+        known_to_others = await serve(apart.answerer, replace(chat(system(RULES), question), client=_key("theirs")))
+        unknown = await serve(apart.answerer, replace(chat(system(RULES), question[::-1]), client=_key("theirs")))
         assert known_to_others.usage.n_cached == unknown.usage.n_cached > 0
         assert known_to_others.usage.cache_miss == unknown.usage.cache_miss
         # What was answered to one client is no prefix for another.
@@ -160,10 +166,10 @@ async def test_clients_that_are_kept_apart(tiny_model: Path, tmp_path: Path) -> 
 async def test_clients_that_are_kept_apart_find_their_own_on_disk_and_nobody_elses(
     tiny_model: Path, tmp_path: Path
 ) -> None:
-    settings, ask = ServeSettings(cache_isolation="key"), replace(chat(system(RULES), "Hello"), client="mine")
+    settings, ask = ServeSettings(cache_isolation="key"), replace(chat(system(RULES), "Hello"), client=_key("mine"))
     for is_known in (False, True):
         async with running(tiny_model, settings=settings, disk_cache=tmp_path / "cache") as apart:
-            strange = (await serve(apart.answerer, replace(ask, client=f"other {is_known}"))).usage
+            strange = (await serve(apart.answerer, replace(ask, client=_key(f"other {is_known}")))).usage
             assert (strange.n_cached, strange.cache_tier) == (0, "none")
             assert ((await serve(apart.answerer, ask)).usage.n_cached > 0) == is_known
 

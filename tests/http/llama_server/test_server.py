@@ -24,7 +24,7 @@ BOS = 8000
 NOT_HERE = [
     ("GET", "/lora-adapters"), ("POST", "/lora-adapters"), ("GET", "/tools"), ("POST", "/tools"),
     ("GET", "/cors-proxy"), ("POST", "/predict"), ("POST", "/v1/systemone"), ("POST", "/models/load"),
-    ("POST", "/models/unload"), ("GET", "/models/sse"), ("POST", "/v1/audio/transcriptions"),
+    ("POST", "/models/unload"), ("POST", "/v1/audio/transcriptions"),
     ("POST", "/v1/chat/completions/control"),
 ]  # fmt: skip
 
