@@ -343,3 +343,14 @@ def test_markers_of_images_become_one_id_each(model: TextModel) -> None:
     assert sum(len(model.prompt_piece(token)) for token in chat.tokens) == len(chat.prompt.encode())
     plain = model.render(around)
     assert max(plain.tokens) < model.n_vocab
+
+
+@pytest.mark.parametrize("number", ["52.520008", "1732734096.25", "0.1", "1e+300", "-2.5e-07", "100000.0"])
+def test_numbers_keep_their_digits(tiny_model: Path, number: str) -> None:
+    source = "{%- for call in messages[1].tool_calls -%}{{ call.function.arguments | tojson }}|{% for name, value in call.function.arguments|items %}{{ value }}{% endfor %}{%- endfor -%}"  # noqa: E501
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": f'{{"x": {number}}}'}}
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    with TextModel(tiny_model, chat_template=source) as model:
+        json_text, _, plain = model.render([*messages, {"role": "tool", "content": "!", "tool_call_id": "a"}]).prompt.partition("|")
+    assert json.loads(json_text)["x"] == float(number)
+    assert plain == number
