@@ -73,7 +73,8 @@ struct Trigger {
     Token token = 0;
 };
 
-// What limits the choice of tokens; the meaning of each is llama.cpp's (common_params_sampling).
+// What limits the choice of tokens; the meaning of each is llama.cpp's (common_params_sampling), but that a word or a
+// token in Markdown's code triggers nothing where no trigger is a pattern.
 struct ConstraintParams {
     std::string grammar;  // GBNF; empty: none
     bool grammar_is_lazy = false;

@@ -1,6 +1,6 @@
 // TriggerWindow: the end of a text in which a trigger of a lazy grammar may have begun. While the grammar waits,
 // llama.cpp searches all of the answer again at each token; it finds the same when it is shown only the tokens that the
-// trigger lies in. Knows no grammar.
+// trigger lies in. A trigger in Markdown's code is none: the model quotes it. Knows no grammar.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/markdown_code.h"
 #include "base/token.h"
 #include "engine/request.h"
 
@@ -25,11 +26,14 @@ public:
     Tokens add(Token token, const std::string& piece);
 
 private:
-    bool has_word(std::size_t n_new_bytes) const;
+    bool is_in_code(std::size_t at) const;
+    std::size_t find_word(std::size_t n_new_bytes) const;
+    Tokens shown_from(std::size_t at) const;
 
     Tokens tokens_;
     std::vector<std::string> words_;
     std::size_t n_longest_ = 0;  // bytes of a word
+    MarkdownCode dropped_;       // the text before what is left
     // What is left of the text:
     struct Piece {
         Token token;

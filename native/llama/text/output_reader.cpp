@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "llama/text/code_spans.h"
+#include "base/markdown_code.h"
 #include "llama/text/plain_text.h"
 
 namespace luce::llama {

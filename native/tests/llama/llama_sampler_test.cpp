@@ -361,6 +361,33 @@ TEST_CASE("a trigger token is all that a lazy grammar is shown") {
     CHECK(window->add(99, "") == Tokens{99});
 }
 
+TEST_CASE("a trigger in code is quoted") {
+    for (const std::string fence : {"```\n", "~~~\n"}) {
+        std::optional<TriggerWindow> window = TriggerWindow::of(kTriggers);
+        CHECK(window->add(1, "As in\n" + fence + "some text\n").empty());
+        CHECK(window->add(99, "").empty());
+        CHECK(window->add(2, "<call>\n").empty());
+        CHECK(window->add(3, fence).empty());
+        CHECK(window->add(4, "So ").empty());
+        CHECK(window->add(5, "<ca").empty());
+        CHECK(window->add(6, "ll>\n") == Tokens{5, 6});
+    }
+    for (const std::string quote : {"Use `", "``a ` b "}) {
+        std::optional<TriggerWindow> window = TriggerWindow::of(kTriggers);
+        CHECK(window->add(1, quote).empty());
+        CHECK(window->add(99, "").empty());
+        CHECK(window->add(2, "<call>\n").empty());  // a line's end ends what is quoted in it
+        CHECK(window->add(99, "") == Tokens{99});
+    }
+}
+
+TEST_CASE("the grammar does not see a quoted trigger that stands beside the one it waits for") {
+    std::optional<TriggerWindow> window = TriggerWindow::of(kTriggers);
+    CHECK(window->add(1, "`").empty());
+    CHECK(window->add(2, "<call>\n").empty());
+    CHECK(window->add(3, "<call>\n") == Tokens{3});
+}
+
 TEST_CASE("a trigger that may match a text of any length has no window") {
     for (const Trigger::Kind kind : {Trigger::Kind::pattern, Trigger::Kind::pattern_full}) {
         std::vector<Trigger> triggers = kTriggers;

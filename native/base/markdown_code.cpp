@@ -1,10 +1,10 @@
-// ends_in_code: see the header.
-#include "llama/text/code_spans.h"
+// MarkdownCode: see the header.
+#include "base/markdown_code.h"
 
 #include <algorithm>
 #include <cstddef>
 
-namespace luce::llama {
+namespace luce {
 
 namespace {
 
@@ -43,18 +43,26 @@ bool ends_in_backticks(std::string_view line) {
 
 }  // namespace
 
-bool ends_in_code(std::string_view text) {
-    std::string_view fence;
+void MarkdownCode::add(std::string_view text) {
     for (size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
-        const std::string_view line = text.substr(0, end);
-        if (fence.empty()) {
-            fence = fence_of(line);
-        } else if (closes(line, fence)) {
-            fence = {};
+        line_ += text.substr(0, end);
+        if (fence_.empty()) {
+            fence_ = fence_of(line_);
+        } else if (closes(line_, fence_)) {
+            fence_.clear();
         }
+        line_.clear();
         text.remove_prefix(end + 1);
     }
-    return !fence.empty() || ends_in_backticks(text);
+    line_ += text;
 }
 
-}  // namespace luce::llama
+bool MarkdownCode::is_open() const { return !fence_.empty() || ends_in_backticks(line_); }
+
+bool ends_in_code(std::string_view text) {
+    MarkdownCode code;
+    code.add(text);
+    return code.is_open();
+}
+
+}  // namespace luce
