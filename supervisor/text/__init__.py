@@ -25,7 +25,6 @@ from luce.supervisor.text.chat import (
 )
 from luce.supervisor.text.detokenizer import Detokenizer, StopMatch, StopStrings
 from luce.supervisor.text.errors import (
-    AnswerFormatError,
     BadRequestError,
     ClosedError,
     ModelLoadError,
@@ -38,7 +37,6 @@ from luce.supervisor.text.model import TemplateInfo, TextModel
 from luce.supervisor.text.vocabulary import SpecialToken, VocabularyInfo
 
 __all__ = [
-    "AnswerFormatError",
     "AnswerMessage",
     "AnswerParser",
     "BadRequestError",

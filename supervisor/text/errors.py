@@ -27,9 +27,5 @@ class SchemaError(TextError):
     """The JSON schema has no grammar."""
 
 
-class AnswerFormatError(TextError):
-    """The model's output does not follow the format that its template sets."""
-
-
 class ClosedError(TextError):
     """The model, the chat or the parser was used after it was closed."""

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, NoReturn
 
 from luce.supervisor.engine.locate import NotInstalledError, find_text_library
 from luce.supervisor.text.errors import (
-    AnswerFormatError,
     BadRequestError,
     ClosedError,
     ModelLoadError,
@@ -29,7 +28,7 @@ from luce.supervisor.text.errors import (
 )
 
 LIBRARY_VARIABLE = "LUCE_TEXT_LIBRARY"
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 _ERRORS: dict[int, type[TextError]] = {
     1: BadRequestError,
@@ -37,8 +36,7 @@ _ERRORS: dict[int, type[TextError]] = {
     3: NoVocabularyError,
     4: TemplateError,
     5: SchemaError,
-    6: AnswerFormatError,
-    7: TextError,
+    6: TextError,
 }
 
 _decode_json = json.JSONDecoder().raw_decode  # json.loads also looks for what never stands around it here

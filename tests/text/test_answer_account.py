@@ -155,6 +155,9 @@ def test_what_is_no_call_is_content(open_with: OpenWith, name: str, text: str) -
         ("<tool_call> junk CALL", "<tool_call> junk ", 1),
         ("```\na\n```\nCALL", "```\na\n```\n", 1),
         ("CALL\n\n", "", 1),
+        ("CALL\njunk <tool_call>", "junk <tool_call>", 1),
+        ("CALL\njunk <tool_call> and CALL", "junk <tool_call> and ", 2),
+        ("CALL\n`CALL`", "`CALL`", 1),
     ],
 )
 def test_text_around_calls(open_with: OpenWith, name: str, text: str, content: str, n_calls: int) -> None:
@@ -162,7 +165,7 @@ def test_text_around_calls(open_with: OpenWith, name: str, text: str, content: s
     chat = open_with(name).render(HELLO, tools=READ)
     for sizes in (at_once(), iter(lambda: 1, 0)):
         finished = read(chat, (prefix + text.replace("CALL", call)).encode(), sizes)
-        assert finished.message.content == content
+        assert finished.message.content == content.replace("CALL", call)
         arguments = [json.loads(call.arguments) for call in finished.message.tool_calls]
         assert arguments == [{"text": "w1x"}] * n_calls
 
@@ -175,12 +178,44 @@ def test_a_call_that_was_shown_stays(model: TextModel) -> None:
         assert plain(read(chat, text.encode(), sizes).message) == ("nonsense and more", [("read", '{"text": "a",')])
 
 
+def test_a_call_that_breaks_off_before_its_name(open_with: OpenWith) -> None:
+    text = 'So<|END_THINKING|><|START_ACTION|>[\n    {"tool_call_id": "0"w1x"text"'
+    chat = open_with("Cohere2MoE").render(HELLO, tools=READ)
+    for sizes in (at_once(), iter(lambda: 1, 0)):
+        content, calls = plain(read(chat, text.encode(), sizes).message)
+        assert content.endswith('"tool_call_id": "0"w1x"text"')
+        assert calls == []
+
+
 def test_a_call_that_a_limit_cuts_off(model: TextModel) -> None:
     chat = model.render(HELLO, tools=READ)
     begun = '<tool_call>\n{"name": "read", "arguments": {"te'
     assert plain(read(chat, begun.encode(), at_once(), truncated=True).message) == ("", [("read", '{"te')])
     unnamed = '<tool_call>\n{"name": "re'
     assert plain(read(chat, unnamed.encode(), at_once(), truncated=True).message) == (unnamed, [])
+
+
+def test_half_a_character_does_not_end_a_thought(open_with: OpenWith) -> None:
+    chat = open_with("NVIDIA-Nemotron-Nano-v2").render(HELLO, tools=READ)
+    assert chat.generation_prompt.endswith("<think>\n")
+    for sizes in (at_once(), iter(lambda: 1, 0)):
+        message = read(chat, b"So \x80 \xef<a <\xe2\x82", sizes).message
+        assert (message.reasoning, message.content) == ("So \ufffd \ufffd<a <\ufffd", "")
+
+
+def test_words_among_the_attributes_of_a_call(open_with: OpenWith) -> None:
+    """The format leaves open what stands there."""
+    opened = '<|close|>think<|sep|><|open|>tools<|sep|><|open|>call tool="read" w1x index="1"<|sep|>'
+    argument = '<|open|>argument key="text" w2x type="string"<|sep|>a<|close|>argument<|sep|>'
+    text = f"{opened}{argument}<|close|>call<|sep|><|close|>tools<|sep|>"
+    chat = open_with("Kimi-K3").render(HELLO, tools=READ)
+    for sizes in (at_once(), iter(lambda: 1, 0)):
+        message = read(chat, text.encode(), sizes).message
+        assert WORD.findall(message.content) == ["w1x", "w2x"]
+        assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == [("read", {"text": "a"})]
+    plain_text = text.replace(" w1x", "").replace(" w2x", "")
+    finished = read(chat, plain_text.encode(), at_once())
+    assert (finished.message.content, finished.n_mended) == ("", 0)
 
 
 def test_letters_do_not_end_a_thought(open_with: OpenWith) -> None:

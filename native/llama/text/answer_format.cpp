@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cctype>
 #include <exception>
+#include <functional>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <utility>
@@ -37,8 +39,13 @@ std::vector<AnswerPart> parts_of(const common_peg_ast_arena& nodes, const common
                                  size_t n_before) {
     std::vector<AnswerPart> parts;
     size_t n_calls = 0;
+    bool is_unnamed = true;  // the next call, of which there may be an id before its name
     nodes.visit(result, [&](const common_peg_ast_node& node) {
-        n_calls += node.tag == Tags::TOOL_NAME;
+        is_unnamed = is_unnamed || node.tag == Tags::TOOL_OPEN;
+        if (node.tag == Tags::TOOL_NAME) {
+            ++n_calls;
+            is_unnamed = false;
+        }
         const bool is_content = node.tag == Tags::CONTENT;
         if (!is_content && node.tag != Tags::REASONING && !is_of_call(node.tag)) {
             return;
@@ -47,9 +54,16 @@ std::vector<AnswerPart> parts_of(const common_peg_ast_arena& nodes, const common
                           : node.tag == Tags::REASONING ? AnswerPart::Kind::reasoning
                                                         : AnswerPart::Kind::call;
         parts.push_back({kind, std::max(node.start, n_before) - n_before, std::max(node.end, n_before) - n_before,
-                         kind == AnswerPart::Kind::call ? "" : node.sanitized_text(), n_calls});
+                         is_content || node.tag == Tags::REASONING ? node.sanitized_text() : "",
+                         n_calls + (kind == AnswerPart::Kind::call && is_unnamed)});
     });
-    return parts;
+    // Of a call's parts the innermost: between them there may be more than marks.
+    const auto holds_next = [&](const AnswerPart& part) {
+        return part.kind == AnswerPart::Kind::call && &part != &parts.back() && (&part + 1)->begin < part.end;
+    };
+    std::vector<AnswerPart> innermost;
+    std::ranges::copy_if(parts, std::back_inserter(innermost), std::not_fn(holds_next));
+    return innermost;
 }
 
 size_t count_names(const common_peg_ast_arena& nodes, const common_peg_parse_result& result) {
@@ -77,6 +91,22 @@ const common_peg_arena& grammar_of(const common_chat_parser_params& format) {
     static const common_peg_arena content_only =
         build_chat_peg_parser([](common_chat_peg_builder& p) { return p.content(p.rest()); });
     return format.parser.empty() ? content_only : format.parser;
+}
+
+bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// name="word" or name="12", perhaps cut off in its value.
+size_t n_bytes_of_attribute(std::string_view text) {
+    const auto name_end = std::ranges::find_if_not(text, is_lower);
+    const auto n_name = static_cast<size_t>(name_end - text.begin());
+    if (n_name == 0 || !text.substr(n_name).starts_with("=\"")) {
+        return 0;
+    }
+    const size_t begin = n_name + 2;
+    const std::string_view value = text.substr(begin, text.find('"', begin) - begin);
+    const bool is_value = std::ranges::all_of(value, is_lower) || std::ranges::all_of(value, is_digit);
+    return is_value ? std::min(begin + value.size() + 1, text.size()) : 0;
 }
 
 }  // namespace
@@ -166,14 +196,18 @@ bool FormatMarks::may_be_all_of(std::string_view text) const {
     return true;
 }
 
-size_t FormatMarks::n_foreign(std::string_view text) const {
-    size_t n_foreign = 0;
+std::string_view FormatMarks::foreign_in(std::string_view text) const {
+    std::string_view foreign;
     for (text = without_marks(text); !text.empty(); text = without_marks(text)) {
-        const char c = text.front();
-        n_foreign += std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '=' && c != '"';
-        text.remove_prefix(1);
+        size_t n = n_bytes_of_attribute(text);
+        if (n == 0) {
+            n = 1;
+            const char* const begin = foreign.empty() ? text.data() : foreign.data();
+            foreign = {begin, static_cast<size_t>(text.data() + 1 - begin)};
+        }
+        text.remove_prefix(n);
     }
-    return n_foreign;
+    return foreign;
 }
 
 }  // namespace luce::llama

@@ -49,8 +49,9 @@ public:
     std::string_view without_marks(std::string_view text) const;
     // Whether it is nothing but marks, the last of them perhaps cut off.
     bool may_be_all_of(std::string_view text) const;
-    // Bytes that are neither marks nor of attributes, which a format leaves open in calls: their number, a type.
-    size_t n_foreign(std::string_view text) const;
+    // From the first byte to the last that are neither marks nor of attributes, which some formats leave open in calls:
+    // a number (index="1"), or a word (type="string").
+    std::string_view foreign_in(std::string_view text) const;
 
 private:
     size_t n_bytes_of_mark(std::string_view text) const;

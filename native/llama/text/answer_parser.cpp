@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include <common/unicode.h>
+
 #include "llama/text/deep_stack.h"
 #include "llama/text/failure.h"
 
@@ -32,6 +34,20 @@ size_t complete_utf8(const std::string& text) {
         return length > back ? text.size() - back : text.size();
     }
     return text.size();
+}
+
+// With U+FFFD for what is no UTF-8, as llama.cpp's parser shows it: to some formats it would end a thought.
+common_chat_input well_formed(const common_chat_input& output) {
+    common_chat_input whole;
+    for (size_t at = 0; at < output.size();) {
+        const utf8_parse_result character = common_parse_utf8_codepoint(output.text, at);
+        const size_t n_left = output.size() - at;
+        const bool is_text = character.status == utf8_parse_result::SUCCESS;
+        const size_t n = character.status == utf8_parse_result::INCOMPLETE ? n_left : character.bytes_consumed;
+        whole.append(is_text ? output.substr(at, n) : common_chat_input(std::string(kReplacement)));
+        at += n;
+    }
+    return whole;
 }
 
 }  // namespace
@@ -133,7 +149,7 @@ size_t AnswerParser::take(const common_chat_input& chunk) {
     n_bytes_affordable_ += kParsedPerFedByte * chunk.size();
     held_.append(chunk);
     const size_t n_complete = complete_utf8(held_.text);
-    reader_.append(held_.substr(0, n_complete));
+    reader_.append(well_formed(held_.substr(0, n_complete)));
     held_ = held_.substr(n_complete);
     return n_complete;
 }
@@ -217,7 +233,7 @@ FinishedAnswer AnswerParser::finish(bool truncated) {
         throw TextFailure(LUCE_TEXT_BAD_ARGUMENT, "the answer is finished");
     }
     is_finished_ = true;
-    reader_.append(held_);
+    reader_.append(well_formed(held_));
     ReadAnswer read = without_prefill(this->read(true, truncated));
     FinishedAnswer answer;
     shown_ = message();

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <new>
-#include <string>
 
 #include "llama/grammar/own_stack.h"
-#include "llama/text/failure.h"
 
 namespace luce::llama {
 
@@ -33,13 +31,13 @@ size_t bracket_depth(std::string_view text) {
     return deepest;
 }
 
-void run_nested(size_t depth, const std::function<void()>& body) {
+bool run_nested(size_t depth, const std::function<void()>& body) {
     if (depth <= kModerateDepth) {
         body();
-        return;
+        return true;
     }
     if (depth > kMaxDepth) {
-        throw TextFailure(LUCE_TEXT_BAD_ANSWER, "the answer is nested " + std::to_string(depth) + " levels deep");
+        return false;
     }
     bool has_started = false;
     try {
@@ -51,8 +49,8 @@ void run_nested(size_t depth, const std::function<void()>& body) {
         if (has_started) {
             throw;
         }
-        throw TextFailure(LUCE_TEXT_BAD_ANSWER, "the answer is nested too deeply for the memory at hand");
     }
+    return has_started;
 }
 
 }  // namespace luce::llama

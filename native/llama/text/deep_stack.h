@@ -11,7 +11,7 @@ namespace luce::llama {
 size_t bracket_depth(std::string_view text);
 
 // Runs body on the caller's stack if depth is moderate, else in a thread with a stack that is large enough. What body
-// throws comes out here. Throws TextFailure(BAD_ANSWER) if no stack would do.
-void run_nested(size_t depth, const std::function<void()>& body);
+// throws comes out here. Returns false, and runs nothing, if no stack would do.
+bool run_nested(size_t depth, const std::function<void()>& body);
 
 }  // namespace luce::llama

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LUCE_TEXT_ABI_VERSION 7
+#define LUCE_TEXT_ABI_VERSION 8
 
 #if defined(_WIN32)
 #define LUCE_TEXT_API __declspec(dllexport)
@@ -38,8 +38,7 @@ typedef enum luce_text_status {
     LUCE_TEXT_NO_VOCABULARY = 3, /* the model has token ids only ("no_vocab") */
     LUCE_TEXT_BAD_TEMPLATE = 4,  /* the chat template does not parse, or refuses these messages */
     LUCE_TEXT_BAD_SCHEMA = 5,    /* the JSON schema has no grammar */
-    LUCE_TEXT_BAD_ANSWER = 6,    /* the model's output does not follow its own format */
-    LUCE_TEXT_INTERNAL = 7
+    LUCE_TEXT_INTERNAL = 6
 } luce_text_status;
 
 typedef struct luce_text_model luce_text_model;

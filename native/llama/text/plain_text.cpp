@@ -13,8 +13,6 @@ namespace luce::llama {
 
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
 // The parts of a grammar that one part refers to.
 std::vector<common_peg_parser_id> children_of(const common_peg_arena& grammar, const common_peg_parser_variant& part) {
     return std::visit(

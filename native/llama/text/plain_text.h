@@ -16,6 +16,9 @@
 
 namespace luce::llama {
 
+// U+FFFD: what is shown for bytes that are no UTF-8.
+inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
 class PlainText {
 public:
     // What the grammar says of all texts of a kind, content or reasoning.
