@@ -117,6 +117,37 @@ def test_each_word_is_found_again(open_with: OpenWith, llama_templates_dir: Path
                     raise AssertionError(f"{name}, {'with' if tools else 'without'} tools: {data!r}") from error
 
 
+@pytest.mark.parametrize(
+    ("name", "has_tools", "text"),
+    [
+        # What may begin the end of a thought, and is none.
+        ("Kimi-K2-Instruct", False, "<think><|im_assistant|>assistant<|im_middle|>w0x</think>```json\n"),
+        ("inclusionai-ling-3.0-flash", False, "w0x<think>w1x"),
+        # A call that breaks off where the format goes on with content.
+        (
+            "inclusionai-ling-3.0-flash",
+            True,
+            "w0x</think><tool_call>read\n<arg_key>text</arg_key>\n<arg_value>w1x</arg_value>"
+            "<arg_key>parts</arg_key>\n<arg_value>path```\nw2x",
+        ),
+        # What cannot be read from its beginning on.
+        (
+            "muse-glimmer",
+            True,
+            '<|eom|> to=read<|message|><atem:function_calls>\n<atem:invoke name="read">\n'
+            '<atem:parameter name="text">w0x</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>w1x',
+        ),
+    ],
+)
+def test_the_same_however_it_is_cut(open_with: OpenWith, name: str, has_tools: bool, text: str) -> None:
+    chat = open_with(name).render(HELLO, tools=TOOLS if has_tools else None)
+    whole = read(chat, text.encode(), at_once()).message
+    calls = "".join(call.arguments for call in whole.tool_calls)
+    assert len(WORD.findall(whole.reasoning + whole.content + calls)) == len(WORD.findall(text))
+    for at in range(1, len(text)):
+        assert read(chat, text.encode(), iter((at, 1, len(text)))).message == whole
+
+
 def plain(message: AnswerMessage) -> tuple[str, list[tuple[str, str]]]:
     return message.content, [(call.name, call.arguments) for call in message.tool_calls]
 

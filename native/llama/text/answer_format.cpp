@@ -66,25 +66,26 @@ std::vector<AnswerPart> parts_of(const common_peg_ast_arena& nodes, const common
     return innermost;
 }
 
-size_t count_names(const common_peg_ast_arena& nodes, const common_peg_parse_result& result) {
+// Whether there is a call's name on a way that led nowhere, where the output is read as something else by now.
+bool has_lost_name(const common_peg_ast_arena& nodes, const common_peg_parse_result& result) {
     std::set<size_t> begun;
+    std::vector<std::pair<size_t, size_t>> texts;
     nodes.visit(result, [&](const common_peg_ast_node& node) {
         if (node.tag == Tags::TOOL_NAME) {
             begun.insert(node.start);
+        } else if (node.tag == Tags::CONTENT) {
+            texts.emplace_back(node.start, node.end);
         }
     });
-    return begun.size();
-}
-
-// Names of calls at different places, those of ways that led nowhere too.
-size_t count_all_names(const common_peg_ast_arena& nodes) {
-    std::set<size_t> begun;
     for (common_peg_ast_id id = 0; id < nodes.size(); ++id) {
-        if (nodes.get(id).tag == Tags::TOOL_NAME && !nodes.get(id).is_partial) {
-            begun.insert(nodes.get(id).start);
+        const common_peg_ast_node& node = nodes.get(id);
+        const auto holds = [&](const auto& text) { return text.first <= node.start && node.start < text.second; };
+        if (node.tag == Tags::TOOL_NAME && !node.is_partial && !begun.contains(node.start) &&
+            (!result.need_more_input() || std::ranges::any_of(texts, holds))) {
+            return true;
         }
     }
-    return begun.size();
+    return false;
 }
 
 const common_peg_arena& grammar_of(const common_chat_parser_params& format) {
@@ -145,7 +146,7 @@ AnswerReading read_answer(const common_chat_parser_params& format, const common_
         mapper_of(format.format, reading.message)->from_ast(context.ast, result);
         reading.parts = parts_of(context.ast, result, n_before);
         reading.end = std::max(result.end, n_before) - n_before;
-        reading.has_lost_call = !reading.is_open && count_all_names(context.ast) > count_names(context.ast, result);
+        reading.has_lost_call = has_lost_name(context.ast, result);
     };
     try {
         run_nested(bracket_depth(output.text), read);

@@ -140,7 +140,7 @@ bool OutputReader::mend_broken() {
     for (size_t n_bad = readable().size(); n_good + 1 < n_bad;) {
         const size_t n = n_good + (n_bad - n_good) / 2;
         const AnswerReading part = parse(readable().substr(0, n));
-        const bool is_good = part.is_readable && (part.is_open || (part.end >= n && !part.has_lost_call));
+        const bool is_good = part.is_readable && !part.has_lost_call && (part.is_open || part.end >= n);
         (is_good ? n_good : n_bad) = n;
     }
     reading_ = parse(readable().substr(0, n_good));

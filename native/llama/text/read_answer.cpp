@@ -31,6 +31,10 @@ public:
             if (part.kind == AnswerPart::Kind::call && part.n_calls > result_.message.tool_calls.size()) {
                 return;  // of the one that is dropped, which is the last
             }
+            if (!is_final() && part.kind == AnswerPart::Kind::content &&
+                part.begin >= answer_.openers.find_begun(readable())) {
+                return;  // perhaps no text, but what ends the thought before it
+            }
             add_asides(part.begin);
             add_gap(part.begin, part.kind == AnswerPart::Kind::call && part.n_calls == n_calls_);
             add_part(part);
@@ -135,11 +139,11 @@ private:
         }
     }
 
-    // Behind what could be read. A thought may have marks behind it; a call is no further than its last byte.
+    // Behind what could be read. A text may have marks behind it; a call is no further than its last byte.
     void add_rest(std::string_view rest) {
         n_told_ += rest.size();
         tell_to(readable().size());
-        const bool has_marks = !ends_in(AnswerPart::Kind::call);
+        const bool has_marks = last_ != nullptr && last_->kind != AnswerPart::Kind::call;
         if (has_marks && answer_.marks.may_be_all_of(rest)) {
             return;
         }
