@@ -130,6 +130,14 @@ def test_each_word_is_found_again(open_with: OpenWith, llama_templates_dir: Path
             "w0x</think><tool_call>read\n<arg_key>text</arg_key>\n<arg_value>w1x</arg_value>"
             "<arg_key>parts</arg_key>\n<arg_value>path```\nw2x",
         ),
+        # A call that may be beginning, where the text before it ends like it.
+        (
+            "unsloth-mistral-Devstral-Small-2507",
+            True,
+            'w0x[TOOL_CALLS]re[TOOL_CALLS]read[ARGS]{"text": "w1x", "parts": ["it", {"n": 1.5, "t": "it"}]}',
+        ),
+        # Bytes that are no UTF-8.
+        ("GLM-4.6", True, "w0x\udce2\udc82\udcf0\udc9f\udc91`textw1x \udcc3"),
         # What cannot be read from its beginning on.
         (
             "muse-glimmer",
@@ -141,11 +149,12 @@ def test_each_word_is_found_again(open_with: OpenWith, llama_templates_dir: Path
 )
 def test_the_same_however_it_is_cut(open_with: OpenWith, name: str, has_tools: bool, text: str) -> None:
     chat = open_with(name).render(HELLO, tools=TOOLS if has_tools else None)
-    whole = read(chat, text.encode(), at_once()).message
+    data = text.encode(errors="surrogateescape")
+    whole = read(chat, data, at_once()).message
     calls = "".join(call.arguments for call in whole.tool_calls)
     assert len(WORD.findall(whole.reasoning + whole.content + calls)) == len(WORD.findall(text))
-    for at in range(1, len(text)):
-        assert read(chat, text.encode(), iter((at, 1, len(text)))).message == whole
+    for at in range(1, len(data)):
+        assert read(chat, data, iter((at, 1, len(data)))).message == whole
 
 
 def plain(message: AnswerMessage) -> tuple[str, list[tuple[str, str]]]:

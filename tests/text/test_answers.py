@@ -281,7 +281,7 @@ def test_output_in_no_format(open_with: OpenWith) -> None:
     with AnswerParser(chat) as parser:
         parser.feed_text("<|channel|>nonsense")
         finished = parser.finish()
-        assert finished.message == AnswerMessage("nonsense", "", ())
+        assert finished.message == AnswerMessage("<|channel|>nonsense", "", ())
         assert finished.n_mended == 1
 
 

@@ -96,13 +96,14 @@ const common_peg_arena& grammar_of(const common_chat_parser_params& format) {
 
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_letter_or_digit(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
-// name="word" or name="12", perhaps cut off in its value.
+// word, name="word" or name="12", perhaps cut off in its value.
 size_t n_bytes_of_attribute(std::string_view text) {
-    const auto name_end = std::ranges::find_if_not(text, is_lower);
-    const auto n_name = static_cast<size_t>(name_end - text.begin());
+    const auto n_name = static_cast<size_t>(std::ranges::find_if_not(text, is_lower) - text.begin());
+    const bool is_word = n_name == text.size() || !is_letter_or_digit(text[n_name]);
     if (n_name == 0 || !text.substr(n_name).starts_with("=\"")) {
-        return 0;
+        return is_word ? n_name : 0;
     }
     const size_t begin = n_name + 2;
     const std::string_view value = text.substr(begin, text.find('"', begin) - begin);
@@ -202,9 +203,10 @@ std::string_view FormatMarks::foreign_in(std::string_view text) const {
     for (text = without_marks(text); !text.empty(); text = without_marks(text)) {
         size_t n = n_bytes_of_attribute(text);
         if (n == 0) {
-            n = 1;
+            const auto word_end = std::ranges::find_if_not(text, is_letter_or_digit);
+            n = std::max<size_t>(1, static_cast<size_t>(word_end - text.begin()));
             const char* const begin = foreign.empty() ? text.data() : foreign.data();
-            foreign = {begin, static_cast<size_t>(text.data() + 1 - begin)};
+            foreign = {begin, static_cast<size_t>(text.data() + n - begin)};
         }
         text.remove_prefix(n);
     }

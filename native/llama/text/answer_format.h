@@ -50,7 +50,7 @@ public:
     // Whether it is nothing but marks, the last of them perhaps cut off.
     bool may_be_all_of(std::string_view text) const;
     // From the first byte to the last that are neither marks nor of attributes, which some formats leave open in calls:
-    // a number (index="1"), or a word (type="string").
+    // a number (index="1") or a word (json, type="string").
     std::string_view foreign_in(std::string_view text) const;
 
 private:

@@ -20,6 +20,7 @@ constexpr uint64_t kParsedBytes = uint64_t{1} << 19;
 constexpr uint64_t kParsedPerFedByte = 128;
 // Of a delta and of the output at their ends: as many equal bytes prove that the output was shown to its end.
 constexpr size_t kProofBytes = 8;
+constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
@@ -36,14 +37,15 @@ size_t complete_utf8(const std::string& text) {
     return text.size();
 }
 
-// With U+FFFD for what is no UTF-8, as llama.cpp's parser shows it: to some formats it would end a thought.
+// With U+FFFD for what is no UTF-8: to some formats it would end a thought. What is cut off at the end is one
+// character.
 common_chat_input well_formed(const common_chat_input& output) {
     common_chat_input whole;
     for (size_t at = 0; at < output.size();) {
         const utf8_parse_result character = common_parse_utf8_codepoint(output.text, at);
-        const size_t n_left = output.size() - at;
+        const size_t n =
+            character.status == utf8_parse_result::INCOMPLETE ? output.size() - at : character.bytes_consumed;
         const bool is_text = character.status == utf8_parse_result::SUCCESS;
-        const size_t n = character.status == utf8_parse_result::INCOMPLETE ? n_left : character.bytes_consumed;
         whole.append(is_text ? output.substr(at, n) : common_chat_input(std::string(kReplacement)));
         at += n;
     }
@@ -118,12 +120,15 @@ std::vector<AnswerDelta> AnswerParser::feed(const common_chat_input& chunk) {
     if (is_finished_) {
         throw TextFailure(LUCE_TEXT_BAD_ARGUMENT, "the answer is finished");
     }
-    if (auto deltas = continue_text(chunk)) {
+    Chunk ready = characters_of(chunk);
+    if (auto deltas = continue_text(ready, chunk.size())) {
         return std::move(*deltas);
     }
     text_.reset();
-    const size_t n_bytes = take(chunk);
-    return n_bytes > 0 && reader_.readable().size() <= n_bytes_affordable_ ? parse_whole() : std::vector<AnswerDelta>();
+    const bool has_grown = ready.characters.size() > 0;
+    take(std::move(ready), chunk.size());
+    const bool is_parsed = has_grown && reader_.readable().size() <= n_bytes_affordable_;
+    return is_parsed ? parse_whole() : std::vector<AnswerDelta>();
 }
 
 std::vector<AnswerStep> AnswerParser::feed(const std::vector<llama_token>& ids) {
@@ -132,7 +137,7 @@ std::vector<AnswerStep> AnswerParser::feed(const std::vector<llama_token>& ids) 
         for (const llama_token id : ids) {
             chunk.append(chunk_of(id));
         }
-        if (auto deltas = continue_text(chunk)) {
+        if (auto deltas = continue_text(characters_of(chunk), chunk.size())) {
             return {{ids.size(), std::move(*deltas)}};
         }
     }
@@ -143,37 +148,41 @@ std::vector<AnswerStep> AnswerParser::feed(const std::vector<llama_token>& ids) 
     return steps;
 }
 
-// Adds the chunk to the output; returns how many bytes that made readable.
-size_t AnswerParser::take(const common_chat_input& chunk) {
-    n_bytes_fed_ += chunk.size();
-    n_bytes_affordable_ += kParsedPerFedByte * chunk.size();
-    held_.append(chunk);
-    const size_t n_complete = complete_utf8(held_.text);
-    reader_.append(well_formed(held_.substr(0, n_complete)));
-    held_ = held_.substr(n_complete);
-    return n_complete;
+// The chunk with what was held before it.
+AnswerParser::Chunk AnswerParser::characters_of(const common_chat_input& chunk) const {
+    common_chat_input bytes = held_;
+    bytes.append(chunk);
+    const size_t n_complete = complete_utf8(bytes.text);
+    return {well_formed(bytes.substr(0, n_complete)), bytes.substr(n_complete)};
+}
+
+void AnswerParser::take(Chunk chunk, size_t n_bytes) {
+    n_bytes_fed_ += n_bytes;
+    n_bytes_affordable_ += kParsedPerFedByte * n_bytes;
+    reader_.append(chunk.characters);
+    held_ = std::move(chunk.held);
 }
 
 // More of the text that the output is in. Nothing, and nothing is changed, where it has to be parsed.
-std::optional<std::vector<AnswerDelta>> AnswerParser::continue_text(const common_chat_input& chunk) {
+std::optional<std::vector<AnswerDelta>> AnswerParser::continue_text(const Chunk& chunk, size_t n_bytes) {
     if (!text_) {
         return std::nullopt;
     }
     const std::string& whole = reader_.readable().text;
-    std::string text = whole.substr(whole.size() - n_bytes_withheld_) + held_.text + chunk.text;
-    text.resize(complete_utf8(text));
-    auto scan = text_of(*text_).scan(text);
-    if (!scan) {
+    std::string text = whole.substr(whole.size() - n_bytes_withheld_) + chunk.characters.text;
+    const auto n_read = text_of(*text_).scan(text);
+    if (!n_read) {
         return std::nullopt;
     }
-    take(chunk);
-    n_bytes_parsed_ += scan->n_bytes;
-    n_bytes_withheld_ = text.size() - scan->n_bytes;
-    if (scan->shown.empty()) {
+    take(chunk, n_bytes);
+    n_bytes_parsed_ += *n_read;
+    n_bytes_withheld_ = text.size() - *n_read;
+    text.resize(*n_read);
+    if (text.empty()) {
         return std::vector<AnswerDelta>();
     }
-    shown_.*field_of(*text_) += scan->shown;
-    return std::vector<AnswerDelta>{{*text_, std::move(scan->shown), 0, "", ""}};
+    shown_.*field_of(*text_) += text;
+    return std::vector<AnswerDelta>{{*text_, std::move(text), 0, "", ""}};
 }
 
 const PlainText& AnswerParser::text_of(AnswerDelta::Kind kind) const {
@@ -185,7 +194,9 @@ std::vector<AnswerDelta> AnswerParser::parse_whole() {
     const ReadAnswer answer = read(false, false);
     n_bytes_affordable_ -= std::min(n_bytes_affordable_, n_bytes_parsed() - n_bytes_before);
     std::vector<AnswerDelta> deltas = advance(shown_, answer.message, answer.content_before);
-    enter_text(deltas);
+    if (answer.n_unaccounted == 0) {
+        enter_text(deltas);
+    }
     return deltas;
 }
 

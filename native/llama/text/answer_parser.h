@@ -55,13 +55,19 @@ public:
     uint64_t n_bytes_parsed() const { return n_bytes_parsed_ + reader_.n_bytes_parsed(); }
 
 private:
+    struct Chunk {
+        common_chat_input characters;  // UTF-8
+        common_chat_input held;        // the beginning of the next one
+    };
+
     ReadAnswer read(bool is_final, bool is_truncated);
     ReadAnswer read_by_schema(bool is_partial);
     bool fits_schema();
     common_chat_input chunk_of(llama_token id) const;
     std::vector<AnswerDelta> feed(const common_chat_input& chunk);
-    size_t take(const common_chat_input& chunk);
-    std::optional<std::vector<AnswerDelta>> continue_text(const common_chat_input& chunk);
+    Chunk characters_of(const common_chat_input& chunk) const;
+    void take(Chunk chunk, size_t n_bytes);
+    std::optional<std::vector<AnswerDelta>> continue_text(const Chunk& chunk, size_t n_bytes);
     const PlainText& text_of(AnswerDelta::Kind kind) const;
     std::vector<AnswerDelta> parse_whole();
     void enter_text(const std::vector<AnswerDelta>& deltas);

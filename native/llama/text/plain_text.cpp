@@ -37,17 +37,6 @@ bool restricts_text(const common_peg_parser_variant& part) {
            std::holds_alternative<common_peg_gbnf_parser>(part);
 }
 
-bool is_whole_utf8(std::string_view bytes) {
-    for (size_t at = 0; at < bytes.size();) {
-        const utf8_parse_result character = common_parse_utf8_codepoint(bytes, at);
-        if (character.status != utf8_parse_result::SUCCESS) {
-            return false;
-        }
-        at += character.bytes_consumed;
-    }
-    return true;
-}
-
 }  // namespace
 
 PlainText::PlainText(const common_peg_arena& grammar, AnswerDelta::Kind kind) {
@@ -87,29 +76,16 @@ void PlainText::note_part(const common_peg_parser_variant& part) {
     }
 }
 
-std::optional<PlainText::Scan> PlainText::scan(std::string_view bytes) const {
-    Scan scan = {"", 0};
-    scan.shown.reserve(bytes.size());
-    while (scan.n_bytes < bytes.size()) {
-        const utf8_parse_result character = common_parse_utf8_codepoint(bytes, scan.n_bytes);
-        if (character.status == utf8_parse_result::INCOMPLETE) {
-            break;
+std::optional<size_t> PlainText::scan(std::string_view bytes) const {
+    size_t n_read = 0;
+    while (n_read < bytes.size()) {
+        switch (delimiters_.check_at(bytes, n_read)) {
+            case common_trie::COMPLETE_MATCH: return std::nullopt;
+            case common_trie::PARTIAL_MATCH: return n_read;
+            case common_trie::NO_MATCH: n_read += common_parse_utf8_codepoint(bytes, n_read).bytes_consumed; break;
         }
-        if (character.status == utf8_parse_result::INVALID) {
-            scan.shown.append(kReplacement);
-        } else {
-            switch (delimiters_.check_at(bytes, scan.n_bytes)) {
-                case common_trie::COMPLETE_MATCH: return std::nullopt;
-                case common_trie::PARTIAL_MATCH:
-                    // Before broken UTF-8 it never becomes a delimiter, and llama.cpp's parser takes it for one.
-                    return is_whole_utf8(bytes.substr(scan.n_bytes)) ? std::optional(scan) : std::nullopt;
-                case common_trie::NO_MATCH: break;
-            }
-            scan.shown.append(bytes.substr(scan.n_bytes, character.bytes_consumed));
-        }
-        scan.n_bytes += character.bytes_consumed;
     }
-    return scan;
+    return n_read;
 }
 
 bool PlainText::ends_in_delimiter(std::string_view text) const {

@@ -16,9 +16,6 @@
 
 namespace luce::llama {
 
-// U+FFFD: what is shown for bytes that are no UTF-8.
-inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
 class PlainText {
 public:
     // What the grammar says of all texts of a kind, content or reasoning.
@@ -27,12 +24,9 @@ public:
     // Whether they are free up to a delimiter. Content that is JSON is not.
     bool is_free() const { return is_free_; }
 
-    struct Scan {
-        std::string shown;  // the bytes as the format's parser shows them
-        size_t n_bytes;     // that were read; those behind them may be the beginning of a delimiter
-    };
-    // More of a text; nothing if it may end there. Bytes that were read change nothing for those after them.
-    std::optional<Scan> scan(std::string_view bytes) const;
+    // How many bytes more of a text, in UTF-8, go on with it, without those at their end that may be the beginning of a
+    // delimiter; nothing if it may end there. Bytes that were read change nothing for those after them.
+    std::optional<size_t> scan(std::string_view bytes) const;
 
     // The words at which it may end.
     const std::set<std::string>& delimiters() const { return words_; }

@@ -31,9 +31,8 @@ public:
             if (part.kind == AnswerPart::Kind::call && part.n_calls > result_.message.tool_calls.size()) {
                 return;  // of the one that is dropped, which is the last
             }
-            if (!is_final() && part.kind == AnswerPart::Kind::content &&
-                part.begin >= answer_.openers.find_begun(readable())) {
-                return;  // perhaps no text, but what ends the thought before it
+            if (!is_final() && part.kind == AnswerPart::Kind::content && may_be_an_end(part)) {
+                return;
             }
             add_asides(part.begin);
             add_gap(part.begin, part.kind == AnswerPart::Kind::call && part.n_calls == n_calls_);
@@ -60,6 +59,12 @@ private:
     std::string_view readable() const { return answer_.text.readable().text; }
     bool is_final() const { return end_ != AnswerEnd::none; }
     bool ends_in(AnswerPart::Kind kind) const { return last_ != nullptr && last_->kind == kind; }
+
+    // Whether a text is perhaps none, but the beginning of what ends the thought before it.
+    bool may_be_an_end(const AnswerPart& part) const {
+        const size_t begun = answer_.openers.find_begun(readable());
+        return begun < readable().size() && part.begin >= begun;
+    }
 
     size_t n_written() const {
         size_t n = readable().size() + (answer_.rest ? answer_.rest->size() : 0);

@@ -18,7 +18,7 @@ struct ReadAnswer {
     common_chat_msg message;
     std::vector<size_t> content_before;  // bytes of content, for each call: those that stand before it
     size_t n_mended = 0;                 // places of content that the format has none for
-    size_t n_unaccounted = 0;            // of a finished answer: bytes that are neither in the message nor marks
+    size_t n_unaccounted = 0;            // bytes that are neither in the message nor marks; without an end, that wait
 };
 
 enum class AnswerEnd { none, truncated, stopped };
