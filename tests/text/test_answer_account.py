@@ -235,6 +235,20 @@ def test_a_call_that_a_limit_cuts_off(model: TextModel) -> None:
     assert plain(read(chat, unnamed.encode(), at_once(), truncated=True).message) == (unnamed, [])
 
 
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("name", ["Qwen-Qwen2.5-7B-Instruct", "Qwen3.5-4B"])
+def test_a_demanded_call_that_breaks_off(open_with: OpenWith, name: str, truncated: bool) -> None:
+    """Wherever it does."""
+    prefix, call = ("w0x</think>\n\n", WRITTEN) if name == "Qwen3.5-4B" else ("", CALL)
+    text = prefix + call
+    chat = open_with(name).render(HELLO, tools=READ, tool_choice="required")
+    for end in range(text.index("read") + 4, len(text)):
+        message = read(chat, text[:end].encode(), at_once(), truncated=truncated).message
+        arguments = "".join(made.arguments for made in message.tool_calls)
+        assert WORD.findall(message.reasoning + message.content + arguments) == WORD.findall(text[:end])
+        assert message.content.startswith("<tool_call>") != bool(message.tool_calls)
+
+
 def test_half_a_character_does_not_end_a_thought(open_with: OpenWith) -> None:
     chat = open_with("NVIDIA-Nemotron-Nano-v2").render(HELLO, tools=READ)
     assert chat.generation_prompt.endswith("<think>\n")
