@@ -127,8 +127,10 @@ def test_each_word_is_found_again(open_with: OpenWith, llama_templates_dir: Path
         (
             "inclusionai-ling-3.0-flash",
             True,
-            "w0x</think><tool_call>read\n<arg_key>text</arg_key>\n<arg_value>w1x</arg_value>"
-            "<arg_key>parts</arg_key>\n<arg_value>path```\nw2x",
+            (
+                "w0x</think><tool_call>read\n<arg_key>text</arg_key>\n<arg_value>w1x</arg_value>"
+                "<arg_key>parts</arg_key>\n<arg_value>path```\nw2x"
+            ),
         ),
         # A call that may be beginning, where the text before it ends like it.
         (
@@ -142,8 +144,10 @@ def test_each_word_is_found_again(open_with: OpenWith, llama_templates_dir: Path
         (
             "muse-glimmer",
             True,
-            '<|eom|> to=read<|message|><atem:function_calls>\n<atem:invoke name="read">\n'
-            '<atem:parameter name="text">w0x</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>w1x',
+            (
+                '<|eom|> to=read<|message|><atem:function_calls>\n<atem:invoke name="read">\n'
+                '<atem:parameter name="text">w0x</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>w1x'
+            ),
         ),
     ],
 )
