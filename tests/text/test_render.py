@@ -347,10 +347,17 @@ def test_markers_of_images_become_one_id_each(model: TextModel) -> None:
 
 @pytest.mark.parametrize("number", ["52.520008", "1732734096.25", "0.1", "1e+300", "-2.5e-07", "100000.0"])
 def test_numbers_keep_their_digits(tiny_model: Path, number: str) -> None:
-    source = "{%- for call in messages[1].tool_calls -%}{{ call.function.arguments | tojson }}|{% for name, value in call.function.arguments|items %}{{ value }}{% endfor %}{%- endfor -%}"  # noqa: E501
+    source = (
+        "{%- for call in messages[1].tool_calls -%}{{ call.function.arguments | tojson }}|"
+        "{% for name, value in call.function.arguments|items %}{{ value }}{% endfor %}{%- endfor -%}"
+    )
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": f'{{"x": {number}}}'}}
-    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "!", "tool_call_id": "a"},
+    ]
     with TextModel(tiny_model, chat_template=source) as model:
-        json_text, _, plain = model.render([*messages, {"role": "tool", "content": "!", "tool_call_id": "a"}]).prompt.partition("|")
+        json_text, _, plain = model.render(messages).prompt.partition("|")
     assert json.loads(json_text)["x"] == float(number)
     assert plain == number
