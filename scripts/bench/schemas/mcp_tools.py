@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = {
+    "@circleci/mcp-server-circleci": ("mcp-server-circleci", []),
+    "@hubspot/mcp-server": ("mcp-hubspot", []),
     "@modelcontextprotocol/server-everything": ("mcp-server-everything", []),
     "@modelcontextprotocol/server-filesystem": ("mcp-server-filesystem", ["."]),
     "@modelcontextprotocol/server-github": ("mcp-server-github", []),
@@ -26,17 +28,20 @@ PACKAGES = {
         "playwright-mcp",
         ["--caps=vision,pdf,testing,storage,network,devtools,config"],
     ),
+    "@shopify/dev-mcp": ("shopify-dev-mcp", []),
     "@upstash/context7-mcp": ("context7-mcp", []),
     "chrome-devtools-mcp": ("chrome-devtools-mcp", []),
     "exa-mcp-server": ("exa-mcp-server", []),
     "firecrawl-mcp": ("firecrawl-mcp", []),
+    "mongodb-mcp-server": ("mongodb-mcp-server", []),
     "tavily-mcp": ("tavily-mcp", []),
 }
 """npm packages: their programs, and what these are given."""
 
 _KEYS = (
     "GITHUB_PERSONAL_ACCESS_TOKEN", "GITLAB_PERSONAL_ACCESS_TOKEN", "GOOGLE_MAPS_API_KEY", "SLACK_BOT_TOKEN",
-    "SLACK_TEAM_ID", "NOTION_TOKEN", "EXA_API_KEY", "FIRECRAWL_API_KEY", "TAVILY_API_KEY",
+    "SLACK_TEAM_ID", "NOTION_TOKEN", "EXA_API_KEY", "FIRECRAWL_API_KEY", "TAVILY_API_KEY", "CIRCLECI_TOKEN",
+    "PRIVATE_APP_ACCESS_TOKEN",
 )  # fmt: skip
 _TIMEOUT_S = 30.0
 
