@@ -64,9 +64,10 @@ def check(chat: RenderedChat, data: bytes, rng: random.Random) -> None:
     whole = read(chat, data, at_once()).message
     assert read(chat, data, at_random(rng)).message == whole
     written = WORD.findall(data.decode(errors="replace"))
-    calls = "".join(call.name + call.arguments for call in whole.tool_calls)
+    calls = "".join(call.name + call.arguments + call.id for call in whole.tool_calls)
     assert sorted(WORD.findall(whole.reasoning + "\n" + whole.content + "\n" + calls)) == sorted(written)
-    for field in (whole.reasoning, whole.content, calls):
+    made = "".join(call.name + call.arguments for call in whole.tool_calls)  # an id may stand before them
+    for field in (whole.reasoning, whole.content, made):
         found = WORD.findall(field)
         assert found == sorted(found, key=written.index)
 
@@ -137,6 +138,39 @@ def test_each_word_is_found_again(open_with: OpenWith, llama_templates_dir: Path
             "unsloth-mistral-Devstral-Small-2507",
             True,
             'w0x[TOOL_CALLS]re[TOOL_CALLS]read[ARGS]{"text": "w1x", "parts": ["it", {"n": 1.5, "t": "it"}]}',
+        ),
+        # A mark that breaks off where the next call begins.
+        (
+            "MiMo-VL",
+            True,
+            (
+                '<tool_call>\n{"name": "read", "arguments": {"text": "w0x"}}\n</tool<tool_call>\n'
+                '{"name": "read", "arguments": {"text": "w1x"}}\n</tool_call><|im{"a": "w2x"}w3x</tool_call>'
+            ),
+        ),
+        (
+            "google-gemma-4-31B-it",
+            True,
+            (
+                '<|tool_call>call:read{text:<|"|>w0x<|"|>}<t<|tool_call>call:read{text:<|"|>w1x<|"|>}<tool_call|>'
+                '<|tool_resp\n<|tool_call>call:read{text:<|"|>w2x<|"|>}<tool_call|><|tool_response>w3x'
+            ),
+        ),
+        (
+            "Qwen-Qwen2.5-7B-Instruct",
+            True,
+            (
+                '<tool_call>\n{"name": "read", "arguments": {"text": "w0x"}}\n</tool_cal<tool_call>\n{"name": "read", '
+                'null<tool_call>\nw1x<tool_call>\n{"name": "read", "arguments": {"text": <tool_call>\n'
+            ),
+        ),
+        # A word whose beginning is one too.
+        ("google-gemma-4-31B-it", False, "w0x<|channel><|channel>thought\nw1x<channel|>w2x<|channel>w3x"),
+        # An id that goes on in prose.
+        (
+            "mistralai-Mistral-Nemo-Instruct-2407",
+            True,
+            'w0x[TOOL_CALLS][{"name": "read", "arguments": {"text": "w1x"}, "id": "call"w2x[TOOL_CALLS][{"name": "read',
         ),
         # Bytes that are no UTF-8.
         ("GLM-4.6", True, "w0x\udce2\udc82\udcf0\udc9f\udc91`textw1x \udcc3"),
@@ -251,6 +285,18 @@ def test_a_demanded_call_that_breaks_off(open_with: OpenWith, name: str, truncat
         arguments = "".join(made.arguments for made in message.tool_calls)
         assert WORD.findall(message.reasoning + message.content + arguments) == WORD.findall(text[:end])
         assert message.content.startswith("<tool_call>") != bool(message.tool_calls)
+
+
+def test_braces_in_prose_cost_what_their_length_allows(open_with: OpenWith) -> None:
+    """In formats whose calls begin with one. What cannot be paid for is content."""
+    text = "w0x { w1x } " * 3000
+    for name in ("meta-llama-Llama-3.1-8B-Instruct", "Qwen-Qwen2.5-7B-Instruct"):
+        with AnswerParser(open_with(name).render(HELLO, tools=READ)) as parser:
+            parser.feed_text(text)
+            finished = parser.finish()
+            n_fed, n_parsed = parser.work
+        assert finished.message == AnswerMessage(text, "", ())
+        assert n_parsed < 400 * n_fed
 
 
 def test_half_a_character_does_not_end_a_thought(open_with: OpenWith) -> None:

@@ -63,6 +63,18 @@ std::vector<AnswerDelta> advance(common_chat_msg& shown, const common_chat_msg& 
     return deltas;
 }
 
+void add_deltas(std::vector<AnswerDelta>& deltas, std::vector<AnswerDelta> more) {
+    for (AnswerDelta& delta : more) {
+        const bool goes_on = !deltas.empty() && delta.tool_name.empty() && delta.tool_id.empty() &&
+                             deltas.back().kind == delta.kind && deltas.back().tool_index == delta.tool_index;
+        if (goes_on) {
+            deltas.back().text += delta.text;
+        } else {
+            deltas.push_back(std::move(delta));
+        }
+    }
+}
+
 common_json to_json(const std::vector<AnswerDelta>& deltas) {
     common_json list = common_json::array();
     for (const AnswerDelta& delta : deltas) {

@@ -24,6 +24,9 @@ struct AnswerDelta {
 std::vector<AnswerDelta> advance(common_chat_msg& shown, const common_chat_msg& now,
                                  const std::vector<size_t>& content_before);
 
+// Adds later deltas to earlier ones: those that go on with the last one to that.
+void add_deltas(std::vector<AnswerDelta>& deltas, std::vector<AnswerDelta> more);
+
 common_json to_json(const std::vector<AnswerDelta>& deltas);
 common_json message_json(const common_chat_msg& message);
 

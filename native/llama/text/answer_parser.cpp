@@ -62,7 +62,9 @@ AnswerParser::AnswerParser(std::shared_ptr<const RenderedChat> chat, bool by_gra
       n_bytes_affordable_(kParsedBytes),
       may_be_by_schema_(chat_->by_schema.has_value()) {
     if (chat_->continues) {
-        prefill_ = read(false, false).message;
+        if (std::optional<ReadAnswer> prefill = read()) {
+            prefill_ = std::move(prefill->message);
+        }
         shown_ = prefill_;
     }
 }
@@ -80,12 +82,15 @@ bool AnswerParser::fits_schema() {
     return fits;
 }
 
-ReadAnswer AnswerParser::read(bool is_final, bool is_truncated) {
+std::optional<ReadAnswer> AnswerParser::read() {
     may_be_by_schema_ = may_be_by_schema_ && fits_schema();
-    if (may_be_by_schema_) {
-        return read_by_schema(!is_final || is_truncated);
-    }
-    return is_final ? reader_.finish(is_truncated) : reader_.read();
+    return may_be_by_schema_ ? read_by_schema(true) : reader_.read(n_bytes_affordable_);
+}
+
+ReadAnswer AnswerParser::read_end(bool is_truncated) {
+    may_be_by_schema_ = may_be_by_schema_ && fits_schema();
+    const uint64_t n_affordable = kParsedBytes + kParsedPerFedByte * reader_.readable().size();
+    return may_be_by_schema_ ? read_by_schema(is_truncated) : reader_.finish(is_truncated, n_affordable);
 }
 
 // It is JSON, if of whichever schema: in some formats calls are that too, and begin like an answer.
@@ -113,7 +118,15 @@ common_chat_input AnswerParser::chunk_of(llama_token id) const {
 std::vector<AnswerDelta> AnswerParser::feed(llama_token id) { return feed(chunk_of(id)); }
 
 std::vector<AnswerDelta> AnswerParser::feed(std::string_view bytes) {
-    return feed(common_chat_input(std::string(bytes)));
+    const common_chat_input whole{std::string(bytes)};
+    if (auto deltas = is_finished_ ? std::nullopt : continue_text(characters_of(whole), whole.size())) {
+        return std::move(*deltas);
+    }
+    std::vector<AnswerDelta> deltas;
+    for (size_t at = 0; at < whole.size(); ++at) {
+        add_deltas(deltas, feed(whole.substr(at, 1)));
+    }
+    return deltas;
 }
 
 std::vector<AnswerDelta> AnswerParser::feed(const common_chat_input& chunk) {
@@ -191,10 +204,13 @@ const PlainText& AnswerParser::text_of(AnswerDelta::Kind kind) const {
 
 std::vector<AnswerDelta> AnswerParser::parse_whole() {
     const uint64_t n_bytes_before = n_bytes_parsed();
-    const ReadAnswer answer = read(false, false);
+    const std::optional<ReadAnswer> answer = read();
     n_bytes_affordable_ -= std::min(n_bytes_affordable_, n_bytes_parsed() - n_bytes_before);
-    std::vector<AnswerDelta> deltas = advance(shown_, answer.message, answer.content_before);
-    if (answer.n_unaccounted == 0) {
+    if (!answer) {
+        return {};
+    }
+    std::vector<AnswerDelta> deltas = advance(shown_, answer->message, answer->content_before);
+    if (answer->n_unaccounted == 0) {
         enter_text(deltas);
     }
     return deltas;
@@ -245,7 +261,7 @@ FinishedAnswer AnswerParser::finish(bool truncated) {
     }
     is_finished_ = true;
     reader_.append(well_formed(held_));
-    ReadAnswer read = without_prefill(this->read(true, truncated));
+    ReadAnswer read = without_prefill(read_end(truncated));
     FinishedAnswer answer;
     shown_ = message();
     prefill_ = {};

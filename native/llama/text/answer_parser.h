@@ -40,6 +40,7 @@ public:
     AnswerParser(std::shared_ptr<const RenderedChat> chat, bool by_grammar);
 
     std::vector<AnswerDelta> feed(llama_token id);
+    // As if each byte came alone, so that it does not matter where the text was cut.
     std::vector<AnswerDelta> feed(std::string_view bytes);
     // Several tokens: one step if all go on with the text that the answer is in, else one each, so that each delta is
     // that of a token.
@@ -60,7 +61,8 @@ private:
         common_chat_input held;        // the beginning of the next one
     };
 
-    ReadAnswer read(bool is_final, bool is_truncated);
+    std::optional<ReadAnswer> read();
+    ReadAnswer read_end(bool is_truncated);
     ReadAnswer read_by_schema(bool is_partial);
     bool fits_schema();
     common_chat_input chunk_of(llama_token id) const;

@@ -75,6 +75,7 @@ void OutputReader::veil_letters(size_t from) {
 
 void OutputReader::veil(size_t at) {
     text_.replace_first(at, openers_.veil_of(std::string_view(readable().text).substr(at)));
+    n_good_ = std::min(n_good_, at);
     n_veiled_ += openers_.longest() > 1;  // a brace may be anything
 }
 
@@ -83,13 +84,15 @@ AnswerReading OutputReader::parse(const common_chat_input& output) {
     return read_answer(chat_->parser, output);
 }
 
-// Reads, and mends what cannot be read until all of it can.
-const AnswerReading& OutputReader::settle() {
-    while (!rest_ && !is_read_) {
+// Reads, and mends what cannot be read until all of it can, or as much as that may cost has been parsed.
+bool OutputReader::settle(uint64_t n_affordable) {
+    const uint64_t n_before = n_bytes_parsed_;
+    while (!rest_ && !is_read_ && n_bytes_parsed_ - n_before <= n_affordable) {
         reading_ = parse(readable());
         is_read_ = !mend();
+        n_good_ = is_read_ ? readable().size() : n_good_;
     }
-    return reading_;
+    return rest_ || is_read_;
 }
 
 // Whether there is something else to read now.
@@ -136,25 +139,22 @@ bool OutputReader::veil_in_code() {
 // The output cannot be read from some byte on. A call that was shown by then stays as far as it went, and what comes
 // behind it is text; one that was not is text from its beginning.
 bool OutputReader::mend_broken() {
-    size_t n_good = 0;
-    for (size_t n_bad = readable().size(); n_good + 1 < n_bad;) {
-        const size_t n = n_good + (n_bad - n_good) / 2;
+    for (size_t n_bad = readable().size(); n_good_ + 1 < n_bad;) {
+        const size_t n = n_good_ + (n_bad - n_good_) / 2;
         const AnswerReading part = parse(readable().substr(0, n));
         const bool is_good = part.is_readable && !part.has_lost_call && (part.is_open || part.end >= n);
-        (is_good ? n_good : n_bad) = n;
+        (is_good ? n_good_ : n_bad) = n;
     }
-    reading_ = parse(readable().substr(0, n_good));
+    reading_ = parse(readable().substr(0, n_good_));
     if (veil_in_code()) {
         return true;
     }
-    auto& parts = reading_.parts;
-    const auto n_calls = static_cast<size_t>(std::ranges::count_if(reading_.message.tool_calls, has_begun));
-    std::erase_if(
-        parts, [&](const AnswerPart& part) { return part.kind == AnswerPart::Kind::call && part.n_calls > n_calls; });
+    const size_t n_calls = drop_unbegun_calls();
+    const auto& parts = reading_.parts;
     const bool ends_in_call = !parts.empty() && parts.back().kind == AnswerPart::Kind::call;
     const bool is_in_call = ends_in_call && !has_ended(reading_.message.tool_calls[n_calls - 1]);
     const size_t opener = openers_.find(readable().text, parts.empty() ? 0 : parts.back().end);
-    if (is_in_call || opener > n_good) {
+    if (is_in_call || opener > n_good_) {
         break_off();
         return false;
     }
@@ -165,9 +165,19 @@ bool OutputReader::mend_broken() {
     return set_aside(opener);
 }
 
+// Of what was read, the parts; returns how many calls are left.
+size_t OutputReader::drop_unbegun_calls() {
+    const auto n_calls = static_cast<size_t>(std::ranges::count_if(reading_.message.tool_calls, has_begun));
+    std::erase_if(reading_.parts, [&](const AnswerPart& part) {
+        return part.kind == AnswerPart::Kind::call && part.n_calls > n_calls;
+    });
+    return n_calls;
+}
+
 // Whether there is more to read behind it.
 bool OutputReader::set_aside(size_t at) {
     const size_t begin = text_.set_aside(at);
+    n_good_ = std::min(n_good_, at);
     look_behind_calls(begin + openers_.is_at(text_.asides().back().text.text, begin));
     return !text_.is_aside();
 }
@@ -195,13 +205,19 @@ void OutputReader::look_behind_calls(size_t from) {
 
 AnswerText OutputReader::answer_text() const { return {reading_, text_, rest_, marks_, openers_}; }
 
-ReadAnswer OutputReader::read() {
-    settle();
+std::optional<ReadAnswer> OutputReader::read(uint64_t n_affordable) {
+    if (!settle(n_affordable)) {
+        return std::nullopt;
+    }
     return put_together(answer_text(), AnswerEnd::none);
 }
 
-ReadAnswer OutputReader::finish(bool truncated) {
-    settle();
+ReadAnswer OutputReader::finish(bool truncated, uint64_t n_affordable) {
+    if (!settle(n_affordable)) {
+        reading_ = parse(readable().substr(0, n_good_));
+        drop_unbegun_calls();
+        break_off();
+    }
     ReadAnswer answer = put_together(answer_text(), truncated ? AnswerEnd::truncated : AnswerEnd::stopped);
     answer.n_mended += n_veiled_;
     return answer;
