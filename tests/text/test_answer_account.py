@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,24 @@ def test_the_same_however_it_is_cut(open_with: OpenWith, name: str, has_tools: b
     assert len(WORD.findall(whole.reasoning + whole.content + calls)) == len(WORD.findall(text))
     for at in range(1, len(data)):
         assert read(chat, data, iter((at, 1, len(data)))).message == whole
+
+
+def test_the_same_in_whatever_tokens(open_with: OpenWith) -> None:
+    """Where they are letters."""
+    model = open_with("Qwen-Qwen2.5-7B-Instruct")
+    chat = model.render(HELLO, tools=READ)
+    text = f'{CALL.removesuffix("l>")}{CALL}<|im{{"a": "w2x"}}w3x `<tool_call>` 日本 {{"name": {CALL} w4x'
+    whole = read(chat, text.encode(), at_once()).message
+    assert [call.arguments for call in whole.tool_calls] == ['{"text": "w1x"}'] * len(whole.tool_calls) != []
+    rng = random.Random(51)
+    for _ in range(20):
+        cuts = sorted(rng.sample(range(len(text)), 20))
+        pieces = [text[begin:end] for begin, end in pairwise([0, *cuts, len(text)])]
+        with AnswerParser(chat) as parser:
+            deltas = [delta for piece in pieces for id_ in model.tokenize(piece) for delta in parser.feed(id_)]
+            finished = parser.finish()
+        assert finished.message == whole
+        assert added_up([*deltas, *finished.deltas]) == whole
 
 
 def plain(message: AnswerMessage) -> tuple[str, list[tuple[str, str]]]:

@@ -14,8 +14,8 @@ namespace luce::llama {
 
 namespace {
 
-// What may be parsed: so much at once, which is a parse for each token of an answer of some KiB, and so much for each
-// byte that comes. Of a longer answer each 128th part is shown as it comes where it is no plain text.
+// What may be parsed: so much at once, which is a parse for each byte of an answer of 1 KiB, and so much for each byte
+// that comes. Of a longer answer each 128th part is shown as it comes where it is no plain text.
 constexpr uint64_t kParsedBytes = uint64_t{1} << 19;
 constexpr uint64_t kParsedPerFedByte = 128;
 // Of a delta and of the output at their ends: as many equal bytes prove that the output was shown to its end.
@@ -115,16 +115,22 @@ common_chat_input AnswerParser::chunk_of(llama_token id) const {
     return chunk;
 }
 
-std::vector<AnswerDelta> AnswerParser::feed(llama_token id) { return feed(chunk_of(id)); }
+std::vector<AnswerDelta> AnswerParser::feed(llama_token id) {
+    return chat_->preserved.count(id) > 0 ? feed(chunk_of(id)) : feed_each_byte(chunk_of(id));
+}
 
 std::vector<AnswerDelta> AnswerParser::feed(std::string_view bytes) {
-    const common_chat_input whole{std::string(bytes)};
-    if (auto deltas = is_finished_ ? std::nullopt : continue_text(characters_of(whole), whole.size())) {
+    return feed_each_byte(common_chat_input(std::string(bytes)));
+}
+
+// As if it came alone.
+std::vector<AnswerDelta> AnswerParser::feed_each_byte(const common_chat_input& bytes) {
+    if (auto deltas = is_finished_ ? std::nullopt : continue_text(characters_of(bytes), bytes.size())) {
         return std::move(*deltas);
     }
     std::vector<AnswerDelta> deltas;
-    for (size_t at = 0; at < whole.size(); ++at) {
-        add_deltas(deltas, feed(whole.substr(at, 1)));
+    for (size_t at = 0; at < bytes.size(); ++at) {
+        add_deltas(deltas, feed(bytes.substr(at, 1)));
     }
     return deltas;
 }

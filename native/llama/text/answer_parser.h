@@ -39,8 +39,8 @@ public:
     // by_grammar: the output follows one from its beginning.
     AnswerParser(std::shared_ptr<const RenderedChat> chat, bool by_grammar);
 
+    // A text is taken as if each byte came alone, so that it does not matter where it was cut, by tokens or otherwise.
     std::vector<AnswerDelta> feed(llama_token id);
-    // As if each byte came alone, so that it does not matter where the text was cut.
     std::vector<AnswerDelta> feed(std::string_view bytes);
     // Several tokens: one step if all go on with the text that the answer is in, else one each, so that each delta is
     // that of a token.
@@ -67,6 +67,7 @@ private:
     bool fits_schema();
     common_chat_input chunk_of(llama_token id) const;
     std::vector<AnswerDelta> feed(const common_chat_input& chunk);
+    std::vector<AnswerDelta> feed_each_byte(const common_chat_input& bytes);
     Chunk characters_of(const common_chat_input& chunk) const;
     void take(Chunk chunk, size_t n_bytes);
     std::optional<std::vector<AnswerDelta>> continue_text(const Chunk& chunk, size_t n_bytes);
