@@ -280,7 +280,8 @@ class SchemaCompiler:
             by_type.setdefault(type_of(value), []).append(json_literal(value))
         ways = []
         for name, literals in by_type.items():
-            rule = self.rules.item(literals)
+            # Of texts it needs a name: whether a template takes them in is seen by the rules that its grammar names.
+            rule = self.rules.add(" | ".join(literals)) if name == "string" else self.rules.item(literals)
             shape = {"type": name, "x-gbnf": rule}
             if name == "string":
                 texts = [value for value in listed if isinstance(value, str)]
