@@ -20,6 +20,7 @@ ONE_OF = {
     "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
 }
 ENFORCED: list[dict[str, Any]] = [
+    {"type": "object", "properties": {"kind": {"const": "circle"}}, "required": ["kind"]},
     ONE_OF,
     {"properties": {"k": {"type": "integer"}}, "required": ["k"], "anyOf": [{"required": ["z"]}, {"required": ["y"]}]},
     {"type": "object", "properties": {"g": {"type": "string", "pattern": "^.*$", "maxLength": 9}}, "required": ["g"]},
@@ -98,6 +99,14 @@ def test_an_answer_follows_its_schema(server: Server, path: str, schema: dict[st
     assert HEADER not in answer.headers
     assert "luce" not in answer.json()
     jsonschema_rs.validate(schema, json.loads(text_of(answer.json())))
+
+
+def test_completions_take_a_response_format(server: Server) -> None:
+    form = {"name": "x", "strict": True, "schema": {"const": {"kind": "circle"}}}
+    body = {"prompt": "?", "max_tokens": 60, "response_format": {"type": "json_schema", "json_schema": form}}
+    assert json.loads(text_of(post(server, "/v1/completions", body).json())) == {"kind": "circle"}
+    form["schema"] = {"type": "string", "pattern": "(?=a)"}
+    assert post(server, "/v1/completions", body).json()["error"]["code"] == "schema_not_enforced"
 
 
 @pytest.mark.parametrize("path", CALLS)

@@ -13,11 +13,10 @@ from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.messages import read_messages
 from luce.supervisor.http.openai_chat.thinking import read_thinking
 from luce.supervisor.http.openai_chat.tools import read_toolbox
-from luce.supervisor.http.openai_shared.constraints import read_constraint
+from luce.supervisor.http.openai_shared.constraints import read_constraint, read_response_format
 from luce.supervisor.http.openai_shared.fields import (
     MAX_TOP_LOGPROBS,
     Vocabulary,
-    expect,
     read_max_tokens,
     read_prompt_logprobs,
     read_sampling,
@@ -55,7 +54,7 @@ def read_chat(
     _check_modalities(body.modalities)
     messages = read_messages(body.messages)
     toolbox = read_toolbox(body.tools, body.tool_choice, body.functions, body.function_call)
-    schema, param, is_strict = _read_schema(body)
+    schema, param, is_strict = read_response_format(body.response_format, body.json_schema)
     constraint = read_constraint(schema, param, body, is_strict=is_strict)
     thinking = read_thinking(body)
     continues_last = _continues_last(body, messages)
@@ -112,33 +111,6 @@ def _check_modalities(value: Any) -> None:
     if value is not None and value != ["text"]:
         text = "This model answers in text only: 'modalities' can be [\"text\"]."
         raise refusal("modalities", text, "unsupported_content")
-
-
-def _read_schema(body: ChatBody) -> tuple[Any, str, bool]:
-    """What `response_format` has for a schema, or llama-server's `json_schema` where there is none, where it stood, and
-    whether it is strict; {} is any object."""
-    wanted, param, is_strict = body.json_schema, "json_schema", False
-    value = body.response_format
-    if value is not None:
-        expect(value, dict, "response_format", "an object")
-        match value.get("type"):
-            case "text":
-                pass
-            case "json_object":
-                if "schema" in value or wanted is None:
-                    wanted, param = value.get("schema", {}), "response_format.schema"
-            case "json_schema":
-                wrapper = value.get("json_schema")
-                if not isinstance(wrapper, dict):
-                    name = "response_format.json_schema"
-                    raise refusal(name, f"Missing required parameter: '{name}'.", "missing_required_parameter")
-                wanted, param = wrapper.get("schema"), "response_format.json_schema.schema"
-                wanted = {} if wanted is None else wanted
-                is_strict = wrapper.get("strict") is True
-            case _:
-                text = "Invalid 'response_format.type': supported are 'text', 'json_object' and 'json_schema'."
-                raise refusal("response_format.type", text)
-    return wanted, param, is_strict
 
 
 def _continues_last(body: ChatBody, messages: Sequence[Mapping[str, Any]]) -> bool:

@@ -12,7 +12,11 @@ from typing import Annotated, Any
 from pydantic import StrictBool, WithJsonSchema
 
 from luce.supervisor.http.admin.openapi import NUMBER, TEXT, listed
-from luce.supervisor.http.openai_shared.constraints import ConstrainedFields, read_constraint
+from luce.supervisor.http.openai_shared.constraints import (
+    ConstrainedFields,
+    read_constraint,
+    read_response_format,
+)
 from luce.supervisor.http.openai_shared.fields import (
     MAX_TOP_LOGPROBS,
     GeneratingBody,
@@ -46,6 +50,8 @@ class CompletionBody(GeneratingBody, ConstrainedFields):
     logprobs: Whole | None = None
     best_of: Whole | None = None
     json_schema: Any = None
+    response_format: Any = None
+    """As in chat completions; vLLM takes it here too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +98,8 @@ def read_completion(
     n_logprobs = whole(body.logprobs, "logprobs", 0, MAX_TOP_LOGPROBS)
     n_prompt_logprobs = read_prompt_logprobs(body)
     n_wanted = [n for n in (n_prompt_logprobs, n_logprobs if body.echo else None) if n is not None]
-    constraint = read_constraint(body.json_schema, "json_schema", body)
+    schema, param, is_strict = read_response_format(body.response_format, body.json_schema)
+    constraint = read_constraint(schema, param, body, is_strict=is_strict)
     limit = read_max_tokens({"max_tokens": body.max_tokens, "n_predict": body.n_predict})
     has_limit = body.max_tokens is not None or body.n_predict is not None
     sampling, stops, session = read_sampling(body, text), read_stops(body.stop), read_session(body, headers)
@@ -106,6 +113,7 @@ def read_completion(
                 infill=infill,
                 echo=body.echo is True,
                 json_schema=constraint.schema,
+                json_schema_is_strict=constraint.is_strict,
                 grammar=constraint.grammar,
             ),
             model=body.model or "",

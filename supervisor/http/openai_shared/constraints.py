@@ -71,6 +71,32 @@ def read_constraint(schema: Any, param: str, body: ConstrainedFields, *, is_stri
             return Constraint(schema=read, param=name, is_strict=is_strict and name == param)
 
 
+def read_response_format(value: Any, json_schema: Any) -> tuple[Any, str, bool]:
+    """What `response_format` has for a schema, or llama-server's `json_schema` where there is none, where it stood, and
+    whether it is strict; {} is any object. Raises ApiError."""
+    wanted, param, is_strict = json_schema, "json_schema", False
+    if value is not None:
+        expect(value, dict, "response_format", "an object")
+        match value.get("type"):
+            case "text":
+                pass
+            case "json_object":
+                if "schema" in value or wanted is None:
+                    wanted, param = value.get("schema", {}), "response_format.schema"
+            case "json_schema":
+                wrapper = value.get("json_schema")
+                if not isinstance(wrapper, dict):
+                    name = "response_format.json_schema"
+                    raise refusal(name, f"Missing required parameter: '{name}'.", "missing_required_parameter")
+                wanted, param = wrapper.get("schema"), "response_format.json_schema.schema"
+                wanted = {} if wanted is None else wanted
+                is_strict = wrapper.get("strict") is True
+            case _:
+                text = "Invalid 'response_format.type': supported are 'text', 'json_object' and 'json_schema'."
+                raise refusal("response_format.type", text)
+    return wanted, param, is_strict
+
+
 def _schema(value: Any, param: str, *, may_be_text: bool) -> Mapping[str, Any]:
     if may_be_text and isinstance(value, str):
         try:

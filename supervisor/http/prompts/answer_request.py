@@ -77,6 +77,8 @@ class TextPrompt:
     echo: bool = False
     json_schema: Mapping[str, Any] | None = None
     """What comes is JSON of this schema; {} is any JSON object."""
+    json_schema_is_strict: bool = False
+    """What of it cannot be enforced is refused."""
     grammar: str | None = None
 
 

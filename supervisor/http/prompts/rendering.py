@@ -243,8 +243,7 @@ class Renderer:
     def _schema(self, prompt: ChatPrompt | TextPrompt) -> EnforcedSchema | None:
         if prompt.json_schema is None:
             return None
-        is_strict = isinstance(prompt, ChatPrompt) and prompt.json_schema_is_strict
-        return self._schemas.of_answer(prompt.json_schema, is_strict=is_strict)
+        return self._schemas.of_answer(prompt.json_schema, is_strict=prompt.json_schema_is_strict)
 
     def _is_parallel(self, prompt: ChatPrompt) -> bool:
         """Whether an answer may have several calls; where the client does not say, as the template shows them."""
