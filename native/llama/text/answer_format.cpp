@@ -34,6 +34,41 @@ bool is_of_call(const std::string& tag) {
            tag == Tags::TOOL_ARG_VALUE || tag == Tags::TOOL_ARG_STRING_VALUE;
 }
 
+bool holds_parts_of_call(const common_peg_ast_arena& nodes, const common_peg_ast_node& node) {
+    return std::ranges::any_of(node.children, [&](common_peg_ast_id id) {
+        return is_of_call(nodes.get(id).tag) || holds_parts_of_call(nodes, nodes.get(id));
+    });
+}
+
+// Arguments that are no object, for clients: an object that was encoded twice, nothing (null), or what was written.
+std::string odd_arguments(std::string written) {
+    const common_json value = common_json::parse_no_throw(written);
+    if (value.is_null() && !value.is_discarded()) {
+        return "{}";
+    }
+    if (!value.is_string()) {
+        return written;
+    }
+    std::string inner = value.get<std::string>();
+    return common_json::parse_no_throw(inner).is_object() ? inner : written;
+}
+
+// llama.cpp leaves out arguments that are no object, and makes a call without any of it.
+void keep_odd_arguments(const common_peg_ast_arena& nodes, const common_peg_parse_result& result,
+                        common_chat_msg& message) {
+    size_t n_calls = 0;
+    nodes.visit(result, [&](const common_peg_ast_node& node) {
+        n_calls += node.tag == Tags::TOOL_NAME;
+        if (node.tag != Tags::TOOL_ARGS || node.is_partial || n_calls == 0 || n_calls > message.tool_calls.size()) {
+            return;
+        }
+        const size_t begin = node.text.find_first_not_of(" \n\r\t");
+        if (begin != std::string_view::npos && node.text[begin] != '{' && !holds_parts_of_call(nodes, node)) {
+            message.tool_calls[n_calls - 1].arguments = odd_arguments(std::string(node.text.substr(begin)));
+        }
+    });
+}
+
 // Bytes before the output, in what was parsed.
 std::vector<AnswerPart> parts_of(const common_peg_ast_arena& nodes, const common_peg_parse_result& result,
                                  size_t n_before) {
@@ -145,6 +180,7 @@ AnswerReading read_answer(const common_chat_parser_params& format, const common_
             return;
         }
         mapper_of(format.format, reading.message)->from_ast(context.ast, result);
+        keep_odd_arguments(context.ast, result, reading.message);
         reading.parts = parts_of(context.ast, result, n_before);
         reading.end = std::max(result.end, n_before) - n_before;
         reading.has_lost_call = has_lost_name(context.ast, result);
