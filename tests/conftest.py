@@ -52,6 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, lambda *_: None)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--full"):
+        for item in items:
+            if item.get_closest_marker("full_only"):
+                item.add_marker(pytest.mark.skip(reason="left out: --full runs it"))
+
+
 @dataclass(frozen=True)
 class GoldenCase:
     """A prompt, the reference's greedy continuation, and how far the best token led at each step."""

@@ -293,6 +293,7 @@ def test_what_luced_refuses_ends_the_run(luced: Path, tiny_model: Path) -> None:
         measure_recall(EngineSettings(luced, tiny_model), Short(25, 1024), ["filler"], n_needles=1)
 
 
+@pytest.mark.full_only
 def test_flatness_runs_to_its_end(luced: Path, tiny_model: Path, tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     residency.main([

@@ -116,6 +116,7 @@ def test_ratios_are_of_rounds_and_say_what_both_bring_together() -> None:
     assert (product.low, product.high) == (4 / (4 * 2), 8 / (2 * 2))
 
 
+@pytest.mark.full_only
 def test_sessions_are_taken_apart_by_the_packaged_model(tmp_path: Path) -> None:
     """Two sessions at once, at a thousandth of their pace; what a cache brings is seen in what is read again."""
     out = tmp_path / "it.json"

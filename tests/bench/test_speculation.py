@@ -347,6 +347,7 @@ def test_differences_are_told_apart_by_plain_decodings_margin(luced: Path, tiny_
 # The whole
 
 
+@pytest.mark.full_only
 def test_it_runs_to_its_end_and_writes_its_figures(
     luced: Path, tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,7 +160,9 @@ async def read_retry(session: ClientSession, server: Server, client: PatientClie
         return usage_of_stream(reading.events)[1]
 
 
-@ByName
+@pytest.mark.parametrize(
+    "client", [CLIENTS[0], *(pytest.param(c, marks=pytest.mark.full_only) for c in CLIENTS[1:])], ids=lambda c: c.name
+)
 async def test_a_retry_goes_on_where_the_first_one_stopped(make_server: MakeServer, client: PatientClient) -> None:
     """The old connection is closed first: its lane is free, and what it had read is there."""
     async with slow_server(make_server, keep_alive_s=10.0) as (server, session):

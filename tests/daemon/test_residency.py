@@ -279,6 +279,7 @@ def test_status_says_where_a_running_texts_pages_lie(start: Start) -> None:
     assert status_of(daemon)["lane_pages"] == "none"
 
 
+@pytest.mark.full_only
 def test_drafts_of_a_text_that_outgrows_the_pool_are_as_good_as_without_a_bound(
     start: Start, facts: Facts, packaged_draft: Path
 ) -> None:

@@ -16,7 +16,7 @@ from mutate_gguf import Model, mutate, read_model
 FAMILIES = ("qwen3", "qwen3moe", "qwen35", "qwen35moe", "gemma4", "gemma4moe", "laguna", "no_vocab")
 DRAFTS = {"dflash-qwen3": "qwen3", "dflash-laguna": "laguna", "eagle3-qwen3": "qwen3", "simple-qwen3": "qwen3",
           "mtp-qwen35": "qwen35", "assistant-gemma4": "gemma4"}  # and their targets  # fmt: skip
-N_SHORT, N_FULL = 50, 10_000
+N_SHORT, N_FULL = 25, 10_000
 WHOLE_VOCABULARY = 1 << 20  # a draft's has to be the target's
 LOAD_TIMEOUT_S = 10  # the daemon's own limit for a load that makes no progress
 DEADLINE_S = 60.0  # by then it must have ended, on a busy machine too

@@ -113,7 +113,7 @@ def test_what_is_asked_for_is_found_in_a_part_of_the_prompt(reader: Server, path
     assert n_prompt > 2000
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", [MESSAGES, LLAMA])  # one reads headers for all of them
 def test_a_header_asks_for_it_too_and_the_body_comes_first(reader: Server, path: str) -> None:
     headers = {"X-Luce-Prefill": "sparse", "X-Luce-Prefill-Keep": "0.5"}
     text = f"Headers of {path}. {LONG}"
@@ -227,7 +227,7 @@ def narrow(tiny_model: Path, scorer: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("prefill", ["sparse", "auto"])
+@pytest.mark.parametrize("prefill", ["sparse", pytest.param("auto", marks=pytest.mark.full_only)])
 def test_a_prompt_longer_than_the_context_fits_by_its_parts(narrow: Server, path: str, prefill: str) -> None:
     body = body_of(path, f"{prefill} {path} {LONG}")
     error = refused(send(narrow, path, body))

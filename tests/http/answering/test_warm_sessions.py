@@ -78,8 +78,8 @@ class Machine:
 def test_a_new_session_reads_what_differs(
     test_models: Path, tmp_path: Path, family: str, template: str | None, restarts: bool, full: bool
 ) -> None:
-    if restarts == (template is not None) and not full:
-        pytest.skip("each prompt's order in one way; in both with --full")
+    if (restarts == (template is not None) or family == "qwen3") and not full:
+        pytest.skip("each prompt's order in one way, with state and with windows; all with --full")
     machine = Machine(test_models / f"{family}.gguf", tmp_path, template)
     told = []
     earlier: dict[str, list[Sequence[int]]] = {client: [] for client in SHAPES}

@@ -16,7 +16,7 @@ from tests.http.conftest import MakeServer
 from tests.http.serving import Server
 from tests.http.transport.spoilt_bodies import spoilt_body
 
-N_SHORT, N_FULL = 80, 10_000
+N_SHORT, N_FULL = 40, 10_000
 N_AT_ONCE = 8
 REFUSALS = {400, 408, 413, 422, 501}
 PATIENCE = ClientTimeout(total=300)  # some ask for as much as there is room for

@@ -20,9 +20,9 @@ from tests.http.conftest import MakeServer
 from tests.http.raw_client import RawClient, post, raw_client
 from tests.http.serving import Server
 
-N_SHORT, N_FULL = 9, 1500
+N_SHORT, N_FULL = 3, 1500
 N_AT_ONCE = 12
-N_WARM_UP = 6
+N_WARM_UP = 3
 GROWTH_BYTES = 64 << 20
 DEADLINE_S = 120.0
 
