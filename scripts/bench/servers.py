@@ -28,6 +28,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def processor_s(pid: int) -> float:
+    """Seconds of processor time that the process has used, in all its threads."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class ServerProcess:
     """Use as a context manager: leaving it ends the server and reaps it."""
 
@@ -59,6 +65,10 @@ class ServerProcess:
             self._child.kill()
             self._child.wait()
 
+    def cpu_s(self) -> float:
+        """Of the server's process alone: `luce serve` has its engines for children."""
+        return processor_s(self._child.pid)
+
     def _is_healthy(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
         try:
@@ -79,11 +89,6 @@ class LuceServer(ServerProcess):
         luce = Path(sys.executable).with_name("luce")
         super().__init__([str(luce), "serve", "--model", str(model), "--port", str(port), *arguments], port)
 
-    def cpu_s(self) -> float:
-        """Of the server's process alone; engines are its children."""
-        after_name = Path(f"/proc/{self._child.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
-
 
 @dataclass(frozen=True)
 class Completion:
@@ -96,6 +101,10 @@ class Completion:
     decode_s: float
     """The same for the tokens after the first one."""
     tokens: list[int]
+    decode_cpu_s: float
+    """Processor time behind the first event."""
+    n_drafted: int
+    n_accepted: int
 
 
 class LlamaServer(ServerProcess):
@@ -107,10 +116,11 @@ class LlamaServer(ServerProcess):
             [str(binary), "--model", str(model), "--host", "127.0.0.1", "--port", str(port), *arguments], port
         )
 
-    def complete(self, prompt: Sequence[int], n: int) -> Completion:
-        """One greedy completion of exactly n tokens, streamed."""
-        body = {"prompt": list(prompt), "n_predict": n, "temperature": 0, "cache_prompt": True, "ignore_eos": True,
-                "stream": True, "return_tokens": True}  # fmt: skip
+    def complete(self, prompt: Sequence[int], n: int, *, is_whole: bool = False) -> Completion:
+        """One greedy completion of exactly n tokens, streamed. `is_whole`: of at most n; it ends where the model ends
+        it."""
+        body = {"prompt": list(prompt), "n_predict": n, "temperature": 0, "cache_prompt": True,
+                "ignore_eos": not is_whole, "stream": True, "return_tokens": True}  # fmt: skip
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_DEADLINE_S)
         connection.connect()
         started_s = time.monotonic()
@@ -136,9 +146,8 @@ class LlamaServer(ServerProcess):
             raise RuntimeError(f"llama-server answered {response.status}: {response.read()[:500]!r}")
         return response
 
-    @staticmethod
-    def _read(response: http.client.HTTPResponse, started_s: float) -> Completion:
-        first_token_s = 0.0
+    def _read(self, response: http.client.HTTPResponse, started_s: float) -> Completion:
+        first_token_s = first_cpu_s = 0.0
         tokens: list[int] = []
         timings: dict[str, Any] = {}
         for line in response:
@@ -147,8 +156,14 @@ class LlamaServer(ServerProcess):
             event = json.loads(line[6:])
             if "error" in event:
                 raise RuntimeError(f"llama-server: {event['error']}")
-            first_token_s = first_token_s or time.monotonic() - started_s
+            if not first_token_s:
+                first_token_s = time.monotonic() - started_s
+                first_cpu_s = self.cpu_s()
             tokens += event.get("tokens", [])
             timings = event.get("timings", timings)
         prompt_s, decode_s = (float(timings[f"{part}_ms"]) / 1e3 for part in ("prompt", "predicted"))
-        return Completion(first_token_s, int(timings["prompt_n"]), prompt_s, decode_s, tokens)
+        n_drafted, n_accepted = (int(timings.get(name, 0)) for name in ("draft_n", "draft_n_accepted"))
+        return Completion(
+            first_token_s, int(timings["prompt_n"]), prompt_s, decode_s, tokens, self.cpu_s() - first_cpu_s,
+            n_drafted, n_accepted,
+        )  # fmt: skip
