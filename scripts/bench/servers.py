@@ -20,6 +20,8 @@ from typing import Any, Self
 START_DEADLINE_S = 300.0
 END_DEADLINE_S = 60.0
 REQUEST_DEADLINE_S = 600.0
+_POLL_S = 0.02
+_COMPLETION = "/completion"
 
 
 def free_port() -> int:
@@ -37,12 +39,18 @@ def processor_s(pid: int) -> float:
 class ServerProcess:
     """Use as a context manager: leaving it ends the server and reaps it."""
 
-    def __init__(self, command: Sequence[str], port: int) -> None:
-        """`command` makes it listen on `port` of this machine."""
+    def __init__(self, command: Sequence[str], port: int, environment: Mapping[str, str] | None = None) -> None:
+        """`command` makes it listen on `port` of this machine. `environment`: beside ours."""
         self._port = port
         self._name = " ".join(command[:2])
         self.url = f"http://127.0.0.1:{port}"
-        self._child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._child = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **(environment or {})}
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
 
     def __enter__(self) -> Self:
         until_s = time.monotonic() + START_DEADLINE_S
@@ -52,7 +60,7 @@ class ServerProcess:
             if time.monotonic() > until_s:
                 self._child.kill()
                 raise TimeoutError(f"{self._name} was not ready in time")
-            time.sleep(0.1)
+            time.sleep(_POLL_S)
         return self
 
     def __exit__(
@@ -69,6 +77,24 @@ class ServerProcess:
         """Of the server's process alone: `luce serve` has its engines for children."""
         return processor_s(self._child.pid)
 
+    def post_to(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The JSON object that is answered as a whole."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_DEADLINE_S)
+        try:
+            answer: Mapping[str, Any] = json.loads(self._ask(connection, path, body).read())
+        finally:
+            connection.close()
+        return answer
+
+    def _ask(
+        self, connection: http.client.HTTPConnection, path: str, body: Mapping[str, Any]
+    ) -> http.client.HTTPResponse:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != http.client.OK:
+            raise RuntimeError(f"{self._name} answered {response.status}: {response.read()[:500]!r}")
+        return response
+
     def _is_healthy(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=5)
         try:
@@ -83,11 +109,14 @@ class ServerProcess:
 class LuceServer(ServerProcess):
     """`luce serve`. Use as a context manager."""
 
-    def __init__(self, model: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, model: Path, arguments: Sequence[str], luced: Path | None = None) -> None:
+        """`luced`: another one than the package's own."""
         self.model = model
         port = free_port()
-        luce = Path(sys.executable).with_name("luce")
-        super().__init__([str(luce), "serve", "--model", str(model), "--port", str(port), *arguments], port)
+        luce = [sys.executable, "-c", "from luce.supervisor.cli.app import main; main()"]
+        environment = {} if luced is None else {"LUCE_DAEMON_BINARY": str(luced)}
+        command = [*luce, "serve", "--model", str(model), "--port", str(port), *arguments]
+        super().__init__(command, port, environment)
 
 
 @dataclass(frozen=True)
@@ -125,26 +154,13 @@ class LlamaServer(ServerProcess):
         connection.connect()
         started_s = time.monotonic()
         try:
-            return self._read(self._ask(connection, body), started_s)
+            return self._read(self._ask(connection, _COMPLETION, body), started_s)
         finally:
             connection.close()
 
     def post(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """What /completion answers as a whole."""
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=REQUEST_DEADLINE_S)
-        try:
-            answer: Mapping[str, Any] = json.loads(self._ask(connection, body).read())
-        finally:
-            connection.close()
-        return answer
-
-    @staticmethod
-    def _ask(connection: http.client.HTTPConnection, body: Mapping[str, Any]) -> http.client.HTTPResponse:
-        connection.request("POST", "/completion", json.dumps(body), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        if response.status != http.client.OK:
-            raise RuntimeError(f"llama-server answered {response.status}: {response.read()[:500]!r}")
-        return response
+        return self.post_to(_COMPLETION, body)
 
     def _read(self, response: http.client.HTTPResponse, started_s: float) -> Completion:
         first_token_s = first_cpu_s = 0.0
