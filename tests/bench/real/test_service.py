@@ -1,4 +1,4 @@
-"""The cells of docs/benchmarks/real.md run to their end and say what they promise. No times."""
+"""The cell `service` of docs/benchmarks/real.md runs to its end and says what it promises. No times."""
 
 from __future__ import annotations
 

@@ -1,0 +1,63 @@
+"""The cells of scripts/bench/real in short: what they ask is what they say, and they run to their end on the packaged
+model. With --full on SmolLM2. No times.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from luce.supervisor.text import TextModel
+from scripts.bench.real import bounded
+from scripts.bench.real.bounded import Volume
+from scripts.bench.real.readings import CODE, QUOTE, reading
+from scripts.bench.real.rows import Row, Setup
+
+TINY_VOLUME = Volume((2048,), (4,), 1, 2, 16, calibrates=False)
+
+
+@pytest.fixture
+def setup(tiny_model: Path, luced: Path) -> Setup:
+    return Setup("tiny", tiny_model, luced, None, 0, 1, "q8_0", 64, quick=True)
+
+
+def by_name(rows: list[Row]) -> dict[str, Row]:
+    named = {row.what: row for row in rows}
+    assert len(named) == len(rows), "two rows of one name"
+    return named
+
+
+# Readings
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_text_is_as_long_as_asked_for_and_holds_what_is_asked(tiny_model: Path, seed: int) -> None:
+    with TextModel(tiny_model) as model:
+        text = reading(model, 1500, 3, 32, seed)
+        told = model.detokenize(text.ids, unparse_special=True).decode(errors="replace")
+        assert 1400 < len(text.ids) <= 1540
+        assert len(text.going_on) == 32
+        assert [question.kind for question in text.questions] == [CODE] * 3 + [QUOTE] * 3
+        for question in text.questions:
+            assert question.ids[: len(text.ids)] == text.ids
+            begin = model.detokenize(question.ids[len(text.ids) :], unparse_special=True).decode()
+            assert " ".join(told.split()).count(question.expected) == 1
+            assert question.expected not in begin
+
+
+# Bounded
+
+
+def test_bounded_asks_the_whole_text_and_a_quarter_of_it(setup: Setup) -> None:
+    rows = by_name(bounded.measure_volume(setup, TINY_VOLUME))
+    assert any(name.startswith("questions, the whole of") for name in rows)
+    quarter = next(row for name, row in rows.items() if name.startswith("perplexity") and "lru" not in name)
+    assert quarter.is_met is (quarter.ours <= bounded.MOST_PERPLEXITY)
+
+
+def test_bounded_on_smollm(smollm: Path, luced: Path, full: bool) -> None:
+    if not full:
+        pytest.skip("left out: minutes; --full does it")
+    rows = bounded.measure(Setup("smollm", smollm, luced, None, 0, 2, "q8_0", 64, quick=True))
+    assert {row.aim for row in rows} >= {"<= 1.03", ">= 0.95"}
