@@ -120,7 +120,7 @@ def _rows_of(
 def _ask(daemon: DaemonDriver, model: TextModel, readings: Sequence[Reading]) -> Found:
     found = Found()
     for text in readings:
-        found.logprobs += force(daemon, text.ids, text.going_on)
+        found.logprobs += [step[0][1] for step in force(daemon, text.ids, text.going_on)]
         found.are_right += [is_right(daemon, model, question, len(text.ids)) for question in text.questions]
     return found
 

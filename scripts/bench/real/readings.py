@@ -45,7 +45,7 @@ class Reading:
 def reading(model: TextModel, n_tokens: int, n_questions: int, n_going_on: int, seed: int) -> Reading:
     """A text of n_tokens: documentation, of an odd seed Python. n_questions of each kind, one of a kind for each
     depth."""
-    rng = random.Random(f"reading {n_tokens} {seed}")  # noqa: S311  no secrets
+    rng = random.Random(f"reading {n_tokens} {seed}")
     owners, numbers = rng.sample(OWNERS, n_questions), codes(n_questions, rng)
     facts = [FACT.format(owner=owner, code=code) for owner, code in zip(owners, numbers, strict=True)]
     lines, rest = _lines(model, n_tokens - n_questions * 24, seed)
@@ -59,9 +59,7 @@ def reading(model: TextModel, n_tokens: int, n_questions: int, n_going_on: int, 
     ids = (*head, *body)
 
     def asked(kind: str, question: str, begin: str, expected: str) -> Question:
-        return Question(
-            kind, (*ids, *model.tokenize(f"\n\n{question}"), *tail, *model.tokenize(begin)), expected
-        )
+        return Question(kind, (*ids, *model.tokenize(f"\n\n{question}"), *tail, *model.tokenize(begin)), expected)
 
     questions = [
         asked(CODE, QUESTION.format(owner=owner), fact.removesuffix(f" {code}."), code)
@@ -112,27 +110,34 @@ def _around(model: TextModel) -> tuple[list[int], list[int]]:
 # Asking an engine
 
 
-def force(daemon: DaemonDriver, ids: Sequence[int], going_on: Sequence[int], more: str = "") -> list[float]:
-    """The log-probabilities of what a text goes on with, each token computed as one of an answer. Raises
-    RefusedError."""
+def force(
+    daemon: DaemonDriver, ids: Sequence[int], going_on: Sequence[int], n_likeliest: int = 1
+) -> list[tuple[tuple[int, float], ...]]:
+    """What a text goes on with, each token computed as one of an answer: of each its log-probability, and those of the
+    likeliest ones behind it. Raises RefusedError."""
     grammar = percent_encode("root ::= " + " ".join(f"<[{token}]>" for token in going_on))
-    keys = f"ignore_eos=1 logprobs=1 grammar={grammar} marks={len(ids)} {more}"
-    answer = _answer(daemon, gen_line(1, len(going_on), ids, keys))
+    keys = f"ignore_eos=1 logprobs={n_likeliest} grammar={grammar} marks={len(ids)}"
+    answer = ask(daemon, gen_line(1, len(going_on), ids, keys))
     assert answer.tokens == list(going_on)
-    return [step.entries[0][1] for step in answer.logprobs]
+    return [step.entries for step in answer.logprobs]
 
 
-def is_right(daemon: DaemonDriver, model: TextModel, question: Question, n_text: int, more: str = "") -> bool:
+def is_right(daemon: DaemonDriver, model: TextModel, question: Question, n_text: int) -> bool:
     """Whether the likeliest answer holds what is expected. Raises RefusedError."""
-    answer = _answer(daemon, gen_line(1, N_ANSWER, question.ids, f"marks={n_text} {more}"))
-    return question.expected in " ".join(model.detokenize(answer.tokens).decode(errors="replace").split())
+    return holds(model, ask(daemon, gen_line(1, N_ANSWER, question.ids, f"marks={n_text}")).tokens, question)
 
 
-def _answer(daemon: DaemonDriver, line: str) -> Answer:
+def holds(model: TextModel, answer: Sequence[int], question: Question) -> bool:
+    return question.expected in " ".join(model.detokenize(answer).decode(errors="replace").split())
+
+
+def ask(daemon: DaemonDriver, line: str) -> Answer:
+    """One request's answer, however long it takes. Raises RefusedError."""
     daemon.send(line)
     answer = Answer(daemon.tokens_until_end(DEADLINE_S))
     while isinstance(reply := daemon.next_reply(), Logprobs):
         answer.logprobs.append(reply)
     if not isinstance(reply, GenerateOk):
         raise RefusedError(reply)
+    answer.reply = reply
     return answer

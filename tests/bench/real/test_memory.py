@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from luce.supervisor.text import TextModel
-from scripts.bench.real import bounded
-from scripts.bench.real.bounded import Volume
+from scripts.bench.real import bounded, formats, sparse
 from scripts.bench.real.readings import CODE, QUOTE, reading
 from scripts.bench.real.rows import Row, Setup
 
-TINY_VOLUME = Volume((2048,), (4,), 1, 2, 16, calibrates=False)
+TINY_VOLUME = bounded.Volume((2048,), (4,), 1, 2, 16, calibrates=False)
 
 
 @pytest.fixture
@@ -54,6 +53,22 @@ def test_bounded_asks_the_whole_text_and_a_quarter_of_it(setup: Setup) -> None:
     assert any(name.startswith("questions, the whole of") for name in rows)
     quarter = next(row for name, row in rows.items() if name.startswith("perplexity") and "lru" not in name)
     assert quarter.is_met is (quarter.ours <= bounded.MOST_PERPLEXITY)
+
+
+# Formats, sparse
+
+
+def test_formats_compares_each_with_f16(setup: Setup) -> None:
+    rows = by_name(formats.measure_volume(setup, formats.Volume((512,), 1, 1, 16)))
+    for name in formats.FORMATS:
+        assert 0 <= rows[f"KL, {name}, 512 tokens"].ours < 1
+        assert 0 < rows[f"likeliest token the same, {name}, 512 tokens"].ours <= 1
+
+
+def test_sparse_asks_whole_and_in_parts(setup: Setup, data_models: Path) -> None:
+    scorer = next(data_models.glob("*scorer*.gguf"))
+    rows = by_name(sparse.measure_volume(setup, sparse.Volume(1536, 1, 2), {"tiny": scorer}))
+    assert rows["questions, whole prompt, scorer tiny"].unit == "of 4"
 
 
 def test_bounded_on_smollm(smollm: Path, luced: Path, full: bool) -> None:
