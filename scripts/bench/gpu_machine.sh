@@ -11,10 +11,12 @@
 #                   each of $MODELS, or of a random model of 8 GB (made here)
 #   gate            speculation with a drafter that is never right against plain decoding, on the model of 8 GB
 #   prefix          an agent's session against the bare loop and llama-server; $MODELS or the same
+#   real            the cells $CELLS of scripts/bench/real for $REAL_MODELS (smollm qwen), whose files lie in
+#                   $LUCE_CACHE_DIR/models; on the GPU, or with REAL_PLACE=cpu on 8 threads of the CPU
 #   tests           the daemon's tests with --gpu (PYTEST_ADDOPTS="-n 8" where pytest-xdist is installed)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-[ $# -ge 4 ] || { sed -n '2,14s/^# \?//p' "$0"; exit 64; }
+[ $# -ge 4 ] || { sed -n '2,16s/^# \?//p' "$0"; exit 64; }
 llama=$(realpath "$1") backend=$(realpath "$2") out=$(realpath -m "$3")
 shift 3
 build=build/gpu-dl
@@ -71,15 +73,23 @@ gate() {
         --pairs 3 --lanes 1 2 4 --json "$out/gate.json" | tee "$out/gate.txt"
 }
 
+real() {
+    local layers=99
+    [ "${REAL_PLACE:-gpu}" = gpu ] || layers=0
+    # shellcheck disable=SC2086
+    python3 -m scripts.bench.real ${CELLS:-all} --models ${REAL_MODELS:-smollm qwen} --luced "$luced" --vs "$server" \
+        --threads 8 --gpu-layers $layers ${REAL_OPTIONS:-} --out "$out" 2>&1 | tee -a "$out/real-${REAL_PLACE:-gpu}.txt"
+}
+
 tests() {
     python3 -m pytest -q -p no:cacheprovider --gpu tests/daemon 2>&1 | tee "$out/tests.txt" | tail -15
 }
 
 for step in "$@"; do
     [ "$step" = build ] || [ -x "$luced" ] || exit 1
-    [ "$step" = build ] || [ "$step${MODELS:+given}" = rowsgiven ] || models || exit 1
+    [ "$step" = build ] || [ "$step" = real ] || [ "$step${MODELS:+given}" = rowsgiven ] || models || exit 1
     case $step in
-        build | rows | prefix | tests | gate) $step ;;
+        build | rows | prefix | real | tests | gate) $step ;;
         *) echo "no step $step" >&2; exit 64 ;;
     esac
 done
