@@ -345,7 +345,7 @@ def message_blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
             block["text"] = text
         else:
             try:
-                block["input"] = json.loads(text, parse_constant=str, parse_float=str)
+                block["input"] = strict_json(text)
             except ValueError:
                 block["input"] = {}
     return blocks
@@ -402,7 +402,9 @@ def test_an_incomplete_response_is_gone_on_from(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ('{"a": "\\ud83d"}', {"a": "\ud83d"}),
+        ('{"a": "\\ud83d"}', {"a": "\ufffd"}),
+        ('{"a": "x\ty"}', {"a": "x\ty"}),
+        ("[1, 2]", {"arguments": [1, 2]}),
         ('{"a": 1e999}', {"a": "1e999"}),
         ('{"a": 100000000000000000000}', {"a": 10**20}),
         ('{"a": "\\ud83d\\ude00"}', {"a": "\U0001f600"}),

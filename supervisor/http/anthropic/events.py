@@ -22,6 +22,7 @@ from luce.supervisor.http.answering.answer_events import (
     Usage,
 )
 from luce.supervisor.http.anthropic.opaque import signature_of_hidden, signature_of_shown, tool_use_id
+from luce.supervisor.http.anthropic.streamed_input import StreamedInput
 from luce.supervisor.http.errors import ApiError
 from luce.supervisor.http.prompts.history.arguments import object_of
 from luce.supervisor.http.transport.error_bodies import anthropic_error
@@ -263,6 +264,15 @@ class _ToolBlock(_Block):
         self.number = call.index
         self._id = tool_use_id(call.id)
         self._name = call.name
+        self._input = StreamedInput()
+
+    def delta(self, text: str) -> bytes:
+        whole = self._input.feed(text)
+        return super().delta(whole) if whole or not text else b""
+
+    def stop(self) -> bytes:
+        rest = self._input.finish()
+        return (super().delta(rest) if rest else b"") + super().stop()
 
     def _empty(self) -> dict[str, Any]:
         return {"type": "tool_use", "id": self._id, "name": self._name, "input": {}}

@@ -38,15 +38,16 @@ def arguments_text(arguments: Any) -> str:
 def object_of(text: str) -> dict[str, Any]:
     """What the arguments say, in values that JSON has. Of a call that was cut off what is there; what is no object is
     the only member of one."""
+    text = whole_escapes(text)
     if not text.strip():
         return {}
     try:
         value = read_json(text)
     except (ValueError, RecursionError):
         value = lenient_json(text)
-        if not isinstance(value, dict):
-            value = begun_json(whole_escapes(text))
-        value = value if isinstance(value, dict) else text
+        if value is None:
+            begun = begun_json(text)
+            value = begun if isinstance(begun, dict) else text
     if isinstance(value, str) and isinstance(inner := _inner(value), dict):
         value = inner
     if value is None:

@@ -92,7 +92,7 @@ def test_a_value_in_place_of_its_text() -> None:
 def test_what_a_client_gets_is_json() -> None:
     """Whole numbers of any length are; the others are texts."""
     value = object_of('{"a": 1e999, "b": NaN, "c": 100000000000000000000, "d": "\\ud83d"}')
-    assert value == {"a": "1e999", "b": "NaN", "c": 10**20, "d": "\ud83d"}
+    assert value == {"a": "1e999", "b": "NaN", "c": 10**20, "d": "\ufffd"}
     assert object_of('{"a": 1e999, "b": [1, "cut') == {"a": "Infinity", "b": [1, "cut"]}
     assert object_of("{'a': 1e999, 2: (3,), 'b': None}") == {"a": "Infinity", "2": [3], "b": None}
     for python in ("{'a': {3}}", "{(4, 5): 6}", "{'a': b'6'}", "{'a': 1j}"):
