@@ -26,7 +26,8 @@ _PIECE = re.compile(
 
 class StreamedInput:
     """The same values as `object_of` has of the whole text: halves of surrogate pairs are U+FFFD, what a double cannot
-    hold is a text, what is no object is the only member of one. Of arguments that are cut off it gives what is there."""
+    hold is a text, what is no object is the only member of one. Of arguments that are cut off it gives what is there.
+    """
 
     def __init__(self) -> None:
         self._held = ""  # an escape or a number that may go on

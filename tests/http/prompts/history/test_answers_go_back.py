@@ -1,103 +1,163 @@
-"""Whatever a model has answered is taken again, in all four APIs, streamed or not; and the prompt goes on from the one
-before."""
+"""Whatever a model has answered is taken again, in all four APIs, streamed or not, behind several templates; and the
+prompt goes on from the one before. Grammars make the model's answers hostile; the official SDKs send them back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from luce.supervisor.http.answering.answer_events import FinishedToolCall
-from luce.supervisor.http.prompts.answer_request import TextPrompt
-from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
-from luce.supervisor.http.prompts.rendering import Renderer
-from luce.supervisor.text import TextModel
-from tests.http.prompts.history.clients import (
-    Answer,
-    ChatClient,
-    Client,
-    CompletionClient,
-    MessagesClient,
-    ResponsesClient,
-)
+from tests.http.prompts.history.clients import CLIENTS, Asked, Client, Sdks
+from tests.http.serving import CALL_S, Server
 
 N_SHORT, N_FULL = 200, 10_000
+N_AT_ONCE = 2 * len(CLIENTS)  # each of them streams, and does not
 
 # What models write that break off, loop, or spell what they should not.
 _PIECES = st.sampled_from(
     [
-        "Yes.", " ", "\n", "\t", "\0", "\ufffd", "é", "🤔", '"', "'", "\\", "\\u", "\\ud83d", "\\udc00", "{", "}", "[",
-        "]", "<|im_end|>", "<|im_start|>user\n", "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=f>",
-        "```", "{{ x }}", "<|channel|>analysis<|message|>", "null", "NaN",
+        "Yes.", " ", "\n", "\t", "\ufffd", "é", "🤔", '"', "'", "\\", "\\u", "\\ud83d", "{", "}", "<|im_end|>",
+        "<|im_start|>user\n", "<think>", "</think>", "<tool_call>", "</tool_call>", "<function=f>", "[TOOL_CALLS]",
+        "<|channel|>final<|message|>", "<|tool_call>call:f{", "```", "{{ x }}", "null", "NaN",
     ]
 )  # fmt: skip
-_TEXTS = st.lists(_PIECES, max_size=4).map("".join) | st.text(max_size=6)
-_NUMBERS = st.sampled_from(
-    ["0", "-0", "1.50", "1e999", "-1e999", "1e-999", "NaN", "Infinity", "-Infinity", "18446744073709551615", "1" * 30,
-     "9" * 5000, "52.520008"]
-)  # fmt: skip
+_TEXTS = st.lists(_PIECES, max_size=3).map("".join) | st.text(
+    st.characters(codec="utf-8", exclude_characters="\0"),  # which no grammar can name
+    max_size=3,
+)
+_NUMBERS = st.sampled_from(["-0", "1.50", "1e999", "-1e999", "NaN", "-Infinity", "18446744073709551615", "1" * 30])
 _STRINGS = st.sampled_from(
     ['"x"', '"\\ud83d"', '"\\ud83d\\ude00"', '"\\u0000"', '"a\tb"', '"<|im_end|>"', '"\ufffd"', '"\\\\ud83d"', "'x'"]
 )
-_DEEP = st.sampled_from([20, 99, 101, 150, 250, 2000]).map(lambda n: "[" * n + "]" * n)
+_DEEP = st.sampled_from([5, 101]).map(lambda n: "[" * n + "]" * n)
 _VALUES = _NUMBERS | _STRINGS | _DEEP | st.sampled_from(["true", "None", '{"b": {}}', "[1,]", ""])
-_OBJECTS = st.lists(_VALUES, max_size=3).map(
+_OBJECTS = st.lists(_VALUES, max_size=2).map(
     lambda values: "{" + ", ".join(f'"k{n}": {value}' for n, value in enumerate(values)) + "}"
 )
 _ARGUMENTS = _OBJECTS | _VALUES | _TEXTS
-_CUT = st.tuples(_OBJECTS, st.integers(0, 40)).map(lambda cut: cut[0][: max(len(cut[0]) - cut[1], 1)])
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a template's models write, and what of a prompt the next one keeps."""
+
+    template: str
+    """llama.cpp's."""
+    call: str = '<tool_call>\n{"name": "f", "arguments": %s}\n</tool_call>'
+    thought: str = "%s</think>\n\n"
+    n_opening: int = 0
+    """Tokens at a prompt's end that are left out where the model's reasoning is."""
+    moves_tools: bool = False
+    """To the latest question: there the prompt differs from the one before."""
+
+
+FORMATS = {
+    "hermes": Format("Qwen-Qwen2.5-7B-Instruct"),
+    "qwen": Format(
+        "Qwen3.5-4B",
+        "<tool_call>\n<function=f>\n<parameter=k0>\n%s\n</parameter>\n</function>\n</tool_call>",
+        n_opening=5,
+    ),
+    "nemo": Format(
+        "mistralai-Mistral-Nemo-Instruct-2407",
+        '[TOOL_CALLS][{"name": "f", "arguments": %s, "id": "123456789"}]',
+        moves_tools=True,
+    ),
+    "gpt-oss": Format(
+        "openai-gpt-oss-120b",
+        "<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>%s<|call|>",
+        "<|channel|>analysis<|message|>%s<|end|>",
+    ),
+    "gemma": Format(
+        "google-gemma-4-31B-it", "<|tool_call>call:f{k0:%s}<tool_call|>", "<|channel>thought\n%s<channel|>"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Turn:
+    written: str
+    n_most: int
+    """Tokens: a limit may cut it off, also within a character."""
+    speaks: bool
+    """The user says something behind results, too."""
 
 
 @st.composite
-def answers(draw: st.DrawFn) -> Answer:
-    is_cut = draw(st.booleans())
-    texts = draw(st.lists(_ARGUMENTS, max_size=2)) + ([draw(_CUT)] if is_cut else [])
-    calls = [FinishedToolCall(f"call_{n}_{draw(st.integers(0, 9))}", "f", text) for n, text in enumerate(texts)]
-    return Answer(draw(_TEXTS), draw(st.just("") | _TEXTS), calls, is_cut)
+def turns(draw: st.DrawFn, format_: Format) -> Turn:
+    calls = draw(st.lists(_ARGUMENTS.map(lambda text: format_.call % text), max_size=2))
+    parts = [draw(st.just("") | _TEXTS.map(lambda text: format_.thought % text)), draw(_TEXTS), "\n".join(calls)]
+    written = "".join(parts) + draw(st.just("") | _TEXTS)
+    return Turn(written or "Yes.", draw(st.just(120) | st.integers(1, 30)), draw(st.booleans()))
 
 
-ROUNDS = st.lists(st.tuples(answers(), st.none() | st.integers(1, 9), _TEXTS), min_size=1, max_size=3)
-CLIENTS = [ChatClient, ResponsesClient, MessagesClient, CompletionClient]
+def grammar(text: str) -> str:
+    """Of this text alone."""
+    letters = "".join(c if c.isascii() and c.isalnum() else f"\\U{ord(c):08X}" for c in text)
+    return f'root ::= "{letters}"'
 
 
-@pytest.fixture(scope="module")
-def model(tiny_model: Path) -> Iterator[TextModel]:
-    with TextModel(tiny_model) as model:
-        yield model
+async def converse(client: Client, turns: Sequence[Turn], format_: Format, *, streams: bool) -> None:
+    client.say("Hello")
+    n_before = n_asked = 0
+    for turn in [*turns, Turn("Done.", 9, speaks=False)]:
+        try:
+            counts = await client.answer(Asked(grammar(turn.written), turn.n_most, streams))
+            assert format_.moves_tools or counts.n_cached >= n_before - format_.n_opening, (counts, n_before)
+        except Exception as error:
+            error.add_note(f"{type(client).__name__}, {streams=}, at {turn} of {turns}")
+            raise
+        n_before = counts.n_prompt
+        if not client.give_results("The result.") or turn.speaks:
+            client.say("Go on.")
+            # reasoning within a chain of calls stays until the user asks again
+            n_before = n_asked if format_.n_opening and n_asked else n_before
+            n_asked = counts.n_prompt
 
 
-def prompt_of(renderer: Renderer, client: Client) -> bytes:
-    prompt = client.request().prompt
-    rendered = renderer.render(prompt, client="me")
-    if isinstance(prompt, TextPrompt):
-        assert isinstance(prompt.content, str)
-        return prompt.content.encode()
-    assert rendered.chat is not None
-    text = rendered.chat.prompt_bytes
-    rendered.close()
-    return text
+@pytest.fixture(params=sorted(FORMATS))
+def format_(request: pytest.FixtureRequest) -> Format:
+    return FORMATS[request.param]
 
 
-@pytest.mark.parametrize("kind", CLIENTS)
-def test_whatever_was_answered_is_taken_again(model: TextModel, kind: Any, full: bool) -> None:
-    @settings(max_examples=(N_FULL if full else N_SHORT) // len(CLIENTS), suppress_health_check=list(HealthCheck))
-    @given(ROUNDS, st.booleans())
-    def hold(rounds: list[tuple[Answer, int | None, str]], remembers: bool) -> None:
-        renderer = Renderer(model, spellings=AnswerSpellings(1 << 20 if remembers else 0))
-        client: Client = kind(model)
-        client.ask("Hello")
-        before = prompt_of(renderer, client)
-        for answer, n_split, text in rounds:
-            client.take(answer, n_split)
-            if answer.calls:
-                client.give_results(answer.calls, text)
-            client.ask(text)
-            now = prompt_of(renderer, client)
-            assert now.startswith(before), "and the cache serves what was read before"
-            before = now
+@pytest.fixture
+def sdks(format_: Format, tiny_model: Path, llama_templates_dir: Path) -> Iterator[tuple[asyncio.Runner, Sdks]]:
+    """Of a server with this template, and the loop that they belong to."""
+    template = llama_templates_dir / f"{format_.template}.jinja"
+    server = Server(tiny_model, {"chat_template": template, "ctx": 8192, "pool": 65536})
+    try:
+        server.start()
+        with asyncio.Runner() as runner:
+            sdks = Sdks.of(server.url, CALL_S)
+            yield runner, sdks
+            runner.run(sdks.close())
+    finally:
+        server.stop()
+
+
+def test_whatever_was_answered_is_taken_again(sdks: tuple[asyncio.Runner, Sdks], format_: Format, full: bool) -> None:
+    runner, clients_of = sdks
+    n_batches = -(-(N_FULL if full else N_SHORT) // (N_AT_ONCE * len(FORMATS)))
+    said = st.lists(turns(format_), min_size=1, max_size=2)
+
+    async def converse_all(conversations: Sequence[Sequence[Turn]]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for number, conversation in enumerate(conversations):
+                client = CLIENTS[number % len(CLIENTS)](clients_of)
+                group.create_task(converse(client, conversation, format_, streams=number < len(CLIENTS)))
+
+    @settings(
+        max_examples=n_batches,
+        phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a batch is slow to shrink
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.tuples(*[said] * N_AT_ONCE))
+    def hold(conversations: Sequence[Sequence[Turn]]) -> None:
+        runner.run(converse_all(conversations))
 
     hold()
