@@ -3,187 +3,262 @@ refuses. Inputs of public bug reports."""
 
 from __future__ import annotations
 
-import json
+import logging
 from typing import Any
 
-import httpx2 as httpx
 import jsonschema_rs
 import pytest
 
-from luce.supervisor.http.transport.schema_notes import HEADER
+from tests.http.asking import (
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    RESPONSES,
+    Answer,
+    answered,
+    answered_by,
+    ask,
+    demanded,
+    in_each_api,
+    in_each_talking_api,
+    question,
+    strict_json,
+    tools,
+)
 from tests.http.serving import Server
 
-TURN = [{"role": "user", "content": "Who are you?"}]
-ONE_OF = {
-    "type": "object",
-    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-    "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+GOOD = {"type": "object", "properties": {"c": {"enum": ["x", "y"]}}, "required": ["c"]}
+RECURSIVE = {"type": "object", "properties": {"n": {"type": "integer"}, "child": {"$ref": "#"}}, "required": ["n"]}
+ENFORCED: dict[str, dict[str, Any]] = {
+    "const": {"type": "object", "properties": {"kind": {"const": "circle"}}, "required": ["kind"]},
+    "properties beside oneOf": {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+        "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+    },
+    "required beside anyOf": {
+        "properties": {"k": {"type": "integer"}},
+        "required": ["k"],
+        "anyOf": [{"required": ["z"]}, {"required": ["y"]}],
+    },
+    "any characters": {
+        "type": "object",
+        "properties": {"g": {"type": "string", "pattern": "^.*$", "maxLength": 9}},
+        "required": ["g"],
+    },
+    "required of what is not among the properties": {
+        "type": "object",
+        "properties": {"g": {"type": "string", "pattern": r"^\d{2}-\w$"}},
+        "required": ["g", "h"],
+    },
+    "pointers with escapes": {
+        "type": "object",
+        "properties": {"p": {"$ref": "#/$defs/a~1b%20c"}},
+        "required": ["p"],
+        "$defs": {"a/b c": {"enum": [7, 8]}},
+    },
+    "its own name": {
+        "$id": "https://example.com/tree",
+        "type": "object",
+        "properties": {"n": {"const": 1}, "child": {"$ref": "https://example.com/tree"}},
+        "required": ["n"],
+        "maxProperties": 1,
+    },
+    "a definition that needs itself": {
+        "type": "object",
+        "properties": {"a": {"const": 1}, "p": {"$ref": "#/$defs/endless"}},
+        "required": ["a"],
+        "$defs": {"endless": {"type": "object", "properties": {"p": {"$ref": "#/$defs/endless"}}, "required": ["p"]}},
+    },
 }
-ENFORCED: list[dict[str, Any]] = [
-    {"type": "object", "properties": {"kind": {"const": "circle"}}, "required": ["kind"]},
-    ONE_OF,
-    {"properties": {"k": {"type": "integer"}}, "required": ["k"], "anyOf": [{"required": ["z"]}, {"required": ["y"]}]},
-    {"type": "object", "properties": {"g": {"type": "string", "pattern": "^.*$", "maxLength": 9}}, "required": ["g"]},
-    {"type": "object", "properties": {"g": {"type": "string", "pattern": r"^\d{2}-\w$"}}, "required": ["g", "h"]},
-    {"type": "object", "properties": {"n": {"type": "number", "minimum": 2.5, "maximum": 2.75}}, "required": ["n"]},
-]
+TEXT, PAIR = {"type": "string"}, {"type": "array", "minItems": 2, "maxItems": 2}
+PARTS: dict[str, tuple[dict[str, Any], str | None]] = {
+    "digits": ({"type": "string", "pattern": r"^\d{3}$"}, None),
+    "letters": ({"type": "string", "pattern": r"^\w{1,3}$"}, None),
+    "an escape": ({"type": "string", "pattern": r"^a\!$"}, None),
+    "what is not in a class": ({"type": "string", "pattern": "^[^a]{1,3}$"}, None),
+    "a number's bounds": ({"type": "number", "minimum": 2.5, "maximum": 2.75}, None),
+    "a list of so many": ({"type": "array", "prefixItems": [{"const": 1}, {"const": 2}], "items": False}, None),
+    "a multiple": ({"type": "integer", "minimum": 0, "maximum": 99, "multipleOf": 7}, None),
+    "so many properties": ({"type": "object", "properties": {"a": {}, "b": {}}, "minProperties": 1}, None),
+    "all different": ({**PAIR, "items": {"enum": [1, 2, 3]}, "uniqueItems": True}, None),
+    "contains": ({**PAIR, "items": {"enum": [1, 2, 3]}, "contains": {"const": 2}}, "contains"),
+    "dependents": (
+        {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}}, "dependentRequired": {"a": ["b"]}},
+        None,
+    ),
+    "a condition": (
+        {
+            "type": "object",
+            "properties": {"a": {"enum": [1, 2]}, "b": {"const": 1}},
+            "required": ["a"],
+            "if": {"properties": {"a": {"const": 1}}},
+            "then": {"required": ["b"]},
+        },
+        None,
+    ),
+    "looking ahead": ({"type": "string", "pattern": "^(?=x)", "maxLength": 9}, "pattern"),
+    "a property of characters": ({"type": "string", "pattern": r"^\p{L}$", "maxLength": 9}, "pattern"),
+    "bounds that cross": ({"type": "integer", "minimum": 3, "maximum": 2}, "minimum"),
+    "two types at once": ({"allOf": [{"type": "string"}, {"type": "number"}]}, "type"),
+}
+ALL_PARTS = {
+    "type": "object",
+    "properties": {name: part for name, (part, _) in PARTS.items()},
+    "required": list(PARTS),
+    "additionalProperties": False,
+}
+ODD: dict[str, tuple[dict[str, Any], str | None]] = {
+    "minLength": ({"type": "string", "minLength": 2001}, "minLength"),
+    "minItems": ({"type": "array", "items": {"type": "null"}, "minItems": 3000}, "minItems"),
+    "pattern": ({"type": "string", "pattern": "^[a-z]{2001}$"}, "pattern"),
+    "maxItems": ({"type": "array", "items": {"type": "null"}, "maxItems": 9007199254740991}, None),
+    "maxLength": ({"type": "string", "maxLength": 2147483648}, None),
+    "a float": ({"type": "string", "minLength": 1.0}, None),
+    "a long number": ({"type": "integer", "maximum": 18446744073709551616}, None),
+    "any": ({"type": "any"}, None),
+    "int": ({"type": "int"}, None),
+    "float": ({"type": "float"}, None),
+    "str": ({"type": "str"}, None),
+    "dict": ({"type": "dict"}, None),
+    "OBJECT": ({"type": "OBJECT"}, None),
+    "file": ({"type": "file"}, "type"),
+    "enum": ({"enum": []}, "enum"),
+    "properties": ({"type": "object", "properties": None}, "properties"),
+    "ref": ({"$ref": "#/$defs/nowhere"}, "$ref"),
+}
 LOST = {"type": "object", "properties": {"g": {"type": "string", "pattern": "^(?=x)"}}, "required": ["g"]}
 
 
-def post(server: Server, path: str, body: dict[str, Any], *, streams: bool = False) -> httpx.Response:
-    limit = {"/v1/responses": "max_output_tokens"}.get(path, "max_tokens")
-    return httpx.post(server.url + path, json={limit: 120, "temperature": 0, "stream": streams} | body, timeout=120)
+def value_of(answer: Answer) -> Any:
+    if not answer.calls:
+        return strict_json(answer.content)
+    ((name, arguments),) = answer.calls
+    assert name == "f"
+    return arguments
 
 
-def of_answer(path: str, schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
-    match path:
-        case "/v1/chat/completions":
-            wrapped = {"name": "x", "strict": strict, "schema": schema}
-            return {"messages": TURN, "response_format": {"type": "json_schema", "json_schema": wrapped}}
-        case "/v1/responses":
-            form = {"type": "json_schema", "name": "x", "strict": strict, "schema": schema}
-            return {"input": "Who are you?", "text": {"format": form}}
-        case "/v1/messages":
-            form = {"type": "json_schema", "strict": strict, "schema": schema}
-            return {"messages": TURN, "output_config": {"format": form}}
-        case _:
-            return {"prompt": "Here is JSON: ", "guided_json": schema}
+def of_answer(path: str, schema: dict[str, Any], *, strict: bool = False, **fields: Any) -> dict[str, Any]:
+    asked = "Here is JSON: " if path == COMPLETIONS else "Who are you?"
+    return question(path, asked, **answered_by(path, schema, strict=strict), **fields)
 
 
-def of_tool(path: str, schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
-    good = {"type": "object", "properties": {"c": {"enum": ["x", "y"]}}, "required": ["c"]}
-    match path:
-        case "/v1/chat/completions":
-            tools = [("f", schema, strict), ("ok", good, False)]
-            functions = [{"name": name, "parameters": form, "strict": said} for name, form, said in tools]
-            wanted: Any = {"type": "function", "function": {"name": "f"}}
-            listed: list[Any] = [{"type": "function", "function": function} for function in functions]
-            return {"messages": TURN, "tools": listed, "tool_choice": wanted}
-        case "/v1/responses":
-            listed = [
-                {"type": "function", "name": "f", "parameters": schema, "strict": strict},
-                {"type": "function", "name": "ok", "parameters": good},
-            ]
-            return {"input": "Who are you?", "tools": listed, "tool_choice": {"type": "function", "name": "f"}}
-        case _:
-            listed = [{"name": "f", "input_schema": schema, "strict": strict}, {"name": "ok", "input_schema": good}]
-            return {"messages": TURN, "tools": listed, "tool_choice": {"type": "tool", "name": "f"}}
+def of_tool(path: str, schema: dict[str, Any], *, strict: bool = False, **fields: Any) -> dict[str, Any]:
+    offered = tools(path, {"f": schema, "ok": GOOD}, strict=strict)
+    return question(path, **offered, **demanded(path, "f"), **fields)
 
 
-def text_of(answer: dict[str, Any]) -> str:
-    if "choices" in answer:
-        choice = answer["choices"][0]
-        return str(choice["text"] if "text" in choice else choice["message"]["content"])
-    blocks = answer["content"] if "content" in answer else answer["output"][-1]["content"]
-    return "".join(block["text"] for block in blocks)
+@in_each_api
+@pytest.mark.parametrize("name", ENFORCED)
+def test_an_answer_follows_its_schema(server: Server, path: str, streams: bool, name: str) -> None:
+    strict = name != "a definition that needs itself"
+    answer = answered(server.url, path, of_answer(path, ENFORCED[name], strict=strict), streams=streams)
+    assert answer.notes == [] or not strict
+    value = value_of(answer)
+    assert isinstance(value, dict)
+    jsonschema_rs.validate(ENFORCED[name] if strict else {"required": ["a"]}, value)
+    assert answer.finish == "stop"
 
 
-def arguments_of(answer: dict[str, Any]) -> Any:
-    if "choices" in answer:
-        return json.loads(answer["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
-    if "output" in answer:
-        return json.loads(next(item for item in answer["output"] if item["type"] == "function_call")["arguments"])
-    return next(block for block in answer["content"] if block["type"] == "tool_use")["input"]
+@in_each_talking_api
+@pytest.mark.parametrize("name", ENFORCED)
+def test_a_call_follows_its_schema(server: Server, path: str, streams: bool, name: str) -> None:
+    strict = name != "a definition that needs itself"
+    answer = answered(server.url, path, of_tool(path, ENFORCED[name], strict=strict), streams=streams)
+    assert answer.notes == [] or not strict
+    jsonschema_rs.validate(ENFORCED[name] if strict else {"required": ["a"]}, value_of(answer))
+    assert answer.finish == "tool_calls"
 
 
-RECURSIVE = {"type": "object", "properties": {"n": {"type": "integer"}, "child": {"$ref": "#"}}, "required": ["n"]}
-FORMATS = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"]
-CALLS = FORMATS[:3]
+@in_each_api
+def test_a_schema_may_name_itself(server: Server, path: str, streams: bool) -> None:
+    bodies = [of_answer(path, RECURSIVE, strict=True, limit=16)]
+    bodies += [] if path == COMPLETIONS else [of_tool(path, RECURSIVE, strict=True, limit=16)]
+    for body in bodies:
+        assert answered(server.url, path, body, streams=streams).notes == []
 
 
-@pytest.mark.parametrize("path", FORMATS)
-@pytest.mark.parametrize("schema", ENFORCED)
-def test_an_answer_follows_its_schema(server: Server, path: str, schema: dict[str, Any]) -> None:
-    answer = post(server, path, of_answer(path, schema, strict=True))
-    assert answer.status_code == 200, answer.text
-    assert HEADER not in answer.headers
-    assert "luce" not in answer.json()
-    jsonschema_rs.validate(schema, json.loads(text_of(answer.json())))
+@in_each_api
+def test_each_part_is_held_or_told_of(server: Server, path: str, streams: bool) -> None:
+    """Of a tool's parameters; completions have no tools, and take an answer's schema. Two of them are read to the end:
+    the same engine holds all."""
+    is_read = (path, streams) in {(CHAT, False), (COMPLETIONS, True)}
+    body = (of_answer if path == COMPLETIONS else of_tool)(path, ALL_PARTS, limit=600 if is_read else 1)
+    answer = answered(server.url, path, body, streams=streams)
+    told = {(note["tool"], note["pointer"], note["keyword"]) for note in answer.notes}
+    tool = "response_format" if path == COMPLETIONS else "f"
+    assert told == {(tool, f"/properties/{name}", keyword) for name, (_, keyword) in PARTS.items() if keyword}
+    if is_read:
+        value = value_of(answer)
+        assert value.keys() == PARTS.keys()
+        for name, (part, keyword) in PARTS.items():
+            if keyword is None:
+                jsonschema_rs.validate(part, value[name])
 
 
-def test_completions_take_a_response_format(server: Server) -> None:
-    form = {"name": "x", "strict": True, "schema": {"const": {"kind": "circle"}}}
-    body = {"prompt": "?", "max_tokens": 60, "response_format": {"type": "json_schema", "json_schema": form}}
-    assert json.loads(text_of(post(server, "/v1/completions", body).json())) == {"kind": "circle"}
-    form["schema"] = {"type": "string", "pattern": "(?=a)"}
-    assert post(server, "/v1/completions", body).json()["error"]["code"] == "schema_not_enforced"
-
-
-@pytest.mark.parametrize("path", CALLS)
-def test_a_schema_may_name_itself(server: Server, path: str) -> None:
-    limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
-    for body in (of_answer(path, RECURSIVE, strict=True), of_tool(path, RECURSIVE, strict=True)):
-        answer = post(server, path, {**body, limit: 16})
-        assert answer.status_code == 200, answer.text
-
-
-@pytest.mark.parametrize("path", CALLS)
-@pytest.mark.parametrize("schema", ENFORCED)
-def test_a_call_follows_its_schema(server: Server, path: str, schema: dict[str, Any]) -> None:
-    answer = post(server, path, of_tool(path, schema, strict=True))
-    assert answer.status_code == 200, answer.text
-    jsonschema_rs.validate(schema, arguments_of(answer.json()))
-
-
-@pytest.mark.parametrize("path", FORMATS)
-@pytest.mark.parametrize("streams", [False, True])
+@in_each_api
 def test_what_is_not_enforced_is_told_in_the_answer(server: Server, path: str, streams: bool) -> None:
-    answer = post(server, path, of_answer(path, LOST, strict=False), streams=streams)
-    assert answer.status_code == 200, answer.text
+    answer = answered(server.url, path, of_answer(path, LOST), streams=streams)
     told = {"tool": "response_format", "pointer": "/properties/g", "keyword": "pattern"}
-    assert json.loads(answer.headers[HEADER]) == [told]
+    assert answer.notes == [told]
+    assert value_of(answer).keys() == {"g"}
     if not streams:
-        body = answer.json()
-        assert json.loads(text_of(body)).keys() == {"g"}
+        body = answer.events[0]
         (note,) = body["luce"]["schema_notes"]
         assert note.items() >= told.items()
         assert note["reason"]
         assert body["usage"]["luce"]["schema_notes"] == [note]
 
 
-@pytest.mark.parametrize("path", CALLS)
-def test_strict_refuses_what_cannot_be_enforced(server: Server, path: str) -> None:
-    for body in (of_answer(path, LOST, strict=True), of_tool(path, LOST, strict=True)):
-        answer = post(server, path, body)
-        assert answer.status_code == 400
-        error = answer.json()["error"]
-        assert "/properties/g" in error["message"]
-        assert "pattern" in error["message"]
-        if path != "/v1/messages":
-            assert error["code"] == "schema_not_enforced"
+@in_each_api
+def test_strict_refuses_what_cannot_be_enforced(server: Server, path: str, streams: bool) -> None:
+    bodies = [of_answer(path, LOST, strict=True)]
+    bodies += [] if path == COMPLETIONS else [of_tool(path, LOST, strict=True)]
+    for body in bodies:
+        answer = ask(server.url, path, body, streams=streams)
+        assert answer.status == 400
+        assert "/properties/g" in answer.error["message"]
+        assert "pattern" in answer.error["message"]
+        if path != MESSAGES:
+            assert answer.error["code"] == "schema_not_enforced"
 
 
-@pytest.mark.parametrize(
-    ("part", "keyword"),
-    [
-        ({"type": "string", "minLength": 2001}, "minLength"),
-        ({"type": "array", "items": {"type": "null"}, "minItems": 3000}, "minItems"),
-        ({"type": "string", "pattern": "^[a-z]{2001}$"}, "pattern"),
-        ({"type": "array", "items": {"type": "null"}, "maxItems": 9007199254740991}, None),
-        ({"type": "string", "maxLength": 2147483648}, None),
-        ({"type": "string", "minLength": 1.0}, None),
-        ({"type": "integer", "maximum": 18446744073709551616}, None),
-        ({"type": "any"}, None),
-        ({"type": "int"}, None),
-        ({"type": "float"}, None),
-        ({"type": "str"}, None),
-        ({"type": "dict"}, None),
-        ({"type": "OBJECT"}, None),
-        ({"type": "file"}, "type"),
-        ({"enum": []}, "enum"),
-        ({"type": "object", "properties": None}, "properties"),
-        ({"$ref": "#/$defs/nowhere"}, "$ref"),
-    ],
-)
-def test_one_odd_tool_leaves_the_set_as_it_is(server: Server, part: dict[str, Any], keyword: str | None) -> None:
-    body = of_tool("/v1/chat/completions", {"type": "object", "properties": {"p": part}}, strict=False)
-    body["tool_choice"] = "auto"
-    answer = post(server, "/v1/chat/completions", body)
-    assert answer.status_code == 200, answer.text
-    notes = json.loads(answer.headers.get(HEADER, "[]"))
-    expected = [{"tool": "f", "pointer": "/properties/p", "keyword": keyword}] if keyword else []
-    assert notes == expected
-    body["tool_choice"] = {"type": "function", "function": {"name": "ok"}}
-    answer = post(server, "/v1/chat/completions", body)
-    assert HEADER not in answer.headers
-    assert arguments_of(answer.json())["c"] in {"x", "y"}
+@in_each_talking_api
+def test_odd_tools_leave_the_set_as_it_is(server: Server, path: str, streams: bool) -> None:
+    """Each by itself is told of, with its name; the sound one is held to its schema."""
+    odd = {f"odd {name}".replace(" ", "_"): {"type": "object", "properties": {"p": p}} for name, (p, _) in ODD.items()}
+    offered = tools(path, {**odd, "ok": GOOD})
+    notes = answered(server.url, path, question(path, **offered, limit=1), streams=streams).notes
+    expected = {(f"odd_{name}", "/properties/p", keyword) for name, (_, keyword) in ODD.items() if keyword}
+    assert {(note["tool"], note["pointer"], note["keyword"]) for note in notes} == expected
+    answer = answered(server.url, path, question(path, **offered, **demanded(path, "ok")), streams=streams)
+    assert answer.notes == []
+    assert answer.calls
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_one_odd_tool_alone(server: Server, name: str) -> None:
+    part, keyword = ODD[name]
+    for path in (CHAT, RESPONSES, MESSAGES):
+        body = question(path, **tools(path, {"f": {"type": "object", "properties": {"p": part}}, "ok": GOOD}), limit=1)
+        notes = answered(server.url, path, body).notes
+        assert notes == ([{"tool": "f", "pointer": "/properties/p", "keyword": keyword}] if keyword else [])
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_the_older_fields_for_a_schema(server: Server, path: str) -> None:
+    for fields in ({"guided_json": GOOD}, {"json_schema": GOOD}, {"structured_outputs": {"json": GOOD}}):
+        answer = answered(server.url, path, question(path, **fields))
+        jsonschema_rs.validate(GOOD, value_of(answer))
+
+
+def test_the_log_names_tool_and_place_once(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    schema = {"type": "object", "properties": {"only_here": {"type": "string", "pattern": "^(?=once)"}}}
+    with caplog.at_level(logging.WARNING):
+        for path in (CHAT, RESPONSES, MESSAGES):
+            for streams in (False, True):
+                answered(server.url, path, of_tool(path, schema, limit=1), streams=streams)
+    said = [record.getMessage() for record in caplog.records]
+    (line,) = [line for line in said if "only_here" in line]
+    assert "pattern" in line
+    assert not [line for line in said if "incomplete" in line], "llama.cpp's own words name neither tool nor place"
