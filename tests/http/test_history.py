@@ -12,9 +12,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
+from tests.http.asking import CHAT, COMPLETIONS, MESSAGES, RESPONSES, answered, question, strict_json
 from tests.http.serving import Server
 
-CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 HELLO = {"role": "user", "content": "Hello"}
 GO_ON = {"role": "user", "content": "Go on."}
 PARAMETERS = {"type": "object", "properties": {"a": {}}}
@@ -37,10 +37,6 @@ def post(client: httpx.Client, path: str, body: dict[str, Any], *, stream: bool 
     events = [strict_json(line) for line in lines if line != "[DONE]"]
     assert all("error" not in event and event.get("type") not in {"error", "response.failed"} for event in events)
     return events
-
-
-def strict_json(text: str) -> Any:
-    return json.loads(text, parse_constant=pytest.fail)
 
 
 def refused(client: httpx.Client, path: str, body: dict[str, Any]) -> tuple[str, str | None]:
@@ -84,14 +80,16 @@ def sessions(arguments: str) -> dict[str, dict[str, Any]]:
         '{"a": NaN}',
         '{"a": [-Infinity, 1e999]}',
         '{"a": ' + "[" * 150 + "]" * 150 + "}",
+        '{"wei": 100000000000000000000}',
         "[1]",
         "nonsense",
         "",
     ],
 )
-def test_arguments_of_any_kind(client: httpx.Client, arguments: str) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_of_any_kind(client: httpx.Client, arguments: str, stream: bool) -> None:
     for path, body in sessions(arguments).items():
-        post(client, path, body, stream=path == CHAT)
+        post(client, path, body, stream=stream)
 
 
 def test_a_whole_number_of_64_bits_stays_itself(client: httpx.Client) -> None:
@@ -111,7 +109,7 @@ def test_an_answer_of_nothing_is_no_beginning(client: httpx.Client, content: Any
     begun = {**asked, "messages": [HELLO, nothing]}
     assert client.post("/apply-template", json=begun).json()["prompt"] == plain
     first, second = (post(client, CHAT, body)[0]["choices"][0]["message"]["content"] for body in (asked, begun))
-    assert first == second
+    assert first == second == chat_message(post(client, CHAT, begun, stream=True))["content"]
     assert not second.startswith("assistant")
     assert post(client, CHAT, {**begun, "continue_final_message": True})[0]["choices"][0]["message"]["content"] == first
 
@@ -130,15 +128,18 @@ def test_an_answer_of_nothing_is_no_beginning(client: httpx.Client, content: Any
     ],
 )
 def test_so_in_the_other_apis(client: httpx.Client, path: str, field: str, empty: dict[str, Any]) -> None:
-    bodies = ({field: [HELLO]}, {field: [HELLO, empty]})
-    one, other = (post(client, path, body)[0]["usage"]["input_tokens"] for body in bodies)
-    assert one == other
+    for streams in (False, True):
+        bodies = [question(path, turns, limit=8) for turns in ([HELLO], [HELLO, empty])]
+        one, other = (answered(f"{client.base_url}".rstrip("/"), path, body, streams=streams) for body in bodies)
+        assert (one.n_prompt, one.content) == (other.n_prompt, other.content)
 
 
 def test_an_empty_text_alone_is_an_empty_message(client: httpx.Client) -> None:
     texts: list[Any] = ["", [{"type": "text", "text": ""}], []]
-    usages = [post(client, MESSAGES, {"messages": [{"role": "user", "content": text}]})[0]["usage"] for text in texts]
-    assert len({usage["input_tokens"] + usage["cache_read_input_tokens"] for usage in usages}) == 1
+    url = f"{client.base_url}".rstrip("/")
+    bodies = [question(MESSAGES, [{"role": "user", "content": text}], limit=8) for text in texts]
+    lengths = {answered(url, MESSAGES, body, streams=streams).n_prompt for body in bodies for streams in (False, True)}
+    assert len(lengths) == 1
 
 
 ODD_CHAT: list[Any] = [
@@ -213,7 +214,8 @@ ODD_MESSAGES: list[Any] = [
 def test_odd_messages_are_refused_only_when_they_are_sent(
     client: httpx.Client, path: str, field: str, odd: dict[str, Any]
 ) -> None:
-    post(client, path, {field: [HELLO, odd, GO_ON]})
+    for stream in (False, True):
+        post(client, path, {field: [HELLO, odd, GO_ON]}, stream=stream)
 
 
 @pytest.mark.parametrize(
@@ -386,17 +388,20 @@ def test_completions_go_on_from_their_own_text(client: httpx.Client) -> None:
     assert post(client, COMPLETIONS, {"prompt": prompt}, stream=True)
 
 
-def test_an_incomplete_response_is_gone_on_from(client: httpx.Client) -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_incomplete_response_is_gone_on_from(client: httpx.Client, stream: bool) -> None:
     """Arguments that the limit cut, sent back as items and by previous_response_id."""
     tool = {"type": "function", "name": "f", "parameters": PARAMETERS}
     body: dict[str, Any] = {"input": [HELLO], "tools": [tool], "grammar": call_grammar('{"a": "a long text, cut"}')}
-    (first,) = post(client, RESPONSES, {**body, "max_output_tokens": 20})
+    event = post(client, RESPONSES, {**body, "max_output_tokens": 20}, stream=stream)[-1]
+    first = event.get("response", event)
     assert first["status"] == "incomplete"
     assert any(item["type"] == "function_call" for item in first["output"])
-    post(client, RESPONSES, {"input": [HELLO, *first["output"], GO_ON], "max_output_tokens": 8})
-    post(client, RESPONSES, {"input": [HELLO, *first["output"]], "max_output_tokens": 8})
+    kept = {"max_output_tokens": 8}
+    post(client, RESPONSES, {"input": [HELLO, *first["output"], GO_ON], **kept}, stream=stream)
+    post(client, RESPONSES, {"input": [HELLO, *first["output"]], **kept}, stream=stream)
     for given in ([GO_ON], "Go on."):
-        post(client, RESPONSES, {"previous_response_id": first["id"], "input": given, "max_output_tokens": 8})
+        post(client, RESPONSES, {"previous_response_id": first["id"], "input": given, **kept}, stream=stream)
 
 
 @pytest.mark.parametrize(

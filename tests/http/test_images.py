@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.http.asking import answered
 from tests.http.serving import Server
 from tests.pictures import HOSTILE, png
 
@@ -175,7 +176,6 @@ UNREADABLE: dict[str, str] = {
     "no base64": "data:image/png;base64,%%%",
     "no URL": "",
 }
-IN_ALL_APIS = ("webp", "an address", "no base64")  # the others are read in the same way
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
@@ -194,7 +194,7 @@ def sessions(url: str) -> dict[str, tuple[str, dict[str, Any]]]:
     def messages(**more: Any) -> dict[str, Any]:
         result = {"type": "tool_result", "tool_use_id": "c1", "content": [block_of(url)], **more}
         told = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
-        return {"max_tokens": 2, "messages": [{"role": "user", "content": "Look."}, *told]}
+        return {"max_tokens": 2, "temperature": 0, "messages": [{"role": "user", "content": "Look."}, *told]}
 
     chat = [
         {"role": "user", "content": "Look."},
@@ -207,8 +207,8 @@ def sessions(url: str) -> dict[str, tuple[str, dict[str, Any]]]:
         {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_image", "image_url": url}]},
     ]
     return {
-        "chat": ("/v1/chat/completions", {"max_tokens": 2, "messages": chat}),
-        "responses": ("/v1/responses", {"max_output_tokens": 2, "input": items}),
+        "chat": ("/v1/chat/completions", {"max_tokens": 2, "temperature": 0, "messages": chat}),
+        "responses": ("/v1/responses", {"max_output_tokens": 2, "temperature": 0, "input": items}),
         "messages": ("/v1/messages", messages()),
         "an error": ("/v1/messages", messages(is_error=True)),
     }
@@ -222,12 +222,12 @@ def asked_again(body: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_session_goes_on_behind_a_picture_that_cannot_be_read(eyes: Server, name: str) -> None:
-    """A client cannot help what its tools give: words stand in its place, the same in each turn."""
-    for api, (path, body) in sessions(UNREADABLE[name]).items():
-        if api == "chat" or name in IN_ALL_APIS:
-            for each in (body, asked_again(body)):
-                status, answer = post(eyes, path, {**each, "temperature": 0})
-                assert status == 200, answer
+    """A client cannot help what its tools give: words stand in its place, the same in each turn, streamed and not."""
+    for path, body in sessions(UNREADABLE[name]).values():
+        answered(eyes.url, path, body)
+        first = answered(eyes.url, path, body, streams=True)
+        again = answered(eyes.url, path, asked_again(body), streams=True)
+        assert again.n_cached >= first.n_prompt - 5
 
 
 def test_the_words_say_why(eyes: Server) -> None:
@@ -235,16 +235,9 @@ def test_the_words_say_why(eyes: Server) -> None:
     assert (status, "[image left out: this server fetches no URLs" in told["prompt"]) == (200, True)
 
 
-def test_what_stands_in_its_place_stays_in_memory(eyes: Server) -> None:
-    path, body = sessions(UNREADABLE["webp"])["chat"]
-    body["messages"][0]["content"] = "Look at this one."
-    n_first = post(eyes, path, body)[1]["usage"]["prompt_tokens"]
-    status, again = post(eyes, path, asked_again(body))
-    assert (status, n_cached(again["usage"]) >= n_first - 5) == (200, True)
-
-
-@pytest.mark.parametrize("name", IN_ALL_APIS)
-def test_a_picture_that_is_sent_now_is_refused_with_its_place(eyes: Server, name: str) -> None:
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("name", ["webp", "an address", "no base64"])
+def test_a_picture_that_is_sent_now_is_refused_with_its_place(eyes: Server, name: str, streams: bool) -> None:
     url = UNREADABLE[name]
     hello = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Hello."}]
     text, part = {"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": url}}
@@ -307,7 +300,8 @@ def test_without_a_projector_images_are_refused_or_told_of(server: Server) -> No
     assert status == 400
     assert "--mmproj" in answer["error"]["message"]
     for path, body in sessions(data_url(FIRST)).values():
-        assert post(server, path, body)[0] == 200
+        for streams in (False, True):
+            answered(server.url, path, body, streams=streams)
     status, told = post(server, "/apply-template", sessions(data_url(FIRST))["chat"][1])
     assert (status, "[image left out: the model reads text only]" in told["prompt"]) == (200, True)
 

@@ -65,9 +65,10 @@ def test_text_behind_a_call(server: Server, path: str, streams: bool) -> None:
     assert reason_of(events) in {"tool_calls", "tool_use", ""}
 
 
+@pytest.mark.parametrize("streams", [False, True])
 @pytest.mark.parametrize("path", list(BODIES))
-def test_text_behind_a_call_of_tags(tagged: Server, path: str) -> None:
-    events = answer(tagged, path, f"so</think>\n\n{WRITTEN}\nAfter text", streams=False)
+def test_text_behind_a_call_of_tags(tagged: Server, path: str, streams: bool) -> None:
+    events = answer(tagged, path, f"so</think>\n\n{WRITTEN}\nAfter text", streams=streams)
     texts, calls = said([message for message in answer_of(events) if message.get("type") != "reasoning"])
     assert (texts, calls) == ("After text", [("read_file", {"path": "a"})])
 
