@@ -32,6 +32,10 @@ _COMMANDS = {
     "inspect": ("luce.supervisor.cli.inspect", "Show what a model file is and what it costs in memory."),
     "convert": ("luce.supervisor.cli.convert", "Convert a DFlash drafter's checkpoint to a GGUF file for --draft."),
     "check": ("luce.supervisor.cli.checking.command", "Check that memory, lanes and drafts change no answer, for CI."),
+    "fieldtest": (
+        "luce.supervisor.cli.fieldtest.command",
+        "Measure this machine and a model, for a report that others read.",
+    ),
     "doctor": ("luce.supervisor.cli.doctor", "Check this installation, with a generation through the real daemon."),
 }
 _ATTRIBUTES = {"tokenize": "tokenize", "detokenize": "detokenize"}

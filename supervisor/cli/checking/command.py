@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from luce.supervisor.cli.bench.command import Depths
-from luce.supervisor.cli.checking.report import print_report, to_json, write_json
+from luce.supervisor.cli.checking.report import print_report, to_json
 from luce.supervisor.cli.checking.run import CheckRun
 from luce.supervisor.cli.entry import (
     EXIT_OK,
@@ -25,6 +25,7 @@ from luce.supervisor.cli.numbers import Real
 from luce.supervisor.cli.options import engine_options, read_binary, read_engine_config
 from luce.supervisor.cli.output import print_tables, write_output
 from luce.supervisor.cli.progress import progress
+from luce.supervisor.cli.whole_file import write_file
 
 if TYPE_CHECKING:
     from luce.supervisor.checking.checks import Check
@@ -159,7 +160,7 @@ def command(
     found, ready = run.all_found(), run.ready
     report = to_json(ready, config, volume, found, run.ended)
     if json_path is not None and json_path != _STDOUT:
-        write_json(Path(json_path), report)
+        write_file(Path(json_path), report, "--json")
     if json_path == _STDOUT:
         write_output(report)
     else:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import os
 import platform
-import secrets
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from luce.supervisor.checking.finding import Finding, Verdict
 from luce.supervisor.checking.subject import Volume
-from luce.supervisor.cli.entry import EXIT_REFUSED, Failure
 from luce.supervisor.config import DaemonConfig
 
 if TYPE_CHECKING:
@@ -45,20 +42,6 @@ def to_json(
         "findings": [asdict(finding) for finding in found],
     }
     return (json.dumps(report, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def write_json(path: Path, report: bytes) -> None:
-    """Whole or not at all. Raises Failure."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        with temporary.open("xb") as file:
-            file.write(report)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise Failure(f"--json {path}: {error.strerror}", EXIT_REFUSED) from None
 
 
 def print_report(console: Console, ready: Mapping[str, str], found: Sequence[Finding], ended: str) -> None:

@@ -8,7 +8,8 @@ import asyncio
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,21 +62,12 @@ class CheckRun:
 
     async def _check(self, minutes: float | None, advance: Callable[[str], None]) -> None:
         from luce.supervisor.checking.checks import run_checks
-        from luce.supervisor.checking.engines import EngineStarter
         from luce.supervisor.checking.finding import left_out
-        from luce.supervisor.checking.subject import Subject, reach_of
-        from luce.supervisor.checking.texts import Texts
 
-        config = self._config
-        with text_model(config.model) as model, _folder(config) as folder:
-            pool = config.kvflash if isinstance(config.kvflash, int) else config.pool
-            reach = reach_of(self._volume, ctx=config.ctx, n_trained=_trained_with(config.model), pool=pool)
-            if not reach.lengths:
-                raise Failure(f"no length of --lengths can be checked: {reach.why}", EXIT_BAD_ARGS)
-            starter = EngineStarter(self._binary, config, say)
-            texts = Texts(model if model.info.has_text else None, model.n_vocab)
-            subject = Subject(starter, texts, self._volume, reach.ctx, reach.lengths, Path(folder))
-            left = self._expect(reach, await self._probe(subject), minutes)
+        with opened_subject(self._binary, self._config, self._volume) as (subject, reach):
+            pace, ready = await pace_of(subject)
+            self.ready.update(ready)
+            left = self._expect(reach, pace, minutes)
             self.found += [left_out("lengths", f"{length:,} tokens", reach.why) for length in reach.beyond]
             began_s = time.monotonic()
 
@@ -88,24 +80,6 @@ class CheckRun:
                 advance(_summary(check, of_it) + more)
 
             await run_checks(subject, self._checks, self.found, on_check)
-
-    async def _probe(self, subject: Subject) -> Pace:
-        """How fast the engine starts, reads and writes; what it says of itself is noted. Raises Failure."""
-        from luce.supervisor.checking.engines import COLD, Question
-        from luce.supervisor.checking.workload import N_PROBE, N_PROBE_ANSWER, Pace
-        from luce.supervisor.engine.process import StartError
-
-        began_s = time.monotonic()
-        try:
-            async with subject.starter.engine(ctx=subject.ctx, disk_cache=None) as engine:
-                start_s = time.monotonic() - began_s
-                self.ready.update(engine.ready)
-                text = subject.texts.of_length(min(N_PROBE, subject.lengths[0]))[0]
-                final = (await engine.ask(Question(text.ids, n=N_PROBE_ANSWER, memory=COLD))).final
-        except StartError as error:
-            code = EXIT_BAD_ARGS if error.exit_code == EXIT_BAD_ARGS else EXIT_START_FAILED
-            raise Failure(str(error), code) from None
-        return Pace(start_s, final.prefill_s / final.n_prompt, final.decode_s / (N_PROBE_ANSWER - 1))
 
     def _expect(self, reach: Reach, pace: Pace, minutes: float | None) -> TimeLeft:
         """Says how long it will take."""
@@ -125,6 +99,42 @@ class CheckRun:
             advice = "; --quick, --only or --minutes N take less"
         say(f"luce check: about {in_words(left.left_s)} on this machine ({speeds}){advice}")
         return left
+
+
+@contextmanager
+def opened_subject(binary: Path, config: DaemonConfig, volume: Volume) -> Iterator[tuple[Subject, Reach]]:
+    """What is checked, and how far. Raises Failure."""
+    from luce.supervisor.checking.engines import EngineStarter
+    from luce.supervisor.checking.subject import Subject, reach_of
+    from luce.supervisor.checking.texts import Texts
+
+    with text_model(config.model) as model, _folder(config) as folder:
+        pool = config.kvflash if isinstance(config.kvflash, int) else config.pool
+        reach = reach_of(volume, ctx=config.ctx, n_trained=_trained_with(config.model), pool=pool)
+        if not reach.lengths:
+            raise Failure(f"no length of --lengths can be checked: {reach.why}", EXIT_BAD_ARGS)
+        starter = EngineStarter(binary, config, say)
+        texts = Texts(model if model.info.has_text else None, model.n_vocab)
+        yield Subject(starter, texts, volume, reach.ctx, reach.lengths, Path(folder)), reach
+
+
+async def pace_of(subject: Subject) -> tuple[Pace, dict[str, str]]:
+    """How fast the engine starts, reads and writes; and what it says of itself. Raises Failure."""
+    from luce.supervisor.checking.engines import COLD, Question
+    from luce.supervisor.checking.workload import N_PROBE, N_PROBE_ANSWER, Pace
+    from luce.supervisor.engine.process import StartError
+
+    began_s = time.monotonic()
+    try:
+        async with subject.starter.engine(ctx=subject.ctx, disk_cache=None) as engine:
+            start_s = time.monotonic() - began_s
+            text = subject.texts.of_length(min(N_PROBE, subject.lengths[0]))[0]
+            final = (await engine.ask(Question(text.ids, n=N_PROBE_ANSWER, memory=COLD))).final
+            pace = Pace(start_s, final.prefill_s / final.n_prompt, final.decode_s / (N_PROBE_ANSWER - 1))
+            return pace, engine.ready
+    except StartError as error:
+        code = EXIT_BAD_ARGS if error.exit_code == EXIT_BAD_ARGS else EXIT_START_FAILED
+        raise Failure(str(error), code) from None
 
 
 def _trained_with(model: Path) -> int:
