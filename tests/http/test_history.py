@@ -28,7 +28,7 @@ def client(server: Server) -> Iterator[httpx.Client]:
 
 def post(client: httpx.Client, path: str, body: dict[str, Any], *, stream: bool = False) -> list[dict[str, Any]]:
     """The answer, or the events of its stream. All of it is JSON by the standard."""
-    limit = {} if path == RESPONSES else {"max_tokens": 8}
+    limit = {"max_output_tokens" if path == RESPONSES else "max_tokens": 8}
     answer = client.post(path, content=json.dumps({"model": "m", "temperature": 0, **limit, **body, "stream": stream}))
     assert answer.status_code == 200, answer.text
     if not stream:
@@ -64,7 +64,7 @@ def sessions(arguments: str) -> dict[str, dict[str, Any]]:
     given = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "done"}]}
     return {
         CHAT: {"messages": [HELLO, chat_call(arguments), result, GO_ON]},
-        RESPONSES: {"input": items, "max_output_tokens": 8},
+        RESPONSES: {"input": items},
         MESSAGES: {"messages": [HELLO, {"role": "assistant", "content": [use]}, given, GO_ON]},
     }
 
@@ -218,6 +218,37 @@ def test_odd_messages_are_refused_only_when_they_are_sent(
         post(client, path, {field: [HELLO, odd, GO_ON]}, stream=stream)
 
 
+def is_answer(odd: Any) -> bool:
+    return isinstance(odd, dict) and (odd.get("role") == "assistant" or str(odd.get("type")).endswith(("_call", "ing")))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "field", "odd"),
+    [
+        (path, field, odd)
+        for path, field, all_odd in (
+            (CHAT, "messages", ODD_CHAT),
+            (RESPONSES, "input", ODD_ITEMS),
+            (MESSAGES, "messages", ODD_MESSAGES),
+        )
+        for odd in filter(is_answer, all_odd)
+    ],
+)
+def test_an_odd_answer_may_be_last(client: httpx.Client, path: str, field: str, odd: Any, stream: bool) -> None:
+    """A model wrote it."""
+    post(client, path, {field: [HELLO, odd]}, stream=stream)
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+def test_an_answer_behind_one_that_was_begun(client: httpx.Client, path: str) -> None:
+    """As its own message, or joined to the beginning that it goes on from."""
+    field = "input" if path == RESPONSES else "messages"
+    said = [{"role": "assistant", "content": text} for text in ("I am", " Ada.")]
+    post(client, path, {field: [HELLO, *said]}, stream=True)
+    post(client, path, {field: [HELLO, *said, GO_ON]})
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -257,8 +288,53 @@ def test_what_is_sent_now_is_refused_with_its_place(client: httpx.Client) -> Non
     assert "messages.1.content.0" in text
 
 
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"type": "web_search_result", "url": "u"}]}
+SERVER_CALLS: list[tuple[str, str, list[Any]]] = [
+    (CHAT, "messages", [chat_call("{}")]),
+    (CHAT, "messages", [{"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}]),
+    (CHAT, "messages", [chat_call("{}", content="I look.")]),
+    (RESPONSES, "input", [{"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}]),
+    (RESPONSES, "input", [{"type": "mcp_call", "id": "a", "name": "f", "arguments": "{}", "output": "done"}]),
+    (RESPONSES, "input", [{"type": "mcp_call", "id": "a", "name": "f", "arguments": "{}"}]),
+    (RESPONSES, "input", [{"type": "web_search_call", "id": "a", "status": "completed"}]),
+    (RESPONSES, "input", [{"type": "computer_call", "call_id": "a", "action": {"type": "click"}}]),
+    *(
+        (MESSAGES, "messages", [{"role": "assistant", "content": content}])
+        for content in (
+            [{"type": "tool_use", "id": "a", "name": "f", "input": {}}],
+            [{"type": "text", "text": "I look."}, {"type": "tool_use", "id": "a", "name": "f", "input": {}}],
+            [{"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}],
+            [{"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}, FOUND],
+            [{"type": "mcp_tool_use", "id": "m", "name": "f", "server_name": "s", "input": {}}],
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "field", "answer"), SERVER_CALLS)
+def test_a_conversation_that_ends_with_a_call_goes_on(
+    client: httpx.Client, path: str, field: str, answer: list[Any], stream: bool
+) -> None:
+    """Whoever was to carry it out."""
+    post(client, path, {field: [HELLO, *answer]}, stream=stream)
+
+
+def test_references_to_what_is_gone_are_left_out(client: httpx.Client) -> None:
+    """But where nothing else is sent, and where a whole conversation is gone."""
+    gone = {"type": "item_reference", "id": "msg_gone"}
+    left = [[HELLO, *odd, GO_ON] for odd in ([gone], [{"type": "item_reference"}], [])]
+    counts = [post(client, RESPONSES, {"input": items})[0]["usage"]["input_tokens"] for items in left]
+    assert len(set(counts)) == 1
+    post(client, RESPONSES, {"input": [HELLO, gone]})
+    text, param = refused(client, RESPONSES, {"input": [gone]})
+    assert (param, "Send the item itself" in text) == ("input[0].id", True)
+    _, param = refused(client, RESPONSES, {"previous_response_id": "resp_gone", "input": "Go on."})
+    assert param == "previous_response_id"
+
+
 def test_a_place_does_not_count_what_was_kept(client: httpx.Client) -> None:
-    first = post(client, RESPONSES, {"input": "Hello", "max_output_tokens": 8})[0]
+    first = post(client, RESPONSES, {"input": "Hello"})[0]
     audio = {"role": "user", "content": [{"type": "input_audio"}]}
     _, param = refused(client, RESPONSES, {"previous_response_id": first["id"], "input": [audio]})
     assert param == "input[0].content[0]"

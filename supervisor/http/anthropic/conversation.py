@@ -18,7 +18,7 @@ from luce.supervisor.http.anthropic.opaque import MAX_RESTORED_BYTES, TooMuchRea
 from luce.supervisor.http.anthropic.shapes import InputMessage, Tool
 from luce.supervisor.http.prompts.history.arguments import arguments_text
 from luce.supervisor.http.prompts.history.parts import Content, dots, json_text, read_content, read_part, result_content
-from luce.supervisor.http.prompts.history.turns import drop_empty_end, first_new, role_of
+from luce.supervisor.http.prompts.history.turns import drop_empty_end, is_begun_answer, new_messages, role_of
 from luce.supervisor.http.prompts.message_images import image_of
 from luce.supervisor.http.prompts.notes import say_once
 
@@ -41,10 +41,10 @@ def read_conversation(messages: Sequence[InputMessage], system: str | Sequence[B
     reader = _Reader()
     if system:
         reader.add_system(system, "system", is_new=True)
-    n_old = first_new([message.role for message in messages])
+    new = new_messages([message.role for message in messages])
     last_user = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
     for index, message in enumerate(messages):
-        is_new, path = index >= n_old, f"messages.{index}.content"
+        is_new, path = index in new, f"messages.{index}.content"
         if is_new:
             _check(message, f"messages.{index}")
         match role_of({**(message.model_extra or {}), "role": message.role}, _ROLES):
@@ -56,7 +56,8 @@ def read_conversation(messages: Sequence[InputMessage], system: str | Sequence[B
             case _:
                 reader.add_user(message.content, path, is_new=is_new)
     read = reader.finish()
-    return Conversation(read, reader.added_tools, _settle_last(read))
+    drop_empty_end(read)
+    return Conversation(read, reader.added_tools, is_begun_answer(read))
 
 
 def _check(message: InputMessage, path: str) -> None:
@@ -64,19 +65,6 @@ def _check(message: InputMessage, path: str) -> None:
         raise invalid(f"{path}.role", "Input should be 'user', 'assistant' or 'system'")
     if not isinstance(message.content, str | list):
         raise invalid(f"{path}.content", "Input should be a string or a list of content blocks")
-
-
-def _settle_last(messages: list[Message]) -> bool:
-    drop_empty_end(messages)
-    if not messages or messages[-1]["role"] != "assistant":
-        return False
-    if "tool_calls" in messages[-1]:
-        raise invalid(
-            "messages",
-            "`tool_use` ids were found without `tool_result` blocks immediately after: "
-            "each `tool_use` block must have a corresponding `tool_result` block in the next message",
-        )
-    return True
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from luce.supervisor.http.prompts.conversation_memo import SentMessage
 from luce.supervisor.http.prompts.history.arguments import arguments_text
 from luce.supervisor.http.prompts.history.parts import Content, json_text, read_content, result_content
 from luce.supervisor.http.prompts.history.reasoning import reasoning_in, without_thoughts
-from luce.supervisor.http.prompts.history.turns import drop_empty_end, first_new, role_of
+from luce.supervisor.http.prompts.history.turns import drop_empty_end, new_messages, role_of
 from luce.supervisor.http.prompts.notes import say_once
 from luce.supervisor.http.transport.known_bodies import KnownMessage
 
@@ -28,9 +28,11 @@ def read_messages(value: Any) -> list[Message]:
     expect(value, list, "messages", "an array of objects")
     if not value:
         raise refusal("messages", "Invalid 'messages': empty array. Expected at least one message.", "empty_array")
-    n_old = first_new([message.get("role") if isinstance(message, dict) else None for message in value])
-    read = [_read_known(message, number) for number, message in enumerate(value[:n_old])]
-    read += (_read_message(message, number, is_new=True) for number, message in enumerate(value[n_old:], n_old))
+    new = new_messages([message.get("role") if isinstance(message, dict) else None for message in value])
+    read = [
+        _read_message(message, number, is_new=True) if number in new else _read_known(message, number)
+        for number, message in enumerate(value)
+    ]
     drop_empty_end(read)
     return read
 

@@ -26,7 +26,7 @@ from luce.supervisor.http.openai_shared.fields import (
     whole,
 )
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt
-from luce.supervisor.http.prompts.history.turns import is_empty_answer
+from luce.supervisor.http.prompts.history.turns import is_begun_answer
 from luce.supervisor.http.prompts.pinned_ranges import read_pins
 from luce.supervisor.http.reading_fields import read_reading
 from luce.supervisor.http.sampling_fields import INT32_MAX, read_ending
@@ -123,19 +123,11 @@ def _continues_last(body: ChatBody, messages: Sequence[Mapping[str, Any]]) -> bo
     if is_wanted and body.add_generation_prompt is True:
         text = "'add_generation_prompt' and 'continue_final_message' cannot both be true."
         raise refusal("continue_final_message", text)
-    last = messages[-1]
-    if last["role"] != "assistant" or is_empty_answer(last):
+    if not is_begun_answer(messages):
         if is_wanted and body.messages[-1].get("role") != "assistant":
             raise refusal("continue_final_message", "'continue_final_message' needs an assistant's message to be last.")
         return False
-    if not is_wanted and (wanted is False or body.add_generation_prompt is True):
-        return False
-    param = f"messages[{len(messages) - 1}]"
-    if last.get("tool_calls"):
-        raise refusal(param, "An assistant message with tool calls must be followed by the tools' messages.")
-    if len(messages) > 1 and messages[-2]["role"] == "assistant":
-        raise refusal(param, "Only one assistant message can be last, to be gone on from.")
-    return True
+    return is_wanted or not (wanted is False or body.add_generation_prompt is True)
 
 
 def _read_logprobs(body: ChatBody) -> int | None:

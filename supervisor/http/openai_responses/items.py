@@ -17,7 +17,7 @@ from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.prompts.history.arguments import arguments_text
 from luce.supervisor.http.prompts.history.parts import Content, joined, json_text, read_content, result_content
 from luce.supervisor.http.prompts.history.reasoning import reasoning_text
-from luce.supervisor.http.prompts.history.turns import drop_empty_end, first_new, role_of
+from luce.supervisor.http.prompts.history.turns import drop_empty_end, new_messages, role_of
 from luce.supervisor.http.prompts.message_images import image_of
 from luce.supervisor.http.prompts.notes import say_once
 
@@ -29,7 +29,6 @@ CUSTOM_INPUT = "input"
 
 PACKED = "luce-reasoning:"
 _ROLES = ("user", "assistant", "system", "developer")
-_ANSWER_ITEMS = frozenset({"reasoning", "function_call", "custom_tool_call"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +71,21 @@ def messages_of(items: str | Sequence[object], earlier: Sequence[object] = ()) -
     conversation = _Conversation()
     for item in earlier:
         conversation.take(item, _Place("input", is_new=False))
-    n_old = first_new(list(map(_role_of, items)))
+    new = new_messages(list(map(_role_of, items)))
     for index, item in enumerate(items):
-        conversation.take(item, _Place(f"input[{index}]", is_new=index >= n_old))
+        conversation.take(item, _Place(f"input[{index}]", is_new=index in new))
     messages = conversation.finish()
     drop_empty_end(messages)
     return messages
 
 
 def _role_of(item: object) -> object:
+    """Calls, reasoning and what is referred to came with an answer."""
     if not isinstance(item, dict):
         return None
     kind = item.get("type")
-    return "assistant" if isinstance(kind, str) and kind in _ANSWER_ITEMS else item.get("role")
+    is_answer = isinstance(kind, str) and (kind in {"reasoning", "item_reference"} or kind.endswith("_call"))
+    return "assistant" if is_answer else item.get("role")
 
 
 class _Turn:
@@ -247,14 +248,14 @@ def _take_mcp_call(conversation: _Conversation, item: Item, place: _Place) -> No
     conversation.add({"role": "tool", "tool_call_id": call_id, "content": content})
 
 
-def _refuse_reference(conversation: _Conversation, item: Item, place: _Place) -> None:
+def _take_reference(conversation: _Conversation, item: Item, place: _Place) -> None:
+    """What it names is not kept: what is would stand in its place."""
     del conversation
-    name = item.get("id")
-    raise _invalid(
-        f"{place.path}.id",
-        f"item_reference {str(name)[:80]!r}: it is not kept any more, or never was. Send the item itself",
-        "item_not_found",
-    )
+    if place.is_new:
+        name = str(item.get("id"))[:80]
+        why = "it is not kept any more, or never was. Send the item itself"
+        raise _invalid(f"{place.path}.id", f"item_reference {name!r}: {why}", "item_not_found")
+    say_once("references to earlier items that are not kept any more are left out")
 
 
 _TAKERS: Mapping[str, Callable[[_Conversation, Item, _Place], None]] = {
@@ -273,7 +274,7 @@ _TAKERS: Mapping[str, Callable[[_Conversation, Item, _Place], None]] = {
     "computer_call": _take_action("computer", "action"),
     "computer_call_output": _take_action_output,
     "mcp_call": _take_mcp_call,
-    "item_reference": _refuse_reference,
+    "item_reference": _take_reference,
 }
 
 

@@ -147,10 +147,9 @@ def test_legacy_functions() -> None:
         ([{"role": "user", "content": [7]}], "messages[0].content[0]"),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
         ([{"role": "user", "content": [{}]}], "messages[0].content[0].type"),
-        ([*HELLO, {"role": "assistant", "tool_calls": 3}], "messages[1].tool_calls"),
-        ([*HELLO, {"role": "assistant", "tool_calls": [3]}], "messages[1].tool_calls[0]"),
-        ([*HELLO, {"role": "assistant", "tool_calls": [{}]}], "messages[1].tool_calls[0].function"),
-        ([*HELLO, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}], "messages[2]"),
+        ([{"role": "assistant", "tool_calls": 3}], "messages[0].tool_calls"),
+        ([{"role": "assistant", "tool_calls": [3]}], "messages[0].tool_calls[0]"),
+        ([{"role": "assistant", "tool_calls": [{}]}], "messages[0].tool_calls[0].function"),
     ],
 )
 def test_bad_messages(messages: Any, param: str) -> None:
@@ -432,7 +431,8 @@ def test_going_on_from_the_last_message() -> None:
     assert not prompt_of(add_generation_prompt=False).opens_answer
     assert prompt_of(messages=said, add_generation_prompt=False).opens_answer  # it is in the message gone on from
     call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": "{}"}}
-    assert refused(messages=[*HELLO, {"role": "assistant", "tool_calls": [call]}]).param == "messages[1]"
+    assert not prompt_of(messages=[*said, {"role": "assistant", "tool_calls": [call]}]).continues_last
+    assert prompt_of(messages=[*said, {"role": "assistant", "content": " Ada."}]).continues_last
 
 
 @pytest.mark.parametrize(

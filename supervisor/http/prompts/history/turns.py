@@ -19,16 +19,19 @@ _OTHER_NAMES = {
 }
 
 
-def first_new(roles: Sequence[Any]) -> int:
-    """The number of the first message that the client sends now: the last one, with an answer behind it that is begun,
-    or with notes of the system's. What came before was refused when it was sent, or answered."""
-    for others in (_SYSTEM, _ASSISTANT):
-        last = len(roles) - 1
-        while last > 0 and roles[last] in others:
-            last -= 1
-        if last >= 0 and roles[last] not in (*_SYSTEM, *_ASSISTANT):
-            return last
-    return len(roles) - 1
+def new_messages(roles: Sequence[Any]) -> range:
+    """The numbers of the messages that the client sends now: the last one that is not the assistant's, with notes of
+    the system's behind it. What came before was refused when it was sent, or answered; an answer behind them repeats
+    what a model wrote."""
+    end = len(roles)
+    if end == 0:
+        return range(0)
+    while end > 1 and roles[end - 1] in _ASSISTANT:
+        end -= 1
+    begin = end - 1
+    while begin > 0 and roles[begin] in _SYSTEM:
+        begin -= 1
+    return range(end - 1 if roles[begin] in (*_SYSTEM, *_ASSISTANT) else begin, end)
 
 
 def role_of(message: Mapping[str, Any], known: Sequence[str]) -> str:
@@ -48,6 +51,17 @@ def drop_empty_end(messages: MutableSequence[dict[str, Any]]) -> None:
     """The last message goes where it is the assistant's and says nothing: no answer has begun."""
     if len(messages) > 1 and is_empty_answer(messages[-1]):
         messages.pop()
+
+
+def is_begun_answer(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the answer goes on from the last message: from words of the assistant's. Behind a call that has no result
+    a new answer begins."""
+    if not messages or messages[-1]["role"] != "assistant" or is_empty_answer(messages[-1]):
+        return False
+    if messages[-1].get("tool_calls"):
+        say_once("a conversation ends with a call that has no result: a new answer begins behind it")
+        return False
+    return True
 
 
 def is_empty_answer(message: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from luce.supervisor.http.prompts.history.turns import drop_empty_end, first_new, role_of
+from luce.supervisor.http.prompts.history.turns import drop_empty_end, new_messages, role_of
 
 ROLES = ("system", "user", "assistant", "tool")
 
@@ -14,25 +14,27 @@ ROLES = ("system", "user", "assistant", "tool")
 @pytest.mark.parametrize(
     ("letters", "expected"),
     [
-        ("u", 0),
-        ("suau", 3),
-        ("uu", 1),  # the first was refused when it was sent
-        ("uat", 2),
-        ("uatt", 3),
-        ("ua", 0),
-        ("uaua", 2),
-        ("us", 0),
-        ("uauss", 2),
-        ("uas", 2),
-        ("ss", 1),
-        ("a", 0),
-        ("u?", 1),
-        ("", -1),
+        ("u", [0]),
+        ("suau", [3]),
+        ("uu", [1]),  # the first was refused when it was sent
+        ("uat", [2]),
+        ("uatt", [3]),
+        ("ua", [0]),  # a model wrote the answer
+        ("uaua", [2]),
+        ("uaaa", [0]),
+        ("us", [0, 1]),
+        ("usa", [0, 1]),
+        ("uauss", [2, 3, 4]),
+        ("uas", [2]),
+        ("ss", [1]),
+        ("a", [0]),
+        ("u?", [1]),
+        ("", []),
     ],
 )
-def test_what_is_sent_now(letters: str, expected: int) -> None:
+def test_what_is_sent_now(letters: str, expected: list[int]) -> None:
     names = {"s": "system", "u": "user", "a": "assistant", "t": "tool", "?": None}
-    assert first_new([names[letter] for letter in letters]) == expected
+    assert list(new_messages([names[letter] for letter in letters])) == expected
 
 
 @pytest.mark.parametrize(
