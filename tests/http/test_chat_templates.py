@@ -11,8 +11,9 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from scripts.clients.recording_proxy import Record, note_usage
 from scripts.clients.streamed_answer import answer_of
+from tests.http.asking import CHAT, MESSAGES, RESPONSES, answered, ask, in_each_talking_api
+from tests.http.asking import TALKING as PATHS
 from tests.http.serving import Server
 from tests.http.test_grammar_beside_tools import events_of
 
@@ -21,8 +22,10 @@ ServerWith = Callable[[str], Server]
 NEMO, SMALL = "mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506"
 MINISTRAL, LLAMA = "mistralai-Ministral-3-14B-Reasoning-2512", "meta-llama-Llama-3.1-8B-Instruct"
 GEMMA_2, DEEPSEEK, SMOLLM = "google-gemma-2-2b-it", "deepseek-ai-DeepSeek-V3.1", "HuggingFaceTB-SmolLM3-3B"
+DEEPSEEK_4 = "deepseek-ai-DeepSeek-V4"
+BARE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
+REFUSAL = "The chat template does not take these messages"
 
-CHAT, RESPONSES, MESSAGES = PATHS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 PARAMETERS = {"type": "object", "properties": {"path": {"enum": ["README.md", "docs"]}}, "required": ["path"]}
 TOOLS: dict[str, Any] = {
     CHAT: [{"type": "function", "function": {"name": "read_file", "parameters": PARAMETERS}}],
@@ -84,7 +87,9 @@ def results_of(path: str, ids: list[str], text: str = "") -> list[dict[str, Any]
         return [*({"role": "tool", "tool_call_id": id_, "content": f"Text of {id_}."} for id_ in ids), *said]
     if path == RESPONSES:
         return [*({"type": "function_call_output", "call_id": id_, "output": f"Text of {id_}."} for id_ in ids), *said]
-    blocks: list[dict[str, Any]] = [{"type": "tool_result", "tool_use_id": id_, "content": "Text."} for id_ in ids]
+    blocks: list[dict[str, Any]] = [
+        {"type": "tool_result", "tool_use_id": id_, "content": f"Text of {id_}."} for id_ in ids
+    ]
     return [{"role": "user", "content": [*blocks, *([{"type": "text", "text": text}] if text else [])]}]
 
 
@@ -152,11 +157,22 @@ def skip_like(full: bool, name: str) -> None:
         pytest.skip("another of Mistral's: with --full")
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_one_call_at_once_where_the_template_has_one(server_with: ServerWith, path: str) -> None:
+@in_each_talking_api
+def test_one_call_at_once_where_the_template_has_one(server_with: ServerWith, path: str, streams: bool) -> None:
     body = body_of(path, [ASKED], tools=TOOLS[path], tool_choice=MUST_CALL[path], seed=3)
-    answer = answer_of(events_of(server_with(LLAMA), path, {**body, "temperature": 2.0}))
-    assert len(calls_of(path, answer)) == 1
+    answer = answered(server_with(LLAMA).url, path, {**body, "temperature": 2.0}, streams=streams)
+    assert len(answer.calls) == 1
+
+
+@in_each_talking_api
+def test_results_are_put_in_the_order_of_their_calls(server: Server, path: str, streams: bool) -> None:
+    """This template shows no ids: the prompt is that of results in order."""
+    made = calls(path, "first", "second")
+    orders = [results_of(path, ["first", "second"]), results_of(path, ["second", "first"])]
+    bodies = [short(path, [ASKED, *made, *results]) for results in orders]
+    ordered, other = (answered(server.url, path, body, streams=streams) for body in bodies)
+    assert (other.n_prompt, other.content) == (ordered.n_prompt, ordered.content)
+    assert other.n_cached >= ordered.n_prompt - 1
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -173,54 +189,57 @@ def test_a_call_cannot_be_demanded_without_a_format_for_it(server_with: ServerWi
                 assert (error["code"], error["param"]) == ("tools_unsupported", "tool_choice")
 
 
-def test_tools_that_are_not_shown_are_said_once(server_with: ServerWith, caplog: pytest.LogCaptureFixture) -> None:
-    server = server_with(SMOLLM)
+@in_each_talking_api
+def test_tools_that_are_not_shown_are_said_once(
+    server_with: ServerWith, caplog: pytest.LogCaptureFixture, path: str, streams: bool
+) -> None:
+    """Of templates that are the same but for their name, each says it once."""
+    server = server_with(f"{{# {path} {streams} #}}" + BARE)
     with caplog.at_level(logging.WARNING, "luce.http.answering"):
-        for _ in range(2):
-            assert events_of(server, CHAT, short(CHAT, [ASKED], tools=TOOLS[CHAT]))
-        assert events_of(server, CHAT, short(CHAT, [ASKED]))
+        for fields in ({"tools": TOOLS[path]}, {"tools": TOOLS[path]}, {}):
+            answered(server.url, path, short(path, [ASKED], **fields), streams=streams)
     said = [record.getMessage() for record in caplog.records if "tools" in record.getMessage()]
     assert len(said) == 1
     assert "does not show the tools" in said[0]
 
 
-def test_calls_can_be_demanded_where_only_the_tools_are_not_shown(server_with: ServerWith) -> None:
+@in_each_talking_api
+def test_calls_can_be_demanded_where_only_the_tools_are_not_shown(
+    server_with: ServerWith, path: str, streams: bool
+) -> None:
     """DeepSeek V3.1's template has a format for calls, and leaves the tools to the client."""
-    body = body_of(CHAT, [ASKED], tools=TOOLS[CHAT], tool_choice="required")
+    body = body_of(path, [ASKED], tools=TOOLS[path], tool_choice=MUST_CALL[path])
     body["chat_template_kwargs"] = {"enable_thinking": False}
-    assert len(calls_of(CHAT, answer_of(events_of(server_with(DEEPSEEK), CHAT, body)))) >= 1
+    assert len(answered(server_with(DEEPSEEK).url, path, body, streams=streams).calls) >= 1
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES])
-def test_a_system_message_in_the_middle_leaves_the_rest_in_place(server_with: ServerWith, path: str) -> None:
+@in_each_talking_api
+@pytest.mark.parametrize("name", [DEEPSEEK, DEEPSEEK_4])
+def test_a_system_message_in_the_middle_leaves_the_rest_in_place(
+    server_with: ServerWith, name: str, path: str, streams: bool
+) -> None:
     """DeepSeek's templates move them to the front."""
-    server = server_with(DEEPSEEK)
-    history = [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Say something long. " * 40},
-        {"role": "assistant", "content": "Something long."},
-        ASKED,
-    ]
-    (first,) = events_of(server, path, short(path, history))
+    server = server_with(name)
+    system, said = {"role": "system", "content": "Be brief."}, {"role": "assistant", "content": "Something long."}
+    history = [{"role": "user", "content": "Say something long. " * 40}, said, ASKED]
+    history = history if path == MESSAGES else [system, *history]
+    fields = {"system": "Be brief."} if path == MESSAGES else {}
+    first = answered(server.url, path, short(path, history, **fields), streams=streams)
     note = {"role": "system", "content": "It is Monday now."}
-    (second,) = events_of(server, path, short(path, [*history, *answer_of([first]), note, ASKED]))
-    before, after = Record(path, 1, {}), Record(path, 2, {})
-    note_usage(before, first["usage"])
-    note_usage(after, second["usage"])
-    assert after.n_cached >= before.n_prompt - 8
+    longer = [*history, {"role": "assistant", "content": first.content or "Little."}, note, ASKED]
+    second = answered(server.url, path, short(path, longer, **fields), streams=streams)
+    assert second.n_cached >= first.n_prompt - 16, "but for what opens an answer"
 
 
-def test_a_refusal_is_one_sentence(server_with: ServerWith) -> None:
+@in_each_talking_api
+def test_a_refusal_is_one_sentence(server_with: ServerWith, path: str, streams: bool) -> None:
     picky = (
         "{% for m in messages %}{% if 'dog' in m.content %}{{ raise_exception('Only cats, please') }}{% endif %}"
         "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
     )
-    body = body_of(CHAT, [{"role": "user", "content": "A dog."}])
-    answer = httpx.post(server_with(picky).url + CHAT, json=body, timeout=60)
-    assert answer.status_code == 400
-    assert answer.json()["error"] == {
-        "message": "The chat template does not take these messages: Only cats, please.",
-        "type": "invalid_request_error",
-        "code": "bad_messages",
-        "param": "messages",
-    }
+    answer = ask(server_with(picky).url, path, body_of(path, [{"role": "user", "content": "A dog."}]), streams=streams)
+    assert answer.status == 400
+    told = {"type": "invalid_request_error", "message": f"{REFUSAL}: Only cats, please."}
+    if path != MESSAGES:
+        told |= {"code": "bad_messages", "param": "messages"}
+    assert answer.error == told
