@@ -12,6 +12,7 @@ import httpx2 as httpx
 import pytest
 
 from scripts.clients.streamed_answer import answer_of
+from tests.http.asking import MESSAGES, answered, in_each_talking_api, question, tools
 from tests.http.serving import Server
 from tests.http.test_grammar_beside_tools import BODIES, CALL, events_of, said
 
@@ -19,6 +20,7 @@ MARK = "Use <tool_call> to call. Then more."
 UNKNOWN = '<tool_call>\n{"name": "no_tool", "arguments": {"path": "a"}}\n</tool_call>'
 BROKEN = "<tool_call>\n<function=read_file>\nsorry, I stop."
 WRITTEN = "<tool_call>\n<function=read_file>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>"
+LINES = "\n\n"
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +104,19 @@ def test_an_empty_thought_alone_has_no_block(tagged: Server, streams: bool) -> N
         assert "content_block_start" not in [event["type"] for event in events]
     else:
         assert events[0]["content"] == []
+
+
+@in_each_talking_api
+def test_stop_strings_act_in_the_content_alone(tagged: Server, path: str, streams: bool) -> None:
+    written = {"grammar": f"root ::= {json.dumps('so</think>' + LINES + 'I look.' + LINES + WRITTEN)}"}
+    body = question(path, **tools(path, {"read_file": {"type": "object", "properties": {"path": {}}}}), **written)
+    field = "stop_sequences" if path == MESSAGES else "stop"
+    for word in ("so", "path"):
+        told = answered(tagged.url, path, {**body, field: [word]}, streams=streams)
+        assert (told.reasoning.strip(), told.content.strip()) == ("so", "I look.")
+        assert (told.calls, told.finish) == ([("read_file", {"path": "a"})], "tool_calls")
+    told = answered(tagged.url, path, {**body, field: ["look"]}, streams=streams)
+    assert (told.content.strip(), told.calls, told.finish) == ("I", [], "stop")
 
 
 def test_mended_answers_are_counted(tagged: Server) -> None:
