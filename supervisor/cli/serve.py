@@ -174,8 +174,8 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     "--repair-calls/--no-repair-calls",
     "repairs_calls",
     default=None,
-    help="Whether a tool call that the model spells beside its format, so that it comes as text at an answer's end, is"
-    " read as a call. Default: it is.",
+    help="Whether a tool call that the model spells beside its format, so that it comes as text, is read as a call."
+    " Default: it is.",
 )
 @click.option(
     "--loop-guard/--no-loop-guard",

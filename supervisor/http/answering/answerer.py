@@ -475,7 +475,10 @@ def call_hold(prompt: ChatPrompt | TextPrompt) -> CallHold | None:
     """Where calls may come, and nothing but the model keeps them in their format."""
     if isinstance(prompt, TextPrompt) or not prompt.tools or prompt.tool_choice != "auto":
         return None
-    return CallHold(prompt.tools) if prompt.json_schema is None and prompt.grammar is None else None
+    if prompt.json_schema is not None or prompt.grammar is not None:
+        return None
+    # A model that calls beside its format goes on with calls that nobody wants, unless several are asked for.
+    return CallHold(prompt.tools, prompt.max_tool_calls if prompt.parallel_tool_calls else 1)
 
 
 def _take(stream: _Stream) -> asyncio.Task[Sequence[Item]]:

@@ -1,10 +1,9 @@
-"""Tool calls that a model has spelled beside its format, so that they come as text: found at an answer's end and read
-leniently.
+"""Tool calls that a model has spelled beside its format, so that they come as text.
 
 The strict parser has had its turn: what it takes for a call never comes here. A text is a call only where nothing else
-can be meant: it begins a line outside of code fences with the tag of a call, or the whole answer is one JSON object
-that names a tool; it names a tool of the request, has what that requires, and nothing follows it. Such a text is held
-back while it comes; as soon as it cannot be a call any more it is shown. Pure.
+can be meant: the answer begins with the JSON of one (leading_calls.py), or a line outside of code fences begins with
+the tag of one, and nothing follows it. It names a tool of the request. Such a text is held back while it comes; as soon
+as it cannot be a call any more it is shown. Pure.
 """
 
 from __future__ import annotations
@@ -12,75 +11,82 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from luce.supervisor.http.answering.leading_calls import (
+    MAX_HELD_CHARACTERS,
+    LeadingCalls,
+    RepairedCall,
+    read_json_call,
+)
 from luce.supervisor.http.prompts.history.lenient_json import lenient_json
 
-MAX_HELD_CHARACTERS = 1 << 20
 _OPENERS = ("<tool_call>", "<function=")
-_JSON_CALL = re.compile(r"""\{\s*["'](name|function)["']\s*:""")
-_JSON_LOOK = 64  # characters of an answer that begins with a brace, after which it is known whether it may be a call
 _FUNCTION = re.compile(r"<function=([^>\n]{1,256})>(.*?)(?:</function>|(?=<function=)|\Z)", re.DOTALL)
 _PARAMETER = re.compile(r"<parameter=([^>\n]{1,256})>(.*?)(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 _TAGS = re.compile(r"</?tool_call>")
 
 
-@dataclass(frozen=True, slots=True)
-class RepairedCall:
-    name: str
-    arguments: str
-    """JSON text."""
-
-
 class CallHold:
     """Of one answer: `feed` gives what may be shown of its text; `finish` says what the rest is."""
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
-        """In the shapes of OpenAI's chat completions."""
+    def __init__(self, tools: Sequence[Mapping[str, Any]], max_calls: int | None = None) -> None:
+        """`tools`: in the shapes of OpenAI's chat completions. `max_calls`: so many with which it begins, and it has
+        ended; None: any number."""
         functions = [tool["function"] for tool in tools]
         self._tools: dict[str, Mapping[str, Any]] = {
             function["name"]: function.get("parameters") or {} for function in functions
         }
+        self._leading = LeadingCalls(self._tools, max_calls)
         self._rest = ""  # not shown yet: the beginning of a call, or what may become one
         self._is_held = False
         self._is_fenced = False
         self._line = ""  # what was shown of the current line
-        self._has_shown = False
         self._is_off = False
 
-    def feed(self, text: str) -> str:
-        self._rest += text
-        if not self._is_held and not self._is_off:
-            shown = self._look()
-        elif self._is_held and not self._may_be_call():
-            shown = self.release()
-        else:
-            shown = "" if self._is_held else self._all()
-        self._has_shown = self._has_shown or bool(shown.strip())
-        return shown
+    @property
+    def may_end(self) -> bool:
+        """Whether the answer has ended, or ends behind a call that may come next."""
+        return self._leading.is_open or self._leading.has_ended
+
+    @property
+    def has_ended(self) -> bool:
+        return self._leading.has_ended
+
+    def feed(self, text: str) -> tuple[list[RepairedCall], str]:
+        """Calls that have come, and what can be shown of the text behind them."""
+        calls, text = self._leading.feed(text) if self._leading.is_open else ([], text)
+        return calls, self._hold_tags(text)
 
     def release(self) -> str:
-        """It is no call: the rest, and nothing is held any more."""
-        self._is_off, self._is_held = True, False
-        return self._all()
+        """Something else follows: the rest, which is no call."""
+        text = self._leading.release()
+        self._is_off = self._is_off or self._is_held or bool(text.strip())
+        self._is_held = False
+        return self._all() + text
 
-    def finish(self) -> tuple[str, list[RepairedCall]]:
-        """The rest of the text, or the calls that it is."""
+    def finish(self) -> tuple[list[RepairedCall], str]:
+        """The calls that the rest of the text is, or that text."""
+        calls, text = self._leading.finish()
         if self._is_held and (calls := read_calls(self._rest, self._tools)):
             self._rest = ""
-            return "", calls
-        return self._all(), []
+        return calls, self._all() + text
 
     def _all(self) -> str:
         text, self._rest = self._rest, ""
         return text
 
+    def _hold_tags(self, text: str) -> str:
+        self._rest += text
+        if not self._is_held and not self._is_off:
+            return self._look()
+        if self._is_held and self._may_be_call():
+            return ""
+        self._is_off, self._is_held = True, False
+        return self._all()
+
     def _look(self) -> str:
         """What can be shown, up to where a call may begin."""
-        if not self._has_shown and self._rest.lstrip().startswith("{"):
-            self._is_held = True
-            return "" if self._may_be_call() else self.release()
         shown = []
         while self._rest:
             if self._line == "" and not self._is_fenced:
@@ -98,12 +104,9 @@ class CallHold:
         return "".join(shown)
 
     def _may_be_call(self) -> bool:
-        text = self._rest.lstrip()
-        if len(text) > MAX_HELD_CHARACTERS:
+        if len(self._rest) > MAX_HELD_CHARACTERS:
             return False
-        if text.startswith("{"):
-            return len(text) < _JSON_LOOK or _JSON_CALL.match(text) is not None
-        begun = re.match(r"<function=([^>\n]*)([>\n]?)", text)
+        begun = re.match(r"<function=([^>\n]*)([>\n]?)", self._rest)
         return begun is None or not begun[2] or (begun[2] == ">" and begun[1] in self._tools)
 
 
@@ -125,10 +128,7 @@ def _xml_calls(text: str, tools: Mapping[str, Mapping[str, Any]]) -> list[Repair
         if parameters is None or _PARAMETER.sub("", match[2]).strip():
             return None
         values = {name: _typed(value, parameters, name) for name, value in _PARAMETER.findall(match[2])}
-        call = _checked(match[1], values, parameters)
-        if call is None:
-            return None
-        calls.append(call)
+        calls.append(RepairedCall(match[1], json.dumps(values, ensure_ascii=False)))
         at = match.end()
         while at < len(text) and text[at].isspace():
             at += 1
@@ -153,24 +153,8 @@ def _json_calls(text: str, tools: Mapping[str, Mapping[str, Any]]) -> list[Repai
     value = lenient_json(text)
     calls = []
     for item in value if isinstance(value, list) else [value]:
-        if not isinstance(item, Mapping):
-            return None
-        said = item.get("function") if isinstance(item.get("function"), Mapping) else item
-        assert isinstance(said, Mapping)
-        name = said.get("name")
-        arguments = next((said[key] for key in ("arguments", "parameters", "input") if key in said), None)
-        if isinstance(arguments, str):
-            arguments = lenient_json(arguments)
-        parameters = tools.get(name) if isinstance(name, str) else None
-        call = None if parameters is None or not isinstance(name, str) else _checked(name, arguments, parameters)
+        call = read_json_call(item, tools)
         if call is None:
             return None
         calls.append(call)
     return calls
-
-
-def _checked(name: str, arguments: Any, parameters: Mapping[str, Any]) -> RepairedCall | None:
-    required = parameters.get("required") or ()
-    if not isinstance(arguments, Mapping) or not all(key in arguments for key in required):
-        return None
-    return RepairedCall(name, json.dumps(arguments, ensure_ascii=False))

@@ -25,6 +25,7 @@ from luce.supervisor.http.answering.answer_events import (
     ToolCallPiece,
 )
 from luce.supervisor.http.answering.call_repair import CallHold
+from luce.supervisor.http.answering.leading_calls import RepairedCall
 from luce.supervisor.http.answering.loop_guard import LoopGuard
 from luce.supervisor.http.answering.shown_logprobs import ShownLogprobs
 from luce.supervisor.text import (
@@ -176,7 +177,8 @@ class ChoiceDecoder:
 
     @property
     def has_stopped(self) -> bool:
-        return self._has_called or (self._stops is not None and self._stops.match is not None)
+        is_called = self._has_called or (self._hold is not None and self._hold.has_ended)
+        return is_called or (self._stops is not None and self._stops.match is not None)
 
     @property
     def has_looped(self) -> bool:
@@ -191,6 +193,7 @@ class ChoiceDecoder:
         """Pieces of what has come; neighbours of a kind are one."""
         pieces: list[Piece] = []
         can_stop = self._stops is not None or self._max_calls is not None or self._guard is not None
+        can_stop = can_stop or (self._hold is not None and self._hold.may_end)
         if len(items) > 1 and not can_stop and self._logprobs is None and self._feed_plain(items, pieces):
             return pieces
         for item in items:
@@ -236,14 +239,14 @@ class ChoiceDecoder:
     def finish(self, *, truncated: bool) -> tuple[list[Piece], ChoiceFinished]:
         """`truncated`: a limit cut it off. The pieces that are still missing, and the whole."""
         pieces: list[Piece] = []
-        self._is_whole = not truncated
         has_stopped = self.has_stopped
+        self._is_whole = has_stopped or not truncated
         truncated = truncated or self.has_looped
         if not has_stopped:
             self._show(self._reading.finish(truncated=truncated), pieces)
             self._release_stops(pieces)
-        self._end_hold(pieces, reads_calls=not (self.has_stopped or truncated))
         has_stopped = self.has_stopped
+        self._end_hold(pieces, reads_calls=not (has_stopped or truncated))
         if self._shown is not None and (rest := self._shown.finish()):
             _append(pieces, ContentPiece(self._index, "", rest))
         stop = None if self.stop in self._own_stops else self.stop
@@ -290,21 +293,23 @@ class ChoiceDecoder:
                 text = delta.text if self._stops is None else self._stops.feed(delta.text)
                 if text:
                     self._show_text(text, pieces)
-                if self._stops is not None and self.has_stopped:
+                if self.has_stopped:
                     return
                 continue
             self._release_stops(pieces)
-            self._end_hold(pieces, reads_calls=False)
+            self._release_hold(pieces)
             if isinstance(delta, ReasoningDelta):
                 self._reasoning.append(delta.text)
                 if self._shown is not None:
                     self._shown.pass_over(delta.text)
                 _append(pieces, ReasoningPiece(self._index, delta.text))
             else:
-                if delta.index == self._max_calls:
+                self._hold = None
+                call = replace(delta, index=self.n_repaired + delta.index)
+                if call.index == self._max_calls:
                     self._has_called = True
                     return
-                self._add_call(delta, pieces)
+                self._add_call(call, pieces)
 
     def _release_stops(self, pieces: list[Piece]) -> None:
         """What was held back as the beginning of a stop string is text, since the content does not go on."""
@@ -313,19 +318,28 @@ class ChoiceDecoder:
 
     def _show_text(self, text: str, pieces: list[Piece]) -> None:
         if self._hold is not None:
-            text = self._hold.feed(text)
+            calls, text = self._hold.feed(text)
+            self._add_repaired(calls, pieces)
         if text:
             self._add_content(text, pieces)
 
+    def _release_hold(self, pieces: list[Piece]) -> None:
+        """What is held back is shown, since the content does not go on."""
+        if self._hold is not None and (held := self._hold.release()):
+            self._add_content(held, pieces)
+
     def _end_hold(self, pieces: list[Piece], *, reads_calls: bool) -> None:
-        """What is held back is shown, or made the calls that it is."""
-        hold, self._hold = self._hold, None
-        if hold is None:
+        """What is held back is the calls that it is, or shown."""
+        if self._hold is None or not reads_calls:
+            self._release_hold(pieces)
             return
-        text, calls = hold.finish() if reads_calls and not self._calls else (hold.release(), [])
+        calls, text = self._hold.finish()
+        self._add_repaired(calls[: self._max_calls], pieces)
         if text:
             self._add_content(text, pieces)
-        for call in calls[: self._max_calls]:
+
+    def _add_repaired(self, calls: Sequence[RepairedCall], pieces: list[Piece]) -> None:
+        for call in calls:
             logger.info("a call of %s came as text, beside the model's format: it is read as a call", call.name)
             self._add_call(ToolCallDelta(len(self._calls), "", call.name, call.arguments), pieces)
             self.n_repaired += 1

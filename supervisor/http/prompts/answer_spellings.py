@@ -27,6 +27,7 @@ from luce.supervisor.http.prompts.canonical_message import Defaults, defaults_of
 from luce.supervisor.http.prompts.conversation_memo import ConversationMemo, exact_bytes, exact_key
 from luce.supervisor.http.prompts.history.arguments import with_readable_arguments
 from luce.supervisor.http.prompts.message_normalizer import CLEARED_REASONING, content_texts, normalise_messages
+from luce.supervisor.http.prompts.templates.tool_history import RetoldMessage
 from luce.supervisor.text import ChatMessage
 
 _MEMO_BYTES = 64 << 20
@@ -72,7 +73,11 @@ class SpelledConversation:
             return self.answers
         said = [message for message in self.messages if message.get("role") == "assistant"]
         known = {id(message): answer for message, answer in zip(said, self.answers, strict=True)}
-        return [known.get(id(message), (None, False)) for message in shown if message.get("role") == "assistant"]
+        told = (message for message in shown if message.get("role") == "assistant")
+        return [
+            known.get(id(message.told if isinstance(message, RetoldMessage) else message), (None, False))
+            for message in told
+        ]
 
 
 @dataclass(frozen=True, slots=True)

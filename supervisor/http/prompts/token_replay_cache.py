@@ -6,7 +6,8 @@ tokens stay where they are.
 
 Nor does a template write a message as the model did: it trims, and serialises arguments in its own way. A turn of which
 is known which answer it is (answer_spellings.py) gets that answer's ids even so, where the template has rendered all
-that the answer says between the same special tokens. Knows rendered prompts and ids; no engine.
+that the answer says between the same special tokens; the marks of its calls may be others. Knows rendered prompts and
+ids; no engine.
 """
 
 from __future__ import annotations
@@ -240,13 +241,16 @@ class TokenReplayCache:
 
     def _has_special(self, answer: _Answer, wanted: Sequence[int]) -> bool:
         """Whether these are the special tokens that it reads as. Under a grammar models spell some of them letter by
-        letter; what they have as tokens is never more than what is wanted."""
+        letter, and calls beside their format they write without its marks; what they have as tokens is never more than
+        what is wanted."""
         own = [token for _, token in answer.special]
         if own == wanted:
             return True
         rest = iter(wanted)
         if not all(token in rest for token in own):
             return False
+        if answer.given is not None and answer.given.message.get("tool_calls"):
+            return True
         read = self._model.tokenize(answer.text.decode(errors="replace"), parse_special=True)
         return self._special_in(read) == wanted
 

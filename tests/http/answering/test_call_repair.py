@@ -19,6 +19,7 @@ from luce.supervisor.http.answering.answer_events import (
 from luce.supervisor.http.answering.answerer import call_hold
 from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.choice_decoder import ChoiceDecoder, PlainReading
+from luce.supervisor.http.answering.leading_calls import RepairedCall
 from luce.supervisor.http.prompts.answer_request import ChatPrompt, TextPrompt
 from luce.supervisor.http.prompts.history.lenient_json import lenient_json
 from luce.supervisor.text import TextModel
@@ -39,6 +40,8 @@ TOOLS = [
 ]
 XML = "<function=read>\n<parameter=path>\na.py\n</parameter>\n<parameter=limit>\n5\n</parameter>\n</function>"
 READ = ("read", {"path": "a.py", "limit": 5})
+BARE = '{"name": "read", "arguments": {"path": "a.py", "limit": 5}}'
+LIST = '{"name": "list", "arguments": {}}'
 
 CALLS: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
     (XML, "", [READ]),
@@ -57,6 +60,36 @@ CALLS: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
     ("{'name': 'read', 'arguments': {'path': 'a.py', 'limit': 5}}", "", [READ]),
     ('Hm.\n<tool_call>\n{"name": "read", "arguments": {"path": "a.py", "limit": 5}}', "Hm.\n", [READ]),
     ('{"name": "read", "arguments": {"path": "a {b\n", "limit": 5}}', "", [("read", {"path": "a {b\n", "limit": 5})]),
+    ("<function=read>\n</function>", "", [("read", {})]),  # the agent tells the model what is missing
+    ("{'name': 'list', 'parameters': {}}", "", [("list", {})]),
+    (f"\n {BARE}", "", [READ]),
+    (BARE.replace(", ", ",\n  ").replace("{", "{\n  "), "", [READ]),
+    ('{"arguments": {"path": "a.py", "limit": 5}, "name": "read"}', "", [READ]),
+    ('{"parameters": {"path": "a.py", "limit": 5}, "name": "read"}', "", [READ]),
+    ('{"type": "function", "function": {"name": "read", "arguments": {"path": "a.py", "limit": 5}}}', "", [READ]),
+    ('{"type": "function", "name": "read", "parameters": {"path": "a.py", "limit": 5}}', "", [READ]),
+    ('{"function": "read", "arguments": {"path": "a.py", "limit": 5}}', "", [READ]),
+    ('{"name": "read", "arguments": {"path": "{\\"}} \\\\"}}', "", [("read", {"path": '{"}} \\'})]),
+    ('{"name": "read", "arguments": {}}', "", [("read", {})]),
+    (f"```json\n{BARE}\n```", "", [READ]),
+    (f"```\n{BARE}\n```\n", "", [READ]),
+    (f"~~~tool_call\n  {BARE}\n~~~", "", [READ]),
+    (f"```json\n{BARE}", "", [READ]),
+    (f"```json\n{BARE[:-1]}\n```", "", [READ]),
+    (f"```xml\n<tool_call>\n{BARE}\n</tool_call>\n```", "", [READ]),
+    (f"<tools>\n{BARE}\n</tools>", "", [READ]),
+    (f"[{BARE}]", "", [READ]),
+    (f"{BARE}\n{LIST}", "", [READ, ("list", {})]),
+    (f"[{BARE}, {LIST}]", "", [READ, ("list", {})]),
+    (f"{BARE}; {BARE}", "", [READ, READ]),
+    (f"{BARE[:-1]}]}}", "", [READ]),
+    (f"{BARE[:-1]}]\n{LIST}", "", [READ, ("list", {})]),
+    (f"{BARE[:-1]}\n{LIST}", "", [READ, ("list", {})]),
+    (f"```json\n{BARE}\n```\n\n```json\n{LIST}\n```", "", [READ, ("list", {})]),
+    (f"<tool_call>{BARE}</tool_call>\n<tool_call>{LIST}</tool_call>", "", [READ, ("list", {})]),
+    (f"{BARE}\nThat reads it.", "That reads it.", [READ]),
+    (f"{BARE}\n```\nNow {LIST}", f"Now {LIST}", [READ]),
+    (f'{BARE}\n{{"name": "Ann", "age": 5}}', '{"name": "Ann", "age": 5}', [READ]),
 ]
 
 TEXTS = [
@@ -67,7 +100,6 @@ TEXTS = [
     f"An example:\n~~~\n{XML}\n~~~\nand so on",
     f"{XML}\nThat is how it is done.",
     "<function=unknown>\n<parameter=path>\na\n</parameter>\n</function>",
-    "<function=read>\n</function>",  # without what it requires
     "<function=read>\nsome text\n</function>",
     "<functional programming is fun>",
     "<tool_call> is the tag that begins a call.",
@@ -79,16 +111,32 @@ TEXTS = [
     '{"name": "read"}',
     '{"name": "Ann", "arguments": {"path": "a"}}',
     '{"name": "read", "arguments": ["a"]}',
-    '{"name": "read", "arguments": {"path": "a"}} and more',
     '{"name": "read", "arguments": {"path": "a cut tex',
     'Words. {"name": "read", "arguments": {"path": "a"}}',
     'Words.\n{"name": "read", "arguments": {"path": "a"}}',
-    '```json\n{"name": "read", "arguments": {"path": "a"}}\n```',
-    '{"name": "read", "arguments": {"path": "a"}]',
     '{"answer": 42, "name": "read"}',
     "{'name': __import__('os'), 'arguments': {}}",
-    '[{"name": "read", "arguments": {"path": "a"}}]',
     "if (x) {\n  y();\n}\n",
+    f"It is called so:\n\n```json\n{BARE}\n```",
+    f"`{BARE}`",
+    f"> {BARE}",
+    f"```python\nprint({BARE})\n```",
+    f"```json\n// an example\n{BARE}\n```",
+    '```json\n{"name": "reads", "arguments": {}}\n```',
+    '{"name": "rea", "arguments": {}}',
+    '{"age": 5, "name": "read", "arguments": {"path": "a"}}',
+    '{"call": ' + BARE + "}",
+    '{"type": "text", "name": "read", "arguments": {}}',
+    '{"arguments": {"path": "a"}, "name": "write"}',
+    '["read", "list"]',
+    "[1, 2]",
+    "[[]]",
+    "```",
+    "```json\n",
+    "``",
+    "\n\n \n",
+    " \n" * 1000 + BARE,
+    "{" + " " * 1000 + BARE[1:],
 ]
 
 
@@ -97,24 +145,44 @@ def pieces_of(text: str, size: int) -> Iterator[str]:
         yield text[at : at + size]
 
 
+def read(hold: CallHold, text: str, size: int, *, stops: bool = False) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+    """The text that is shown of an answer, and its calls. `stops`: none of it comes behind its end."""
+    shown = ""
+    calls: list[RepairedCall] = []
+    for piece in pieces_of(text, size):
+        more, after = hold.feed(piece)
+        calls += more
+        shown += after
+        if stops and hold.has_ended:
+            break
+    more, after = hold.finish()
+    return shown + after, [(call.name, json.loads(call.arguments)) for call in [*calls, *more]]
+
+
 @pytest.mark.parametrize("size", [1, 3, 7, 10_000])
 @pytest.mark.parametrize(("text", "shown", "calls"), CALLS)
 def test_what_can_only_be_a_call_is_one(
     text: str, shown: str, calls: list[tuple[str, dict[str, Any]]], size: int
 ) -> None:
-    hold = CallHold(TOOLS)
-    before = "".join(hold.feed(piece) for piece in pieces_of(text, size))
-    rest, read = hold.finish()
-    assert before + rest == shown
-    assert [(call.name, json.loads(call.arguments)) for call in read] == calls
+    assert read(CallHold(TOOLS), text, size) == (shown, calls)
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 10_000])
 @pytest.mark.parametrize("text", TEXTS)
 def test_what_may_be_anything_else_stays_as_it_is(text: str, size: int) -> None:
     hold = CallHold(TOOLS)
-    before = "".join(hold.feed(piece) for piece in pieces_of(text, size))
-    assert (before + hold.finish()[0], hold.finish()) == (text, ("", []))
+    assert read(hold, text, size) == (text, [])
+    assert (hold.finish(), hold.has_ended) == (([], ""), False)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10_000])
+@pytest.mark.parametrize("text", [BARE, f"[{BARE}", f"```json\n{BARE}", f"<tool_call>{BARE}", f"\n{BARE}"])
+@pytest.mark.parametrize("behind", ["", "\n", "}", f"\n{LIST}", f", {LIST}]", "\n```\nThat reads it.", "\n{"])
+def test_an_answer_ends_behind_as_many_calls_as_are_wanted(text: str, behind: str, size: int) -> None:
+    hold = CallHold(TOOLS, max_calls=1)
+    assert read(hold, text + behind, size, stops=True) == ("", [READ])
+    assert hold.has_ended
+    assert read(CallHold(TOOLS, max_calls=2), f"{text}\n{text}{behind}", size, stops=True) == ("", [READ, READ])
 
 
 def test_prose_is_not_held_back() -> None:
@@ -129,16 +197,48 @@ def test_prose_is_not_held_back() -> None:
         "\n```\n",
         "x < y\n",
     ):
-        assert hold.feed(piece) == piece
-    assert hold.feed("<fun") == ""
-    assert hold.feed("ny>") == "<funny>"
-    assert hold.feed(" and on") == " and on"
+        assert hold.feed(piece) == ([], piece)
+    assert hold.feed("<fun") == ([], "")
+    assert hold.feed("ny>") == ([], "<funny>")
+    assert hold.feed(" and on") == ([], " and on")
 
 
-def test_an_answer_that_is_json_is_shown_once_it_is_no_call() -> None:
+@pytest.mark.parametrize(
+    ("held", "shown"),
+    [
+        ("{", '"items": ['),
+        ('{"', "id"),
+        ('{ "name": "', "Ann"),
+        ('{"name": "read', "er"),
+        ('{"type": "', "text"),
+        ("[", "1"),
+        ('[{"', "key"),
+        ("```python\n", "i"),
+        ("```json\n{", '"x'),
+        ("`", "x"),
+        ("<to", "p>"),
+    ],
+)
+def test_what_is_no_call_is_shown_at_once(held: str, shown: str) -> None:
     hold = CallHold(TOOLS)
-    text = '{"items": [' + "1, " * 40
-    assert "".join(hold.feed(piece) for piece in pieces_of(text, 1)) == text
+    assert [hold.feed(piece) for piece in held] == [([], "")] * len(held)
+    assert hold.feed(shown) == ([], held + shown)
+    assert hold.feed(" {") == ([], " {")
+
+
+def test_a_call_comes_with_its_last_bracket() -> None:
+    hold = CallHold(TOOLS)
+    assert hold.feed(BARE[:-1]) == ([], "")
+    (call,), text = hold.feed(BARE[-1])
+    assert ((call.name, json.loads(call.arguments)), text) == (READ, "")
+
+
+def test_a_call_is_looked_for_behind_reasoning() -> None:
+    hold = CallHold(TOOLS)
+    assert hold.feed("\n\n") == ([], "")
+    assert hold.release() == "\n\n"
+    assert read(hold, BARE, 3) == ("", [READ])
+    assert hold.release() == ""
 
 
 @pytest.mark.parametrize("text", ["{" * 100_000, "[" * 100_000 + '"name"', '{"a":' * 50_000, "(" * 10_000])

@@ -17,6 +17,7 @@ from luce.supervisor.http.answering.answer_events import (
     ReasoningPiece,
     ToolCallPiece,
 )
+from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.answering.choice_decoder import ChatReading, ChoiceDecoder, LogprobReader, PlainReading
 from luce.supervisor.text import TextModel
 from tests.http.answering.answering_fixtures import READ
@@ -116,6 +117,51 @@ def test_an_answer_out_of_format_is_given_as_far_as_it_goes(
 
 def _both_ways(pieces: Sequence[Piece]) -> tuple[Sequence[int], Sequence[int]]:
     return range(len(pieces)), range(len(pieces) - 1, -1, -1)
+
+
+BARE = '{"name": "read_file", "arguments": {"path": "README.md"}}'
+
+
+@pytest.mark.parametrize("thought", ["", f"<think>\n{THOUGHT}\n</think>\n\n"])
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_an_answer_ends_behind_a_call_beside_its_format(
+    model: TextModel, thought: str, at_once: int, truncated: bool
+) -> None:
+    written = tokens(model, f"{thought}{BARE}")
+    open_ = choice(model, hold=CallHold([READ], 1))
+    pieces, finished = read(
+        open_, [*written, *tokens(model, f"\n{BARE}\nI look.")], at_once=at_once, truncated=truncated
+    )
+    assert (open_.has_stopped, open_.tokens, open_.n_repaired) == (True, written, 1)
+    assert (finished.reason, finished.content) == (FinishReason.TOOL_CALLS, "")
+    assert finished.reasoning.strip() == (THOUGHT if thought else "")
+    (call,) = finished.tool_calls
+    assert (call.name, json.loads(call.arguments)) == ("read_file", {"path": "README.md"})
+    assert [piece.id for piece in pieces if isinstance(piece, ToolCallPiece)] == [call.id]
+    message = open_.message()
+    assert message is not None
+    assert [each["id"] for each in message["tool_calls"]] == [call.id]
+
+
+@pytest.mark.parametrize("at_once", [1, 1000])
+def test_calls_in_the_format_go_on_behind_those_beside_it(model: TextModel, at_once: int) -> None:
+    written = tokens(model, f"{BARE}\n{CALL}\n{CALL}<|im_end|>")
+    open_ = choice(model, hold=CallHold([READ]))
+    pieces, finished = read(open_, written, at_once=at_once)
+    assert [json.loads(call.arguments)["path"] for call in finished.tool_calls] == [
+        "README.md",
+        *["END of README.md"] * 2,
+    ]
+    assert [piece.index for piece in pieces if isinstance(piece, ToolCallPiece) and piece.id] == [0, 1, 2]
+    assert (finished.reason, open_.n_repaired) == (FinishReason.TOOL_CALLS, 1)
+    assert finished.content.strip() == ""
+
+
+def test_a_call_beside_the_format_that_a_limit_cuts_off_is_text(model: TextModel) -> None:
+    open_ = choice(model, hold=CallHold([READ], 1))
+    _, finished = read(open_, tokens(model, BARE[:-9]), truncated=True)
+    assert (finished.reason, finished.content, finished.tool_calls) == (FinishReason.LENGTH, BARE[:-9], ())
 
 
 def test_half_a_character_at_the_end(model: TextModel) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from luce.supervisor.http.answering.call_repair import CallHold
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
 from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
 from luce.supervisor.http.prompts.rendering import Rendered, Renderer
@@ -27,12 +28,17 @@ HELLO: Message = {"role": "user", "content": "Hello"}
 MORE: Message = {"role": "user", "content": "More"}
 OWN = ""
 QWEN3, QWEN35 = "Qwen-Qwen3-0.6B", "Qwen3.5-4B"
+WITHOUT_CALLS = "without calls"
+PLAIN_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 
 
 @pytest.fixture(scope="module")
 def models(tiny_model: Path, llama_templates_dir: Path) -> Iterator[dict[str, TextModel]]:
     """The tiny model with its own template and with those of models that reason."""
-    opened = {OWN: TextModel(tiny_model)}
+    opened = {OWN: TextModel(tiny_model), WITHOUT_CALLS: TextModel(tiny_model, chat_template=PLAIN_TEMPLATE)}
     for name in (QWEN3, QWEN35):
         template = (llama_templates_dir / f"{name}.jinja").read_text()
         opened[name] = TextModel(tiny_model, chat_template=template)
@@ -51,12 +57,15 @@ class Server:
         self.renderer = Renderer(model, self.known, self.spellings)
         self.tools = tools
 
-    def render(self, *messages: Message, client: str = "") -> Rendered:
-        """Checks what always holds."""
+    def render(self, *messages: Message, client: str = "", marks_calls: bool = True) -> Rendered:
+        """Checks what always holds. `marks_calls`: all its calls are in the template's own format."""
         rendered = self.renderer.render(ChatPrompt(messages=messages, tools=self.tools), client, client)
         special = {token.id for token in self.model.info.special}
         assert rendered.chat is not None
-        assert [t for t in rendered.ids if t in special] == [t for t in rendered.chat.tokens if t in special]
+        own = [t for t in rendered.ids if t in special]
+        templates = [t for t in rendered.chat.tokens if t in special]
+        rest = iter(templates)
+        assert own == templates if marks_calls else all(t in rest for t in own)
         return rendered
 
     def answer(self, text: str, *messages: Message, client: str = "") -> tuple[Message, tuple[int, ...]]:
@@ -121,6 +130,31 @@ def test_a_call_is_rendered_as_the_model_wrote_it(models: dict[str, TextModel]) 
     assert server.render(HELLO, {**spelled, "content": "I looked."}, result).n_restored == 0
     second, more = server.answer("Done. ", HELLO, spelled, result)
     assert begins_with(server.render(HELLO, spelled, result, {**second, "content": "Done."}, MORE), more)
+
+
+@pytest.mark.parametrize("name", [OWN, QWEN3, WITHOUT_CALLS])
+@pytest.mark.parametrize("around", ["{}", "\n```json\n{}\n```"])
+def test_a_call_beside_the_format_stays_as_the_model_wrote_it(
+    models: dict[str, TextModel], name: str, around: str
+) -> None:
+    """The template shows it in its own format, or the server in words where the template has none."""
+    server = Server(models[name])
+    written = around.format('{"name":"read_file", "arguments":{"path":"README.md"}}')
+    hold = CallHold([READ], 1)
+    ids = in_pieces(server.model, written)
+    n_read = next(n for n, token in enumerate(ids, 1) if hold.feed(server.model.piece(token).decode())[0])
+    rendered = server.render(HELLO)
+    assert rendered.turn is not None
+    assert rendered.place is not None
+    function = {"name": "read_file", "arguments": '{"path": "README.md"}'}
+    call = {"id": "a", "type": "function", "function": function}
+    message: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    server.known.keep(rendered.turn, ids[:n_read], None, server.spellings.keep(rendered.place, message))
+    result = {"role": "tool", "tool_call_id": "a", "content": "Text."}
+    following = server.render(HELLO, {**message, "content": None}, result, marks_calls=False)
+    assert begins_with(following, (*rendered.ids, *ids[:n_read]))
+    other = {**call, "function": {**function, "arguments": '{"path": "docs/index.md"}'}}
+    assert server.render(HELLO, {**message, "tool_calls": [other]}, result).n_restored == 0
 
 
 @pytest.mark.parametrize("name", [QWEN3, QWEN35])

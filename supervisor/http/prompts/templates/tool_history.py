@@ -14,6 +14,15 @@ from luce.supervisor.http.prompts.canonical_message import arguments_of
 
 Message = Mapping[str, Any]
 
+
+class RetoldMessage(dict[str, Any]):
+    """A message in words that its template takes. `told`: the message itself."""
+
+    def __init__(self, message: Message, told: Message) -> None:
+        super().__init__(message)
+        self.told = told
+
+
 _ALPHABET = string.ascii_letters + string.digits
 
 
@@ -96,7 +105,8 @@ def _call_in_words(message: Message) -> Message:
     """In the form that call_repair.py reads: a model that does the same in its answer has called a tool."""
     told = [_in_tags(call["function"]["name"], arguments_of(call)) for call in message["tool_calls"]]
     text = "\n".join(filter(None, (message["content"].strip(), *told)))
-    return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": text}
+    rest = {key: value for key, value in message.items() if key != "tool_calls"}
+    return RetoldMessage(rest | {"content": text}, message)
 
 
 def _in_tags(name: str, arguments: str) -> str:
