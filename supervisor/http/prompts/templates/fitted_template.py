@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from luce.supervisor.http.prompts.templates.probes import traits_of
 from luce.supervisor.http.prompts.templates.refusals import reason_of, refusal
-from luce.supervisor.http.prompts.templates.role_order import alternating, opened_by_user, place_system_messages
+from luce.supervisor.http.prompts.templates.role_order import (
+    alternating,
+    opened_by_user,
+    place_system_messages,
+    without_marks,
+)
 from luce.supervisor.http.prompts.templates.tool_history import in_words, one_call_each, text_apart, with_call_ids
 from luce.supervisor.http.prompts.templates.traits import STRICTEST, TemplateTraits
 from luce.supervisor.text import RenderedChat, TemplateError, TextModel
@@ -37,7 +43,7 @@ class FittedTemplate:
 
     def __init__(self, model: TextModel) -> None:
         self._model = model
-        self._said_strictest = False
+        self._said: set[str] = set()
 
     def traits(self, *, with_tools: bool) -> TemplateTraits:
         """For requests that offer tools, and for others."""
@@ -49,18 +55,27 @@ class FittedTemplate:
         """`messages`: normalised. `options`: those of TextModel.render. Raises ApiError where the template refuses
         them, and what else TextModel.render raises."""
         traits = self.traits(with_tools=bool(tools))
-        shown = fitted(messages, traits)
-        named = shown if traits.call_id_length is None else with_call_ids(shown, traits.call_id_length)
         try:
-            return FittedChat(self._model.render(named, tools=tools, **options), shown, traits)
+            return self._render(fitted(messages, traits), traits, tools, options)
         except TemplateError as error:
-            strict = fitted(messages, STRICTEST)
-            try:
-                chat = self._model.render(strict, tools=tools, **options)
-            except TemplateError:
-                raise refusal(error, is_about_tools=bool(tools) and self._takes(strict, options)) from error
-            self._say_strictest(error)
-            return FittedChat(chat, strict, STRICTEST)
+            unmarked = without_marks(messages)
+            for taken in (traits, STRICTEST):
+                with suppress(TemplateError):
+                    chat = self._render(fitted(unmarked, taken), taken, tools, options)
+                    self._say_changed(error, "in plain turns" if taken is STRICTEST else "without marks in its answers")
+                    return chat
+            strict = fitted(unmarked, STRICTEST)
+            raise refusal(error, is_about_tools=bool(tools) and self._takes(strict, options)) from error
+
+    def _render(
+        self,
+        shown: Sequence[Message],
+        traits: TemplateTraits,
+        tools: Sequence[Message] | None,
+        options: Mapping[str, Any],
+    ) -> FittedChat:
+        named = shown if traits.call_id_length is None else with_call_ids(shown, traits.call_id_length)
+        return FittedChat(self._model.render(named, tools=tools, **options), shown, traits)
 
     def _takes(self, messages: Sequence[Message], options: Mapping[str, Any]) -> bool:
         """Without the tools."""
@@ -70,12 +85,13 @@ class FittedTemplate:
             return False
         return True
 
-    def _say_strictest(self, error: TemplateError) -> None:
+    def _say_changed(self, error: TemplateError, how: str) -> None:
         logger.debug("the chat template refuses a conversation: %s", error)
-        if not self._said_strictest:
-            self._said_strictest = True
-            text = "the chat template refuses a conversation, which is told in plain turns instead: %s"
-            logger.warning(text, reason_of(error))
+        if how not in self._said:
+            self._said.add(how)
+            logger.warning(
+                "the chat template refuses a conversation, which is told %s instead: %s", how, reason_of(error)
+            )
 
 
 def fitted(messages: Sequence[Message], traits: TemplateTraits) -> Sequence[Message]:

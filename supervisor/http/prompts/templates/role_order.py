@@ -13,6 +13,7 @@ from luce.supervisor.http.prompts.templates.traits import TemplateTraits
 Message = Mapping[str, Any]
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
+_TEXTS = ("reasoning_content", "content")
 
 
 def place_system_messages(messages: Sequence[Message], traits: TemplateTraits) -> list[Message]:
@@ -63,6 +64,17 @@ def alternating(messages: Sequence[Message]) -> list[Message]:
     return shown
 
 
+def without_marks(messages: Sequence[Message]) -> list[Message]:
+    """Answers without the beginnings of special tokens: gpt-oss' template refuses a text that a model has written with
+    its marks in the wrong places."""
+    return [
+        {**message, **{key: message[key].replace("<|", "< |") for key in _TEXTS if message.get(key)}}
+        if message["role"] == "assistant"
+        else message
+        for message in messages
+    ]
+
+
 def _empty(role: str) -> Message:
     return {"role": role, "content": ""}
 
@@ -70,7 +82,7 @@ def _empty(role: str) -> Message:
 def _joined(messages: Sequence[Message]) -> Message:
     """As one message of the first one's role, with the last one's calls. An empty text adds nothing."""
     joined = {**messages[-1], **messages[0]}
-    for key in ("reasoning_content", "content"):
+    for key in _TEXTS:
         texts = [text for message in messages if (text := message.get(key))]
         if texts:
             joined[key] = "\n\n".join(texts)
