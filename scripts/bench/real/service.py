@@ -30,6 +30,8 @@ from tests.daemon_driver import DaemonDriver, gen_line
 _ROOM = 64  # tokens beside a prompt and its answer
 _CELLS = 256  # libllama's caches have cells in such numbers
 _GREEDY = "temp=0 ignore_eos=1 reuse=0"
+_BEHIND = {"luce serve": "a Python process in front of luced: its imports take time, and it has its own memory"}
+"""Why, where that is known."""
 _FASTER, _SLOWER = ">= 0.98 of llama-server", "<= 1.02 of llama-server"
 
 
@@ -278,5 +280,6 @@ def _row(what: str, ours: Sequence[float], theirs: Sequence[float], unit: str, a
     ratio = Ratio.of([a / b for a, b in zip(ours, theirs, strict=True)])
     limit = float(aim.split()[1])
     is_met = ratio.median >= limit if aim == _FASTER else ratio.median <= limit
-    note = "" if is_met else f"ratio {ratio}"
+    why = _BEHIND.get(what.partition(":")[0], "")
+    note = "" if is_met else f"ratio {ratio}" + (f"; {why}" if why else "")
     return Row(what, median(ours), median(theirs), unit, aim, is_met, note)

@@ -8,6 +8,8 @@ from statistics import median
 from luce.supervisor.cli.fieldtest.report import FieldReport, Turn
 from luce.supervisor.cli.numbers import format_bytes
 
+_BUSY = 0.2  # load average for each processor
+
 
 def page(report: FieldReport) -> str:
     machine, model = report.machine, report.model
@@ -65,7 +67,7 @@ def overview(reports: Iterable[tuple[str, FieldReport]]) -> str:
         rows.append(
             (
                 f"[{report.model.file}]({name})",
-                f"{_device(report)}{', cut' if report.ended else ''}",
+                ", ".join([_device(report), *_doubts(report)]),
                 f"{median(service.load_s):.1f} s" if service.load_s else "",
                 f"{deepest.read_per_s:,.0f} at {deepest.depth:,}" if deepest else "",
                 f"{deepest.decoded_per_s:,.1f}" if deepest and deepest.decoded_per_s else "",
@@ -83,6 +85,11 @@ def _device(report: FieldReport) -> str:
     machine = report.machine
     names = [gpu.name for gpu in machine.gpus] or [f"{machine.cpu}, {machine.n_cpus} threads"]
     return names[0] if len(names) == 1 else f"{len(names)} x {names[0]}"
+
+
+def _doubts(report: FieldReport) -> list[str]:
+    said = {"busy with other work": report.machine.load > _BUSY, "cut": bool(report.ended)}
+    return [word for word, is_so in said.items() if is_so]
 
 
 def _plan(report: FieldReport) -> list[str]:

@@ -73,7 +73,7 @@ class Engine(_Value):
     version: Name
     llama_cpp: Name
     options: Annotated[list[Text], Field(max_length=200)]
-    """That were given. Of paths, addresses and names only that they were."""
+    """That were given beside the model. Of paths, addresses and names only that they were."""
     said: Annotated[dict[Name, Name], Field(max_length=64)]
     """What the engine says of itself when it is ready."""
     plan: Annotated[dict[Name, Count | Name], Field(max_length=64)] | None

@@ -201,7 +201,7 @@ class FieldRun:
         return Engine(
             version=metadata.version("luce-daemon"),
             llama_cpp=told.get("llama.cpp", ""),
-            options=told_options(self._arguments),
+            options=[option for option in told_options(self._arguments) if not option.startswith("--model ")],
             said=self._engine | served,
             plan=self._plan(),
         )

@@ -53,7 +53,7 @@ def test_every_part_is_measured_and_nothing_private_is_told(run: Run, tmp_path: 
     )
     assert report.parts["service"].why == "16 answers at once: --lanes is 4"
     assert report.notes == ["run by … in …"]
-    assert set(report.engine.options) == {"--model …", "--threads 1", "--no-warmup", "--lanes 4", "--draft …"}
+    assert set(report.engine.options) == {"--threads 1", "--no-warmup", "--lanes 4", "--draft …"}
     assert report.model.file == tiny_model.name
     assert {row.check: row.verdict for row in report.exactness} == {
         "reuse": "passed", "restore": "passed", "lanes": "passed", "ngrams": "passed", "drafter": "left out",

@@ -14,9 +14,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from luce.supervisor.cli.fieldtest.machine import look_at_machine
 from luce.supervisor.cli.fieldtest.markdown import overview, page
 from luce.supervisor.cli.fieldtest.privacy import cleaned, told_options
-from luce.supervisor.cli.fieldtest.report import ReportError, read_report, schema
+from luce.supervisor.cli.fieldtest.report import Gpu, ReportError, read_report, schema
 from luce.supervisor.cli.fieldtest.volume import VOLUMES, volume_within
 from scripts.make_field_page import FOLDER, field_page, schema_text
 from tests.cli.fieldtest.reports import REPORT, report
@@ -158,3 +159,17 @@ def test_the_pages_and_the_schema_are_made_of_the_reports() -> None:
     assert pages == {path.stem for path in FOLDER.glob("*.json")}
     for path in FOLDER.glob("*.json"):
         assert path.with_suffix(".md").read_text("utf-8") == page(read_report(path))
+
+
+def test_the_machine_is_what_luced_and_the_system_say() -> None:
+    machine = look_at_machine(
+        [
+            "luced 0.1.0",
+            "device kind=gpu name=CUDA0 total_bytes=25769803776 free_bytes=25000000000 A card of 24 GB",
+            "device kind=accel name=BLAS total_bytes=0 free_bytes=0 OpenBLAS",
+            "device kind=cpu name=CPU total_bytes=1 free_bytes=1 A processor, 16 cores",
+        ]
+    )
+    assert machine.gpus == [Gpu(name="A card of 24 GB", memory_bytes=24 << 30)]
+    assert machine.cpu == "A processor, 16 cores"
+    assert machine.n_cpus > 0
