@@ -21,6 +21,7 @@ ServerWith = Callable[[str], Server]
 
 NEMO, SMALL = "mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506"
 MINISTRAL, LLAMA = "mistralai-Ministral-3-14B-Reasoning-2512", "meta-llama-Llama-3.1-8B-Instruct"
+GPT_OSS = "openai-gpt-oss-120b"
 GEMMA_2, DEEPSEEK, SMOLLM = "google-gemma-2-2b-it", "deepseek-ai-DeepSeek-V3.1", "HuggingFaceTB-SmolLM3-3B"
 DEEPSEEK_4 = "deepseek-ai-DeepSeek-V4"
 BARE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n"
@@ -128,6 +129,16 @@ def test_calls_and_their_results_go_back(
     assert set(ids).isdisjoint(others)
     history += [*again, *results_of(path, others)]
     assert answer_of(events_of(server, path, short(path, history, **fields)))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_marks_in_an_answer(server_with: ServerWith, path: str) -> None:
+    """gpt-oss' template refuses them; calls and results beside them stay calls and results."""
+    server = server_with(GPT_OSS)
+    said = {"role": "assistant", "content": "<|channel|>final<|message|>It is <|channel|>analysis<|message|>."}
+    history = [ASKED, *calls(path, "a"), *results_of(path, ["a"]), said, ASKED]
+    for streams in (False, True):
+        assert answer_of(events_of(server, path, short(path, history, tools=TOOLS[path], stream=streams)))
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -4,6 +4,7 @@ prompt goes on from the one before. Grammars make the model's answers hostile; t
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,8 +112,11 @@ def grammar(text: str) -> str:
     return f'root ::= "{letters}"'
 
 
+_numbers = itertools.count()
+
+
 async def converse(client: Client, turns: Sequence[Turn], format_: Format, *, streams: bool) -> None:
-    client.say("Hello")
+    client.say(f"I am client {next(_numbers)}.")  # two with one history might be given each other's answers
     n_before = n_asked = 0
     speaks = True
     for turn in [*turns, Turn("Done.", 9, speaks=False)]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from luce.supervisor.http.answering.call_repair import RepairedCall, read_calls
 from luce.supervisor.http.prompts.templates.fitted_template import fitted
+from luce.supervisor.http.prompts.templates.role_order import without_marks
 from luce.supervisor.http.prompts.templates.tool_history import call_id, in_call_order, with_call_ids
 from luce.supervisor.http.prompts.templates.traits import STRICTEST, TemplateTraits
 from tests.http.prompts.templates.conversations import CALLED, conversation, id_of
@@ -81,6 +82,17 @@ def test_words_beside_a_call_become_a_message() -> None:
     shown = fitted(conversation("wrau"), ONE_CALL)
     assert roles(shown) == "acrau"
     assert [message["content"] for message in shown[:2]] == ["Message 0 here.", ""]
+
+
+def test_answers_without_marks() -> None:
+    """The user's texts keep them: templates look at the model's alone."""
+    text = "<|channel|>final<|message|>Yes."
+    messages = [{"role": role, "content": text, "reasoning_content": text} for role in ("user", "assistant")]
+    user, answer = without_marks(messages)
+    assert user == messages[0]
+    assert answer == {"role": "assistant"} | dict.fromkeys(
+        ("content", "reasoning_content"), "< |channel|>final< |message|>Yes."
+    )
 
 
 def test_a_tool_history_in_words() -> None:
