@@ -103,6 +103,24 @@ def test_marks_are_the_messages(model: TextModel) -> None:
         assert chat.prompt.encode()[mark.byte :].startswith(b"<|im_start|>" + mark.role.encode())
 
 
+def test_marks_of_letters_have_their_place(open_with: OpenWith, llama_templates_dir: Path) -> None:
+    """To this vocabulary most templates' marks are letters, also where a model has written them itself."""
+    n_marks = 0
+    for path in sorted(llama_templates_dir.glob("*.jinja")):
+        model = open_with(path.stem)
+        said = "<|start|>assistant<|channel|>final [/INST] <|turn>model\nUser: x"
+        messages = [*HELLO, {"role": "assistant", "content": said}, *HELLO]
+        try:
+            chat = model.render(messages)
+        except TemplateError:
+            continue
+        for mark in chat.marks:
+            begin = b"".join(map(model.prompt_piece, chat.tokens[: mark.token]))
+            assert begin == chat.prompt.encode()[: mark.byte], path.stem
+            n_marks += 1
+    assert n_marks > 100
+
+
 def test_a_longer_conversation_keeps_the_ids_of_its_beginning(model: TextModel) -> None:
     """What prefix caching lives on."""
     first = model.render(HELLO)

@@ -52,18 +52,30 @@ const common_chat_msg_delimiter* longest_at(const Delimiters& delimiters, std::s
     return best;
 }
 
-// Delimiters without a special token are found as llama.cpp does it, as a row of ids.
-void add_plain(const Vocabulary& vocabulary, const Delimiters& delimiters, const PromptTokens& tokens,
+// Where the token begins in the prompt.
+size_t byte_of(const Vocabulary& vocabulary, const PromptTokens& tokens, size_t token) {
+    const auto anchor = std::find_if(tokens.anchors.rbegin(), tokens.anchors.rend(),
+                                     [&](const TokenAnchor& a) { return a.token <= token; });
+    size_t byte = anchor == tokens.anchors.rend() ? 0 : anchor->byte;
+    for (size_t at = anchor == tokens.anchors.rend() ? 0 : anchor->token; at < token; ++at) {
+        byte += vocabulary.piece(tokens.ids[at], true).size();
+    }
+    return byte;
+}
+
+// Delimiters without a special token are found as llama.cpp does it, as a row of ids. One that does not stand where the
+// pieces before it say, since the vocabulary adds or drops white space, is no mark.
+void add_plain(const Vocabulary& vocabulary, const Delimiters& delimiters, const KnownPrompt& known,
                std::map<size_t, MessageMark>& marks) {
     common_chat_msg_delimiters plain;
     plain.delimiters = delimiters;
     plain.tokenize(vocabulary.text());
     std::erase_if(plain.delimiters, [](const auto& delimiter) { return delimiter.tokens.empty(); });
-    for (const common_chat_msg_span& span : plain.split(tokens.ids).spans) {
-        const auto anchor = std::find_if(tokens.anchors.rbegin(), tokens.anchors.rend(),
-                                         [&](const TokenAnchor& a) { return a.token <= span.pos; });
-        const size_t byte = anchor == tokens.anchors.rend() ? 0 : anchor->byte;
-        marks.emplace(span.pos, MessageMark{span.pos, byte, role_of(span.role)});
+    for (const common_chat_msg_span& span : plain.split(known.tokens.ids).spans) {
+        const size_t byte = byte_of(vocabulary, known.tokens, span.pos);
+        if (byte <= known.text->size() && longest_at(delimiters, *known.text, byte) != nullptr) {
+            marks.emplace(span.pos, MessageMark{span.pos, byte, role_of(span.role)});
+        }
     }
 }
 
@@ -90,7 +102,7 @@ std::vector<MessageMark> find_message_marks(const Vocabulary& vocabulary, const 
         marks.emplace(anchor.token, MessageMark{anchor.token, anchor.byte, role});
     }
     if (by_lead.count(LLAMA_TOKEN_NULL) > 0) {
-        add_plain(vocabulary, by_lead[LLAMA_TOKEN_NULL], tokens, marks);
+        add_plain(vocabulary, by_lead[LLAMA_TOKEN_NULL], known, marks);
     }
     std::vector<MessageMark> ordered;
     for (auto& [token, mark] : marks) {
