@@ -163,15 +163,18 @@ def rendered(open_with: OpenWith, name: str) -> Iterator[tuple[TextModel, Render
 
 
 def test_every_template(open_with: OpenWith, llama_templates_dir: Path, full: bool) -> None:
-    """In short form a part of them, and of the places to cut at."""
+    """In short form a part of them, and of the places to cut at. Long answers are cut into long pieces: the reference
+    takes the square of the length."""
     names = template_names(llama_templates_dir)[:: 1 if full else 11]
+    volumes = [(250, 9), (1000, 200)] if full else [(250, 60)]
     n_read = 0
     for name in names:
         for index, (model, chat) in enumerate(rendered(open_with, name)):
             rng = random.Random(f"{name} {index}")
-            for data in answers(model, chat, rng, 1000 if full else 250):
-                check_against_the_whole(chat, data, sizes(rng, 9 if full else 60))
-                n_read += 1
+            for n_words, largest in volumes:
+                for data in answers(model, chat, rng, n_words):
+                    check_against_the_whole(chat, data, sizes(rng, largest))
+                    n_read += 1
     assert n_read >= 20 * len(names)
 
 
@@ -218,3 +221,11 @@ def test_calls_after_another(open_with: OpenWith) -> None:
             parser.feed_text(data[at : at + 4])
         assert len(parser.message.tool_calls) == len(calls)
         assert parser.work[1] < 1000 * parser.work[0]
+
+
+def test_what_was_shown_stays_where_it_was_when_a_format_breaks_off(open_with: OpenWith) -> None:
+    """However long the text is before the place, and whichever characters stand there."""
+    chat = open_with("Cohere2MoE").render(HELLO, json_schema=SCHEMA)
+    for n in range(900, 964):
+        data = "a" * n + "<👩‍👧日本<|START_ACTION|>é"
+        check_against_the_whole(chat, data.encode(), iter([n, *[1] * 100]))

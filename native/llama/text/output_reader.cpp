@@ -18,6 +18,14 @@ std::string trimmed(std::string_view text) {
                : std::string(text.substr(begin, text.find_last_not_of(" \n\t") - begin + 1));
 }
 
+// `at`, or the end of the character that it is within.
+size_t character_end(std::string_view text, size_t at) {
+    while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) {
+        ++at;
+    }
+    return at;
+}
+
 }  // namespace
 
 OutputReader::OutputReader(std::shared_ptr<const RenderedChat> chat, bool by_grammar)
@@ -141,10 +149,12 @@ bool OutputReader::veil_in_code() {
 bool OutputReader::mend_broken() {
     for (size_t n_bad = readable().size(); n_good_ + 1 < n_bad;) {
         const size_t n = n_good_ + (n_bad - n_good_) / 2;
-        const AnswerReading part = parse(readable().substr(0, n));
-        const bool is_good = part.is_readable && !part.has_lost_call && (part.is_open || part.end >= n);
+        const size_t end = character_end(readable().text, n);  // half a character cannot be read
+        const AnswerReading part = parse(readable().substr(0, end));
+        const bool is_good = part.is_readable && !part.has_lost_call && (part.is_open || part.end >= end);
         (is_good ? n_good_ : n_bad) = n;
     }
+    n_good_ = character_end(readable().text, n_good_);
     reading_ = parse(readable().substr(0, n_good_));
     if (veil_in_code()) {
         return true;
