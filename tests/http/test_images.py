@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.asking import answered
+from tests.http.asking import answered, ask
 from tests.http.serving import Server
 from tests.pictures import HOSTILE, png
 
@@ -248,15 +248,20 @@ def test_a_picture_that_is_sent_now_is_refused_with_its_place(eyes: Server, name
         ("/v1/messages", "messages", [text, block_of(url)], "messages.2.content.1"),
     ]
     for path, field, content, place in asked:
-        body = {"model": "m", "max_tokens": 2, field: [*hello, {"role": "user", "content": content}]}
-        if path == "/v1/responses":
-            del body["max_tokens"]
-        status, answer = post(eyes, path, body)
-        assert (status, place in answer["error"]["message"]) == (400, True), answer
+        limit = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+        body = {"model": "m", limit: 2, field: [*hello, {"role": "user", "content": content}]}
+        refused = ask(eyes.url, path, body, streams=streams)
+        assert (refused.status, place in refused.error["message"]) == (400, True)
         if path != "/v1/messages":
-            assert answer["error"]["param"].startswith(place)
-        status, answer = post(eyes, path, asked_again(body))
-        assert status == 200, "it was refused when it was sent"
+            assert refused.error["param"].startswith(place)
+        answered(eyes.url, path, asked_again(body), streams=streams)  # it was refused when it was sent
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_base64_of_urls_and_without_padding_is_seen(eyes: Server, streams: bool) -> None:
+    data = base64.urlsafe_b64encode(png(40, 31, 3)).decode().rstrip("=")
+    for path, body in sessions(f"data:image/png;base64,{data}").values():
+        assert answered(eyes.url, path, body, streams=streams).n_prompt > N_ROWS
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -54,7 +54,8 @@ def told(path: str, answer: Answer, *, streams: bool) -> list[tuple[str, list[st
 @pytest.mark.parametrize("path", FIELDS)
 def test_the_sampled_token_is_among_the_likeliest(server: Server, path: str, streams: bool) -> None:
     """However unlikely it was."""
-    body = {**question(path, "Write a poem about", limit=24, seed=7, **FIELDS[path]), "temperature": 2.0, "top_k": 0, "top_p": 1, "min_p": 0}
+    wild = {"temperature": 2.0, "top_k": 0, "top_p": 1, "min_p": 0}
+    body = {**question(path, "Write a poem about", limit=24, seed=7, **FIELDS[path]), **wild}
     answer = answered(server.url, path, body, streams=streams)
     entries = told(path, answer, streams=streams)
     assert entries
