@@ -245,6 +245,17 @@ def test_one_odd_tool_alone(server: Server, name: str) -> None:
         assert notes == ([{"tool": "f", "pointer": "/properties/p", "keyword": keyword}] if keyword else [])
 
 
+@in_each_talking_api
+def test_a_tool_that_is_too_deep_for_any_prompt(server: Server, path: str, streams: bool) -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(90):
+        deep = {"type": "object", "properties": {"a": deep}}
+    offered = tools(path, {"deep": deep, "ok": GOOD})
+    answer = answered(server.url, path, question(path, **offered, limit=1), streams=streams)
+    assert {note["tool"] for note in answer.notes} == {"deep"}
+    assert answered(server.url, path, question(path, **offered, **demanded(path, "ok")), streams=streams).calls
+
+
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_the_older_fields_for_a_schema(server: Server, path: str) -> None:
     for fields in ({"guided_json": GOOD}, {"json_schema": GOOD}, {"structured_outputs": {"json": GOOD}}):

@@ -27,6 +27,9 @@ _SCHEMAS_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "defin
 _SCHEMA_LISTS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 _SCHEMAS = frozenset({"items", "contains", "propertyNames", "not", "if", "then", "else"})
 _NEVER_NULL = frozenset({"type", "properties", "required", "items", "enum", "description"})
+_MAX_LEVELS = 120
+"""Of a tool's parameters in a prompt: libluce_text renders no JSON of more than 128. No grammar is as deep, so that
+the rest is told as not enforced."""
 
 
 class UnreadableContentError(ValueError):
@@ -127,5 +130,14 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     function = tool.get("function") or {}
     shown = {key: function[key] for key in ("name", "description", "parameters") if function.get(key) is not None}
     if "parameters" in shown:
-        shown["parameters"] = normalise_schema(shown["parameters"])
+        shown["parameters"] = _of_levels(normalise_schema(shown["parameters"]), _MAX_LEVELS)
     return {"type": "function", "function": shown}
+
+
+def _of_levels(value: Any, n: int) -> Any:
+    """Empty, what is nested deeper."""
+    if isinstance(value, Mapping):
+        return {key: _of_levels(part, n - 1) for key, part in value.items()} if n > 1 else {}
+    if isinstance(value, list):
+        return [_of_levels(part, n - 1) for part in value] if n > 1 else []
+    return value
