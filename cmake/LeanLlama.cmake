@@ -10,8 +10,8 @@
 # half. All this fits the pinned build: a tree of the user's
 # own is built as it is.
 #
-# With LUCE_BUILD_BENCH, llama-bench, llama-batched-bench and llama-server can be built (nothing builds them unasked): on
-# the very libraries that luced links. What is left out here is then a library of their own.
+# With LUCE_BUILD_BENCH, llama-bench, llama-batched-bench, llama-perplexity and llama-server can be built (nothing builds
+# them unasked): on the very libraries that luced links. What is left out here is then a library of their own.
 
 set(LUCE_COMMON_UNUSED arg console debug download hf-cache imatrix-loader llguidance preset subproc)
 set(LUCE_COMMON_OF_LUCED
@@ -56,7 +56,7 @@ function(luce_build_llama_lean)
         list(TRANSFORM LUCE_COMMON_UNUSED REPLACE "(.+)" "${LLAMA_CPP_SOURCE}/common/\\1.cpp" OUTPUT_VARIABLE sources)
         add_library(llama-common-programs STATIC EXCLUDE_FROM_ALL ${sources})
         target_link_libraries(llama-common-programs PUBLIC llama-common PRIVATE cpp-httplib)
-        foreach(program llama-bench-impl llama-batched-bench-impl mtmd server-context)
+        foreach(program llama-bench-impl llama-batched-bench-impl llama-perplexity-impl mtmd server-context)
             target_link_libraries(${program} PUBLIC llama-common-programs)
         endforeach()
     endif()

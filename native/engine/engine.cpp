@@ -187,8 +187,10 @@ LaneView Engine::view_of(LaneId lane, bool is_tight) const {
     view.n_cells = is_tight ? memory_.n_private_cells(lane, g.n_computed()) : 0;
     view.n_pending = g.n_pending();
     view.n_slice = n_slice_most(lane);
-    // An image's rows and tokens are no one call's; log-probabilities are to be the same whatever runs beside them.
+    // An image's rows and tokens are no one call's; log-probabilities are to be the same whatever runs beside them, and
+    // however long calls take.
     view.is_alone = g.next_prompt_row().has_value();
+    view.is_untimed = view.is_alone && n_before_rows(g) == 0;
     if (const ImageRun* image = g.image_at(g.n_computed())) {
         view.is_alone = true;
         view.is_whole = image->sees_all;

@@ -147,6 +147,7 @@ private:
     static void hide_repair(std::vector<Event>& events);
     Result<void> check_prompt(const Request& request) const;
     Result<void> check_prompt_rows(const Request& request) const;
+    std::int32_t n_before_rows(const Generation& g) const;
     std::int32_t n_until_rows_end(const Generation& g) const;
     void tell_prompt_rows(const CalledSlice& called, std::vector<Event>& events);
     void want_images(LaneId lane);

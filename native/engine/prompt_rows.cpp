@@ -26,11 +26,20 @@ Result<void> Engine::check_prompt_rows(const Request& request) const {
     return {};
 }
 
-// Tokens up to where a slice of the lane would want more rows than a call has.
+// Pending tokens before the first one whose row is wanted. REQUIRES: there is one.
+std::int32_t Engine::n_before_rows(const Generation& g) const {
+    return std::max(0, *g.next_prompt_row() - 1 - g.n_computed());
+}
+
+// Tokens of the lane's next slice, where rows of it are wanted. What is left is cut into equal slices, so that the last
+// one is no narrow rest: a backend may add up a narrow call's numbers in another order.
 std::int32_t Engine::n_until_rows_end(const Generation& g) const {
-    const std::optional<Position> row = g.next_prompt_row();
-    if (!row) return std::numeric_limits<std::int32_t>::max();
-    return std::max(0, *row - 1 - g.n_computed()) + std::max(1, decoder_.limits().n_prompt_logits);
+    if (!g.next_prompt_row()) return std::numeric_limits<std::int32_t>::max();
+    if (const std::int32_t n_before = n_before_rows(g); n_before > 0) return n_before;
+    const std::int32_t n_left = static_cast<std::int32_t>(g.request().prompt.size()) - g.n_computed();
+    const std::int32_t n_most = std::max(1, decoder_.limits().n_prompt_logits);
+    const std::int32_t n_slices = (n_left + n_most - 1) / n_most;
+    return (n_left + n_slices - 1) / n_slices;
 }
 
 void Engine::tell_prompt_rows(const CalledSlice& called, std::vector<Event>& events) {

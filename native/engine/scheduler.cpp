@@ -68,13 +68,14 @@ struct PlannedPrefill {
     std::vector<PlannedCall> alone;  // one each
 };
 
-// n_free: cells. An image that must be computed whole may exceed the budget, never the cells or n_call.
+// n_free: cells. An image that must be computed whole and a slice that is not timed may exceed the budget, never the
+// cells or n_call.
 PlannedPrefill plan_prefill(std::vector<LaneView> lanes, std::int32_t budget, std::int32_t n_free,
                             std::int32_t n_call) {
     std::sort(lanes.begin(), lanes.end(), is_served_before);
     PlannedPrefill planned;
     for (const LaneView& lane : lanes) {
-        const std::int32_t n_most = std::min(n_free, lane.is_whole ? n_call : budget);
+        const std::int32_t n_most = std::min(n_free, lane.is_whole || lane.is_untimed ? n_call : budget);
         if (budget <= 0 || n_most <= 0) break;
         const std::int32_t n_wanted = std::min(lane.n_pending, lane.n_slice);
         if (lane.is_whole && n_wanted > n_most) continue;

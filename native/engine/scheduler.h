@@ -32,6 +32,7 @@ struct LaneView {
     std::uint64_t due = 0;      // of a prompt: tokens read of all prompts before it came, and what it has left itself
     bool is_alone = false;      // the next slice is a call of its own
     bool is_whole = false;      // it has n_slice tokens or has to wait: an image whose positions see all of it
+    bool is_untimed = false;    // the next slice may exceed the step's budget of prompt tokens
     bool is_waiting = false;    // for an image that is still being encoded
 };
 

@@ -13,7 +13,9 @@ namespace {
 
 // Rows of logits that a call may have beside those that tokens are chosen from: reading a prompt for its own
 // log-probabilities takes a call for as many tokens. Each costs a vocabulary of floats in the computation's buffers.
-constexpr std::int32_t kPromptLogits = 32;
+// ggml computes attention over an f16 cache otherwise for fewer than 64 tokens (GGML_FA_TILE_Q): half of these are not
+// fewer, so that a prompt of 64 tokens or more has the log-probabilities that one long call gives.
+constexpr std::int32_t kPromptLogits = 128;
 
 Error refused(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
 

@@ -2,9 +2,11 @@
 // order, and of the text before it alone, however it is cut, remembered, suspended or joined by others.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 #include <variant>
+#include <vector>
 
 #include "engine/engine.h"
 #include "tests/engine/engine_outcome.h"
@@ -115,6 +117,19 @@ TEST_CASE("a text that memory knows is computed again from the first wanted plac
         REQUIRE(s.engine.submit(request(3, prompt, 3)));
         CHECK(run_all(s.engine, rows).finished.at(RequestKey{3}).n_reused == 200);
     }
+}
+
+TEST_CASE("a prompt with rows is cut into equal slices: none is much narrower than a call may be") {
+    Setup s(256, {256, 2, 64});
+    std::vector<std::int32_t> slices;
+    s.decoder.on_decode = [&slices](std::int32_t n_tokens) { slices.push_back(n_tokens); };
+    std::mt19937 random(4);
+    REQUIRE(s.engine.submit(scored(1, random_prompt(random, 13), 0)));
+    REQUIRE(s.engine.submit(scored(2, random_prompt(random, 30), 0, 21)));
+    Rows rows;
+    run_all(s.engine, rows);
+    std::sort(slices.begin(), slices.end());
+    CHECK(slices == std::vector<std::int32_t>{4, 4, 5, 5, 5, 20});  // of 13 tokens, and of 20 and 10 behind them
 }
 
 TEST_CASE("what was generated before has no rows, and a single token none") {

@@ -79,6 +79,11 @@ TEST_CASE("an image is a call of its own, one that must be whole waits for room,
     CHECK(plan_step(lanes, {1000, 10, 64, false}).calls.back()[0].n_tokens == 40);
     CHECK(n_tokens(plan_step(lanes, {5 + 1 + 30, 10, 64, false})) == 1 + 10);
 
+    lanes[1].is_whole = false;
+    lanes[1].is_untimed = true;  // whatever the budget, as far as there is room
+    CHECK(plan_step(lanes, {1000, 10, 64, false}).calls.back()[0].n_tokens == 40);
+    CHECK(n_tokens(plan_step(lanes, {5 + 1 + 30, 10, 64, false})) == 1 + 30);
+
     lanes[1].is_waiting = true;
     const StepPlan without = plan_step(lanes, {1000, 64, 64, false});
     REQUIRE(without.calls.size() == 1);
