@@ -179,12 +179,12 @@ class DaemonDriver:
             tokens.append(event.value)
         return tokens
 
-    def collect(self, n_requests: int) -> dict[int, Answer]:
+    def collect(self, n_requests: int, deadline_s: float = DEADLINE_S) -> dict[int, Answer]:
         """All that the next n_requests generating commands give, by request id; for the multiplexed dialect."""
         answers: dict[int, Answer] = {}
         n_open = n_requests
         while n_open:
-            event = self.next_token()
+            event = self.next_token(deadline_s)
             answer = answers.setdefault(event.id, Answer())
             if isinstance(event, End):
                 n_open -= 1
