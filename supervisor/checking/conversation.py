@@ -38,7 +38,7 @@ async def check_conversation(subject: Subject) -> AsyncIterator[Finding]:
         for turn, n_characters in enumerate(sizes):
             messages.append({"role": "user", "content": subject.texts.message(n_characters, turn)})
             prompt = _prompt(model, messages)
-            judge = Judge("conversation", f"turn {turn + 1}", "gone on with, from a slot / cold", subject.volume.noise)
+            judge = Judge("conversation", f"turn {turn + 1}", "gone on with, from a slot / cold", subject.noise)
             cold = await _take_turn(engine, judge, model, prompt, _common(prompt, before))
             messages.append({"role": "assistant", "content": model.detokenize(cold.tokens).decode(errors="replace")})
             before = prompt

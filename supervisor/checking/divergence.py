@@ -19,6 +19,9 @@ MOST_MEAN_KL = {
 }
 """Against f16, in nats a token, mean over positions of one text; docs/check.md has what was measured."""
 
+CLEAR_LEAD = 0.3
+"""Of a likeliest token, in logits: where it is less, f16 itself is not sure."""
+
 SHARE_UNSAID = 0.05
 """Of the places, where another token is the likeliest: of more it is said that answers change, near ties or not."""
 

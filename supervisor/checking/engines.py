@@ -19,6 +19,7 @@ from luce.protocol import (
     Logprobs,
     MemoryArgs,
     MemoryCommand,
+    PromptLogprobs,
     SamplingArgs,
 )
 from luce.supervisor.checking.same_tokens import AnswerTokens, Step
@@ -47,12 +48,18 @@ class Question:
     memory: MemoryArgs = field(default_factory=MemoryArgs)
     sampling: SamplingArgs = field(default_factory=lambda: SamplingArgs(temperature=0.0))
     n_logprobs: int = 2
+    n_prompt_logprobs: int | None = None
+    """Of each token of the prompt so many of the likeliest; None: nothing is told of the prompt …"""
+    prompt_logprobs_from: int = 0
+    """… and before this position nothing either."""
     ignore_eos: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(AnswerTokens):
     final: GenerateOk
+    prompt_steps: Sequence[Step] = ()
+    """Of the prompt's tokens, where they were asked for."""
 
     @property
     def n_drafted(self) -> int:
@@ -83,10 +90,13 @@ class CheckedEngine:
             sampling=question.sampling,
             memory=question.memory,
             n_logprobs=question.n_logprobs,
+            n_prompt_logprobs=question.n_prompt_logprobs,
+            prompt_logprobs_from=question.prompt_logprobs_from,
             ignore_eos=question.ignore_eos,
         )
         tokens: list[int] = []
         steps: list[Step] = []
+        prompt_steps: list[Step] = []
         async with await self._client.generate(command) as generation:
             while True:
                 try:
@@ -99,12 +109,14 @@ class CheckedEngine:
                         tokens.append(token)
                     case Logprobs(entries=entries):
                         steps.append(entries)
+                    case PromptLogprobs(entries=entries):
+                        prompt_steps.append(entries)
                     case InlineSnapshotFailed(code=code, slot=slot):
                         raise EngineError(code, f"no snapshot was taken into slot {slot}")
                     case GenerateOk() as final:
                         self._tally.n_read += final.n_prompt - max(final.n_reused, final.restored or 0)
                         self._tally.n_written += final.n_generated
-                        return Answer(tokens, steps, final)
+                        return Answer(tokens, steps, final, prompt_steps)
 
     async def ask_together(self, questions: Sequence[Question]) -> list[Answer]:
         """All in flight at once; answers in the order of the questions."""

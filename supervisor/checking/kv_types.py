@@ -10,7 +10,14 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from luce.protocol import Park, Unpark
-from luce.supervisor.checking.divergence import SHARE_UNSAID, is_f16, kl_divergence, lead_of_another, most_mean_kl
+from luce.supervisor.checking.divergence import (
+    CLEAR_LEAD,
+    SHARE_UNSAID,
+    is_f16,
+    kl_divergence,
+    lead_of_another,
+    most_mean_kl,
+)
 from luce.supervisor.checking.engines import COLD, Answer, CheckedEngine, Question
 from luce.supervisor.checking.finding import Finding, Verdict, left_out
 from luce.supervisor.checking.subject import Subject, Volume
@@ -79,7 +86,7 @@ def _judge(kv: str, text: CheckText, exact: Sequence[Answer], found: Sequence[An
     mean = sum(apart) / len(apart)
     leads = [lead_of_another(a, b) for a, b in pairs]  # of f16's likeliest token, where it is another one here
     changed = [lead for lead in leads if lead is not None]
-    n_clear = sum(lead >= volume.noise for lead in changed)
+    n_clear = sum(lead >= CLEAR_LEAD for lead in changed)
     limit = most_mean_kl(kv) if volume.most_kl is None else volume.most_kl
     told = (
         f"mean KL {mean:.4f} of at most {limit}, largest {max(apart):.3f}; another token is the likeliest at"

@@ -26,7 +26,7 @@ async def check_reuse(subject: Subject) -> AsyncIterator[Finding]:
             return
         for case in cases:
             texts = case.texts
-            judge = Judge("reuse", case.name, "gone on with / read from the start", subject.volume.noise)
+            judge = Judge("reuse", case.name, "gone on with / read from the start", subject.noise)
             beginning = replace(texts[0], ids=texts[0].ids[: texts[0].n_body * 3 // 4])
             await engine.ask(subject.question(beginning, n=1))
             for text, reference in zip([*texts, texts[0]], [*case.references, case.references[0]], strict=True):
@@ -46,7 +46,7 @@ async def check_restore(subject: Subject) -> AsyncIterator[Finding]:
             return
         for case in cases:
             texts = case.texts
-            judge = Judge("restore", case.name, "restored / read from the start", subject.volume.noise)
+            judge = Judge("restore", case.name, "restored / read from the start", subject.noise)
             n_body = texts[0].n_body
             places = (n_body * 3 // 4, n_body - 7)
             points = tuple(SnapshotPoint(place, slot) for slot, place in enumerate(places))
@@ -70,7 +70,7 @@ async def check_park(subject: Subject) -> AsyncIterator[Finding]:
             return
         for case in cases:
             texts = case.texts
-            judge = Judge("park", case.name, "after park and unpark / read from the start", subject.volume.noise)
+            judge = Judge("park", case.name, "after park and unpark / read from the start", subject.noise)
             await engine.ask(subject.question(texts[0], n=1, memory=replace(COLD, marks=(texts[0].n_body,))))
             await engine.call(Park())
             await engine.call(Unpark())
@@ -95,7 +95,7 @@ async def check_disk(subject: Subject) -> AsyncIterator[Finding]:
     async with subject.plain_engine(**files) as engine:
         for case in cases:
             texts = case.texts
-            judge = Judge("disk", case.name, "after a restart / read from the start", subject.volume.noise)
+            judge = Judge("disk", case.name, "after a restart / read from the start", subject.noise)
             for text, reference in zip(texts, case.references, strict=True):
                 answer = await engine.ask(subject.question(text))
                 judge.compare(text.name, answer, reference)

@@ -28,7 +28,7 @@ async def check_suspend(subject: Subject) -> AsyncIterator[Finding]:
         n_prompts = sum(len(text.ids) for text in pair)
         pool = round_up(n_prompts + 1)
         n_answer = (pool - n_prompts) // 2 + _PAGE
-        judge = Judge("suspend", f"{n_prompt:,} tokens, twice", "set aside / alone", subject.volume.noise)
+        judge = Judge("suspend", f"{n_prompt:,} tokens, twice", "set aside / alone", subject.noise)
         async with subject.plain_engine(
             pool=pool, lanes=2, ctx=max(len(text.ids) for text in pair) + n_answer + 1
         ) as engine:
@@ -48,7 +48,7 @@ async def check_paging(subject: Subject) -> AsyncIterator[Finding]:
         texts, references = case.texts, case.references
         other = subject.texts.of_length(case.length, 1)[0]
         pool = round_up(case.length + _ENDING + subject.volume.n_answer + _PAGE)
-        judge = Judge("paging", f"{case.name}, fits", "left the pool and came back / read whole", subject.volume.noise)
+        judge = Judge("paging", f"{case.name}, fits", "left the pool and came back / read whole", subject.noise)
         async with subject.bounded_engine(pool) as engine:
             least = engine.info.kvflash_least or 0
             marked = replace(COLD, marks=(texts[0].n_body,))
@@ -73,7 +73,7 @@ async def _beyond_the_pool(subject: Subject, case: str, text: CheckText, pool: i
     case = f"{case}, does not fit"
     if pool >= len(text.ids):
         return left_out("paging", case, f"the smallest pool that works has {pool:,} tokens: such a text fits")
-    judge = Judge("paging", case, "read again / the first time", subject.volume.noise)
+    judge = Judge("paging", case, "read again / the first time", subject.noise)
     async with subject.bounded_engine(pool) as engine:
         first = await engine.ask(subject.question(text, memory=COLD))
         await engine.call(Clear())

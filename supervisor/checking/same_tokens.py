@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-DEFAULT_NOISE = 0.3
-"""In logits, of trained models: 0.13 was measured where prompts are cut at other positions, 0.29 on CUDA."""
-
 Step = Sequence[tuple[int, float]]
 """Of one generated token: its own logprob first, then those of the likeliest in falling order."""
 
@@ -32,7 +29,7 @@ def margin(step: Step) -> float:
 class Comparison:
     """Takes answers one by one. What is wrong is in `wrong`, empty if nothing is."""
 
-    noise: float = DEFAULT_NOISE
+    noise: float
     n_texts: int = 0
     n_tokens: int = 0
     """That were the same, or wrong: what comes behind a near tie is not compared."""

@@ -44,7 +44,7 @@ async def check_sampling(subject: Subject) -> AsyncIterator[Finding]:
         for text, without in zip(texts, plain, strict=True):
             same = await _sampled(engine, text, seeds)
             other = await _sampled(engine, text, [seed + len(seeds) for seed in seeds])
-            yield _judge(text, without, same, other, subject.volume.noise)
+            yield _judge(text, without, same, other, subject.noise)
 
 
 async def _with_most_choice(engine: CheckedEngine, subject: Subject) -> list[CheckText]:

@@ -51,7 +51,7 @@ async def _drafted(subject: Subject, check: str, options: dict[str, Any]) -> Asy
     references = await _references(subject, texts)
     async with subject.engine(**options) as engine:
         for text, reference in zip(texts[: len(subject.lengths)], references, strict=False):
-            judge = Judge(check, f"{len(text.ids):,} tokens, alone", "with drafts / without", subject.volume.noise)
+            judge = Judge(check, f"{len(text.ids):,} tokens, alone", "with drafts / without", subject.noise)
             answer = await engine.ask(subject.question(text, memory=COLD))
             judge.compare("alone", answer, reference)
             _need_drafts(judge, [answer])
@@ -64,7 +64,7 @@ async def _in_lanes(
 ) -> Finding:
     if engine.info.lanes < 2:
         return left_out(check, "in lanes", "--lanes 1: there is nothing beside a request")
-    judge = Judge(check, f"{len(texts)} texts at once", "together / alone, without drafts", subject.volume.noise)
+    judge = Judge(check, f"{len(texts)} texts at once", "together / alone, without drafts", subject.noise)
     before = await engine.status()
     answers = await engine.ask_together([subject.question(text, memory=COLD) for text in texts])
     after = await engine.status()

@@ -14,7 +14,6 @@ from typing import Any
 
 from luce.protocol import MemoryArgs
 from luce.supervisor.checking.engines import Answer, CheckedEngine, EngineStarter, Question
-from luce.supervisor.checking.same_tokens import DEFAULT_NOISE
 from luce.supervisor.checking.texts import CheckText, Texts
 
 _ROOM = 512  # tokens behind the longest text: answers, and what a conversation adds
@@ -69,7 +68,8 @@ class Volume:
     n_positions: int = 48
     """Of each text, at which distributions are compared."""
     n_turns: int = 6
-    noise: float = DEFAULT_NOISE
+    noise: float | None = None
+    """In logits; None: as it is measured."""
     most_kl: float | None = None
     """Mean, against f16; None: as the KV type promises."""
     most_changed: float = 0.05
@@ -98,6 +98,8 @@ class Subject:
     """Those of the volume that are within its reach."""
     folder: Path
     """For what a check writes; its owner removes it."""
+    noise: float
+    """In logits: how close two tokens are that rounding may turn, and how far it may move a log-probability."""
     known_references: dict[CheckText, Answer] = field(default_factory=dict)
 
     def engine(self, **changes: Any) -> AbstractAsyncContextManager[CheckedEngine]:

@@ -20,6 +20,7 @@ from tests.checking.faulty_luced import N_SEEDS
 SHIM = Path(__file__).with_name("faulty_luced.py")
 VOLUME = Volume(lengths=(256,), n_answer=12, n_seeds=N_SEEDS, n_sampled=1, n_positions=12, n_turns=2, most_kl=0.0008)
 N_CTX = 1024
+NOISE = 0.3
 
 RunCheck = Callable[..., Awaitable[list[Finding]]]
 
@@ -71,7 +72,7 @@ def run_check(
             host_cache_type=outside,
         )
         starter = EngineStarter(binary, config, tally=tally or Tally())
-        subject = Subject(starter, texts, volume, N_CTX, volume.lengths, tmp_path, references)
+        subject = Subject(starter, texts, volume, N_CTX, volume.lengths, tmp_path, NOISE, references)
         found: list[Finding] = []
         await run_checks(subject, [check for check in CHECKS if check.name == name], found)
         return found

@@ -10,7 +10,8 @@ import pytest
 
 from luce.supervisor.checking.chi_square import compare_samples
 from luce.supervisor.checking.divergence import is_f16, kl_divergence, lead_of_another, most_mean_kl
-from luce.supervisor.checking.same_tokens import AnswerTokens, Comparison
+from luce.supervisor.checking.noise import noise_of
+from luce.supervisor.checking.same_tokens import AnswerTokens, Comparison, Step
 from luce.supervisor.checking.sampling import parts_clearly
 from luce.supervisor.checking.subject import Volume, reach_of
 
@@ -24,7 +25,7 @@ def answer(tokens: Sequence[int], margins: Sequence[float], chosen: float = -0.1
 
 def test_tokens_may_part_at_a_near_tie_and_nowhere_else() -> None:
     reference = answer([5, 6, 7], [3.0, 0.1, 3.0])
-    same, tie, clear = Comparison(), Comparison(), Comparison()
+    same, tie, clear = Comparison(0.3), Comparison(0.3), Comparison(0.3)
     same.check("text", reference, reference)
     assert (same.wrong, same.near_ties, same.n_tokens) == ([], [], 3)
     tie.check("text", answer([5, 9, 9], [3.0, 3.0, 3.0]), reference)
@@ -42,20 +43,32 @@ def test_an_answer_that_ends_early_or_whose_logprobs_moved_is_wrong() -> None:
         (answer([5, 6, 7], [3.0] * 3, chosen=nan), "the logprob of token 0"),
         (answer([5, 6, 7], [3.0] * 3, chosen=-inf), "the logprob of token 0"),
     ):
-        comparison = Comparison()
+        comparison = Comparison(0.3)
         comparison.check("text", got, reference)
         assert said in comparison.wrong[0]
 
 
+def test_the_noise_is_twice_the_largest_move_of_the_likeliest_or_of_its_lead() -> None:
+    def step(first: float, second: float, own: float = -9.0) -> Step:
+        return ((1, own), (5, first), (6, second))
+
+    assert noise_of([step(-0.5, -1.5)], [step(-0.5, -1.5)]) == 0.15
+    assert noise_of([step(-0.5, -1.5, own=-9.0)], [step(-0.5, -1.5, own=-12.0)]) == 0.15
+    assert noise_of([step(-0.5, -1.5), step(-0.5, -1.5)], [step(-0.5, -1.5), step(-0.9, -1.9)]) == pytest.approx(0.8)
+    assert noise_of([step(-0.5, -1.5)], [step(-0.6, -1.1)]) == pytest.approx(1.0)
+    turned = ((1, -9.0), (6, -0.6), (5, -0.7))
+    assert noise_of([step(-0.6, -0.7)], [turned]) == pytest.approx(0.4)
+
+
 def test_most_texts_parting_at_near_ties_is_too_much() -> None:
-    comparison = Comparison()
+    comparison = Comparison(0.3)
     for n_parted in range(1, 5):
         comparison.check("text", answer([9], [3.0]), answer([10 + n_parted], [0.1]))
         assert comparison.too_many_ties() == (n_parted > 2)
 
 
 def test_texts_that_go_on_alike_share_a_near_tie() -> None:
-    comparison = Comparison()
+    comparison = Comparison(0.3)
     for _ in range(4):
         comparison.check("text", answer([9], [3.0]), answer([5], [0.1]))
     assert len(comparison.near_ties) == 4

@@ -97,7 +97,8 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic in newer vers
     "--noise",
     type=Real(min=0),
     metavar="X",
-    help="How close the two likeliest tokens are to be, in logits, for rounding to turn them. Default: 0.3.",
+    help="How close the two likeliest tokens are to be, in logits, for rounding to turn them. Default: as it is"
+    " measured first, with this model on this machine.",
 )
 @click.option(
     "--max-kl",
@@ -110,7 +111,7 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic in newer vers
     type=Real(min=0, max=1),
     metavar="SHARE",
     help="Of the places at which the KV type is compared with f16, how many may have another likeliest token although"
-    " f16 leads by --noise there. Default: 0.05.",
+    " f16 is clear there. Default: 0.05.",
 )
 @click.option(
     "--minutes",
@@ -158,7 +159,7 @@ def command(
         say(f"luce check: {run.ended} before anything was checked")
         return code or EXIT_UNFINISHED
     found, ready = run.all_found(), run.ready
-    report = to_json(ready, config, volume, found, run.ended)
+    report = to_json(ready, config, replace(volume, noise=run.noise), found, run.ended)
     if json_path is not None and json_path != _STDOUT:
         write_file(Path(json_path), report, "--json")
     if json_path == _STDOUT:

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ class CheckRun:
         self.found: list[Finding] = []
         self.ready: dict[str, str] = {}
         """What the engine says of itself."""
+        self.noise = volume.noise
+        """None: it has not been measured yet."""
         self.ended = ""
         """Why it ended before all was checked."""
         self._binary = binary
@@ -65,8 +68,9 @@ class CheckRun:
         from luce.supervisor.checking.finding import left_out
 
         with opened_subject(self._binary, self._config, self._volume) as (subject, reach):
-            pace, ready = await pace_of(subject)
+            pace, self.noise, ready = await probe(subject)
             self.ready.update(ready)
+            subject = replace(subject, noise=self.noise)
             left = self._expect(reach, pace, minutes)
             self.found += [left_out("lengths", f"{length:,} tokens", reach.why) for length in reach.beyond]
             began_s = time.monotonic()
@@ -92,6 +96,7 @@ class CheckRun:
         works = works_of([check.name for check in self._checks], scope)
         left = TimeLeft([pace.seconds(work) for work in works])
         speeds = f"{1 / pace.read_s:,.0f} tokens/s read, {1 / pace.write_s:,.0f} written, {pace.start_s:.1f} s a start"
+        speeds += f", noise {self.noise:.2f} logits"
         advice = ""
         if minutes is not None and left.left_s > 60 * minutes:
             advice = f"; --minutes {minutes:g} ends it before all is checked"
@@ -103,7 +108,7 @@ class CheckRun:
 
 @contextmanager
 def opened_subject(binary: Path, config: DaemonConfig, volume: Volume) -> Iterator[tuple[Subject, Reach]]:
-    """What is checked, and how far. Raises Failure."""
+    """What is checked, and how far; without noise where the volume has none: `probe` measures it. Raises Failure."""
     from luce.supervisor.checking.engines import EngineStarter
     from luce.supervisor.checking.subject import Subject, reach_of
     from luce.supervisor.checking.texts import Texts
@@ -115,26 +120,31 @@ def opened_subject(binary: Path, config: DaemonConfig, volume: Volume) -> Iterat
             raise Failure(f"no length of --lengths can be checked: {reach.why}", EXIT_BAD_ARGS)
         starter = EngineStarter(binary, config, say)
         texts = Texts(model if model.info.has_text else None, model.n_vocab)
-        yield Subject(starter, texts, volume, reach.ctx, reach.lengths, Path(folder)), reach
+        noise = 0.0 if volume.noise is None else volume.noise
+        yield Subject(starter, texts, volume, reach.ctx, reach.lengths, Path(folder), noise), reach
 
 
-async def pace_of(subject: Subject) -> tuple[Pace, dict[str, str]]:
-    """How fast the engine starts, reads and writes; and what it says of itself. Raises Failure."""
+async def probe(subject: Subject) -> tuple[Pace, float, dict[str, str]]:
+    """How fast the engine starts, reads and writes; the noise, in logits; what the engine says of itself. Raises
+    Failure."""
     from luce.supervisor.checking.engines import COLD, Question
+    from luce.supervisor.checking.noise import measure_noise
     from luce.supervisor.checking.workload import N_PROBE, N_PROBE_ANSWER, Pace
     from luce.supervisor.engine.process import StartError
 
+    text = subject.texts.of_length(min(N_PROBE, subject.lengths[0]))[0].ids
+    noise = subject.volume.noise
     began_s = time.monotonic()
     try:
         async with subject.starter.engine(ctx=subject.ctx, disk_cache=None) as engine:
             start_s = time.monotonic() - began_s
-            text = subject.texts.of_length(min(N_PROBE, subject.lengths[0]))[0]
-            final = (await engine.ask(Question(text.ids, n=N_PROBE_ANSWER, memory=COLD))).final
-            pace = Pace(start_s, final.prefill_s / final.n_prompt, final.decode_s / (N_PROBE_ANSWER - 1))
-            return pace, engine.ready
+            final = (await engine.ask(Question(text, n=N_PROBE_ANSWER, memory=COLD))).final
+            ready = engine.ready
+        noise = await measure_noise(subject.starter, text) if noise is None else noise
     except StartError as error:
         code = EXIT_BAD_ARGS if error.exit_code == EXIT_BAD_ARGS else EXIT_START_FAILED
         raise Failure(str(error), code) from None
+    return Pace(start_s, final.prefill_s / final.n_prompt, final.decode_s / (N_PROBE_ANSWER - 1)), noise, ready
 
 
 def _trained_with(model: Path) -> int:

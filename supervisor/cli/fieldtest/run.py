@@ -20,7 +20,7 @@ from luce.supervisor.checking.subject import QUICK
 from luce.supervisor.checking.subject import Volume as CheckVolume
 from luce.supervisor.checking.workload import Pace, Scope, Work
 from luce.supervisor.cli import inspect_plan
-from luce.supervisor.cli.checking.run import opened_subject, pace_of
+from luce.supervisor.cli.checking.run import opened_subject, probe
 from luce.supervisor.cli.entry import Failure, say
 from luce.supervisor.cli.fieldtest import agent, drafting, exactness, speeds
 from luce.supervisor.cli.fieldtest.agent import AgentPart
@@ -64,6 +64,8 @@ class FieldRun:
         self._n_open: Counter[str] = Counter(_PARTS)
         """Steps that are to be taken yet, of each part."""
         self._volume = VOLUMES[-1]
+        self._noise: float | None = None
+        """In logits; None: not measured yet."""
         self._engine: dict[str, str] = {}
         self._serving = Serving(arguments)
         self._make_parts()
@@ -97,7 +99,7 @@ class FieldRun:
         )
         self._make_parts()
         with ExitStack() as stack:
-            volume = _check_volume(self._volume)
+            volume = replace(_check_volume(self._volume), noise=self._noise)
             subject, reach = stack.enter_context(opened_subject(self._binary, self._config, volume))
             self._exactness = ExactnessPart(subject, self._scope(volume, reach.lengths, reach.ctx), self._left_s)
             steps = [*self._exactness.steps(), *self._speeds.steps(), *self._agent.steps()]
@@ -110,17 +112,17 @@ class FieldRun:
     def _probe(self) -> Pace:
         """Raises Failure or TimeIsUp."""
 
-        async def probe() -> Pace:
+        async def measure() -> Pace:
             try:
                 async with asyncio.timeout(self._left_s()):
-                    pace, ready = await pace_of(subject)
+                    pace, self._noise, ready = await probe(subject)
             except TimeoutError:
                 raise TimeIsUp from None
             self._engine = {name: ready[name] for name in ("arch", "kv") if name in ready}
             return pace
 
         with opened_subject(self._binary, self._config, _check_volume(VOLUMES[-1])) as (subject, _):
-            return asyncio.run(probe())
+            return asyncio.run(measure())
 
     def _scope(self, volume: CheckVolume, lengths: Sequence[int], ctx: int) -> Scope:
         config = self._config
