@@ -61,9 +61,9 @@ def test_every_part_is_measured_and_nothing_private_is_told(run: Run, tmp_path: 
     assert [row.depth for row in report.service.depths] == [64, 512]
     assert [row.n for row in report.service.lanes] == [1, 4]
     assert len(report.service.load_s) == 3
-    assert len(report.agent) == 4
+    assert len(report.agent) == 3
     assert all(turn.n_read < turn.n_prompt for turn in report.agent[1:])
-    assert [turn.cold_first_token_s is None for turn in report.agent] == [True, True, True, False]
+    assert [turn.cold_first_token_s is None for turn in report.agent] == [True, True, False]
     assert [row.kind for row in report.drafts] == ["edit", "chat", "json"]
     assert all(row.is_same_text for row in report.drafts)
     checked = run("luce", "fieldtest", "--check", data)
