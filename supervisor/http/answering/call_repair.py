@@ -95,12 +95,12 @@ class CallHold:
                     break
                 if any(opener.startswith(self._rest) for opener in _OPENERS):
                     break
-            line, newline, rest = self._rest.partition("\n")
+            line, newline, self._rest = self._rest.partition("\n")
             shown.append(line + newline)
-            self._line = "" if newline else self._line + line
-            if newline and shown[-1].lstrip().startswith(("```", "~~~")):
-                self._is_fenced = not self._is_fenced
-            self._rest = rest
+            self._line += line
+            if newline:
+                self._is_fenced ^= self._line.lstrip().startswith(("```", "~~~"))
+                self._line = ""
         return "".join(shown)
 
     def _may_be_call(self) -> bool:

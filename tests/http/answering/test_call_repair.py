@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from luce.supervisor.http.answering.answer_events import (
     ChoiceFinished,
@@ -183,6 +185,23 @@ def test_an_answer_ends_behind_as_many_calls_as_are_wanted(text: str, behind: st
     assert read(hold, text + behind, size, stops=True) == ("", [READ])
     assert hold.has_ended
     assert read(CallHold(TOOLS, max_calls=2), f"{text}\n{text}{behind}", size, stops=True) == ("", [READ, READ])
+
+
+FRAGMENTS = (
+    BARE, LIST, BARE[:-1], "{", "}", "[", "]", ",", ";", ":", '"', "'", "\\", "\n", " ", "`", "```", "```json\n", "~~~",
+    "<tool_call>", "</tool_call>", "<tools>", "</", "<", "<function=read>", "</function>", "name", '{"name": "read"',
+    '"arguments": {', '"type": "function"', '{"function": ', "Words.", "é", "0", "// ",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join), st.integers(1, 9), st.sampled_from([None, 1, 2]))
+def test_it_does_not_matter_where_an_answer_is_cut(text: str, size: int, max_calls: int | None) -> None:
+    """And what is neither shown nor a call is marks around calls alone."""
+    shown, calls = read(CallHold(TOOLS, max_calls), text, 10_000, stops=True)
+    assert read(CallHold(TOOLS, max_calls), text, size, stops=True) == (shown, calls)
+    if not calls:
+        assert shown == text
+    assert max_calls is None or len(calls) <= max_calls
 
 
 def test_prose_is_not_held_back() -> None:
