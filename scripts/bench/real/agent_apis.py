@@ -123,9 +123,25 @@ def _messages_said(answer: Message) -> Said:
     )  # fmt: skip
 
 
+def _completions_body(messages: Sequence[Message], tools: Sequence[Message], limit: int) -> Body:
+    """What programs without a template send: turns behind their roles, calls in words."""
+    shown = [f"tools: {json.dumps(tools)}"] if tools else []
+    for message in messages:
+        called = "".join(f"\n{json.dumps(call['function'])}" for call in message.get("tool_calls") or ())
+        shown.append(f"{message['role']}: {message['content'] or ''}{called}")
+    return {"model": "default", "prompt": "\n\n".join([*shown, "assistant:"]), "max_tokens": limit}
+
+
+def _completions_said(answer: Message) -> Said:
+    usage = answer["usage"]
+    n_cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
+    return Said(answer["choices"][0]["text"], [], usage["prompt_tokens"], n_cached, usage["completion_tokens"])
+
+
 CHAT = Api("chat completions", "/v1/chat/completions", _chat_body, _chat_said)
-APIS = (
+TOOL_APIS = (
     CHAT,
     Api("responses", "/v1/responses", _responses_body, _responses_said),
     Api("messages", "/v1/messages", _messages_body, _messages_said),
 )
+APIS = (*TOOL_APIS, Api("completions", "/v1/completions", _completions_body, _completions_said))

@@ -20,7 +20,7 @@ from typing import Any
 from luce.supervisor.evaluating.transcripts import find_transcripts, read_transcript
 from luce.supervisor.text import TextModel
 from scripts.bench.harness import ROOT, Ratio, in_turns, llama_server_arguments, luced_arguments
-from scripts.bench.real.agent_apis import APIS, CHAT, Api, Message, Said
+from scripts.bench.real.agent_apis import APIS, CHAT, TOOL_APIS, Api, Message, Said
 from scripts.bench.real.agent_tools import FUNCTIONS, SYSTEM, TASKS, Folder, scratch_folder
 from scripts.bench.real.rows import Row, Setup
 from scripts.bench.replay.prompts import Prepared, PromptMaker, Setting
@@ -110,7 +110,9 @@ class Loop:
 
 def _live_rows(ours: ServerProcess, theirs: ServerProcess | None, volume: Volume) -> Iterator[Row]:
     ways = [GREEDY, *({**SAMPLED, "seed": seed} for seed in volume.seeds)]
-    for api in volume.apis:
+    for api in TOOL_APIS:
+        if api not in volume.apis:
+            continue
         found = _all(play(ours, api, way, volume) for way in ways)
         peer = _all(play(theirs, api, way, volume) for way in ways) if theirs is not None and api is CHAT else None
         yield Row(f"live, {api.name}: answers", found.n_answers, None if peer is None else peer.n_answers)

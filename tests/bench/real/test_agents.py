@@ -13,7 +13,7 @@ import pytest
 
 from luce.supervisor.text import TextModel
 from scripts.bench.real import agents
-from scripts.bench.real.agent_apis import APIS
+from scripts.bench.real.agent_apis import APIS, TOOL_APIS
 from scripts.bench.real.agent_tools import FUNCTIONS, SYSTEM, scratch_folder
 from scripts.bench.real.rows import Setup
 from scripts.bench.replay.dialects import prompt_of
@@ -26,11 +26,14 @@ def test_agents_runs_to_its_end(luced: Path, tiny_model: Path, full: bool) -> No
     setup = Setup("luce-tiny", tiny_model, luced, None, 0, 1, "q8_0", 512, quick=True)
     rows = {row.what: row for row in agents.measure(setup, replace(SMALLEST, apis=apis))}
     for api in apis:
-        assert rows[f"live, {api.name}: answers"].ours >= 2
-        assert rows[f"live, {api.name}: share with a leaked call"].is_met
-        for way in ("live", "recorded"):
+        ways = ["recorded"]
+        if api in TOOL_APIS:
+            ways.append("live")
+            assert rows[f"live, {api.name}: answers"].ours >= 2
+            assert rows[f"live, {api.name}: share with a leaked call"].is_met
+        for way in ways:
             read = rows[f"{way}, {api.name}: read anew of what is new"]
-            assert 0.9 < read.ours < 1.5, read
+            assert 0.9 < read.ours < (1.5 if api in TOOL_APIS else 3), read  # texts have no marks of messages
         assert rows[f"recorded, {api.name}: first token of warm turns"].ours > 0
 
 
@@ -43,13 +46,13 @@ def test_the_apis_tell_the_same_conversation(tiny_model: Path) -> None:
         {"role": "tool", "tool_call_id": "a", "content": "Text."},
     ]
     with TextModel(tiny_model) as model:
-        read = [prompt_of(api.path, {"model": "m", **api.body(messages, FUNCTIONS, 5)}, model) for api in APIS]
+        read = [prompt_of(api.path, {"model": "m", **api.body(messages, FUNCTIONS, 5)}, model) for api in TOOL_APIS]
         texts = []
         for prompt in read:
             with closing(model.render(prompt.messages, tools=list(prompt.tools))) as chat:
                 texts.append(chat.prompt)
     assert "Text." in texts[0]
-    assert texts == [texts[0]] * len(APIS)
+    assert texts == [texts[0]] * len(TOOL_APIS)
 
 
 def test_tools_do_what_they_say_and_stay_in_their_folder(tmp_path: Path) -> None:
