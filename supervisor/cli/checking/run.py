@@ -67,10 +67,10 @@ class CheckRun:
         from luce.supervisor.checking.checks import run_checks
         from luce.supervisor.checking.finding import left_out
 
-        with opened_subject(self._binary, self._config, self._volume) as (subject, reach):
-            pace, self.noise, ready = await probe(subject)
+        with opened_subject(self._binary, self._config, self._volume) as (probed, reach):
+            pace, self.noise, ready = await probe(probed)
             self.ready.update(ready)
-            subject = replace(subject, noise=self.noise)
+            subject = replace(probed, noise=self.noise)
             left = self._expect(reach, pace, minutes)
             self.found += [left_out("lengths", f"{length:,} tokens", reach.why) for length in reach.beyond]
             began_s = time.monotonic()
