@@ -73,6 +73,29 @@ def check(chat: RenderedChat, data: bytes, rng: random.Random) -> None:
         assert found == sorted(found, key=written.index)
 
 
+def written_answers(model: TextModel, chat: RenderedChat) -> list[bytes]:
+    """A call as the template writes it, alone and among words."""
+    prompt = chat.generation_prompt.encode()
+    call = written_call(model, chat, "CALLED").removeprefix(prompt).replace(b"CALLED", b"w1x", 1)
+    call = call.replace(b"CALLED", b"it")
+    end = (chat.thinking.ends or ("",))[0].encode()
+    return [call, end + call, b"w0x" + call + b"w2x", b"w0x" + end + call + b"w2x"] if call else []
+
+
+def with_wrong_marks(chat: RenderedChat, answer: bytes) -> Iterator[bytes]:
+    """One character of one mark is missing, or is a word."""
+    places = {
+        at
+        for mark in format_pieces(chat)
+        if len(mark) > 1
+        for found in re.finditer(re.escape(mark), answer)
+        for at in range(found.start(), found.end())
+    }
+    for at in sorted(places):
+        yield answer[:at] + answer[at + 1 :]
+        yield answer[:at] + b"w9x" + answer[at + 1 :]
+
+
 def texts(model: TextModel, chat: RenderedChat, rng: random.Random) -> Iterator[bytes]:
     """Of random pieces, without end."""
     marks = [piece for piece in format_pieces(chat) if len(piece) > 1]
@@ -117,6 +140,22 @@ def test_each_word_is_found_again(open_with: OpenWith, llama_templates_dir: Path
                     check(chat, data, rng)
                 except AssertionError as error:
                     raise AssertionError(f"{name}, {'with' if tools else 'without'} tools: {data!r}") from error
+
+
+def test_a_mark_with_a_wrong_character(open_with: OpenWith, llama_templates_dir: Path, full: bool) -> None:
+    for name in template_names(llama_templates_dir):
+        model = open_with(name)
+        try:
+            chat = model.render(HELLO, tools=TOOLS)
+        except (BadRequestError, TemplateError):
+            continue
+        rng = random.Random(name)
+        drawn = [data for answer in written_answers(model, chat) for data in with_wrong_marks(chat, answer)]
+        for data in drawn if full else rng.sample(drawn, min(len(drawn), 4)):
+            try:
+                check(chat, data, rng)
+            except AssertionError as error:
+                raise AssertionError(f"{name}: {data!r}") from error
 
 
 @pytest.mark.parametrize(
@@ -182,6 +221,15 @@ def test_each_word_is_found_again(open_with: OpenWith, llama_templates_dir: Path
             (
                 '<|eom|> to=read<|message|><atem:function_calls>\n<atem:invoke name="read">\n'
                 '<atem:parameter name="text">w0x</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>w1x'
+            ),
+        ),
+        # A mark that is not quite one, where the format takes anything up to it.
+        (
+            "muse-glimmer",
+            True,
+            (
+                ' to=read<|message|<atem:function_calls>\n<atem:invoke name="read">\n<atem:parameter name="text">w0x'
+                "</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>"
             ),
         ),
     ],

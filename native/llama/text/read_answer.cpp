@@ -84,13 +84,14 @@ private:
 
     void add_text(std::string_view text) {
         result_.message.content += answer_.openers.unveiled(std::string(text));
+        n_told_ += text.size();
         ++result_.n_mended;
     }
 
-    // What stands before a byte of what is readable, as told.
-    void tell_to(size_t end) {
-        n_told_ += end - std::min(at_, end);
-        at_ = std::max(at_, end);
+    // What is in no field, as far as the format has marks like it.
+    void pass_marks(std::string_view text) {
+        const auto& marks = answer_.marks;
+        n_told_ += text.size() - (marks.may_be_all_of(text) ? 0 : marks.without_marks(text).size());
     }
 
     void add_part(const AnswerPart& part) {
@@ -102,7 +103,8 @@ private:
         }
         n_calls_ = part.n_calls;
         last_ = &part;
-        tell_to(part.end);
+        n_told_ += part.end - std::min(at_, part.end);
+        at_ = std::max(at_, part.end);
     }
 
     // Those that stand at or before a byte of what is readable, with what of that stands before them.
@@ -111,13 +113,14 @@ private:
         for (; n_asides_ < asides.size() && asides[n_asides_].at <= begin; ++n_asides_) {
             const OutputText::Aside& aside = asides[n_asides_];
             add_gap(std::min(aside.at, readable().size()), false);
-            n_told_ += aside.text.size();
             const bool is_open = answer_.text.is_aside() && n_asides_ + 1 == asides.size();
             std::string_view text = aside.text.text;
             if (is_open && !is_final()) {
                 text = text.substr(0, answer_.openers.find_begun(text));
             }
-            if (!is_white(text)) {  // behind a call it is the format's
+            if (is_white(text)) {  // behind a call it is the format's
+                pass_marks(text);
+            } else {
                 add_text(text);
             }
         }
@@ -129,16 +132,25 @@ private:
             return;
         }
         const std::string_view gap = readable().substr(at_, end - at_);
+        at_ = end;
         if (is_within_call) {
             add_foreign(gap);
-        } else if (!answer_.marks.may_be_all_of(gap)) {
-            add_text(answer_.marks.without_marks(gap));
+        } else if (answer_.marks.may_be_all_of(gap)) {
+            pass_marks(gap);
+        } else {
+            add_from(gap, answer_.marks.without_marks(gap));
         }
-        tell_to(end);
+    }
+
+    // Of a text that begins with marks, what follows them.
+    void add_from(std::string_view text, std::string_view rest) {
+        pass_marks(text.substr(0, text.size() - rest.size()));
+        add_text(rest);
     }
 
     void add_foreign(std::string_view text) {
         const std::string_view foreign = answer_.marks.foreign_in(text);
+        n_told_ += text.size() - foreign.size();
         if (!foreign.empty()) {
             add_text(foreign);
         }
@@ -146,34 +158,37 @@ private:
 
     // Behind what could be read. A text may have marks behind it; a call is no further than its last byte.
     void add_rest(std::string_view rest) {
-        n_told_ += rest.size();
-        tell_to(readable().size());
+        pass_marks(readable().substr(at_));
         const bool has_marks = last_ != nullptr && last_->kind != AnswerPart::Kind::call;
-        if (has_marks && answer_.marks.may_be_all_of(rest)) {
-            return;
-        }
-        rest = has_marks ? answer_.marks.without_marks(rest) : rest;
-        if (!is_white(rest)) {
-            add_text(rest);
+        const bool is_mark = has_marks && answer_.marks.may_be_all_of(rest);
+        const std::string_view text = has_marks ? answer_.marks.without_marks(rest) : rest;
+        if (is_mark || is_white(text)) {
+            pass_marks(rest);
+        } else {
+            add_from(rest, text);
         }
     }
 
-    // What follows the last part.
+    // What follows the last part: marks, the last of them perhaps cut off, and text from the first byte that is none. A
+    // word at which a call begins is text: none has begun.
     void add_tail() {
         const std::string_view tail = readable().substr(at_);
-        const std::string_view rest = answer_.marks.without_marks(tail);
+        const size_t n_marks = tail.size() - answer_.marks.without_marks(tail).size();
         const size_t opener = std::min(answer_.openers.find(tail, 0), answer_.openers.find_begun(tail));
-        tell_to(readable().size());
-        if (opener < tail.size()) {
-            add_text(tail.substr(opener));
-        } else if (rest.empty() || (ends_in(AnswerPart::Kind::call) && answer_.marks.may_be_all_of(rest))) {
-            return;  // marks, the last of them perhaps cut off
-        } else if (ends_in(AnswerPart::Kind::call) && end_ == AnswerEnd::truncated) {
-            add_foreign(rest);
-        } else if (ends_in(AnswerPart::Kind::reasoning)) {
+        const size_t begin = std::min(opener, n_marks);
+        const bool is_text = opener < tail.size();
+        if (begin == tail.size() ||
+            (ends_in(AnswerPart::Kind::call) && !is_text && answer_.marks.may_be_all_of(tail))) {
+            pass_marks(tail);
+        } else if (ends_in(AnswerPart::Kind::call) && !is_text && end_ == AnswerEnd::truncated) {
+            add_foreign(tail);
+        } else if (ends_in(AnswerPart::Kind::reasoning) && !is_text && is_white(tail.substr(0, begin))) {
             result_.message.reasoning_content += tail;
+            n_told_ += tail.size();
         } else {
-            add_text(ends_in(AnswerPart::Kind::content) ? tail : rest);
+            const bool is_whole =
+                last_ == nullptr || (ends_in(AnswerPart::Kind::content) && is_white(tail.substr(0, begin)));
+            add_from(tail, is_whole ? tail : tail.substr(begin));
         }
     }
 
