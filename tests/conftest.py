@@ -6,6 +6,7 @@ Nothing here starts an engine; nothing here knows what a test checks.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -36,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """What hangs on neither the machine nor the day: the same examples each time (--full draws twice as many new ones),
-    as long as they take; and programs that hear the signals they are sent."""
+    as long as they take; no answer that loses text; and programs that hear the signals they are sent."""
     hypothesis.settings.register_profile(
         "suite",
         max_examples=100 if config.getoption("--full") else 50,
@@ -45,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
     )
     hypothesis.settings.load_profile("suite")
+    os.environ["LUCE_CHECK_ANSWERS"] = "1"  # of all answers, those of servers that tests start too
     # In the background of a script, or under nohup, these are ignored, and so they would be by all that is started
     # here. A handler of our own is not handed down: children begin with the default.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):

@@ -34,8 +34,8 @@ UNNAMED_MODEL = "default"  # a server that lists no model answers under any name
 _LOOK_S = 10.0
 _NO_LIST = frozenset({404, 405, 501})  # of a server that answers chats but lists no models
 _END_S = 30.0
-# What says where the parts of the package are, not what `luce serve` is to do.
-_KEPT = frozenset({"LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY"})
+# What is no option of `luce serve`: where the parts of the package are, and how tests look at it.
+_KEPT = frozenset({"LUCE_CHECK_ANSWERS", "LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY"})
 # The kernel ends it with this process. Set in the child, because nothing may run between fork and exec here.
 _START = (
     "import ctypes, os, signal, sys; parent = int(sys.argv.pop(1)); ctypes.CDLL(None).prctl(1, signal.SIGTERM);"

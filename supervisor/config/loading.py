@@ -28,7 +28,7 @@ _T = TypeVar("_T", SupervisorConfig, ServeSettings)
 # What the supervisor gives its engines itself.
 _NOT_SETTABLE = frozenset({"embedding", "stream_fd", "mux", "die_with_parent"})
 # Variables of ours that are no options.
-_OTHER_VARIABLES = frozenset({"LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY", CONFIG_VARIABLE})
+_OTHER_VARIABLES = frozenset({"LUCE_CHECK_ANSWERS", "LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY", CONFIG_VARIABLE})
 _ENGINES = "engines"
 _PROFILES = "profiles"
 _TABLES = frozenset({_ENGINES, _PROFILES})

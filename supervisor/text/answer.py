@@ -5,12 +5,16 @@ Knows nothing of how requests are rendered, and nothing of HTTP's shapes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from luce.supervisor.text.chat import RenderedChat
 from luce.supervisor.text.library import ParserHandle, c_id, c_ids, encode_text
+
+CHECK_VARIABLE = "LUCE_CHECK_ANSWERS"
+"""The environment variable that is "1" where a fault of the parser is to be an error: in tests."""
 
 
 @dataclass(frozen=True)
@@ -130,13 +134,16 @@ class AnswerParser:
         """The answer is complete, or (truncated) a limit cut it off. What is not in the model's format is content."""
         with self._parser as handle:
             values = self._library.json_of("parser_finish", handle, int(truncated))
-        return FinishedAnswer(
+        finished = FinishedAnswer(
             AnswerMessage.from_json(values["message"]),
             _deltas(values["deltas"]),
             values["consistent"],
             values["mended"],
             values["unaccounted"],
         )
+        if os.environ.get(CHECK_VARIABLE) == "1" and (finished.n_unaccounted or not finished.consistent):
+            raise AssertionError(f"the parser has lost text, or shown other text than it has: {finished}")
+        return finished
 
 
 def _deltas(values: Iterable[Mapping[str, Any]]) -> tuple[Delta, ...]:

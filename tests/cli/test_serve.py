@@ -89,7 +89,7 @@ def serving(bin_dir: Path, tmp_path: Path) -> Serving:
 
 def clean() -> dict[str, str]:
     """Without options; which build is tested stays."""
-    kept = {"LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY"}
+    kept = {"LUCE_CHECK_ANSWERS", "LUCE_DAEMON_BINARY", "LUCE_TEXT_LIBRARY"}
     return {name: text for name, text in os.environ.items() if not name.startswith("LUCE_") or name in kept}
 
 
