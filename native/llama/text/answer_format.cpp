@@ -53,12 +53,32 @@ std::string odd_arguments(std::string written) {
     return common_json::parse_no_throw(inner).is_object() ? inner : written;
 }
 
+// Calls, node by node. Of one there may be an id, or the arguments, before its name.
+class CallCount {
+public:
+    void pass(const common_peg_ast_node& node) {
+        is_unnamed_ = is_unnamed_ || node.tag == Tags::TOOL_OPEN;
+        if (node.tag == Tags::TOOL_NAME) {
+            ++n_named_;
+            is_unnamed_ = false;
+        }
+    }
+
+    size_t n_named() const { return n_named_; }
+    size_t n_begun() const { return n_named_ + is_unnamed_; }
+
+private:
+    size_t n_named_ = 0;
+    bool is_unnamed_ = true;
+};
+
 // llama.cpp leaves out arguments that are no object, and makes a call without any of it.
 void keep_odd_arguments(const common_peg_ast_arena& nodes, const common_peg_parse_result& result,
                         common_chat_msg& message) {
-    size_t n_calls = 0;
+    CallCount calls;
     nodes.visit(result, [&](const common_peg_ast_node& node) {
-        n_calls += node.tag == Tags::TOOL_NAME;
+        calls.pass(node);
+        const size_t n_calls = calls.n_begun();
         if (node.tag != Tags::TOOL_ARGS || node.is_partial || n_calls == 0 || n_calls > message.tool_calls.size()) {
             return;
         }
@@ -73,14 +93,9 @@ void keep_odd_arguments(const common_peg_ast_arena& nodes, const common_peg_pars
 std::vector<AnswerPart> parts_of(const common_peg_ast_arena& nodes, const common_peg_parse_result& result,
                                  size_t n_before) {
     std::vector<AnswerPart> parts;
-    size_t n_calls = 0;
-    bool is_unnamed = true;  // the next call, of which there may be an id before its name
+    CallCount calls;
     nodes.visit(result, [&](const common_peg_ast_node& node) {
-        is_unnamed = is_unnamed || node.tag == Tags::TOOL_OPEN;
-        if (node.tag == Tags::TOOL_NAME) {
-            ++n_calls;
-            is_unnamed = false;
-        }
+        calls.pass(node);
         const bool is_content = node.tag == Tags::CONTENT;
         if (!is_content && node.tag != Tags::REASONING && !is_of_call(node.tag)) {
             return;
@@ -90,7 +105,7 @@ std::vector<AnswerPart> parts_of(const common_peg_ast_arena& nodes, const common
                                                         : AnswerPart::Kind::call;
         parts.push_back({kind, std::max(node.start, n_before) - n_before, std::max(node.end, n_before) - n_before,
                          is_content || node.tag == Tags::REASONING ? node.sanitized_text() : "",
-                         n_calls + (kind == AnswerPart::Kind::call && is_unnamed)});
+                         kind == AnswerPart::Kind::call ? calls.n_begun() : calls.n_named()});
     });
     // Of a call's parts the innermost: between them there may be more than marks.
     const auto holds_next = [&](const AnswerPart& part) {
@@ -132,6 +147,16 @@ const common_peg_arena& grammar_of(const common_chat_parser_params& format) {
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter_or_digit(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+// A name, a quoted one, or a piece of JSON.
+bool is_word(std::string_view text) {
+    const bool has_letters = std::ranges::any_of(text, is_letter_or_digit);
+    const bool is_quoted = text.size() > 2 && text.front() == '"' && text.back() == '"';
+    return !has_letters ? text.find_first_not_of("{}[],:\"' \n+-.") == std::string_view::npos
+                        : std::ranges::all_of(is_quoted ? text.substr(1, text.size() - 2) : text, [](char c) {
+                              return is_letter_or_digit(c) || c == '_' || c == '-' || c == '.';
+                          });
+}
 
 // word, name="word" or name="12", perhaps cut off in its value.
 size_t n_bytes_of_attribute(std::string_view text) {
@@ -203,6 +228,12 @@ FormatMarks::FormatMarks(const common_peg_arena& grammar) {
     found.erase("");
     marks_.assign(found.begin(), found.end());
     std::ranges::sort(marks_, std::ranges::greater{}, &std::string::size);
+}
+
+FormatMarks FormatMarks::without_words() const {
+    FormatMarks tags;
+    std::ranges::copy_if(marks_, std::back_inserter(tags.marks_), std::not_fn(is_word));
+    return tags;
 }
 
 size_t FormatMarks::n_bytes_of_mark(std::string_view text) const {

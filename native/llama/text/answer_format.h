@@ -45,6 +45,9 @@ class FormatMarks {
 public:
     explicit FormatMarks(const common_peg_arena& grammar);
 
+    // Without those that are as good in any text: names, and what JSON is made of.
+    FormatMarks without_words() const;
+
     // A text without the marks at its beginning.
     std::string_view without_marks(std::string_view text) const;
     // Whether it is nothing but marks, the last of them perhaps cut off.
@@ -54,6 +57,8 @@ public:
     std::string_view foreign_in(std::string_view text) const;
 
 private:
+    FormatMarks() = default;
+
     size_t n_bytes_of_mark(std::string_view text) const;
 
     std::vector<std::string> marks_;  // longest first

@@ -14,6 +14,7 @@
 #include "llama/text/failure.h"
 #include "llama/text/grammar_choice.h"
 #include "llama/text/json_text.h"
+#include "llama/text/lenient_calls.h"
 #include "llama/text/message_marks.h"
 #include "llama/text/schema_grammar.h"
 
@@ -265,6 +266,7 @@ std::shared_ptr<const RenderedChat> render_chat(std::shared_ptr<const ChatTempla
     resolve_sampling(*chat);
     chat->parser = parser_of(chat->params, chat->chat_template->vocabulary());
     open_grammar(chat->parser.parser);
+    take_lenient_calls(chat->parser.parser);
     chat->continues = inputs.continue_final_message != COMMON_CHAT_CONTINUATION_NONE;
     return chat;
 }

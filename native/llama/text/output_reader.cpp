@@ -29,7 +29,7 @@ size_t character_end(std::string_view text, size_t at) {
 }  // namespace
 
 OutputReader::OutputReader(std::shared_ptr<const RenderedChat> chat, bool by_grammar)
-    : chat_(std::move(chat)), marks_(chat_->parser.parser) {
+    : chat_(std::move(chat)), marks_(chat_->parser.parser), tags_(marks_.without_words()) {
     // In some formats a call's beginning closes reasoning too; the first tag is for nothing else.
     const std::vector<std::string>& ends = chat_->params.thinking_end_tags;
     closer_ = ends.empty() ? "" : trimmed(ends.front());
@@ -111,7 +111,7 @@ bool OutputReader::mend() {
     if (veil_in_code()) {
         return true;
     }
-    if (reading_.is_open || marks_.may_be_all_of(std::string_view(readable().text).substr(reading_.end))) {
+    if (reading_.is_open || tags_.may_be_all_of(std::string_view(readable().text).substr(reading_.end))) {
         return false;
     }
     const auto& parts = reading_.parts;
@@ -213,7 +213,7 @@ void OutputReader::look_behind_calls(size_t from) {
     }
 }
 
-AnswerText OutputReader::answer_text() const { return {reading_, text_, rest_, marks_, openers_}; }
+AnswerText OutputReader::answer_text() const { return {reading_, text_, rest_, marks_, tags_, openers_}; }
 
 std::optional<ReadAnswer> OutputReader::read(uint64_t n_affordable) {
     if (!settle(n_affordable)) {

@@ -54,6 +54,7 @@ private:
 
     std::shared_ptr<const RenderedChat> chat_;
     FormatMarks marks_;
+    FormatMarks tags_;                          // marks that may stand behind what the format reads
     Openers openers_;                           // where calls may begin
     std::string closer_;                        // of reasoning
     llama_token closer_id_ = LLAMA_TOKEN_NULL;  // if it is a token, and only that closes it

@@ -156,12 +156,20 @@ private:
         }
     }
 
+    // What a limit has cut off in a call is of its arguments.
+    void add_to_call(std::string_view text) {
+        const std::string_view rest = answer_.tags.may_be_all_of(text) ? "" : answer_.tags.without_marks(text);
+        pass_marks(text.substr(0, text.size() - rest.size()));
+        result_.message.tool_calls.back().arguments += answer_.openers.unveiled(std::string(rest));
+        n_told_ += rest.size();
+    }
+
     // Behind what could be read. A text may have marks behind it; a call is no further than its last byte.
     void add_rest(std::string_view rest) {
         pass_marks(readable().substr(at_));
         const bool has_marks = last_ != nullptr && last_->kind != AnswerPart::Kind::call;
-        const bool is_mark = has_marks && answer_.marks.may_be_all_of(rest);
-        const std::string_view text = has_marks ? answer_.marks.without_marks(rest) : rest;
+        const bool is_mark = has_marks && answer_.tags.may_be_all_of(rest);
+        const std::string_view text = has_marks ? answer_.tags.without_marks(rest) : rest;
         if (is_mark || is_white(text)) {
             pass_marks(rest);
         } else {
@@ -177,10 +185,13 @@ private:
         const size_t opener = std::min(answer_.openers.find(tail, 0), answer_.openers.find_begun(tail));
         const size_t begin = std::min(opener, n_marks);
         const bool is_text = opener < tail.size();
-        if (begin == tail.size() ||
-            (ends_in(AnswerPart::Kind::call) && !is_text && answer_.marks.may_be_all_of(tail))) {
+        const bool is_cut_off = ends_in(AnswerPart::Kind::call) && !is_text && end_ == AnswerEnd::truncated;
+        if (is_cut_off && !has_ended(result_.message.tool_calls.back())) {
+            add_to_call(tail);
+        } else if (begin == tail.size() ||
+                   (ends_in(AnswerPart::Kind::call) && !is_text && answer_.marks.may_be_all_of(tail))) {
             pass_marks(tail);
-        } else if (ends_in(AnswerPart::Kind::call) && !is_text && end_ == AnswerEnd::truncated) {
+        } else if (is_cut_off) {
             add_foreign(tail);
         } else if (ends_in(AnswerPart::Kind::reasoning) && !is_text && is_white(tail.substr(0, begin))) {
             result_.message.reasoning_content += tail;

@@ -28,7 +28,8 @@ struct AnswerText {
     const AnswerReading& reading;
     const OutputText& text;
     const std::optional<std::string>& rest;
-    const FormatMarks& marks;
+    const FormatMarks& marks;  // within what the format reads
+    const FormatMarks& tags;   // behind it
     const Openers& openers;
 };
 
