@@ -162,7 +162,8 @@ class ResponseWriter:
                 return events
             self._item = MessageItem(0, with_logprobs=self._form.with_logprobs)  # an answer has at least one item
             events += self._item.open()
-        status = INCOMPLETE if is_last and self._reason is FinishReason.LENGTH else COMPLETED
+        is_cut_off = is_last and self._reason is FinishReason.LENGTH
+        status = INCOMPLETE if is_cut_off or self._item.is_broken_off else COMPLETED
         events += self._item.close(status)
         self._ended.append(self._item.snapshot(status))
         self._item = None

@@ -26,6 +26,10 @@ _decoder = json.JSONDecoder(strict=False)
 class OutputItem(Protocol):
     """One item of the answer. `open` once, then `piece` for each that comes, `close` once; `snapshot` at any time."""
 
+    @property
+    def is_broken_off(self) -> bool:
+        """Whatever the answer ended with: it cannot be whole as it stands."""
+
     def open(self) -> Iterator[Event]: ...
     def piece(self, text: str, logprobs: Sequence[TokenLogprob]) -> Iterator[Event]: ...
     def close(self, status: str) -> Iterator[Event]: ...
@@ -53,6 +57,10 @@ class _TextItem:
     @property
     def text(self) -> str:
         return "".join(self._texts)
+
+    @property
+    def is_broken_off(self) -> bool:
+        return False
 
     def open(self) -> Iterator[Event]:
         yield "response.output_item.added", fields(output_index=self._index, item=self._opened())
@@ -168,6 +176,14 @@ class FunctionCallItem:
         self._arguments: list[str] = []
         self._place = fields(item_id=self.id, output_index=index)
         self._delta_head = f'{self._place},"delta":'
+
+    @property
+    def is_broken_off(self) -> bool:
+        arguments = "".join(self._arguments)
+        try:
+            return arguments.lstrip().startswith("{") and _decoder.decode(arguments) is None
+        except (ValueError, RecursionError):
+            return True
 
     def open(self) -> Iterator[Event]:
         yield "response.output_item.added", fields(output_index=self._index, item=self.snapshot("in_progress"))

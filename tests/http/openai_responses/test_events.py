@@ -212,6 +212,17 @@ def test_an_answer_that_is_cut_off_is_incomplete() -> None:
     assert [item["status"] for item in response["output"]] == ["completed", "incomplete"]
 
 
+@pytest.mark.parametrize("reason", [FinishReason.LENGTH, FinishReason.STOP])
+def test_a_call_that_breaks_off_is_incomplete_whatever_follows(reason: FinishReason) -> None:
+    pieces: list[AnswerEvent] = [ToolCallPiece(0, 0, "call_1", "run", '{"a'), ContentPiece(0, "so")]
+    events, _ = write([*pieces, *ended(reason)])
+    whole = "incomplete" if reason is FinishReason.LENGTH else "completed"
+    assert [item["status"] for item in events[-1]["response"]["output"]] == ["incomplete", whole]
+    assert [event["item"]["status"] for event in events if event["type"] == "response.output_item.done"][
+        0
+    ] == "incomplete"
+
+
 def test_an_empty_answer_is_an_empty_message() -> None:
     events, _ = write(ended())
     assert types(events) == [*OPENING, *MESSAGE_OPENS, *MESSAGE_ENDS, "response.completed"]
