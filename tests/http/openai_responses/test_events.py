@@ -218,9 +218,10 @@ def test_a_call_that_breaks_off_is_incomplete_whatever_follows(reason: FinishRea
     events, _ = write([*pieces, *ended(reason)])
     whole = "incomplete" if reason is FinishReason.LENGTH else "completed"
     assert [item["status"] for item in events[-1]["response"]["output"]] == ["incomplete", whole]
-    assert [event["item"]["status"] for event in events if event["type"] == "response.output_item.done"][
-        0
-    ] == "incomplete"
+    assert (
+        next(event["item"]["status"] for event in events if event["type"] == "response.output_item.done")
+        == "incomplete"
+    )
 
 
 def test_an_empty_answer_is_an_empty_message() -> None:
