@@ -120,10 +120,7 @@ def test_an_answer_of_nothing_is_no_beginning(client: httpx.Client, content: Any
         (MESSAGES, {"role": "assistant", "content": ""}),
         (MESSAGES, {"role": "assistant", "content": [{"type": "text", "text": ""}]}),
         (RESPONSES, {"role": "assistant", "content": ""}),
-        (
-            RESPONSES,
-            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]},
-        ),
+        (RESPONSES, {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ""}]}),
     ],
 )
 def test_so_in_the_other_apis(client: httpx.Client, path: str, empty: dict[str, Any]) -> None:
