@@ -12,7 +12,7 @@
 #   gate            speculation with a drafter that is never right against plain decoding, on the model of 8 GB
 #   prefix          an agent's session against the bare loop and llama-server; $MODELS or the same
 #   real            the cells $CELLS of scripts/bench/real for $REAL_MODELS (smollm qwen), whose files lie in
-#                   $LUCE_CACHE_DIR/models; on the GPU, or with REAL_PLACE=cpu on 8 threads of the CPU
+#                   $XDG_CACHE_HOME/luce-daemon/models; on the GPU, or with REAL_PLACE=cpu on 8 threads of the CPU
 #   tests           the daemon's tests with --gpu (PYTEST_ADDOPTS="-n 8" where pytest-xdist is installed)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1

