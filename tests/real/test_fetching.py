@@ -60,7 +60,7 @@ def test_another_file_under_the_pinned_name_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_not_fetched_again_and_what_a_kill_left_is_removed(tmp_path: Path) -> None:
-    models = tmp_path / "models"
+    models = tmp_path / "luce-daemon" / "models"
     (models / "fetch-killed").mkdir(parents=True)
     (models / FILE).touch()
     done = run(tmp_path, "smollm")
@@ -89,7 +89,8 @@ def test_who_comes_second_waits(tmp_path: Path) -> None:
 
 def test_help_says_which_models_there_are_and_under_what_licence(tmp_path: Path) -> None:
     told = run(tmp_path, "--help").stdout
-    for word in ("smollm", "qwen", "gemma", "Apache-2.0", "Gemma Terms of Use", str(tmp_path / "luce-daemon" / "models")):
+    folder = str(tmp_path / "luce-daemon" / "models")
+    for word in ("smollm", "qwen", "gemma", "Apache-2.0", "Gemma Terms of Use", folder):
         assert word in told
     unknown = run(tmp_path, "llama")
     assert unknown.returncode == 2
