@@ -54,6 +54,8 @@ def traits_of(model: TextModel, *, with_tools: bool) -> TemplateTraits:
             if remedies := list(known[with_tools].remedies()):
                 offered = "with tools" if with_tools else "without tools"
                 logger.info("the chat template, %s, does not take every conversation: %s", offered, "; ".join(remedies))
+            if known[with_tools].moves_tools:
+                logger.info("the chat template moves the tools to each new question: what is behind them is read anew")
         return known[with_tools]
 
 
@@ -77,6 +79,7 @@ def find_traits(model: TextModel, *, with_tools: bool) -> TemplateTraits:
         takes_several_leading=all(probe.in_order(f"{role}{role}uau") for role in leading),
         roles_behind_system=_later_roles(probe, first, roles, shows_calls=shows_calls) if first else frozenset(),
         roles_without_system=_later_roles(probe, "", roles, shows_calls=shows_calls),
+        moves_tools=with_tools and probe.in_order("uau") and not probe.continues("u", "uau"),
         alternates=not probe.show_all("uuau", "uaau", *(("ucru", "uacrau") if shows_calls else ())),
         opens_with_user=not probe.show_all("au", "s", *(("crau", "cr") if shows_calls else ())),
     )

@@ -32,6 +32,8 @@ class TemplateTraits:
     """Roles of a system message further on that are shown in their place, in a conversation that begins with one."""
     roles_without_system: frozenset[str] = _SYSTEM_ROLES
     """The same in a conversation that does not."""
+    moves_tools: bool = False
+    """The tools stand before the user's latest message: what was read from the one before it on is read anew."""
     alternates: bool = False
     """Texts of the user and of the assistant take turns; calls and results do not count."""
     opens_with_user: bool = False

@@ -18,7 +18,8 @@ from luce.supervisor.http.prompts.templates.probes import find_traits
 from luce.supervisor.text import TextModel
 from tests.http.prompts.templates.conversations import TOOL, Message, conversation
 
-NEMO, LLAMA = "mistralai-Mistral-Nemo-Instruct-2407", "meta-llama-Llama-3.1-8B-Instruct"
+NEMO, SMALL = "mistralai-Mistral-Nemo-Instruct-2407", "Mistral-Small-3.2-24B-Instruct-2506"
+LLAMA = "meta-llama-Llama-3.1-8B-Instruct"
 
 PLAIN = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -69,7 +70,7 @@ def test_many_templates_take_everything(opened: Opened, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "length"),
-    [(NEMO, 9), ("Mistral-Small-3.2-24B-Instruct-2506", 9), (LLAMA, None), ("Kimi-K2-Instruct", None)],
+    [(NEMO, 9), (SMALL, 9), (LLAMA, None), ("Kimi-K2-Instruct", None)],
 )
 def test_the_form_of_ids(opened: Opened, name: str, length: int | None) -> None:
     assert find_traits(opened(name), with_tools=True).call_id_length == length
@@ -87,6 +88,12 @@ def test_a_system_text_has_to_be_shown_in_its_place(opened: Opened) -> None:
     assert apriel.roles_without_system == frozenset(), "its own system text would go"
 
 
+@pytest.mark.parametrize(("name", "moves"), [(NEMO, True), (SMALL, True), (LLAMA, False), ("", False), (PLAIN, False)])
+def test_tools_that_move_to_each_question(opened: Opened, name: str, moves: bool) -> None:
+    assert find_traits(opened(name), with_tools=True).moves_tools == moves
+    assert not find_traits(opened(name), with_tools=False).moves_tools
+
+
 def test_tools_and_calls(opened: Opened) -> None:
     def traits(name: str) -> tuple[bool, bool, bool]:
         found = find_traits(opened(name), with_tools=True)
@@ -99,7 +106,7 @@ def test_tools_and_calls(opened: Opened) -> None:
     assert traits("ibm-granite-granite-3.3-2B-Instruct") == (True, False, False)
 
 
-@pytest.mark.parametrize("name", [NEMO, "Mistral-Small-3.2-24B-Instruct-2506"])
+@pytest.mark.parametrize("name", [NEMO, SMALL])
 @pytest.mark.parametrize("begin", ["", "toolu_01A09q90qw90lq9", "abc"])
 def test_ids_give_the_same_prompt_each_turn(opened: Opened, name: str, begin: str) -> None:
     """Also where an earlier turn had other ids for the same calls."""
