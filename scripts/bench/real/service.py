@@ -8,7 +8,6 @@ are that machine's, so that the processor time until ready is told as well.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from luce.supervisor.models.model_memory import model_memory
 from scripts.bench.harness import Ratio, in_turns, llama_server_arguments, luced_arguments
 from scripts.bench.real.rows import Row, Setup
 from scripts.bench.real.texts import RealText
-from scripts.bench.servers import REQUEST_DEADLINE_S, LlamaServer, LuceServer
+from scripts.bench.servers import REQUEST_DEADLINE_S, LlamaServer, LuceServer, processor_s
 from tests.daemon_driver import DaemonDriver, gen_line
 
 _ROOM = 64  # tokens beside a prompt and its answer
@@ -156,7 +155,7 @@ class _Watch:
     def is_ready(self, pid: int) -> None:
         self._ready_s = time.monotonic() - self._began_s
         self._pids = _with_children(pid)
-        self._busy_s = sum(map(_busy_s, self._pids))
+        self._busy_s = sum(map(processor_s, self._pids))
 
     def started(self) -> Started:
         maps = [_memory(pid) for pid in self._pids]
@@ -168,11 +167,6 @@ class _Watch:
 def _with_children(pid: int) -> list[int]:
     below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [pid, *(each for child in below for each in _with_children(int(child)))]
-
-
-def _busy_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory(pid: int) -> tuple[float, float]:
