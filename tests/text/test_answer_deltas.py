@@ -166,7 +166,7 @@ def test_every_template(open_with: OpenWith, llama_templates_dir: Path, full: bo
     """In short form a part of them, and of the places to cut at. Long answers are cut into long pieces: the reference
     takes the square of the length."""
     names = template_names(llama_templates_dir)[:: 1 if full else 11]
-    volumes = [(250, 9), (1000, 200)] if full else [(250, 60)]
+    volumes = [(150, 9), (1000, 200)] if full else [(250, 60)]
     n_read = 0
     for name in names:
         for index, (model, chat) in enumerate(rendered(open_with, name)):
