@@ -128,7 +128,7 @@ def _xml_calls(text: str, tools: Mapping[str, Mapping[str, Any]]) -> list[Repair
         if parameters is None or _PARAMETER.sub("", match[2]).strip():
             return None
         values = {name: _typed(value, parameters, name) for name, value in _PARAMETER.findall(match[2])}
-        calls.append(RepairedCall(match[1], json.dumps(values, ensure_ascii=False)))
+        calls.append(RepairedCall.of(match[1], values))
         at = match.end()
         while at < len(text) and text[at].isspace():
             at += 1

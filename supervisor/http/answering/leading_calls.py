@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from luce.supervisor.http.prompts.history.characters import whole_characters
 from luce.supervisor.http.prompts.history.lenient_json import lenient_json
 
 MAX_HELD_CHARACTERS = 1 << 20
@@ -39,6 +40,10 @@ class RepairedCall:
     arguments: str
     """JSON text of an object."""
 
+    @classmethod
+    def of(cls, name: str, arguments: Mapping[str, Any]) -> RepairedCall:
+        return cls(name, whole_characters(json.dumps(arguments, ensure_ascii=False)))
+
 
 def read_json_call(value: Any, tools: Collection[str]) -> RepairedCall | None:
     """The call of one of the tools that a JSON value is, if it is one."""
@@ -51,7 +56,7 @@ def read_json_call(value: Any, tools: Collection[str]) -> RepairedCall | None:
         arguments = lenient_json(arguments)
     if not isinstance(name, str) or name not in tools or not isinstance(arguments, Mapping):
         return None
-    return RepairedCall(name, json.dumps(arguments, ensure_ascii=False))
+    return RepairedCall.of(name, arguments)
 
 
 class LeadingCalls:

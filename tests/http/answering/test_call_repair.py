@@ -85,6 +85,7 @@ CALLS: list[tuple[str, str, list[tuple[str, dict[str, Any]]]]] = [
     (f"[{BARE}, {LIST}]", "", [READ, ("list", {})]),
     (f"{BARE}; {BARE}", "", [READ, READ]),
     (f"{BARE[:-1]}]}}", "", [READ]),
+    ('{"name": "read", "arguments": {"path": "\\ud83d"}}', "", [("read", {"path": "\ufffd"})]),
     (f"{BARE[:-1]}]\n{LIST}", "", [READ, ("list", {})]),
     (f"{BARE[:-1]}\n{LIST}", "", [READ, ("list", {})]),
     (f"```json\n{BARE}\n```\n\n```json\n{LIST}\n```", "", [READ, ("list", {})]),
