@@ -177,6 +177,9 @@ def is_leaked(text: str) -> bool:
 
 # Recorded sessions
 
+_Times = dict[str, list[float]]
+"""In s, by side."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -225,8 +228,9 @@ def _recorded_rows(
     for api in apis:
         sides = {"ours": ours} | ({"theirs": theirs} if theirs is not None and api is CHAT else {})
         reads = {name: Read() for name in sides}
-        warm: dict[str, list[float]] = {name: [] for name in sides}
-        behind: dict[str, list[float]] = {name: [] for name in sides}
+        warm: _Times = {name: [] for name in sides}
+        back: _Times = {name: [] for name in sides}
+        behind: _Times = {name: [] for name in sides}
         for number, session in enumerate(sessions):
             told: dict[str, list[Said]] = {name: [] for name in sides}
             for turn, request in enumerate(session):
@@ -239,10 +243,14 @@ def _recorded_rows(
                     if request.before is not None:
                         reads[name].add(said, told[name][request.before].n_prompt)
                         warm[name].append(took_s)
+                        if request.before != turn - 1:
+                            back[name].append(took_s)
                     elif request.is_compacted:
                         behind[name].append(took_s)
         yield reads["ours"].row(f"recorded, {api.name}", reads.get("theirs"))
         yield _first_token(f"recorded, {api.name}: first token of warm turns", warm, "<= 0.5 of llama-server")
+        if back["ours"]:
+            yield _first_token(f"recorded, {api.name}: of these, back from a sub-agent", back, "")
         yield _first_token(f"recorded, {api.name}: first token behind a summary", behind, "")
 
 
@@ -252,10 +260,11 @@ def _of_its_own(messages: Sequence[Message], api: Api) -> list[Message]:
     return [{**system, "content": f"{api.name}\n{system['content']}"}, *others]
 
 
-def _first_token(what: str, took_s: Mapping[str, Sequence[float]], aim: str) -> Row:
+def _first_token(what: str, took_s: _Times, aim: str) -> Row:
     ours, theirs = took_s["ours"], took_s.get("theirs", [])
     if not theirs:
         return Row(what, median(ours), unit="s")
     ratio = Ratio.of([a / b for a, b in zip(ours, theirs, strict=True)])
     is_met = ratio.median <= 0.5 if aim else None
-    return Row(what, median(ours), median(theirs), "s", aim, is_met, "" if is_met else f"ratio {ratio}")
+    note = "" if is_met else f"ratio {ratio}; a side that has lost nothing reads the same tokens"
+    return Row(what, median(ours), median(theirs), "s", aim, is_met, note)
