@@ -9,29 +9,37 @@
 #include <utility>
 
 #include "speculation/ngram/answer_memory.h"
+#include "speculation/ngram/copy_edits.h"
 #include "speculation/ngram/ngram_index.h"
 
 namespace luce::speculation {
 
 namespace {
 
-constexpr std::size_t kLongNgram = 8;  // kept besides the short ngrams, so that common ones do not hide a long copy
-constexpr std::size_t kLongest = 32;   // what is longer equal is worth as much
+constexpr std::size_t kLongNgram = 8;    // kept besides the short ngrams, so that common ones do not hide a long copy
+constexpr std::size_t kLongest = 32;     // what is longer equal is no better a place …
+constexpr std::size_t kMostEqual = 128;  // … but makes what comes next likelier, up to here
 constexpr std::size_t kMostLongPlaces = 16;  // looked at for a draft, latest first
 constexpr std::size_t kMostShortPlaces = 32;
 constexpr std::size_t kMostVoters = 16;
+constexpr std::size_t kSure = 32;               // equal tokens from which a draft may be as long as is wanted; before,
+constexpr std::size_t kPerEqual = 2;            // drafted tokens for each equal one, because chance ends soon
+constexpr std::size_t kOnPathMost = 15;         // or as many where the lane was copying
 constexpr std::size_t kMostAtOnce = 1U << 16U;  // tokens made known in a call, so that none takes long
 constexpr std::size_t kOnPath = 4;              // equal tokens that show where a lane is copying from
+constexpr std::size_t kProven = 16;             // copied tokens after which it is no chance
 constexpr std::size_t kWindow = 16;             // how far from there it is looked for after a departure
 constexpr std::size_t kReturn = 64;             // and for how many tokens
 constexpr float kLeastWorth = 0.1F;             // below this no target call is cheap enough
 
-// What speaks for a token: how many places there are and how many go on with it, or that the lane was copying there.
-enum class Evidence : std::uint8_t { one, all, most, some, on_path, beside_path };
-constexpr std::size_t kEvidences = 6;
+// What speaks for a token: how many places there are and how many go on with it, that the lane was copying there, or
+// that it has changed the same tokens before.
+enum class Evidence : std::uint8_t { one, all, most, some, on_path, beside_path, edited };
+constexpr std::size_t kEvidences = 7;
 
-// Equal tokens before the proposed one, those of the draft included: the lowest number of each class.
-constexpr std::array<std::size_t, 9> kLengths = {1, 2, 3, 4, 5, 7, 10, 16, kLongest};
+// Equal tokens before the proposed one, those of the draft included (of an edit: how often it was made): the lowest
+// number of each class.
+constexpr std::array<std::size_t, 11> kLengths = {1, 2, 3, 4, 5, 7, 10, 16, 32, 64, kMostEqual};
 
 // How often proposals with the same evidence were right, of late. A draft's later tokens are counted only if those
 // before them were right: then as much more is equal, and they are worth what a longer match is worth.
@@ -75,22 +83,23 @@ private:
     static constexpr float kMemory = 512.0F;
     // Rounded from what edits of code, code and prose gave, a hundred of each, half a million tokens.
     static constexpr float kPrior[kEvidences][kLengths.size()] = {
-        {0.30F, 0.39F, 0.52F, 0.61F, 0.67F, 0.76F, 0.85F, 0.92F, 0.94F},  // one
-        {0.60F, 0.70F, 0.79F, 0.82F, 0.86F, 0.90F, 0.93F, 0.96F, 0.98F},  // all
-        {0.36F, 0.40F, 0.43F, 0.47F, 0.50F, 0.50F, 0.50F, 0.60F, 0.70F},  // most
-        {0.12F, 0.16F, 0.20F, 0.21F, 0.21F, 0.21F, 0.21F, 0.25F, 0.25F},  // some
-        {0.48F, 0.78F, 0.79F, 0.86F, 0.86F, 0.88F, 0.90F, 0.94F, 0.99F},  // on_path
-        {0.23F, 0.54F, 0.69F, 0.70F, 0.79F, 0.80F, 0.88F, 0.93F, 0.96F},  // beside_path
+        {0.30F, 0.39F, 0.52F, 0.61F, 0.67F, 0.76F, 0.85F, 0.92F, 0.94F, 0.97F, 0.98F},   // one
+        {0.60F, 0.70F, 0.79F, 0.82F, 0.86F, 0.90F, 0.93F, 0.96F, 0.98F, 0.985F, 0.99F},  // all
+        {0.36F, 0.40F, 0.43F, 0.47F, 0.50F, 0.50F, 0.50F, 0.60F, 0.70F, 0.70F, 0.70F},   // most
+        {0.12F, 0.16F, 0.20F, 0.21F, 0.21F, 0.21F, 0.21F, 0.25F, 0.25F, 0.25F, 0.25F},   // some
+        {0.48F, 0.78F, 0.79F, 0.86F, 0.86F, 0.88F, 0.90F, 0.94F, 0.98F, 0.985F, 0.99F},  // on_path
+        {0.23F, 0.54F, 0.69F, 0.70F, 0.79F, 0.80F, 0.88F, 0.93F, 0.96F, 0.97F, 0.98F},   // beside_path
+        {0.70F, 0.85F, 0.90F, 0.92F, 0.94F, 0.95F, 0.96F, 0.97F, 0.98F, 0.98F, 0.98F},   // edited
     };
 
     std::array<std::array<Count, kLengths.size()>, kEvidences> counts_{};
 };
 
 // How many tokens before the place are equal to those at the text's end.
-std::size_t n_equal_before(std::span<const Token> source, std::size_t place, std::span<const Token> text) {
-    const std::size_t n_most = std::min({place, text.size(), kLongest});
+std::size_t n_equal_before(std::span<const Token> source, std::size_t place, std::span<const Token> text,
+                           std::size_t n_most = kLongest) {
     std::size_t n = 0;
-    while (n < n_most && source[place - 1 - n] == text[text.size() - 1 - n]) ++n;
+    while (n < std::min({place, text.size(), n_most}) && source[place - 1 - n] == text[text.size() - 1 - n]) ++n;
     return n;
 }
 
@@ -138,6 +147,7 @@ struct Pending {
 struct Path {
     std::size_t n_back = 0;  // from the text's end to the place
     std::size_t n_text = 0;
+    std::size_t n_copied = 0;  // tokens that it has copied there in all
 };
 
 struct Lane {
@@ -148,6 +158,8 @@ struct Lane {
     std::size_t n_text = 0;
     std::vector<Pending> pending;  // two of each n_text at the most, so no more than twice what a draft can be long
     std::optional<Path> path;
+    std::size_t n_prompt = 0;
+    CopyEdits edits;  // of what it copies from its prompt
 };
 
 void search(const NgramIndex& index, Place place, std::span<const Token> source, std::span<const Token> text,
@@ -194,18 +206,24 @@ Found find(const Lane& lane, std::span<const Token> text, std::size_t n_least, s
     if (found.places.empty()) {
         search(lane.shorter, lane.shorter.latest(text), text, text, n_least, kMostShortPlaces, found);
     }
-    if (!lane.path || text.size() - lane.path->n_text > kReturn) return found;
+    if (!lane.path || lane.path->n_copied < kProven || text.size() - lane.path->n_text > kReturn) return found;
     Found on_path = search_path(text, *lane.path);
     if (on_path.n_equal != found.n_equal) return on_path.n_equal > found.n_equal ? on_path : found;
     // A text that repeats itself copies from so near its end that others have more to propose.
     return !on_path.places.empty() && on_path.places.front() + n_most <= text.size() ? on_path : found;
 }
 
+// The search stops counting what is equal where no place is better any more.
+Found measured(Found found, std::span<const Token> source, std::span<const Token> text) {
+    if (found.n_equal == kLongest) found.n_equal = n_equal_before(source, found.places.front(), text, kMostEqual);
+    return found;
+}
+
 // What is proposed of one text.
 struct Copied {
     Pending pending;
     std::vector<float> confidence;
-    std::size_t place = 0;  // that it was copied from to its end
+    std::size_t place = 0;  // that it was copied from
 
     double n_expected() const {  // tokens that are right
         double n_right = 0, chance = 1;
@@ -223,7 +241,10 @@ struct NgramLookup::State {
     HitRates& rates_of(const Pending& pending) { return pending.of_answers ? rates_of_answers : rates; }
     void advance(Lane& lane, std::span<const Token> text, std::size_t n_known);
     void learn(const Lane& lane, Pending& pending, std::span<const Token> text);
-    Copied copy(std::span<const Token> source, Found found, std::size_t n_text, std::size_t n_most);
+    Copied copy(std::span<const Token> source, Found found, std::size_t n_text, std::size_t n_most,
+                const CopyEdits& edits);
+    void push(Copied& copied, Token token, HitRates::Cell cell);
+    void follow_path(Lane& lane, std::span<const Token> text, std::size_t place, std::size_t n_equal);
     Draft propose(Lane& lane, const DraftAsk& ask, std::size_t n_most);
 
     std::size_t n_least;
@@ -256,34 +277,73 @@ void NgramLookup::State::learn(const Lane& lane, Pending& pending, std::span<con
     }
 }
 
-// What the places go on with, as far as that is a text. `source`: the lane's own, or the answers.
-Copied NgramLookup::State::copy(std::span<const Token> source, Found found, std::size_t n_text, std::size_t n_most) {
+void NgramLookup::State::push(Copied& copied, Token token, HitRates::Cell cell) {
+    copied.pending.tokens.push_back(token);
+    copied.pending.cells.push_back(cell);
+    copied.confidence.push_back(rates_of(copied.pending).of(cell));
+}
+
+// What the places go on with, as far as that is a text, with the edits that are to be expected. `source`: the lane's
+// own, or the answers.
+Copied NgramLookup::State::copy(std::span<const Token> source, Found found, std::size_t n_text, std::size_t n_most,
+                                const CopyEdits& edits) {
     Copied copied{{n_text, source.data() == answers.text().data(), {}, {}}, {}};
     std::vector<std::size_t>& places = found.places;
+    std::size_t n_passed = 0;  // tokens of the source
     while (copied.confidence.size() < n_most) {
-        const std::size_t n = copied.confidence.size();
         const auto ends = [&](std::size_t place) {
-            if (place + n >= source.size()) return true;
-            return copied.pending.of_answers && source[place + n] == AnswerMemory::kEnd;
+            if (place + n_passed >= source.size()) return true;
+            return copied.pending.of_answers && source[place + n_passed] == AnswerMemory::kEnd;
         };
         std::erase_if(places, ends);
         if (places.empty()) break;
-        const Vote vote = vote_of(source, places, n);
-        std::erase_if(places, [&](std::size_t place) { return source[place + n] != vote.token; });
+        const Vote vote = vote_of(source, places, n_passed);
+        std::erase_if(places, [&](std::size_t place) { return source[place + n_passed] != vote.token; });
         copied.place = places.front();
-        copied.pending.tokens.push_back(vote.token);
-        copied.pending.cells.push_back(HitRates::cell_of(found.evidence.value_or(vote.evidence), found.n_equal + n));
-        copied.confidence.push_back(rates_of(copied.pending).of(copied.pending.cells.back()));
+        if (const CopyEdit* edit = edits.expected(source, places.front() + n_passed)) {
+            // Once it has begun the edit goes on as before.
+            auto n_speaking = static_cast<std::size_t>(edit->n_made);
+            for (const Token token : edit->after) {
+                if (copied.confidence.size() == n_most) break;
+                push(copied, token, HitRates::cell_of(Evidence::edited, std::exchange(n_speaking, kMostEqual)));
+            }
+            places.resize(1);
+            n_passed += edit->before.size();
+            continue;
+        }
+        push(copied, vote.token, HitRates::cell_of(found.evidence.value_or(vote.evidence), found.n_equal + n_passed));
+        ++n_passed;
     }
     return copied;
 }
 
+// The lane copies from this place now, whose last n_equal tokens are those of the text.
+void NgramLookup::State::follow_path(Lane& lane, std::span<const Token> text, std::size_t place, std::size_t n_equal) {
+    std::size_t n_copied = n_equal;
+    if (lane.path) {
+        const std::size_t before = lane.path->n_text - lane.path->n_back;
+        const std::size_t n_source = place > before ? place - before : 0, n_copy = text.size() - lane.path->n_text;
+        const bool goes_on = n_copy <= kReturn && n_source <= n_copy + kWindow && n_copy <= n_source + kWindow;
+        if (goes_on) n_copied = std::max(n_copied, lane.path->n_copied + std::min(n_equal, n_copy));
+        if (goes_on && place > before && place <= lane.n_prompt) {
+            lane.edits.learn(text, lane.path->n_text, before, place);
+        }
+    }
+    lane.path = Path{text.size() - place, text.size(), n_copied};
+}
+
 Draft NgramLookup::State::propose(Lane& lane, const DraftAsk& ask, std::size_t n_most) {
     const std::span<const Token> text = ask.text;
-    const Found found = find(lane, text, n_least, n_most);
-    const Copied own = copy(text, found, text.size(), n_most);
-    const Copied other = copy(answers.text(), find_in(answers, text, n_least), text.size(), n_most);
-    if (found.n_equal >= kOnPath && own.place > 0) lane.path = Path{text.size() - own.place, text.size()};
+    const Found found = measured(find(lane, text, n_least, n_most), text, text);
+    if (found.n_equal >= kOnPath) follow_path(lane, text, found.places.front(), found.n_equal);
+    const Found of_answers = measured(find_in(answers, text, n_least), answers.text(), text);
+    const auto n_most_of = [&](const Found& source) {
+        if (source.n_equal >= kSure) return n_most;
+        return std::min(n_most, std::max(kPerEqual * source.n_equal, source.evidence ? kOnPathMost : 0));
+    };
+    const Copied own = copy(text, found, text.size(), n_most_of(found), lane.edits);
+    const Copied other = copy(answers.text(), of_answers, text.size(), n_most_of(of_answers), {});
+    if (found.n_equal >= kOnPath && own.place > 0) lane.path->n_back = text.size() - own.place;
     const bool is_new = lane.pending.empty() || lane.pending.back().n_text != text.size();
     for (const Copied* copied : {&own, &other}) {
         if (is_new && !copied->confidence.empty()) lane.pending.push_back(copied->pending);
@@ -321,8 +381,9 @@ void NgramLookup::follow(LaneId lane, std::span<const Token> text, std::int32_t 
 
 // What of the text was put back from memory is made known by the next calls, kMostAtOnce tokens each; until then drafts
 // come from what is known.
-void NgramLookup::begin(LaneId lane, std::span<const Token> /*text*/, std::int32_t /*n_computed*/) {
+void NgramLookup::begin(LaneId lane, std::span<const Token> text, std::int32_t /*n_computed*/) {
     state_->lane_of(lane) = Lane(state_->n_least);
+    state_->lane_of(lane).n_prompt = text.size();
 }
 
 void NgramLookup::answered(std::span<const Token> text, std::int32_t n_prompt) {

@@ -5,10 +5,12 @@
 // For a draft the longest end of the text that occurred before is looked up, and what followed is proposed: of several
 // occurrences what most of them went on with, then what the latest one did. A lane also remembers where it was copying
 // from: after a departure (a changed name, an inserted line) one or two equal tokens near that place are enough to go
-// on there. The latest answers of all lanes are looked up as well: tool calls have the same frame each time, which no
-// prompt shows. What a proposal is worth is learnt, over all lanes, from what really followed: by how much is equal,
-// how many occurrences agree, whether the place is where the lane was copying from, and whether it is in an earlier
-// answer. Of both drafts the one that is expected to be right for longer is proposed.
+// on there, and what it has changed before is changed again where the same tokens stand (copy_edits.h). A draft is no
+// longer than twice what is equal before it, until that is much. The latest answers of all lanes are looked up as well:
+// tool calls have the same frame each time, which no prompt shows. What a proposal is worth is learnt, over all lanes,
+// from what really followed: by how much is equal, how many occurrences agree, whether the place is where the lane was
+// copying from, and whether it is in an earlier answer. Of both drafts the one that is expected to be right for longer
+// is proposed.
 //
 // Sources: "Prompt Lookup Decoding" (Saxena, 2023); earlier answers as in "SuffixDecoding" (Oliaro et al., 2024);
 // chains of places by hash as in LZ77 compressors.
