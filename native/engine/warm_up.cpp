@@ -24,6 +24,10 @@ constexpr int kPlainCalls = 3;
 // Of each width, of which the shortest counts: the first two make the graph, and keep it. Of very long ones one.
 constexpr int kCalls = 4;
 constexpr double kVeryLong_s = 0.04;
+// Where calls take long so many of their time, within this: a wrong guess of what wide calls cost is dear there.
+constexpr double kMostCalls = 24;
+constexpr double kMostSlow_s = 2;
+constexpr std::int32_t kNarrowing = 3;  // from a width to the next
 
 class WarmUp {
 public:
@@ -31,7 +35,8 @@ public:
         : decoder_(decoder),
           speculator_(speculator),
           clock_(clock),
-          end_s_(clock.now_s() + (speculator.has_models() ? kMost_s : kMostWithoutModel_s)) {}
+          started_s_(clock.now_s()),
+          end_s_(started_s_ + (speculator.has_models() ? kMost_s : kMostWithoutModel_s)) {}
 
     // Returns whether there is time for more.
     bool with_lanes(std::int32_t n_lanes) {
@@ -55,6 +60,8 @@ private:
         for (int i = 0, n_no_faster = 0; i < kMostFirstCalls && n_no_faster < kNoFaster; ++i) {
             const std::optional<double> seconds = call(0);
             if (!seconds) return false;
+            if (*seconds > kLong_s)
+                end_s_ = std::max(end_s_, started_s_ + std::min(kMostCalls * *seconds, kMostSlow_s));
             if (*seconds > kLong_s) break;
             n_no_faster = *seconds > kStillFaster * fastest_s ? n_no_faster + 1 : 0;
             fastest_s = std::min(fastest_s, *seconds);
@@ -69,7 +76,7 @@ private:
         note(", " + std::to_string(n_lanes()) + (n_lanes() == 1 ? " lane " : " lanes "), *plain_s);
         if (clock_.now_s() >= end_s_) return false;
         if (const double draft_s = speculator_.warm_up_drafts(candidates()); draft_s > 0) note(", drafts ", draft_s);
-        for (std::int32_t width = speculator_.n_most(); width > 0; width /= 2) {
+        for (std::int32_t width = speculator_.n_most(); width > 0; width /= kNarrowing) {
             std::optional<double> least_s;
             for (int i = 0; i < kCalls; ++i) {
                 const std::optional<double> seconds = call(width);
@@ -136,6 +143,7 @@ private:
     Decoder& decoder_;
     Speculator& speculator_;
     const Clock& clock_;
+    double started_s_;
     double end_s_;
     std::optional<double> least_s_per_token_;
     std::int32_t n_longest_ = 1;
@@ -148,7 +156,8 @@ private:
 void warm_up(Decoder& decoder, Speculator& speculator, std::int32_t n_lanes, const Clock& clock) {
     bool is_believed = false;
     std::string found;
-    for (int attempt = 0; attempt < kAttempts && !is_believed; ++attempt) {
+    const double until_s = clock.now_s() + kMostSlow_s;
+    for (int attempt = 0; attempt < kAttempts && !is_believed && clock.now_s() < until_s; ++attempt) {
         WarmUp measured(decoder, speculator, clock);
         bool has_time = measured.with_lanes(1);
         for (std::int32_t n = n_lanes; n > 1 && has_time; n /= 2) has_time = measured.with_lanes(n);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kStartGrant = 1;    // plain steps that may go into finding out at first
 constexpr double kMostTrials = 4;    // plain steps' worth that is put by for trials
-constexpr double kMostSaved = 32;    // plain steps: the longest drafts may fail more than once
+constexpr double kMostSaved = 20;    // plain steps: what copies have saved is not for other texts to lose
 constexpr double kStayShare = 0.01;  // of a step's worth: better by less is no reason to change the width
 constexpr double kLateShare = 1.0 / 32;
 constexpr double kLongShare = 1.0 / 512;
@@ -35,6 +35,15 @@ ControllerConfig checked(ControllerConfig config) {
     return config;
 }
 
+// Of what is asked for: n-grams are free and may be longer.
+std::int32_t n_longest_asked(const ControllerConfig& config) {
+    std::int32_t n_longest = 0;
+    for (const SourceTraits& traits : config.sources) {
+        if (!traits.is_free) n_longest = std::max(n_longest, std::min(traits.n_most, config.n_most));
+    }
+    return n_longest;
+}
+
 std::span<const float> pick(std::span<const float> from, std::span<const std::size_t> nodes, std::span<float> to) {
     for (std::size_t i = 0; i < nodes.size(); ++i) to[i] = from[nodes[i]];
     return to.first(nodes.size());
@@ -46,11 +55,12 @@ SpeculationController::SpeculationController(ControllerConfig config)
     : config_(checked(std::move(config))),
       has_trees_(
           std::any_of(config_.sources.begin(), config_.sources.end(), [](const auto& s) { return s.can_branch; })),
+      counted_on_(n_longest_asked(config_) > 0 ? kCountedOnBesideModels : kCountedOn),
       call_costs_(1, 0),
       tree_costs_(1, 0),
       acceptance_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
       tree_chances_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
-      draft_value_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size(), config_.n_most),
+      draft_value_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size(), n_longest_asked(config_)),
       readings_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
       speeds_(static_cast<std::size_t>(config_.n_lanes)),
       long_speeds_(static_cast<std::size_t>(config_.n_lanes)),

@@ -150,8 +150,10 @@ public:
 private:
     using Chances = StepOptions::Chances;
 
-    // Of the tokens that are expected to be right. A step that pays with no more than these needs no budget.
-    static constexpr double kCountedOn = 0.6;
+    // Of the tokens that are expected to be right. A step that pays with no more than these needs no budget. Where a
+    // model drafts, too, less: what is taken of copies is not left to its drafts.
+    static constexpr double kCountedOn = 0.8;
+    static constexpr double kCountedOnBesideModels = 0.6;
 
     // What this step is decided by.
     struct Situation {
@@ -243,7 +245,7 @@ private:
     bool covers(const StepOption& option, const Situation& now) const {
         if (option.n_drafted == 0) return true;
         const double risk_s = now.costs.worst_s(option.n_drafted) - now.costs.plain_s();
-        return risk_s <= kCountedOn * option.n_right / now.rate || budget_.covers(risk_s);
+        return risk_s <= counted_on_ * option.n_right / now.rate || budget_.covers(risk_s);
     }
     StepOption decide(const Situation& now, std::size_t n_lanes);
     std::size_t try_cost(const Situation& now, std::size_t best);
@@ -256,7 +258,8 @@ private:
     Speed& speed(std::size_t n_lanes) { return speeds_[std::min(n_lanes, speeds_.size()) - 1]; }
 
     ControllerConfig config_;
-    bool has_trees_;                       // a source has branches to offer
+    bool has_trees_;  // a source has branches to offer
+    double counted_on_;
     CostModel call_costs_;                 // without branches
     CostModel tree_costs_;                 // with them
     std::vector<DraftCosts> draft_costs_;  // by source

@@ -1,5 +1,5 @@
 // Tests of the controller: what its parts learn from measurements, and that it survives whatever it is told
-// (gate_promise_test.cpp: what it is for).
+// (controller_promise_test.cpp: what it is for).
 #include <doctest/doctest.h>
 #include <malloc.h>
 
@@ -213,6 +213,31 @@ TEST_CASE("what drafts of a model have lost does not keep copies from being take
     controller.observe_step({1, 1, 100, 0.01});
     CHECK(controller.choose(lanes, std::vector{guess})[0].width == 0);
     CHECK(controller.choose(lanes, std::vector{copy})[0].width == 8);
+}
+
+// A processor that computes six tokens in the time of four: little to gain, and a long copy gains it.
+TEST_CASE("a copy that is all but sure is drafted soon where calls cost nearly as much as their tokens") {
+    ControllerConfig config = config_of(1);
+    config.sources.resize(1);  // n-grams alone
+    SpeculationController controller(config);
+    const auto call_s = [](std::int32_t n_drafted) { return 0.04 * (1 + 0.6 * n_drafted); };
+    for (const std::int32_t width : {0, 0, 0, kBlock, 5, 1}) {
+        controller.observe_warmup_step({1, 1 + width, 1, call_s(width)});
+    }
+    const std::vector<float> confidence(static_cast<std::size_t>(kBlock), 0.98F);
+    const Proposal proposal{kLane, kNgram, confidence};
+    controller.begin(kLane);
+    double seconds = 0;
+    std::int32_t n_text = 300;
+    while (n_text < 500) {
+        const LaneState lane{kLane, n_text, kBlock};
+        const std::int32_t width = controller.choose(std::span(&lane, 1), std::span(&proposal, 1)).front().width;
+        seconds += call_s(width);
+        n_text += 1 + width;
+        controller.observe_step({1, 1 + width, n_text, call_s(width), 0, width});
+        controller.observe_verdict(proposal, std::max(width, 1), std::max(width, 1));
+    }
+    CHECK(seconds < 0.7 * 200 * call_s(0));
 }
 
 TEST_CASE("the first calls of an answer do not make plain decoding look dear") {
