@@ -38,7 +38,7 @@ std::optional<std::string> why_chains(const Options& options, const ModelInfo& i
 Result<Drafting> open_drafting(const Options& options, const llama::Model& model, llama::OpenedDraft opened,
                                engine::Decoder& decoder, const Clock& clock, int reply_fd) {
     engine::SpeculationConfig config;
-    config.n_most = n_draft_most(options);
+    config.n_most = n_copy_most(options, model.info().has_recurrent);
     config.is_adaptive = options.draft_gate;
     config.wants_equal_widths = model.info().has_recurrent;
     Drafting drafting;

@@ -16,6 +16,8 @@ namespace {
 // ggml computes attention over an f16 cache otherwise for fewer than 64 tokens (GGML_FA_TILE_Q): half of these are not
 // fewer, so that a prompt of 64 tokens or more has the log-probabilities that one long call gives.
 constexpr std::int32_t kPromptLogits = 128;
+// At least, where drafts are verified: a lane that decodes alone may copy long passages.
+constexpr std::int32_t kCopyLogits = 48;
 
 Error refused(std::string text) { return {ErrorCode::start_failed, std::move(text)}; }
 
@@ -114,9 +116,9 @@ Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions&
     // A lane has a row of logits for its token and each drafted one: without this, buffers for a row a token of any
     // call are reserved.
     const std::int32_t n_verified = 1 + std::max(options.n_draft_most, sizes.n_tree);
-    sizes.n_logits = std::min(options.n_lanes * n_verified, options.n_batch);
-    params.n_outputs_max =
-        static_cast<std::uint32_t>(std::min(options.n_lanes * n_verified + kPromptLogits, options.n_batch));
+    const std::int32_t n_logits = std::max(options.n_lanes * n_verified, n_verified > 1 ? kCopyLogits : 1);
+    sizes.n_logits = std::min(n_logits, options.n_batch);
+    params.n_outputs_max = static_cast<std::uint32_t>(std::min(n_logits + kPromptLogits, options.n_batch));
     params.n_rs_seq = n_rollback_states(model, options, sizes.state_bytes);
     params.n_threads = params.n_threads_batch = options.n_threads.value_or(common_cpu_get_num_physical_cores());
     params.type_k = sizes.types.of_context().k;

@@ -32,6 +32,19 @@ AIM_PLAIN, AIM_SERVER = 0.98, 1.5
 
 
 @dataclass(frozen=True)
+class Volume:
+    n_each: int
+    """Prompts of each kind."""
+    n_tokens: int
+    """Of an answer, at most."""
+    server_ngrams: tuple[str, ...]
+
+
+FULL = Volume(2, 320, tuple(SERVER_NGRAMS))
+QUICK = Volume(1, 160, tuple(SERVER_NGRAMS)[:1])
+
+
+@dataclass(frozen=True)
 class Answer:
     tokens: tuple[int, ...]
     seconds: float
@@ -96,9 +109,12 @@ def ask_server(server: LlamaServer, prompt: Prompt, n_tokens: int, on_gpu: bool)
     return Answer(tuple(done.tokens), seconds, done.n_drafted, done.n_accepted)
 
 
-def measure(setup: Setup) -> list[Row]:
-    prompts = load_prompts(setup.model, 1 if setup.quick else 2)
-    n_tokens = 96 if setup.quick else 320
+def measure(setup: Setup, volume: Volume | None = None) -> list[Row]:
+    """`volume`: another one than FULL, or QUICK."""
+    if volume is None:
+        volume = QUICK if setup.quick else FULL
+    prompts = load_prompts(setup.model, volume.n_each)
+    n_tokens = volume.n_tokens
     answers: dict[tuple[str, str], list[Answer]] = defaultdict(list)
     parted: list[Parting] = []
     on_gpu = setup.gpu_layers > 0
@@ -109,7 +125,7 @@ def measure(setup: Setup) -> list[Row]:
             PLAIN: lambda prompt, n: ask_luced(plain, prompt, n, on_gpu),
             OURS: lambda prompt, n: ask_luced(drafting, prompt, n, on_gpu),
         }
-        for name, options in server_settings(setup).items():
+        for name, options in server_settings(setup, volume).items():
             arguments = [*llama_server_arguments(setup.engine, 1, N_CTX), *options]
             server = stack.enter_context(LlamaServer(setup.server or Path(), setup.model, *arguments))
             sides[name] = lambda prompt, n, server=server: ask_server(server, prompt, n, on_gpu)  # type: ignore[misc]
@@ -123,11 +139,10 @@ def measure(setup: Setup) -> list[Row]:
     return [*speed_rows(totals, on_gpu), *text_rows(len(prompts), parted)]
 
 
-def server_settings(setup: Setup) -> dict[str, tuple[str, ...]]:
+def server_settings(setup: Setup, volume: Volume) -> dict[str, tuple[str, ...]]:
     if setup.server is None:
         return {}
-    ngrams = dict(list(SERVER_NGRAMS.items())[:1]) if setup.quick else SERVER_NGRAMS
-    return {SERVER: (), **ngrams}
+    return {SERVER: (), **{name: SERVER_NGRAMS[name] for name in volume.server_ngrams}}
 
 
 def speed_rows(totals: Mapping[tuple[str, str], Total], on_gpu: bool) -> list[Row]:

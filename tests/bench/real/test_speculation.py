@@ -1,0 +1,66 @@
+"""The cell `speculation` of docs/benchmarks/real.md in short: its prompts for each model, and that it runs to its end
+on the packaged model with texts that are plain decoding's. With --full on SmolLM2. No times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from luce.supervisor.text import TextModel
+from scripts.bench.real import speculation
+from scripts.bench.real.answer_kinds import COPYING, KINDS, load_prompts, questions, render
+from scripts.bench.real.rows import Row, Setup
+from scripts.bench.real.speculation import OURS, PLAIN, SERVER, Answer, Total, Volume
+
+SMALLEST = Volume(n_each=1, n_tokens=12, server_ngrams=())
+
+
+def by_kind(rows: list[Row]) -> dict[str, list[Row]]:
+    return {kind: [row for row in rows if row.what.startswith(f"{kind}: ")] for kind in KINDS}
+
+
+def test_each_kind_is_asked_in_the_models_own_form(tiny_model: Path) -> None:
+    prompts = load_prompts(tiny_model, 2)
+    assert [prompt.kind for prompt in prompts] == [kind for kind in KINDS for _ in range(2)]
+    assert len({prompt.ids for prompt in prompts}) == len(prompts)
+    with TextModel(tiny_model) as model:
+        for prompt in prompts:
+            text = model.detokenize(prompt.ids, unparse_special=True).decode()
+            assert "assistant" in text.splitlines()[-2], prompt.name  # it is the assistant's turn
+
+
+def test_a_model_without_a_template_goes_on_with_a_text(test_models: Path) -> None:
+    with TextModel(test_models / "llama.gguf") as model:
+        assert not model.info.has_template
+        question = questions("edit a file")[0]
+        text = model.detokenize(render(model, question)).decode()
+    assert text.endswith("Answer:\n\n```python\n")
+    assert question.messages[0]["content"] in text
+
+
+def test_answers_are_measured_and_plain_decodings(luced: Path, tiny_model: Path) -> None:
+    rows = speculation.measure(Setup("luce-tiny", tiny_model, luced, None, 0, 1, "q8_0", 512, quick=True), SMALLEST)
+    assert all(len(found) == 2 and found[0].ours > 0 for found in by_kind(rows).values())
+    [same] = [row for row in rows if row.what.startswith("answers with drafts")]
+    assert same.ours == len(KINDS)
+
+
+def test_smollm_answers_with_drafts_as_without(luced: Path, smollm: Path, full: bool) -> None:
+    if not full:
+        pytest.skip("some minutes: with --full")
+    rows = speculation.measure(Setup("smollm", smollm, luced, None, 0, 1, "q8_0", 512, quick=True))
+    assert all(row.is_met for row in rows if "parts at token" in row.what)
+
+
+def test_only_copies_have_to_beat_llama_server() -> None:
+    def total(seconds: float) -> Total:
+        return Total.of([Answer(tuple(range(101)), seconds, 50, 40)])
+
+    totals = {(kind, side): total(s) for kind in KINDS for side, s in ((PLAIN, 2.0), (OURS, 1.5), (SERVER, 2.0))}
+    rows = by_kind(speculation.speed_rows(totals, on_gpu=False))
+    for kind, (to_plain, to_server, accepted) in rows.items():
+        assert (to_plain.is_met, round(to_plain.ours, 3)) == (True, 1.333)
+        assert to_server.is_met is (False if kind in COPYING else None)
+        assert bool(to_server.note) is (kind in COPYING)
+        assert accepted.ours == 80
