@@ -13,9 +13,10 @@ namespace {
 
 // Rows of logits that a call may have beside those that tokens are chosen from: reading a prompt for its own
 // log-probabilities takes a call for as many tokens. Each costs a vocabulary of floats in the computation's buffers.
-// ggml computes attention over an f16 cache otherwise for fewer than 64 tokens (GGML_FA_TILE_Q): half of these are not
-// fewer, so that a prompt of 64 tokens or more has the log-probabilities that one long call gives.
-constexpr std::int32_t kPromptLogits = 128;
+constexpr std::int32_t kPromptLogits = 32;
+// On a processor ggml computes attention over an f16 cache otherwise for fewer than 64 tokens (GGML_FA_TILE_Q): half of
+// these are not fewer, so that a prompt of 64 tokens or more has the log-probabilities that one long call gives.
+constexpr std::int32_t kPromptLogitsOnCpu = 128;
 // At least, where drafts are verified: a lane that decodes alone may copy long passages.
 constexpr std::int32_t kCopyLogits = 48;
 
@@ -118,7 +119,8 @@ Result<ContextSizes> context_sizes(const llama_model* model, const ModelOptions&
     const std::int32_t n_verified = 1 + std::max(options.n_draft_most, sizes.n_tree);
     const std::int32_t n_logits = std::max(options.n_lanes * n_verified, n_verified > 1 ? kCopyLogits : 1);
     sizes.n_logits = std::min(n_logits, options.n_batch);
-    params.n_outputs_max = static_cast<std::uint32_t>(std::min(n_logits + kPromptLogits, options.n_batch));
+    const std::int32_t n_of_prompts = uses_gpu ? kPromptLogits : kPromptLogitsOnCpu;
+    params.n_outputs_max = static_cast<std::uint32_t>(std::min(n_logits + n_of_prompts, options.n_batch));
     params.n_rs_seq = n_rollback_states(model, options, sizes.state_bytes);
     params.n_threads = params.n_threads_batch = options.n_threads.value_or(common_cpu_get_num_physical_cores());
     params.type_k = sizes.types.of_context().k;
