@@ -9,7 +9,7 @@ import pytest
 
 from luce.supervisor.text import TextModel
 from scripts.bench.real import speculation
-from scripts.bench.real.answer_kinds import COPYING, KINDS, load_prompts, questions, render
+from scripts.bench.real.answer_kinds import COPYING, KINDS, as_text, load_prompts, questions
 from scripts.bench.real.rows import Row, Setup
 from scripts.bench.real.speculation import OURS, PLAIN, SERVER, Answer, Total, Volume
 
@@ -24,19 +24,19 @@ def test_each_kind_is_asked_in_the_models_own_form(tiny_model: Path) -> None:
     prompts = load_prompts(tiny_model, 2)
     assert [prompt.kind for prompt in prompts] == [kind for kind in KINDS for _ in range(2)]
     assert len({prompt.ids for prompt in prompts}) == len(prompts)
+    asked = [question for kind in KINDS for question in questions(kind)]
     with TextModel(tiny_model) as model:
-        for prompt in prompts:
+        for prompt, question in zip(prompts, asked, strict=True):
             text = model.detokenize(prompt.ids, unparse_special=True).decode()
-            assert "assistant" in text.splitlines()[-2], prompt.name  # it is the assistant's turn
+            assert question.messages[0]["content"].strip() in text, prompt.name
+            assert text.rindex("assistant") > text.rindex("user"), prompt.name
 
 
-def test_a_model_without_a_template_goes_on_with_a_text(test_models: Path) -> None:
-    with TextModel(test_models / "llama.gguf") as model:
-        assert not model.info.has_template
-        question = questions("edit a file")[0]
-        text = model.detokenize(render(model, question)).decode()
-    assert text.endswith("Answer:\n\n```python\n")
+def test_a_model_without_a_template_goes_on_with_a_text() -> None:
+    question = questions("edit a file")[0]
+    text = as_text(question)
     assert question.messages[0]["content"] in text
+    assert text.endswith("Answer:\n\n```python\n")
 
 
 def test_answers_are_measured_and_plain_decodings(luced: Path, tiny_model: Path) -> None:
