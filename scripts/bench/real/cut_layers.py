@@ -18,12 +18,17 @@ from gguf import GGUFReader, GGUFValueType, GGUFWriter
 LAYER = re.compile(r"blk\.(\d+)\.")
 
 
+def layers_of(reader: GGUFReader) -> tuple[str, int]:
+    """The key that says how many they are, and how many."""
+    key = f"{reader.fields['general.architecture'].contents()}.block_count"
+    return key, int(reader.fields[key].contents())
+
+
 def cut(source: Path, n_layers: int, target: Path) -> None:
-    """Raises ValueError where the model has no more layers than that, or a list with a value a layer."""
+    """Values that a list has for each layer are cut with it. Raises ValueError where the model has no more layers."""
     reader = GGUFReader(source)
     architecture = str(reader.fields["general.architecture"].contents())
-    count = f"{architecture}.block_count"
-    n_all = int(reader.fields[count].contents())
+    count, n_all = layers_of(reader)
     if not 1 <= n_layers < n_all:
         raise ValueError(f"{source.name} has {n_all} layers: keep 1 to {n_all - 1} of them")
     writer = GGUFWriter(target, architecture)

@@ -8,21 +8,25 @@ tokens: a step that left something wrong behind would show there.
 
 from __future__ import annotations
 
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gguf import GGUFReader
+
 from luce.protocol import End, GenerateOk, Speculation, Token
 from scripts.bench.harness import in_turns, llama_server_arguments, luced_arguments
 from scripts.bench.real.answer_kinds import COPYING, KINDS, Prompt, load_prompts
+from scripts.bench.real.cut_layers import cut, layers_of
 from scripts.bench.real.rows import Row, Setup
 from scripts.bench.servers import LlamaServer, processor_s
 from tests.daemon_driver import DaemonDriver, gen_line
 
 N_CTX = 2048
-PLAIN, OURS, SERVER = "plain", "luced", "llama-server"
+PLAIN, OURS, CUT, SERVER = "plain", "luced", "cut", "llama-server"
 SERVER_NGRAMS = {
     "ngram-mod": ("--spec-type", "ngram-mod"),
     "ngram-simple": ("--spec-type", "ngram-simple"),
@@ -38,9 +42,11 @@ class Volume:
     n_tokens: int
     """Of an answer, at most."""
     server_ngrams: tuple[str, ...]
+    cuts_drafter: bool = False
+    """Drafts by the model's own first quarter, too: nobody has trained it to end there."""
 
 
-FULL = Volume(2, 320, tuple(SERVER_NGRAMS))
+FULL = Volume(2, 320, tuple(SERVER_NGRAMS), cuts_drafter=True)
 QUICK = Volume(1, 160, tuple(SERVER_NGRAMS)[:1])
 
 
@@ -125,6 +131,11 @@ def measure(setup: Setup, volume: Volume | None = None) -> list[Row]:
             PLAIN: lambda prompt, n: ask_luced(plain, prompt, n, on_gpu),
             OURS: lambda prompt, n: ask_luced(drafting, prompt, n, on_gpu),
         }
+        if volume.cuts_drafter:
+            draft = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "cut.gguf"
+            cut(setup.model, max(layers_of(GGUFReader(setup.model))[1] // 4, 1), draft)
+            cutting = stack.enter_context(luced(setup, "--draft", str(draft), "--draft-ngram", "off"))
+            sides[CUT] = lambda prompt, n: ask_luced(cutting, prompt, n, on_gpu)
         for name, options in server_settings(setup, volume).items():
             arguments = [*llama_server_arguments(setup.engine, 1, N_CTX), *options]
             server = stack.enter_context(LlamaServer(setup.server or Path(), setup.model, *arguments))
@@ -136,7 +147,8 @@ def measure(setup: Setup, volume: Volume | None = None) -> list[Row]:
             if told[OURS].tokens != told[PLAIN].tokens:
                 parted.append(parting(plain, drafting, prompt, n_tokens, told[PLAIN].tokens, told[OURS].tokens))
     totals = {key: Total.of(found) for key, found in answers.items()}
-    return [*speed_rows(totals, on_gpu), *text_rows(len(prompts), parted)]
+    cut_rows = cut_drafter_rows(answers) if volume.cuts_drafter else []
+    return [*speed_rows(totals, on_gpu), *cut_rows, *text_rows(len(prompts), parted)]
 
 
 def server_settings(setup: Setup, volume: Volume) -> dict[str, tuple[str, ...]]:
@@ -166,6 +178,20 @@ def speed_rows(totals: Mapping[tuple[str, str], Total], on_gpu: bool) -> list[Ro
         what = f"{kind}: drafted tokens that were right ({ours.n_accepted} of {ours.n_tokens} tokens)"
         rows.append(Row(what, ours.acceptance, theirs.acceptance if theirs else None, "%"))
     return rows
+
+
+def cut_drafter_rows(answers: Mapping[tuple[str, str], Sequence[Answer]]) -> list[Row]:
+    """Over all kinds. It is seldom right, and the controller has to see that it does not pay."""
+    drafted, plain = (
+        Total.of([answer for (_, name), found in answers.items() if name == side for answer in found])
+        for side in (CUT, PLAIN)
+    )
+    ratio, what = drafted.rate / plain.rate, "drafts by the model's own first quarter"
+    note = "" if ratio >= AIM_PLAIN else "finding out that it does not pay"
+    return [
+        Row(f"{what}: speed of plain decoding", ratio, None, "times", f">= {AIM_PLAIN}", ratio >= AIM_PLAIN, note),
+        Row(f"{what}: drafted tokens that were right", drafted.acceptance, None, "%"),
+    ]
 
 
 def against_default(kind: str, ours: Total, default: Total, unit: str) -> Row:
