@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from luce.protocol import ErrorCode
 from luce.supervisor.engine.generation import TokenEvent
 from luce.supervisor.requests import GenerateRequest, RequestEvent, RequestRefusedError
 from luce.supervisor.scheduling.in_flight_request import InFlightRequest, Item
 from luce.supervisor.scheduling.multiplexer import Multiplexer
-
-if TYPE_CHECKING:
-    from luce.supervisor.text import TextModel
+from luce.supervisor.text_side import TextSide
 
 
 class Requests(Protocol):
@@ -77,12 +75,9 @@ class Submission:
 
 
 class Service:
-    def __init__(self, multiplexer: Multiplexer, open_text: Callable[[], TextModel]) -> None:
-        """`open_text` opens the model's vocabulary; called on first use, in a thread."""
+    def __init__(self, multiplexer: Multiplexer, text: TextSide) -> None:
         self._multiplexer = multiplexer
-        self._open_text = open_text
-        self._text: TextModel | None = None
-        self._text_lock = asyncio.Lock()
+        self._text = text
         self.on_submit: Callable[[InFlightRequest], None] = lambda _: None
         """Called with each request that has got its place in the queue."""
 
@@ -113,17 +108,6 @@ class Service:
         finally:
             submission.close()
 
-    async def text(self) -> TextModel:
-        """The model's text side, opened on first use."""
-        async with self._text_lock:
-            if self._text is None:
-                self._text = await asyncio.to_thread(self._open_text)
-            return self._text
-
-    def close(self) -> None:
-        if self._text is not None:
-            self._text.close()
-
     async def _prompt_ids(self, request: GenerateRequest) -> Sequence[int]:
         if request.prompt_ids is not None:
             return request.prompt_ids
@@ -131,7 +115,7 @@ class Service:
         from luce.supervisor.text import TextError
 
         try:
-            model = await self.text()
+            model = await self._text.get()
             return await asyncio.to_thread(model.tokenize, request.prompt, add_special=True, parse_special=True)
         except TextError as error:
             raise RequestRefusedError(ErrorCode.BAD_ARGS, f"the prompt could not be tokenised: {error}") from error

@@ -38,6 +38,7 @@ from luce.supervisor.scheduling.remembered_texts import TextListing
 from luce.supervisor.scheduling.text_files import SavedText
 from luce.supervisor.service import Service, Submission
 from luce.supervisor.supervisor_status import EngineStatus, LaneStatus, SupervisorStatus
+from luce.supervisor.text_side import TextSide
 
 if TYPE_CHECKING:
     from luce.supervisor.text import TextModel
@@ -60,6 +61,7 @@ class Supervisor:
         self.config = config
         self._starts = starts
         self.model = config.daemon_config(config.engine_configs()[0]).model  # of the first engine, and so of all
+        self._text = TextSide(self.model)
         self._on_log = on_log
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -67,7 +69,7 @@ class Supervisor:
         self._embedding: EmbeddingModel | None = None
         self._reranker: EmbeddingModel | None = None
         self._multiplexer = Multiplexer(config, [])
-        self._service = Service(self._multiplexer, self._open_text)
+        self._service = Service(self._multiplexer, self._text)
         self._projector = config.daemon_config(config.engine_configs()[0]).mmproj
         self._reading = ReadingPolicy.of(config.daemon_config(config.engine_configs()[0]))
         self._images = ImageIds()
@@ -90,7 +92,7 @@ class Supervisor:
             for number, engine in enumerate(engines)
         ]
         self._multiplexer = Multiplexer(self.config, self._monitors)
-        self._service = Service(self._multiplexer, self._open_text)
+        self._service = Service(self._multiplexer, self._text)
         self._compressing = Compressing(self._multiplexer, self.config)
         self._cache_store = await asyncio.to_thread(CacheStore.of, self.config, self._multiplexer)
         self._presence = Presence(self._multiplexer, self._monitors, is_here=self._starts)
@@ -137,7 +139,7 @@ class Supervisor:
             if self._cache_store is not None:
                 await self._cache_store.write_rest()
         finally:
-            self._service.close()
+            self._text.close()
             for model in self._embedding_models:
                 model.close()
 
@@ -340,8 +342,9 @@ class Supervisor:
             await self._cache_store.list_now()
 
     async def text(self) -> TextModel:
-        """The model's vocabulary and chat template, opened on first use. It is the supervisor's: do not close it."""
-        return await self._service.text()
+        """The model's vocabulary and chat template, opened on first use, which may be before an engine is there. It is
+        the supervisor's: do not close it. Raises TextError."""
+        return await self._text.get()
 
     def status(self) -> SupervisorStatus:
         """How things stand; costs nothing."""
@@ -442,11 +445,6 @@ class Supervisor:
 
     def _binary(self) -> Path:
         return find_luced() if self.config.binary is None else self.config.binary
-
-    def _open_text(self) -> TextModel:
-        from luce.supervisor.text import TextModel
-
-        return TextModel(self.model)
 
 
 async def _told(answer: Awaitable[_Answer]) -> _Answer:

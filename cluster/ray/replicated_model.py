@@ -27,6 +27,7 @@ from luce.supervisor.scheduling.text_files import SavedText
 from luce.supervisor.service import Submission
 from luce.supervisor.supervisor_status import SupervisorStatus
 from luce.supervisor.text import TextError, TextModel
+from luce.supervisor.text_side import TextSide
 
 
 class ReplicatedModel:
@@ -35,8 +36,7 @@ class ReplicatedModel:
         self.model = config.model
         self._dispatcher = dispatcher
         self._reading = ReadingPolicy.of(config.daemon_config(config.engine_configs()[0]))
-        self._text: TextModel | None = None
-        self._text_lock = asyncio.Lock()
+        self._text = TextSide(self.model)
         self._n_ctx: int | None = None
 
     @property
@@ -54,10 +54,7 @@ class ReplicatedModel:
         return False
 
     async def text(self) -> TextModel:
-        async with self._text_lock:
-            if self._text is None:
-                self._text = await asyncio.to_thread(TextModel, self.model)
-            return self._text
+        return await self._text.get()
 
     async def submit(self, request: GenerateRequest) -> Submission:
         prompt = request.prompt_ids
@@ -121,8 +118,7 @@ class ReplicatedModel:
             return []
 
     def close(self) -> None:
-        if self._text is not None:
-            self._text.close()
+        self._text.close()
 
     @property
     def _replicas(self) -> list[ReplicaLink]:

@@ -132,7 +132,7 @@ async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings)
             def announce(url: str) -> None:
                 _announce(url, model, supervisor.n_ctx, settings, note)
 
-            async with _loading_shown(supervisor, config.model.name):
+            async with _loading_shown(supervisor, config.model.name), _text_opened_beside(supervisor, settings):
                 await stack.enter_async_context(supervisor)
             if publisher is not None:
                 supervisor.watch_pages(publisher)
@@ -223,6 +223,20 @@ async def _loading_shown(supervisor: Supervisor, model: str) -> AsyncIterator[No
     finally:
         shower.cancel()
         await asyncio.wait([shower])
+
+
+@asynccontextmanager
+async def _text_opened_beside(supervisor: Supervisor, settings: ServeSettings) -> AsyncIterator[None]:
+    """While engines load: a vocabulary of 262,144 tokens takes most of a second. What goes wrong with it is told where
+    it is asked for."""
+    if settings.chat_template is not None:  # then another one is used
+        yield
+        return
+    opening = asyncio.create_task(supervisor.text(), name="opens the text side")
+    try:
+        yield
+    finally:
+        await asyncio.gather(opening, return_exceptions=True)
 
 
 def _load_percent(supervisor: Supervisor) -> int | None:

@@ -64,6 +64,16 @@ async def test_tokens_come_first_and_the_counts_last(supervisor: Supervisor) -> 
     assert end.decode_tokens_per_s > 0
 
 
+async def test_the_text_side_can_be_asked_for_before_an_engine_is_there(settings: SupervisorConfig) -> None:
+    supervisor = Supervisor(settings)
+    early = await supervisor.text()
+    n_tokens = len(early.tokenize("Who are you?", add_special=True, parse_special=True))
+    async with supervisor:
+        assert await supervisor.text() is early
+        answer = await collect(supervisor, request(prompt="Who are you?"))
+    assert answer.end.n_prompt == n_tokens
+
+
 async def test_a_text_is_tokenised(supervisor: Supervisor) -> None:
     text = await supervisor.text()
     ids = text.tokenize("Who are you?", add_special=True, parse_special=True)
