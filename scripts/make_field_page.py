@@ -29,7 +29,7 @@ measured by `luce fieldtest`. Each row leads to its whole report.
 | at once/s | tokens a second of several answers together |
 | agent reads | tokens that an agent's loop reads behind its first turn, against those that are new |
 | first token | of that loop's last turn: warm, and of the same prompt of which nothing is known |
-| drafts | how many times faster than without, by kind of text |
+| drafts | how many times faster than without, by kind of text; without a GPU by processor time |
 | exact | checks of answers from memory, in lanes and with drafts against the same read from the start, alone |
 
 Figures of different rows differ by model, machine and what else the machine did: a report says all three.

@@ -4,7 +4,7 @@ servers, no engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from luce.supervisor.checking.workload import Work
@@ -41,7 +41,8 @@ KINDS = {
 
 
 class DraftsPart:
-    def __init__(self, serving: Serving, volume: Volume) -> None:
+    def __init__(self, serving: Serving, volume: Volume, *, has_gpu: bool) -> None:
+        self._has_gpu = has_gpu
         self._serving = serving
         self._volume = volume
         self._asked: dict[tuple[str, int, bool], Asked] = {}
@@ -72,13 +73,14 @@ class DraftsPart:
         pairs = [(a, b) for a, b in rates if a is not None and b is not None]
         if not pairs:
             return None
-        ratios = sorted(a / b for a, b in pairs)
+        busy = [b.busy_s / a.busy_s for a, b in both if a.busy_s > 0]
         first = both[0][0]
         return Drafted(
             kind=kind,
             drafted_per_s=median(a for a, _ in pairs),
             plain_per_s=median(b for _, b in pairs),
-            ratio=[median(ratios), ratios[0], ratios[-1]],
+            ratio=_spread([a / b for a, b in pairs]),
+            busy_ratio=_spread(busy) if busy and not self._has_gpu else None,
             n_drafted=first.n_drafted,
             n_accepted=first.n_accepted,
             is_same_text=all(a.answer.content == b.answer.content for a, b in both),
@@ -96,3 +98,7 @@ class DraftsPart:
             return f"{asked.n_answer} tokens" + ("" if rate is None else f", {rate:,.1f} a second")
 
         return ask
+
+
+def _spread(ratios: Sequence[float]) -> list[float]:
+    return [median(ratios), min(ratios), max(ratios)]

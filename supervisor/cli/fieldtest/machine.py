@@ -8,6 +8,7 @@ import platform
 import re
 import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -64,6 +65,16 @@ def process_bytes() -> int | None:
         except (psutil.Error, AttributeError):
             return None
     return whole or None
+
+
+def busy_s() -> float:
+    """Processor time of what this process has started, as far as it still runs."""
+    whole = 0.0
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times = child.cpu_times()
+            whole += times.user + times.system
+    return whole
 
 
 def _ask_nvidia(what: str) -> list[str]:

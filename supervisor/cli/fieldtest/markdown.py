@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from luce.supervisor.cli.fieldtest.report import FieldReport, Turn
+from luce.supervisor.cli.fieldtest.report import Drafted, FieldReport, Turn
 from luce.supervisor.cli.numbers import format_bytes
 
 _BUSY = 0.2  # load average for each processor
@@ -74,7 +74,7 @@ def overview(reports: Iterable[tuple[str, FieldReport]]) -> str:
                 f"{widest.tokens_per_s:,.0f} in {widest.n}" if widest else "",
                 _times_ideal(turns),
                 _first_token(turns),
-                ", ".join(f"{row.kind} {row.ratio[0]:.2f}" for row in report.drafts),
+                ", ".join(f"{row.kind} {_steady_ratio(row):.2f}" for row in report.drafts),
                 _exact(report),
             )
         )
@@ -149,7 +149,7 @@ def _agent(report: FieldReport) -> list[str]:
         ("turns, tokens of the last prompt", f"{len(turns)}, {turns[-1].n_prompt:,}"),
         ("tokens read behind the first turn, against those that are new", _times_ideal(turns)),
         ("first token of the last turn, warm / cold", _first_token(turns)),
-        ("tool calls; answers whose calls can be run", f"{n_calls}; {n_formed} of {len(turns)}"),
+        ("tool calls; answers without a broken call", f"{n_calls}; {n_formed} of {len(turns)}"),
     ]
     return ["## An agent's loop", _table(("", ""), [row for row in rows if row[1]])]
 
@@ -171,12 +171,21 @@ def _drafts(report: FieldReport) -> list[str]:
         return []
     rows = [
         (row.kind, f"{row.drafted_per_s:,.1f}", f"{row.plain_per_s:,.1f}",
-         f"{row.ratio[0]:.2f} ({row.ratio[1]:.2f} .. {row.ratio[2]:.2f})", f"{row.n_accepted:,} of {row.n_drafted:,}",
+         _ratio(row.ratio), _ratio(row.busy_ratio), f"{row.n_accepted:,} of {row.n_drafted:,}",
          "same" if row.is_same_text else "differs")
         for row in report.drafts
     ]  # fmt: skip
-    heads = ("kind of text", "with drafts/s", "without/s", "times faster", "accepted", "text")
+    heads = ("kind of text", "with drafts/s", "without/s", "times faster", "by processor time", "accepted", "text")
     return ["## Drafts", _table(heads, rows)]
+
+
+def _ratio(spread: Sequence[float] | None) -> str:
+    return "" if spread is None else f"{spread[0]:.2f} ({spread[1]:.2f} .. {spread[2]:.2f})"
+
+
+def _steady_ratio(row: Drafted) -> float:
+    """By processor time, where that says something."""
+    return (row.busy_ratio or row.ratio)[0]
 
 
 def _exact(report: FieldReport) -> str:

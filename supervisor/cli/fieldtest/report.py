@@ -153,6 +153,8 @@ class Drafted(_Value):
     drafted_per_s: Figure
     plain_per_s: Figure
     ratio: Spread
+    busy_ratio: Spread | None
+    """The same by processor time, which other work on a machine moves less; None: GPUs compute, too."""
     n_drafted: Count
     n_accepted: Count
     is_same_text: bool

@@ -76,8 +76,11 @@ class FieldRun:
     def _make_parts(self) -> None:
         self._speeds = SpeedsPart(self._serving, self._volume)
         self._agent = AgentPart(self._serving, self._volume)
-        self._drafts = DraftsPart(self._serving, self._volume)
+        self._drafts = self._drafts_part(self._volume)
         self._exactness: ExactnessPart | None = None
+
+    def _drafts_part(self, volume: Volume) -> DraftsPart:
+        return DraftsPart(self._serving, volume, has_gpu=bool(self._machine.gpus))
 
     def _left_s(self) -> float:
         return max(60 * self._minutes - (time.monotonic() - self._began_s), 0)
@@ -132,7 +135,7 @@ class FieldRun:
     def _work(self, volume: Volume) -> Work:
         check_volume = _check_volume(volume)
         work = exactness_work(self._scope(check_volume, check_volume.lengths, max(check_volume.lengths)))
-        parts = (SpeedsPart(self._serving, volume), AgentPart(self._serving, volume), DraftsPart(self._serving, volume))
+        parts = (SpeedsPart(self._serving, volume), AgentPart(self._serving, volume), self._drafts_part(volume))
         return sum((step.work for part in parts for step in part.steps()), work)
 
     def _take(self, steps: Sequence[Step], pace: Pace) -> None:

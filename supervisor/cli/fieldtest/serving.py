@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any, Self
 
+from luce.supervisor.cli.fieldtest.machine import busy_s
 from luce.supervisor.cli.server_client import CHAT_PATH, Answer, ServerClient, ServerError
 from luce.supervisor.cli.servers import UNNAMED_MODEL, own_server
 
@@ -28,6 +29,8 @@ class Asked:
     """From sending the request."""
     decode_s: float
     """Of the tokens behind the first one, by the engine's clock."""
+    busy_s: float
+    """Processor time of them, of all that this process has started."""
     n_drafted: int
     n_accepted: int
 
@@ -80,10 +83,11 @@ class Serving:
     def ask(self, messages: Sequence[Mapping[str, Any]], n: int, **fields: Any) -> Asked:
         """The likeliest answer, of `n` tokens at most. Raises ServerError."""
         body = {"model": UNNAMED_MODEL, "messages": list(messages), "max_tokens": n, "temperature": 0, **fields}
-        answer, began_s, first_s = Answer(), time.monotonic(), 0.0
+        answer, began_s, first_s, first_busy_s = Answer(), time.monotonic(), 0.0, 0.0
         with closing(self.server.stream(CHAT_PATH, body, answer)) as pieces:
             for _ in pieces:
-                first_s = first_s or time.monotonic()
+                if not first_s:
+                    first_s, first_busy_s = time.monotonic(), busy_s()
         usage = answer.usage
         ours = usage["luce"]
         drafts = ours["speculation"] or {"drafted": 0, "accepted": 0}
@@ -94,6 +98,7 @@ class Serving:
             usage["completion_tokens"],
             (first_s or time.monotonic()) - began_s,
             ours["decode_s"],
+            busy_s() - first_busy_s,
             drafts["drafted"],
             drafts["accepted"],
         )

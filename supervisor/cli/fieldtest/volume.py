@@ -33,7 +33,7 @@ VOLUMES = (
     ),
     Volume(
         name="small", exact_lengths=(256,), n_exact_answer=8, depths=(64, 512), n_rounds=1,
-        lanes=(1, 4, 16), n_answer=16, n_turns=3, n_turn_answer=32, n_draft_rounds=1, n_draft_answer=32,
+        lanes=(1, 4, 16), n_answer=16, n_turns=3, n_turn_answer=32, n_draft_rounds=1, n_draft_answer=96,
     ),
 )  # fmt: skip
 

@@ -45,7 +45,8 @@ REPORT: dict[str, Any] = {
          "is_well_formed": False},
     ],
     "drafts": [
-        {"kind": "edit", "drafted_per_s": 90.0, "plain_per_s": 60.0, "ratio": [1.5, 1.4, 1.6], "n_drafted": 100,
+        {"kind": "edit", "drafted_per_s": 90.0, "plain_per_s": 60.0, "ratio": [1.5, 1.4, 1.6],
+         "busy_ratio": [1.4, 1.3, 1.5], "n_drafted": 100,
          "n_accepted": 80, "is_same_text": True},
     ],
 }  # fmt: skip

@@ -66,6 +66,7 @@ def test_every_part_is_measured_and_nothing_private_is_told(run: Run, tmp_path: 
     assert [turn.cold_first_token_s is None for turn in report.agent] == [True, True, False]
     assert [row.kind for row in report.drafts] == ["edit", "chat", "json"]
     assert all(row.is_same_text for row in report.drafts)
+    assert all((row.busy_ratio is None) == bool(report.machine.gpus) for row in report.drafts)
     checked = run("luce", "fieldtest", "--check", data)
     assert (checked.returncode, b"a report of luce-tiny-Q8_0.gguf on " in checked.stdout) == (0, True)
 
