@@ -31,7 +31,7 @@ _CELLS = 256  # libllama's caches have cells in such numbers
 _GREEDY = "temp=0 ignore_eos=1 reuse=0"
 _BEHIND = {"luce serve": "a Python process in front of luced: its imports take time, and it has its own memory"}
 """Why, where that is known."""
-_FASTER, _SLOWER = ">= 0.98 of llama-server", "<= 1.02 of llama-server"
+FASTER, SLOWER = ">= 0.98 of llama-server", "<= 1.02 of llama-server"
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,17 @@ def _starts(setup: Setup, volume: Volume, text: RealText) -> Iterator[Row]:
             found[name].append(bases[name]())
     peers = found.pop("llama-server", [])
     for side, starts in found.items():
-        yield _row(f"{side}: load to ready, warm file", _all(starts, "ready_s"), _all(peers, "ready_s"), "s", _SLOWER)
-        yield _row(f"{side}: processor time of it", _all(starts, "busy_s"), _all(peers, "busy_s"), "s", _SLOWER)
+        yield paired_row(
+            f"{side}: load to ready, warm file", _all(starts, "ready_s"), _all(peers, "ready_s"), "s", SLOWER
+        )
+        yield paired_row(f"{side}: processor time of it", _all(starts, "busy_s"), _all(peers, "busy_s"), "s", SLOWER)
         behind = f"{side}: memory with a text of {n_text:,}"
-        yield _row(behind, _all(starts, "memory_mb"), _all(peers, "memory_mb"), "MB", _SLOWER)
+        yield paired_row(behind, _all(starts, "memory_mb"), _all(peers, "memory_mb"), "MB", SLOWER)
         own = f"{behind}, not mapped from files"
-        yield _row(own, _all(starts, "own_mb"), _all(peers, "own_mb"), "MB", _SLOWER)
+        yield paired_row(own, _all(starts, "own_mb"), _all(peers, "own_mb"), "MB", SLOWER)
         if setup.gpu_layers:
             on_gpu = f"{behind}, on the GPU"
-            yield _row(on_gpu, _all(starts, "device_mb"), _all(peers, "device_mb"), "MB", _SLOWER)
+            yield paired_row(on_gpu, _all(starts, "device_mb"), _all(peers, "device_mb"), "MB", SLOWER)
 
 
 def _all(starts: Sequence[Started], name: str) -> list[float]:
@@ -202,7 +204,7 @@ def _by_depth(setup: Setup, volume: Volume, text: RealText) -> Iterator[Row]:
                         (ours if side is daemon else theirs).append(found)
             for at, what in enumerate(("prompt", "decode")):
                 mine, peers = ([rates[at] for rates in side] for side in (ours, theirs))
-                yield _row(f"{what} at {depth:,}", mine, peers if server else [], "tokens/s", _FASTER)
+                yield paired_row(f"{what} at {depth:,}", mine, peers if server else [], "tokens/s", FASTER)
 
 
 def _of_luced(daemon: DaemonDriver, prompt: Sequence[int], n: int) -> tuple[float, float]:
@@ -239,9 +241,9 @@ def _by_lanes(setup: Setup, volume: Volume, text: RealText) -> Iterator[Row]:
                     began_s = time.monotonic()
                     sides[name](prompts)
                     rates[name].append(n_lanes * n / (time.monotonic() - began_s))
-        yield _row(
+        yield paired_row(
             f"{n_lanes} at once, answers of {n} behind prompts of {volume.n_lane_prompt}",
-            rates["ours"][1:], rates.get("theirs", [])[1:], "tokens/s", _FASTER,
+            rates["ours"][1:], rates.get("theirs", [])[1:], "tokens/s", FASTER,
         )  # fmt: skip
 
 
@@ -267,13 +269,13 @@ def _both(setup: Setup, n_lanes: int, n_cells: int) -> Iterator[tuple[DaemonDriv
             yield daemon, server
 
 
-def _row(what: str, ours: Sequence[float], theirs: Sequence[float], unit: str, aim: str) -> Row:
+def paired_row(what: str, ours: Sequence[float], theirs: Sequence[float], unit: str, aim: str) -> Row:
     """Medians; an aim is met by the median of the pairs' ratios."""
     if not theirs:
         return Row(what, median(ours), unit=unit)
     ratio = Ratio.of([a / b for a, b in zip(ours, theirs, strict=True)])
     limit = float(aim.split()[1])
-    is_met = ratio.median >= limit if aim == _FASTER else ratio.median <= limit
+    is_met = ratio.median >= limit if aim == FASTER else ratio.median <= limit
     why = _BEHIND.get(what.partition(":")[0], "")
     note = "" if is_met else f"ratio {ratio}" + (f"; {why}" if why else "")
     return Row(what, median(ours), median(theirs), unit, aim, is_met, note)
