@@ -1,4 +1,4 @@
-"""By which layer's queries pages are chosen: one by the model's depth, or the one that `--kv-offload-layer` names."""
+"""By which layer's queries pages are chosen: the one that copies best, or the one that `--kv-offload-layer` names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def choice(ready: ReadyLine) -> tuple[str | None, str | None]:
     return fields.get("kvflash_layer"), fields.get("kvflash_layers")
 
 
-def test_a_layer_is_chosen_by_depth_and_the_others_are_told(start: Start, test_models: Path) -> None:
+def test_a_layer_is_chosen_and_the_others_are_told(start: Start, test_models: Path) -> None:
     daemon = start(*BOUNDED)
     assert choice(daemon.ready) == ("11", "3,7,11")
     status = status_of(daemon)

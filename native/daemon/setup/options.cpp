@@ -214,7 +214,7 @@ std::optional<std::string> prefill_share(Options& options, std::string_view text
     return std::nullopt;
 }
 
-// A layer's number, or none: by the architecture.
+// A layer's number, or none: the one that copies best.
 std::optional<std::string> set_kvflash_layer(Options& options, std::string_view text) {
     options.kvflash_layer.reset();
     if (text == "auto") return std::nullopt;

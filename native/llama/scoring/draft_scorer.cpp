@@ -39,12 +39,16 @@ struct Bound {
     llama_kv_cache* cache = nullptr;
 };
 
-Result<Bound> find(const ScorerModel& model, std::optional<std::int32_t> layer) {
+// The layer by a trial, where none is named.
+Result<Bound> find(ScorerModel& model, std::optional<std::int32_t> layer) {
     const MemoryParts parts = memory_parts(model.context(), model.architecture(), model.n_sequences());
-    const auto ids = parts.paged->get_layer_ids();
-    const std::vector<std::int32_t> layers(ids.begin(), ids.end());
-    Result<LayerKeys> keys =
-        find_layer_keys(*model.context(), *parts.paged, layer.value_or(usual_layer(model.architecture(), layers)));
+    if (!layer && find_layer_keys(*model.context(), *parts.paged, layer)) {
+        layer = best_layer(*model.context(), *parts.paged, [&model](Position begin, std::span<const Token> ids) {
+            return model.compute(0, begin, ids);
+        });
+        model.clear(0);
+    }
+    Result<LayerKeys> keys = find_layer_keys(*model.context(), *parts.paged, layer);
     if (keys) return Bound{std::move(keys).value(), parts.paged};
     return Error{ErrorCode::unsupported,
                  "a " + model.architecture() + " model cannot score pages: " + keys.error().text};
@@ -76,6 +80,7 @@ Result<void> DraftScorer::bind() {
     Result<Bound> found = find(*model_, options_.layer);
     if (!found) return Error{found.error().code, options_.option + ": " + found.error().text};
     keys_ = std::move(found.value().keys);
+    options_.layer = keys_.layer;  // also when it is loaded anew
     cells_ = KvCells(*found.value().cache, false);
     probe_.bind(keys_, found.value().cache->get_cells(0));
     return {};

@@ -127,6 +127,7 @@ Result<LayerKeys> keys_in(ggml_cgraph* graph, llama_kv_cache& cache, std::int32_
     keys.head_size = static_cast<std::size_t>(queries->ne[0]);
     keys.n_heads = static_cast<std::size_t>(queries->ne[2]);
     keys.n_heads_kv = static_cast<std::size_t>(attended->ne[2]);
+    std::memcpy(&keys.scale, found.attention->op_params, sizeof keys.scale);
     keys.type = keys.storage->type;
     keys.row_bytes = keys.storage->nb[1];
     const auto stored = static_cast<std::size_t>(keys.storage->ne[0]);
@@ -161,10 +162,10 @@ auto in_graph_of_one_token(llama_context& context, const Look& look) -> decltype
     }
 }
 
-Error no_such_layer(std::int32_t layer, const Result<std::vector<std::int32_t>>& known) {
+Error no_such_layer(std::int32_t layer, const Result<std::vector<LayerKeys>>& known) {
     std::string names;
     if (known) {
-        for (const std::int32_t id : known.value()) names += (names.empty() ? "" : ", ") + std::to_string(id);
+        for (const LayerKeys& keys : known.value()) names += (names.empty() ? "" : ", ") + std::to_string(keys.layer);
     }
     return unsupported("layer " + std::to_string(layer) + " has no keys of its own among those that are paged" +
                        (names.empty() ? "" : "; those that have: " + names));
@@ -223,14 +224,15 @@ const ggml_tensor* storage_of(const ggml_tensor* tensor) {
     }
 }
 
-Result<std::vector<std::int32_t>> layers_with_keys(llama_context& context, llama_kv_cache& cache) {
-    return in_graph_of_one_token(context, [&](ggml_cgraph* graph) -> Result<std::vector<std::int32_t>> {
-        std::vector<std::int32_t> layers;
-        for (const std::int32_t layer : layers_of(cache)) {
-            if (keys_in(graph, cache, layer)) layers.push_back(layer);
-        }
+Result<std::vector<LayerKeys>> all_layer_keys(llama_context& context, llama_kv_cache& cache) {
+    return in_graph_of_one_token(context, [&](ggml_cgraph* graph) -> Result<std::vector<LayerKeys>> {
+        std::vector<std::int32_t> layers = layers_of(cache);
         std::sort(layers.begin(), layers.end());
-        return layers;
+        std::vector<LayerKeys> all;
+        for (const std::int32_t layer : layers) {
+            if (Result<LayerKeys> keys = keys_in(graph, cache, layer)) all.push_back(std::move(keys).value());
+        }
+        return all;
     });
 }
 
@@ -238,7 +240,7 @@ Result<LayerKeys> find_layer_keys(llama_context& context, llama_kv_cache& cache,
     std::vector<std::int32_t> candidates = layers_of(cache);
     if (layer) {
         if (std::find(candidates.begin(), candidates.end(), *layer) == candidates.end()) {
-            return no_such_layer(*layer, layers_with_keys(context, cache));
+            return no_such_layer(*layer, all_layer_keys(context, cache));
         }
         candidates = {*layer};
     }

@@ -26,6 +26,7 @@ struct LayerKeys {
     std::size_t n_heads = 0;         // of a query
     std::size_t n_heads_kv = 0;
     std::size_t head_size = 0;
+    float scale = 1;              // of a product of query and key
     std::size_t mixed_block = 0;  // so many dimensions at a time were mixed by a Walsh-Hadamard matrix; 0: none
     // Those that are the same wherever the text stands; all where there are none, or where it is not known.
     std::vector<std::uint16_t> dimensions;
@@ -48,7 +49,7 @@ struct LayerKeys {
 const ggml_tensor* storage_of(const ggml_tensor* tensor);
 
 // The layers of the cache whose keys can be found, ascending. No computation may be under way. Errors: unsupported.
-Result<std::vector<std::int32_t>> layers_with_keys(llama_context& context, llama_kv_cache& cache);
+Result<std::vector<LayerKeys>> all_layer_keys(llama_context& context, llama_kv_cache& cache);
 
 // Of this layer of the cache; unset: of the last one whose attention is in the graph. No computation may be under way.
 // Errors: unsupported (the cache has no such layer, and which it has; or its attention is not one operation).

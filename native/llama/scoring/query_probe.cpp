@@ -79,17 +79,30 @@ bool QueryProbe::has(LaneId lane, Position begin, Position end) const {
 }
 
 QueryProbe::Watch::Watch(QueryProbe& probe, llama_context& context, std::vector<Sequence> sequences)
-    : probe_(probe), context_(context) {
-    assert(probe.is_bound() && probe.sequences_.empty());
-    for (const Sequence& sequence : sequences) probe.take_back(sequence.lane, sequence.begin);
-    probe.sequences_ = std::move(sequences);
-    probe.written_.clear();
-    set_callback(context_, on_node, &probe);
+    : Watch(std::span(&probe, 1), context, sequences) {}
+
+QueryProbe::Watch::Watch(std::span<QueryProbe> probes, llama_context& context, const std::vector<Sequence>& sequences)
+    : probes_(probes), context_(context) {
+    for (QueryProbe& probe : probes) {
+        assert(probe.is_bound() && probe.sequences_.empty());
+        for (const Sequence& sequence : sequences) probe.take_back(sequence.lane, sequence.begin);
+        probe.sequences_ = sequences;
+        probe.written_.clear();
+    }
+    set_callback(context_, on_node, this);
 }
 
 QueryProbe::Watch::~Watch() {
     set_callback(context_, nullptr, nullptr);
-    probe_.sequences_.clear();
+    for (QueryProbe& probe : probes_) probe.sequences_.clear();
+}
+
+// Asked of each node before it is computed; where the answer was yes, called again when it has been. The second answer
+// is whether the computation goes on.
+bool QueryProbe::Watch::on_node(ggml_tensor* node, bool is_question, void* watch) {
+    bool is_wanted = false;
+    for (QueryProbe& probe : static_cast<Watch*>(watch)->probes_) is_wanted |= probe.on_node(node, is_question);
+    return is_wanted || !is_question;
 }
 
 // Drafted tokens that were not taken are none of the text.
@@ -101,21 +114,19 @@ void QueryProbe::take_back(LaneId id, Position begin) {
     }
 }
 
-// Asked of each node before it is computed; where the answer was yes, called again when it has been. The second answer
-// is whether the computation goes on.
-bool QueryProbe::on_node(ggml_tensor* node, bool is_question, void* user) {
-    auto& probe = *static_cast<QueryProbe*>(user);
-    const bool is_write = probe.is_write(node);
-    if (!is_write && !probe.is_attention(node)) return !is_question;
-    if (is_question && is_write && is_input(node->src[1])) {
-        probe.read_cells(node->src[1]);
+// Whether the node is to be computed for it; or what has been computed is read.
+bool QueryProbe::on_node(ggml_tensor* node, bool is_question) {
+    const bool is_written = is_write(node);
+    if (!is_written && !is_attention(node)) return false;
+    if (is_question && is_written && is_input(node->src[1])) {
+        read_cells(node->src[1]);
         return false;
     }
     if (is_question) return true;
-    if (is_write) {
-        probe.read_cells(node->src[1]);
+    if (is_written) {
+        read_cells(node->src[1]);
     } else {
-        probe.read_queries(node->src[0]);
+        read_queries(node->src[0]);
     }
     return true;
 }

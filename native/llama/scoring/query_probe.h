@@ -55,17 +55,20 @@ public:
         Position begin = 0;
     };
 
-    // While it lives what the context computes is looked at; one at a time. The context's scheduler must be the one
-    // that computes (GraphCache::Lease).
+    // While it lives what the context computes is looked at, by one probe or by probes of several layers; one at a
+    // time. The context's scheduler must be the one that computes (GraphCache::Lease).
     class [[nodiscard]] Watch {
     public:
         Watch(QueryProbe& probe, llama_context& context, std::vector<Sequence> sequences);
+        Watch(std::span<QueryProbe> probes, llama_context& context, const std::vector<Sequence>& sequences);
         ~Watch();
         Watch(const Watch&) = delete;
         Watch& operator=(const Watch&) = delete;
 
     private:
-        QueryProbe& probe_;
+        static bool on_node(ggml_tensor* node, bool is_question, void* watch);
+
+        std::span<QueryProbe> probes_;
         llama_context& context_;
     };
 
@@ -87,7 +90,7 @@ private:
     };
 
     static std::size_t index(LaneId lane) { return static_cast<std::size_t>(lane); }
-    static bool on_node(ggml_tensor* node, bool is_question, void* probe);
+    bool on_node(ggml_tensor* node, bool is_question);
 
     bool is_write(const ggml_tensor* node) const;
     bool is_attention(const ggml_tensor* node) const;

@@ -44,9 +44,11 @@ Result<Found> find(const ContextOwner& owner, std::int32_t n_lanes, std::optiona
 Result<std::vector<std::int32_t>> QueryScorer::layers(const ContextOwner& owner, std::int32_t n_lanes) {
     const Result<llama_kv_cache*> paged = paged_cache(owner, n_lanes);
     if (!paged) return paged.error();
-    Result<std::vector<std::int32_t>> layers = layers_with_keys(*owner.context(), *paged.value());
-    if (!layers) return unsupported(owner, layers.error().text);
-    if (layers.value().empty()) return find(owner, n_lanes, std::nullopt).error();  // which says why
+    const Result<std::vector<LayerKeys>> keys = all_layer_keys(*owner.context(), *paged.value());
+    if (!keys) return unsupported(owner, keys.error().text);
+    if (keys.value().empty()) return find(owner, n_lanes, std::nullopt).error();  // which says why
+    std::vector<std::int32_t> layers;
+    for (const LayerKeys& of_layer : keys.value()) layers.push_back(of_layer.layer);
     return layers;
 }
 

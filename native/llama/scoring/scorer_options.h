@@ -16,7 +16,7 @@ struct ScorerOptions {
     std::int32_t n_threads = 1;
     std::optional<std::int32_t> n_gpu_layers;  // unset: as the target
     std::optional<std::string> cache_type;     // of keys and values; unset: see kv_cache_type.h
-    std::optional<std::int32_t> layer;         // whose keys are compared; unset: see draft_scorer.cpp
+    std::optional<std::int32_t> layer;         // whose keys are compared; unset: see layer_choice.h
 };
 
 }  // namespace luce::llama

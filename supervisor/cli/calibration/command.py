@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,14 @@ class Question:
     code: str
 
 
+@dataclass(slots=True)
+class Trials:
+    usual: int = 0
+    """The layer that is taken unasked."""
+    found: dict[int, int] = field(default_factory=dict)
+    """How many facts each layer finds."""
+
+
 @click.command("calibrate")
 @engine_options
 @click.option(
@@ -59,7 +67,8 @@ class Question:
     type=click.IntRange(0),
     multiple=True,
     metavar="N",
-    help="Try this layer only; may be given several times. Default: all, or eight of the later two thirds.",
+    help="Try this layer only; may be given several times. Default: all, or eight of the later two thirds and the one"
+    " that is taken unasked.",
 )
 @click.option(
     "--texts", type=click.IntRange(1, 1000), default=4, show_default=True, metavar="N", help="Texts, of six facts each."
@@ -77,9 +86,12 @@ def command(layers: tuple[int, ...], texts: int, as_json: bool, **values: Any) -
     binary = read_binary()
     with text_model(config.model) as text:
         questions = make_questions(text, texts, random.Random(1))  # noqa: S311  no secrets
-        found: dict[int, int] = {}
-        run_async(lambda: _try_layers(binary, config, layers, text, questions, found))
-    best = best_layer(found)
+        trials = Trials()
+        status = run_async(lambda: _try_layers(binary, config, layers, text, questions, trials))
+    if status != EXIT_OK:
+        return status
+    found = trials.found
+    best = best_layer(found, trials.usual)
     if as_json:
         report = {"layer": best, "asked": len(questions), "found": {str(layer): n for layer, n in found.items()}}
         write_output((json.dumps(report, indent=2) + "\n").encode())
@@ -88,18 +100,21 @@ def command(layers: tuple[int, ...], texts: int, as_json: bool, **values: Any) -
     return EXIT_OK
 
 
-def best_layer(found: Mapping[int, int]) -> int | None:
-    """Of the layers that found most the last one; None if nobody found anything."""
+def best_layer(found: Mapping[int, int], usual: int) -> int | None:
+    """Of the layers that found most the one that is taken unasked, else the last one; None if nobody found anything."""
     most = max(found.values(), default=0)
-    return max((layer for layer, n in found.items() if n == most), default=None) if most > 0 else None
+    if most == 0:
+        return None
+    best = [layer for layer, n in found.items() if n == most]
+    return usual if usual in best else max(best)
 
 
-def layers_to_try(known: Sequence[int]) -> list[int]:
-    """All, or as many of the later two thirds as are tried, the last one among them."""
+def layers_to_try(known: Sequence[int], usual: int) -> list[int]:
+    """All, or as many of the later two thirds as are tried, the last one among them, and the usual one."""
     if len(known) <= _MOST_LAYERS:
         return list(known)
     later = known[min(len(known) // 3, len(known) - _MOST_LAYERS) :]
-    return [later[round(i * (len(later) - 1) / (_MOST_LAYERS - 1))] for i in range(_MOST_LAYERS)]
+    return sorted({later[round(i * (len(later) - 1) / (_MOST_LAYERS - 1))] for i in range(_MOST_LAYERS)} | {usual})
 
 
 def make_questions(text: TextModel, n_texts: int, rng: random.Random) -> list[Question]:
@@ -132,24 +147,23 @@ async def _try_layers(
     asked: Sequence[int],
     text: TextModel,
     questions: Sequence[Question],
-    found: dict[int, int],
+    trials: Trials,
 ) -> int:
-    """Fills `found`: how many facts each layer finds."""
-    if not asked:
-        async with engine_session(binary, config) as client:
-            asked = layers_to_try(await _layers_of(client))
-    for layer in asked:
+    async with engine_session(binary, config) as client:
+        trials.usual, known = await _layers_of(client)
+    for layer in asked or layers_to_try(known, trials.usual):
         async with engine_session(binary, replace(config, kvflash_layer=layer)) as client:
-            found[layer] = sum([await _tells(client, text, question) for question in questions])
-        say(f"layer {layer}: {found[layer]} of {len(questions)} facts found")
+            trials.found[layer] = sum([await _tells(client, text, question) for question in questions])
+        say(f"layer {layer}: {trials.found[layer]} of {len(questions)} facts found")
     return EXIT_OK
 
 
-async def _layers_of(client: EngineClient) -> list[int]:
-    layers = dict((await client.status(_STATUS_TIMEOUT_S)).fields).get("kvflash_layers")
-    if layers is None:
+async def _layers_of(client: EngineClient) -> tuple[int, list[int]]:
+    """The one that is taken unasked, and all."""
+    fields = dict((await client.status(_STATUS_TIMEOUT_S)).fields)
+    if "kvflash_layers" not in fields:
         raise Failure("this model's attention cannot be asked which pages matter: see the log above", EXIT_REFUSED)
-    return [int(layer) for layer in layers.split(",")]
+    return int(fields["kvflash_layer"]), [int(layer) for layer in fields["kvflash_layers"].split(",")]
 
 
 async def _tells(client: EngineClient, text: TextModel, question: Question) -> bool:
