@@ -13,6 +13,7 @@ from luce.supervisor.checking.subject import EXACT, PLAIN
 N_MEASURED = 256
 """Tokens of the text: more are not read."""
 _WIDTHS = (128, 1)  # tokens a call
+_CTX = 512
 _N_LIKELIEST = 5
 _BEYOND = 2  # of thousands of steps some move farther than the farthest of a few hundred
 _LEAST = 0.15
@@ -24,7 +25,8 @@ async def measure_noise(starter: EngineStarter, ids: Sequence[int]) -> float:
     may move by as much. `ids`: a text of two tokens or more. Raises StartError, EngineError, EngineDied."""
     readings: list[Sequence[Step]] = []
     for width in _WIDTHS:
-        async with starter.engine(**(EXACT | PLAIN | {"lanes": 1, "batch": width, "ubatch": width})) as engine:
+        small = {"ctx": _CTX, "pool": None, "lanes": 1, "batch": width, "ubatch": width}
+        async with starter.engine(**(EXACT | PLAIN | small)) as engine:
             question = Question(ids[:N_MEASURED], n=1, memory=COLD, n_prompt_logprobs=_N_LIKELIEST)
             readings.append((await engine.ask(question)).prompt_steps)
     return noise_of(*readings)

@@ -87,7 +87,8 @@ def measure(setup: Setup, volume: Volume | None = None) -> list[Row]:
 
 
 def _rows_of_type(setup: Setup, volume: Volume) -> list[Row]:
-    real = RealText.of(setup.model)
+    with TextModel(setup.model) as model:
+        real = RealText(tuple(model.tokenize(_words(volume))))
     passages = [real.passage(volume.n_prompt, number) for number in range(volume.n_prompts)]
     ids = tuple(real.passage(volume.n_text, 1))
     theirs = None
@@ -102,6 +103,12 @@ def _rows_of_type(setup: Setup, volume: Volume) -> list[Row]:
     _decode(setup, text, volume, ours)
     most = None if theirs is None else theirs.largest
     return [*_move_rows(setup.cache_type, ours, theirs), *_greedy_rows(setup, text, volume, most)]
+
+
+def _words(volume: Volume) -> str:
+    """Enough for all windows. A grammar takes no token that ends within a character: the text has none of several
+    bytes."""
+    return real_text().encode("ascii", "ignore").decode()[: (N_LANES + 1) * volume.n_text * 8]
 
 
 def _move_rows(cache_type: str, ours: Moves, theirs: Moves | None) -> Iterator[Row]:
@@ -141,7 +148,7 @@ def _llama_cpps(setup: Setup, volume: Volume, passages: Sequence[list[int]]) -> 
         return run_perplexity(program, setup.model, Path(file.name), n_text, *batch, *words, *types)[0]
 
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
-        file.write(real_text()[: (N_LANES + 1) * n_text * 8])
+        file.write(_words(volume))
         file.flush()
         base = read()
         theirs = Moves([None if cut else told for told, cut in zip(base.logprobs, base.are_floor, strict=True)])
