@@ -35,8 +35,8 @@ build() {
     cmake -G Ninja -S . -B $build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON \
         -DGGML_F16C=ON -DGGML_BMI2=ON -DLUCE_BACKEND_DL=ON -DLLAMA_CPP_DIR="$llama" -DLUCE_BUILD_BENCH=ON \
         -DGGML_CPU_ALL_VARIANTS=OFF >"$out/build.txt" 2>&1 &&
-        ninja -C $build luced luce_text ggml-cpu bare llama-bench llama-batched-bench llama-server \
-            >>"$out/build.txt" 2>&1 || { tail -30 "$out/build.txt"; exit 1; }
+        ninja -C $build luced luce_text ggml-cpu bare llama-bench llama-batched-bench llama-perplexity \
+            llama-server >>"$out/build.txt" 2>&1 || { tail -30 "$out/build.txt"; exit 1; }
     { nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; "$luced" --version; } 2>/dev/null |
         tee "$out/machine.txt"
 }
