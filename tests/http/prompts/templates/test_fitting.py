@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from luce.supervisor.http.answering.call_repair import RepairedCall, read_calls
+from luce.supervisor.http.answering.call_repair import read_calls
+from luce.supervisor.http.answering.leading_calls import RepairedCall
 from luce.supervisor.http.prompts.templates.fitted_template import fitted
 from luce.supervisor.http.prompts.templates.role_order import without_marks
 from luce.supervisor.http.prompts.templates.tool_history import call_id, in_call_order, with_call_ids
