@@ -232,7 +232,7 @@ def parting(
 
 def moved(reader: DaemonDriver, writer: DaemonDriver, prompt: Prompt, n_tokens: int) -> float:
     """Between what the writer says of its own tokens and what the reader does that has them as a prompt."""
-    written = writer.generate(prompt.ids, n_tokens, "reuse=0 logprobs=0")
+    written = writer.generate(prompt.ids, n_tokens, "reuse=0 logprobs=1")
     at = len(prompt.ids)
     read = reader.generate(
         [*prompt.ids, *written.tokens], 1, f"reuse=0 prompt_logprobs=0 prompt_logprobs_from={at}"
@@ -242,7 +242,7 @@ def moved(reader: DaemonDriver, writer: DaemonDriver, prompt: Prompt, n_tokens: 
     pairs = [
         (line.entries[0][1], by_place[at + line.index]) for line in written.logprobs if at + line.index in by_place
     ]
-    return max((abs(a - b) for a, b in pairs), default=0.0)
+    return max(abs(a - b) for a, b in pairs)
 
 
 def text_rows(n_answers: int, parted: Sequence[Parting]) -> list[Row]:
