@@ -73,12 +73,16 @@ def table(results: Sequence[Result]) -> str:
 
 
 def missed(results: Iterable[Result]) -> str:
-    """Each missed aim with its reason."""
+    """The missed aims under their reasons."""
+    by_reason: dict[str, dict[str, list[str]]] = {}
+    for result in results:
+        for row in result.rows:
+            if row.is_met is False:
+                models = by_reason.setdefault(row.note or "no reason found yet", {})
+                models.setdefault(result.model, []).append(row.what)
     lines = [
-        f"- {result.model}, {row.what}: {row.note or 'no reason found yet'}"
-        for result in results
-        for row in result.rows
-        if row.is_met is False
+        f"- {reason}: " + "; ".join(f"{model} ({', '.join(what)})" for model, what in models.items())
+        for reason, models in by_reason.items()
     ]
     return "" if not lines else "\n\nMissed:\n\n" + "\n".join(lines)
 

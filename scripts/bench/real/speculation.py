@@ -169,14 +169,15 @@ def speed_rows(totals: Mapping[tuple[str, str], Total], on_gpu: bool) -> list[Ro
         best = max(named, key=lambda name: named[name].rate, default=None)
         theirs = named[best] if best is not None else None
         default = totals.get((kind, SERVER))
-        what = f"{kind}: speed of plain decoding, n-grams" + (f" (llama-server: {best})" if best else "")
+        what = f"{kind}: speed of plain decoding, n-grams (llama-server: its best)"
         faster = theirs.rate / default.rate if theirs and default else None
         note = "" if ratio >= AIM_PLAIN else "drafts that were wrong"
         rows.append(Row(what, ratio, faster, "times", f">= {AIM_PLAIN}", ratio >= AIM_PLAIN, note))
         if default is not None:
             rows.append(against_default(kind, ours, default, unit))
-        what = f"{kind}: drafted tokens that were right ({ours.n_accepted} of {ours.n_tokens} tokens)"
-        rows.append(Row(what, ours.acceptance, theirs.acceptance if theirs else None, "%"))
+        what = f"{kind}: drafted tokens that were right"
+        right = f"{ours.n_accepted} of {ours.n_tokens} tokens; llama-server: {best}"
+        rows.append(Row(what, ours.acceptance, theirs.acceptance if theirs else None, "%", note=right))
     return rows
 
 

@@ -32,7 +32,7 @@ def test_a_reason_stands_below_the_table() -> None:
     page = "<!-- service -->\nold\n<!-- end -->"
     now = written(page, [result("B", Row("speed", 8.0, 10.0, aim=">= 1.0", is_met=False, note="slow"))])
     assert "old" not in now
-    assert "- B, speed: slow" in now
+    assert "- slow: B (speed)" in now
 
 
 def test_a_cell_without_a_place_is_an_error() -> None:
