@@ -81,7 +81,13 @@ class Total:
 
     @property
     def acceptance(self) -> float:
+        """Percent of what was drafted."""
         return 100 * self.n_accepted / max(self.n_drafted, 1)
+
+    @property
+    def share(self) -> float:
+        """Percent of all tokens."""
+        return 100 * self.n_accepted / max(self.n_tokens, 1)
 
 
 Ask = Callable[[Prompt, int], Answer]
@@ -175,9 +181,10 @@ def speed_rows(totals: Mapping[tuple[str, str], Total], on_gpu: bool) -> list[Ro
         rows.append(Row(what, ratio, faster, "times", f">= {AIM_PLAIN}", ratio >= AIM_PLAIN, note))
         if default is not None:
             rows.append(against_default(kind, ours, default, unit))
-        what = f"{kind}: drafted tokens that were right"
-        right = f"{ours.n_accepted} of {ours.n_tokens} tokens; llama-server: {best}"
-        rows.append(Row(what, ours.acceptance, theirs.acceptance if theirs else None, "%", note=right))
+        rows.append(
+            Row(f"{kind}: drafted tokens that were right", ours.acceptance, theirs.acceptance if theirs else None, "%")
+        )
+        rows.append(Row(f"{kind}: tokens from drafts", ours.share, theirs.share if theirs else None, "%"))
     return rows
 
 
@@ -217,6 +224,17 @@ class Parting:
     moved_plain: float
     """The same of plain decoding: what another width of a call does by itself."""
 
+    @property
+    def is_near_tie(self) -> bool:
+        """No log-probability is farther from a plain reading than twice plain decoding's own, nor was the lead."""
+        return self.moved <= 2 * self.moved_plain and self.margin <= 2 * max(self.moved, self.moved_plain)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} at token {self.step}, margin {self.margin:.3f}, {self.moved:.3f} off a plain reading "
+            f"(plain decoding {self.moved_plain:.3f})"
+        )
+
 
 def parting(
     plain: DaemonDriver, drafting: DaemonDriver, prompt: Prompt, n_tokens: int, expected: Sequence[int],
@@ -247,15 +265,7 @@ def moved(reader: DaemonDriver, writer: DaemonDriver, prompt: Prompt, n_tokens: 
 
 
 def text_rows(n_answers: int, parted: Sequence[Parting]) -> list[Row]:
-    same = Row("answers with drafts that are plain decoding's, token by token", n_answers - len(parted), None,
-               f"of {n_answers}")  # fmt: skip
-    return [same, *(parting_row(one) for one in parted)]
-
-
-def parting_row(one: Parting) -> Row:
-    """Met: no log-probability is farther from a plain reading than plain decoding's own, and the place was a tie
-    within twice that."""
-    is_met = one.moved <= 2 * one.moved_plain and one.margin <= 2 * max(one.moved, one.moved_plain)
-    what = f"{one.name} parts at token {one.step}, margin {one.margin:.3f}: log-probabilities off a plain reading"
-    note = "" if is_met else "farther than plain decoding's own, or no near tie"
-    return Row(what, one.moved, one.moved_plain, "(theirs: plain decoding's)", "<= 2 times", is_met, note)
+    same = Row("answers with drafts that are plain decoding's", n_answers - len(parted), None, f"of {n_answers}")
+    far = [one for one in parted if not one.is_near_tie]
+    note = "; ".join(map(str, far))
+    return [same, Row("answers with drafts that part at no near tie", len(far), None, "", "0", not far, note)]
