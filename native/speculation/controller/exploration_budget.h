@@ -25,6 +25,8 @@ public:
     void book(double spent_s, double saved_s, double most_s) {
         saved_s_ = std::min(saved_s_ + saved_s + kRiskShare * spent_s, std::max(most_s, 0.0));
     }
+    // Into another text: no more than that.
+    void carry(double most_s) { saved_s_ = std::min(saved_s_, most_s); }
     bool covers(double risk_s) const { return risk_s <= saved_s_; }
 
     void earn_trials(double spent_s, double most_s) {

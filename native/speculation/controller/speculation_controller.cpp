@@ -10,6 +10,7 @@ namespace {
 constexpr double kStartGrant = 1;    // plain steps that may go into finding out at first
 constexpr double kMostTrials = 4;    // plain steps' worth that is put by for trials
 constexpr double kMostSaved = 20;    // plain steps: what copies have saved is not for other texts to lose
+constexpr double kMostCarried = 4;   // of these, from one text to the next where n-grams alone draft
 constexpr double kStayShare = 0.01;  // of a step's worth: better by less is no reason to change the width
 constexpr double kLateShare = 1.0 / 32;
 constexpr double kLongShare = 1.0 / 512;
@@ -55,7 +56,8 @@ SpeculationController::SpeculationController(ControllerConfig config)
     : config_(checked(std::move(config))),
       has_trees_(
           std::any_of(config_.sources.begin(), config_.sources.end(), [](const auto& s) { return s.can_branch; })),
-      counted_on_(n_longest_asked(config_) > 0 ? kCountedOnBesideModels : kCountedOn),
+      has_models_(n_longest_asked(config_) > 0),
+      was_right_(static_cast<std::size_t>(config_.n_lanes)),
       call_costs_(1, 0),
       tree_costs_(1, 0),
       acceptance_(static_cast<std::size_t>(config_.n_lanes), config_.sources.size()),
@@ -95,6 +97,11 @@ SpeculationController::Situation SpeculationController::begin_step(std::span<con
     const CostCurve& branching = has_trees_ ? tree_costs_.curve(n_lanes, n_longest_) : costs;
     if (!costs.is_known()) return {costs, costs, 0};
     if (!std::exchange(was_granted_, true)) budget_.grant(kStartGrant * costs.plain_s());
+    plain_s_ = costs.plain_s();
+    const auto is_proven = [&](const LaneState& lane) {
+        return is_lane(lane.lane) && was_right_[static_cast<std::size_t>(lane.lane)];
+    };
+    counted_on_ = !has_models_ && std::all_of(lanes.begin(), lanes.end(), is_proven) ? kCountedOn : kCountedOnAtFirst;
     const Speed& of_late = speed(lanes.size());
     const double rate = std::max(1.0, of_late.tokens / of_late.time) * n_lanes / costs.plain_s();
     return {costs, branching.is_known() ? branching : costs, rate};
@@ -394,6 +401,7 @@ void SpeculationController::observe_verdict(const Proposal& proposal, std::int32
     if (!is_lane(proposal.lane) || proposal.source >= config_.sources.size() || width < 1) return;
     const auto n = std::min(static_cast<std::size_t>(width), proposal.confidence.size());
     acceptance_.observe(proposal.lane, proposal.source, proposal.confidence.first(n), n_accepted);
+    if (n_accepted > 0) was_right_[static_cast<std::size_t>(proposal.lane)] = true;
 }
 
 void SpeculationController::observe_verdicts(const Proposal& proposal, std::span<const TreeVerdict> verdicts) {
@@ -406,6 +414,8 @@ void SpeculationController::begin(LaneId lane) {
     if (!is_lane(lane)) return;
     n_settling_ = kSettling;
     answer_at_[static_cast<std::size_t>(lane)] = -1;
+    was_right_[static_cast<std::size_t>(lane)] = false;
+    if (!has_models_) budget_.carry(kMostCarried * plain_s_);
     acceptance_.begin(lane);
     tree_chances_.begin(lane);
     draft_value_.begin(lane);

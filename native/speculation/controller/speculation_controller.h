@@ -150,10 +150,10 @@ public:
 private:
     using Chances = StepOptions::Chances;
 
-    // Of the tokens that are expected to be right. A step that pays with no more than these needs no budget. Where a
-    // model drafts, too, less: what is taken of copies is not left to its drafts.
+    // Of the tokens that are expected to be right: a step that pays with no more than these needs no budget. Less in a
+    // text of which no draft was right yet, and where a model drafts, too: what copies take is not left to its drafts.
     static constexpr double kCountedOn = 0.8;
-    static constexpr double kCountedOnBesideModels = 0.6;
+    static constexpr double kCountedOnAtFirst = 0.6;
 
     // What this step is decided by.
     struct Situation {
@@ -258,11 +258,14 @@ private:
     Speed& speed(std::size_t n_lanes) { return speeds_[std::min(n_lanes, speeds_.size()) - 1]; }
 
     ControllerConfig config_;
-    bool has_trees_;  // a source has branches to offer
-    double counted_on_;
-    CostModel call_costs_;                 // without branches
-    CostModel tree_costs_;                 // with them
-    std::vector<DraftCosts> draft_costs_;  // by source
+    bool has_trees_;                         // a source has branches to offer
+    bool has_models_;                        // a source that is not free
+    double counted_on_ = kCountedOnAtFirst;  // in this step
+    std::vector<bool> was_right_;            // by lane: a draft of its text
+    double plain_s_ = 0;                     // a plain call of the last step's lanes
+    CostModel call_costs_;                   // without branches
+    CostModel tree_costs_;                   // with them
+    std::vector<DraftCosts> draft_costs_;    // by source
     AcceptanceEstimator acceptance_;
     TreeChances tree_chances_;
     DraftValue draft_value_;

@@ -240,6 +240,34 @@ TEST_CASE("a copy that is all but sure is drafted soon where calls cost nearly a
     CHECK(seconds < 0.7 * 200 * call_s(0));
 }
 
+TEST_CASE("what one text has saved is not for the next to lose") {
+    ControllerConfig config = config_of(1);
+    config.sources.resize(1);
+    SpeculationController controller(config);
+    const auto call_s = [](std::int32_t n_drafted) { return 0.04 * (1 + 0.6 * n_drafted); };
+    for (const std::int32_t width : {0, 0, 0, kBlock, 5, 1}) {
+        controller.observe_warmup_step({1, 1 + width, 1, call_s(width)});
+    }
+    const std::vector<float> confidence(static_cast<std::size_t>(kBlock), 0.98F);
+    const Proposal proposal{kLane, kNgram, confidence};
+    const auto seconds_of = [&](bool is_right) {
+        controller.begin(kLane);
+        double seconds = 0;
+        for (std::int32_t n_text = 300; n_text < 500;) {
+            const LaneState lane{kLane, n_text, kBlock};
+            const std::int32_t width = controller.choose(std::span(&lane, 1), std::span(&proposal, 1)).front().width;
+            const std::int32_t n_right = is_right ? width : 0;
+            seconds += call_s(width);
+            n_text += 1 + n_right;
+            controller.observe_step({1, 1 + width, n_text, call_s(width), 0, n_right});
+            controller.observe_verdict(proposal, std::max(width, 1), is_right ? std::max(width, 1) : 0);
+        }
+        return seconds;
+    };
+    for (int i = 0; i < 3; ++i) seconds_of(true);
+    CHECK(seconds_of(false) < 1.05 * 200 * call_s(0));
+}
+
 TEST_CASE("the first calls of an answer do not make plain decoding look dear") {
     SpeculationController controller(config_of(1));
     for (int i = 0; i < 8; ++i) controller.observe_step({1, 1, 100, 0.01});
