@@ -140,11 +140,11 @@ def _llama_cpps(setup: Setup, volume: Volume, passages: Sequence[list[int]]) -> 
     program = setup.server.with_name("llama-perplexity")
     n_text = volume.n_text
 
-    def read(n_at_once: int = 1, **changes: int) -> Window:
+    def read(n_at_once: int = 1, n_batch: int | None = None, **changes: int) -> Window:
         options = {"ubatch-size": WIDTH, "threads": setup.threads, "gpu-layers": setup.gpu_layers} | changes
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         types = ("--cache-type-k", setup.cache_type, "--cache-type-v", setup.cache_type, "-fa", "on")
-        batch = ("--batch-size", str(n_at_once * n_text), "--chunks", str(n_at_once))
+        batch = ("--batch-size", str(n_batch or n_at_once * n_text), "--chunks", str(n_at_once))
         return run_perplexity(program, setup.model, Path(file.name), n_text, *batch, *words, *types)[0]
 
     with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:
@@ -154,6 +154,7 @@ def _llama_cpps(setup: Setup, volume: Volume, passages: Sequence[list[int]]) -> 
         theirs = Moves([None if cut else told for told, cut in zip(base.logprobs, base.are_floor, strict=True)])
         for width in volume.widths:
             theirs.add(f"{width} tokens a call", read(**{"ubatch-size": width}).logprobs)
+        theirs.add("64 and 36 tokens a call, in turns", read(n_batch=100, **{"ubatch-size": 64}).logprobs)
         theirs.add(f"{N_LANES} texts at once", read(N_LANES).logprobs)
         if setup.threads > 1:
             theirs.add("one thread", read(threads=1).logprobs)
