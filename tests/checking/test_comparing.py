@@ -52,8 +52,8 @@ def test_the_noise_is_twice_the_largest_move_of_the_likeliest_or_of_its_lead() -
     def step(first: float, second: float, own: float = -9.0) -> Step:
         return ((1, own), (5, first), (6, second))
 
-    assert noise_of([step(-0.5, -1.5)], [step(-0.5, -1.5)]) == 0.15
-    assert noise_of([step(-0.5, -1.5, own=-9.0)], [step(-0.5, -1.5, own=-12.0)]) == 0.15
+    assert noise_of([step(-0.5, -1.5)], [step(-0.5, -1.5)]) == 0.3
+    assert noise_of([step(-0.5, -1.5, own=-9.0)], [step(-0.5, -1.5, own=-12.0)]) == 0.3
     assert noise_of([step(-0.5, -1.5), step(-0.5, -1.5)], [step(-0.5, -1.5), step(-0.9, -1.9)]) == pytest.approx(0.8)
     assert noise_of([step(-0.5, -1.5)], [step(-0.6, -1.1)]) == pytest.approx(1.0)
     turned = ((1, -9.0), (6, -0.6), (5, -0.7))
