@@ -241,7 +241,8 @@ def test_an_answer_behind_one_that_was_begun(client: httpx.Client, path: str) ->
     """As its own message, or joined to the beginning that it goes on from."""
     field = "input" if path == RESPONSES else "messages"
     said = [{"role": "assistant", "content": text} for text in ("I am", " Ada.")]
-    post(client, path, {field: [HELLO, *said]}, stream=True)
+    if path != CHAT:  # refused there as llama-server does, as what is sent now
+        post(client, path, {field: [HELLO, *said]}, stream=True)
     post(client, path, {field: [HELLO, *said, GO_ON]})
 
 

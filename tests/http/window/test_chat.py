@@ -17,13 +17,14 @@ from tests.http.window.breaking_proxy import breaking_proxy
 from tests.http.window.browsing import browser, counts, opened, shows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, Locator, Page
 
 __all__ = ["browser"]  # a fixture
 
-N_NUMBERS = 100
+N_NUMBERS = 400
 NUMBERS = {"type": "array", "items": {"type": "integer"}, "minItems": N_NUMBERS, "maxItems": N_NUMBERS}
 WEATHER = {
     "type": "function",
@@ -33,6 +34,16 @@ WEATHER = {
     },
 }
 N_MANY = 2000
+
+
+@pytest.fixture(scope="module")
+def server(tiny_model: Path) -> Iterator[Server]:
+    """It drafts nothing: an answer that repeats itself would be over before anybody could stop it."""
+    running = Server(tiny_model, {"draft_max": 0})
+    try:
+        yield running.start()
+    finally:
+        running.stop()
 
 
 @pytest.fixture
