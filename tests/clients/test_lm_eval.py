@@ -32,10 +32,11 @@ FILLER, END = " the", "\n"
 """Tokens of their own in both vocabularies: texts beside them are tokenised as they are alone."""
 
 
+pytestmark = pytest.mark.full_only  # it builds llama-perplexity and installs lm-eval
+
+
 @pytest.fixture(scope="module", params=["tiny_model", "smollm"])
-def model(request: pytest.FixtureRequest, full: bool) -> Path:
-    if not full:
-        pytest.skip("left out: builds llama-perplexity and installs lm-eval; --full does so")
+def model(request: pytest.FixtureRequest) -> Path:
     path: Path = request.getfixturevalue(request.param)
     return path
 

@@ -94,6 +94,7 @@ def test_a_pinned_page_that_is_out_comes_back_when_its_text_begins_again(
     assert min(n_slot, n_file, n_parked) >= n - 1
 
 
+@pytest.mark.full_only
 def test_lanes_with_pins_wait_for_room_and_all_are_served(start: Start, facts: Facts) -> None:
     shape = ("--ctx", "4096", "--ubatch", "64", "--lanes", "4")
     daemon = start("--kv-offload", "1664", *shape, "--kv-offload-policy", "lru")

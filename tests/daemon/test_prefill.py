@@ -74,7 +74,11 @@ def plain_answer(daemon: DaemonDriver, prompt: list[int]) -> tuple[list[int], li
     return answer.tokens, margins
 
 
-@pytest.mark.parametrize("more", [(), ("--disk-cache", "DISK", "--host-cache", "64M")], ids=["memory", "disk"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param((), marks=pytest.mark.full_only), ("--disk-cache", "DISK", "--host-cache", "64M")],
+    ids=["memory", "disk"],
+)
 def test_after_the_repair_the_next_turn_stands_on_exact_memory(
     start: Start, facts: Facts, tmp_path: Path, more: tuple[str, ...]
 ) -> None:
@@ -225,7 +229,7 @@ def test_cancel_and_park_while_it_is_scored_and_repaired(start: Start) -> None:
     [
         ("--kv-offload", "640", "--ubatch", "64", "--lanes", "1"),
         ("--kv-offload", "640", "--ubatch", "64", "--lanes", "1", "--kv-offload-policy", "draft"),
-        ("--draft-max", "8"),
+        pytest.param(("--draft-max", "8"), marks=pytest.mark.full_only),
     ],
     ids=["bounded", "bounded by the scorer", "n-grams"],
 )  # fmt: skip

@@ -65,6 +65,7 @@ def test_a_scorer_with_another_tokenizer_finds_it_too(
     assert recalled(start(*SMALL, *by(other_tokenizer)), facts, n) > n // 2
 
 
+@pytest.mark.full_only
 def test_lanes_are_scored_each_by_its_own_text(start: Start, facts: Facts) -> None:
     daemon = start("--kv-offload", "1664", "--ctx", "4096", "--ubatch", "64", "--lanes", "4", *DRAFT)
     prompts = {i: facts.prompt(90, 0.15 * i) for i in range(1, 6)}
@@ -79,6 +80,7 @@ def test_lanes_are_scored_each_by_its_own_text(start: Start, facts: Facts) -> No
     assert status_of(daemon)["pages_out"] == "0"
 
 
+@pytest.mark.full_only
 def test_turns_go_on_from_what_was_read_through_slots_and_park(start: Start, facts: Facts, full: bool) -> None:
     daemon = start(*SMALL, *DRAFT)
     n = 4 if full else 2

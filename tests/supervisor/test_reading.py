@@ -209,7 +209,7 @@ async def test_all_engines_read_alike(sparse: SupervisorConfig, scorer: Path) ->
         assert len(supervisor.engine_pids()) == 2
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.full_only)])
 async def test_an_engine_that_is_lost_is_a_pause(
     faulty: FaultyEngine, scorer: Path, facts: Facts, tmp_path: Path, signal_number: int
 ) -> None:

@@ -64,7 +64,7 @@ def on(config: SupervisorConfig, workers: list[Worker]) -> SupervisorConfig:
     return dataclasses.replace(config, rpc=addresses, tensor_split=",".join("1" for _ in workers))
 
 
-@pytest.mark.parametrize("split_mode", ["layer", "tensor"])
+@pytest.mark.parametrize("split_mode", ["layer", pytest.param("tensor", marks=pytest.mark.full_only)])
 async def test_two_workers_give_the_tokens_of_one_machine(
     brisk: SupervisorConfig, workers: list[Worker], split_mode: Literal["layer", "tensor"]
 ) -> None:

@@ -48,6 +48,7 @@ def test_a_text_is_as_long_as_asked_for_and_holds_what_is_asked(tiny_model: Path
 # Bounded
 
 
+@pytest.mark.full_only
 def test_bounded_asks_the_whole_text_and_a_quarter_of_it(setup: Setup) -> None:
     rows = by_name(bounded.measure_volume(setup, TINY_VOLUME))
     assert any(name.startswith("questions, the whole of") for name in rows)
@@ -65,6 +66,7 @@ def test_formats_compares_each_with_f16(setup: Setup) -> None:
         assert 0 < rows[f"likeliest token the same, {name}, 512 tokens"].ours <= 1
 
 
+@pytest.mark.full_only
 def test_sparse_asks_whole_and_in_parts(setup: Setup, data_models: Path) -> None:
     scorer = next(data_models.glob("*scorer*.gguf"))
     rows = by_name(sparse.measure_volume(setup, sparse.Volume(1536, 1, 2), {"tiny": scorer}))

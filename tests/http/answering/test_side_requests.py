@@ -61,7 +61,7 @@ def side_request(rng: random.Random, number: int) -> Message:
     return {"messages": messages, "max_tokens": 4}
 
 
-@pytest.mark.parametrize("host_cache", [900_000, 1_500_000])
+@pytest.mark.parametrize("host_cache", [pytest.param(900_000, marks=pytest.mark.full_only), 1_500_000])
 def test_a_conversation_outlives_its_side_requests(test_models: Path, host_cache: int) -> None:
     """All of them together are twice what pool and host hold. Pages alone (no state) are chosen by how long agents
     pause, which a second's worth of requests cannot show: native/tests/memory/eviction_test.cpp has a clock."""
