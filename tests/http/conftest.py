@@ -26,6 +26,16 @@ def server(tiny_model: Path) -> Iterator[Server]:
         running.stop()
 
 
+@pytest.fixture(scope="module")
+def tagged(tiny_model: Path, llama_templates_dir: Path) -> Iterator[Server]:
+    """Calls of this template are written in tags, behind a thought."""
+    running = Server(tiny_model, {"chat_template": llama_templates_dir / "Qwen3.5-4B.jinja"})
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
 @pytest.fixture
 def make_server(tiny_model: Path) -> MakeServer:
     """`async with make_server(lanes=1, api_keys=("key",)) as server`: fields of ServeSettings and SupervisorConfig."""

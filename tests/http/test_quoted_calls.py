@@ -4,8 +4,6 @@ forced by grammars."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +15,6 @@ from tests.http.test_grammar_beside_tools import BODIES, events_of, said
 CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "a"}}\n</tool_call>'
 WRITTEN = "<tool_call>\n<function=read_file>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>"
 USE = "Use `<tool_call>` tags"
-
-
-@pytest.fixture(scope="module")
-def tagged(tiny_model: Path, llama_templates_dir: Path) -> Iterator[Server]:
-    """Calls of this template are written in tags, behind a thought."""
-    running = Server(tiny_model, {"chat_template": llama_templates_dir / "Qwen3.5-4B.jinja"})
-    try:
-        yield running.start()
-    finally:
-        running.stop()
 
 
 def answer(server: Server, path: str, text: str, *, streams: bool, **options: Any) -> list[dict[str, Any]]:

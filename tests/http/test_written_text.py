@@ -4,8 +4,6 @@ forced by grammars."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
@@ -21,16 +19,6 @@ UNKNOWN = '<tool_call>\n{"name": "no_tool", "arguments": {"path": "a"}}\n</tool_
 BROKEN = "<tool_call>\n<function=read_file>\nsorry, I stop."
 WRITTEN = "<tool_call>\n<function=read_file>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>"
 LINES = "\n\n"
-
-
-@pytest.fixture(scope="module")
-def tagged(tiny_model: Path, llama_templates_dir: Path) -> Iterator[Server]:
-    """Calls of this template are written in tags."""
-    running = Server(tiny_model, {"chat_template": llama_templates_dir / "Qwen3.5-4B.jinja"})
-    try:
-        yield running.start()
-    finally:
-        running.stop()
 
 
 def answer(server: Server, path: str, text: str, *, streams: bool, **options: Any) -> list[dict[str, Any]]:
