@@ -70,3 +70,22 @@ def counts(where: Locator, n: int) -> None:
     from playwright.sync_api import expect
 
     expect(where).to_have_count(n, timeout=PATIENCE_MS)
+
+
+def is_seen(where: Locator, seen: bool = True) -> None:
+    from playwright.sync_api import expect
+
+    expect(where).to_be_visible(visible=seen, timeout=PATIENCE_MS)
+
+
+def has_focus(where: Locator) -> None:
+    from playwright.sync_api import expect
+
+    expect(where).to_be_focused(timeout=PATIENCE_MS)
+
+
+def go_to(page: Page, view: str) -> None:
+    """By keyboard, from another view. The browser tells the page of its new address behind the key press: only then the
+    page shows the view, and gives it the focus."""
+    page.locator(f"nav a[data-view={view}]").press("Enter")
+    has_focus(page.locator(f"#{view}"))

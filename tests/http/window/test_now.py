@@ -15,7 +15,7 @@ from aiohttp.test_utils import TestServer
 from luce.supervisor import Supervisor, SupervisorConfig
 from luce.supervisor.http.app import create_app
 from tests.http.serving import BOUNDED, Server, generating
-from tests.http.window.browsing import browser, opened, shows
+from tests.http.window.browsing import browser, counts, go_to, has_focus, is_seen, opened, shows
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -30,7 +30,7 @@ def test_lanes_queue_speed_and_pages(browser: Browser, server: Server) -> None:
         page.wait_for_selector(".lane")
         shows(page.locator("#state"), "ready")
         shows(page.locator("#model"), "luce-tiny-Q8_0")
-        assert page.locator(".lane").count() == 4
+        counts(page.locator(".lane"), 4)
         with generating(server, 6):
             shows(page.locator("#waiting"), "2")
             shows(page.locator("#speed"), re.compile("[1-9]"))
@@ -85,7 +85,7 @@ def test_what_is_out_of_the_pool(browser: Browser, tiny_model: Path) -> None:
             with generating(running, 1, n_prompt=1500):
                 page.wait_for_selector(".map i.out")
                 page.wait_for_selector(".recall")  # once the prompt's end has chosen
-            assert page.locator(".key i.out").count() == 1
+            counts(page.locator(".key i.out"), 1)
             said = re.compile(r"^\d+ % of the pages that mattered were in the pool; \d.* came in, \d")
             shows(page.locator(".recall"), said)
     finally:
@@ -107,7 +107,7 @@ def test_a_key_is_asked_for_once_and_kept_for_the_tab_until_the_server_is_gone(
             page.fill("#key", key)
             page.click("#ask button")
             shows(page.locator("#state"), "ready")
-            assert page.locator("#ask").is_hidden()
+            is_seen(page.locator("#ask"), False)
             page.reload()
             page.click("nav a[data-view=connect]")
             page.wait_for_selector(".connect pre:has-text('YOUR_KEY')")
@@ -120,7 +120,7 @@ def test_a_key_is_asked_for_once_and_kept_for_the_tab_until_the_server_is_gone(
             page.wait_for_selector(".lane")
             running.stop()
             shows(page.locator("#state"), "no answer")
-            assert page.locator("body.stale").count() == 1
+            counts(page.locator("body.stale"), 1)
     finally:
         running.stop()
 
@@ -147,7 +147,7 @@ def test_it_works_under_a_path_in_the_dark(browser: Browser, tiny_model: Path) -
         assert ready.wait(120)
         with opened(browser, found["url"] + "#now", color_scheme="dark") as page:
             page.wait_for_selector(".chart canvas")
-            assert page.locator(".lane").count() == 2
+            counts(page.locator(".lane"), 2)
             page.click("nav a[data-view=connect]")
             page.wait_for_selector(f".connect pre:has-text('{found['url'].rstrip('/')} ')")
     finally:
@@ -158,10 +158,9 @@ def test_it_works_under_a_path_in_the_dark(browser: Browser, tiny_model: Path) -
 def test_no_view_needs_a_mouse_and_all_fit_a_telephone(browser: Browser, server: Server) -> None:
     with opened(browser, f"{server.url}/", viewport={"width": 360, "height": 740}) as page:
         page.wait_for_selector(".welcome")
-        assert page.locator("#export").is_hidden(), "there is nothing to export yet"
+        is_seen(page.locator("#export"), False)  # there is nothing to export yet
         for view in VIEWS:
-            page.locator(f"nav a[data-view={view}]").press("Enter")
-            page.wait_for_selector(f"#{view}:visible")
+            go_to(page, view)
             page.wait_for_selector(f"#{view} h1", state="attached")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{view} scrolls sideways"
             named = page.locator(f"#{view}").locator("button, a, input:not([hidden]), textarea, select")
@@ -171,12 +170,12 @@ def test_no_view_needs_a_mouse_and_all_fit_a_telephone(browser: Browser, server:
                 )
                 == 0
             ), f"{view} has a control without a name"
-        page.locator("nav a[data-view=chat]").press("Enter")
+        go_to(page, "chat")
         page.press("#show-conversations", "Enter")
-        assert page.locator("#new").is_visible()
+        is_seen(page.locator("#new"))
         shows(page.locator("#no-conversations:visible"), re.compile("^No conversations yet"))
         page.press("#new", "Enter")
-        assert page.locator("#new").is_hidden()
-        assert page.evaluate("document.activeElement.id") == "prompt"
+        is_seen(page.locator("#new"), False)
+        has_focus(page.locator("#prompt"))
         assert page.get_attribute("html", "lang") == "en"
         assert page.get_attribute("#state", "aria-live") == "polite"

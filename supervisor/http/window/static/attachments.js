@@ -1,13 +1,13 @@
 // Files that go with the next message: texts, and images where the model takes them. Knows no conversation.
+// `takesImages()`: a promise, since the server may not have said yet whether its model does.
 
 import { at, button, make } from "./dom.js";
 
 const MOST_BYTES = 16 << 20;
 const READ_BY_SERVER = ["image/png", "image/jpeg", "image/gif", "image/bmp"];
 
-export function attachments(notice) {
+export function attachments(notice, takesImages) {
   let attached = [];
-  let hasImages = false;
 
   function draw() {
     at("attached").replaceChildren(...attached.map(file => make("li", { class: "attachment" }, file.image ? make("img", { src: file.image, alt: "" }) : null, file.name, " ",
@@ -17,7 +17,7 @@ export function attachments(notice) {
   async function add(file) {
     if (file.size > MOST_BYTES) throw new Error("it has more than 16 MB");
     if (file.type.startsWith("image/")) {
-      if (!hasImages) throw new Error("this model takes no images");
+      if (!await takesImages()) throw new Error("this model takes no images");
       attached.push({ name: file.name, image: await asUrl(READ_BY_SERVER.includes(file.type) ? file : await asPng(file)) });
     } else {
       const text = await file.text();
@@ -48,7 +48,6 @@ export function attachments(notice) {
   return {
     count: () => attached.length,
     take() { const taken = attached; attached = []; draw(); return taken; },
-    allowImages(allowed) { hasImages = allowed; },
   };
 }
 

@@ -26,7 +26,9 @@ let tree = new Tree(newConversation(), []);
 let nDrawn = PAGE;
 let model = "";
 let models = [];  // names of a server that has several models
-const files = attachments(notice);
+let asked = null;
+const props = () => asked ??= askJson("props");
+const files = attachments(notice, async () => Boolean((await props()).modalities?.vision));
 
 function notice(said) { say("notice", said); }
 
@@ -337,8 +339,6 @@ export async function start() {
     draw();
     tellUnkept(error);
   }
-  const props = await askJson("props");
-  model = props.model_alias;
-  files.allowImages(Boolean(props.modalities?.vision));
+  model = (await props()).model_alias;
   models = (await askJson("v1/models")).data.filter(({ state }) => state).map(({ id }) => id);
 }
