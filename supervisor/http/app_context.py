@@ -61,6 +61,10 @@ class Answerer(Protocol):
     async def count_tokens(self, answer_request: AnswerRequest) -> int:
         """Length of the prompt in tokens. Raises ApiError."""
 
+    async def prompt_text(self, answer_request: AnswerRequest) -> str:
+        """What the template makes of a conversation, with earlier answers as they were given. Raises ApiError, or
+        TextError."""
+
 
 @dataclass(frozen=True, slots=True)
 class AppContext:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from luce.supervisor.http.prompts.answer_request import ChatPrompt
-from luce.supervisor.http.prompts.rendering import prompt_text
+from luce.supervisor.http.prompts.rendering import Renderer
 from luce.supervisor.text import TextModel
 from scripts.clients.steering import Answer, Steering, literal, read_steering
 from scripts.clients.tokens_read import Row, complaints, read_steps, rows, show
@@ -40,7 +40,7 @@ def offered(client: str) -> set[str]:
 @pytest.mark.parametrize("client", NAMES)
 async def test_the_answers_call_what_the_client_offers(text: TextModel, client: str) -> None:
     async def render(messages: list[dict[str, Any]], opens_answer: bool) -> str:
-        return prompt_text(text, ChatPrompt(messages=messages, opens_answer=opens_answer), "")
+        return Renderer(text).prompt_text(ChatPrompt(messages=messages, opens_answer=opens_answer), "", "")
 
     script = (ANSWERS / f"{client}.json").read_text()
     said = json.loads(script)

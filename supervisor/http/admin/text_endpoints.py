@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -21,9 +20,6 @@ from luce.supervisor.http.errors import ApiError, ErrorKind
 from luce.supervisor.http.keys.key_ring import window_of
 from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.parse import read_chat
-from luce.supervisor.http.prompts.answer_request import ChatPrompt
-from luce.supervisor.http.prompts.message_images import without_images
-from luce.supervisor.http.prompts.rendering import prompt_text
 from luce.supervisor.http.transport.body import converted, read_body
 from luce.supervisor.http.transport.connection import while_connected
 from luce.supervisor.text import TextModel
@@ -94,11 +90,7 @@ async def post_apply_template(request: web.Request) -> web.Response:
         client=request[CLIENT],
     )
     parsed = await converted(request, read)
-    assert isinstance(parsed.answer_request.prompt, ChatPrompt)
-    asked = context.defaults.complete(parsed.answer_request.prompt, parsed.answer_request.model)
-    if not context.supervisor.has_images:
-        asked = replace(asked, messages=without_images(asked.messages))
-    prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, asked, request[CLIENT]))
+    prompt = await while_connected(request, context.answerer.prompt_text(parsed.answer_request))
     return web.json_response({"prompt": prompt})
 
 

@@ -35,6 +35,8 @@ class LoggedAnswer:
     place: bytes | None = None
     """Of the message in its conversation, and the message; None where the answer is known by its ids alone."""
     message: Mapping[str, Any] | None = None
+    continues: bool = False
+    """The message goes on from the one before it."""
 
     def to_line(self) -> bytes:
         values = {
@@ -45,6 +47,7 @@ class LoggedAnswer:
             "stop": self.stop,
             "place": None if self.place is None else self.place.hex(),
             "message": self.message,
+            "continues": self.continues,
         }
         text = json.dumps(values, separators=(",", ":")).encode()
         return _checksum(text) + b" " + text + b"\n"
@@ -58,7 +61,8 @@ class LoggedAnswer:
         values = json.loads(text)
         turn = Turn(bytes.fromhex(values["turn"]), values["head"].encode("latin-1"), tuple(values["head_ids"]))
         place = None if values["place"] is None else bytes.fromhex(values["place"])
-        return cls(turn, values["tokens"], values["stop"], place, values["message"])
+        continues = values.get("continues", False)  # earlier versions wrote none of these
+        return cls(turn, values["tokens"], values["stop"], place, values["message"], continues)
 
 
 class AnswerLog:

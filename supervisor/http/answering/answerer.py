@@ -152,6 +152,10 @@ class ChatAnswerer:
         rendered.close()
         return len(rendered.ids)
 
+    async def prompt_text(self, answer_request: AnswerRequest) -> str:
+        """REQUIRES: it is a chat. Raises ApiError, or TextError."""
+        return await self._prompts.prompt_text(self._defaults.apply(answer_request))
+
     def _check(self, answer_request: AnswerRequest) -> None:
         if not 1 <= answer_request.n <= self._settings.max_choices:
             text = f"n={answer_request.n}: it must be from 1 to {self._settings.max_choices}"
@@ -205,7 +209,9 @@ class ChatAnswerer:
             return
         for choice in choices:
             message = None if rendered.place is None else choice.message()
-            answer = LoggedAnswer(rendered.turn, tuple(choice.tokens), choice.stop, rendered.place, message)
+            answer = LoggedAnswer(
+                rendered.turn, tuple(choice.tokens), choice.stop, rendered.place, message, rendered.continues
+            )
             self._keep_answer(answer)
             if self._log is not None and answer.tokens:
                 self._log.append(answer)
@@ -213,7 +219,7 @@ class ChatAnswerer:
     def _keep_answer(self, answer: LoggedAnswer) -> None:
         given = None
         if answer.place is not None and answer.message is not None:
-            given = self._spellings.keep(answer.place, answer.message)
+            given = self._spellings.keep(answer.place, answer.message, continues=answer.continues)
         self._known.keep(answer.turn, answer.tokens, answer.stop, given)
 
     def _scores(self, answer_request: AnswerRequest, rendered: Rendered) -> PromptScores | None:

@@ -50,6 +50,9 @@ class KeyLimits:
             answer_request = _bounded(answer_request, account)
         return await self._answerer.count_tokens(answer_request)
 
+    async def prompt_text(self, answer_request: AnswerRequest) -> str:
+        return await self._answerer.prompt_text(answer_request)
+
 
 def _bounded(answer_request: AnswerRequest, account: KeyAccount) -> AnswerRequest:
     return replace(answer_request, max_context=account.key.max_context)

@@ -127,6 +127,9 @@ class GatedAnswerer:
     async def count_tokens(self, answer_request: AnswerRequest) -> int:
         return await self._answerer.count_tokens(answer_request)
 
+    async def prompt_text(self, answer_request: AnswerRequest) -> str:
+        return await self._answerer.prompt_text(answer_request)
+
 
 class _Gated:
     def __init__(self, gate: ShutdownGate, answering: Answering) -> None:

@@ -5,7 +5,6 @@ Also under /chat/completions, as llama-server has it. Beside it .../input_tokens
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 
 from aiohttp import web
@@ -16,8 +15,6 @@ from luce.supervisor.http.openai_chat.body import ChatBody
 from luce.supervisor.http.openai_chat.emit import ChatStream, whole_chat
 from luce.supervisor.http.openai_chat.parse import ParsedRequest, read_chat
 from luce.supervisor.http.openai_shared.shapes import answer_schema, json_response
-from luce.supervisor.http.prompts.answer_request import ChatPrompt
-from luce.supervisor.http.prompts.rendering import prompt_text
 from luce.supervisor.http.transport.answer_stream import stream_answer, whole_answer
 from luce.supervisor.http.transport.body import converted, read_body
 from luce.supervisor.http.transport.connection import while_connected
@@ -54,10 +51,8 @@ async def post_chat(request: web.Request) -> web.StreamResponse:
     choices, usage = await whole_answer(request, parsed.answer_request)
     answer = whole_chat(choices, usage, parsed, model)
     if parsed.shows_prompt:
-        assert isinstance(parsed.answer_request.prompt, ChatPrompt)
-        asked = context.defaults.complete(parsed.answer_request.prompt, parsed.answer_request.model)
-        prompt = await while_connected(request, asyncio.to_thread(prompt_text, context.text, asked, request[CLIENT]))
-        answer["__verbose"] = {"prompt": prompt}
+        text = await while_connected(request, context.answerer.prompt_text(parsed.answer_request))
+        answer["__verbose"] = {"prompt": text}
     return json_response(answer)
 
 

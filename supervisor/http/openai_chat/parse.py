@@ -127,13 +127,7 @@ def _continues_last(body: ChatBody, messages: Sequence[Mapping[str, Any]]) -> bo
         if is_wanted and body.messages[-1].get("role") != "assistant":
             raise refusal("continue_final_message", "'continue_final_message' needs an assistant's message to be last.")
         return False
-    if not is_wanted and (wanted is False or body.add_generation_prompt is True):
-        return False
-    # As llama-server has it: which of them is gone on from?
-    if len(messages) > 1 and messages[-2]["role"] == "assistant" and not messages[-2].get("tool_calls"):
-        param = f"messages[{len(messages) - 1}]"
-        raise refusal(param, "Only one assistant message can be last, to be gone on from.")
-    return True
+    return is_wanted or not (wanted is False or body.add_generation_prompt is True)
 
 
 def _read_logprobs(body: ChatBody) -> int | None:

@@ -9,6 +9,8 @@ would see of a client that sends back what it got, and keeps or strips the reaso
 An answer that nobody here gave (another server did, or an earlier one) is taken as the client spells it first, and
 stays so: what was read of it is in memory.
 
+An answer that went on from an assistant's message is joined to it: together they are the text in memory.
+
 The same conversation is the same messages before, in their canonical form, for the same client: no other client's
 answer is ever put in. What a message was found to be is kept (conversation_memo.py) and holds as long as the same
 answers are known at its place. Knows messages; no template, no ids and no engine.
@@ -19,7 +21,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
@@ -49,6 +51,8 @@ class GivenAnswer:
     also_said: bytes = b""
     """The same with nothing between the parts of its text."""
     is_ours: bool = True
+    continues: bool = False
+    """It goes on from the assistant's message before it."""
 
     @property
     def n_bytes(self) -> int:
@@ -66,6 +70,8 @@ class SpelledConversation:
     otherwise."""
     place: bytes
     """That of an answer to it."""
+    is_last_ours: bool
+    """The last message is an answer that was given to those before it."""
 
     def answers_in(self, shown: Sequence[Message]) -> Sequence[tuple[GivenAnswer | None, bool]]:
         """`answers` for the assistant's messages of the same conversation as a template is shown it."""
@@ -94,6 +100,9 @@ class _ReadMessage:
     """The answers at its place."""
     call_ids: tuple[tuple[str, str], ...] = ()
     """Of its calls: the client's, and the one that was given."""
+    is_ours: bool = False
+    joins: bool = False
+    """`shown` and `answer` are also those of the message before it."""
 
 
 class AnswerSpellings:
@@ -114,8 +123,9 @@ class AnswerSpellings:
         keeps_last: bool = False,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> SpelledConversation:
-        """`keeps_last`: the last message stays as it is, since the answer goes on from it. `tools`: whose arguments may
-        have been filled in. Raises UnreadableContentError."""
+        """`keeps_last`: the last message stays as it is, since the answer goes on from it; one that goes on from the
+        message before is joined to that. `tools`: whose arguments may have been filled in. Raises
+        UnreadableContentError."""
         walk = _Walk(client)
         defaults = defaults_of(tools)
         owner = exact_bytes((client, defaults))
@@ -132,7 +142,7 @@ class AnswerSpellings:
             reads.append(read)
         is_next = before is not None and n_known + _OPEN_END >= len(before.keys)
         self._memo.keep(owner, keys, reads[: len(keys)], before if is_next else None)
-        return SpelledConversation(walk.messages, walk.answers, walk.place)
+        return SpelledConversation(walk.messages, walk.answers, walk.place, bool(reads) and reads[-1].is_ours)
 
     def _holding(self, reads: Sequence[_ReadMessage]) -> list[_ReadMessage]:
         """Those up to the first at whose place other answers are known by now."""
@@ -150,18 +160,18 @@ class AnswerSpellings:
         for message in normalise_messages([raw]):
             if message.get("role") != "assistant":
                 return walk.hear(message)
-            if is_kept:
-                return walk.say(message, None, ())
             known = self._known_at(walk.place)
             answer = _find(known, message, raw, defaults)
+            if is_kept and (answer is None or not answer.continues):
+                return replace(walk.say(message, None, ()), is_ours=answer is not None and answer.is_ours)
             if answer is None and (met := self._meet(message, raw)) is not None:
                 answer, known = met, self._keep(walk.place, met)
             return walk.say(message, answer, known)
         return walk.skip()
 
-    def keep(self, place: bytes, message: Message) -> GivenAnswer:
-        """An answer that was given."""
-        answer = GivenAnswer(message, said(message), reasoning_of(message))
+    def keep(self, place: bytes, message: Message, *, continues: bool = False) -> GivenAnswer:
+        """An answer that was given. `continues`: from the assistant's message before it."""
+        answer = GivenAnswer(message, said(message), reasoning_of(message), continues=continues)
         self._keep(place, answer)
         return answer
 
@@ -176,7 +186,8 @@ class AnswerSpellings:
         """All that are known at the place now, in a tuple of their own: what was found by another one holds no more."""
         with self._lock:
             here = self._given.get(place, ())
-            leaving = [other for other in here if other.message == answer.message]
+            same = (answer.message, answer.continues)
+            leaving = [other for other in here if (other.message, other.continues) == same]
             if not leaving and len(here) >= _MAX_AT_ONE_PLACE:
                 leaving = [here[0]]
             here = (*(other for other in here if other not in leaving), answer)
@@ -225,13 +236,17 @@ class _Walk:
             spelled.pop("reasoning_content", None)
         calls = zip(message.get("tool_calls", ()), spelled.get("tool_calls", ()), strict=True)
         is_ours = answer is not None and answer.is_ours
+        joins = answer is not None and answer.continues
+        shown = with_readable_arguments(spelled)
         return _ReadMessage(
-            ChatMessage(with_readable_arguments(spelled)),
+            ChatMessage(_joined(self.messages[-1], shown) if joins else shown),
             self._digest_behind(said(message) if answer is None else answer.said),
             (answer, spelled != message) if is_ours else (None, False),
             self.place,
             known,
             tuple((theirs["id"], ours["id"]) for theirs, ours in calls),
+            is_ours,
+            joins,
         )
 
     def skip(self) -> _ReadMessage:
@@ -239,6 +254,9 @@ class _Walk:
 
     def go_on(self, read: _ReadMessage) -> None:
         self._digest = read.digest
+        if read.joins:
+            self.messages.pop()
+            self.answers.pop()
         if read.shown is not None:
             self.messages.append(read.shown)
         if read.answer is not None:
@@ -252,6 +270,14 @@ class _Walk:
         digest = self._digest.copy()
         digest.update(data)
         return digest
+
+
+def _joined(begun: Message, rest: Message) -> Message:
+    """One message of a beginning and of the answer that went on from it."""
+    joined = {**begun, **rest, "content": begun["content"] + rest["content"]}
+    if reasoning := (begun.get("reasoning_content") or "") + (rest.get("reasoning_content") or ""):
+        joined["reasoning_content"] = reasoning
+    return joined
 
 
 def _keys(messages: Sequence[Message]) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from luce.supervisor.http.errors import ApiError, ErrorKind, api_error
 from luce.supervisor.http.prompts.answer_request import AnswerRequest, ChatPrompt, TextPrompt
 from luce.supervisor.http.prompts.compaction import LiveConversations
 from luce.supervisor.http.prompts.context_edits import AppliedEdit, cleared, is_triggered
+from luce.supervisor.http.prompts.message_images import without_images
 from luce.supervisor.http.prompts.prompt_images import PromptImages
 from luce.supervisor.http.prompts.rendering import Rendered, Renderer
 from luce.supervisor.http.prompts.truncation import MAX_STEPS, least_steps, without_oldest
@@ -63,6 +64,15 @@ class PromptReader:
         if answer_request.prompt.edits:
             answer_request, rendered = await self._edit(answer_request, answer_request.prompt, rendered)
         return await self._truncate(answer_request, rendered)
+
+    async def prompt_text(self, asked: AnswerRequest) -> str:
+        """Of a conversation as it was sent, with nothing cleared or summarised. Raises ApiError, or TextError."""
+        prompt = asked.prompt
+        assert isinstance(prompt, ChatPrompt)
+        if not self._supervisor.has_images:
+            prompt = replace(prompt, messages=without_images(prompt.messages))
+        owner, _ = self._owner_and_salt(asked)
+        return await asyncio.to_thread(self._renderer.prompt_text, prompt, owner, asked.client)
 
     def _check_count(self, asked: AnswerRequest, prompt: ChatPrompt) -> None:
         """Each message takes a token at least. To render hundreds of thousands of them, only to find that out, would

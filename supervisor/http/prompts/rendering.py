@@ -89,6 +89,8 @@ class Rendered:
     """Under which the answer is to be known."""
     place: bytes | None = None
     """The same for the answer as a message."""
+    continues: bool = False
+    """The answer goes on from the last message."""
     n_restored: int = 0
     """Earlier answers that the client spelled otherwise, and that are in the prompt as the model wrote them."""
     is_live_summary: bool = False
@@ -109,16 +111,6 @@ class Rendered:
             self.chat.close()
 
 
-def prompt_text(model: TextModel, prompt: ChatPrompt, client: str) -> str:
-    """The text that a conversation is made into, for those who want to see it. Raises ApiError, or TextError."""
-    rendered = Renderer(model).render(prompt, client)
-    try:
-        assert rendered.chat is not None
-        return rendered.chat.prompt
-    finally:
-        rendered.close()
-
-
 class Renderer:
     """For one model. Any thread may use it."""
 
@@ -134,6 +126,15 @@ class Renderer:
         self._schemas = EnforcedSchemas()
         self._tools = KnownTools(self._schemas)
         self._said: set[str] = set()
+
+    def prompt_text(self, prompt: ChatPrompt, owner: str, client: str) -> str:
+        """The text that a conversation is made into, for those who want to see it. Raises ApiError, or TextError."""
+        rendered = self.render(prompt, owner, client)
+        try:
+            assert rendered.chat is not None
+            return rendered.chat.prompt
+        finally:
+            rendered.close()
 
     def render(
         self,
@@ -183,7 +184,8 @@ class Renderer:
             max_calls=max_calls,
             chat=chat,
             turn=spliced.turn,
-            place=None if prompt.continues_last else spoken.place,
+            place=spoken.place,
+            continues=prompt.continues_last,
             n_restored=len(spliced.respelled | (spliced.replaced & differing)),
         )
 
@@ -236,9 +238,13 @@ class Renderer:
     def _spoken(self, prompt: ChatPrompt, client: str) -> SpelledConversation:
         try:
             messages = in_call_order(prompt.messages)
-            return self._spellings.read(messages, client, keeps_last=prompt.continues_last, tools=prompt.tools)
+            spoken = self._spellings.read(messages, client, keeps_last=prompt.continues_last, tools=prompt.tools)
         except UnreadableContentError as error:
             raise ApiError(ErrorKind.INVALID, "unsupported_content", str(error), param="messages") from error
+        if prompt.continues_last and not spoken.is_last_ours and _end_in_two_answers(messages):
+            text = "Only one assistant message can be last, to be gone on from, unless this server gave the last one."
+            raise ApiError(ErrorKind.INVALID, "invalid_value", text, param=f"messages[{len(messages) - 1}]")
+        return spoken
 
     def _schema(self, prompt: ChatPrompt | TextPrompt) -> EnforcedSchema | None:
         if prompt.json_schema is None:
@@ -367,6 +373,11 @@ class Renderer:
         if text not in self._said:
             self._said.add(text)
             logger.log(level, "%s", text)
+
+
+def _end_in_two_answers(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """As llama-server has it: which of them is gone on from? Behind a call there is no doubt."""
+    return len(messages) > 1 and messages[-2]["role"] == "assistant" and not messages[-2].get("tool_calls")
 
 
 def _max_calls(prompt: ChatPrompt, *, is_parallel: bool) -> int | None:

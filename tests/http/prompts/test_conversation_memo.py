@@ -60,7 +60,8 @@ class Server:
 
     def keep(self, rendered: Rendered, answer: Message, ids: Sequence[int]) -> None:
         assert rendered.turn is not None
-        given = None if rendered.place is None else self.spellings.keep(rendered.place, answer)
+        assert rendered.place is not None
+        given = self.spellings.keep(rendered.place, answer, continues=rendered.continues)
         self.known.keep(rendered.turn, ids, None, given)
 
 
@@ -171,7 +172,7 @@ def test_prompts_are_those_of_a_server_without_memo(
         if isinstance(rendered, str) or isinstance(expected, str):
             messages = []
             continue
-        if step.answer is None or rendered.place is None:
+        if step.answer is None:
             continue
         answer = as_given(step.answer)
         ids = written(model, answer)

@@ -36,6 +36,9 @@ class Client(Protocol):
 
     def __init__(self, sdks: Sdks) -> None: ...
     def say(self, text: str) -> None: ...
+    def begin(self, text: str) -> bool:
+        """The next answer. False: this API begins a new one all the same."""
+
     def give_results(self, text: str) -> bool:
         """Of the last answer's calls. False: it has none."""
 
@@ -69,6 +72,10 @@ class ChatClient:
 
     def say(self, text: str) -> None:
         self._messages.append({"role": "user", "content": text})
+
+    def begin(self, text: str) -> bool:
+        self._messages.append({"role": "assistant", "content": text})
+        return True
 
     def give_results(self, text: str) -> bool:
         calls = self._messages[-1].tool_calls or ()
@@ -111,6 +118,10 @@ class ResponsesClient:
 
     def say(self, text: str) -> None:
         self._items.append({"role": "user", "content": text})
+
+    def begin(self, text: str) -> bool:
+        self._items.append({"role": "assistant", "content": text})
+        return False
 
     def give_results(self, text: str) -> bool:
         ids = [item.call_id for item in self._last.output if item.type == "function_call"]
@@ -156,6 +167,10 @@ class MessagesClient:
         else:
             self._messages.append({"role": "user", "content": text})
 
+    def begin(self, text: str) -> bool:
+        self._messages.append({"role": "assistant", "content": text})
+        return True
+
     def give_results(self, text: str) -> bool:
         uses = [block for block in self._messages[-1]["content"] if block.type == "tool_use"]
         results = [{"type": "tool_result", "tool_use_id": use.id, "content": text} for use in uses]
@@ -190,6 +205,10 @@ class CompletionClient:
 
     def say(self, text: str) -> None:
         self._text += text + "<|im_end|>"  # where it ends, tokens end
+
+    def begin(self, text: str) -> bool:
+        self._text += text
+        return True
 
     def give_results(self, text: str) -> bool:
         del text

@@ -96,6 +96,8 @@ class Turn:
     """Tokens: a limit may cut it off, also within a character."""
     speaks: bool
     """The user says something behind results, too."""
+    begun: str = ""
+    """By the client. The answer goes on from it, and the next one from that answer."""
 
 
 @st.composite
@@ -103,7 +105,8 @@ def turns(draw: st.DrawFn, format_: Format) -> Turn:
     calls = draw(st.lists(_ARGUMENTS.map(lambda text: format_.call % text), max_size=2))
     parts = [draw(st.just("") | _TEXTS.map(lambda text: format_.thought % text)), draw(_TEXTS), "\n".join(calls)]
     written = "".join(parts) + draw(st.just("") | _TEXTS)
-    return Turn(written or "Yes.", draw(st.just(120) | st.integers(1, 30)), draw(st.booleans()))
+    begun = draw(st.just("") | st.sampled_from(["I am", "Yes, ", "```\n"]))
+    return Turn(written or "Yes.", draw(st.just(120) | st.integers(1, 30)), draw(st.booleans()), begun)
 
 
 def grammar(text: str) -> str:
@@ -118,9 +121,12 @@ _numbers = itertools.count()
 async def converse(client: Client, turns: Sequence[Turn], format_: Format, *, streams: bool) -> None:
     client.say(f"I am client {next(_numbers)}.")  # two with one history might be given each other's answers
     n_before = n_asked = 0
-    speaks = True
+    speaks, goes_on = True, False
     for turn in [*turns, Turn("Done.", 9, speaks=False)]:
         n_kept = n_asked if speaks and format_.strips_reasoning else n_before
+        if goes_on or turn.begun:  # templates open a new answer in other tokens
+            n_kept = 0
+        goes_on = turn.begun != "" and client.begin(turn.begun)
         try:
             counts = await client.answer(Asked(grammar(turn.written), turn.n_most, streams))
             assert format_.moves_tools or counts.n_cached >= n_kept - format_.n_opening, (counts, n_kept)
@@ -129,6 +135,8 @@ async def converse(client: Client, turns: Sequence[Turn], format_: Format, *, st
             raise
         n_before = counts.n_prompt
         n_asked = n_before if speaks else n_asked
+        if goes_on:
+            continue
         speaks = not client.give_results("The result.") or turn.speaks
         if speaks:
             client.say("Go on.")
