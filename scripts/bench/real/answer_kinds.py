@@ -130,7 +130,7 @@ def _summaries() -> list[Question]:
 
 
 def _json() -> list[Question]:
-    tables = [_section("README.md", "## What it does better"), _section("docs/GLOSSARY.md", "## Speculation")]
+    tables = [_section("README.md", "## Figures"), _section("docs/GLOSSARY.md", "## Speculation")]
     ask = "Write the rows of this table as a JSON array of objects with the keys"
     return [
         _ask("JSON", f"{table}\n\n{ask} {keys}.", "```json\n[")
