@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 MAX_ROOM_FILES = 30
 MAX_README_LINES = 150
+MAX_ARCHITECTURE_LINES = 180
 MIN_TASKS = 20
 FLAG = re.compile(r"--[a-z][a-z-]+")
 SCRIPT = re.compile(r"\bscripts/[\w./-]+")
@@ -69,6 +70,10 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= MAX_README_LINES
 
 
+def test_the_architecture_is_short() -> None:
+    assert len((DOCS / "ARCHITECTURE.md").read_text().splitlines()) <= MAX_ARCHITECTURE_LINES
+
+
 def test_the_tree_in_the_readme_is_there() -> None:
     folders = re.findall(r"^    ([a-z]+)/ ", section(ROOT / "README.md", "## How it is laid out"), re.MULTILINE)
     assert len(folders) >= 8
@@ -76,10 +81,10 @@ def test_the_tree_in_the_readme_is_there() -> None:
 
 
 def drawn(title: str) -> list[str]:
-    """What the tree below a heading of ARCHITECTURE.md names: `memory/`, `memory/pages/`, `service`."""
+    """What the tree below a heading of folders.md names: `memory/`, `memory/pages/`, `service`."""
     found: list[str] = []
     parent = ""
-    for line in section(DOCS / "ARCHITECTURE.md", title).split("```")[1].splitlines():
+    for line in section(DOCS / "contributing" / "folders.md", title).split("```")[1].splitlines():
         match = re.match(r"^( {2})?([a-z_.]+/?)(?: |$)", line)
         if match is None:
             continue
@@ -117,7 +122,7 @@ def test_the_modules_and_folders_of_the_supervisor_are_drawn() -> None:
 def test_the_modules_of_http_are_drawn() -> None:
     top = ROOT / "supervisor" / "http"
     folders = {f"{path.name}/" for path in top.iterdir() if is_room(path)}
-    assert sorted(drawn("### supervisor/http/")) == sorted(folders | modules(top))
+    assert sorted(drawn("## supervisor/http/")) == sorted(folders | modules(top))
 
 
 def test_the_modules_of_luce_ray_are_drawn() -> None:
@@ -145,7 +150,7 @@ def test_the_walk_of_a_request_names_files_that_are_there() -> None:
     walk = section(DOCS / "ARCHITECTURE.md", "## One request")
     sources = [str(path) for top in ("native", "supervisor", "protocol") for path in (ROOT / top).rglob("*.*")]
     names = set(re.findall(r"`([a-z_/]+\.(?:py|cpp|h))`", walk))
-    assert len(names) >= 30
+    assert len(names) >= 20
     missing = {name for name in names if not any(path.endswith(f"/{name}") for path in sources)}
     assert missing == set()
 
@@ -169,7 +174,7 @@ def test_private_members_are_listed_by_file() -> None:
         n = len(re.findall(r"^template struct PrivateMember<", path.read_text(), re.MULTILINE))
         if n > 0:
             reached[str(path.relative_to(top))] = n
-    table = section(DOCS / "ARCHITECTURE.md", "### Private members of llama.cpp")
+    table = section(DOCS / "contributing" / "llama_cpp.md", "## Private members of llama.cpp")
     rows = re.findall(r"^\| `([\w/]+\.cpp)` \| (.*?) \|", table, re.MULTILINE)
     assert {file: sum(map(int, re.findall(r"\b(\d+) of", members))) for file, members in rows} == reached
 
