@@ -80,7 +80,7 @@ IGNORED = frozenset(
         "spaces_between_special_tokens",
     }
 )  # fmt: skip
-"""What is accepted and does nothing (docs/agents.md lists it). `best_of` and `echo` of chats; completions have them."""
+"""What is accepted and does nothing (docs/http.md lists it). `best_of` and `echo` of chats; completions have them."""
 
 
 class SamplingFields(BaseModel):

@@ -187,7 +187,7 @@ def test_the_glossary_has_each_term_once() -> None:
     assert [name for name, meaning in terms if not meaning.endswith(".")] == []
 
 
-def test_the_page_on_agents_names_every_field_of_usage() -> None:
+def test_the_page_on_http_names_every_field_of_usage() -> None:
     from luce.protocol import Speculation
     from luce.supervisor.http.answering.answer_events import Usage, speculation_fields
 
@@ -204,7 +204,7 @@ def test_the_page_on_agents_names_every_field_of_usage() -> None:
         n_resumes=0,
     )
     fields = [*usage.extension(), *speculation_fields(Speculation())]
-    rows = re.findall(r"^\| (`.*?) \|", section(DOCS / "agents.md", "## What an answer says"), re.MULTILINE)
+    rows = re.findall(r"^\| (`.*?) \|", section(DOCS / "http.md", "## Usage fields"), re.MULTILINE)
     assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == fields
 
 

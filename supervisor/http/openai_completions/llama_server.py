@@ -3,7 +3,7 @@ AnswerRequests, and what the answers look like.
 
 Pure. An answer is one object a choice, or a stream of them without [DONE]. Must not know where answers come from.
 
-What differs from llama-server (docs/agents.md): probabilities are those before sampling (post_sampling_probs is
+What differs from llama-server (docs/http.md): probabilities are those before sampling (post_sampling_probs is
 refused); a prompt comes back as the text that was sent, without the BOS before it; `cache` of prompt_progress is what
 had been read when it was first told, because what was in the cache is known at the end only; there is no sampler named
 infill, which would join tokens that spell the same.

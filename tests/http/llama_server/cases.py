@@ -1,5 +1,5 @@
 """llama-server's own test cases (tools/server/tests/unit in llama.cpp's sources), and for each what shows the same
-here, or which row of docs/agents.md says what is otherwise.
+here, or which row of docs/http.md says what is otherwise.
 
 Facts only. A test is named from tests/ on; a row by its first cell. `EVERY` stands for all cases of a file.
 """

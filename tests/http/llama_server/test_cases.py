@@ -23,7 +23,7 @@ def functions_of(path: Path) -> frozenset[str]:
 @cache
 def rows() -> frozenset[str]:
     """The first cells of the table of differences."""
-    page = (ROOT / "docs" / "agents.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
     section = page.split("\n## Differences from llama-server\n")[1].split("\n## ")[0]
     return frozenset(re.findall(r"^\| (.+?) \|", section, re.MULTILINE)) - {"llama-server"}
 
