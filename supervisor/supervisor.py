@@ -23,6 +23,8 @@ from luce.supervisor.engine.locate import find_luced
 from luce.supervisor.engine.monitor import EngineMonitor
 from luce.supervisor.engine.process import StartError
 from luce.supervisor.engine_checks import check_engines
+from luce.supervisor.prefix_cache.held_pages import HeldPages
+from luce.supervisor.prefix_cache.page_names import page_names
 from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import EngineFailedError, GenerateRequest, RequestEvent, RequestRefusedError
 from luce.supervisor.scheduling.compressing import Compressing
@@ -31,7 +33,6 @@ from luce.supervisor.scheduling.idle_sleep import IdleSleep
 from luce.supervisor.scheduling.image_ids import ImageIds
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.multiplexer import Multiplexer
-from luce.supervisor.scheduling.page_changes import PageListener
 from luce.supervisor.scheduling.presence import Presence, PresenceState
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.remembered_texts import TextListing
@@ -240,11 +241,11 @@ class Supervisor:
         RequestRefusedError (`busy`: something is in use and stays), EngineFailedError."""
         await self._of_text(engine, lambda handle: handle.forget_text(page))
 
-    def watch_pages(self, listener: PageListener) -> None:
-        """`listener` hears of each page of an engine's memory that comes, goes or changes its place from now on, and
-        first of those that are there; also of engines that are started later."""
+    def watch_pages(self) -> HeldPages:
+        """Which pages the engines hold, and where: they report it from now on, those that are started later too."""
         for handle in self._multiplexer.handles:
-            handle.watch_pages(listener)
+            handle.watch_pages()
+        return self._multiplexer.held_pages
 
     async def _of_text(self, engine: int, act: Callable[[EngineHandle], Awaitable[None]]) -> None:
         handles = self._multiplexer.handles
@@ -282,12 +283,17 @@ class Supervisor:
             return await self._save(tokens, path)
 
     async def _save(self, tokens: Sequence[int], path: Path) -> SavedText:
-        key = pack(tokens)
+        key, held = pack(tokens), self._multiplexer.held_pages
+
+        def n_pages(handle: EngineHandle) -> int:
+            names = () if handle.info is None else page_names(key, handle.info.identity)
+            return held.n_first(handle.monitor.name, names)
+
         handles = [handle for handle in self._multiplexer.handles if handle.is_open]
         if not handles:
             raise EngineFailedError("there is no engine now")
         try:
-            return await _told(max(handles, key=lambda handle: handle.n_held(key)).save_text(tokens, _absolute(path)))
+            return await _told(max(handles, key=n_pages).save_text(tokens, _absolute(path)))
         except EngineDied as error:
             raise EngineFailedError(str(error)) from error
 

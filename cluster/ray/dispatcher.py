@@ -20,13 +20,13 @@ from typing import Any
 
 from luce.protocol import ErrorCode
 from luce.ray.link import Message
-from luce.ray.prefix_names import prefix_names
 from luce.ray.replica_book import Question, ReplicaBook
 from luce.ray.replica_door import failure_of
 from luce.ray.replica_links import ReplicaLink, ReplicaLinks
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.generation import TokenEvent
-from luce.supervisor.prefix_cache.prefix_index import unpack
+from luce.supervisor.prefix_cache.page_names import PAGE_TOKENS, page_names
+from luce.supervisor.prefix_cache.prefix_index import pack, unpack
 from luce.supervisor.requests import (
     Begun,
     DeadlineError,
@@ -62,9 +62,8 @@ class _Elsewhere(Exception):  # noqa: N818  no error: where it goes on
 class Carried:
     """A request, and the replica that it is with."""
 
-    def __init__(self, in_flight: InFlightRequest, names: Sequence[bytes]) -> None:
+    def __init__(self, in_flight: InFlightRequest) -> None:
         self.in_flight = in_flight
-        self.names = names
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.left: asyncio.Future[None] = self.accepted  # once the replica has no more to do with it
         self.with_replica: ReplicaLink | None = None
@@ -81,7 +80,7 @@ class Dispatcher:
         self._config = config
         self._book = book
         self._choose = choose
-        self._stride = stride
+        self._stride_pages = stride // PAGE_TOKENS
         self._serials = itertools.count(1)
         self._carried: dict[int, Carried] = {}
         self._asked: dict[int, tuple[ReplicaLink, asyncio.Future[Any]]] = {}
@@ -99,8 +98,7 @@ class Dispatcher:
         if len(prompt) == 0:
             raise RequestRefusedError(ErrorCode.EMPTY_PROMPT, "a prompt needs at least one token")
         in_flight = InFlightRequest(next(self._serials), request, prompt, self._seed_of(request))
-        names = self._names(in_flight.request, prompt)
-        carried = self._carried[in_flight.serial] = Carried(in_flight, names)
+        carried = self._carried[in_flight.serial] = Carried(in_flight)
         carried.task = asyncio.create_task(self._carry(carried))
         try:
             await asyncio.shield(carried.accepted)
@@ -151,8 +149,8 @@ class Dispatcher:
             return request.seed
         return secrets.randbits(63) if self._config.seed is None else self._config.seed
 
-    def _names(self, request: GenerateRequest, tokens: Sequence[int]) -> list[bytes]:
-        return prefix_names(tokens, stride=self._stride, salt=request.salt)
+    def _each_stride(self, names: Sequence[bytes]) -> Sequence[bytes]:
+        return names[self._stride_pages - 1 :: self._stride_pages]
 
     # One request
 
@@ -191,7 +189,11 @@ class Dispatcher:
                 while True:
                     unwanted = self.links.unwanted | carried.full
                     question: Question[Any] = Question(
-                        self._book, carried.names, carried.in_flight.n_prompt, request.session, unwanted
+                        self._book,
+                        lambda identity: self._each_stride(carried.in_flight.page_names(identity)),
+                        carried.in_flight.n_prompt,
+                        request.session,
+                        unwanted,
                     )
                     key, metadata = await self._choose(question)
                     try:
@@ -213,7 +215,8 @@ class Dispatcher:
         begun = Begun(tuple(in_flight.tokens), in_flight.identity or "") if in_flight.tokens else None
         in_flight.identity = in_flight.identity or replica.identity
         request = replace(in_flight.request, prompt=None, seed=in_flight.seed, begun=begun, timeout_s=None)
-        self._book.begin(replica.key, in_flight.serial, carried.names, in_flight.n_prompt, request.session)
+        names = self._each_stride(in_flight.page_names(replica.identity))
+        self._book.begin(replica.key, in_flight.serial, names, in_flight.n_prompt, request.session)
         try:
             replica.link.send("submit", in_flight.serial, request, array("i", unpack(in_flight.prompt)))
             await carried.left
@@ -344,8 +347,8 @@ class Dispatcher:
     def _note_text(self, carried: Carried, replica: ReplicaLink) -> None:
         """The next turn's prompt begins with this one's text."""
         in_flight = carried.in_flight
-        text = [*unpack(in_flight.prompt), *in_flight.tokens]
-        self._book.end(replica.key, in_flight.serial, self._names(in_flight.request, text))
+        names = tuple(page_names(in_flight.key + pack(in_flight.tokens), replica.identity))
+        self._book.end(replica.key, in_flight.serial, self._each_stride(names))
 
     def _note_failure(self, carried: Carried, error: RequestError) -> None:
         if isinstance(error, QueueFullError) and not carried.in_flight.tokens:

@@ -12,14 +12,15 @@ from typing import Any
 
 from ray.util import get_node_ip_address
 
-from luce.ray.held_names import HeldNames
-from luce.ray.prefix_names import PAGE_TOKENS
+from luce.ray.prefix_digest import PrefixDigest
 from luce.ray.ray_metrics import REPLICA_GAUGES, Gauges
 from luce.ray.raylet_watch import raylet_watch
 from luce.ray.reading_speed import ReadingSpeed
 from luce.ray.replica_door import ReplicaDoor
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.watchdog import EngineState
+from luce.supervisor.prefix_cache.held_pages import HeldPages
+from luce.supervisor.prefix_cache.page_names import PAGE_TOKENS
 from luce.supervisor.supervisor import Supervisor
 
 _LOG = logging.getLogger("ray.serve")
@@ -31,7 +32,10 @@ class EngineReplica:
         self, config: SupervisorConfig, *, stride: int, drain_s: float
     ) -> None:
         self._drain_s = drain_s
-        self._held = HeldNames(stride_pages=stride // PAGE_TOKENS)
+        self._stride_pages = stride // PAGE_TOKENS
+        self._held = HeldPages()
+        self._n_names = 0
+        """In the last digest."""
         self._speed = ReadingSpeed()
         supervisor = Supervisor(config, on_log=lambda line: _LOG.info("%s", line))
         self._door = ReplicaDoor(supervisor, self._speed)
@@ -50,7 +54,7 @@ class EngineReplica:
         """One task enters and leaves what has to be left by whom it was entered."""
         try:
             async with self._door.supervisor as supervisor:
-                supervisor.watch_pages(self._held)
+                self._held = supervisor.watch_pages()
                 host = get_node_ip_address()
                 port = await self._door.open(host)
                 info = next(engine.info for engine in supervisor.status().engines if engine.info is not None)
@@ -86,7 +90,7 @@ class EngineReplica:
             gauges.set(
                 waiting_tokens=self._n_unread(),
                 open_requests=self._n_open(),
-                held_names=len(self._held),
+                held_names=self._n_names,
                 read_token_seconds=self._speed.read_s or 0.0,
                 tokens=status.n_tokens,
                 resumes=status.n_resumes,
@@ -111,10 +115,12 @@ class EngineReplica:
     def record_routing_stats(self) -> dict[str, Any]:
         """What it remembers, by names that say nothing of the texts; what it has to do; what reading costs here."""
         self._n_digests += 1
+        names = self._held.names(every=self._stride_pages)
+        self._n_names = len(names)
         visits = [visit for visit in self._door.visits if visit.requests]
         stats: dict[str, Any] = {
             "number": self._n_digests,
-            "digest": self._held.digest().to_text(),
+            "digest": PrefixDigest.of(names).to_text(),
             "open": {
                 visit.name: (len(visit.requests), sum(served.n_unread for served in visit.requests.values()))
                 for visit in visits

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_type_hints
 
-from luce.ray.prefix_names import PAGE_TOKENS
 from luce.ray.replica_book import Choice
 from luce.supervisor.config import ConfigError, SupervisorConfig
 from luce.supervisor.config.loading import from_table, read_configuration, unknown_option
 from luce.supervisor.config.values import read_item, read_text
 from luce.supervisor.http.settings import ServeSettings
+from luce.supervisor.prefix_cache.page_names import PAGE_TOKENS
 
 _ARGUMENTS = Path("args.luce")
 _NOT_HERE = ("mmproj", "embedding_model", "rerank_model", "slot_save_path", "kv_events", "models", "models_from")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from luce.ray.prefix_names import PrefixDigest
+from luce.ray.prefix_digest import PrefixDigest
 from luce.ray.pricing import Candidate, by_price, by_two_choices
 
 Choice = Literal["price", "two_choices"]
@@ -135,7 +135,7 @@ class ReplicaBook:
         foreign = [counts for name, counts in others.items() if name != self._own_name]
         return Candidate(
             replica,
-            n_known=self._n_known(page, question.names),
+            n_known=self._n_known(page, question.names(replica.replica_metadata.get("identity", ""))),
             n_open=len(page.requests) + sum(n_open for n_open, _ in foreign),
             n_lanes=max(replica.replica_metadata.get("lanes", 1), 1),
             n_unread=sum(request.n_unread for request in page.requests.values()) + sum(n for _, n in foreign),
@@ -150,7 +150,8 @@ class Question(Generic[R]):
     """Which replica is to read this prompt?"""
 
     book: ReplicaBook
-    names: Sequence[bytes] = ()
+    names: Callable[[str], Sequence[bytes]] = lambda _: ()
+    """Of the prompt's beginnings of a stride, two strides and so on, in the memory of engines of an identity."""
     n_prompt: int = 0
     session: str = ""
     excluded: frozenset[str] = frozenset()

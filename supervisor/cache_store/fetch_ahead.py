@@ -21,7 +21,7 @@ from luce.supervisor.cache_store.stored_files import StoredFiles
 from luce.supervisor.cache_store.transfers import Transfers
 from luce.supervisor.engine.disk_files import DiskFiles
 from luce.supervisor.engine.generation import EngineDied, EngineError
-from luce.supervisor.prefix_cache.page_names import PAGE_TOKENS, TOKEN_BYTES, MemoryFile, page_names
+from luce.supervisor.prefix_cache.page_names import PAGE_TOKENS, MemoryFile
 from luce.supervisor.requests import RequestError
 from luce.supervisor.scheduling.engine_handle import EngineHandle
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
@@ -52,7 +52,7 @@ class FetchAhead:
         handle = self._handle_of(in_flight)
         if in_flight.finished or handle is None or handle.info is None or (folder := folder_of(handle)) is None:
             return
-        names = await asyncio.to_thread(lambda: list(page_names(in_flight.key, folder.identity)))
+        names = await asyncio.to_thread(lambda: in_flight.page_names(folder.identity))
         plan = await self._plan(in_flight, names, folder, handle)
         if plan is not None:
             await self._fetch(in_flight, plan, folder)
@@ -62,7 +62,7 @@ class FetchAhead:
         handles = [handle for handle in self._multiplexer.handles if handle.disk_files is not None]
         if (reading := self._reading_of(in_flight)) is not None:
             return reading[0] if reading[0] in handles else None
-        return max(handles, key=lambda handle: (handle.n_held(in_flight.key), handle.n_free), default=None)
+        return max(handles, key=lambda handle: (handle.n_held(in_flight), handle.n_free), default=None)
 
     def _reading_of(self, in_flight: InFlightRequest) -> tuple[EngineHandle, Attempt] | None:
         for handle in self._multiplexer.handles:
@@ -149,8 +149,6 @@ class FetchAhead:
             self._files.count(n_late=1)
             return
         self._files.count(n_helped=1)
-        for handle in self._handles_of(folder):
-            handle.note_held(in_flight.key[: plan.n_tokens * TOKEN_BYTES])
         if not is_broken_off and self._is_read_from(in_flight, folder) and self._gain_s(in_flight, plan) > 0:
             self._multiplexer.set_aside(in_flight)  # its turn has come meanwhile
         self._multiplexer.look_again()

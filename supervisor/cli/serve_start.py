@@ -135,7 +135,7 @@ async def serve_until_stopped(config: SupervisorConfig, settings: ServeSettings)
             async with _loading_shown(supervisor, config.model.name), _text_opened_beside(supervisor, settings):
                 await stack.enter_async_context(supervisor)
             if publisher is not None:
-                supervisor.watch_pages(publisher)
+                publisher.watch(supervisor.watch_pages())
             await _while_engines_last(
                 supervisor,
                 serve(supervisor, settings, on_ready=announce),
@@ -155,7 +155,7 @@ async def serve_fleet_until_stopped(plan: FleetPlan, settings: ServeSettings, lo
             fleet = await stack.enter_async_context(Fleet(plan.config, on_log=say))
             for member, publisher in zip(members, publishers, strict=True):
                 if publisher is not None:
-                    fleet.supervisors[member.name].watch_pages(publisher)
+                    publisher.watch(fleet.supervisors[member.name].watch_pages())
             served = ServedFleet(fleet, plan.settings, plan.default)
 
             def announce(url: str) -> None:

@@ -19,11 +19,11 @@ import zmq
 import zmq.asyncio
 
 from luce.supervisor.config import ConfigError
+from luce.supervisor.kv_events.block_events import block_events
 from luce.supervisor.kv_events.config import Endpoint, KvEventsConfig
 from luce.supervisor.kv_events.events import AllBlocksCleared, Event, encode_batch
-from luce.supervisor.kv_events.held_blocks import HeldBlocks
 from luce.supervisor.kv_events.replay_buffer import ReplayBuffer
-from luce.supervisor.scheduling.page_changes import PageChange
+from luce.supervisor.prefix_cache.held_pages import HeldPages, PageMove
 
 _LOG = logging.getLogger("luce.kv_events")
 _END = (-1).to_bytes(8, "big", signed=True)
@@ -34,12 +34,12 @@ _LINGER_MS = 500
 
 
 class KvEventPublisher:
-    """A PageListener. Use as a context manager around the supervisor of whose pages it hears; entering it raises
+    """A PageListener. Use as a context manager around the supervisor whose pages it publishes; entering it raises
     ConfigError where an endpoint cannot be had."""
 
     def __init__(self, config: KvEventsConfig) -> None:
         self._config = config
-        self._held = HeldBlocks(media=config.media, tells_tokens=config.tells_tokens)
+        self._held: HeldPages | None = None
         self._buffer = ReplayBuffer(max_steps=config.buffer_steps, max_bytes=config.buffer_bytes)
         self._context = zmq.Context()
         self._sockets: list[zmq.Socket[bytes] | zmq.asyncio.Socket] = []
@@ -85,11 +85,19 @@ class KvEventPublisher:
             socket.close(linger=_LINGER_MS)
         await asyncio.to_thread(self._context.term)
 
-    def pages_changed(self, engine: str, changes: Sequence[PageChange], *, begins_anew: bool) -> None:
-        self._publish(self._held.change(engine, changes, begins_anew=begins_anew))
+    def watch(self, held: HeldPages) -> None:
+        """Publish what is held there, and what changes of it from now on."""
+        self._held = held
+        held.watch(self)
 
-    def pages_lost(self, engine: str) -> None:
-        self._publish(self._held.lose(engine))
+    def pages_moved(self, moves: Sequence[PageMove]) -> None:
+        self._publish(self._events_of(moves))
+
+    def pages_cleared(self) -> None:
+        self._publish([AllBlocksCleared()])
+
+    def _events_of(self, moves: Sequence[PageMove]) -> list[Event]:
+        return block_events(moves, self._config.media, tells_tokens=self._config.tells_tokens)
 
     def _publish(self, events: list[Event]) -> None:
         if not events:
@@ -121,7 +129,8 @@ class KvEventPublisher:
         kept = self._buffer.since(number) if number < self.n_published else None
         if kept is not None:
             return kept
-        return [(self.n_published - 1, self._encode(self._held.listing()))]
+        listing = [] if self._held is None else self._held.listing()
+        return [(self.n_published - 1, self._encode([AllBlocksCleared(), *self._events_of(listing)]))]
 
     def _encode(self, events: Sequence[Event]) -> bytes:
         return encode_batch(time.time(), events, self._config.encoding)

@@ -1,4 +1,4 @@
-"""Which prefixes the supervisor has sent where, and which of them hold a slot. Pure: no I/O, no clock of its own.
+"""Which prefixes the engines hold, and which of them get a slot. Pure: no I/O, no clock of its own.
 
 Called by `scheduling`. Calls nothing of the supervisor.
 """

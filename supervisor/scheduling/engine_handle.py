@@ -40,17 +40,17 @@ from luce.supervisor.engine.generation import Compressed, EngineDied, EngineErro
 from luce.supervisor.engine.image_file import ImageFile
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.monitor import EngineMonitor
+from luce.supervisor.prefix_cache.held_pages import HeldPages
+from luce.supervisor.prefix_cache.page_changes import parse_change
 from luce.supervisor.prefix_cache.page_names import TOKEN_BYTES
 from luce.supervisor.prefix_cache.prefix_index import common_tokens, pack
 from luce.supervisor.prefix_cache.slots import Reservation, SlotBudget, SlotTable
 from luce.supervisor.requests import GenerateRequest
-from luce.supervisor.scheduling.ended_texts import EndedTexts, KnownText
+from luce.supervisor.scheduling.engine_texts import EngineTexts, KnownText
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
-from luce.supervisor.scheduling.page_changes import PageListener, parse_change
 from luce.supervisor.scheduling.prices import EnginePrices
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.remembered_texts import MAX_TEXTS, TextListing, TextRun, parse_listing
-from luce.supervisor.scheduling.router import RecentTexts
 from luce.supervisor.scheduling.text_files import SavedText, load_text, save_ended, save_slot, save_text
 
 _LOG = logging.getLogger("luce.scheduling")
@@ -64,13 +64,14 @@ class LastText:
 
 
 class EngineHandle:
-    def __init__(self, monitor: EngineMonitor, config: SupervisorConfig, *, several: bool) -> None:
-        """`several`: there are other engines, so that it matters which texts this one has read."""
+    def __init__(self, monitor: EngineMonitor, config: SupervisorConfig, held: HeldPages, *, several: bool) -> None:
+        """`held`: hears of this engine's pages. `several`: there are other engines."""
         self.monitor = monitor
         self._config = config
         self._reading = ReadingPolicy.of(monitor.daemon_config)
-        self._texts = RecentTexts(max_tokens=4_000_000) if several else None
-        self._ended = EndedTexts() if several else None
+        self._held = held
+        self._reports_pages = several
+        self._texts = EngineTexts(monitor.name, held) if several else None
         self.prices = EnginePrices()
         self._client: EngineClient | None = None
         self.info: EngineInfo | None = None
@@ -92,7 +93,6 @@ class EngineHandle:
         self._lanes: dict[Attempt, int] = {}
         self.last_texts: dict[int, LastText] = {}
         """By lane: what ran there last. Of requests that nobody waited for to their end there is nothing."""
-        self._page_listener: PageListener | None = None
         self.disk_files: DiskFiles | None = None
         """Of its disk cache; None: there is no engine now, or no disk cache."""
 
@@ -156,10 +156,9 @@ class EngineHandle:
         self.is_reserved = False
         if self._texts is not None:
             self._texts.clear()
-        if self._ended is not None:
-            self._ended.clear()
-        if self._page_listener is not None:
-            self._page_listener.pages_lost(self.monitor.name)
+        self._held.lose(self.monitor.name)
+        if self._texts is not None:
+            self._texts.clear()
         return attempts
 
     def start(self, attempt: Attempt, in_flight: InFlightRequest) -> None:
@@ -180,8 +179,6 @@ class EngineHandle:
         self._lanes[attempt] = next(lane for lane in itertools.count() if lane not in taken)
         if reservations:
             self._reservations[attempt.id] = reservations
-        if self._texts is not None:
-            self._texts.note(in_flight.key)
         self.monitor.wake()
 
     def remove(self, attempt: Attempt) -> None:
@@ -295,44 +292,41 @@ class EngineHandle:
             self._free(slot)
         await self._client.post_call(ForgetText(page))
 
-    def watch_pages(self, listener: PageListener) -> None:
-        """It hears of each page that comes, goes or changes its place from now on, and of those that are there."""
-        self._page_listener = listener
-        self._ask_for_pages()
+    def watch_pages(self) -> None:
+        """Have it report its pages, from those that it holds now on."""
+        if not self._reports_pages:
+            self._reports_pages = True
+            self._ask_for_pages()
 
     def _ask_for_pages(self) -> None:
-        listener, name = self._page_listener, self.monitor.name
-        if self._client is None or listener is None:
+        if not self._reports_pages or self._client is None or self.info is None or self.info.page_bytes is None:
             return
 
         def hear(line: PagesLine) -> None:
-            listener.pages_changed(name, list(map(parse_change, line.pages)), begins_anew=line.begins_anew)
-
-        def note_refusal(answered: asyncio.Future[MemoryReply]) -> None:
-            error = None if answered.cancelled() else answered.exception()
-            if isinstance(error, EngineError):
-                _LOG.warning("%s does not tell which pages it holds: %s", name, error.text)
+            self._held.change(self.monitor.name, list(map(parse_change, line.pages)), begins_anew=line.begins_anew)
+            if self._texts is not None:
+                self._texts.note_report()
 
         self._client.on_pages = hear
         with suppress(EngineDied):
-            self._client.post_call(WatchPages()).add_done_callback(note_refusal)
+            self._client.post_call(WatchPages())
 
     # What another engine may be given
 
     def _note_ended(self, request_id: int, in_flight: InFlightRequest) -> None:
         """The last token of an answer is sampled, and not computed."""
-        if self._ended is None or self._leaves_gaps(in_flight):
+        if self._texts is None or self._leaves_gaps(in_flight):
             return  # a file does not say what is left out
-        self._ended.note(in_flight.key + pack(in_flight.tokens[:-1]), request_id)
+        self._texts.note_ended(in_flight.key + pack(in_flight.tokens[:-1]), request_id)
 
     def known_text(self, in_flight: InFlightRequest) -> KnownText | None:
         """The longest beginning of its prompt that can be written down now."""
         info = self.info
-        if self._ended is None or info is None or info.page_bytes is None or not info.reuses or self._file_slot is None:
+        if self._texts is None or info is None or info.page_bytes is None or not info.reuses or self._file_slot is None:
             return None
         if self.is_parked or self._leaves_gaps(in_flight):
             return None
-        ended = self._ended.longest(in_flight.key)
+        ended = self._texts.longest_ended(in_flight.key)
         slot = None if self.slots is None else self.slots.longest(in_flight.key, time.monotonic())
         n_tokens = max(ended.n_tokens if ended else 0, slot.n_tokens if slot else 0)
         if n_tokens == 0:
@@ -352,11 +346,6 @@ class EngineHandle:
             assert known.slot is not None
             return await save_slot(client, known.slot, known.n_tokens, path)
 
-    def note_held(self, key: bytes) -> None:
-        """It has been given the memory of this text."""
-        if self._texts is not None:
-            self._texts.note(key)
-
     def _for_files(self) -> tuple[EngineClient, int]:
         self.note_use()
         if self._client is None:
@@ -365,12 +354,13 @@ class EngineHandle:
             raise EngineError(ErrorCode.UNSUPPORTED, "texts need two slots at least to become files (--slots)")
         return self._client, self._file_slot
 
-    def n_held(self, key: bytes) -> int:
-        """How many tokens of a text's start this engine has read."""
-        if self._texts is None or self.info is None:
+    def n_held(self, in_flight: InFlightRequest) -> int:
+        """How many tokens of its text's start this engine has, or is reading."""
+        if self._texts is None or self.info is None or not self.info.reuses:
             return 0
-        n_held = self._texts.n_held(key)
-        return n_held - n_held % self.info.page_tokens  # the few tokens that all texts begin with decide nothing
+        running = [attempt.in_flight for attempt in self.attempts if attempt.in_flight is not None]
+        being_read = [other.key for other in running if other.request.reuse and not self._leaves_gaps(other)]
+        return self._texts.n_held(in_flight.key, in_flight.page_names(self.info.identity), being_read)
 
     def is_reading_what(self, asked: InFlightRequest) -> bool:
         """Whether somebody is reading so much of the same prefix that waiting for it beats reading it twice."""

@@ -30,7 +30,7 @@ from luce.protocol import (
     StopReason,
 )
 from luce.supervisor.engine.generation import GenerationReply, TokenEvent
-from luce.supervisor.prefix_cache.page_names import salted
+from luce.supervisor.prefix_cache.page_names import page_names, salted
 from luce.supervisor.prefix_cache.prefix_index import pack
 from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent, PromptTokenEvent
 from luce.supervisor.scheduling.crash_attribution import FailureCount
@@ -43,9 +43,9 @@ class InFlightRequest:
     """One reader. Compared and hashed by identity."""
 
     __slots__ = (
-        "_fast_path", "_items", "_waiter", "asked_s", "diverged", "failure", "failures", "finished", "first_token_s",
-        "identity", "is_enough", "key", "n_attempts", "n_begun", "n_computed", "n_prompt", "next_row", "on_finish",
-        "prompt", "request", "seed", "serial", "started_s", "tokens", "waits_for_files", "waits_for_room",
+        "_fast_path", "_items", "_page_names", "_waiter", "asked_s", "diverged", "failure", "failures", "finished",
+        "first_token_s", "identity", "is_enough", "key", "n_attempts", "n_begun", "n_computed", "n_prompt", "next_row",
+        "on_finish", "prompt", "request", "seed", "serial", "started_s", "tokens", "waits_for_files", "waits_for_room",
         "was_admitted",
     )  # fmt: skip
 
@@ -87,6 +87,7 @@ class InFlightRequest:
         self.failure: Exception | None = None
         self.on_finish: Callable[[FinishedEvent], None] = lambda _: None
         """Called once, if it was served to its end."""
+        self._page_names: dict[str, tuple[bytes, ...]] = {}  # by identity
         self._items: list[Item] = []
         self._waiter: asyncio.Future[None] | None = None
         self._fast_path: Callable[[Sequence[int]], bool] | None = None  # only while somebody waits
@@ -169,6 +170,12 @@ class InFlightRequest:
             waiter.set_result(None)
 
     # From one engine to the next
+
+    def page_names(self, identity: str) -> Sequence[bytes]:
+        """Of the prompt's whole pages in the memory of engines of this identity."""
+        if identity not in self._page_names:
+            self._page_names[identity] = tuple(page_names(self.key, identity))
+        return self._page_names[identity]
 
     def n_kept(self) -> int:
         """How many of the tokens go into the next attempt's prompt. The last one is generated once more, if it can be:

@@ -20,6 +20,7 @@ from luce.supervisor.engine.generation import FROM_OUTSIDE, OWN_FAULT, EngineDie
 from luce.supervisor.engine.info import EngineInfo
 from luce.supervisor.engine.monitor import EngineMonitor
 from luce.supervisor.engine.watchdog import EngineState
+from luce.supervisor.prefix_cache.held_pages import HeldPages
 from luce.supervisor.requests import (
     DeadlineError,
     EngineFailedError,
@@ -48,7 +49,9 @@ class Multiplexer:
 
     def __init__(self, config: SupervisorConfig, monitors: Sequence[EngineMonitor]) -> None:
         self._config = config
-        self._handles = {monitor: EngineHandle(monitor, config, several=len(monitors) > 1) for monitor in monitors}
+        self.held_pages = HeldPages()
+        several = len(monitors) > 1
+        self._handles = {one: EngineHandle(one, config, self.held_pages, several=several) for one in monitors}
         self._admission: FairQueue[InFlightRequest] = FairQueue(config.max_queue)
         self._tickets: dict[InFlightRequest, Ticket] = {}
         self._resumed: list[InFlightRequest] = []  # those that have run before come first, oldest first

@@ -19,9 +19,8 @@ from pathlib import Path
 from luce.protocol import GenerateOk, LocalProtocolError
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.generation import EngineDied, EngineError
-from luce.supervisor.prefix_cache.page_names import TOKEN_BYTES
-from luce.supervisor.scheduling.ended_texts import KnownText
 from luce.supervisor.scheduling.engine_handle import EngineHandle
+from luce.supervisor.scheduling.engine_texts import KnownText
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.prices import MovePrice
 from luce.supervisor.scheduling.router import Candidate, RecentSessions, Way, cheapest, choose
@@ -60,7 +59,7 @@ class Placing:
 
     def choose(self, in_flight: InFlightRequest, n_waiting: int) -> EngineHandle | None:
         """The engine that it starts on now; None: it waits. `n_waiting`: requests in the queue."""
-        session, held = in_flight.request.session, {handle: handle.n_held(in_flight.key) for handle in self._handles}
+        session, held = in_flight.request.session, {handle: handle.n_held(in_flight) for handle in self._handles}
         candidates = [
             Candidate(handle, len(handle.attempts), handle.n_lanes, n_held, self._sessions.is_home(session, handle))
             for handle, n_held in held.items()
@@ -130,7 +129,7 @@ class Placing:
             assert known is not None
             assert move_s is not None
             pending.has_moved = True
-            pending.move = loop.create_task(self._move(in_flight, known, home, handle, move_s), name="a text moves")
+            pending.move = loop.create_task(self._move(known, home, handle, move_s), name="a text moves")
             self._moves.add(pending.move)
             pending.move.add_done_callback(self._moves.discard)
         elif pending.timer is None or pending.timer.when() <= loop.time():
@@ -138,9 +137,7 @@ class Placing:
             pending.timer = loop.call_later(other_s - waited_s, self._on_change)
         return None
 
-    async def _move(
-        self, in_flight: InFlightRequest, known: KnownText, home: EngineHandle, to: EngineHandle, expected_s: float
-    ) -> None:
+    async def _move(self, known: KnownText, home: EngineHandle, to: EngineHandle, expected_s: float) -> None:
         began_s = time.monotonic()
         path: Path | None = None
         limit_s = _LATE * expected_s + _LATE_S
@@ -156,7 +153,6 @@ class Placing:
             why = str(error) or f"it has taken more than {limit_s:.0f} s"
             _LOG.warning("a text stays with %s, and is read anew by %s: %s", home.monitor.name, to.monitor.name, why)
         else:
-            to.note_held(in_flight.key[: n_tokens * TOKEN_BYTES])
             self._move_price.note(saved.n_bytes, time.monotonic() - began_s)
             self._totals.n_moves += 1
             self._totals.n_moved_tokens += n_tokens

@@ -2,7 +2,7 @@
 last (its older texts may be in that engine's host memory), then the least loaded. Where the one that holds it has no
 lane free, what is cheapest: to wait for it, to move the text's memory to another one, or to read it there. Pure.
 
-Also remembers which texts and sessions an engine has served lately. It must not know what an engine is.
+Also remembers which engine has served a session last. It must not know what an engine is.
 """
 
 from __future__ import annotations
@@ -13,11 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from luce.supervisor.prefix_cache.prefix_index import PrefixIndex
-
 E = TypeVar("E")
 
-_MAX_TEXTS = 256
 _MAX_SESSIONS = 4096
 
 
@@ -28,7 +25,7 @@ class Candidate(Generic[E]):
     engine: E
     n_running: int
     n_lanes: int
-    n_held: int  # tokens of the request's prefix that it has read
+    n_held: int  # tokens of the request's prefix that it has
     is_home: bool = False  # it has served the request's session
 
 
@@ -54,34 +51,6 @@ def cheapest(*, wait_s: float, move_s: float | None, read_s: float, waited_s: fl
     if max(wait_s, waited_s) < other_s:
         return Way.WAIT
     return Way.MOVE if move_s is not None and move_s < read_s else Way.READ
-
-
-class RecentTexts:
-    """The texts that an engine has read lately, up to so many tokens."""
-
-    def __init__(self, max_tokens: int) -> None:
-        self._max_tokens = max_tokens
-        self._index: PrefixIndex[bytes] = PrefixIndex()
-        self._order: OrderedDict[bytes, None] = OrderedDict()
-
-    def note(self, key: bytes) -> None:
-        """`key`, packed, is being read."""
-        if key == b"":
-            return
-        self._order[key] = None
-        self._order.move_to_end(key)
-        self._index.insert(key, key)
-        while len(self._order) > 1 and (self._index.n_tokens > self._max_tokens or len(self._order) > _MAX_TEXTS):
-            oldest, _ = self._order.popitem(last=False)
-            self._index.remove(oldest)
-
-    def n_held(self, key: bytes) -> int:
-        """How many tokens of `key` are the prefix of one of them."""
-        return self._index.n_common(key)
-
-    def clear(self) -> None:
-        self._index = PrefixIndex()
-        self._order.clear()
 
 
 class RecentSessions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from luce.protocol import PagesLine, PlainOk
-from luce.supervisor.scheduling.page_changes import PageChange, Tier, parse_change
+from luce.supervisor.prefix_cache.page_changes import PageChange, Tier, parse_change
 from tests.daemon.conftest import Start
 from tests.daemon_driver import DaemonDriver, gen_line
 

@@ -17,8 +17,8 @@ import pytest
 import zmq
 
 from luce.supervisor import ConfigError, Supervisor, SupervisorConfig
+from luce.supervisor.kv_events.block_events import block_hash
 from luce.supervisor.kv_events.config import Endpoint, KvEventsConfig
-from luce.supervisor.kv_events.held_blocks import block_hash
 from luce.supervisor.kv_events.publisher import KvEventPublisher
 from tests.kv_events.subscriber import Subscriber, replayed
 from tests.supervisor.streams import collect, request
@@ -53,7 +53,7 @@ async def published(
 ) -> AsyncIterator[tuple[Supervisor, KvEventPublisher, Callable[..., Subscriber]]]:
     values: dict[str, Any] = {"endpoint": LOOPBACK, "replay": LOOPBACK, "topic": "kv@pod@tiny"}
     async with KvEventPublisher(KvEventsConfig(**(values | settings))) as publisher, Supervisor(config) as supervisor:
-        supervisor.watch_pages(publisher)
+        publisher.watch(supervisor.watch_pages())
         yield supervisor, publisher, lambda **how: Subscriber(publisher.endpoint, publisher.replay_endpoint, **how)
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from luce.ray.dispatcher import Dispatcher
-from luce.ray.held_names import HeldNames
-from luce.ray.prefix_names import PAGE_TOKENS
+from luce.ray.prefix_digest import PrefixDigest
 from luce.ray.reading_speed import ReadingSpeed
 from luce.ray.replica_book import Question, ReplicaBook
 from luce.ray.replica_door import ReplicaDoor
 from luce.supervisor import Supervisor, SupervisorConfig
+from luce.supervisor.prefix_cache.page_names import PAGE_TOKENS
 
 STRIDE = PAGE_TOKENS
 
@@ -31,17 +31,20 @@ class Replica:
     replica_metadata: dict[str, Any]
     routing_stats: dict[str, Any]
     door: ReplicaDoor
-    held: HeldNames
 
     @property
     def name(self) -> str:
         name: str = self.replica_id.unique_id
         return name
 
+    @property
+    def names(self) -> list[bytes]:
+        return self.door.supervisor.watch_pages().names(every=STRIDE // PAGE_TOKENS)
+
     def tell(self) -> None:
         """What Ray asks for each ten seconds."""
         number = self.routing_stats.get("number", 0) + 1
-        self.routing_stats = {"number": number, "digest": self.held.digest().to_text(), "open": {}}
+        self.routing_stats = {"number": number, "digest": PrefixDigest.of(self.names).to_text(), "open": {}}
 
     def die(self) -> None:
         """Its machine is gone, as far as an ingress can see it."""
@@ -71,8 +74,7 @@ class Site:
 
     async def add(self, name: str) -> Replica:
         supervisor = await self.stack.enter_async_context(Supervisor(self.config))
-        held = HeldNames(stride_pages=STRIDE // PAGE_TOKENS)
-        supervisor.watch_pages(held)
+        supervisor.watch_pages()
         door = ReplicaDoor(supervisor, ReadingSpeed())
         port = await door.open("127.0.0.1")
         info = supervisor.status().engines[0].info
@@ -84,7 +86,7 @@ class Site:
             "identity": info.identity,
             "lanes": info.lanes,
         }
-        made = self.replicas[name] = Replica(SimpleNamespace(unique_id=name), metadata, {}, door, held)
+        made = self.replicas[name] = Replica(SimpleNamespace(unique_id=name), metadata, {}, door)
         return made
 
     def close(self) -> None:

@@ -1,20 +1,19 @@
-"""Which replica reads a prompt: names of beginnings, digests, prices; and that they say what engines hold."""
+"""Which replica reads a prompt: digests and prices; and that digests say what engines hold."""
 
 from __future__ import annotations
 
 import os
 import random
-from array import array
 from dataclasses import replace
 
 import pytest
 
-from luce.ray.held_names import HeldNames
-from luce.ray.prefix_names import PAGE_TOKENS, PrefixDigest, prefix_names
+from luce.ray.prefix_digest import PrefixDigest
 from luce.ray.pricing import Candidate, by_price, by_two_choices
 from luce.ray.replica_book import Question
 from luce.supervisor import GenerateRequest, TextSalt
-from luce.supervisor.scheduling.page_changes import PageChange, PageText, Tier
+from luce.supervisor.prefix_cache.page_names import page_names, salted
+from luce.supervisor.prefix_cache.prefix_index import pack
 from tests.ray.conftest import STRIDE, Replica, Site
 from tests.ray.test_failover import read
 
@@ -29,43 +28,12 @@ def candidate(name: str, **of: object) -> Candidate[str]:
     return replace(plain, **of)  # type: ignore[arg-type]
 
 
-def test_equal_beginnings_have_equal_names_and_others_other_ones() -> None:
-    shared = text(1, 4 * PAGE_TOKENS)
-    first = prefix_names([*shared, *text(2, 100)], stride=2 * PAGE_TOKENS)
-    second = prefix_names([*shared, *text(3, 100)], stride=2 * PAGE_TOKENS)
-    assert (len(first), first) == (2, second[:2])
-    assert prefix_names([9, *shared], stride=2 * PAGE_TOKENS)[0] != first[0]
-    assert prefix_names(shared, stride=2 * PAGE_TOKENS, salt=TextSalt(1))[0] != first[0]
-    late = prefix_names(shared, stride=2 * PAGE_TOKENS, salt=TextSalt(1, 2 * PAGE_TOKENS))
-    assert (late[0], late[1] == first[1]) == (first[0], False)
-
-
 def test_a_digest_misses_nothing_and_is_bounded() -> None:
-    names = {os.urandom(8) for _ in range(5000)}
+    names = {os.urandom(16) for _ in range(5000)}
     digest = PrefixDigest.from_text(PrefixDigest.of(names).to_text())
     assert all(name in digest for name in names)
-    assert sum(os.urandom(8) in digest for _ in range(2000)) < 200
-    assert len(PrefixDigest.of({os.urandom(8) for _ in range(200_000)}).to_text()) <= 4 * (64 << 10) // 3 + 4
-
-
-def test_names_come_and_go_with_pages() -> None:
-    held, tokens = HeldNames(stride_pages=2), text(1, 3 * PAGE_TOKENS)
-    pages = [array("I", tokens[i : i + PAGE_TOKENS]) for i in range(0, len(tokens), PAGE_TOKENS)]
-    names = [b"x", b"y", b"z"]
-    come = [
-        PageChange(name, frozenset({Tier.DEVICE}), PageText(parent, page))
-        for name, parent, page in zip(names, [None, *names], pages, strict=False)
-    ]
-    held.pages_changed("engine 0", come, begins_anew=True)
-    [name] = prefix_names(tokens, stride=2 * PAGE_TOKENS)
-    assert name in held.digest()
-    held.pages_changed("engine 0", [PageChange(b"y", frozenset({Tier.HOST}))], begins_anew=False)
-    assert name in held.digest()
-    held.pages_changed("engine 0", [PageChange(b"y", frozenset())], begins_anew=False)
-    assert (len(held), name in held.digest()) == (0, False)
-    held.pages_changed("engine 0", come, begins_anew=True)
-    held.pages_lost("engine 0")
-    assert len(held) == 0
+    assert sum(os.urandom(16) in digest for _ in range(2000)) < 200
+    assert len(PrefixDigest.of({os.urandom(16) for _ in range(200_000)}).to_text()) <= 4 * (64 << 10) // 3 + 4
 
 
 @pytest.mark.parametrize(
@@ -96,14 +64,14 @@ async def test_a_conversation_goes_where_it_lies(site: Site, salt: TextSalt | No
     turn = GenerateRequest(prompt_ids=text(1, 8 * STRIDE), max_tokens=4, ignore_eos=True, salt=salt)
     _, first = await read(site, turn)
     assert first.n_reused == 0
-    [home] = [one for one in site.replicas.values() if len(one.held) > 0]
+    [home] = [one for one in site.replicas.values() if one.names]
     for replica in site.replicas.values():
         site.book.forget(replica.name)
         replica.tell()
     site.replicas = {name: one for name, one in site.replicas.items() if one is not home} | {home.name: home}
-    question: Question[Replica] = Question(
-        site.book, prefix_names(text(1, 8 * STRIDE), stride=STRIDE, salt=salt), 8 * STRIDE
-    )
+    key = pack(text(1, 8 * STRIDE))
+    key = key if salt is None else salted(key, salt.value, salt.begin)
+    question: Question[Replica] = Question(site.book, lambda identity: list(page_names(key, identity)), 8 * STRIDE)
     assert question.ranked(list(site.replicas.values()), "price", random.Random(1))[0] is home
     _, second = await read(site, turn)
     assert second.n_reused >= 7 * STRIDE

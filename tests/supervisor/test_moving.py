@@ -143,7 +143,7 @@ async def test_a_text_that_is_sooner_read_is_not_moved(
     two_engines: SupervisorConfig, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     if why == "it is short":
-        two_engines = dataclasses.replace(two_engines, share_min_tokens=len(TEXT) + 1)
+        two_engines = dataclasses.replace(two_engines, share_min_tokens=len(TEXT) + 50)  # and an answer of 40
     else:
         monkeypatch.setattr("luce.supervisor.scheduling.prices._FIRST_MOVE_S", 1e6)
     async with where_home_is_busy(two_engines) as (supervisor, first):

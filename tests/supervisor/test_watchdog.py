@@ -14,9 +14,8 @@ from luce.supervisor.engine.watchdog import (
     ProcessActivity,
     RestartPolicy,
 )
-from luce.supervisor.prefix_cache.prefix_index import pack
 from luce.supervisor.scheduling.crash_attribution import FailureCount
-from luce.supervisor.scheduling.router import Candidate, RecentSessions, RecentTexts, choose
+from luce.supervisor.scheduling.router import Candidate, RecentSessions, choose
 
 ASLEEP = ProcessActivity(stopped=False, busy=False)
 BUSY = ProcessActivity(stopped=False, busy=True)
@@ -224,18 +223,6 @@ def test_a_session_goes_home_among_equals() -> None:
     for i in range(5000):
         sessions.note(f"other {i}", engines[0])
     assert not sessions.is_home("a", engines[1])
-
-
-def test_recent_texts_are_bounded() -> None:
-    texts = RecentTexts(max_tokens=100)
-    for number in range(20):
-        texts.note(pack([number] * 30))
-    assert texts.n_held(pack([19] * 40)) == 30
-    assert texts.n_held(pack([16] * 30)) == 0
-    texts.note(pack(range(200)))  # one alone may be longer
-    assert texts.n_held(pack(range(150))) == 150
-    texts.clear()
-    assert texts.n_held(pack(range(150))) == 0
 
 
 def test_records_come_out_however_the_bytes_come_in() -> None:

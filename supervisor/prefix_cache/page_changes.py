@@ -6,10 +6,8 @@ Pure: words in, values out. The protocol's words for it are in PROTOCOL.md.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
 
 from luce.protocol import RemoteProtocolError
 
@@ -34,14 +32,6 @@ class PageChange:
     """Where its rows lie now; none: it is gone."""
     text: PageText | None = None
     """Of a page that the engine has not told of, or has told to be gone."""
-
-
-class PageListener(Protocol):
-    def pages_changed(self, engine: str, changes: Sequence[PageChange], *, begins_anew: bool) -> None:
-        """`begins_anew`: what was told of this engine before is void. Raises RemoteProtocolError."""
-
-    def pages_lost(self, engine: str) -> None:
-        """The engine is gone, with all that it held."""
 
 
 def parse_change(text: str) -> PageChange:

@@ -1,8 +1,9 @@
-"""The bookkeeping of what engines hold together: a router that only reads the events knows it, whatever happens."""
+"""KV events: a router that only reads them knows what the engines hold together, whatever happens."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -12,11 +13,12 @@ from hypothesis import strategies as st
 
 from luce.protocol import RemoteProtocolError
 from luce.supervisor.config import ConfigError
+from luce.supervisor.kv_events.block_events import block_events, block_hash
 from luce.supervisor.kv_events.config import Encoding, Endpoint, Media
 from luce.supervisor.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, Event, encode_batch
-from luce.supervisor.kv_events.held_blocks import HeldBlocks, block_hash
 from luce.supervisor.kv_events.replay_buffer import ReplayBuffer
-from luce.supervisor.scheduling.page_changes import PageChange, PageText, Tier, parse_change
+from luce.supervisor.prefix_cache.held_pages import HeldPages, PageMove
+from luce.supervisor.prefix_cache.page_changes import PageChange, PageText, Tier, parse_change
 from tests.kv_events.subscriber import HeldByEvents
 
 MEDIA = {Tier.DEVICE: "GPU", Tier.HOST: "CPU", Tier.DISK: "DISK"}
@@ -42,17 +44,47 @@ def received(events: list[Event]) -> list[list[object]]:
     return list(told)
 
 
+class Told:
+    """A listener that turns all that it hears into events."""
+
+    def __init__(self, held: HeldPages, media: Media = "each", *, tells_tokens: bool = True) -> None:
+        self._held = held
+        self._media = media
+        self._tells_tokens = tells_tokens
+        self._events: list[Event] = []
+        held.watch(self)
+
+    def pages_moved(self, moves: Sequence[PageMove]) -> None:
+        self._events += self._of(moves)
+
+    def pages_cleared(self) -> None:
+        self._events.append(AllBlocksCleared())
+
+    def take(self) -> list[Event]:
+        """Since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def listing(self) -> list[Event]:
+        return [AllBlocksCleared(), *self._of(self._held.listing())]
+
+    def _of(self, moves: Sequence[PageMove]) -> list[Event]:
+        return block_events(moves, self._media, tells_tokens=self._tells_tokens)
+
+
 @given(st.lists(moves, max_size=30), st.sampled_from(["each", "one"]))
 def test_the_events_tell_what_all_engines_hold(
     steps: list[tuple[str, list[tuple[bytes, frozenset[Tier]]], str]], media: Media
 ) -> None:
-    held = HeldBlocks(media=media)
+    held = HeldPages()
+    events_of = Told(held, media)
     router = HeldByEvents()
     told: dict[str, dict[bytes, frozenset[Tier]]] = {engine: {} for engine in ENGINES}
     for engine, places, what in steps:
         if what == "lose":
             told[engine] = {}
-            router.take(received(held.lose(engine)))
+            held.lose(engine)
+            router.take(received(events_of.take()))
             continue
         if what == "anew":
             told[engine] = {}
@@ -63,7 +95,8 @@ def test_the_events_tell_what_all_engines_hold(
                 continue
             changes.append(PageChange(page, tiers, text_of(page) if is_new else None))
             told[engine][page] = tiers
-        events = held.change(engine, changes, begins_anew=what == "anew")
+        held.change(engine, changes, begins_anew=what == "anew")
+        events = events_of.take()
         stored = sum(isinstance(event, BlockStored) for event in events)
         assert stored <= sum(len(change.tiers) for change in changes)
         router.take(received(events))
@@ -75,41 +108,51 @@ def test_the_events_tell_what_all_engines_hold(
         assert {medium: blocks for medium, blocks in router.blocks.items() if blocks} == expected
         stale = HeldByEvents()
         stale.blocks = {"GPU": {77}, "CPU": {1}}
-        stale.take(received(held.listing()))
+        stale.take(received(events_of.listing()))
         assert {medium: blocks for medium, blocks in stale.blocks.items() if blocks} == expected
 
 
 def test_blocks_that_follow_each_other_are_one_event() -> None:
     chain = [PageChange(page, frozenset({Tier.DEVICE}), PageText(parent, array("I", [7, 8]))) for page, parent in
              zip(PAGES[:3], [None, *PAGES[:2]], strict=True)]  # fmt: skip
-    held = HeldBlocks()
-    assert held.change("a", chain) == [BlockStored([1, 2, 3], None, [7, 8] * 3, 2, medium="GPU")]
-    gone = [PageChange(page, frozenset()) for page in PAGES[:2]]
-    assert held.change("a", gone) == [BlockRemoved([1, 2], "GPU")]
-    assert held.lose("a") == [AllBlocksCleared()]
-    assert held.lose("a") == []
+    held = HeldPages()
+    told = Told(held)
+    held.change("a", chain)
+    assert told.take() == [BlockStored([1, 2, 3], None, [7, 8] * 3, 2, medium="GPU")]
+    held.change("a", [PageChange(page, frozenset()) for page in PAGES[:2]])
+    assert told.take() == [BlockRemoved([1, 2], "GPU")]
+    held.lose("a")
+    assert told.take() == [AllBlocksCleared()]
+    held.lose("a")
+    assert told.take() == []
 
 
 def test_the_last_engine_that_is_lost_clears_all_and_another_only_what_it_had() -> None:
-    held = HeldBlocks()
+    held = HeldPages()
     both = [PageChange(page, frozenset({Tier.HOST}), text_of(page)) for page in PAGES[:2]]
     held.change("a", both)
-    assert held.change("b", both[:1]) == [], "it is held already"
-    assert held.lose("a") == [BlockRemoved([2], "CPU")]
-    assert held.lose("b") == [AllBlocksCleared()]
+    told = Told(held)
+    assert told.take() == [BlockStored([1, 2], None, [0] * 4 + [1] * 4, 4, medium="CPU")], "what was held before"
+    held.change("b", both[:1])
+    assert told.take() == [], "it is held already"
+    held.lose("a")
+    assert told.take() == [BlockRemoved([2], "CPU")]
+    held.lose("b")
+    assert told.take() == [AllBlocksCleared()]
 
 
 def test_parents_come_first_in_a_listing() -> None:
-    held = HeldBlocks(tells_tokens=False)
+    held = HeldPages()
     child, parent = PAGES[1], PAGES[0]
     held.change("a", [PageChange(child, frozenset({Tier.DISK}), PageText(parent, array("I", [1])))])
     held.change("a", [PageChange(parent, frozenset({Tier.DISK}), PageText(None, array("I", [2])))])
-    assert held.listing() == [AllBlocksCleared(), BlockStored([1, 2], None, [], 1, medium="DISK")]
+    told = Told(held, tells_tokens=False)
+    assert told.listing() == [AllBlocksCleared(), BlockStored([1, 2], None, [], 1, medium="DISK")]
 
 
 def test_a_page_without_a_text_breaks_the_protocol() -> None:
     with pytest.raises(RemoteProtocolError, match="never its text"):
-        HeldBlocks().change("a", [PageChange(PAGES[0], frozenset({Tier.DEVICE}))])
+        HeldPages().change("a", [PageChange(PAGES[0], frozenset({Tier.DEVICE}))])
 
 
 def test_the_words_of_a_page() -> None:
