@@ -66,9 +66,9 @@ def command() -> None:
 
 @command.command("ls")
 @_folder_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
 def show(folder: Path, as_json: bool) -> int:
-    """Show what there is of each model. A model has another name in each number format of its cache."""
+    """List the cached data by model. Each number format of a model's cache has its own name."""
     groups = grouped(_files(folder))
     if as_json:
         found = {"folder": str(folder), "groups": [asdict(group) for group in groups]}
@@ -81,9 +81,9 @@ def show(folder: Path, as_json: bool) -> int:
 @command.command("rm")
 @click.argument("name", required=False)
 @_folder_option
-@click.option("--older-than", type=Age(), metavar="AGE", help="Only what was not used for so long: 12h, 30d.")
+@click.option("--older-than", type=Age(), metavar="AGE", help="Only files not used for this long: 12h, 30d.")
 def remove_some(name: str | None, folder: Path, older_than: float | None) -> int:
-    """Remove what is kept of the model NAME (its beginning is enough; `answers` are the answers), or what is old."""
+    """Delete the cached data of the model NAME (a prefix suffices; `answers` for the answers), or old data."""
     if name is None and older_than is None:
         raise Failure("name a model as `luce cache ls` shows it, or say --older-than", EXIT_BAD_ARGS)
     files = _files(folder)
@@ -105,7 +105,7 @@ def remove_some(name: str | None, folder: Path, older_than: float | None) -> int
 @_folder_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(folder: Path, yes: bool) -> int:
-    """Remove all of it. What is no file of luce-daemon's stays."""
+    """Delete all cached data. Other files in the folder stay."""
     files = _files(folder)
     if files and not yes:
         click.confirm(f"Remove {_amount(files)} from {folder}?", abort=True, err=True)

@@ -51,9 +51,8 @@ Examples:
   luce compress notes.md --prefill-scorer small.gguf --json | jq .parts
 
 \b
-The scorer is a small model of any family, of 0.5 to 1 billion parameters, say. It reads the whole text, and the
-question behind it. Kept are the parts that its attention goes back to, in pieces of 64 tokens, beside the text's
-beginning and end.
+The scorer is a small model of any family, with 0.5 to 1 billion parameters. It reads the text and then the question.
+The parts with the most attention are kept, in pieces of 64 tokens, and always the text's beginning and end.
 
 \b
 Exit codes: 0 done, 1 refused, 2 the start failed, 64 bad arguments, 70 the engine failed.
@@ -77,19 +76,26 @@ class Result:
     metavar="FILE",
     help="The small model that chooses, a GGUF file. This or --url has to be there.",
 )
-@click.option("--url", metavar="URL", help="Ask this server in place of an engine of its own: it has a scorer.")
-@click.option("--question", metavar="TEXT", help="What the text is read for. Default: its own end.")
+@click.option("--url", metavar="URL", help="Use this server instead of starting an engine; it needs a scorer.")
+@click.option(
+    "--question", metavar="TEXT", help="The question that the kept parts must matter for. Default: the text's own end."
+)
 @click.option(
     "--share",
     type=Real(min=0, max=1, min_open=True),
     metavar="SHARE",
-    help=f"How much of the text to keep, as a share of its tokens. Default: {_DEFAULT_SHARE}.",
+    help=f"Share of the text's tokens to keep. Default: {_DEFAULT_SHARE}.",
 )
-@click.option("--tokens", type=click.IntRange(1, 2**31 - 1), metavar="N", help="Keep at most so many tokens instead.")
 @click.option(
-    "--separator", default=SEPARATOR, show_default=True, metavar="TEXT", help="What stands where parts were left out."
+    "--tokens",
+    type=click.IntRange(1, 2**31 - 1),
+    metavar="N",
+    help="Maximum number of tokens to keep, instead of --share.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: text, tokens, parts, figures.")
+@click.option(
+    "--separator", default=SEPARATOR, show_default=True, metavar="TEXT", help="Text in place of the parts left out."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: text, tokens, parts, figures.")
 @model_option
 @click_option("threads")
 @click_option("gpu_layers")
@@ -102,10 +108,10 @@ class Result:
 @click_option("log_level")
 @click.pass_context
 def command(context: click.Context, /, file: Path, **values: Any) -> int:
-    """Shorten FILE, a text in UTF-8 (- is stdin), to the parts that matter to a question, and write them to stdout.
+    """Shorten FILE, a text in UTF-8 (- is stdin), to the parts that matter for a question, and write them to stdout.
 
-    Nothing is made up and nothing is rewritten: what is kept stands there word for word. It fits a long text into a
-    small context, or makes a prompt cheap to read. --model says by whose tokens the text is measured.
+    Kept parts stay word for word. A long text then fits a small context, or a prompt is read sooner. --model names the
+    model whose tokens are counted.
     """
     engine = engine_arguments(context)
     if values["url"] is None and values["prefill_scorer"] is None:

@@ -28,8 +28,8 @@ Examples:
   luce serve --model model.gguf --draft drafter-q8_0.gguf
 
 \b
---draft takes the checkpoint's folder too and converts it by itself, once, to q8_0.
-Exit codes: 0 done, 1 the checkpoint or the place for the result is refused, 64 bad arguments.
+--draft also accepts the checkpoint's folder and converts it once, to q8_0.
+Exit codes: 0 done, 1 the checkpoint or the output file is refused, 64 bad arguments.
 """
 
 
@@ -39,8 +39,8 @@ Exit codes: 0 done, 1 the checkpoint or the place for the result is refused, 64 
     "--target",
     metavar="DIR|GGUF",
     type=click.Path(path_type=Path),
-    help="The model that the drafter drafts for: its GGUF file, or its Hugging Face folder. Its vocabulary goes into"
-    " the result, and the drafter is checked against it. Without it: the vocabulary beside the checkpoint, if any.",
+    help="The drafter's model: a GGUF file or a Hugging Face folder. Its vocabulary goes into the result, and the"
+    " drafter is checked against it. Default: the vocabulary beside the checkpoint, if any.",
 )
 @click.option(
     "--type",
@@ -48,22 +48,21 @@ Exit codes: 0 done, 1 the checkpoint or the place for the result is refused, 64 
     type=click.Choice(["bf16", "q8_0"]),
     default="bf16",
     show_default=True,
-    help="What matrices are stored in. bf16 is what most checkpoints are in, bit by bit; q8_0 takes half of it and is"
-    " faster to draft with.",
+    help="Number format of matrices. bf16 keeps most checkpoints bit by bit; q8_0 takes half the memory and drafts"
+    " faster.",
 )
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Where the result goes; a file that is there is replaced when all is well. Default: draft-TYPE.gguf in DIR.",
+    help="File for the result, replaced after success. Default: draft-TYPE.gguf in DIR.",
 )
 def command(folder: Path, target: Path | None, type_name: str, out: Path | None) -> int:
     """Convert the DFlash drafter in DIR (config.json and safetensors, as published on Hugging Face) to a GGUF file for
     --draft.
 
-    Everything is read from config.json and checked against the tensors before anything is written: sizes, element
-    types, which layers of the target are read, the mask token, the block. What does not fit is refused with the file,
-    the entry and what to do.
+    Before writing, config.json is checked against the tensors: sizes, element types, target layers, mask token, block.
+    A mismatch is refused with the file, the entry and the remedy.
     """
     from luce.supervisor.conversion import ConversionError, OutputType, prepare
 

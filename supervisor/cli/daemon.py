@@ -86,13 +86,13 @@ def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: b
     " come, and exit. Replies and the log go to stderr.",
 )
 @click.option(
-    "--tokens", metavar="IDS", help="--pipe with a prompt of these decimal ids, commas between them, in place of stdin."
+    "--tokens", metavar="IDS", help="--pipe with a prompt of these decimal ids, separated by commas, instead of stdin."
 )
 @click.option(
     "--tokens-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The same from a file, for prompts that are too long for a command line.",
+    help="--pipe with a prompt from this file of decimal ids, separated by commas.",
 )
 @click.option(
     "-n",
@@ -100,18 +100,20 @@ def _exec_version(context: click.Context, _parameter: click.Parameter, wanted: b
     "n",
     type=NOT_NEGATIVE,
     metavar="N",
-    help="With --pipe: most tokens to generate. Default: 128.",
+    help="With --pipe: maximum tokens to generate. Default: 128.",
 )
-@click.option("--text-ids", is_flag=True, help="With --pipe: ids are decimal numbers, one a line on stdout.")
-@click.option("--csv", is_flag=True, help="With --pipe: the answer's ids are decimal numbers with commas, on one line.")
-@click.option("--ignore-eos", is_flag=True, help="With --pipe: go on to -n past an end-of-text token.")
+@click.option("--text-ids", is_flag=True, help="With --pipe: ids are decimal numbers, one per line on stdout.")
+@click.option(
+    "--csv", is_flag=True, help="With --pipe: the answer's ids are decimal numbers on one line, separated by commas."
+)
+@click.option("--ignore-eos", is_flag=True, help="With --pipe: continue to -n after an end-of-text token.")
 @sampling_options
 @gone_options
 def command(embedding: Any, stream_fd: int | None, mux: bool, die_with_parent: bool, **values: Any) -> int:
     """Run the native daemon: commands on stdin, replies on stdout, tokens on --stream-fd, the log on stderr.
 
-    The commands are described in protocol/PROTOCOL.md; `ping hello` is a first one to try. The end of stdin lets what
-    runs finish and then ends the daemon.
+    protocol/PROTOCOL.md describes the commands; try `ping hello` first. At the end of stdin, running requests finish
+    and the daemon ends.
     """
     if values["pipe"] or values["tokens"] is not None or values["tokens_file"] is not None:
         if stream_fd is not None or mux:

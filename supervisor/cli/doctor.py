@@ -40,13 +40,13 @@ class Finding:
 
 @click.command("doctor")
 @model_option
-@click.option("--cache-store", metavar="URL", help="Write to this object store, read and delete it again.")
+@click.option("--cache-store", metavar="URL", help="Write, read and delete a test object in this object store.")
 @click.option("--rpc", metavar="HOST:PORT,…", help="Look for these RPC workers' devices too (luce rpc-worker).")
 def command(model: Path | None, rpc: str | None, cache_store: str | None) -> int:
     """Check this installation: the native daemon and its build, the CPU's features, GPUs and loadable backends, the
-    text library, the packaged models, and a generation through the real daemon (with --model, by that model).
+    text library, the packaged models, and one generation (with --model, by that model).
 
-    Exits 1 when something is broken, and says what to do about it.
+    If something is broken, it says what to do and exits with 1.
     """
     findings = [*_check_daemon(rpc), _check_text_library(), _check_generation(model)]
     if cache_store is not None:

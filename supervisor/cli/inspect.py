@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     "--memory",
     type=Bytes(),
     metavar="SIZE",
-    help="Memory to fill, such as 24G: how long may the text be? Default: this machine's.",
+    help="Memory, such as 24G, for which the longest context is computed. Default: this machine's.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the tables.")
-@click.option("--plan", is_flag=True, help="Show instead what would lie on the GPU and what in the host's memory.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the tables.")
+@click.option("--plan", is_flag=True, help="Show the plan of --fit: what lies on the GPU and what in host memory.")
 @click.option(
     "--gpu",
     "gpus",
     type=Bytes(),
     multiple=True,
     metavar="SIZE",
-    help="With --plan: a card with so much memory, such as 24G; again for each further one. Default: this machine's.",
+    help="With --plan: a GPU with this much memory, such as 24G; repeat for several. Default: this machine's.",
 )
-@click.option("--host", type=Bytes(), metavar="SIZE", help="With --plan: a host with so much free memory.")
+@click.option("--host", type=Bytes(), metavar="SIZE", help="With --plan: a host with this much free memory.")
 @click.option("--ctx", type=Tokens(min=1), metavar="TOKENS", help="With --plan: as luce serve --ctx.")
 @click.option("--lanes", type=click.IntRange(1, 256), metavar="N", help="With --plan: as luce serve --lanes.")
 @click.option("--draft", type=click.Path(path_type=Path), help="With --plan: a drafter that lies beside it.")
@@ -53,13 +53,13 @@ def command(
     lanes: int | None,
     draft: Path | None,
 ) -> int:
-    """Show what MODEL (a GGUF file) is: its architecture, its layers by kind, what its memory of a text costs by number
-    format of the cache, and how long a text fits into a given amount of memory.
+    """Show MODEL (a GGUF file): its architecture, its layers by kind, the cache's memory per token by number format,
+    and the context that fits a given memory.
 
-    The context that fits is worked out for one lane: memory, less the weights, a lane's fixed share and an estimate of
-    the working buffers, divided by the bytes per token.
+    The context is computed for one lane: memory minus weights, the lane's fixed share and estimated buffers, divided by
+    the bytes per token.
 
-    With --plan: where `luce serve` would put weights, cache and buffers, on this machine or any other, without loading.
+    With --plan: where `luce serve` would put weights, cache and buffers, on this machine or another, without loading.
 
     \b
       luce inspect m.gguf --plan --gpu 24G --host 64G

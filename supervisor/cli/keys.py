@@ -24,7 +24,7 @@ Examples:
   luce keys new ci --file keys.toml --requests-per-minute 60 --max-lanes 2
   luce keys new me --file keys.toml --scope admin
   luce serve --host 0.0.0.0 --api-keys keys.toml
-  kill -HUP PID                  # a running server (luce ps shows its PID) reads the file anew
+  kill -HUP PID                  # a running server (luce ps shows its PID) reads the file again
 """
 
 
@@ -39,32 +39,32 @@ def command() -> None:
     "--file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="File to add the key's table to; it is made where there is none. Default: the table is shown.",
+    help="File to which the key's table is added; created if missing. Default: print the table.",
 )
 @click.option(
     "--scope",
     type=click.Choice(["infer", "admin"]),
     default="infer",
-    help="infer: may ask for answers; admin: also metrics, status, saved slots, memory. Default: infer.",
+    help="infer: may request answers; admin: also metrics, status, saved slots, memory. Default: infer.",
 )
-@click.option("--requests-per-minute", type=_LIMIT, metavar="N", help="Default: any number.")
+@click.option("--requests-per-minute", type=_LIMIT, metavar="N", help="Limit for this key. Default: none.")
 @click.option(
     "--tokens-per-minute",
     type=_LIMIT,
     metavar="N",
-    help="Tokens that are computed: of prompts what is not in memory, and of answers. Default: any number.",
+    help="Limit of computed tokens: uncached prompt tokens, and answers. Default: none.",
 )
-@click.option("--max-lanes", type=_LIMIT, metavar="N", help="Answers at once. Default: any number.")
+@click.option("--max-lanes", type=_LIMIT, metavar="N", help="Limit of simultaneous answers. Default: none.")
 @click.option(
     "--max-context",
     type=_LIMIT,
     metavar="N",
-    help="Tokens of a prompt and its answer. Default: what the server has.",
+    help="Maximum tokens of a prompt with its answer. Default: the server's context.",
 )
 def new(name: str, file: Path | None, scope: str, **limits: int | None) -> None:
-    """Make a key, show it once, and write down its hash with what it may do.
+    """Make a key, show it once, and store its hash with its limits.
 
-    The key goes to standard output, and nowhere else: the file holds only its hash, and nobody can show it again.
+    The key goes only to standard output. The file holds its hash, so the key cannot be shown again.
     """
     key = f"{_PREFIX}{secrets.token_urlsafe(_RANDOM_BYTES)}"
     try:

@@ -120,28 +120,34 @@ def sampling_options(function: F) -> F:
 
 
 _SAMPLING_OPTIONS = (
-    click.option("--temp", type=Real(min=0), metavar="T", help="Temperature; 0, the default, takes the likeliest."),
-    click.option("--top-k", type=NOT_NEGATIVE, metavar="K", help="Only the K likeliest tokens; 0 is off."),
+    click.option(
+        "--temp", type=Real(min=0), metavar="T", help="Temperature; 0, the default, always takes the most likely token."
+    ),
+    click.option("--top-k", type=NOT_NEGATIVE, metavar="K", help="Use only the K most likely tokens; 0 is off."),
     click.option(
         "--top-p",
         type=Real(min=0, max=1, min_open=True),
         metavar="P",
-        help="Only the likeliest tokens that together hold P of the probability; 1 is off.",
+        help="Use only the most likely tokens with a total probability of P; 1 is off.",
     ),
     click.option(
         "--min-p",
         type=Real(min=0, max=1),
         metavar="P",
-        help="Only tokens at least P times as likely as the likeliest; 0 is off.",
+        help="Use only tokens at least P times as likely as the most likely; 0 is off.",
     ),
     click.option(
         "--repeat",
         type=Real(min=0, min_open=True),
         metavar="R",
-        help="Penalty on tokens that have occurred; 1 is off.",
+        help="Factor by which tokens that have occurred are less likely; 1 is off.",
     ),
-    click.option("--presence", type=Real(), metavar="P", help="Subtracted once from tokens that have occurred."),
-    click.option("--frequency", type=Real(), metavar="P", help="Subtracted for each time a token has occurred."),
+    click.option(
+        "--presence", type=Real(), metavar="P", help="Penalty subtracted once from tokens that have occurred."
+    ),
+    click.option(
+        "--frequency", type=Real(), metavar="P", help="Penalty subtracted for each time that a token has occurred."
+    ),
 )
 
 

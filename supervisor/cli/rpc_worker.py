@@ -22,7 +22,10 @@ Examples:
 
 @click.command("rpc-worker", epilog=_EPILOG)
 @click.option(
-    "--host", default="127.0.0.1", metavar="HOST", help="Address to listen at. Default: 127.0.0.1, for a tunnel's end."
+    "--host",
+    default="127.0.0.1",
+    metavar="HOST",
+    help="Address to listen at. Default: 127.0.0.1, for use with a tunnel.",
 )
 @click.option("--port", type=click.IntRange(1, 65535), default=50052, metavar="N", help="Port. Default: 50052.")
 @click.option(
@@ -34,13 +37,13 @@ Examples:
 @click.option(
     "--keep-weights/--no-keep-weights",
     default=True,
-    help="Keep large weights in the cache folder, so that they are not sent again. Default: they are kept.",
+    help="Keep large weights in the cache folder, so that they are not sent again. Default: enabled.",
 )
 def command(*, host: str, port: int, device: str | None, threads: int | None, keep_weights: bool) -> None:
-    """Lend this machine's devices to a model that is served elsewhere (`luce serve --rpc HOST:PORT`).
+    """Lend this machine's devices to a model served on another machine (`luce serve --rpc HOST:PORT`).
 
-    Whoever reaches the port may compute here, and read what others compute: the protocol of ggml's RPC has neither keys
-    nor encryption. So it listens to this machine alone, and a tunnel or a private network leads to it.
+    ggml's RPC has no keys and no encryption: everyone who reaches the port can compute here and read data. It therefore
+    listens at this machine only; use a tunnel or a private network.
     """
     if not is_loopback(host):
         say(f"luce rpc-worker: whoever reaches {host}:{port} may compute here, without a key: prefer a tunnel")

@@ -52,19 +52,19 @@ class Figures:
 @click.argument("prompt")
 @engine_options
 @click.option(
-    "-n", "n", type=NOT_NEGATIVE, default=256, show_default=True, metavar="N", help="Most tokens to generate."
+    "-n", "n", type=NOT_NEGATIVE, default=256, show_default=True, metavar="N", help="Maximum tokens to generate."
 )
-@click.option("--chat", is_flag=True, help="PROMPT is a user's message: the model's chat template is put around it.")
+@click.option("--chat", is_flag=True, help="Treat PROMPT as a user's message and apply the model's chat template.")
 @click.option("--system", metavar="TEXT", help="With --chat: the system message.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; may be given several times.")
-@click.option("--ignore-eos", is_flag=True, help="Go on to -n past an end-of-text token.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="Stop before this text; may be repeated.")
+@click.option("--ignore-eos", is_flag=True, help="Continue to -n after an end-of-text token.")
 @sampling_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object at the end: ids, text, timings.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end: ids, text, timings.")
 def command(prompt: str, **values: Any) -> int:
     """Generate text for PROMPT (- reads it from stdin) and write it to stdout as it comes.
 
-    The model's reasoning, where it has one and --chat is given, goes to stderr. Temperature 0, the default, always
-    takes the likeliest token; give --temp and --seed for others.
+    With --chat the model's reasoning goes to stderr. Temperature 0, the default, always takes the most likely token;
+    set --temp and --seed for other answers.
     """
     if values["system"] is not None and not values["chat"]:
         raise click.UsageError("--system belongs to --chat")

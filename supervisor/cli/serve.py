@@ -25,9 +25,9 @@ from luce.supervisor.models.cache_folder import cache_folder
 
 _MAX_CTX = 1 << 28
 _EPILOG = """\b
-Each option can stand in the environment as LUCE_<OPTION> (LUCE_HOST_CACHE=8G, LUCE_CACHE_ISOLATION=key; lists with
-commas), and in a TOML file (host_cache = "8G", alias = ["a", "b"]). A flag comes before the environment, that before
-the file. Keys belong into LUCE_API_KEY or a file: other users of this machine see flags.
+Options can also be set in the environment as LUCE_<OPTION> (LUCE_HOST_CACHE=8G; lists with commas), and in a TOML file
+(host_cache = "8G", alias = ["a", "b"]). Flags override the environment, which overrides the file. Put keys into
+LUCE_API_KEY or a file: other users of this machine see flags.
 
 \b
 Examples:
@@ -37,7 +37,7 @@ Examples:
   luce serve --config luce.toml --print-config
 
 \b
-Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 the engine failed for good.
+Exit codes: 0 stopped normally, 2 the start failed, 64 bad arguments, 70 the engine failed repeatedly.
 """
 
 
@@ -46,106 +46,105 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
 @click.option(
     "--host",
     metavar="HOST",
-    help="Address to listen at. Where others reach it, keys keep them out (--api-key). unix:PATH, or a path that ends"
-    " in .sock, is a Unix socket. Default: 127.0.0.1.",
+    help="Address to listen at. Beyond this machine, set keys (--api-key). unix:PATH, or a path that ends in .sock,"
+    " is a Unix socket. Default: 127.0.0.1.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port; 0 takes a free one. Default: 8080.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port; 0 chooses a free one. Default: 8080.")
 @click.option(
     "--socket-mode",
     metavar="MODE",
-    help="Who may use a Unix socket, as chmod takes it (660: its group too). Default: 600, its owner.",
+    help="Permissions of a Unix socket, as for chmod (660: its group too). Default: 600, its owner.",
 )
 @click.option(
     "--ssl-cert-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Certificate in PEM, with those that lead to a known authority: serves https. Default: http.",
+    help="PEM file with the certificate and its chain; enables https. Default: http.",
 )
 @click.option(
     "--ssl-key-file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Its key in PEM, without a password. Default: it is in the certificate's file.",
+    help="PEM file with the certificate's key, without a password. Default: the certificate's file.",
 )
 @click.option(
     "--api-key",
     "api_keys",
     multiple=True,
     metavar="KEY",
-    help="Lets requests in that bring it; may be given several times. Better in LUCE_API_KEY or --api-key-file, which"
-    " no list of processes shows. Default: everybody who reaches the address is let in.",
+    help="Key that requests must bring; may be repeated. Prefer LUCE_API_KEY or --api-key-file: other users see flags"
+    " in the process list. Default: no key is needed.",
 )
 @click.option(
-    "--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="File with further keys, one a line."
+    "--api-key-file", type=click.Path(path_type=Path), metavar="FILE", help="File with further keys, one per line."
 )
 @click.option(
     "--api-keys",
     "key_file",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="TOML file with a table for each key: the key's hash, its scope (infer or admin), its requests and tokens a"
-    " minute, most lanes, longest context. `luce keys new NAME` writes one. SIGHUP reads it anew.",
+    help="TOML file with a table for each key: hash, scope (infer or admin), requests and tokens per minute, lanes,"
+    " context. `luce keys new NAME` adds one. SIGHUP reads the file again.",
 )
 @click.option(
     "--open-to-all/--no-open-to-all",
     "open_to_all",
     default=None,
-    help="Others than this machine are meant to be served without a key: the start text does not warn of it.",
+    help="Do not warn that other machines can use this server without a key.",
 )
 @click.option(
     "--alias",
     "aliases",
     multiple=True,
     metavar="NAME",
-    help="Name under which the model is listed; may be given several times. Requests may name any model.",
+    help="Name under which the model is listed; may be repeated. Requests may use any name.",
 )
 @click.option(
     "--reasoning",
     type=click.Choice(["on", "off", "auto"]),
-    help="Whether models that can reason do so where a request does not say; auto leaves it to the template."
-    " Default: auto.",
+    help="Reasoning by default, for models that support it; auto: as the chat template does. Default: auto.",
 )
 @click.option(
     "--reasoning-budget",
     type=NOT_NEGATIVE,
     metavar="N",
-    help="Tokens of reasoning after which its end is forced, where a request does not say. Default: without bounds.",
+    help="Maximum tokens of reasoning by default; then its end is forced. Default: no limit.",
 )
 @click.option(
     "--reasoning-effort",
     metavar="WORD",
-    help="low, medium, high or another word that the model's template knows, where a request does not say.",
+    help="Default effort of reasoning: low, medium, high or another word that the chat template knows.",
 )
 @click.option(
     "--preserve-thinking",
     type=click.Choice(["on", "off", "auto"]),
-    help="Whether the reasoning of earlier turns stays in the prompt, with templates that can do either; auto: in"
-    " requests with tools, where the model's makers advise it. Default: auto.",
+    help="Keep the reasoning of earlier turns in the prompt, if the chat template can; auto: in requests with tools,"
+    " where the model's makers recommend it. Default: auto.",
 )
 @click.option(
     "--chat-template-kwargs",
     "template_arguments",
     type=JsonObject(),
     metavar="JSON",
-    help="Arguments for the chat template as a JSON object; those of a request come first.",
+    help="Arguments for the chat template as a JSON object; arguments of a request override them.",
 )
 @click.option(
     "--force-temperature",
     type=Real(min=0, max=100),
     metavar="T",
-    help="Temperature of all answers, whatever requests say: for agents that send one which does not suit the model.",
+    help="Temperature of all answers, overriding requests, for agents that send an unsuitable one.",
 )
 @click.option(
     "--chat-template",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Jinja template in place of the model's own.",
+    help="Jinja template to use instead of the model's own.",
 )
 @click.option(
     "--cache-isolation",
     type=click.Choice(["off", "key"]),
-    help="key: what one API key has sent speeds up nothing of another's, which could find out by the time it takes that"
-    " somebody has sent the same. Default: off, clients share what has been read.",
+    help="key: separate the caches of different API keys, so that timing does not reveal what another key has sent."
+    " Default: off, clients share the cache.",
 )
 @click.option(
     "--common-prompt",
@@ -153,81 +152,77 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     type=click.Path(path_type=Path),
     multiple=True,
     metavar="FILE",
-    help="File with a system prompt that all keys share with --cache-isolation key; may be given several times."
-    " Default: none.",
+    help="File with a system prompt that all keys share with --cache-isolation key; may be repeated. Default: none.",
 )
 @click.option(
     "--restore-answers/--no-restore-answers",
     "restores_answers",
     default=None,
-    help="Whether an earlier answer that a client sends back in another spelling, or without its reasoning, is read as"
-    " the model wrote it. Default: it is.",
+    help="Restore earlier answers that a client reformatted or sent without reasoning, so that they come from the"
+    " cache. Default: enabled.",
 )
 @click.option(
     "--compaction",
     type=click.Choice(["live", "off"]),
-    help="live: a request that summarises a conversation in memory behind a system text of its own and without tools is"
-    " answered from that conversation, so that its messages are not read again; usage.luce says so (compaction)."
-    " The model then sees the conversation's own system text and tools. Default: off.",
+    help="live: answer a request for a summary from the cached conversation, so that its messages are not read again;"
+    " the model then sees the conversation's system text and tools (see usage.luce.compaction). Default: off.",
 )
 @click.option(
     "--repair-calls/--no-repair-calls",
     "repairs_calls",
     default=None,
-    help="Whether a tool call that the model spells beside its format, so that it comes as text, is read as a call."
-    " Default: it is.",
+    help="Read a tool call that the model wrote as text as a call. Default: enabled.",
 )
 @click.option(
     "--loop-guard/--no-loop-guard",
     "guards_loops",
     default=None,
-    help="Whether an answer is ended, as by its limit, that repeats one token or phrase for hundreds of tokens;"
-    " usage.luce says so (loop). Default: it is not.",
+    help="End an answer that repeats one token or phrase for hundreds of tokens, as if its limit had come (see"
+    " usage.luce.loop). Default: disabled.",
 )
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="Name that the server answers under, beside this machine's own and its addresses: what a proxy in front of it"
-    " is called, say (* for all); may be given several times. Others are refused, because a foreign page's name may"
-    " have been pointed at this machine. Default: none.",
+    help="Further host name of this server, for example a proxy's (* for all); may be repeated. Requests with unknown"
+    " names are refused, as protection against DNS rebinding. Default: none.",
 )
 @click.option(
     "--cors-origin",
     "cors_origins",
     multiple=True,
     metavar="ORIGIN",
-    help="Web origin whose pages may call this server (https://chat.example; * for all); may be given several times."
-    " Default: none.",
+    help="Web origin whose pages may call this server (https://chat.example; * for all); may be repeated. Default:"
+    " none.",
 )
 @click.option(
     "--keep-alive",
     "keep_alive_s",
     type=Seconds(max_s=10),
     metavar="S",
-    help="Seconds between signs of life in a stream while a prompt is read; at most 10. Default: 5.",
+    help="Seconds between keep-alive events in a stream while a prompt is read; at most 10. Default: 5.",
 )
 @click.option(
     "--max-queue",
     type=NOT_NEGATIVE,
     metavar="N",
-    help="Requests that may wait for a lane; one more is answered 429. Default: 256.",
+    help="Maximum number of requests that wait for a lane; further ones get 429. Default: 256.",
 )
 @click.option(
     "--queue-timeout",
     "queue_timeout_s",
     type=Seconds(or_none=True),
     metavar="S",
-    help="Seconds that a request may wait for a lane, or none for as long as it takes. Default: 600.",
+    help="Maximum seconds that a request waits for a lane, or none for no limit. Default: 600.",
 )
 @click.option(
     "--sleep-idle",
     "sleep_idle_s",
     type=Seconds(or_none=True),
     metavar="S",
-    help="Seconds without requests after which the model's memory is given back; conversations are kept in the host,"
-    " and the next request loads the model again. Default: none, it is kept.",
+    help="Seconds without requests after which the engine frees the device's memory. Conversations stay in host"
+    " memory, and the next request loads the model again. Default: none, never.",
 )
 @click.option(
     "--embedding-model",
@@ -238,7 +233,7 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
 @click.option(
     "--embedding-pooling",
     type=click.Choice(["mean", "cls", "last"]),
-    help="How its vector of a text is made from those of the tokens. Default: as its file says.",
+    help="How an embedding model combines the vectors of tokens. Default: from its file.",
 )
 @click.option(
     "--rerank-model",
@@ -250,110 +245,109 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     "--embedding-ctx",
     type=Tokens(1, _MAX_CTX),
     metavar="TOKENS",
-    help="Tokens of the longest text that either reads. Default: what the model was trained for, at most 8192.",
+    help="Maximum tokens of a text for the embedding model and the reranker. Default: their trained length, at most"
+    " 8192.",
 )
 @click.option(
     "--embedding-gpu-layers",
     type=NOT_NEGATIVE,
     metavar="N",
-    help="Layers of either on the GPU; 0: none. Default: all, where there is a GPU.",
+    help="Number of layers of the embedding model and the reranker on the GPU; 0: none. Default: all, if there is a"
+    " GPU.",
 )
 @click.option(
     "--slot-save-path",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Folder of the files that POST /slots/{id} saves and restores. Default: it does not.",
+    help="Folder for the files that POST /slots/{id} saves and restores. Default: disabled.",
 )
 @click.option(
     "--shutdown-grace",
     "shutdown_grace_s",
     type=Seconds(),
     metavar="S",
-    help="Seconds that running answers get to end after SIGTERM or Ctrl-C. Default: 30.",
+    help="Seconds that running answers get after SIGTERM or Ctrl-C. Default: 30.",
 )
 @click.option(
     "--models",
     type=click.Path(path_type=Path),
     metavar="FILE|DIR",
-    help="Several models that take turns on the device: a TOML file with a table [models.NAME] for each, or a folder of"
-    " GGUF files. Requests name theirs. Default: one model.",
+    help="Several models that take turns on the device: a TOML file with a table [models.NAME] for each, or a folder"
+    " of GGUF files. Requests name theirs. Default: one model.",
 )
 @click.option(
     "--models-from",
     multiple=True,
     metavar="PLACE",
-    help="Further models, found on this machine: huggingface, lmstudio, ollama, or a folder; may be given several"
-    " times.",
+    help="Further models on this machine: huggingface, lmstudio, ollama, or a folder; may be repeated.",
 )
 @click.option(
     "--shutdown-delay",
     "shutdown_delay_s",
     type=Real(min=0),
     metavar="S",
-    help="Seconds after SIGTERM for which requests are still taken while /readyz says 503 already, so that a balancer"
-    " sends no more before the port is closed. Default: 0.",
+    help="Seconds after SIGTERM during which requests are still accepted while /readyz says 503, so that a load"
+    " balancer can react. Default: 0.",
 )
 @click.option(
     "--cache-store",
     metavar="URL",
-    help="Object store where what --disk-cache holds is kept for other servers too, and found by this one: s3://,"
-    " gs:// or az:// with a bucket and a folder, or file://. Default: none.",
+    help="Object store for the files of --disk-cache, shared with other servers: s3://, gs:// or az:// with a bucket"
+    " and a folder, or file://. Default: none.",
 )
 @click.option(
     "--cache-store-bytes",
     "cache_store_budget",
     type=Bytes(),
     metavar="BYTES",
-    help="What it may hold (500G); this server then deletes what was written longest ago. Default: it deletes nothing.",
+    help="Maximum size of the object store (500G); this server deletes the oldest files beyond it. Default: nothing"
+    " is deleted.",
 )
 @click.option(
     "--cache-store-days",
     type=Real(min=0),
     metavar="DAYS",
-    help="Days after which this server deletes what nobody has used there. Default: never.",
+    help="Days without use after which this server deletes files of the object store. Default: never.",
 )
 @click.option(
     "--cache-store-rate",
     type=Bytes(),
     metavar="BYTES",
-    help="Bytes a second that are written there at most. Default: what it takes.",
+    help="Maximum bytes per second written to the object store. Default: no limit.",
 )
 @click.option(
     "--kv-events",
     metavar="ENDPOINT",
-    help="Where routers hear which pages of texts are held, as vLLM publishes it: tcp://HOST:PORT or ipc://PATH is"
-    " bound, with connect: before it connected. Of several models (--models) the second has the next port, or PATH.1,"
-    " and so on. Whoever reaches it needs no key. Default: nowhere.",
+    help="Address at which routers learn which pages are cached, in vLLM's form: tcp://HOST:PORT or ipc://PATH binds,"
+    " connect: before it connects. With several models (--models) the second uses the next port, or PATH.1, and so"
+    " on. It needs no key. Default: disabled.",
 )
 @click.option(
     "--kv-events-replay",
     metavar="ENDPOINT",
-    help="Where they ask for what they have missed. Default: nowhere.",
+    help="Address at which routers request missed KV events. Default: disabled.",
 )
 @click.option(
     "--kv-events-topic",
     metavar="TEXT",
-    help="Topic of these messages, {model} standing for the model's name. Default: kv@HOST@{model}, with this machine's"
-    " name.",
+    help="Topic of KV events; {model} stands for the model's name. Default: kv@HOST@{model}, with this machine's name.",
 )
 @click.option(
     "--kv-events-tokens/--no-kv-events-tokens",
     "kv_events_tokens",
     default=None,
-    help="Whether they hold the ids of tokens, from which texts can be read and routers make their own names of blocks."
-    " Default: they do.",
+    help="Include token ids in KV events; they reveal texts, and some routers need them. Default: enabled.",
 )
 @click.option(
     "--kv-events-encoding",
     type=click.Choice(["array", "map"]),
-    help="How each event is encoded: array, as vLLM did at first and all routers decode, or map, as vLLM does from 0.24"
-    " on. Default: array.",
+    help="Encoding of KV events: array (all routers), or map (vLLM from 0.24 on). Default: array.",
 )
 @click.option(
     "--kv-events-media",
     type=click.Choice(["each", "one"]),
-    help="each: device, host and disk are told apart (GPU, CPU, DISK). one: all as GPU, for routers that take a block"
-    " for gone once it has left one of them. Default: each.",
+    help="each: KV events distinguish device, host and disk (GPU, CPU, DISK). one: they always say GPU, for routers"
+    " that drop a block when it leaves one of them. Default: each.",
 )
 @click.option(
     "--config",
@@ -362,12 +356,12 @@ Exit codes: 0 ended as it was told to, 2 the start failed, 64 bad arguments, 70 
     metavar="FILE",
     help="TOML file with options; LUCE_CONFIG names one too.",
 )
-@click.option("--print-config", is_flag=True, help="Show every option's value and where it came from, as a TOML file.")
+@click.option("--print-config", is_flag=True, help="Show every option's value and source, as a TOML file.")
 @click.pass_context
 def command(context: click.Context, /, config_file: Path | None, print_config: bool, **values: Any) -> int:
-    """Serve the OpenAI and Anthropic APIs: chat completions, completions, responses, messages; and a status page.
+    """Serve the OpenAI and Anthropic APIs (chat completions, completions, responses, messages), and a page at /.
 
-    Point Claude Code, Codex, opencode, pi, Open WebUI or any SDK at it: what to tell each is shown once it is ready.
+    For Claude Code, Codex, opencode, pi, Open WebUI and any SDK. Once it is ready it prints the settings for each.
     """
     given = {name: None if value == NO_DRAFT else value for name, value in values.items() if _is_given(context, name)}
     try:
@@ -402,10 +396,10 @@ def _serve_many(configuration: Configuration, settings: ServeSettings) -> int:
 
     if settings.kv_events_topic is not None and "{model}" not in settings.kv_events_topic:
         raise ConfigError(
-            "--kv-events-topic: it has to tell several models apart: write {model} where the name is to be"
+            "--kv-events-topic: with several models it must contain {model}, which stands for the model's name"
         )
     if configuration["model"] is not None:
-        raise ConfigError("--model is one model, and --models are several: put it into a table of theirs")
+        raise ConfigError("--model excludes --models: put the model into a table of the file")
     fixed: dict[str, object] = {
         "draft_answers": draft_answers(configuration, settings),
         "expert_profiles": expert_profiles(configuration, os.environ),
@@ -413,7 +407,7 @@ def _serve_many(configuration: Configuration, settings: ServeSettings) -> int:
     plan = read_fleet(configuration, fixed)
     if plan.left_out:
         named = ", ".join(plan.left_out)
-        say(f"luce serve: not used, as it fits one model: {named} (put it into the model's table)")
+        say(f"luce serve: ignored, because it applies to one model: {named} (put it into the model's table)")
     for member in plan.config.members:
         check_file(member.config.model, f"models.{member.name}: model")
     check_settings(settings)

@@ -26,18 +26,18 @@ from luce.supervisor.cli.servers import asked_model, end_by_signals, engine_argu
 
 _EPILOG = """\b
 What is measured, at each depth:
-  cold      the first token of a prompt that nobody has sent before: all of it is read
-  read/s    tokens of that prompt a second
-  warm      the first token of the next turn of the same conversation: what the prefix cache saves
-  decoded/s tokens a second behind the first one, with so long a text before them
-and, with an engine of its own: what drafts bring, on three prompts with drafts and without.
-All of it through HTTP, as a client sees it. Medians; servers and settings take turns.
+  cold      time to the first token of a new prompt
+  read/s    prompt tokens per second
+  warm      time to the first token of the conversation's next turn, with a cached prefix
+  decoded/s tokens per second after the first one, at this depth
+Without --url also the effect of drafts, on three prompts with and without them.
+Everything is measured over HTTP. Figures are medians; servers and settings alternate.
 
 \b
 Examples:
   luce bench                                       the packaged model on this machine
   luce bench --model m.gguf --depths 512,8K,32K --ctx 40K --plot m.png
-  luce bench --url http://127.0.0.1:8080           a server that runs: luce's, llama-server, vLLM …
+  luce bench --url http://127.0.0.1:8080           a running server: luce, llama-server, vLLM …
   luce bench --model m.gguf --vs http://127.0.0.1:8081     side by side
   luce bench --json >today.json
 
@@ -59,15 +59,15 @@ class Depths(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 
 
 @click.command("bench", epilog=_EPILOG)
-@click.option("--url", metavar="URL", help="Measure this server of OpenAI's API in place of an engine of its own.")
-@click.option("--vs", metavar="URL", help="Compare with this server: both take turns, and ratios are shown.")
+@click.option("--url", metavar="URL", help="Measure this server with OpenAI's API instead of starting an engine.")
+@click.option("--vs", metavar="URL", help="Compare with this server; both are measured in turns.")
 @click.option(
     "--depths",
     type=Depths(),
     default="64,1K,4K",
     show_default=True,
     metavar="N,…",
-    help="Lengths of the prompts, in tokens. One that a server has no room for is left out.",
+    help="Lengths of the prompts in tokens. Those that do not fit a server are left out.",
 )
 @click.option("-n", "n", type=click.IntRange(2, 1 << 20), default=64, show_default=True, help="Tokens of an answer.")
 @click.option(
@@ -76,31 +76,35 @@ class Depths(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
     default=3,
     show_default=True,
     metavar="N",
-    help="Measurements of each figure.",
+    help="Number of measurements per figure.",
 )
 @click.option(
     "--speculation/--no-speculation",
     default=True,
-    help="Whether a second engine without drafts is started, to say what drafts bring. It takes the memory of another.",
+    help="Also measure a second engine without drafts, for comparison. It needs memory for another model.",
 )
 @click.option(
     "--api",
     type=click.Choice(["chat", "completions"]),
     default="chat",
     show_default=True,
-    help="The endpoint that is asked; completions for servers without a chat template.",
+    help="The endpoint to use; completions for servers without a chat template.",
 )
-@click.option("--name", "model_name", metavar="NAME", help="The model that --url is asked for. Default: its first one.")
-@click.option("--vs-name", metavar="NAME", help="The model that --vs is asked for. Default: its first one.")
-@click.option("--json", "as_json", is_flag=True, help="Settings, medians and every sample as JSON in place of tables.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it all into a PNG, SVG or PDF.")
+@click.option("--name", "model_name", metavar="NAME", help="Name of the model at --url. Default: the first one.")
+@click.option("--vs-name", metavar="NAME", help="Name of the model at --vs. Default: the first one.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print settings, medians and every sample as JSON instead of tables."
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the results into a PNG, SVG or PDF file."
+)
 @engine_options
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> int:
-    """Measure how fast a model reads, answers and remembers on this machine.
+    """Measure a model's speed on this machine: prompts, answers and cached prompts.
 
-    Without --url an engine of its own is started with the options below, and is gone at the end. Keys of servers are
-    read from LUCE_API_KEY, that of --vs from LUCE_VS_API_KEY.
+    Without --url it starts an engine with the options below. Keys come from LUCE_API_KEY, the key of --vs from
+    LUCE_VS_API_KEY.
     """
     engine = engine_arguments(context)
     if values["url"] is not None and engine:

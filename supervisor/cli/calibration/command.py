@@ -67,16 +67,21 @@ class Trials:
     type=click.IntRange(0),
     multiple=True,
     metavar="N",
-    help="Try this layer only; may be given several times. Default: all, or eight of the later two thirds and the one"
-    " that is taken unasked.",
+    help="Test only this layer; may be repeated. Default: all layers, or eight of the later two thirds and the"
+    " default layer.",
 )
 @click.option(
-    "--texts", type=click.IntRange(1, 1000), default=4, show_default=True, metavar="N", help="Texts, of six facts each."
+    "--texts",
+    type=click.IntRange(1, 1000),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Number of texts, with six facts each.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the table.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the table.")
 def command(layers: tuple[int, ...], texts: int, as_json: bool, **values: Any) -> int:
-    """Find the layer for --kv-offload-layer: the one by whose attention the model finds most facts of a long text again
-    when its cache holds a fifth of it. Takes some minutes a layer on a large model.
+    """Find the best layer for --kv-offload-layer: the one whose attention finds the most facts of a long text when the
+    pool holds a fifth of it. Takes some minutes per layer on a large model.
     """
     if values["log_level"] is None:
         values["log_level"] = "warn"

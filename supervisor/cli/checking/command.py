@@ -36,21 +36,21 @@ _STDOUT = "-"
 
 _EPILOG = """\b
 What is checked (names for --only and --skip):
-  reuse         a prompt of which the engine remembers a beginning, or all
-  restore       snapshots that were taken on the way, restored
+  reuse         prompts whose prefix, or all of them, is cached
+  restore       restored snapshots
   park          texts after park and unpark
   disk          texts after a restart, from files of --disk-cache
-  suspend       two answers in a pool that cannot hold both to their ends
+  suspend       two answers in a pool too small for both
   paging        --kv-offload: texts that leave a bounded pool and come back
   lanes         several answers at once
-  ngrams        drafts that are copied from earlier text, alone and in lanes
+  ngrams        drafts copied from earlier text, alone and in lanes
   drafter       drafts of --draft or --mtp, alone and in lanes
   sampling      temperature 0.7, top-k 40, top-p 0.95 with drafts and without
-  conversation  one that grows: no empty answer, no logprob that is no number
+  conversation  a growing conversation: no empty answer, only finite logprobs
   kv-type       KL divergence of the KV type in use against f16
-All but the last three compare tokens at temperature 0 with those of an engine that reads the text from the start,
-alone and without drafts. They may part only where the two likeliest tokens are nearly a tie (--noise). Each check
-also fails where what it checks has not happened. docs/check.md explains each one.
+All but the last three compare tokens at temperature 0 with those of an engine without cache, lanes and drafts. They
+may differ only where the two most likely tokens are nearly equal (--noise). A check also fails if its subject did not
+occur, for example no reuse. docs/check.md explains each one.
 
 \b
 Examples:
@@ -58,11 +58,11 @@ Examples:
   luce check --model m.gguf --draft d.gguf         everything, at 1,024, 4,096 and 32,768 tokens
   luce check --model m.gguf --only kv-type --cache-type-k q8_0 --cache-type-v q4_0
   luce check --model m.gguf --skip paging --lengths 1K,64K --json check.json
-  luce check --model m.gguf --minutes 10           what can be checked by then
+  luce check --model m.gguf --minutes 10           as much as fits ten minutes
 
 \b
-Exit codes: 0 all passed, 1 a check failed or nothing could be checked, 2 the start failed, 3 the time of --minutes was
-up before all was checked, and nothing failed, 64 bad arguments, 130 Ctrl-C.
+Exit codes: 0 all passed, 1 a check failed or nothing could be checked, 2 the start failed, 3 --minutes ended it early
+and nothing failed, 64 bad arguments, 130 Ctrl-C.
 """
 
 
@@ -83,45 +83,44 @@ class Names(click.ParamType):  # type: ignore[type-arg]  # generic in newer vers
 
 
 @click.command("check", epilog=_EPILOG)
-@click.option("--quick", is_flag=True, help="Short texts (256 and 1,024 tokens) and fewer of them.")
+@click.option("--quick", is_flag=True, help="Use fewer and shorter texts (256 and 1,024 tokens).")
 @click.option(
     "--lengths",
     type=Depths(),
     metavar="N,…",
-    help="Tokens of the texts, 32K for 32768. Those beyond --ctx, or beyond what the model was trained with, are left"
-    " out. Default: 1K,4K,32K.",
+    help="Lengths of the texts in tokens, 32K for 32768. Those beyond --ctx, or beyond the model's trained length,"
+    " are left out. Default: 1K,4K,32K.",
 )
-@click.option("--only", type=Names(), metavar="NAME,…", help="These checks alone.")
-@click.option("--skip", type=Names(), metavar="NAME,…", default=(), help="All checks but these.")
+@click.option("--only", type=Names(), metavar="NAME,…", help="Run only these checks.")
+@click.option("--skip", type=Names(), metavar="NAME,…", default=(), help="Run all checks except these.")
 @click.option(
     "--noise",
     type=Real(min=0),
     metavar="X",
-    help="How close the two likeliest tokens are to be, in logits, for rounding to turn them. Default: as it is"
-    " measured first, with this model on this machine.",
+    help="Maximum distance in logits at which rounding may swap the two most likely tokens. Default: measured first,"
+    " with this model on this machine.",
 )
 @click.option(
     "--max-kl",
     type=Real(min=0),
     metavar="X",
-    help="Mean KL divergence against f16 that the KV type may have, in nats a token. Default: by the type.",
+    help="Maximum mean KL divergence of the KV type from f16, in nats per token. Default: by the type.",
 )
 @click.option(
     "--max-changed",
     type=Real(min=0, max=1),
     metavar="SHARE",
-    help="Of the places at which the KV type is compared with f16, how many may have another likeliest token although"
-    " f16 is clear there. Default: 0.05.",
+    help="Maximum share of positions at which the KV type changes a clear most likely token of f16. Default: 0.05.",
 )
 @click.option(
     "--minutes",
     type=Real(min=0),
     metavar="N",
-    help="End after so many minutes, and show what was found by then. Default: as long as it takes, which is said after"
-    " a first short text.",
+    help="Stop after this many minutes and show the results so far. Default: no limit; an estimate follows a first"
+    " short text.",
 )
 @click.option(
-    "--json", "json_path", metavar="FILE", help="Write everything that was found as JSON; - for standard output."
+    "--json", "json_path", metavar="FILE", help="Write all results as JSON to this file; - for standard output."
 )
 @engine_options
 def command(
@@ -136,10 +135,10 @@ def command(
     json_path: str | None,
     **values: Any,
 ) -> int:
-    """Check on this machine, with this model and these options of the engine, that memory, lanes and drafts change no
-    answer, and that the KV type keeps its promise. A gate for CI: the exit code says whether all of it holds.
+    """Check that caching, lanes and drafts change no answer of this model with these options, and that the KV type is
+    accurate enough. The exit code is for CI.
 
-    Every check starts engines of its own, so that a large model is loaded some fifteen times.
+    Each check starts its own engines, so the model is loaded about fifteen times.
     """
     checks = _chosen(only, skip)
     if values["log_level"] is None:

@@ -40,24 +40,24 @@ _EPILOG = """\b
 What is asked:
   needles   needle, needle-many, needle-hop: codes that a long text names
   ruler     multi-key, multi-value, multi-query, variables, common-words, frequent-words
-  tools     calls that are well formed (tools-formed), of the right tool (tools-name), with the right arguments
+  tools     tool calls: well formed (tools-formed), the right tool (tools-name), the right arguments
             (tools-arguments)
-  replay    an agent's session, each answer against the recorded one: replay-formed, replay-tool, replay-arguments,
-            replay-text
+  replay    an agent's session, each answer compared with the recorded one: replay-formed, replay-tool,
+            replay-arguments, replay-text
   humaneval, gsm8k, math    published problems, from files that you name
 
 \b
 Examples:
-  luce eval                                        the packaged model: is this installation in order?
+  luce eval                                        the packaged model: does this installation work?
   luce eval --model m.gguf --suite standard --plot m.png
-  luce eval --model m.gguf --vs "--cache-type-k q8_0 --cache-type-v q4_0"     what does a setting cost?
+  luce eval --model m.gguf --vs "--cache-type-k q8_0 --cache-type-v q4_0"     the cost of a setting
   luce eval --url http://127.0.0.1:8080 --vs http://127.0.0.1:8081 --tasks tools,replay
   luce eval --model m.gguf --tasks gsm8k --gsm8k test.jsonl --at-least gsm8k=0.6
   luce eval --model m.gguf --suite standard --minutes 30        a share of each task, by then
 
 \b
-Exit codes: 0 done, 1 something is below --at-least or a server refused, 2 the start failed, 3 the time of --minutes was
-up before all was asked, and nothing is below, 64 bad arguments, 130 Ctrl-C.
+Exit codes: 0 done, 1 a share is below --at-least or a server refused, 2 the start failed, 3 --minutes ended it early
+and no share is below, 64 bad arguments, 130 Ctrl-C.
 """
 _CTX_BESIDE = 1024  # tokens of template, question and answer around a long text, and more than any tool's prompt
 
@@ -97,46 +97,50 @@ _COUNT = click.IntRange(1, 1 << 20)
 
 
 @click.command("eval", epilog=_EPILOG)
-@click.option("--url", metavar="URL", help="Ask this server of OpenAI's API in place of an engine of its own.")
+@click.option("--url", metavar="URL", help="Ask this server with OpenAI's API instead of starting an engine.")
 @click.option(
     "--vs",
     metavar="URL|OPTIONS",
-    help="Compare with this server, or with a second engine that has these options besides: both get the same"
+    help="Compare with this server, or with a second engine that has these additional options. Both get the same"
     " questions in turns.",
 )
-@click.option("--suite", type=click.Choice(list(SUITES)), default="quick", show_default=True, help="How much is asked.")
+@click.option(
+    "--suite", type=click.Choice(list(SUITES)), default="quick", show_default=True, help="Volume of questions."
+)
 @click.option("--tasks", type=Names(), metavar="NAME,…", help="Only these tasks, or families of them. Default: all.")
 @click.option("--lengths", type=Depths(), metavar="N,…", help="Lengths of the long prompts, in tokens; 8K for 8192.")
-@click.option("--samples", type=_COUNT, metavar="N", help="Questions of a task, at each length.")
+@click.option("--samples", type=_COUNT, metavar="N", help="Number of questions per task and length.")
 @click.option("--transcripts", type=click.Path(path_type=Path, exists=True), multiple=True, metavar="PATH",
-              help="Replay these sessions of Claude Code or Codex: files or folders. Default: made-up.")  # fmt: skip
-@click.option("--humaneval", type=_FILE, metavar="FILE", help="HumanEval as it is published, JSONL or JSONL.gz.")
-@click.option("--gsm8k", type=_FILE, metavar="FILE", help="GSM8K as it is published, JSONL.")
-@click.option("--math", type=_FILE, metavar="FILE", help="MATH or MATH-500, JSONL with problem and solution.")
-@click.option("--run-code", is_flag=True, help="Let --humaneval run the code that the model writes. It gets a process"
-              " with limits and, where the kernel allows it, no network; it can read what you can read.")  # fmt: skip
+              help="Replay these sessions of Claude Code or Codex: files or folders. Default: invented.")  # fmt: skip
+@click.option("--humaneval", type=_FILE, metavar="FILE", help="HumanEval's published file, JSONL or JSONL.gz.")
+@click.option("--gsm8k", type=_FILE, metavar="FILE", help="GSM8K's published JSONL file.")
+@click.option("--math", type=_FILE, metavar="FILE", help="JSONL file of MATH or MATH-500, with problem and solution.")
+@click.option("--run-code", is_flag=True, help="Let --humaneval run the code that the model writes. Its process has"
+              " limits and, if the kernel allows it, no network. It can read your files.")  # fmt: skip
 @click.option("--at-least", type=AtLeast(), multiple=True, metavar="NAME=SHARE",
-              help="Exit with 1 where this share is lower; with --vs also NAME-same, answers that are the same on both"
-              " sides. The packaged model has its own. Can be given several times.")  # fmt: skip
+              help="Exit with 1 if this share is lower; with --vs also NAME-same, the share of identical answers. The"
+              " packaged model has defaults. May be repeated.")  # fmt: skip
 @click.option("--parallel", type=click.IntRange(1, 256), default=1, show_default=True, metavar="N",
-              help="Questions at once.")  # fmt: skip
+              help="Number of simultaneous questions.")  # fmt: skip
 @click.option("--thinking", type=click.IntRange(0, 1 << 20), default=0, show_default=True, metavar="N",
-              help="Tokens that an answer may think before it begins.")  # fmt: skip
-@click.option("--minutes", type=Real(min=0), metavar="N", help="End after so many minutes, and show what was found by"
-              " then; tasks take turns. Default: as long as it takes, which is said at the start.")  # fmt: skip
-@click.option("--name", "model_name", metavar="NAME", help="The model that --url is asked for. Default: its first one.")
-@click.option("--vs-name", metavar="NAME", help="The model that --vs is asked for. Default: its first one.")
-@click.option("--json", "as_json", is_flag=True, help="Shares, intervals and every answer as JSON in place of tables.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw it all into a PNG, SVG or PDF.")
+              help="Additional tokens of an answer for reasoning.")  # fmt: skip
+@click.option("--minutes", type=Real(min=0), metavar="N", help="Stop after this many minutes and show the results so"
+              " far; tasks take turns. Default: no limit; an estimate is shown at the start.")  # fmt: skip
+@click.option("--name", "model_name", metavar="NAME", help="Name of the model at --url. Default: the first one.")
+@click.option("--vs-name", metavar="NAME", help="Name of the model at --vs. Default: the first one.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print shares, intervals and every answer as JSON instead of tables."
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE", help="Draw the results into a PNG, SVG or PDF file."
+)
 @engine_options
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> int:
-    """Ask a model questions that have one right answer, and say how many it gets right: long texts, tool calls, agents'
-    sessions, and published problems.
+    """Measure a model's accuracy with questions on long texts, tool calls, agents' sessions and published problems.
 
-    Without --url an engine of its own is started with the options below, and is gone at the end. --seed draws other
-    questions. Keys of servers are read from LUCE_API_KEY, that of --vs from LUCE_VS_API_KEY. Shares are shown with the
-    range that holds in 95 of 100 evaluations.
+    Without --url it starts an engine with the options below. --seed selects the questions. Keys come from LUCE_API_KEY,
+    the key of --vs from LUCE_VS_API_KEY. Shares are shown with their 95 % confidence interval.
     """
     suite = _suite(values)
     tasks = choose_tasks(values, suite.n_problems)

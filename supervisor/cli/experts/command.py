@@ -24,20 +24,20 @@ _CALIBRATE_EPILOG = """\b
   luce serve --model m.gguf --expert-memory 10G --expert-profile m.experts
 """
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object instead of the tables.")
-_plot = click.option("--plot", type=_PATH, metavar="FILE", help="Draw it into a PNG, SVG or PDF.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the tables.")
+_plot = click.option("--plot", type=_PATH, metavar="FILE", help="Draw the result into a PNG, SVG or PDF file.")
 
 
 def _counting_options(function: F) -> F:
     function = engine_options(function)
     lengths = (
-        ("--answer", 64, "Tokens that are written behind each text."),
-        ("--tokens", 4096, "Most tokens of a text that are read: its first ones."),
+        ("--answer", 64, "Tokens generated after each text."),
+        ("--tokens", 4096, "Maximum tokens read of each text."),
     )
     for name, default, text in lengths:
         kind = click.IntRange(1, 1 << 24)
         function = click.option(name, type=kind, default=default, show_default=True, metavar="N", help=text)(function)
-    help_text = "Texts, as luce experts corpus writes them."
+    help_text = "File of texts made by luce experts corpus."
     return click.option("--corpus", type=_PATH, required=True, metavar="FILE", help=help_text)(function)
 
 
@@ -53,11 +53,11 @@ def command() -> None:
     "--held-back",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     metavar="SHARE",
-    help="Hold so many of the sessions back, 0.2 say, in OUT.held-back.jsonl: the same ones each time.",
+    help="Share of sessions, for example 0.2, to put into OUT.held-back.jsonl instead; always the same ones.",
 )
 def corpus(out: Path, sessions: tuple[Path, ...], held_back: float | None) -> int:
-    """Make a corpus of SESSIONS, which are files of Claude Code or Codex, or folders with them: what people, models and
-    tools said, a session a line of OUT."""
+    """Make a corpus from SESSIONS, files or folders of Claude Code or Codex: the texts of users, models and tools, one
+    session per line of OUT."""
     from luce.supervisor.cli.experts.corpus_file import is_held_back, write_corpus
     from luce.supervisor.cli.experts.sessions import SessionReader, SessionText, find_sessions
 
@@ -84,13 +84,13 @@ def corpus(out: Path, sessions: tuple[Path, ...], held_back: float | None) -> in
 
 @command.command("calibrate", epilog=_CALIBRATE_EPILOG)
 @_counting_options
-@click.option("--profile", type=_PATH, required=True, metavar="OUT", help="The profile, which is written anew.")
+@click.option("--profile", type=_PATH, required=True, metavar="OUT", help="The profile file to write.")
 def calibrate(corpus: Path, answer: int, tokens: int, profile: Path, **values: Any) -> int:
-    """Have a mixture read each text of a corpus and answer it, and keep which experts that used as a profile: what
-    --expert-profile begins with.
+    """Make a profile for --expert-profile: a mixture reads each text of a corpus and answers it, and the used experts
+    are counted.
 
-    All uses count alike, of texts and of answers apart; a bank weighs an answer's ten times a text's. While serving,
-    older ones fade; so they do here where --fit splits the experts: give --cpu-moe then.
+    Texts and answers are counted separately; an answer's use counts ten times. While serving, older uses lose weight,
+    and also here if --fit splits the experts: use --cpu-moe then.
     """
     from luce.supervisor.cli.experts.corpus_file import read_corpus
     from luce.supervisor.cli.experts.counting import Lengths, count, counting_config
@@ -104,14 +104,14 @@ def calibrate(corpus: Path, answer: int, tokens: int, profile: Path, **values: A
 
 @command.command("validate")
 @_counting_options
-@click.option("--profile", type=_PATH, required=True, metavar="FILE", help="What was learnt from other texts.")
+@click.option("--profile", type=_PATH, required=True, metavar="FILE", help="Profile made from other texts.")
 @_as_json
 @_plot
 def validate(
     corpus: Path, answer: int, tokens: int, profile: Path, as_json: bool, plot: Path | None, **values: Any
 ) -> int:
-    """Count the experts that texts use which a profile does not know, and show the hits of a device that holds those of
-    the profile: against the best ones for these texts, which nobody can know before, and against chance."""
+    """Test a profile with texts that it was not made from: the hit rate of a device that holds the profile's experts,
+    compared with the best possible choice and with chance."""
     from luce.supervisor.cli.experts import report
     from luce.supervisor.cli.experts.corpus_file import read_corpus
     from luce.supervisor.cli.experts.counting import Lengths, count, counting_config, load_profile
@@ -142,8 +142,8 @@ def validate(
 @_as_json
 @_plot
 def show(profile: Path, as_json: bool, plot: Path | None) -> int:
-    """Show PROFILE: how often each layer's experts were used, as how many that were used alike they are (effective),
-    how much the most used one does, and what a device hits that holds a share of them."""
+    """Show PROFILE: for each layer the effective number of experts, the share of the most used one, and the hit rate
+    of a device that holds a part of them."""
     from luce.supervisor.cli.experts import report
     from luce.supervisor.cli.experts.counting import load_profile
 

@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 
 _EPILOG = """\b
 What is measured, one part after the other:
-  exactness  answers from reused and restored memory, in lanes and with drafts,
-             against the same answers read from the start, alone
+  exactness  answers from the cache, in lanes and with drafts,
+             compared with answers computed from the start, alone
   service    load to ready; prompts and answers behind short and long texts;
              several answers at once; the memory of the processes
-  agent      a loop with tools: tokens that a turn reads anew, its first token
-             beside that of a cold prompt, calls that fit their schemas
+  agent      a loop with tools: tokens read per turn, its time to the first token
+             compared with a cold prompt, calls that fit their schemas
   drafts     an edit, a chat and JSON with drafts and without
 
 \b
-How much of it depends on the machine: a first look at its pace chooses what fits into --minutes. The options are those
-of luce serve: what you would serve with is what should be measured. Sixteen answers at once want --lanes 16.
+A first measurement chooses the volume that fits --minutes. The options are those of luce serve: use the ones that you
+serve with. Sixteen simultaneous answers need --lanes 16.
 
 \b
-What the files say: processor, memory, GPUs, driver; the model's file name, hash, architecture and number formats; the
-engine's options; the figures. What they do not: names of user and machine, paths, addresses, serial numbers. Look at
-them before you send them: docs/field says how, and has those of others.
+The files contain: processor, memory, GPUs, driver; the model's file name, hash, architecture and number formats; the
+engine's options; the figures. They contain no names of user or machine, paths, addresses or serial numbers. Read them
+before you send them (see docs/field).
 
 \b
 Examples:
@@ -48,27 +48,27 @@ Examples:
   luce fieldtest --check fieldtest-m-rtx-3090-2026-11-27.json
 
 \b
-Exit codes: 0 all is measured, 1 nothing could be measured or --check found no report, 2 the start failed, 3 the time
-was up before all was measured, 64 bad arguments, 130 Ctrl-C. With 3 and 130 the files have what was measured by then.
+Exit codes: 0 complete, 1 nothing was measured or --check found no valid report, 2 the start failed, 3 the time ended
+early, 64 bad arguments, 130 Ctrl-C. With 3 and 130 the files contain the results so far.
 """
 
 
 @click.command("fieldtest", epilog=_EPILOG)
 @click.option("--minutes", type=Real(min=0), default=30.0, show_default=True, metavar="N",
-              help="Choose as much as is likely to be measured by then, and end then.")  # fmt: skip
+              help="Choose a volume that fits this time, and stop then.")  # fmt: skip
 @click.option("--volume", type=click.Choice([volume.name for volume in VOLUMES]),
-              help="How much is measured. Default: the most that is likely to be done within --minutes.")  # fmt: skip
+              help="Volume of measurements. Default: as much as fits --minutes.")  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path(), metavar="DIR",
-              help="Folder for fieldtest-MODEL-GPU-DATE.json and .md. Default: this one.")  # fmt: skip
+              help="Folder for fieldtest-MODEL-GPU-DATE.json and .md. Default: the current folder.")  # fmt: skip
 @click.option("--note", "notes", multiple=True, metavar="TEXT",
-              help="What readers should know of the machine. Can be given several times.")  # fmt: skip
+              help="A note on the machine for readers. May be repeated.")  # fmt: skip
 @click.option("--check", "checked", type=click.Path(path_type=Path), metavar="FILE",
-              help="Measure nothing: say whether this JSON file is a report.")  # fmt: skip
+              help="Only check whether this JSON file is a valid report.")  # fmt: skip
 @engine_options
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> int:
-    """Measure what this machine does with a model, in 10 to 30 minutes, and write a report of it that can be published:
-    one page in Markdown, one JSON file for docs/field.
+    """Measure this machine with a model in 10 to 30 minutes, and write a report to publish: a Markdown page and a JSON
+    file for docs/field.
     """
     if values["checked"] is not None:
         return _check(values["checked"])

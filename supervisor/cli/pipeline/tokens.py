@@ -17,7 +17,7 @@ from luce.supervisor.cli.output import write_output
 from luce.supervisor.cli.pipeline.ids import IdReader, encode_ids
 
 _text_ids_option = click.option(
-    "--text-ids", is_flag=True, help="Ids are decimal numbers, one a line, instead of int32, little endian."
+    "--text-ids", is_flag=True, help="Ids are decimal numbers, one per line, instead of int32, little endian."
 )
 
 
@@ -29,16 +29,16 @@ _text_ids_option = click.option(
     "--special/--no-special",
     default=True,
     show_default=True,
-    help="Whether the spelling of a special token, such as <|im_start|>, becomes that token.",
+    help="Read the text of a special token, such as <|im_start|>, as that token.",
 )
 @click.option(
     "--bos/--no-bos",
     default=True,
     show_default=True,
-    help="Whether the tokens that the model wants around a text, such as BOS, are added.",
+    help="Add the tokens that the model expects around a text, such as BOS.",
 )
 def tokenize(file: Path, model: Path | None, text_ids: bool, special: bool, bos: bool) -> int:
-    """Write the token ids of FILE, a text in UTF-8 (- is stdin), to stdout, as the model's own tokenizer cuts it."""
+    """Write the token ids of FILE, a text in UTF-8 (- is stdin), to stdout, with the model's tokenizer."""
     source, data = (STDIN, read_stdin()) if str(file) == "-" else (str(file), read_file(file))
     content = utf8(data, source)
     with text_model(read_model(model)) as text:
@@ -50,11 +50,9 @@ def tokenize(file: Path, model: Path | None, text_ids: bool, special: bool, bos:
 @click.command("detokenize")
 @model_option
 @_text_ids_option
-@click.option(
-    "--special/--no-special", default=False, show_default=True, help="Whether special tokens are spelled out."
-)
+@click.option("--special/--no-special", default=False, show_default=True, help="Write special tokens as text.")
 def detokenize(model: Path | None, text_ids: bool, special: bool) -> int:
-    """Read token ids from stdin and write their text to stdout, each as soon as it has come."""
+    """Read token ids from stdin and write their text to stdout as they arrive."""
     with text_model(read_model(model)) as text:
         for ids in _ids_from_stdin(text_ids):
             write_output(b"".join(text.piece(token, special=special) for token in ids))

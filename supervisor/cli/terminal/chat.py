@@ -37,51 +37,49 @@ from luce.supervisor.cli.watching.looking import others_running
 
 
 @click.command("chat")
-@click.option("--url", metavar="URL", help=f"Server to talk to. Default: {DEFAULT_URL}.")
+@click.option("--url", metavar="URL", help=f"Server to chat with. Default: {DEFAULT_URL}.")
 @click.option(
     "--api-key", metavar="KEY", help=f"The server's key. Better in {KEY_VARIABLE}, which no list of processes shows."
 )
 @click.option(
     "--own",
     is_flag=True,
-    help="Talk to an engine of its own, gone when the chat is; so does any option of the engine, --model first of all.",
+    help="Start an engine for this chat; implied by engine options such as --model.",
 )
-@click.option(
-    "--name", "model_name", metavar="NAME", help="The model that the server is asked for. Default: its first one."
-)
-@click.option("--system", metavar="TEXT", help="The system message, which comes before all others.")
+@click.option("--name", "model_name", metavar="NAME", help="Name of the server's model to use. Default: the first one.")
+@click.option("--system", metavar="TEXT", help="The system message.")
 @click.option(
     "--tools",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="JSON list of tools that the model may call, as chat completions have them. You type what a call gives.",
+    help="JSON file with a list of tools, in the form of chat completions. You type the results of calls.",
 )
 @click.option(
-    "-n", "n", type=NOT_NEGATIVE, metavar="N", help="Most tokens of an answer. Default: as there is room for."
+    "-n", "n", type=NOT_NEGATIVE, metavar="N", help="Maximum tokens of an answer. Default: as many as fit the context."
 )
 @click.option(
     "--markdown/--no-markdown",
     default=True,
-    help="Whether answers are laid out as Markdown, or stand as the model wrote them. In a terminal alone.",
+    help="Format answers as Markdown (in a terminal), or show them raw.",
 )
 @click.option(
     "--history",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="File with what was typed, which the arrow keys bring back; /dev/null keeps nothing. Default: chat_history"
-    " below ~/.local/state/luce-daemon, which you alone can read.",
+    help="File for the input history of the arrow keys; /dev/null keeps nothing. Default: chat_history in"
+    " ~/.local/state/luce-daemon, readable only by you.",
 )
 @engine_options
 @sampling_options
 @click.pass_context
 def command(context: click.Context, /, **values: Any) -> int:
-    """Talk to a model in the terminal: /help shows what else can be typed.
+    """Chat with a model in the terminal; /help lists the commands.
 
-    Talks to a server that runs; where none does, it offers to start one. Enter sends, Alt-Enter begins another line,
-    Tab completes, and what was typed before is a key away. /file sends a text file along, /branch tries another way
-    from any turn on: what both ways share is not read again.
+    It uses a running server, or offers to start one. Enter sends, Alt-Enter begins another line, Tab completes, and the
+    arrow keys recall earlier input. /file sends a text file, /branch tries another continuation from any turn; the
+    shared part is not read again.
 
-    Where stdin is no terminal, each line is a turn; answers go to stdout, all else to stderr.
+    If stdin is not a terminal, each line is a turn; answers go to stdout, all else to stderr.
     """
     engine = engine_arguments(context)
     own = values["own"] or bool(engine)

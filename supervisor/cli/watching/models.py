@@ -34,12 +34,11 @@ Examples:
     "places",
     multiple=True,
     metavar="PLACE",
-    help="Show what lies on this machine instead: huggingface, lmstudio, ollama, or a folder; may be given several"
-    " times.",
+    help="List models on this machine instead: huggingface, lmstudio, ollama, or a folder; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(*, url: str | None, api_key: str | None, places: Sequence[str], as_json: bool) -> int:
-    """Show a server's models: which is loaded, and how long a text each takes."""
+    """List a server's models, their state and their context length."""
     rows = _found(places) if places else _served(url, api_key)
     if as_json:
         write_output(json.dumps(rows, indent=2).encode() + b"\n")

@@ -37,13 +37,13 @@ class Asked:
 
 
 @click.command("ps")
-@click.option("--json", "as_json", is_flag=True, help="The same as JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 def command(*, as_json: bool) -> int:
-    """Show which servers and engines run on this machine: model, address, uptime, memory, lanes.
+    """List the servers and engines on this machine: model, address, uptime, memory, lanes.
 
-    A server stands above its engines. Memory is what lies in the host's memory of each process, the model's file
-    included, which engines of the same model share. Servers with keys say how busy they are where LUCE_API_KEY has one.
-    Other users' servers show less: where they listen, only their user is told.
+    Engines are listed below their server. Memory is the process's host memory, including the model's file, which
+    engines of the same model share. Servers with keys report their load if LUCE_API_KEY has a key. Other users'
+    addresses are hidden.
     """
     runners = runners_running()
     with ThreadPoolExecutor(max_workers=max(len(runners), 1)) as pool:

@@ -36,7 +36,7 @@ _MEMORY_EVERY_S = 3.0  # an engine looks through its whole tree for it
 
 @click.command("top")
 @click.option(
-    "--url", metavar="URL", help=f"Server to watch; `luce ps` shows those that run here. Default: {DEFAULT_URL}."
+    "--url", metavar="URL", help=f"Server to monitor; `luce ps` lists those of this machine. Default: {DEFAULT_URL}."
 )
 @click.option(
     "--api-key", metavar="KEY", help=f"The server's key. Better in {KEY_VARIABLE}, which no list of processes shows."
@@ -47,21 +47,20 @@ _MEMORY_EVERY_S = 3.0  # an engine looks through its whole tree for it
     type=Seconds(max_s=3600),
     default=1.0,
     metavar="SECONDS",
-    help="Time between two looks. Default: 1.",
+    help="Seconds between updates. Default: 1.",
 )
 @click.option(
     "--name",
     "model_name",
     metavar="NAME",
-    help="Of a server with several models: whose conversations are shown. Default: the first one's.",
+    help="Model whose conversations are shown, on a server with several. Default: the first one.",
 )
-@click.option("--once", is_flag=True, help="Two looks, one picture, and out. So it is where stdout is no terminal.")
+@click.option("--once", is_flag=True, help="Print one picture and exit, as when stdout is not a terminal.")
 def command(*, url: str | None, api_key: str | None, interval_s: float, model_name: str | None, once: bool) -> int:
-    """Watch a server: its lanes, the conversations that it remembers, where they lie and what reading them again would
-    cost, how fast it reads and writes.
+    """Monitor a server: its lanes, its speed, its cached conversations, their tiers and the cost of reading them again.
 
-    q leaves, any other key looks at once. Conversations are shown to a key of scope admin. The same figures over longer
-    times are at /metrics, for Prometheus; the page at the server's address shows them in a browser.
+    q leaves, any other key refreshes. Conversations need a key of scope admin. /metrics has the same figures for
+    Prometheus; the page at the server's address shows them in a browser.
     """
     server = named_server("--url", url or DEFAULT_URL, KEY_VARIABLE, api_key)
     end_by_signals()
