@@ -17,6 +17,7 @@ import pytest
 
 from tests.http.serving import Server
 from tests.http.window.browsing import browser, counts, go_to, has_focus, opened, shows
+from tests.http.window.held_answers import HELD, in_mid_answer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -116,8 +117,7 @@ def imported() -> bytes:
 
 @pytest.fixture(scope="module")
 def server(tiny_model: Path) -> Iterator[Server]:
-    """It drafts nothing: an answer that repeats itself would be over before anybody could stop it."""
-    running = Server(tiny_model, {"draft_max": 0})
+    running = Server(tiny_model, HELD)
     try:
         yield running.start()
     finally:
@@ -220,10 +220,9 @@ def test_a_conversation_by_keyboard_alone(browser: Browser, used: Server) -> Non
         # Sent, and stopped.
         reach(page, page.locator("#prompt"))
         keyboard.type("What is light?")
-        keyboard.press("Enter")
-        page.wait_for_selector(".message.live")
-        press(page, page.locator("#stop"))
-        counts(page.locator(".message.live"), 0)
+        with in_mid_answer(used, page, lambda: keyboard.press("Enter")):
+            press(page, page.locator("#stop"))
+            counts(page.locator(".message.live"), 0)
         press(page, named(page, "Settings"))
         reach(page, page.locator("#settings [name=max_tokens]"))
         keyboard.type("4")
@@ -300,11 +299,10 @@ def test_what_happens_is_announced_in_whatever_view(browser: Browser, used: Serv
         assert temperature.evaluate("input => input.validity.valid")
         page.fill("#settings [name=schema]", json.dumps(NUMBERS))
         page.click("#settings button.main")
-        say(page, "Numbers")
-        page.wait_for_selector(".message.live")
-        said(page, "The model answers")
-        page.keyboard.press("Escape")
-        said(page, "The answer is stopped")
+        with in_mid_answer(used, page, lambda: say(page, "Numbers")):
+            said(page, "The model answers")
+            page.keyboard.press("Escape")
+            said(page, "The answer is stopped")
         say(page, "so " * 6000)  # far more than the context has
         page.click("nav a[data-view=connect]")
         said(page, "The answer failed: ")

@@ -15,12 +15,13 @@ from luce.supervisor.http.streams.resumable_answer import STREAM_SESSIONS
 from tests.http.serving import Server
 from tests.http.window.breaking_proxy import breaking_proxy
 from tests.http.window.browsing import browser, counts, is_seen, opened, shows
+from tests.http.window.held_answers import HELD, in_mid_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Locator, Page, Request
 
 __all__ = ["browser"]  # a fixture
 
@@ -38,8 +39,7 @@ N_MANY = 2000
 
 @pytest.fixture(scope="module")
 def server(tiny_model: Path) -> Iterator[Server]:
-    """It drafts nothing: an answer that repeats itself would be over before anybody could stop it."""
-    running = Server(tiny_model, {"draft_max": 0})
+    running = Server(tiny_model, HELD)
     try:
         yield running.start()
     finally:
@@ -115,12 +115,11 @@ def test_an_edit_is_a_branch_and_both_stay_over_a_reload(page: Page) -> None:
     shows(messages(page).locator(".branches"), re.compile("branch 2 of 2"))
 
 
-def test_an_answer_can_be_stopped_and_gone_on_with(page: Page) -> None:
+def test_an_answer_can_be_stopped_and_gone_on_with(page: Page, server: Server) -> None:
     set_up(page, schema=json.dumps(NUMBERS))
-    say(page, "Numbers")
-    page.wait_for_selector(".message.live .body:has-text(',')")
-    page.press("#prompt", "Escape")
-    counts(page.locator(".message.live"), 0)
+    with in_mid_answer(server, page, lambda: say(page, "Numbers")):
+        page.press("#prompt", "Escape")
+        counts(page.locator(".message.live"), 0)
     shows(messages(page).locator("footer span"), "stopped")
     stopped = messages(page).locator(".body").text_content() or ""
     set_up(page, schema="", max_tokens="4")
@@ -132,12 +131,11 @@ def test_an_answer_can_be_stopped_and_gone_on_with(page: Page) -> None:
     assert len(gone_on) > len(stopped.rstrip())
 
 
-def test_a_reload_in_mid_answer_takes_it_up_again(page: Page) -> None:
+def test_a_reload_in_mid_answer_takes_it_up_again(page: Page, server: Server) -> None:
     set_up(page, schema=json.dumps(NUMBERS))
-    say(page, "Numbers")
-    page.wait_for_selector(".message.live .body:has-text(',')")
-    with page.expect_request(re.compile(r"v1/stream\?conv_id=")) as asked:
-        page.reload()
+    with in_mid_answer(server, page, lambda: say(page, "Numbers")):  # noqa: SIM117  the request's end is the outer block
+        with page.expect_request(re.compile(r"v1/stream\?conv_id=")) as asked:
+            page.reload()
     counts(figures(page), 1)
     assert asked.value.method == "GET"
     assert len(json.loads(messages(page).locator(".body").text_content() or "")) == N_NUMBERS
@@ -147,11 +145,10 @@ def test_a_reload_in_mid_answer_takes_it_up_again(page: Page) -> None:
 def test_an_answer_goes_on_over_a_proxy_that_is_restarted(browser: Browser, server: Server) -> None:
     with breaking_proxy(server.url) as proxy, opened(browser, f"{proxy.url}/") as page:
         set_up(page, schema=json.dumps(NUMBERS))
-        say(page, "Numbers")
-        page.wait_for_selector(".message.live .body:has-text(',')")
-        proxy.down()
-        shows(page.locator(".message.live .told"), re.compile("The connection broke"))
-        proxy.up()
+        with in_mid_answer(server, page, lambda: say(page, "Numbers")):
+            proxy.down()
+            shows(page.locator(".message.live .told"), re.compile("The connection broke"))
+            proxy.up()
         counts(figures(page), 1)
         assert len(json.loads(messages(page).locator(".body").text_content() or "")) == N_NUMBERS
         counts(page.locator("#log .failure"), 0)
@@ -161,23 +158,23 @@ def test_an_answer_that_is_stopped_ends_on_the_server_and_one_that_is_lost_can_b
     page: Page, server: Server
 ) -> None:
     set_up(page, schema=json.dumps(NUMBERS))
-    with page.expect_request("**/v1/chat/completions") as asked:
-        say(page, "Numbers")
-    page.wait_for_selector(".message.live .body:has-text(',')")
-    sessions, name = server.app[STREAM_SESSIONS], asked.value.headers["x-conversation-id"]
-    assert sessions.find("", name) is not None
-    with page.expect_response(lambda answer: answer.request.method == "DELETE"):
-        page.click("#stop")
-    counts(page.locator(".message.live"), 0)
-    assert sessions.find("", name) is None
-    messages(page).get_by_role("button", name="Regenerate").click()
-    page.wait_for_selector(".message.live .body:has-text(',')")
+    sessions = server.app[STREAM_SESSIONS]
+    asked: list[Request] = []
+    page.on("request", lambda request: asked.append(request) if request.url.endswith("/completions") else None)
+    with in_mid_answer(server, page, lambda: say(page, "Numbers")):
+        name = asked[-1].headers["x-conversation-id"]
+        assert sessions.find("", name) is not None
+        with page.expect_response(lambda answer: answer.request.method == "DELETE"):
+            page.click("#stop")
+        counts(page.locator(".message.live"), 0)
+        assert sessions.find("", name) is None
 
     async def lose() -> None:
         await sessions.close()
 
-    server.call(lose)
-    shows(messages(page).locator("footer span"), "cut off")
+    with in_mid_answer(server, page, messages(page).get_by_role("button", name="Regenerate").click):
+        server.call(lose)
+        shows(messages(page).locator("footer span"), "cut off")
     set_up(page, schema="", max_tokens="4")
     messages(page).get_by_role("button", name="Go on").click()
     counts(figures(page), 1)
@@ -185,10 +182,9 @@ def test_an_answer_that_is_stopped_ends_on_the_server_and_one_that_is_lost_can_b
 
 def test_an_answer_goes_on_when_its_engine_is_killed(page: Page, server: Server) -> None:
     set_up(page, schema=json.dumps(NUMBERS))
-    say(page, "Numbers")
-    page.wait_for_selector(".message.live .body:has-text(',')")
-    (pid,) = server.supervisor.engine_pids()
-    os.kill(pid, signal.SIGKILL)
+    with in_mid_answer(server, page, lambda: say(page, "Numbers")):
+        (pid,) = server.supervisor.engine_pids()
+        os.kill(pid, signal.SIGKILL)
     counts(figures(page), 1)
     shows(figures(page), re.compile("went on after 1 engine was lost"))
     assert len(json.loads(messages(page).locator(".body").text_content() or "")) == N_NUMBERS
