@@ -116,6 +116,7 @@ class EngineProcess:
         try:
             await process._connect(token_pipe)
         except BaseException:
+            process._close_transports()
             for pipe in (token_pipe, popen.stdin, popen.stdout, popen.stderr):
                 assert pipe is not None
                 pipe.close()
@@ -132,9 +133,10 @@ class EngineProcess:
         self._watch_exit()
         self._stdin = await PipeWriter.connect(popen.stdin)
         self._stdout, stdout_transport = await open_pipe_reader(popen.stdout)
+        self._transports.append(stdout_transport)
         self._tokens = PipeListener(token_pipe)
         log_reader, log_transport = await open_pipe_reader(popen.stderr)
-        self._transports = [stdout_transport, log_transport]
+        self._transports.append(log_transport)
         self._log_pump = asyncio.create_task(self._pump_log(log_reader), name=f"log of luced {popen.pid}")
 
     def _watch_exit(self) -> None:
@@ -269,17 +271,20 @@ class EngineProcess:
             self._popen.send_signal(number)
 
     async def _close(self) -> None:
-        if self._stdin is not None:
-            self._stdin.abort()
         if self._log_pump is not None:
             # The last words are worth a moment; a grandchild that holds the pipe is not waited for.
             await asyncio.wait([self._log_pump], timeout=_DRAIN_LOG_S)
             self._log_pump.cancel()
+        self._close_transports()
+        await self._exit_code_within(_DRAIN_LOG_S)
+
+    def _close_transports(self) -> None:
+        if self._stdin is not None:
+            self._stdin.abort()
         for transport in self._transports:
             transport.close()
         if self._tokens is not None:
             self._tokens.close()
-        await self._exit_code_within(_DRAIN_LOG_S)
 
     async def _pump_log(self, reader: asyncio.StreamReader) -> None:
         partial = b""

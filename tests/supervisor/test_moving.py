@@ -134,7 +134,9 @@ async def test_an_engine_that_dies_in_a_move_costs_no_token(
         await until(is_under_way, "its text moves")
         os.kill(pid, signal.SIGKILL)
         got = await answer
-        assert (supervisor.status().n_moves, supervisor.status().n_failed_moves) == (0, 1)
+        # In the other's place a new one may be up before the text is written: it is moved there then.
+        moves = (supervisor.status().n_moves, supervisor.status().n_failed_moves)
+        assert moves == (0, 1) or (killed == "the other" and moves == (1, 0))
     check_same([asked], [got], [await collect(alone, asked)], 0)
 
 

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,23 @@ async def test_a_cancelled_stop_still_ends_the_child(luced: Path, config: Daemon
             await process.stop()
     assert process.exit_code == -signal.SIGKILL
     assert not psutil.pid_exists(process.pid)
+
+
+async def test_a_cancelled_start_leaves_nothing(config: DaemonConfig, tmp_path: Path) -> None:
+    """Wherever it is cancelled. A pipe that nobody has closed complains when it is collected."""
+    program = script(tmp_path, "exec cat >/dev/null")
+    before, children = open_descriptors(), psutil.Process().children()
+    for n_turns in range(12):
+        starting = asyncio.create_task(EngineProcess.spawn(program, config))
+        for _ in range(n_turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await starting).kill()
+    async with asyncio.timeout(DEADLINE_S):
+        while len(open_descriptors()) > len(before):
+            await asyncio.sleep(0)  # what was closed is gone in the loop's next turns
+    assert psutil.Process().children() == children
 
 
 async def test_no_such_program(config: DaemonConfig, tmp_path: Path) -> None:
