@@ -18,41 +18,14 @@ from tests.http.asking import (
     MESSAGES,
     RESPONSES,
     answered,
-    in_each_talking_api,
     question,
     strict_json,
 )
-from tests.http.serving import Server
+from tests.http.conversing import GO_ON, HELLO, client, post, refused
 
-HELLO = {"role": "user", "content": "Hello"}
-GO_ON = {"role": "user", "content": "Go on."}
+__all__ = ["client"]  # a fixture
+
 PARAMETERS = {"type": "object", "properties": {"a": {}}}
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=120) as client:
-        yield client
-
-
-def post(client: httpx.Client, path: str, body: dict[str, Any], *, stream: bool = False) -> list[dict[str, Any]]:
-    """The answer, or the events of its stream. All of it is JSON by the standard."""
-    limit = {"max_output_tokens" if path == RESPONSES else "max_tokens": 8}
-    answer = client.post(path, content=json.dumps({"model": "m", "temperature": 0, **limit, **body, "stream": stream}))
-    assert answer.status_code == 200, answer.text
-    if not stream:
-        return [strict_json(answer.text)]
-    lines = (line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: "))
-    events = [strict_json(line) for line in lines if line != "[DONE]"]
-    assert all("error" not in event and event.get("type") not in {"error", "response.failed"} for event in events)
-    return events
-
-
-def refused(client: httpx.Client, path: str, body: dict[str, Any]) -> tuple[str, str | None]:
-    answer = client.post(path, json={"max_tokens": 8, **body} if path != RESPONSES else body)
-    assert answer.status_code == 400, answer.text
-    error = answer.json()["error"]
-    return error["message"], error.get("param")
 
 
 def chat_call(arguments: Any, **message: Any) -> dict[str, Any]:
@@ -243,51 +216,6 @@ def is_answer(odd: Any) -> bool:
 def test_an_odd_answer_may_be_last(client: httpx.Client, path: str, field: str, odd: Any, stream: bool) -> None:
     """A model wrote it."""
     post(client, path, {field: [HELLO, odd]}, stream=stream)
-
-
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
-def test_an_answer_behind_one_that_was_begun(client: httpx.Client, path: str) -> None:
-    """As its own message, or joined to the beginning that it goes on from."""
-    field = "input" if path == RESPONSES else "messages"
-    said = [{"role": "assistant", "content": text} for text in ("I am", " Ada.")]
-    if path == CHAT:  # as llama-server has it: nobody here wrote the last one
-        text, param = refused(client, path, {field: [HELLO, *said]})
-        assert (param, "Only one assistant message" in text) == ("messages[2]", True)
-    else:
-        post(client, path, {field: [HELLO, *said]}, stream=True)
-    post(client, path, {field: [HELLO, *said, GO_ON]})
-
-
-@in_each_talking_api
-def test_an_answer_goes_back_behind_the_beginning_that_it_goes_on_from(
-    server: Server, path: str, streams: bool
-) -> None:
-    """Once as the last message, to be gone on from, and once with another question behind it."""
-    said: list[dict[str, Any]] = [
-        {"role": "user", "content": f"Who goes there? {path} {streams}"},
-        {"role": "assistant", "content": "I am"},
-    ]
-    n_before = 0
-    for written in (" Ada.", " I count", " to ten. "):
-        asked = question(path, said, grammar=f"root ::= {json.dumps(written)}", limit=40)
-        answer = answered(server.url, path, asked, streams=streams)
-        assert answer.content == written
-        assert path == RESPONSES or answer.n_cached >= n_before - 4, "there a new answer begins each time"
-        said.append({"role": "assistant", "content": written})
-        n_before = answer.n_prompt
-    answer = answered(server.url, path, question(path, [*said, GO_ON], limit=4), streams=streams)
-    assert path == RESPONSES or answer.n_cached >= n_before - 4
-
-
-def test_an_answer_behind_a_beginning_is_joined_to_it(client: httpx.Client) -> None:
-    begun = [HELLO, {"role": "assistant", "content": "You called,"}]
-    (answer,) = post(client, CHAT, {"messages": begun, "grammar": 'root ::= " I came."'})
-    said = [*begun, answer["choices"][0]["message"]]
-    for behind in ([], [GO_ON]):
-        (shown,) = post(client, CHAT, {"messages": [*said, *behind], "verbose": True})
-        assert "You called, I came." in shown["__verbose"]["prompt"]
-    text, param = refused(client, CHAT, {"messages": [*said[:-1], {"role": "assistant", "content": " I went."}]})
-    assert (param, "Only one assistant message" in text) == ("messages[2]", True)
 
 
 @pytest.mark.parametrize(
