@@ -37,7 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """What hangs on neither the machine nor the day: the same examples each time (--full draws twice as many new ones),
-    as long as they take; no answer that loses text; and programs that hear the signals they are sent."""
+    as long as they take; no answer that loses text; engines that leave each other the cores; and programs that hear the
+    signals they are sent."""
     hypothesis.settings.register_profile(
         "suite",
         max_examples=100 if config.getoption("--full") else 50,
@@ -47,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     hypothesis.settings.load_profile("suite")
     os.environ["LUCE_CHECK_ANSWERS"] = "1"  # of all answers, those of servers that tests start too
+    # Several engines share a core here: a thread that spins while it waits takes the core from the one it waits for.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # In the background of a script, or under nohup, these are ignored, and so they would be by all that is started
     # here. A handler of our own is not handed down: children begin with the default.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):

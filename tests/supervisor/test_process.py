@@ -109,7 +109,7 @@ async def test_a_cancelled_start_leaves_nothing(config: DaemonConfig, tmp_path: 
         with suppress(asyncio.CancelledError):
             await (await starting).kill()
     async with asyncio.timeout(DEADLINE_S):
-        while len(open_descriptors()) > len(before):  # noqa: ASYNC110  the transports tell nobody
+        while len(open_descriptors()) > len(before):  # noqa: ASYNC110
             await asyncio.sleep(0)  # what was closed is gone in the loop's next turns
     assert psutil.Process().children() == children
 
