@@ -137,3 +137,19 @@ def test_a_value_that_a_limit_cuts_off_is_of_the_call(open_with: OpenWith) -> No
         for size in (1, 1000):
             message = read(chat, text + begun, size, truncated=True).message
             assert (message.content, message.tool_calls[0].arguments) == ("", f'{{"path":"a","n":{shown}')
+
+
+@pytest.mark.parametrize("arguments", [READ, "111111111111111111111111", "[1, 2]", '"a"', "{}"])
+def test_a_call_that_a_limit_cuts_off_has_no_more_than_its_arguments(open_with: OpenWith, arguments: str) -> None:
+    """Keys of the format are not of them, nor is half of one."""
+    chat = open_with("Qwen-Qwen2.5-7B-Instruct").render(HELLO, tools=TOOLS)
+    for before in ("", "call:f{{"):
+        text = f'{before}<tool_call>\n{{"name": "read", "arguments": {arguments}}}\n</tool_call>'
+        begin = text.index(arguments, text.index("arguments") + 9)
+        for end in range(text.index("read") + 4, len(text)):
+            for size in (1, 1000):
+                finished = read(chat, text[:end], size, truncated=True)
+                assert finished.n_unaccounted == 0, text[:end]
+                shown = "".join(call.arguments for call in finished.message.tool_calls)
+                begun = text[begin:end]
+                assert shown in {begun[: len(shown)], "{"}, text[:end]

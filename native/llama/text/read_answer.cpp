@@ -156,6 +156,11 @@ private:
         }
     }
 
+    // Whether any of the last call's have come. Its reader opens an object as soon as it has a name.
+    bool has_arguments() const {
+        return has_begun(result_.message.tool_calls.back()) || readable().substr(0, at_).ends_with('{');
+    }
+
     // What a limit has cut off in a call is of its arguments.
     void add_to_call(std::string_view text) {
         const std::string_view rest = answer_.tags.may_be_all_of(text) ? "" : answer_.tags.without_marks(text);
@@ -186,7 +191,7 @@ private:
         const size_t begin = std::min(opener, n_marks);
         const bool is_text = opener < tail.size();
         const bool is_cut_off = ends_in(AnswerPart::Kind::call) && !is_text && end_ == AnswerEnd::truncated;
-        if (is_cut_off && !has_ended(result_.message.tool_calls.back())) {
+        if (is_cut_off && has_arguments() && !has_ended(result_.message.tool_calls.back())) {
             add_to_call(tail);
         } else if (begin == tail.size() ||
                    (ends_in(AnswerPart::Kind::call) && !is_text && answer_.marks.may_be_all_of(tail))) {
