@@ -33,8 +33,7 @@ from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.streams import endpoints as streams
 from luce.supervisor.http.streams import resumable_answer
 from luce.supervisor.http.transport.access_control import add_headers, check_access
-from luce.supervisor.http.transport.body import KNOWN_BODIES, MENDED_SAID
-from luce.supervisor.http.transport.known_bodies import KnownBodies
+from luce.supervisor.http.transport.body import MENDED_SAID
 from luce.supervisor.http.transport.middleware import account_request, choose_by_query
 from luce.supervisor.http.transport.origins import check_origin
 from luce.supervisor.http.transport.schema_notes import collect_schema_notes, tell_schema_notes
@@ -115,7 +114,6 @@ async def create_app(served: ModelBackend | ServedFleet, settings: ServeSettings
         app[APP_CONTEXT] = await open_context(served, chosen)
     app[SHUTDOWN_GATE] = gate
     app[KEY_RING] = keys
-    app[KNOWN_BODIES] = KnownBodies()
     app[MENDED_SAID] = set()
     app.on_response_prepare.append(add_headers)
     app.on_response_prepare.append(tell_window)

@@ -38,7 +38,6 @@ from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache
 from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.body import check
 from luce.supervisor.http.transport.json_body import parse_object
-from luce.supervisor.http.transport.known_bodies import KnownBodies
 from luce.supervisor.scheduling.in_flight_request import InFlightRequest
 from luce.supervisor.text import TextModel
 from scripts.bench.harness import TINY, write_json
@@ -90,7 +89,6 @@ class TextSide:
 
     def __init__(self, model: TextModel) -> None:
         self._model = model
-        self._bodies = KnownBodies()
         self._known = TokenReplayCache(model, KEPT_BYTES)
         self._spellings = AnswerSpellings(KEPT_BYTES)
         self._renderer = Renderer(model, self._known, self._spellings)
@@ -112,7 +110,7 @@ class TextSide:
         return rendered, seconds
 
     def _read(self, body: bytes) -> AnswerRequest:
-        checked = check(parse_object(body, self._bodies), ChatBody)
+        checked = check(parse_object(body), ChatBody)
         return read_chat(checked, self._model, max_choices=1, headers={}, client="").answer_request
 
     def _hand_over(self, asked: AnswerRequest, rendered: Rendered) -> None:

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from luce.supervisor.http.openai_shared.fields import expect, refusal
-from luce.supervisor.http.prompts.conversation_memo import SentMessage
 from luce.supervisor.http.prompts.history.arguments import arguments_text
 from luce.supervisor.http.prompts.history.parts import Content, json_text, read_content, result_content
 from luce.supervisor.http.prompts.history.reasoning import reasoning_in, without_thoughts
 from luce.supervisor.http.prompts.history.turns import drop_empty_end, new_messages, role_of
 from luce.supervisor.http.prompts.notes import say_once
-from luce.supervisor.http.transport.known_bodies import KnownMessage
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -29,22 +27,9 @@ def read_messages(value: Any) -> list[Message]:
     if not value:
         raise refusal("messages", "Invalid 'messages': empty array. Expected at least one message.", "empty_array")
     new = new_messages([message.get("role") if isinstance(message, dict) else None for message in value])
-    read = [
-        _read_message(message, number, is_new=True) if number in new else _read_known(message, number)
-        for number, message in enumerate(value)
-    ]
+    read = [_read_message(message, number, is_new=number in new) for number, message in enumerate(value)]
     drop_empty_end(read)
     return read
-
-
-def _read_known(message: Any, number: int) -> Message:
-    """One that has come before is what was made of it then."""
-    if not isinstance(message, KnownMessage):
-        return _read_message(message, number, is_new=False)
-    if message.made is None:
-        message.made = SentMessage(_read_message(message, number, is_new=False))
-    made: SentMessage = message.made
-    return made
 
 
 def _read_message(message: Any, number: int, *, is_new: bool) -> Message:

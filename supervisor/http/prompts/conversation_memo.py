@@ -8,7 +8,6 @@ import marshal
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import ne
 from typing import Any, Generic, TypeVar
 
@@ -67,21 +66,9 @@ class ConversationMemo(Generic[V]):
                 self.n_bytes -= self._known.pop(0).n_bytes
 
 
-class SentMessage(dict[str, Any]):
-    """A message that nobody changes any more: its key is made once, however often it comes."""
-
-    @cached_property
-    def key(self) -> bytes | None:
-        return _exact_key(dict(self))
-
-
 def exact_key(message: Mapping[str, Any]) -> bytes | None:
     """Equal only for messages in which nothing differs, be it the order of keys or `1` and `true`, which are equal to
     Python. None: there is none for such a message."""
-    return message.key if isinstance(message, SentMessage) else _exact_key(message)
-
-
-def _exact_key(message: Mapping[str, Any]) -> bytes | None:
     content = message.get("content")
     if isinstance(content, list) and any(image_of(part) for part in content):
         named = [part if (image := image_of(part)) is None else ("image", image.name) for part in content]

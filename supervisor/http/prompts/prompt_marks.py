@@ -20,7 +20,6 @@ from luce.supervisor.text import MessageMark, RenderedChat
 
 _MAX_HEAD = 16
 _MAX_INSERTS = 8
-_INSERT_BYTES = 32  # in which one is told; more than it takes
 _MIN_BLOCK_TOKENS = 32  # from one mark to the next: about what one more slice of a prompt costs
 _MIN_TOKENS = 8  # before what is likely to differ
 _MAX_CACHED = 64
@@ -67,7 +66,6 @@ class PromptMarks:
         """`piece`: a token's bytes in the prompt."""
         self._piece = piece
         self._heads: OrderedDict[bytes, tuple[PromptMark, ...]] = OrderedDict()
-        self._inserts_of: OrderedDict[int, tuple[int | None, list[int]]] = OrderedDict()  # by a prompt's serial
         self._lock = threading.Lock()
 
     def find(
@@ -115,26 +113,11 @@ class PromptMarks:
         if n_head >= len(chat.marks):
             return ()
         begin = chat.marks[n_head].byte
-        places = self._found_inserts(chat, begin)
+        inserts = [match.start() for match in _INSERT.finditer(prompt, begin)]
+        places = {_before_space(prompt, place) for place in inserts[-_MAX_INSERTS:]}
         places.update(_interruptions(prompt, begin, messages))
         latest = [(place, _MIN_TOKENS) for place in sorted(places)[-_MAX_INSERTS:]]
         return tuple(self._place(chat, len(chat.marks), prompt, latest))
-
-    def _found_inserts(self, chat: RenderedChat, begin: int) -> set[int]:
-        """The latest from a byte on. What stood in an earlier prompt is not looked at again."""
-        serial, n_same, _ = chat.earlier
-        with self._lock:
-            known_begin, known = self._inserts_of.get(serial, (None, []))
-        looked_at = n_same - _INSERT_BYTES
-        found = [place for place in known if place < looked_at]
-        if known_begin != begin or looked_at < begin or len(known) > _MAX_INSERTS > len(found):
-            looked_at, found = begin, []
-        found += (match.start() for match in _INSERT.finditer(chat.prompt_bytes, looked_at))
-        with self._lock:
-            self._inserts_of[chat.serial] = (begin, found[-4 * _MAX_INSERTS :])
-            if len(self._inserts_of) > _MAX_CACHED:
-                self._inserts_of.popitem(last=False)
-        return {_before_space(chat.prompt_bytes, place) for place in found[-_MAX_INSERTS:]}
 
     def _place(
         self, chat: RenderedChat, n_marks: int, prompt: bytes, places: Sequence[tuple[int, int]]

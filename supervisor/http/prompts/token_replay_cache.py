@@ -16,11 +16,10 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from luce.supervisor.http.prompts.answer_spellings import GivenAnswer
-from luce.supervisor.http.prompts.splice_walk import Found, PastWalk, SpliceWalk, SpliceWalks, stops_at
 from luce.supervisor.text import MessageMark, RenderedChat, TextModel
 
 _ENTRY_BYTES = 600  # beside an answer's text and ids, about
@@ -73,7 +72,26 @@ class _Answer:
         return len(self.text) + self.ids.itemsize * len(self.ids) + _ENTRY_BYTES
 
 
-_Walk = SpliceWalk[tuple[_Answer, ...]]
+@dataclass(slots=True)
+class _Walk:
+    """Through a prompt, from mark to mark, and what came of it."""
+
+    digest: blake2b
+    n_hashed: int = 0
+    """Bytes of the prompt."""
+    n_taken: int = 0
+    """Of the prompt's own ids."""
+    n_spliced: int = 0
+    n_said: int = 0
+    """Messages of the assistant's."""
+    place: bytes = b""
+    """Of the last boundary."""
+    ids: array[int] = field(default_factory=lambda: array("i"))
+    boundaries: list[int] = field(default_factory=list)
+    places: list[int | None] = field(default_factory=list)
+    """Of the marks that were passed."""
+    replaced: list[int] = field(default_factory=list)
+    respelled: list[int] = field(default_factory=list)
 
 
 class TokenReplayCache:
@@ -84,7 +102,6 @@ class TokenReplayCache:
         self._special = frozenset(token.id for token in model.info.special)
         self._max_bytes = max_bytes
         self._answers: OrderedDict[bytes, tuple[_Answer, ...]] = OrderedDict()
-        self._walks: SpliceWalks[tuple[_Answer, ...]] = SpliceWalks()
         self._lock = threading.Lock()
         self.n_bytes = 0
 
@@ -92,18 +109,14 @@ class TokenReplayCache:
         """The prompt with the ids of answers that are known, for a turn of `client`'s: nobody else has it. `answers`:
         what the assistant's messages are known to be, in their order."""
         prompt = chat.prompt_bytes
-        walk, before = self._walks.begin(chat, client, answers, self._still_holds)
-        stops = []
-        for number in range(len(walk.places), len(chat.marks)):
-            if number in stops_at(len(chat.marks)) and walk.n_seen <= chat.marks[number].byte:
-                stops.append(walk.stop())
+        walk = _Walk(blake2b(client.encode(), digest_size=16))
+        for _ in chat.marks:
             self._go_on(walk, chat, prompt, answers)
-        self._walks.keep(PastWalk(client, chat, answers, walk, stops), before)
         ids = walk.ids + chat.tokens[walk.n_taken :]
         turn = None
         if walk.boundaries:
             last = len(walk.places) - 1 - walk.places[::-1].index(walk.boundaries[-1])
-            turn = Turn(walk.found[-1][0], prompt[chat.marks[last].byte :], tuple(ids[walk.boundaries[-1] :]))
+            turn = Turn(walk.place, prompt[chat.marks[last].byte :], tuple(ids[walk.boundaries[-1] :]))
         return SplicedPrompt(
             ids,
             tuple(walk.boundaries),
@@ -131,10 +144,8 @@ class TokenReplayCache:
         walk.n_taken = mark.token
         walk.boundaries.append(len(walk.ids))
         walk.places.append(len(walk.ids))
-        place = walk.digest.digest()
-        here = self._known_at(place)
-        walk.found.append((place, here))
-        walk.n_seen = max((mark.byte + len(known.text) for known in here), default=walk.n_seen)
+        walk.place = walk.digest.digest()
+        here = self._known_at(walk.place)
         found = self._spelled(chat, prompt, mark, here) if here else None
         if found is None and given is not None:
             found = self._respelled(chat, prompt, number, [known for known in here if known.given is given])
@@ -188,16 +199,6 @@ class TokenReplayCache:
             if here:
                 self._answers.move_to_end(place)
         return here
-
-    def _still_holds(self, found: Found[tuple[_Answer, ...]]) -> bool:
-        """Whether as much is known at each place. Others may use it then, so that all of it is in use."""
-        with self._lock:
-            if any(self._answers.get(place, ()) != here for place, here in found):
-                return False
-            for place, here in found:
-                if here:
-                    self._answers.move_to_end(place)
-        return True
 
     def _spelled(
         self, chat: RenderedChat, prompt: bytes, mark: MessageMark, here: Sequence[_Answer]

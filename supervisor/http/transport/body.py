@@ -19,7 +19,6 @@ from luce.supervisor.http.settings import ServeSettings
 from luce.supervisor.http.transport.connection import ClientGoneError
 from luce.supervisor.http.transport.content_encoding import BadEncodingError, TooLongError, decoded, encodings_of
 from luce.supervisor.http.transport.json_body import Mended, parse_object
-from luce.supervisor.http.transport.known_bodies import KnownBodies
 from luce.supervisor.http.transport.server_connection import ServerConnection
 
 _LONG_BYTES = 1 << 18  # of a body; what is shorter is parsed in the time that a thread takes to begin
@@ -27,7 +26,6 @@ _LONG_BYTES = 1 << 18  # of a body; what is shorter is parsed in the time that a
 _N_BYTES = web.RequestKey("n_body_bytes", int)
 """Of a request whose body was read by `read_body`."""
 
-KNOWN_BODIES = web.AppKey("known_bodies", KnownBodies)
 MENDED_SAID = web.AppKey("mended_said", set[tuple[str, Mended]])
 """What was put right in bodies, of which client, that the log has told of."""
 
@@ -42,11 +40,10 @@ async def read_body(request: web.Request, model: type[_Model], *, chooses: bool 
     that model's from here on, where it is to be (`chooses`)."""
     data = await read_bytes(request, context_of(request).settings)
     request[_N_BYTES] = len(data)
-    known = (request.app[KNOWN_BODIES], f"{model.__name__} {request[CLIENT]}")
     mended: set[Mended] = set()
 
     def parse(data: bytes) -> _Model:
-        return check(parse_object(data, *known, charset=request.charset, mended=mended), model)
+        return check(parse_object(data, charset=request.charset, mended=mended), model)
 
     body = await parsed(data, parse)
     _say_once(request, mended)

@@ -11,12 +11,10 @@ import json
 import math
 import re
 import sys
-from collections import Counter
 from enum import Enum
 from typing import Any, NoReturn
 
 from luce.supervisor.http.errors import ApiError, ErrorKind
-from luce.supervisor.http.transport.known_bodies import LISTS, KnownBodies, name_of_messages
 
 MAX_DEPTH = 200  # of arrays and objects in each other; pydantic writes 255
 MAX_VALUES = 2_000_000  # a body of 32 MiB could hold eight times as many, each an object of ours
@@ -26,8 +24,8 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOKEN = re.compile(r'"(?:[^"\\]+|\\.)*+"?|[][{}]', re.DOTALL)  # a string, whole or not, or a bracket
 _MAX_DIGITS = len(str(int(sys.float_info.max)))  # the parsers behind take no number that is no finite double
-_LONG_NUMBER = re.compile(rf"[0-9]{{{_MAX_DIGITS}}}")
-_PIECE = 1 << 18  # characters
+_DIGITS = "0123456789"
+_LISTS = frozenset({"messages", "input"})
 _CHARSETS = frozenset(
     codecs.lookup(name).name
     for name in (
@@ -50,28 +48,17 @@ class Mended(Enum):
     DEPTH = f"what is nested more than {MAX_DEPTH} levels deep is taken as a text that holds its JSON"
 
 
-def parse_object(
-    data: bytes,
-    known: KnownBodies | None = None,
-    owner: str = "",
-    *,
-    charset: str | None = None,
-    mended: set[Mended] | None = None,
-) -> dict[str, Any]:
-    """A JSON object of text, numbers and the like that everything behind can express. `known`: earlier bodies of
-    `owner`'s. `charset` as the client names it. What is put right is added to `mended`. Raises ApiError."""
+def parse_object(data: bytes, *, charset: str | None = None, mended: set[Mended] | None = None) -> dict[str, Any]:
+    """A JSON object of text, numbers and the like that everything behind can express. `charset` as the client names
+    it. What is put right is added to `mended`. Raises ApiError."""
     found: set[Mended] = set() if mended is None else mended
     if not data.strip():
         _refuse("the body is empty: it has to be a JSON object")
     if len(data) > MAX_VALUES and data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
         raise ApiError(ErrorKind.TOO_LARGE, "too_many_values", f"the body has more than {MAX_VALUES:,} values")
     text = _text(data, charset, found)
-    parser = _Parser(found)
-    try:
-        value = parser.parse_anyway(text) if known is None else known.parsed(text, owner, parser.parse)
-    except _TwoListsError:
-        value = parser.parse_anyway(text)
-    if (name := name_of_messages(value)) is not None and len(value[name]) > MAX_MESSAGES:
+    value = _Parser(found).parse(text)
+    if (name := _name_of_messages(value)) is not None and len(value[name]) > MAX_MESSAGES:
         told = f"{name} has {len(value[name]):,} items: {MAX_MESSAGES:,} is the most"
         raise ApiError(ErrorKind.INVALID, "too_many_messages", told, param=name)
     return value
@@ -107,26 +94,22 @@ def _codec(data: bytes, charset: str) -> str:
     return "utf-8"
 
 
-class _TwoListsError(Exception):
-    """A list of messages may be one that another of its name replaces."""
+def _name_of_messages(value: dict[str, Any]) -> str | None:
+    """Which member of a body is its list of messages."""
+    for name in value.keys() & _LISTS:
+        if isinstance(value[name], list) and value[name] and isinstance(value[name][0], dict):
+            return name
+    return None
 
 
 class _Parser:
-    """Parses texts of one body, each a JSON object. Adds to `mended` what it puts right."""
+    """Parses a text as a JSON object. Adds to `mended` what it puts right."""
 
     def __init__(self, mended: set[Mended]) -> None:
         self._mended = mended
         self._has_constants = False
-        self._has_two_lists = False
 
     def parse(self, text: str) -> dict[str, Any]:
-        """Raises ApiError, and _TwoListsError."""
-        value = self.parse_anyway(text)
-        if self._has_two_lists:
-            raise _TwoListsError
-        return value
-
-    def parse_anyway(self, text: str) -> dict[str, Any]:
         """Raises ApiError."""
         try:
             value = self._load(text)
@@ -160,8 +143,6 @@ class _Parser:
         value = dict(pairs)
         if len(value) != len(pairs):
             self._mended.add(Mended.TWICE)
-            counts = Counter(name for name, _ in pairs)
-            self._has_two_lists |= any(counts[name] > 1 for name in LISTS)
         return value
 
     def _constant(self, name: str) -> float:
@@ -214,9 +195,15 @@ def _is_unicode(value: Any) -> bool:
 
 
 def _has_long_number(text: str) -> bool:
-    """Piece by piece: no other thread runs while a pattern is looked for."""
-    begins = range(0, len(text), _PIECE)
-    return any(_LONG_NUMBER.search(text, at, at + _PIECE + _MAX_DIGITS) for at in begins)
+    """So many digits in a row have one at one of the places that are so far apart: only there it is looked."""
+    for number, character in enumerate(text[::_MAX_DIGITS]):
+        if character in _DIGITS:
+            at = number * _MAX_DIGITS
+            before, behind = text[max(0, at - _MAX_DIGITS) : at], text[at : at + _MAX_DIGITS]
+            n_not = len(before.rstrip(_DIGITS)) + len(behind.lstrip(_DIGITS))
+            if len(before) + len(behind) - n_not >= _MAX_DIGITS:
+                return True
+    return False
 
 
 def _is_deep(value: Any) -> bool:

@@ -19,7 +19,6 @@ from luce.supervisor.http.prompts.answer_spellings import AnswerSpellings
 from luce.supervisor.http.prompts.conversation_memo import ConversationMemo, exact_key
 from luce.supervisor.http.prompts.message_images import MessageImage, image_part
 from luce.supervisor.http.prompts.rendering import Rendered, Renderer
-from luce.supervisor.http.prompts.splice_walk import MAX_KEPT, SpliceWalks
 from luce.supervisor.http.prompts.token_replay_cache import TokenReplayCache
 from luce.supervisor.text import TextError, TextModel
 from tests.text.text_models import Forgetful
@@ -288,7 +287,6 @@ def test_a_turn_that_the_template_shows_otherwise_is_compared_anew(model: TextMo
     turn, n_ids = here[0].shown_as or ((0, b""), 0)
     assert n_ids > 0
     here[0].shown_as = ((turn[0], turn[1][::-1]), 1)  # of another turn
-    server.known._walks = SpliceWalks()
     assert restored(server, HELLO, CALLED, result)[0] == 1
     assert here[0].shown_as == (turn, n_ids)
 
@@ -302,16 +300,6 @@ def test_only_the_turn_that_was_no_answer_is_not_compared_again(model: TextModel
     assert restored(server, HELLO, CALLED, result)[0] == 1
     shown, _ = here[0].shown_as or ((0, b""), 0)
     here[0].shown_as, here[0].unlike = None, shown
-    server.known._walks = SpliceWalks()
     assert restored(server, HELLO, CALLED, result)[0] == 0
     here[0].unlike = (shown[0], shown[1][::-1])
-    server.known._walks = SpliceWalks()
     assert restored(server, HELLO, CALLED, result)[0] == 1
-
-
-def test_short_prompts_of_many_conversations_are_not_all_kept(model: TextModel) -> None:
-    """Each is looked at for the next one."""
-    server = Server(model)
-    for number in range(MAX_KEPT + 20):
-        server.render(ChatPrompt(messages=[{"role": "user", "content": f"Number {number}"}]), "owner", "client")
-    assert len(server.known._walks._past) == MAX_KEPT
