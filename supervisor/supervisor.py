@@ -34,6 +34,7 @@ from luce.supervisor.scheduling.image_ids import ImageIds
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
 from luce.supervisor.scheduling.multiplexer import Multiplexer
 from luce.supervisor.scheduling.presence import Presence, PresenceState
+from luce.supervisor.scheduling.prices import EnginePrices
 from luce.supervisor.scheduling.reading_policy import ReadingPolicy
 from luce.supervisor.scheduling.remembered_texts import TextListing
 from luce.supervisor.scheduling.text_files import SavedText
@@ -246,6 +247,11 @@ class Supervisor:
         for handle in self._multiplexer.handles:
             handle.watch_pages()
         return self._multiplexer.held_pages
+
+    @property
+    def prices(self) -> EnginePrices:
+        """What reading and answering have cost lately, on all engines together."""
+        return EnginePrices.merged(handle.prices for handle in self._multiplexer.handles)
 
     async def _of_text(self, engine: int, act: Callable[[EngineHandle], Awaitable[None]]) -> None:
         handles = self._multiplexer.handles

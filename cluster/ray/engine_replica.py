@@ -15,7 +15,6 @@ from ray.util import get_node_ip_address
 from luce.ray.prefix_digest import PrefixDigest
 from luce.ray.ray_metrics import REPLICA_GAUGES, Gauges
 from luce.ray.raylet_watch import raylet_watch
-from luce.ray.reading_speed import ReadingSpeed
 from luce.ray.replica_door import ReplicaDoor
 from luce.supervisor.config import SupervisorConfig
 from luce.supervisor.engine.watchdog import EngineState
@@ -36,9 +35,8 @@ class EngineReplica:
         self._held = HeldPages()
         self._n_names = 0
         """In the last digest."""
-        self._speed = ReadingSpeed()
         supervisor = Supervisor(config, on_log=lambda line: _LOG.info("%s", line))
-        self._door = ReplicaDoor(supervisor, self._speed)
+        self._door = ReplicaDoor(supervisor)
         self._metadata: dict[str, Any] = {}
         self._n_digests = 0
         self._to_end = asyncio.Event()
@@ -91,7 +89,7 @@ class EngineReplica:
                 waiting_tokens=self._n_unread(),
                 open_requests=self._n_open(),
                 held_names=self._n_names,
-                read_token_seconds=self._speed.read_s or 0.0,
+                read_token_seconds=self._door.supervisor.prices.read_s(1) or 0.0,
                 tokens=status.n_tokens,
                 resumes=status.n_resumes,
             )
@@ -117,19 +115,18 @@ class EngineReplica:
         self._n_digests += 1
         names = self._held.names(every=self._stride_pages)
         self._n_names = len(names)
+        prices = self._door.supervisor.prices
         visits = [visit for visit in self._door.visits if visit.requests]
-        stats: dict[str, Any] = {
+        return {
             "number": self._n_digests,
             "digest": PrefixDigest.of(names).to_text(),
             "open": {
                 visit.name: (len(visit.requests), sum(served.n_unread for served in visit.requests.values()))
                 for visit in visits
             },
-            "answer_s": self._speed.answer_s or 1.0,
+            "read_s": prices.read_s(1),
+            "answer_s": prices.service_s() or 1.0,
         }
-        if self._speed.read_s is not None:
-            stats["read_s"] = self._speed.read_s
-        return stats
 
     def record_autoscaling_stats(self) -> dict[str, float]:
         return {

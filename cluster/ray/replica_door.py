@@ -15,9 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from luce.ray.link import SECRET_BYTES, GuardedLink, Message
-from luce.ray.reading_speed import ReadingSpeed
 from luce.supervisor.engine.generation import Compressed
-from luce.supervisor.requests import FinishedEvent, GenerateRequest, PrefillEvent, PromptTokenEvent, RequestError
+from luce.supervisor.requests import GenerateRequest, PrefillEvent, PromptTokenEvent, RequestError
 from luce.supervisor.service import Submission
 from luce.supervisor.supervisor import Supervisor
 
@@ -29,9 +28,8 @@ _LOG = logging.getLogger("luce.ray.replica")
 class ReplicaDoor:
     """Use `open`, then `close`."""
 
-    def __init__(self, supervisor: Supervisor, speed: ReadingSpeed) -> None:
+    def __init__(self, supervisor: Supervisor) -> None:
         self.supervisor = supervisor
-        self.speed = speed
         self.secret = secrets.token_bytes(SECRET_BYTES)
         self.visits: set[Visit] = set()
         self.is_draining = False
@@ -196,7 +194,7 @@ class _Served:
         return 0 if self.has_read or self._submission is None else self._submission.n_prompt
 
     async def run(self, door: ReplicaDoor, request: GenerateRequest) -> None:
-        send, number, asked_s = self._visit.link.send, self._number, time.monotonic()
+        send, number = self._visit.link.send, self._number
         try:
             await door.looked()
             self._submission = submission = await door.supervisor.submit(request)
@@ -209,8 +207,6 @@ class _Served:
                 while items := await submission.take(self._show):
                     self.has_read = self.has_read or not isinstance(items[-1], PrefillEvent | PromptTokenEvent)
                     send("items", number, items)
-                    if isinstance(items[-1], FinishedEvent):
-                        door.speed.note(items[-1], time.monotonic() - asked_s)
             finally:
                 submission.close()
         except RequestError as error:

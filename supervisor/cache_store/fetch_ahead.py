@@ -98,7 +98,7 @@ class FetchAhead:
             return None
         n_saved = chosen.n_tokens - (0 if has_state else n_pages * PAGE_TOKENS)
         reading_s = prices.read_s(n_saved)
-        fetching_s = self._files.fetching.seconds(self._n_bytes(chosen.files), time.monotonic())
+        fetching_s = self._files.fetching.fetch_s(self._n_bytes(chosen.files), time.monotonic())
         is_dear = (
             reading_s is not None
             and fetching_s is not None
@@ -195,7 +195,9 @@ class FetchAhead:
             n_read, until_s = (attempt.n_read, attempt.moved_s) if attempt.n_read else (n_slice, time.monotonic())
             read_s = n_saved * (until_s - attempt.started_s) / n_read
         restore_s = prices.restore_s(plan.n_tokens)
-        return read_s - (self._files.putting_s(self._n_bytes(plan.files)) if restore_s is None else restore_s)
+        if restore_s is None:
+            restore_s = self._files.putting.of(self._n_bytes(plan.files)) or 0.0
+        return read_s - restore_s
 
 
 def _has_been_read(in_flight: InFlightRequest) -> bool:

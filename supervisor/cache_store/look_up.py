@@ -16,20 +16,20 @@ from luce.supervisor.cache_store.objects import object_path, parse_path
 from luce.supervisor.cache_store.store_index import StoredFile
 from luce.supervisor.cache_store.stored_files import StoredFiles
 from luce.supervisor.prefix_cache.page_names import MemoryFile
+from luce.supervisor.scheduling.prices import Price
 
 _N_PLACES = 16
 """Of a text that are asked for at once."""
 _MOST_TEXTS = 4
 """That are looked up at once: further ones do without."""
 _LOOK_UP_S = 5.0
-_SHARE = 0.3  # of a new sample
 
 
 class LookUp:
     def __init__(self, files: StoredFiles) -> None:
         self._files = files
         self._n_texts = 0
-        self._took_s: float | None = None
+        self._looking = Price()
 
     async def look(
         self, identity: str, names: Sequence[bytes], n_known: int, stops: Iterable[int], reading_s: float | None
@@ -37,7 +37,7 @@ class LookUp:
         """The index knows afterwards which of these pages there are, of which it or the folder knew so many from the
         first on, and the checkpoints behind the last of them and behind some others (`stops`). Nothing is asked where
         that would take longer than reading on (`reading_s`)."""
-        is_dear = reading_s is not None and self._took_s is not None and self._took_s > reading_s
+        is_dear = reading_s is not None and (self._looking.of(1) or 0.0) > reading_s
         if n_known >= len(names) or is_dear or self._files.is_failing or self._n_texts >= _MOST_TEXTS:
             return
         self._n_texts += 1
@@ -61,8 +61,7 @@ class LookUp:
             paths = [object_path(identity, MemoryFile(names[place])) for place in places]
             looks = [group.create_task(self._files.store.head(path)) for path in paths]
             heads = [await look for look in looks]
-            took_s = time.monotonic() - began_s
-            self._took_s = took_s if self._took_s is None else self._took_s + _SHARE * (took_s - self._took_s)
+            self._looking.note(1, time.monotonic() - began_s)
             for place, head in zip(places, heads, strict=True):
                 if head is None:
                     unknown = place

@@ -23,9 +23,9 @@ from luce.supervisor.cache_store.objects import (
     parse_path,
     sealed,
 )
-from luce.supervisor.cache_store.prices import TransferPrice
 from luce.supervisor.cache_store.store_index import StoredFile, StoreIndex
 from luce.supervisor.prefix_cache.page_names import MemoryFile
+from luce.supervisor.scheduling.prices import FetchPrice, Price
 
 _LOG = logging.getLogger("luce.cache_store")
 
@@ -56,12 +56,13 @@ class StoredFiles:
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self.index = StoreIndex()
-        self.fetching = TransferPrice()
+        self.fetching = FetchPrice()
+        self.putting = Price()
+        """A processor's seconds to check a byte and write it into a folder."""
         self.counts = StoreCounts()
         self.is_listed = False
         self._refused: dict[MemoryFile, float] = {}  # and when
         self.is_failing = False
-        self._put_bytes, self._put_s = 0, 0.0
 
     def count(self, **more: int) -> None:
         self.counts = replace(self.counts, **{name: getattr(self.counts, name) + n for name, n in more.items()})
@@ -95,7 +96,7 @@ class StoredFiles:
             self.index.discard(file)
             return False
         try:
-            self._put_s += await asyncio.to_thread(_put, folder, file, path, data)
+            self.putting.note(len(data), await asyncio.to_thread(_put, folder, file, path, data))
         except DamagedObjectError as error:
             self._refused[file] = time.time()
             self.index.discard(file)
@@ -104,14 +105,9 @@ class StoredFiles:
             return False
         except OSError as error:
             raise StoreError(f"cannot write into the disk cache: {error}") from error
-        self._put_bytes += len(data)
         self.count(n_fetched=1, fetched_bytes=len(data))
         self.note_success()
         return True
-
-    def putting_s(self, n_bytes: int) -> float:
-        """Of a processor, to check so many bytes and write them into a folder, as it has been so far."""
-        return n_bytes * self._put_s / self._put_bytes if self._put_bytes else 0.0
 
     async def write(self, file: MemoryFile, folder: LocalFolder, pace: Callable[[int], Awaitable[None]]) -> None:
         """Nothing, if it is not in the folder any more. `pace`: returns when so many bytes may be written. Raises

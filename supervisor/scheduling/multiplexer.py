@@ -60,7 +60,6 @@ class Multiplexer:
         self._pump_is_due = False
         self._closed = False
         self._engines_changed = asyncio.Event()
-        self._mean_service_s = 1.0
         self.totals = Totals()
         self._placing = Placing(self.handles, config, self.totals, self._schedule_pump)
         self.on_change: Callable[[], None] = lambda: None
@@ -409,8 +408,6 @@ class Multiplexer:
     def _complete(self, in_flight: InFlightRequest, final: GenerateOk | None) -> None:
         self.totals.n_finished += 1
         in_flight.finish(in_flight.finished_event(final))
-        if in_flight.started_s is not None:
-            self._mean_service_s += 0.1 * (time.monotonic() - in_flight.started_s - self._mean_service_s)
         self._forget(in_flight)
 
     def _give_up(self, in_flight: InFlightRequest, error: Exception) -> None:
@@ -465,8 +462,7 @@ class Multiplexer:
         try:
             self._admission.offer(in_flight, ticket, max(n_free, 0))
         except FullError:
-            n_lanes = sum(handle.n_lanes for handle in self._handles.values()) or 1
-            retry_after_s = max(1.0, self._mean_service_s * (self.n_waiting + 1) / n_lanes)
+            retry_after_s = max(1.0, self._placing.wait_s(self.n_waiting))
             raise QueueFullError(self.n_waiting, retry_after_s) from None
         self._tickets[in_flight] = ticket
 

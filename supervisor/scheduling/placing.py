@@ -22,7 +22,7 @@ from luce.supervisor.engine.generation import EngineDied, EngineError
 from luce.supervisor.scheduling.engine_handle import EngineHandle
 from luce.supervisor.scheduling.engine_texts import KnownText
 from luce.supervisor.scheduling.in_flight_request import Attempt, InFlightRequest
-from luce.supervisor.scheduling.prices import MovePrice
+from luce.supervisor.scheduling.prices import EnginePrices, first_move_price
 from luce.supervisor.scheduling.router import Candidate, RecentSessions, Way, cheapest, choose
 from luce.supervisor.scheduling.totals import Totals
 
@@ -53,7 +53,7 @@ class Placing:
         self._totals = totals
         self._on_change = on_change
         self._sessions = RecentSessions()
-        self._move_price = MovePrice()
+        self._moving = first_move_price()
         self._pending: dict[InFlightRequest, _Pending] = {}
         self._moves: set[asyncio.Task[None]] = set()
 
@@ -73,6 +73,11 @@ class Placing:
         if home.is_here and n_more >= max(self._config.share_min_tokens, 1) and in_flight.request.reuse:
             return self._where_home_is_busy(in_flight, home, handle, n_more, n_waiting)
         return handle
+
+    def wait_s(self, n_before: int) -> float:
+        """Of one that so many wait before, while all lanes are taken."""
+        prices = EnginePrices.merged(handle.prices for handle in self._handles)
+        return prices.wait_s(sum(handle.n_lanes for handle in self._handles), n_before)
 
     def note_start(self, in_flight: InFlightRequest, handle: EngineHandle) -> None:
         self.forget(in_flight)
@@ -119,7 +124,7 @@ class Placing:
         known = None if pending.has_moved else home.known_text(in_flight)
         if known is not None and 2 * known.n_tokens < n_more:
             known = None
-        move_s = None if known is None else self._move_price.move_s(known.n_bytes)
+        move_s = None if known is None else self._moving.of(known.n_bytes)
         wait_s = home.prices.wait_s(home.n_lanes, n_waiting / len(self._handles))
         waited_s = loop.time() - pending.since_s
         way = cheapest(wait_s=wait_s, move_s=move_s, read_s=read_s, waited_s=waited_s)
@@ -153,7 +158,7 @@ class Placing:
             why = str(error) or f"it has taken more than {limit_s:.0f} s"
             _LOG.warning("a text stays with %s, and is read anew by %s: %s", home.monitor.name, to.monitor.name, why)
         else:
-            self._move_price.note(saved.n_bytes, time.monotonic() - began_s)
+            self._moving.note(saved.n_bytes, time.monotonic() - began_s)
             self._totals.n_moves += 1
             self._totals.n_moved_tokens += n_tokens
             self._totals.n_moved_bytes += saved.n_bytes

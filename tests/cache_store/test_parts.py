@@ -15,12 +15,12 @@ from luce.supervisor.cache_store.local_folder import LocalFolder
 from luce.supervisor.cache_store.look_up import LookUp
 from luce.supervisor.cache_store.object_store import ObjectStore, StoreError
 from luce.supervisor.cache_store.objects import DamagedObjectError, object_path, opened, parse_path, sealed
-from luce.supervisor.cache_store.prices import TransferPrice
 from luce.supervisor.cache_store.store_index import StoredFile, StoreIndex
 from luce.supervisor.cache_store.stored_files import StoredFiles
 from luce.supervisor.cache_store.upkeep import StoreBounds, Upkeep
 from luce.supervisor.prefix_cache.page_names import MemoryFile, checkpoint_name, page_names
 from luce.supervisor.prefix_cache.prefix_index import pack
+from luce.supervisor.scheduling.prices import FetchPrice
 
 IDENTITY = "0123456789abcdef0123456789abcdef"
 PAGE = MemoryFile(bytes(range(16)))
@@ -94,15 +94,17 @@ def test_a_plan_ends_where_a_model_can_go_on() -> None:
 
 
 def test_prices_are_believed_for_a_while() -> None:
-    transfer = TransferPrice()
-    assert transfer.seconds(1 << 20, 0.0) is None
-    transfer.note(10 << 20, 1.0, 0.0)
-    assert transfer.seconds(10 << 20, 1.0) == pytest.approx(1.0)
-    transfer.note(0, 5.0, 2.0)  # nothing came
-    slow = transfer.seconds(10 << 20, 3.0)
+    fetching = FetchPrice()
+    assert fetching.fetch_s(1 << 20, 0.0) is None
+    fetching.note(1 << 10, 0.1, 0.0)  # says what asking costs, not what bytes cost
+    assert fetching.fetch_s(1 << 20, 0.0) is None
+    fetching.note(10 << 20, 1.0, 0.0)
+    assert fetching.fetch_s(10 << 20, 1.0) == pytest.approx(1.0)
+    fetching.note(0, 5.0, 2.0)  # nothing came
+    slow = fetching.fetch_s(10 << 20, 3.0)
     assert slow is not None
     assert slow > 1000
-    assert transfer.seconds(10 << 20, 100.0) is None
+    assert fetching.fetch_s(10 << 20, 100.0) is None
 
 
 @pytest.mark.parametrize(("n_there", "n_known"), [(0, 0), (1, 0), (2, 1), (17, 0), (40, 3), (199, 0), (200, 0)])

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from luce.supervisor import Supervisor
-from luce.supervisor.cache_store.prices import TransferPrice
 from luce.supervisor.requests import TextSalt
-from luce.supervisor.scheduling.prices import EnginePrices
+from luce.supervisor.scheduling.prices import EnginePrices, FetchPrice
 from tests.cache_store.conftest import (
     Cloud,
     FaultyProxy,
@@ -105,7 +104,7 @@ async def test_a_reading_is_broken_off_for_what_has_come(
         assert (told.final.tier, told.final.n_resumes) == ("disk", 1)
         assert told.final.n_reused >= len(prompt) - 1
         monkeypatch.setattr(EnginePrices, "read_s", lambda _, n_tokens: 1e-9 * n_tokens)
-        monkeypatch.setattr(TransferPrice, "seconds", lambda *_: None)  # nobody knows, so it is tried
+        monkeypatch.setattr(FetchPrice, "fetch_s", lambda *_: None)  # nobody knows, so it is tried
         told = await ask_one_that_stands_still(second, other, lambda: counts_of(second).n_late == 1)
         assert told.tokens == expected_other.tokens
         assert (told.final.n_reused, told.final.n_resumes) == (0, 0)

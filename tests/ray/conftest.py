@@ -14,7 +14,6 @@ import pytest
 
 from luce.ray.dispatcher import Dispatcher
 from luce.ray.prefix_digest import PrefixDigest
-from luce.ray.reading_speed import ReadingSpeed
 from luce.ray.replica_book import Question, ReplicaBook
 from luce.ray.replica_door import ReplicaDoor
 from luce.supervisor import Supervisor, SupervisorConfig
@@ -75,7 +74,7 @@ class Site:
     async def add(self, name: str) -> Replica:
         supervisor = await self.stack.enter_async_context(Supervisor(self.config))
         supervisor.watch_pages()
-        door = ReplicaDoor(supervisor, ReadingSpeed())
+        door = ReplicaDoor(supervisor)
         port = await door.open("127.0.0.1")
         info = supervisor.status().engines[0].info
         assert info is not None

@@ -16,7 +16,7 @@ import pytest
 from luce.supervisor import GenerateRequest, Supervisor, SupervisorConfig
 from luce.supervisor.engine.image_file import ImageFile
 from luce.supervisor.requests import PromptImage, TextSalt
-from luce.supervisor.scheduling.prices import EnginePrices, MovePrice
+from luce.supervisor.scheduling.prices import EnginePrices, first_move_price
 from luce.supervisor.scheduling.router import Way, cheapest
 from tests.pictures import png
 from tests.supervisor.streams import Answer, check_same, collect, first_token, request, until
@@ -164,20 +164,25 @@ def test_what_is_cheapest() -> None:
 
 
 def test_prices_are_what_was_seen_lately() -> None:
-    prices, moves = EnginePrices(), MovePrice()
+    prices, moving = EnginePrices(), first_move_price()
     assert prices.read_s(1000) is None
     assert prices.restore_s(1000) is None
     assert prices.wait_s(4, 3) == 0
-    before_s = moves.move_s(10**9)
+    before_s = moving.of(10**9)
+    assert before_s is not None
     for _ in range(30):
         prices.note_read(2000, 1)
         prices.note_read(10, 5)  # a turn's few tokens say nothing
         prices.note_restored(4000, 0.2)
         prices.note_restored(4000, -0.1)  # clocks of two processes
         prices.note_service(8)
-        moves.note(10**9, 0.5)
+        moving.note(10**9, 0.5)
     assert prices.read_s(1000) == pytest.approx(0.5)
     assert prices.restore_s(1000) == pytest.approx(0.05)
     assert prices.wait_s(4, 3) == pytest.approx(8)
-    assert moves.move_s(10**9) == pytest.approx(0.5, rel=0.01)
-    assert moves.move_s(10**9) < before_s
+    move_s = moving.of(10**9)
+    assert move_s is not None
+    assert move_s == pytest.approx(0.5, rel=0.01)
+    assert move_s < before_s
+    both = EnginePrices.merged([prices, EnginePrices()])
+    assert (both.read_s(1000), both.service_s()) == (prices.read_s(1000), prices.service_s())
